@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/errors.h"
+#include "costmodel/graph.h"
+#include "costmodel/units.h"
+
+// For the readers of this folder only: a place in a JSON document that knows its file and pointer.
+
+namespace stagecraft {
+
+/// Keys stay in the order of writing, so that files read from top to bottom.
+using Json = nlohmann::ordered_json;
+
+class Cursor {
+ public:
+  Cursor(const Json& value, std::string file, std::string pointer)
+      : value_(&value), file_(std::move(file)), pointer_(std::move(pointer)) {}
+
+  const Json& value() const { return *value_; }
+  /// Throws FormatError "file: pointer: message".
+  [[noreturn]] void fail(const std::string& message) const {
+    throw FormatError(file_ + ": " + (pointer_.empty() ? "/" : pointer_) + ": " + message);
+  }
+  [[noreturn]] void fail_type(std::string_view wanted) const {
+    std::string shown = value_->dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
+    fail("found " + shown + ", wanted " + std::string(wanted));
+  }
+
+  std::string text() const { if (!value_->is_string()) fail_type("a string"); return value_->get<std::string>(); }
+  bool boolean() const { if (!value_->is_boolean()) fail_type("true or false"); return value_->get<bool>(); }
+  double number() const {
+    if (!value_->is_number()) fail_type("a number");
+    const double v = value_->get<double>();
+    if (!std::isfinite(v)) fail_type("a finite number");
+    return v;
+  }
+  double not_negative() const { const double v = number(); if (v < 0) fail_type("a number of at least 0"); return v; }
+  double positive() const { const double v = number(); if (v <= 0) fail_type("a number above 0"); return v; }
+  /// A whole number in [low, high]; 4.0 counts as whole.
+  std::int64_t integer(std::int64_t low, std::int64_t high) const {
+    const std::string wanted = "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+    std::int64_t v = 0;
+    if (value_->is_number_unsigned()) {
+      const auto u = value_->get<std::uint64_t>();
+      if (u > static_cast<std::uint64_t>(high < 0 ? 0 : high)) fail_type(wanted);
+      v = static_cast<std::int64_t>(u);
+    } else if (value_->is_number_integer()) {
+      v = value_->get<std::int64_t>();
+    } else if (value_->is_number_float()) {
+      const double d = value_->get<double>();
+      if (!(std::abs(d) <= 9007199254740992.0) || d != std::floor(d)) fail_type(wanted);
+      v = static_cast<std::int64_t>(d);
+    } else {
+      fail_type(wanted);
+    }
+    if (v < low || v > high) fail_type(wanted);
+    return v;
+  }
+  Seconds seconds() const { return Seconds(not_negative()); }
+  Bytes bytes() const { return Bytes(integer(0, kMostBytes)); }
+
+  std::size_t elements() const { if (!value_->is_array()) fail_type("an array"); return value_->size(); }
+  Cursor at(std::size_t i) const { return {(*value_)[i], file_, pointer_ + "/" + std::to_string(i)}; }
+  template <class F>
+  auto list(F&& read) const {
+    std::vector<decltype(read(*this))> out;
+    const std::size_t n = elements();
+    out.reserve(n);
+    for (std::size_t i = 0; i < n; ++i) out.push_back(read(at(i)));
+    return out;
+  }
+  const std::string& file() const { return file_; }
+  const std::string& pointer() const { return pointer_; }
+
+  /// Half of the 64-bit range, so that a few of them add up without overflow.
+  static constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
+
+ private:
+  const Json* value_;
+  std::string file_;
+  std::string pointer_;
+};
+
+/// An object whose keys are asked for one by one; `done` refuses what was not asked for.
+class Fields {
+ public:
+  explicit Fields(const Cursor& at) : at_(at) { if (!at.value().is_object()) at.fail_type("an object"); }
+
+  Cursor required(const std::string& key) {
+    known_.push_back(key);
+    const auto it = at_.value().find(key);
+    if (it == at_.value().end()) at_.fail("key \"" + key + "\" is missing");
+    return child(key, *it);
+  }
+  /// Absent and null are the same.
+  std::optional<Cursor> optional(const std::string& key) {
+    known_.push_back(key);
+    const auto it = at_.value().find(key);
+    if (it == at_.value().end() || it->is_null()) return std::nullopt;
+    return child(key, *it);
+  }
+  void done() const {
+    for (const auto& [key, value] : at_.value().items()) {
+      if (std::find(known_.begin(), known_.end(), key) == known_.end()) at_.fail(unknown_name("key", key, known_));
+    }
+  }
+
+ private:
+  Cursor child(const std::string& key, const Json& value) const {
+    std::string escaped;
+    for (const char c : key) escaped += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+    return {value, at_.file(), at_.pointer() + "/" + escaped};
+  }
+  Cursor at_;
+  std::vector<std::string> known_;
+};
+
+/// The parsed document. Throws FormatError with line and column for text that is not JSON, repeats a key, or nests deeper than 64.
+[[nodiscard]] Json parse_document(const std::string& text, const std::string& file);
+/// Checks and marks as known the keys "format" and "version".
+void check_header(Fields& fields, const std::string& format, int version);
+/// A document that begins with those keys.
+[[nodiscard]] Json document(const std::string& format, int version);
+/// `value` as text: two-space indentation, numbers that read back to the same value, arrays of numbers on one line.
+[[nodiscard]] std::string dump(const Json& value);
+
+[[nodiscard]] Provenance read_provenance(const Cursor& at);
+[[nodiscard]] Json provenance_json(const Provenance& provenance);
+[[nodiscard]] std::map<std::string, std::string> read_text_map(const Cursor& at);
+
+}  // namespace stagecraft

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+namespace stagecraft {
+
+/// The whole file at `path`; "-" is standard input. Throws FormatError with the path and the system's reason.
+[[nodiscard]] std::string read_text(const std::string& path);
+
+/// Puts `text` at `path`: written beside it, then renamed, so that a reader never sees half a file; "-" is standard
+/// output. Throws FormatError with the path and the system's reason; the old file then stands unchanged.
+void write_text(const std::string& path, const std::string& text);
+
+}  // namespace stagecraft

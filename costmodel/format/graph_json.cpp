@@ -1,0 +1,186 @@
+#include "costmodel/format/cursor.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr const char* kFormat = "stagecraft.graph";
+constexpr int kVersion = 1;
+constexpr std::int64_t kMany = std::int64_t{1} << 53;
+
+Timing read_timing(const Cursor& at) {
+  Fields fields(at);
+  Timing out;
+  out.median = fields.required("median_s").seconds();
+  if (const auto v = fields.optional("spread_s")) out.spread = v->seconds();
+  out.count = fields.required("count").integer(0, kMany);
+  fields.done();
+  return out;
+}
+
+Json timing_json(const Timing& timing) {
+  Json out;
+  out["median_s"] = timing.median.value;
+  if (timing.spread) out["spread_s"] = timing.spread->value;
+  out["count"] = timing.count;
+  return out;
+}
+
+Output read_output(const Cursor& at) {
+  Fields fields(at);
+  Output out;
+  out.bytes = fields.required("activation_bytes").bytes();
+  if (const auto v = fields.optional("shape")) {
+    out.shape = v->list([](const Cursor& c) { return c.integer(0, kMany); });
+  }
+  if (const auto v = fields.optional("dtype")) out.dtype = v->text();
+  if (const auto v = fields.optional("requires_grad")) out.requires_grad = v->boolean();
+  fields.done();
+  return out;
+}
+
+Json output_json(const Output& output) {
+  Json out;
+  out["activation_bytes"] = output.bytes.value;
+  if (!output.dtype.empty()) {
+    out["shape"] = output.shape;
+    out["dtype"] = output.dtype;
+  }
+  if (!output.requires_grad) out["requires_grad"] = false;
+  return out;
+}
+
+Layer read_layer(const Cursor& at) {
+  Fields fields(at);
+  Layer out;
+  out.id = fields.required("id").text();
+  out.name = fields.required("name").text();
+  out.kind = fields.required("kind").text();
+  out.forward = read_timing(fields.required("forward"));
+  out.backward = read_timing(fields.required("backward"));
+  if (const auto v = fields.optional("update")) out.update = read_timing(*v);
+  out.outputs = fields.required("outputs").list(read_output);
+  out.parameter_bytes = fields.required("parameter_bytes").bytes();
+  if (const auto v = fields.optional("parameters")) out.parameters = v->integer(0, kMany);
+  if (const auto v = fields.optional("tied")) {
+    out.tied = v->list([](const Cursor& c) {
+      Fields tied(c);
+      TiedParameter parameter{tied.required("name").text(), tied.required("parameter_bytes").bytes()};
+      tied.done();
+      return parameter;
+    });
+  }
+  if (const auto v = fields.optional("saved_bytes")) out.saved_bytes = v->bytes();
+  if (const auto v = fields.optional("workspace_bytes")) out.workspace_bytes = v->bytes();
+  if (const auto v = fields.optional("stage")) out.stage = static_cast<int>(v->integer(0, 1 << 20));
+  fields.done();
+  return out;
+}
+
+Json layer_json(const Layer& layer) {
+  Json out;
+  out["id"] = layer.id;
+  out["name"] = layer.name;
+  out["kind"] = layer.kind;
+  out["forward"] = timing_json(layer.forward);
+  out["backward"] = timing_json(layer.backward);
+  if (layer.update) out["update"] = timing_json(*layer.update);
+  out["outputs"] = Json::array();
+  for (const Output& output : layer.outputs) out["outputs"].push_back(output_json(output));
+  out["parameter_bytes"] = layer.parameter_bytes.value;
+  if (layer.parameters) out["parameters"] = *layer.parameters;
+  for (const TiedParameter& tied : layer.tied) {
+    out["tied"].push_back(Json{{"name", tied.name}, {"parameter_bytes", tied.bytes.value}});
+  }
+  if (layer.saved_bytes) out["saved_bytes"] = layer.saved_bytes->value;
+  if (layer.workspace_bytes) out["workspace_bytes"] = layer.workspace_bytes->value;
+  if (layer.stage) out["stage"] = *layer.stage;
+  return out;
+}
+
+}  // namespace
+
+Graph parse_graph(const std::string& text, const std::string& file) {
+  const Json json = parse_document(text, file);
+  const Cursor root(json, file, "");
+  Fields fields(root);
+  check_header(fields, kFormat, kVersion);
+  Graph out;
+  out.name = fields.required("name").text();
+  if (const auto v = fields.optional("options")) out.options = read_text_map(*v);
+  if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMany);
+  if (const auto v = fields.optional("dtype")) out.dtype = v->text();
+  if (const auto v = fields.optional("optimizer")) out.optimizer = v->text();
+  if (const auto v = fields.optional("optimizer_state_values")) out.optimizer_state_values = v->integer(0, 16);
+  if (const auto v = fields.optional("threads")) out.threads = v->integer(0, 1 << 20);
+  if (const auto v = fields.optional("iteration")) out.iteration = read_timing(*v);
+  if (const auto v = fields.optional("slowdown")) {
+    out.slowdown = v->list([](const Cursor& c) {
+      if (c.number() < 1) c.fail_type("a factor of at least 1");
+      return c.number();
+    });
+  }
+  const Cursor layers = fields.required("layers");
+  out.layers = layers.list(read_layer);
+  std::map<std::string, int> index;
+  for (std::size_t i = 0; i < out.layers.size(); ++i) {
+    if (!index.emplace(out.layers[i].id, static_cast<int>(i)).second) {
+      layers.at(i).fail("id \"" + out.layers[i].id + "\" stands twice");
+    }
+  }
+  out.edges = fields.required("edges").list([&](const Cursor& c) {
+    Fields edge(c);
+    const auto layer = [&](const char* key) {
+      const Cursor at = edge.required(key);
+      const auto it = index.find(at.text());
+      if (it == index.end()) at.fail("layer \"" + at.text() + "\" does not exist, ids stand in /layers");
+      return it->second;
+    };
+    Edge e;
+    e.source = layer("source");
+    e.destination = layer("destination");
+    if (const auto v = edge.optional("output")) e.output = static_cast<int>(v->integer(0, 1 << 20));
+    edge.done();
+    return e;
+  });
+  if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
+  fields.done();
+  try {
+    validate(out);
+  } catch (const std::invalid_argument& e) {
+    root.fail(e.what());
+  }
+  return out;
+}
+
+std::string graph_json(const Graph& graph) {
+  Json out = document(kFormat, kVersion);
+  out["name"] = graph.name;
+  if (!graph.options.empty()) out["options"] = graph.options;
+  if (graph.microbatch_samples) out["microbatch_samples"] = *graph.microbatch_samples;
+  if (!graph.dtype.empty()) out["dtype"] = graph.dtype;
+  if (!graph.optimizer.empty()) {
+    out["optimizer"] = graph.optimizer;
+    out["optimizer_state_values"] = graph.optimizer_state_values;
+  }
+  if (graph.threads > 0) out["threads"] = graph.threads;
+  if (graph.iteration) out["iteration"] = timing_json(*graph.iteration);
+  if (!graph.slowdown.empty()) out["slowdown"] = graph.slowdown;
+  out["layers"] = Json::array();
+  for (const Layer& layer : graph.layers) out["layers"].push_back(layer_json(layer));
+  out["edges"] = Json::array();
+  for (const Edge& edge : graph.edges) {
+    Json e;
+    e["source"] = graph.layers[static_cast<std::size_t>(edge.source)].id;
+    e["destination"] = graph.layers[static_cast<std::size_t>(edge.destination)].id;
+    if (edge.output) e["output"] = *edge.output;
+    out["edges"].push_back(e);
+  }
+  if (graph.provenance != Provenance{}) out["provenance"] = provenance_json(graph.provenance);
+  return dump(out);
+}
+
+Graph read_graph(const std::string& path) { return parse_graph(read_text(path), path); }
+
+}  // namespace stagecraft

@@ -1,0 +1,104 @@
+#include "costmodel/format/cursor.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr const char* kFormat = "stagecraft.topology";
+constexpr int kVersion = 1;
+
+Curve read_curve(const Cursor& at) {
+  return {at.list([](const Cursor& c) {
+    Fields point(c);
+    CurvePoint p{point.required("bytes").bytes(), Seconds(point.required("time_s").positive())};
+    point.done();
+    return p;
+  })};
+}
+
+Json curve_json(const Curve& curve) {
+  Json out = Json::array();
+  for (const CurvePoint& p : curve.points) out.push_back(Json{{"bytes", p.bytes.value}, {"time_s", p.time.value}});
+  return out;
+}
+
+Level read_level(const Cursor& at) {
+  Fields fields(at);
+  Level out;
+  out.name = fields.required("name").text();
+  out.count = static_cast<int>(fields.required("count").integer(1, 1 << 24));
+  out.link.bandwidth = BytesPerSecond(fields.required("bandwidth_bytes_per_s").positive());
+  out.link.latency = fields.required("latency_s").seconds();
+  if (const auto v = fields.optional("send_receive")) out.link.send_receive = read_curve(*v);
+  if (const auto v = fields.optional("all_reduce")) {
+    for (std::size_t i = 0; i < v->elements(); ++i) {
+      Fields entry(v->at(i));
+      const Cursor ranks = entry.required("ranks");
+      const int n = static_cast<int>(ranks.integer(2, 1 << 24));
+      if (!out.link.all_reduce.emplace(n, read_curve(entry.required("points"))).second) {
+        ranks.fail("a curve for " + std::to_string(n) + " ranks stands already");
+      }
+      entry.done();
+    }
+  }
+  fields.done();
+  return out;
+}
+
+Json level_json(const Level& level) {
+  Json out;
+  out["name"] = level.name;
+  out["count"] = level.count;
+  out["bandwidth_bytes_per_s"] = level.link.bandwidth.value;
+  out["latency_s"] = level.link.latency.value;
+  if (!level.link.send_receive.points.empty()) out["send_receive"] = curve_json(level.link.send_receive);
+  for (const auto& [ranks, curve] : level.link.all_reduce) {
+    Json entry;
+    entry["ranks"] = ranks;
+    entry["points"] = curve_json(curve);
+    out["all_reduce"].push_back(entry);
+  }
+  return out;
+}
+
+}  // namespace
+
+Topology parse_topology(const std::string& text, const std::string& file) {
+  const Json json = parse_document(text, file);
+  const Cursor root(json, file, "");
+  Fields fields(root);
+  check_header(fields, kFormat, kVersion);
+  Topology out;
+  out.name = fields.required("name").text();
+  Fields device(fields.required("device"));
+  out.device.name = device.required("name").text();
+  if (const auto v = device.optional("memory_bytes")) {
+    out.device.memory = Bytes(v->integer(1, Cursor::kMostBytes));
+  }
+  device.done();
+  out.levels = fields.required("levels").list(read_level);
+  if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
+  fields.done();
+  try {
+    validate(out);
+  } catch (const std::invalid_argument& e) {
+    root.fail(e.what());
+  }
+  return out;
+}
+
+std::string topology_json(const Topology& topology) {
+  Json out = document(kFormat, kVersion);
+  out["name"] = topology.name;
+  out["device"]["name"] = topology.device.name;
+  if (topology.device.memory) out["device"]["memory_bytes"] = topology.device.memory->value;
+  out["levels"] = Json::array();
+  for (const Level& level : topology.levels) out["levels"].push_back(level_json(level));
+  if (topology.provenance != Provenance{}) out["provenance"] = provenance_json(topology.provenance);
+  return dump(out);
+}
+
+Topology read_topology(const std::string& path) { return parse_topology(read_text(path), path); }
+
+}  // namespace stagecraft

@@ -1,0 +1,143 @@
+#include "costmodel/graph.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+#include <unordered_set>
+
+#include "costmodel/errors.h"
+
+namespace stagecraft {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
+
+void check_timing(const Timing& timing, const std::string& where) {
+  if (!(timing.median >= Seconds(0))) refuse(where + " is negative or not a number");
+  if (timing.spread && !(*timing.spread >= Seconds(0))) refuse(where + " has a negative spread");
+  if (timing.count < 0) refuse(where + " has a negative count");
+}
+
+void check_layer(const Layer& layer) {
+  const std::string where = "layer \"" + layer.id + "\": ";
+  check_timing(layer.forward, where + "forward time");
+  check_timing(layer.backward, where + "backward time");
+  if (layer.update) check_timing(*layer.update, where + "update time");
+  if (layer.parameter_bytes < Bytes(0)) refuse(where + "parameter bytes are negative");
+  for (const Output& output : layer.outputs) {
+    if (output.bytes < Bytes(0)) refuse(where + "output bytes are negative");
+  }
+  Bytes tied;
+  for (const TiedParameter& parameter : layer.tied) tied += parameter.bytes;
+  if (tied > layer.parameter_bytes) refuse(where + "tied parameters have more bytes than all parameters");
+}
+
+/// Layer indices in order, shorter than the graph if there is a cycle.
+std::vector<int> kahn(const Graph& graph) {
+  const std::size_t n = graph.layers.size();
+  std::vector<int> waiting(n, 0);
+  std::vector<std::vector<int>> consumers(n);
+  for (const Edge& edge : graph.edges) {
+    ++waiting[static_cast<std::size_t>(edge.destination)];
+    consumers[static_cast<std::size_t>(edge.source)].push_back(edge.destination);
+  }
+  std::priority_queue<int, std::vector<int>, std::greater<>> ready;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (waiting[i] == 0) ready.push(static_cast<int>(i));
+  }
+  std::vector<int> order;
+  order.reserve(n);
+  while (!ready.empty()) {
+    const int layer = ready.top();
+    ready.pop();
+    order.push_back(layer);
+    for (const int consumer : consumers[static_cast<std::size_t>(layer)]) {
+      if (--waiting[static_cast<std::size_t>(consumer)] == 0) ready.push(consumer);
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+void validate(const Graph& graph) {
+  if (graph.layers.empty()) refuse("the graph has no layers");
+  std::unordered_set<std::string> ids;
+  for (const Layer& layer : graph.layers) {
+    if (layer.id.empty()) refuse("a layer has an empty id");
+    if (!ids.insert(layer.id).second) refuse("layer id \"" + layer.id + "\" stands twice");
+    check_layer(layer);
+  }
+  for (const double factor : graph.slowdown) {
+    if (!(factor >= 1)) refuse("a slowdown is below 1");
+  }
+  const int n = static_cast<int>(graph.layers.size());
+  std::set<std::tuple<int, int, int>> seen;
+  for (const Edge& edge : graph.edges) {
+    if (edge.source < 0 || edge.source >= n || edge.destination < 0 || edge.destination >= n) {
+      refuse("an edge names a layer that does not exist");
+    }
+    const std::string& from = graph.layers[static_cast<std::size_t>(edge.source)].id;
+    const std::string where = "edge \"" + from + "\" to \"" + graph.layers[static_cast<std::size_t>(edge.destination)].id + "\"";
+    if (edge.source == edge.destination) refuse(where + " joins a layer to itself");
+    const int outputs = static_cast<int>(graph.layers[static_cast<std::size_t>(edge.source)].outputs.size());
+    if (edge.output && (*edge.output < 0 || *edge.output >= outputs)) {
+      refuse(where + " reads output " + std::to_string(*edge.output) + ", the layer has " + std::to_string(outputs));
+    }
+    if (is_input(graph.layers[static_cast<std::size_t>(edge.destination)])) refuse(where + " goes into an input layer");
+    if (!edge.output && !seen.insert({edge.source, edge.destination, -1}).second) refuse(where + " stands twice");
+  }
+  (void)topological_order(graph);
+}
+
+std::vector<int> topological_order(const Graph& graph) {
+  std::vector<int> order = kahn(graph);
+  if (order.size() != graph.layers.size()) {
+    std::vector<bool> done(graph.layers.size(), false);
+    for (const int layer : order) done[static_cast<std::size_t>(layer)] = true;
+    // Walking backwards over unfinished layers must come round: each has an unfinished source.
+    int at = static_cast<int>(std::find(done.begin(), done.end(), false) - done.begin());
+    std::vector<bool> visited(graph.layers.size(), false);
+    while (!visited[static_cast<std::size_t>(at)]) {
+      visited[static_cast<std::size_t>(at)] = true;
+      for (const Edge& edge : graph.edges) {
+        if (edge.destination == at && !done[static_cast<std::size_t>(edge.source)]) {
+          at = edge.source;
+          break;
+        }
+      }
+    }
+    refuse("layer \"" + graph.layers[static_cast<std::size_t>(at)].id + "\" stands on a cycle, a graph must have none");
+  }
+  return order;
+}
+
+Bytes activation_bytes(const Layer& layer) {
+  Bytes sum;
+  for (const Output& output : layer.outputs) sum += output.bytes;
+  return sum;
+}
+
+bool is_input(const Layer& layer) { return layer.kind == kInputKind; }
+
+int layer_index(const Graph& graph, const std::string& id) {
+  std::vector<std::string> ids;
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    if (graph.layers[i].id == id) return static_cast<int>(i);
+    ids.push_back(graph.layers[i].id);
+  }
+  throw std::invalid_argument(unknown_name("layer", id, ids));
+}
+
+Seconds compute_time(const Graph& graph) {
+  Seconds sum;
+  for (const Layer& layer : graph.layers) {
+    if (!is_input(layer)) sum += layer.forward.median + layer.backward.median;
+  }
+  return sum;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// Time of one execution on one device.
+/// `spread` is the median absolute deviation; absent where there were too few samples (fewer than 5) or none were taken.
+/// `count` is the number of samples; 0 means that the value was stated, not measured here.
+struct Timing {
+  Seconds median;
+  std::optional<Seconds> spread;
+  std::int64_t count = 0;
+  friend bool operator==(const Timing&, const Timing&) = default;
+};
+
+/// One tensor that a layer gives for one microbatch. `bytes` counts the whole microbatch.
+/// `shape` (first axis the batch, as a rule) and `dtype` ("float32", "int64", ...) are empty where the source of the
+/// graph did not say; then the graph can be planned but not run. `requires_grad` is false where no gradient comes back.
+struct Output {
+  Bytes bytes;
+  std::vector<std::int64_t> shape;
+  std::string dtype;
+  bool requires_grad = true;
+  friend bool operator==(const Output&, const Output&) = default;
+};
+
+/// A parameter that several layers hold under one name; its gradients are summed over all holders.
+struct TiedParameter {
+  std::string name;
+  Bytes bytes;
+  friend bool operator==(const TiedParameter&, const TiedParameter&) = default;
+};
+
+/// What must be computed, and what it costs alone for one microbatch on one device.
+struct Layer {
+  std::string id;    ///< unique in its graph; edges and plans use it
+  std::string name;  ///< for people; any text
+  std::string kind;  ///< "Conv2d", "Linear", ...; `kInputKind` for data that is loaded, not computed
+  Timing forward;
+  Timing backward;
+  std::optional<Timing> update;  ///< the optimizer's step on this layer's parameters
+  std::vector<Output> outputs;
+  Bytes parameter_bytes;  ///< trainable parameters, tied ones included
+  std::vector<TiedParameter> tied;
+  std::optional<Bytes> saved_bytes;      ///< what stays allocated from forward to backward, outputs that stay included
+  std::optional<Bytes> workspace_bytes;  ///< the largest transient allocation on top, forward or backward
+  std::optional<std::int64_t> parameters;  ///< trainable parameter count; absent: parameter_bytes / 4
+  std::optional<int> stage;                ///< as an imported, already partitioned graph says; plans own it otherwise
+
+  friend bool operator==(const Layer&, const Layer&) = default;
+};
+
+/// The kind of layers that stand for loaded data: no cost, no stage; whoever consumes them loads them.
+inline constexpr const char* kInputKind = "Input";
+
+/// `destination` reads output `output` of `source` (indices into Graph::layers). A destination's in-edges, in the
+/// order of Graph::edges, are its arguments. `output` absent: all outputs together (imported graphs do not say which).
+struct Edge {
+  int source = 0;
+  int destination = 0;
+  std::optional<int> output;
+  friend bool operator==(const Edge&, const Edge&) = default;
+};
+
+/// What was run to measure a graph. Golden tests skip it.
+struct Provenance {
+  std::string tool;      ///< program and version that wrote the file
+  std::string device;    ///< processor or GPU model
+  std::map<std::string, std::string> versions;
+  std::string date;      ///< ISO 8601, UTC
+  std::map<std::string, std::string> notes;
+  friend bool operator==(const Provenance&, const Provenance&) = default;
+};
+
+/// A directed acyclic graph of layers, with the costs of one microbatch on one device.
+struct Graph {
+  std::string name;                             ///< of the model
+  std::map<std::string, std::string> options;   ///< the model's options that are not defaults
+  std::optional<std::int64_t> microbatch_samples;  ///< samples in one microbatch; absent in imported profiles
+  std::string dtype;                            ///< of the computation; empty if unknown
+  std::string optimizer;                        ///< of the update times; empty if none were measured
+  std::int64_t optimizer_state_values = 0;      ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)
+  std::int64_t threads = 0;                     ///< intra-op threads while measuring; 0: unknown
+  std::optional<Timing> iteration;              ///< the whole forward, backward and update, measured without the profiler
+  /// slowdown[k-1]: factor on compute times while k ranks compute at once on one host; empty: hosts are not shared.
+  std::vector<double> slowdown;
+  std::vector<Layer> layers;
+  std::vector<Edge> edges;
+  Provenance provenance;
+
+  friend bool operator==(const Graph&, const Graph&) = default;
+};
+
+/// Throws std::invalid_argument naming the layer or edge: duplicate ids, an edge out of range, to itself, twice with
+/// one output index, or to an output that does not exist, a cycle, a negative time or byte count, no layer at all.
+void validate(const Graph& graph);
+
+/// Layer indices such that every edge goes forward; among ready layers the earliest in Graph::layers first.
+/// Throws std::invalid_argument naming a layer on a cycle.
+[[nodiscard]] std::vector<int> topological_order(const Graph& graph);
+
+/// Bytes of all outputs of `layer`.
+[[nodiscard]] Bytes activation_bytes(const Layer& layer);
+
+/// True for a layer that stands for loaded data.
+[[nodiscard]] bool is_input(const Layer& layer);
+
+/// Index of the layer called `id`. Throws std::invalid_argument listing what is there.
+[[nodiscard]] int layer_index(const Graph& graph, const std::string& id);
+
+/// Time of the layers' forward and backward together, for one microbatch on one device.
+[[nodiscard]] Seconds compute_time(const Graph& graph);
+
+}  // namespace stagecraft

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/schedule.h"
+#include "costmodel/topology.h"
+
+namespace stagecraft {
+
+/// Who does what: these layers, on these devices. Replica j of the stage runs on devices[j].
+struct Stage {
+  std::vector<std::string> layers;  ///< layer ids in execution order
+  std::vector<int> devices;         ///< device numbers of the topology, one a replica
+  bool recompute = false;           ///< drop activations after forward and run it again before backward
+  friend bool operator==(const Stage&, const Stage&) = default;
+};
+
+/// A tensor that crosses stages, for one microbatch. `gradient`: its gradient comes back.
+struct BoundaryTensor {
+  std::string layer;
+  std::optional<int> output;  ///< absent: all outputs of the layer together (imported graphs)
+  Bytes bytes;
+  std::vector<std::int64_t> shape;
+  std::string dtype;
+  bool gradient = true;
+  friend bool operator==(const BoundaryTensor&, const BoundaryTensor&) = default;
+};
+
+/// All that stage `source` sends to stage `destination` for one microbatch, in the order of sending.
+struct Boundary {
+  int source = 0;
+  int destination = 0;
+  std::vector<BoundaryTensor> tensors;
+  friend bool operator==(const Boundary&, const Boundary&) = default;
+};
+
+/// Everything that an executor needs beside the model itself.
+struct Plan {
+  std::string model;                           ///< Graph::name
+  std::map<std::string, std::string> options;  ///< Graph::options
+  std::optional<std::int64_t> microbatch_samples;
+  int microbatches = 1;
+  std::string schedule = "1f1b";
+  int chunks = 1;           ///< stages on one device, see PipelineShape
+  std::string strategy;     ///< who made it
+  std::vector<Stage> stages;
+  std::vector<Boundary> boundaries;
+  std::vector<int> warmups;  ///< one a stage
+  std::optional<Seconds> steady_state;  ///< slowest stage's time per microbatch, as the strategy's own objective has it
+  std::optional<Seconds> iteration;     ///< predicted time of one step
+  Provenance provenance;
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+/// What the strategies give: layer index -> stage (-1 for inputs), and per stage its replicas.
+struct Partition {
+  std::vector<int> stage_of_layer;  ///< one number a layer of the graph; -1 for input layers
+  std::vector<int> replicas;        ///< one number a stage
+  friend bool operator==(const Partition&, const Partition&) = default;
+};
+
+/// Plan settings that a partition does not decide.
+struct PlanSettings {
+  int microbatches = 4;
+  std::string schedule = "1f1b";
+  std::string strategy;
+};
+
+/// The plan of `partition`: layers in topological order, devices in order 0.. stage by stage, boundaries from the
+/// edges that cross stages (a tensor that several layers of one stage read crosses once), warm-ups by warmup_counts.
+/// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, or the device
+/// count if the replicas are more than the topology has.
+[[nodiscard]] Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition,
+                             const PlanSettings& settings);
+
+/// Throws std::invalid_argument naming what does not fit: a layer of the graph missing or twice, an unknown layer, an
+/// edge to an earlier stage, boundaries other than the edges say, a device that does not exist or is used twice by
+/// different stages (chunks = 1), a schedule that cannot run it, warm-ups missing.
+void validate(const Plan& plan, const Graph& graph, const Topology& topology);
+
+/// The part of validate that needs no graph or topology: counts, ids, boundaries between existing stages, schedule.
+void validate(const Plan& plan);
+
+/// Shape of the plan's pipeline for the schedule functions.
+[[nodiscard]] PipelineShape pipeline_shape(const Plan& plan);
+
+/// One rank: replica `replica` of the stages `stages` (one, unless chunks > 1), on `device`.
+struct RankRole {
+  int device = 0;
+  int replica = 0;
+  std::vector<int> stages;
+};
+
+/// Ranks of a plan: for each pipeline position in order, its replicas in order. Rank numbers are indices here.
+[[nodiscard]] std::vector<RankRole> ranks(const Plan& plan);
+
+/// Rank number of replica `replica` of `stage`.
+[[nodiscard]] int rank_of(const Plan& plan, int stage, int replica);
+
+/// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
+/// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right after their
+/// producer, and Reduce (stages with replicas or tied parameters) and Update for each stage at the end.
+/// `tied_stages`: stages that hold a parameter tied across stages and so need a Reduce though not replicated.
+[[nodiscard]] std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch = 2,
+                                                            const std::vector<int>& tied_stages = {});
+
+}  // namespace stagecraft

@@ -1,0 +1,86 @@
+#include "costmodel/topology.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace stagecraft {
+namespace {
+
+void check_curve(const Curve& curve, const std::string& where) {
+  Bytes last(-1);
+  for (const CurvePoint& point : curve.points) {
+    if (point.bytes <= last) throw std::invalid_argument(where + ": points are not ascending in bytes");
+    if (!(point.time > Seconds(0)) || !std::isfinite(point.time.value)) {
+      throw std::invalid_argument(where + ": a time is not positive");
+    }
+    last = point.bytes;
+  }
+}
+
+}  // namespace
+
+void validate(const Topology& topology) {
+  if (topology.levels.empty()) throw std::invalid_argument("the topology has no levels");
+  if (topology.device.memory && *topology.device.memory <= Bytes(0)) {
+    throw std::invalid_argument("the device memory is not positive");
+  }
+  std::int64_t devices = 1;
+  for (const Level& level : topology.levels) {
+    const std::string where = "level \"" + level.name + "\"";
+    if (level.count < 1) throw std::invalid_argument(where + ": the count is below 1");
+    devices *= level.count;
+    if (devices > (1 << 24)) throw std::invalid_argument(where + ": more than 2^24 devices");
+    if (!(level.link.bandwidth > BytesPerSecond(0))) throw std::invalid_argument(where + ": the bandwidth is not positive");
+    if (!(level.link.latency >= Seconds(0))) throw std::invalid_argument(where + ": the latency is negative");
+    check_curve(level.link.send_receive, where + ": send_receive");
+    for (const auto& [ranks, curve] : level.link.all_reduce) {
+      if (ranks < 2) throw std::invalid_argument(where + ": all_reduce of fewer than 2 ranks");
+      check_curve(curve, where + ": all_reduce");
+    }
+  }
+}
+
+int device_count(const Topology& topology) {
+  int count = 1;
+  for (const Level& level : topology.levels) count *= level.count;
+  return count;
+}
+
+int group_below(const Topology& topology, int level, int device) {
+  int size = 1;
+  for (int k = 0; k < level; ++k) size *= topology.levels[static_cast<std::size_t>(k)].count;
+  return device / size;
+}
+
+int joining_level(const Topology& topology, int a, int b) {
+  int joining = 0;
+  for (int k = 0; k < static_cast<int>(topology.levels.size()); ++k) {
+    if (group_below(topology, k, a) != group_below(topology, k, b)) joining = k;
+  }
+  return joining;
+}
+
+Seconds interpolate(const Curve& curve, Bytes data) {
+  const auto& points = curve.points;
+  if (data <= points.front().bytes) return points.front().time;
+  const auto above = std::lower_bound(points.begin(), points.end(), data,
+                                      [](const CurvePoint& p, Bytes b) { return p.bytes < b; });
+  if (above == points.end() && points.size() == 1) return points.front().time * (data / points.front().bytes);
+  const auto high = above == points.end() ? points.end() - 1 : above;
+  const auto low = high - 1;
+  const double part = (data - low->bytes) / (high->bytes - low->bytes);
+  return std::max(low->time + (high->time - low->time) * part, Seconds(0));
+}
+
+Seconds transfer_time(const Link& link, Bytes data) {
+  if (data <= Bytes(0)) return Seconds(0);
+  if (!link.send_receive.points.empty()) {
+    const CurvePoint& last = link.send_receive.points.back();
+    if (data > last.bytes) return last.time + (data - last.bytes) / link.bandwidth;
+    return interpolate(link.send_receive, data);
+  }
+  return link.latency + data / link.bandwidth;
+}
+
+}  // namespace stagecraft

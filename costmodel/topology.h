@@ -1,0 +1,83 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// One measured point of a curve: an operation on `bytes` took `time`.
+struct CurvePoint {
+  Bytes bytes;
+  Seconds time;
+  friend bool operator==(const CurvePoint&, const CurvePoint&) = default;
+};
+
+/// Measured times by message bytes, ascending and without duplicates.
+struct Curve {
+  std::vector<CurvePoint> points;
+  friend bool operator==(const Curve&, const Curve&) = default;
+};
+
+/// How two devices are joined. Latency and bandwidth always stand; measured curves, where present, come first.
+struct Link {
+  BytesPerSecond bandwidth;
+  Seconds latency;
+  Curve send_receive;              ///< empty: latency + bytes / bandwidth
+  std::map<int, Curve> all_reduce;  ///< by number of ranks; missing: the ring formula
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+/// `count` groups of the level below (devices, at the innermost level) joined by `link`.
+struct Level {
+  std::string name;
+  int count = 1;
+  Link link;
+  friend bool operator==(const Level&, const Level&) = default;
+};
+
+/// One kind of device. `memory` is what a plan may use on it; absent: unlimited.
+struct Device {
+  std::string name;
+  std::optional<Bytes> memory;
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+/// On what, joined how. Levels go innermost first. Devices are numbered 0.. so that the members of each group are
+/// consecutive.
+struct Topology {
+  std::string name;
+  Device device;
+  std::vector<Level> levels;
+  Provenance provenance;
+  friend bool operator==(const Topology&, const Topology&) = default;
+};
+
+/// Throws std::invalid_argument naming the level: no level, a count below 1, a bandwidth that is not positive, a
+/// negative latency, a curve that is not ascending in bytes or not positive in time.
+void validate(const Topology& topology);
+
+/// Product of the level counts.
+[[nodiscard]] int device_count(const Topology& topology);
+
+/// Index of the outermost level whose groups `a` and `b` differ in, 0 if they are neighbours of the innermost; the
+/// level whose link joins them. Precondition: a != b, both in range.
+[[nodiscard]] int joining_level(const Topology& topology, int a, int b);
+
+/// Number of the group below `level` that holds `device`: the device itself at level 0, its server at level 1, ...
+[[nodiscard]] int group_below(const Topology& topology, int level, int device);
+
+/// Time of a point-to-point transfer of `data` that has `link` for itself: the measured curve, piecewise linear,
+/// constant below its first point and rising at `bandwidth` above its last; without one latency + data / bandwidth.
+/// No bytes take no time.
+[[nodiscard]] Seconds transfer_time(const Link& link, Bytes data);
+
+/// Piecewise linear value of a non-empty `curve` at `data`; below the first point the first time, above the last point
+/// the last time plus the further bytes at the slope of the last two points (one point: in proportion).
+[[nodiscard]] Seconds interpolate(const Curve& curve, Bytes data);
+
+}  // namespace stagecraft

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace stagecraft {
+
+/// How a parameter or buffer begins. The values depend on the run's seed and the parameter's name alone, so that no
+/// plan changes them.
+enum class Init { Zeros, Ones, Uniform, Normal };
+
+/// A named tensor of a layer. Trainable ones are parameters, the others buffers (running statistics).
+/// `scale` is the half width of Uniform and the standard deviation of Normal.
+/// Layers that name the same parameter share it: each holds its own copy, the gradients are summed.
+struct ParameterSpec {
+  std::string name;  ///< full: "layer3.conv1.weight"
+  std::vector<std::int64_t> shape;
+  Init init = Init::Zeros;
+  double scale = 0;
+  bool trainable = true;
+};
+
+/// Where an argument of a layer comes from: output `output` of layer `layer`, or input `input` of the model.
+struct ValueRef {
+  int layer = -1;  ///< index into Model::layers, -1: a model input
+  int output = 0;
+  int input = -1;  ///< index into Model::inputs, if layer is -1
+};
+
+/// What a layer's forward gets. Randomness (dropout) must come from `random_seed` alone, which depends on
+/// (run seed, step, microbatch, layer name), never on placement or order.
+struct LayerCall {
+  std::span<const at::Tensor> inputs;
+  std::span<const at::Tensor> parameters;  ///< as LayerSpec::parameters lists the trainable ones
+  std::span<const at::Tensor> buffers;     ///< and the others; written in place when training
+  std::uint64_t random_seed = 0;
+  bool training = true;
+};
+
+/// One layer: what it is, what it holds, what it does. Costs nothing until its parameters are made.
+struct LayerSpec {
+  std::string name;  ///< unique in the model
+  std::string kind;  ///< "Conv2d", "Linear", "LSTM", ...
+  std::vector<ValueRef> inputs;
+  int outputs = 1;
+  std::vector<ParameterSpec> parameters;
+  /// Never writes into its inputs. Returns `outputs` tensors.
+  std::function<std::vector<at::Tensor>(const LayerCall&)> forward;
+};
+
+/// What a data source must give for one sample: `shape` without the batch axis.
+struct ModelInput {
+  std::string name;   ///< "image", "tokens", "target", ...
+  std::string dtype;  ///< "float32" or "int64"
+  std::vector<std::int64_t> shape;
+  std::int64_t classes = 0;  ///< int64 inputs lie in [0, classes)
+};
+
+/// A model as a list of layers in execution order; the last layer gives the loss, the mean over the microbatch, as its
+/// only output. Every argument comes from an earlier layer.
+struct Model {
+  std::string name;
+  std::map<std::string, std::string> options;  ///< those that are not defaults
+  std::vector<ModelInput> inputs;
+  std::vector<LayerSpec> layers;
+};
+
+/// An option of a model: `key=value` on the command line.
+struct ModelOption {
+  std::string name;
+  std::int64_t value;  ///< the default
+  std::string help;
+};
+
+/// An entry of the table of layer sources.
+struct LayerSource {
+  std::string name;
+  std::string help;
+  std::vector<ModelOption> options;
+  /// The model; `options` holds a value for every entry of the table's options. Throws std::invalid_argument for
+  /// values that do not fit together.
+  std::function<Model(const std::map<std::string, std::int64_t>&)> build;
+};
+
+/// All built-in models.
+[[nodiscard]] const std::vector<LayerSource>& layer_sources();
+
+/// The model `name` with `set` over the defaults. Throws std::invalid_argument for an unknown model or option (listing
+/// the known ones) and for a value that is not a whole number in range.
+[[nodiscard]] Model build_model(const std::string& name, const std::map<std::string, std::string>& set);
+
+/// The initial value of a parameter or buffer under `seed`: float32, on the CPU, without requires_grad.
+[[nodiscard]] at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed);
+
+/// A seed from a run seed and any words and numbers: the same on every machine.
+[[nodiscard]] std::uint64_t mix_seed(std::uint64_t seed, const std::string& word, std::uint64_t a = 0, std::uint64_t b = 0);
+
+/// Number of trainable values in a layer, and in a model with shared names counted once.
+[[nodiscard]] std::int64_t parameter_count(const LayerSpec& layer);
+[[nodiscard]] std::int64_t parameter_count(const Model& model);
+
+}  // namespace stagecraft

@@ -1,0 +1,55 @@
+#include "costmodel/graph.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "costmodel/format/json.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// a -> b -> d, a -> c -> d, listed as d, c, b, a.
+Graph diamond() {
+  Graph graph;
+  graph.name = "diamond";
+  for (const char* id : {"d", "c", "b", "a"}) {
+    Layer layer;
+    layer.id = layer.name = id;
+    layer.kind = "Linear";
+    layer.forward.median = 1_s;
+    layer.backward.median = 2_s;
+    layer.outputs = {Output{Bytes(8), {}, "", true}};
+    graph.layers.push_back(layer);
+  }
+  graph.edges = {{3, 2, {}}, {3, 1, {}}, {2, 0, {}}, {1, 0, {}}};
+  return graph;
+}
+
+TEST(Graph, OrdersLayersSoThatEveryEdgeGoesForward) {
+  EXPECT_THAT(topological_order(diamond()), ElementsAre(3, 1, 2, 0));
+}
+
+TEST(Graph, NamesALayerOnACycle) {
+  Graph graph = diamond();
+  graph.edges.push_back({0, 2, {}});
+  EXPECT_THAT([&] { validate(graph); }, ThrowsMessage<std::invalid_argument>(HasSubstr("stands on a cycle")));
+}
+
+TEST(Graph, AddsForwardAndBackwardOfAllLayersButInputs) {
+  Graph graph = diamond();
+  EXPECT_EQ(compute_time(graph), Seconds(12));
+  graph.layers[3].kind = kInputKind;
+  EXPECT_EQ(compute_time(graph), Seconds(9));
+}
+
+TEST(Graph, ReadsBackWhatItWrites) {
+  const Graph graph = diamond();
+  EXPECT_EQ(parse_graph(graph_json(graph), "graph.json"), graph);
+}
+
+}  // namespace
+}  // namespace stagecraft
