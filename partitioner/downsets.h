@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "costmodel/errors.h"
+#include "costmodel/graph.h"
+
+namespace stagecraft {
+
+/// The down-sets of a graph between which PipeDream cuts, as a table sorted so that a set stands behind all that it
+/// contains. Set 0 is empty, the last one holds every node; costs are those of all members together.
+/// Nodes are the graph's layers without inputs and without sinks called __getitem__, in topological order. Sets are
+/// those grown from the first source in file order by adding a consumer of a member with all the consumer's ancestors;
+/// with one source these are all down-sets.
+struct Downsets {
+  std::vector<int> layer_of_node;
+  int words = 0;                       ///< 64-bit words of one set
+  std::vector<std::uint64_t> members;  ///< node v of set s: bit v mod 64 of word s * words + v / 64
+  std::vector<double> compute;         ///< forward + backward seconds, ascending
+  std::vector<double> activation;      ///< bytes
+  std::vector<double> parameter;       ///< bytes
+  /// Bytes that a cut behind the set sends, PipeDream's way: outputs of the maximal members, and of every ancestor of a
+  /// maximal member m that has a consumer which is neither m nor an ancestor of m.
+  std::vector<double> boundary;
+
+  /// Sets, the empty one included.
+  [[nodiscard]] int count() const { return static_cast<int>(compute.size()); }
+  /// True if set `outer` has every member of set `inner`.
+  [[nodiscard]] bool contains(int outer, int inner) const {
+    const std::uint64_t* o = members.data() + static_cast<std::size_t>(outer) * static_cast<std::size_t>(words);
+    const std::uint64_t* i = members.data() + static_cast<std::size_t>(inner) * static_cast<std::size_t>(words);
+    for (int w = 0; w < words; ++w) {
+      if (i[w] & ~o[w]) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] bool has(int set, int node) const {
+    const auto at =
+        static_cast<std::size_t>(set) * static_cast<std::size_t>(words) + static_cast<std::size_t>(node / 64);
+    return members[at] >> (node % 64) & 1;
+  }
+};
+
+/// The down-sets of `graph`; Infeasible if they are more than `most`, or if the graph has nothing but inputs.
+/// Source: PipeDream (SOSP 2019), its published optimizer.
+[[nodiscard]] std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int most);
+
+}  // namespace stagecraft

@@ -1,0 +1,416 @@
+#include "partitioner/pipedream_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace stagecraft {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// What may be lost by rounding where a bound and a time are computed in different order.
+constexpr double kMargin = 1 + 1e-9;
+constexpr double kNotAsked = -1;
+constexpr std::size_t kMostTableBytes = std::size_t{96} << 20;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// The factors of one level's formulas, by replica count.
+struct LevelCosts {
+  int machines;
+  double group_devices = 1;         ///< devices of one machine of this level
+  std::vector<double> sync;         ///< seconds per parameter byte of a later stage
+  std::vector<double> sync_single;  ///< of a stage that is alone
+  std::vector<double> transfer;     ///< seconds per boundary byte
+
+  LevelCosts(const SearchLevel& level, int group, double devices, const PipedreamOptions& options)
+      : machines(level.machines), group_devices(devices) {
+    for (int r = 0; r <= machines; ++r) {
+      const double sent = r < 1 ? 0 : 4.0 * (r - 1) / (level.bandwidth * r);
+      sync.push_back(sent);
+      sync_single.push_back(sent / group);
+      const bool priced = options.activation_compression_ratio && r >= 1;
+      transfer.push_back(priced ? 2 / (level.bandwidth * r * *options.activation_compression_ratio) : 0);
+    }
+  }
+};
+
+/// Times between pairs of the sets that a level asks of the level below: first the bounds up to which they matter
+/// (kNotAsked: not at all), then the times themselves (infinite where they are above the bound or not asked).
+struct PairTable {
+  std::vector<int> row_of_set;  ///< -1 for sets that take no part
+  std::vector<int> sets;
+  std::vector<double> values;
+
+  std::size_t index(int from, int to) const { return at(row_of_set[at(from)]) * sets.size() + at(row_of_set[at(to)]); }
+  double& between(int from, int to) { return values[index(from, to)]; }
+  double between(int from, int to) const { return values[index(from, to)]; }
+  bool knows(int set) const { return row_of_set[at(set)] >= 0; }
+};
+
+/// A set that ranges from one base may be cut behind, or end at, and the machine counts that could then be behind it.
+struct Cut {
+  int set;
+  int low;   ///< fewer machines cannot be as fast as the bound
+  int high;  ///< more leave too few for the rest
+  bool target;
+};
+
+/// A set up to which the time from a base is wanted, if it is at most `bound`.
+struct Target {
+  int set;
+  double bound;
+};
+
+class Search {
+ public:
+  Search(const Downsets& sets, const std::vector<SearchLevel>& levels, const PipedreamOptions& options)
+      : sets_(sets), options_(options), last_(sets.count() - 1) {
+    int group = 1;
+    double devices = 1;
+    for (const SearchLevel& level : levels) {
+      levels_.emplace_back(level, group, devices, options);
+      group = level.machines;
+      devices *= level.machines;
+    }
+    tables_.resize(levels.size());  // tables_[l]: what level l asks of level l - 1; the innermost asks nothing
+  }
+
+  /// The optimum among cuts behind `allowed` sets (ascending, with the first and the last), if it is at most `bound`;
+  /// infinite otherwise. False if the tables would be too large.
+  bool solve(const std::vector<int>& allowed, double bound, double& time) {
+    allowed_ = &allowed;
+    bound_ = bound * kMargin;
+    if (!ask()) return false;
+    const int top = static_cast<int>(levels_.size()) - 1;
+    for (int level = 0; level < top; ++level) answer_all(level);
+    time = times_from(top, 0, {{last_, bound_}});
+    return true;
+  }
+
+  /// Stages of the optimum of the last `solve`, whose value `time` is finite.
+  std::vector<SearchStage> stages(double time) {
+    stages_.clear();
+    trace(static_cast<int>(levels_.size()) - 1, 0, last_, time * kMargin, 1);
+    return std::move(stages_);
+  }
+
+ private:
+  /// Cuts that matter for the ranges from `base` at `level`, ascending; bounds that need not hold are infinite.
+  void find_cuts(int level, int base, const std::vector<Target>& targets) {
+    const LevelCosts& costs = levels_[at(level)];
+    const int n = costs.machines;
+    bound_here_ = 0;
+    for (const Target& target : targets) bound_here_ = std::max(bound_here_, target.bound);
+    const double unit = bound_here_ * costs.group_devices;  // compute that one machine can do within the bound
+    cuts_.clear();
+    std::size_t next = 0;
+    auto first = std::upper_bound(allowed_->begin(), allowed_->end(), base);
+    for (; first != allowed_->end() && next < targets.size(); ++first) {
+      const int set = *first;
+      const bool target = targets[next].set == set;
+      if (target) ++next;
+      const double behind = sets_.compute[at(set)] - sets_.compute[at(base)];
+      int low = 1;
+      while (low <= n && behind > low * unit) ++low;
+      int high = n;
+      if (!target) {
+        const double ahead = sets_.compute[at(targets[next].set)] - sets_.compute[at(set)];
+        high = n - 1;
+        while (high >= low && (ahead > (n - high) * unit || boundary_time(costs, set, n - high) > bound_here_)) --high;
+      }
+      if (low > high || !sets_.contains(set, base)) continue;
+      if (!target && targets.size() == 1 && !sets_.contains(targets[0].set, set)) continue;
+      cuts_.push_back({set, low, high, target});
+    }
+  }
+
+  /// The least that a transfer behind `set` can take if the stage that is charged has at most `replicas`.
+  double boundary_time(const LevelCosts& costs, int set, int replicas) const {
+    return sets_.boundary[at(set)] * costs.transfer[at(options_.straight_pipeline ? 1 : replicas)];
+  }
+
+  std::vector<Target> targets_of(int level, int base) const {
+    if (level + 1 == static_cast<int>(levels_.size())) {
+      if (base == 0) return {{last_, bound_}};
+      return {};
+    }
+    const PairTable& table = tables_[at(level) + 1];
+    std::vector<Target> targets;
+    for (const int set : table.sets) {
+      if (set > base && table.between(base, set) != kNotAsked) targets.push_back({set, table.between(base, set)});
+    }
+    return targets;
+  }
+
+  std::vector<int> bases_of(int level) const {
+    if (level + 1 == static_cast<int>(levels_.size())) return {0};
+    return tables_[at(level) + 1].sets;
+  }
+
+  /// Fills the tables with bounds, outermost level first.
+  bool ask() {
+    for (int level = static_cast<int>(levels_.size()) - 1; level >= 1; --level) {
+      PairTable& table = tables_[at(level)];
+      std::vector<char> used(at(last_ + 1), 0);
+      for (const int base : bases_of(level)) {
+        const std::vector<Target> targets = targets_of(level, base);
+        if (targets.empty()) continue;
+        find_cuts(level, base, targets);
+        used[at(base)] = 1;
+        for (const Cut& cut : cuts_) used[at(cut.set)] = 1;
+      }
+      table.sets.clear();
+      table.row_of_set.assign(used.size(), -1);
+      for (int set = 0; set <= last_; ++set) {
+        if (!used[at(set)]) continue;
+        table.row_of_set[at(set)] = static_cast<int>(table.sets.size());
+        table.sets.push_back(set);
+      }
+      if (table.sets.size() * table.sets.size() * sizeof(double) > kMostTableBytes / (levels_.size() - 1)) return false;
+      table.values.assign(table.sets.size() * table.sets.size(), kNotAsked);
+      for (const int base : bases_of(level)) {
+        const std::vector<Target> targets = targets_of(level, base);
+        if (targets.empty()) continue;
+        find_cuts(level, base, targets);
+        ask_from(level, base);
+      }
+    }
+    return true;
+  }
+
+  /// Marks the pairs that `cuts_` of `base` can make into stages.
+  void ask_from(int level, int base) {
+    const LevelCosts& costs = levels_[at(level)];
+    PairTable& table = tables_[at(level)];
+    const auto mark = [&](int from, int to, int replicas) {
+      if (options_.straight_pipeline) replicas = std::min(replicas, 1);
+      if (replicas < 1) return;
+      const double bound = bound_here_ * replicas;
+      if (sets_.compute[at(to)] - sets_.compute[at(from)] > bound * costs.group_devices) return;
+      double& known = table.between(from, to);
+      known = std::max(known, bound);
+    };
+    for (const Cut& to : cuts_) {
+      mark(base, to.set, to.high);
+      for (const Cut& from : cuts_) {
+        if (from.set >= to.set) break;
+        if (to.high > from.low && sets_.contains(to.set, from.set)) mark(from.set, to.set, to.high - from.low);
+      }
+    }
+  }
+
+  /// Replaces the bounds that the level above asked for by times.
+  void answer_all(int level) {
+    PairTable& table = tables_[at(level) + 1];
+    for (const int base : table.sets) {
+      const std::vector<Target> targets = targets_of(level, base);
+      if (targets.empty()) {
+        for (const int set : table.sets) table.between(base, set) = kNever;
+        continue;
+      }
+      times_from(level, base, targets);
+      for (const int set : table.sets) table.between(base, set) = kNever;
+      const int n = levels_[at(level)].machines;
+      for (std::size_t i = 0; i < cuts_.size(); ++i) {
+        if (cuts_[i].target) table.between(base, cuts_[i].set) = times_[i * at(n + 1) + at(n)];
+      }
+    }
+  }
+
+  double work(int level, int from, int to) const {
+    if (level == 0) return sets_.compute[at(to)] - sets_.compute[at(from)];
+    const PairTable& table = tables_[at(level)];
+    return table.knows(from) && table.knows(to) ? table.between(from, to) : kNever;
+  }
+
+  double memory(int from, int to) const {
+    return sets_.activation[at(to)] - sets_.activation[at(from)] + sets_.parameter[at(to)] - sets_.parameter[at(from)];
+  }
+
+  /// Fewest machines `used` up to and with a stage of `replicas` that keep it within the limit of memory.
+  int least_used(int n, int replicas, double bytes) const {
+    if (!options_.use_memory_constraint) return replicas;
+    const double limit = static_cast<double>(options_.memory_limit.value);
+    int used = replicas;
+    while (used <= n && static_cast<double>((n - used + replicas - 1) / replicas) * bytes > limit) ++used;
+    return used;
+  }
+
+  double single_time(int level, int base, int set, int r) const {
+    if (options_.straight_pipeline && r > 1) return kNever;
+    const LevelCosts& costs = levels_[at(level)];
+    if (least_used(costs.machines, r, memory(base, set)) > r) return kNever;
+    const double bytes = sets_.parameter[at(set)] - sets_.parameter[at(base)];
+    return (work(level, base, set) + costs.sync_single[at(r)] * bytes) / r;
+  }
+
+  /// Of a stage between two cuts, its boundaries included.
+  double later_time(const LevelCosts& costs, double compute, double bytes, double boundary, int r) const {
+    return std::max((compute + costs.sync[at(r)] * bytes) / r, boundary * costs.transfer[at(r)]);
+  }
+
+  double boundary_of(int from, int to) const {
+    return to == last_ ? sets_.boundary[at(from)] : std::max(sets_.boundary[at(from)], sets_.boundary[at(to)]);
+  }
+
+  /// Fills `times_[cut * (n + 1) + r]`: the least time of a range from `base` to each cut on r machines, infinite where
+  /// it does not matter. Returns the last cut's on all machines.
+  double times_from(int level, int base, const std::vector<Target>& targets) {
+    find_cuts(level, base, targets);
+    const LevelCosts& costs = levels_[at(level)];
+    const int n = costs.machines;
+    const std::size_t row = at(n + 1);
+    times_.assign(cuts_.size() * row, kNever);
+    const double reach = bound_here_ * costs.group_devices;
+    std::size_t first = 0;
+    for (std::size_t t = 0; t < cuts_.size(); ++t) {
+      const Cut to = cuts_[t];
+      double* mine = times_.data() + t * row;
+      for (int r = to.low; r <= to.high; ++r) mine[r] = single_time(level, base, to.set, r);
+      const double total = sets_.compute[at(to.set)];
+      while (first < t && total - sets_.compute[at(cuts_[first].set)] > (n - 1) * reach) ++first;
+      for (std::size_t f = first; f < t; ++f) {
+        const Cut from = cuts_[f];
+        int most = options_.straight_pipeline ? 1 : to.high - from.low;
+        if (to.high - from.low < 1) continue;
+        const double compute_left = total - sets_.compute[at(from.set)];
+        if (compute_left > most * reach || !sets_.contains(to.set, from.set)) continue;
+        const double* theirs = times_.data() + f * row;
+        const double compute = work(level, from.set, to.set);
+        if (compute > bound_here_ * most) continue;
+        const double bytes = sets_.parameter[at(to.set)] - sets_.parameter[at(from.set)];
+        const double boundary = boundary_of(from.set, to.set);
+        for (int q = 1; q <= most; ++q) {
+          const double time = later_time(costs, compute, bytes, boundary, q);
+          if (time > bound_here_) continue;
+          int r = std::max(to.low, from.low + q);
+          if (options_.use_memory_constraint) r = std::max(r, least_used(n, q, memory(from.set, to.set)));
+          const int end = std::min(to.high, from.high + q);
+          for (; r <= end; ++r) mine[r] = std::min(mine[r], std::max(theirs[r - q], time));
+        }
+      }
+      if (options_.use_fewer_machines && splittable(base, to.set)) {
+        for (int r = to.low + 1; r <= to.high; ++r) mine[r] = std::min(mine[r], mine[r - 1]);
+      }
+    }
+    if (cuts_.empty() || !cuts_.back().target) return kNever;
+    return times_[(cuts_.size() - 1) * row + at(n)];
+  }
+
+  /// True if some set lies strictly between the two; then PipeDream lets machines stay idle.
+  bool splittable(int base, int set) const {
+    for (int between = base + 1; between < set; ++between) {
+      if (sets_.contains(between, base) && sets_.contains(set, between)) return true;
+    }
+    return false;
+  }
+
+  /// Appends the stages of the optimum from `base` to `end` at `level`, each replicated `copies` times by the levels
+  /// above.
+  void trace(int level, int base, int end, double bound, int copies) {
+    times_from(level, base, {{end, bound}});
+    const std::vector<Cut> cuts = cuts_;
+    const std::vector<double> times = times_;
+    const LevelCosts& costs = levels_[at(level)];
+    const std::size_t row = at(costs.machines + 1);
+    std::vector<SearchStage> found;  // last stage first
+    std::size_t t = cuts.size() - 1;
+    int r = costs.machines;
+    while (true) {
+      const int to = cuts[t].set;
+      while (options_.use_fewer_machines && r > 1 && times[t * row + at(r) - 1] <= times[t * row + at(r)] &&
+             splittable(base, to)) {
+        --r;
+      }
+      double best = single_time(level, base, to, r);
+      std::size_t from_cut = t;
+      int replicas = r;
+      for (std::size_t f = 0; f < t; ++f) {
+        if (!sets_.contains(to, cuts[f].set)) continue;
+        const double compute = work(level, cuts[f].set, to);
+        const double bytes = sets_.parameter[at(to)] - sets_.parameter[at(cuts[f].set)];
+        for (int q = 1; q < r && (q == 1 || !options_.straight_pipeline); ++q) {
+          if (least_used(costs.machines, q, memory(cuts[f].set, to)) > r) continue;
+          const double time =
+              std::max(times[f * row + at(r - q)], later_time(costs, compute, bytes, boundary_of(cuts[f].set, to), q));
+          if (time < best) {
+            best = time;
+            from_cut = f;
+            replicas = q;
+          }
+        }
+      }
+      found.push_back({from_cut == t ? base : cuts[from_cut].set, to, replicas});
+      if (from_cut == t) break;
+      t = from_cut;
+      r -= replicas;
+    }
+    for (auto stage = found.rbegin(); stage != found.rend(); ++stage) {
+      if (level == 0) {
+        stages_.push_back({stage->from, stage->to, stage->replicas * copies});
+      } else {
+        trace(level - 1, stage->from, stage->to, work(level, stage->from, stage->to) * kMargin,
+              stage->replicas * copies);
+      }
+    }
+  }
+
+  const Downsets& sets_;
+  const PipedreamOptions& options_;
+  int last_;
+  std::vector<LevelCosts> levels_;
+  std::vector<PairTable> tables_;
+  const std::vector<int>* allowed_ = nullptr;
+  double bound_ = kNever;
+  double bound_here_ = kNever;
+  std::vector<Cut> cuts_;
+  std::vector<double> times_;
+  std::vector<SearchStage> stages_;
+};
+
+/// A chain of at most `most` sets between the first and the last, evenly spread in compute, small in boundary.
+std::vector<int> coarse_chain(const Downsets& sets, int most) {
+  const int last = sets.count() - 1;
+  const double step = sets.compute[at(last)] / most;
+  std::vector<int> chain = {0};
+  int set = 1;
+  for (int part = 1; part <= most && set < last; ++part) {
+    int best = -1;
+    for (; set < last && (part == most || sets.compute[at(set)] <= part * step); ++set) {
+      if ((best < 0 || sets.boundary[at(set)] < sets.boundary[at(best)]) && sets.contains(set, chain.back()))
+        best = set;
+    }
+    if (best >= 0) chain.push_back(best);
+  }
+  chain.push_back(last);
+  return chain;
+}
+
+}  // namespace
+
+std::variant<SearchAnswer, Infeasible> pipedream_search(const Downsets& sets, const std::vector<SearchLevel>& levels,
+                                                        const PipedreamOptions& options) {
+  Search search(sets, levels, options);
+  std::vector<int> all(at(sets.count()));
+  for (int set = 0; set < sets.count(); ++set) all[at(set)] = set;
+  const auto too_many = [&] {
+    return Infeasible{"the graph's " + std::to_string(sets.count() - 1) + " down-sets are too many for " +
+                      std::to_string(levels.size()) +
+                      " levels of links; plan for one level, or take a strategy that cuts a list, such as profile"};
+  };
+  SearchAnswer answer;
+  // Any plan bounds the best one from above, and the bound spares most of the full search.
+  for (const int most : {24, 96}) {
+    if (most >= sets.count()) break;
+    double time = kNever;
+    if (search.solve(coarse_chain(sets, most), answer.time, time)) answer.time = std::min(answer.time, time);
+  }
+  double time = kNever;
+  if (!search.solve(all, answer.time, time)) return too_many();
+  answer.time = time;
+  if (time < kNever) answer.stages = search.stages(time);
+  return answer;
+}
+
+}  // namespace stagecraft

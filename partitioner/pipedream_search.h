@@ -1,0 +1,50 @@
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "partitioner/downsets.h"
+#include "partitioner/strategy.h"
+
+namespace stagecraft {
+
+/// One level of PipeDream's machine: `machines` groups of the level below on links of `bandwidth` bytes per second.
+struct SearchLevel {
+  int machines = 1;
+  double bandwidth = 1e9;
+};
+
+/// A stage of the answer: the members of set `to` that are not in set `from`, on `replicas` devices.
+struct SearchStage {
+  int from = 0;
+  int to = 0;
+  int replicas = 1;
+  friend bool operator==(const SearchStage&, const SearchStage&) = default;
+};
+
+/// The least time of the slowest stage, and stages that have it.
+struct SearchAnswer {
+  double time = std::numeric_limits<double>::infinity();
+  std::vector<SearchStage> stages;  ///< empty if no partition keeps the constraints; `time` is then infinite
+};
+
+/// PipeDream's optimum over `sets` on `levels`, innermost first, as its published optimizer defines it. With r machines
+/// out of n at a level with bandwidth B, C compute (at outer levels the inner answer of a whole group), P parameter
+/// bytes:
+///   one stage       (C + 4 (r-1) P / (B r g)) / r,  g the machine count of the previous level, 1 at the innermost
+///   a later stage   (C + 4 (r-1) P / (B r)) / r, and at least 2 boundary / (B r c) before it and, but for the last
+///   set,
+///                   behind it; c the activation_compression_ratio, without which transfers cost nothing
+/// Straight pipelines have r = 1. Memory: ceil((n - used) / r) (activation + parameter) of a stage within the limit,
+/// `used` being the machines of this stage and those before it. Ranges begin and end at sets that contain one another.
+/// With use_fewer_machines a range that can be split may leave machines idle. Among equal answers: the fewest
+/// machines, then a single stage, the earliest last cut, the fewest replicas. Infeasible if the sets are too many for
+/// the tables of inner levels.
+[[nodiscard]] std::variant<SearchAnswer, Infeasible> pipedream_search(const Downsets& sets,
+                                                                      const std::vector<SearchLevel>& levels,
+                                                                      const PipedreamOptions& options);
+
+}  // namespace stagecraft

@@ -1,0 +1,242 @@
+#include "partitioner/list_strategies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "partitioner/strategy.h"
+#include "tests/support/pipedream_cases.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// Parameter counts of AlexNet's 22 layers with 10 classes, from the shapes: 3 * 64 * 11 * 11 + 64 = 23296 and so on.
+std::vector<double> alexnet_22() {
+  const auto conv = [](int in, int out, int side) { return 1.0 * in * out * side * side + out; };
+  const auto linear = [](int in, int out) { return 1.0 * in * out + out; };
+  return {conv(3, 64, 11),
+          0,
+          0,
+          conv(64, 192, 5),
+          0,
+          0,
+          conv(192, 384, 3),
+          0,
+          conv(384, 256, 3),
+          0,
+          conv(256, 256, 3),
+          0,
+          0,
+          0,
+          0,
+          0,
+          linear(256 * 6 * 6, 4096),
+          0,
+          0,
+          linear(4096, 4096),
+          0,
+          linear(4096, 10)};
+}
+
+Graph list_graph(const std::vector<double>& parameters) {
+  Graph graph;
+  Layer input;
+  input.id = input.name = "data";
+  input.kind = kInputKind;
+  graph.layers.push_back(input);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    Layer layer;
+    layer.id = "l" + std::to_string(i);
+    layer.kind = parameters[i] > 0 ? "Conv2d" : "ReLU";
+    layer.name = layer.kind + " " + layer.id;
+    layer.forward.median = 1_s;
+    layer.backward.median = 2_s;
+    layer.parameters = static_cast<std::int64_t>(parameters[i]);
+    layer.parameter_bytes = Bytes(4 * *layer.parameters);
+    graph.layers.push_back(layer);
+    graph.edges.push_back({static_cast<int>(i), static_cast<int>(i) + 1, std::nullopt});
+  }
+  return graph;
+}
+
+/// Bounds of the stages over the layers behind the input.
+std::vector<int> bounds(const StrategyResult& result) {
+  const Partition& p = std::get<std::vector<Candidate>>(result).at(0).partition;
+  std::vector<int> found(p.replicas.size() + 1, 0);
+  for (std::size_t i = 1; i < p.stage_of_layer.size(); ++i) {
+    found[static_cast<std::size_t>(p.stage_of_layer[i]) + 1] = static_cast<int>(i);
+  }
+  EXPECT_EQ(p.stage_of_layer[0], -1);
+  return found;
+}
+
+TEST(UniformBounds, GiveTheRemainderToTheFirst) {
+  EXPECT_THAT(uniform_bounds(22, 4), ElementsAre(0, 6, 12, 17, 22));
+  EXPECT_THAT(uniform_bounds(4, 4), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(uniform_bounds(2, 4), ElementsAre(0, 1, 2, 2, 2));
+  EXPECT_THAT(uniform_bounds(0, 1), ElementsAre(0, 0));
+}
+
+TEST(UniformBounds, RefuseNoParts) {
+  EXPECT_THAT([] { (void)uniform_bounds(3, 0); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("found 3 layers in 0 parts")));
+}
+
+TEST(BalancedBounds, FindTheSmallestHeaviestRun) {
+  EXPECT_THAT(balanced_bounds({1, 4, 2, 2}, 3), ElementsAre(0, 1, 2, 4));  // 1 | 4 | 2 + 2; 1 + 4 would be 5
+}
+
+TEST(BalancedBounds, AreTheLargestAmongEquals) {
+  EXPECT_THAT(balanced_bounds({2, 0, 0, 2}, 2), ElementsAre(0, 3, 4));
+  EXPECT_THAT(balanced_bounds({0, 0, 0}, 2), ElementsAre(0, 2, 3));
+  EXPECT_THAT(balanced_bounds(alexnet_22(), 2), ElementsAre(0, 19, 22));
+}
+
+TEST(BalancedBounds, RefuseMorePartsThanWeights) {
+  EXPECT_THAT([] { (void)balanced_bounds({1, 2}, 3); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("found 3 parts, wanted 1 to 2")));
+  EXPECT_THAT([] { (void)balanced_bounds({1, -2}, 1); }, ThrowsMessage<std::invalid_argument>(HasSubstr("negative")));
+}
+
+/// All bounds of `parts` non-empty runs, in lexicographic order.
+void every_bounds(int layers, int parts, std::vector<int> begun, std::vector<std::vector<int>>& all) {
+  if (static_cast<int>(begun.size()) == parts) {
+    begun.push_back(layers);
+    all.push_back(begun);
+    return;
+  }
+  for (int next = begun.back() + 1; next < layers; ++next) {
+    std::vector<int> more = begun;
+    more.push_back(next);
+    every_bounds(layers, parts, more, all);
+  }
+}
+
+TEST(BalancedBounds, EqualExhaustiveSearch) {
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    std::vector<double> weights(2 + random() % 8);
+    for (double& weight : weights) weight = 0.1 * static_cast<double>(random() % 6);
+    const int parts = 1 + static_cast<int>(random() % weights.size());
+    std::vector<std::vector<int>> all;
+    every_bounds(static_cast<int>(weights.size()), parts, {0}, all);
+    double least = 1e300;
+    std::vector<int> wanted;
+    for (const std::vector<int>& one : all) {
+      double heaviest = 0;
+      for (std::size_t p = 0; p + 1 < one.size(); ++p) {
+        double sum = 0;
+        for (int i = one[p]; i < one[p + 1]; ++i) sum += weights[static_cast<std::size_t>(i)];
+        heaviest = std::max(heaviest, sum);
+      }
+      if (heaviest <= least) wanted = one;
+      least = std::min(least, heaviest);
+    }
+    EXPECT_EQ(balanced_bounds(weights, parts), wanted);
+  }
+}
+
+TEST(ListStrategies, CutAlexnetAsDeepspeedDoes) {
+  const Graph graph = list_graph(alexnet_22());
+  StrategyOptions options;
+  options.constraints.stages = 2;
+  const Topology four = levels_topology({4}, {});
+  EXPECT_THAT(bounds(partition("parameters", graph, four, options)), ElementsAre(0, 19, 22));
+  EXPECT_THAT(bounds(partition("uniform", graph, four)), ElementsAre(0, 6, 12, 17, 22));
+}
+
+TEST(ListStrategies, TakeBytesOverFourWhereAParameterCountIsMissing) {
+  Graph graph = list_graph({1, 1, 1, 1});
+  graph.layers[1].parameters.reset();
+  graph.layers[1].parameter_bytes = Bytes(4 * 3);
+  EXPECT_THAT(bounds(partition("parameters", graph, levels_topology({2}, {}))), ElementsAre(0, 1, 4));  // 3 | 1 + 1 + 1
+}
+
+TEST(ListStrategies, BalanceMeasuredTimes) {
+  Graph graph = list_graph({1, 1, 1, 1});
+  graph.layers[1].backward.median = 8_s;  // 9, 3, 3, 3
+  const StrategyResult result = partition("profile", graph, levels_topology({2}, {}));
+  EXPECT_THAT(bounds(result), ElementsAre(0, 1, 4));
+  EXPECT_EQ(std::get<std::vector<Candidate>>(result)[0].steady_state, 9_s);
+}
+
+TEST(ListStrategies, FindTypesInAnyCase) {
+  const Graph graph = list_graph({0, 5, 5, 0, 5, 0, 5, 0});
+  // Two of the four convolutions a stage; the second stage may begin at layer 4 at the latest.
+  EXPECT_THAT(bounds(partition("type:conv", graph, levels_topology({2}, {}))), ElementsAre(0, 4, 8));
+  EXPECT_THAT(bounds(partition("type:CONV2D L[12]$", graph, levels_topology({2}, {}))), ElementsAre(0, 2, 8));
+}
+
+TEST(ListStrategies, NameTheKindsWhereNoTypeMatches) {
+  const Graph graph = list_graph({0, 5});
+  EXPECT_THAT(
+      [&] { (void)partition("type:LSTM", graph, levels_topology({2}, {})); },
+      ThrowsMessage<std::invalid_argument>("strategy type:REGEX: \"LSTM\" matches no layer, kinds are Conv2d, ReLU"));
+}
+
+TEST(ListStrategies, RefuseWhatIsNoRegularExpression) {
+  EXPECT_THAT([&] { (void)partition("type:(", list_graph({0, 5}), levels_topology({2}, {})); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("\"(\" is not a regular expression")));
+}
+
+TEST(ListStrategies, HaveNoAnswerForMoreStagesThanLayersOrDevices) {
+  const Graph graph = list_graph({1, 1});
+  EXPECT_EQ(std::get<Infeasible>(partition("uniform", graph, levels_topology({4}, {}))).reason,
+            "4 stages need as many layers, the graph has 2 beside its inputs");
+  StrategyOptions options;
+  options.constraints.stages = 2;
+  EXPECT_EQ(std::get<Infeasible>(partition("uniform", graph, levels_topology({1}, {}), options)).reason,
+            "2 stages need as many devices, the topology has 1");
+  options.constraints.stages = 0;
+  EXPECT_THAT([&] { (void)partition("uniform", graph, levels_topology({1}, {}), options); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 0, wanted at least 1")));
+}
+
+TEST(Strategies, ListTheKnownNames) {
+  EXPECT_THAT([] { (void)strategy_by_name("magic"); },
+              ThrowsMessage<std::invalid_argument>(
+                  "unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, pipedream"));
+  EXPECT_EQ(strategy_by_name("type:Conv").name, "type:REGEX");
+}
+
+/// Every entry of the table: no empty stage, no edge backwards, not more replicas than devices, twice the same.
+TEST(Strategies, GiveValidAndRepeatablePartitions) {
+  for (unsigned seed = 1; seed <= 60; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<double> parameters(6 + random() % 10);
+    for (double& p : parameters) p = static_cast<double>(random() % 3);
+    parameters[0] = 1;
+    Graph graph = list_graph(parameters);
+    for (int to = 3; to < static_cast<int>(graph.layers.size()); ++to) {
+      if (random() % 3 == 0) graph.edges.push_back({to - 2, to, std::nullopt});
+    }
+    for (const Strategy& strategy : strategies()) {
+      SCOPED_TRACE(strategy.name + ", seed " + std::to_string(seed));
+      const std::string name = strategy.name == "type:REGEX" ? "type:Conv" : strategy.name;
+      const Topology topology = levels_topology({2, 2}, {1e10, 1e9});
+      const StrategyResult result = partition(name, graph, topology);
+      EXPECT_EQ(result == partition(name, graph, topology), true);
+      const Partition& p = std::get<std::vector<Candidate>>(result).at(0).partition;
+      int used = 0;
+      for (std::size_t stage = 0; stage < p.replicas.size(); ++stage) {
+        used += p.replicas[stage];
+        EXPECT_NE(std::count(p.stage_of_layer.begin(), p.stage_of_layer.end(), static_cast<int>(stage)), 0);
+      }
+      EXPECT_LE(used, 4);
+      for (const Edge& edge : graph.edges) {
+        EXPECT_LE(p.stage_of_layer[static_cast<std::size_t>(edge.source)],
+                  p.stage_of_layer[static_cast<std::size_t>(edge.destination)]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

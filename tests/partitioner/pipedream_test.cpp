@@ -1,0 +1,271 @@
+#include "partitioner/pipedream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "partitioner/downsets.h"
+#include "partitioner/strategy.h"
+#include "tests/support/pipedream_cases.h"
+#include "tests/support/pipedream_profile.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream";
+
+std::map<std::string, Graph> profiles() {
+  std::map<std::string, Graph> graphs;
+  for (const char* name : {"alexnet", "vgg16", "resnet18", "resnet50", "gnmt"}) {
+    graphs[name] = read_pipedream_profile(kGolden + "/" + name + ".txt");
+  }
+  return graphs;
+}
+
+Candidate best(const StrategyResult& result) {
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw std::runtime_error(infeasible->reason);
+  return std::get<std::vector<Candidate>>(result).at(0);
+}
+
+std::string reason(const StrategyResult& result) {
+  const auto* infeasible = std::get_if<Infeasible>(&result);
+  return infeasible == nullptr ? "" : infeasible->reason;
+}
+
+/// Says what keeps `partition` from being one of `graph` on `devices`; empty if nothing does.
+std::string fault(const Graph& graph, const Partition& partition, int devices) {
+  const int stages = static_cast<int>(partition.replicas.size());
+  if (partition.stage_of_layer.size() != graph.layers.size()) return "not one stage a layer";
+  std::vector<int> layers_of(partition.replicas.size(), 0);
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    const int stage = partition.stage_of_layer[i];
+    if (is_input(graph.layers[i]) != (stage == -1) || stage < -1 || stage >= stages) return graph.layers[i].id;
+    if (stage >= 0) ++layers_of[static_cast<std::size_t>(stage)];
+  }
+  for (const int layers : layers_of) {
+    if (layers == 0) return "an empty stage";
+  }
+  int used = 0;
+  for (const int replicas : partition.replicas) used += replicas;
+  if (used > devices) return "too many devices";
+  for (const Edge& edge : graph.edges) {
+    const int from = partition.stage_of_layer[static_cast<std::size_t>(edge.source)];
+    const int to = partition.stage_of_layer[static_cast<std::size_t>(edge.destination)];
+    if (from > to) return "an edge to an earlier stage";
+  }
+  return "";
+}
+
+TEST(PipedreamStrategy, AgreesWithThe107PublishedAnswers) {
+  const auto graphs = profiles();
+  const auto cases = read_pipedream_cases(kGolden);
+  ASSERT_EQ(cases.size(), 107U);
+  for (const PipedreamCase& one : cases) {
+    SCOPED_TRACE(one.profile + " " + one.arguments);
+    const Graph& graph = graphs.at(one.profile);
+    const Candidate candidate = best(partition("pipedream", graph, one.topology, one.options));
+    EXPECT_NEAR(candidate.steady_state->value / one.time, 1, 1e-9);
+    EXPECT_EQ(fault(graph, candidate.partition, device_count(one.topology)), "");
+    EXPECT_EQ(std::get<Downsets>(pipedream_downsets(graph, 1000)).count() - 1, one.states);
+  }
+}
+
+Layer layer(const std::string& id, double seconds, std::int64_t output_bytes, std::int64_t parameter_bytes) {
+  Layer made;
+  made.id = made.name = id;
+  made.kind = "Linear";
+  made.forward.median = Seconds(seconds / 4);
+  made.backward.median = Seconds(seconds * 3 / 4);
+  made.outputs = {{Bytes(output_bytes), {}, "", true}};
+  made.parameter_bytes = Bytes(parameter_bytes);
+  return made;
+}
+
+Graph chain(const std::vector<Layer>& layers) {
+  Graph graph;
+  graph.layers = layers;
+  for (int i = 1; i < static_cast<int>(layers.size()); ++i) graph.edges.push_back({i - 1, i, std::nullopt});
+  return graph;
+}
+
+StrategyOptions priced() {
+  StrategyOptions options;
+  options.pipedream.activation_compression_ratio = 1;
+  return options;
+}
+
+// Layers of 4, 1 and 3 s on two devices, 10 bytes per second, 5 bytes after the first layer, 20 after the second.
+//   both devices for all:       8 s / 2 + 4 (2-1) 40 bytes / (10 * 2) / 2 = 8 s
+//   4 | 1 + 3:                  max(4, 4, 2 * 5 / 10 = 1) = 4 s
+//   4 + 1 | 3:                  max(5, 3, 2 * 20 / 10 = 4) = 5 s
+TEST(PipedreamStrategy, CutsAChainOfThreeWhereByHandItIsBest) {
+  const Graph graph = chain({layer("a", 4, 5, 0), layer("b", 1, 20, 40), layer("c", 3, 0, 0)});
+  const Candidate candidate = best(partition("pipedream", graph, levels_topology({2}, {10}), priced()));
+  EXPECT_DOUBLE_EQ(candidate.steady_state->value, 4);
+  EXPECT_THAT(candidate.partition.stage_of_layer, ElementsAre(0, 1, 1));
+  EXPECT_THAT(candidate.partition.replicas, ElementsAre(1, 1));
+}
+
+// Without parameters, and with 1000 bytes between layers, replicas beat every cut: 8 s / 2.
+TEST(PipedreamStrategy, ReplicatesWhatIsDearToCut) {
+  const Graph graph = chain({layer("a", 4, 1000, 0), layer("b", 1, 1000, 0), layer("c", 3, 0, 0)});
+  const Candidate candidate = best(partition("pipedream", graph, levels_topology({2}, {10}), priced()));
+  EXPECT_DOUBLE_EQ(candidate.steady_state->value, 4);
+  EXPECT_THAT(candidate.partition.replicas, ElementsAre(2));
+}
+
+// Two groups of two devices, a fast link inside, a slow one between: the outer level replicates the whole group (2 s of
+// work on 4 devices), the inner level splits it in two halves of a layer each.
+TEST(PipedreamStrategy, MultipliesReplicasOverLevels) {
+  const Graph graph = chain({layer("a", 4, 0, 1000), layer("b", 4, 0, 1000)});
+  const Candidate candidate = best(partition("pipedream", graph, levels_topology({2, 2}, {10, 1e9}), priced()));
+  // Inner: 4 | 4 takes 4 s. Outer: two such groups, (4 + 4 * 2000 / (1e9 * 2 * 2)) / 2.
+  EXPECT_DOUBLE_EQ(candidate.steady_state->value, (4 + 2e-6) / 2);
+  EXPECT_THAT(candidate.partition.stage_of_layer, ElementsAre(0, 1));
+  EXPECT_THAT(candidate.partition.replicas, ElementsAre(2, 2));
+}
+
+TEST(PipedreamStrategy, LeavesDevicesIdleOnlyWhenAllowed) {
+  // On two devices the 1e9 bytes of parameters cost 4 * 1e9 / (1e9 * 2) / 2 = 1 s more than half of the second's work.
+  const Graph graph = chain({layer("a", 0, 1'000'000'000'000, 0), layer("b", 1, 0, 1'000'000'000)});
+  StrategyOptions options = priced();
+  const Topology two = levels_topology({2}, {1e9});
+  EXPECT_DOUBLE_EQ(best(partition("pipedream", graph, two, options)).steady_state->value, 1.5);
+  options.pipedream.use_fewer_machines = true;
+  const Candidate candidate = best(partition("pipedream", graph, two, options));
+  EXPECT_DOUBLE_EQ(candidate.steady_state->value, 1);
+  EXPECT_THAT(candidate.partition.replicas, ElementsAre(1));
+}
+
+// The input is in no stage; the second source, its reader and the sink called __getitem__ never enter a set.
+TEST(PipedreamStrategy, PlacesLayersThatPipeDreamLeavesOut) {
+  Graph graph = chain({layer("a", 4, 0, 0), layer("b", 4, 0, 0)});
+  graph.layers.push_back(layer("data", 0, 0, 0));
+  graph.layers.back().kind = kInputKind;
+  for (const char* id : {"item", "other", "reader"}) graph.layers.push_back(layer(id, 1, 0, 0));
+  graph.layers[3].name = "__getitem__(0)";
+  graph.edges.push_back({2, 0, std::nullopt});
+  graph.edges.push_back({1, 3, std::nullopt});
+  graph.edges.push_back({4, 5, std::nullopt});
+  StrategyOptions options;
+  options.pipedream.straight_pipeline = true;
+  const Candidate candidate = best(partition("pipedream", graph, levels_topology({2}, {}), options));
+  EXPECT_DOUBLE_EQ(candidate.steady_state->value, 4);
+  EXPECT_THAT(candidate.partition.stage_of_layer, ElementsAre(0, 1, -1, 1, 0, 0));
+}
+
+TEST(PipedreamStrategy, NamesAMemoryLimitThatWouldDo) {
+  // One device must hold ceil((1 - 1) / 1) = 0 times everything: any limit. Two: the first stage holds once a = 10 + 90
+  // bytes or all 150; replicating everything is free of charge, so only a straight pipeline meets the limit.
+  const Graph graph = chain({layer("a", 1, 10, 90), layer("b", 1, 10, 40)});
+  StrategyOptions options;
+  options.pipedream.straight_pipeline = true;
+  options.constraints.memory_limit = Bytes(100);
+  const Topology two = levels_topology({2}, {});
+  EXPECT_EQ(best(partition("pipedream", graph, two, options)).steady_state, Seconds(1));
+  options.constraints.memory_limit = Bytes(99);
+  EXPECT_EQ(reason(partition("pipedream", graph, two, options)),
+            "no partition keeps every stage within 99 bytes, a limit of 100 would do");
+}
+
+TEST(PipedreamStrategy, RefusesMoreStraightStagesThanCuts) {
+  StrategyOptions options;
+  options.pipedream.straight_pipeline = true;
+  const Graph graph = chain({layer("a", 1, 0, 0), layer("b", 1, 0, 0)});
+  EXPECT_THAT(reason(partition("pipedream", graph, levels_topology({4}, {}), options)),
+              HasSubstr("on 4 devices needs as many stages, the graph has 2 down-sets"));
+}
+
+// One source with n branches and a join: 2^n + 1 sets with the source, and the join.
+Graph fan(int branches) {
+  Graph graph;
+  graph.layers.push_back(layer("source", 1, 1, 0));
+  for (int i = 1; i <= branches; ++i) {
+    graph.layers.push_back(layer("branch" + std::to_string(i), 1 + i, i, 0));
+    graph.edges.push_back({0, i, std::nullopt});
+    graph.edges.push_back({i, branches + 1, std::nullopt});
+  }
+  graph.layers.push_back(layer("join", 1, 1, 0));
+  return graph;
+}
+
+TEST(Downsets, AreAllSubsetsOfParallelBranchesBetweenSourceAndJoin) {
+  const auto grown = pipedream_downsets(fan(5), 1000);
+  EXPECT_EQ(std::get<Downsets>(grown).count(), 1 + 32 + 1);
+}
+
+TEST(Downsets, StandBehindAllThatTheyContain) {
+  const auto grown = pipedream_downsets(fan(6), 1000);
+  const Downsets& sets = std::get<Downsets>(grown);
+  for (int i = 0; i < sets.count(); ++i) {
+    for (int j = 0; j < i; ++j) EXPECT_FALSE(sets.contains(j, i)) << i << " stands behind " << j;
+    EXPECT_TRUE(sets.contains(sets.count() - 1, i));
+  }
+}
+
+TEST(PipedreamStrategy, SaysThatALatticeIsTooLarge) {
+  EXPECT_THAT(reason(partition("pipedream", fan(40), levels_topology({4}, {}))),
+              HasSubstr("42 layers have more than 200000 down-sets"));
+}
+
+TEST(PipedreamStrategy, RefusesAGraphOfInputs) {
+  Graph graph = chain({layer("data", 0, 0, 0)});
+  graph.layers[0].kind = kInputKind;
+  EXPECT_EQ(reason(partition("pipedream", graph, levels_topology({4}, {}))),
+            "the graph has no layers beside its inputs");
+}
+
+TEST(PipedreamStrategy, RefusesOptionsThatItCannotTake) {
+  const Graph graph = chain({layer("a", 1, 0, 0)});
+  const Topology one = levels_topology({1}, {});
+  StrategyOptions options;
+  options.constraints.stages = 3;
+  EXPECT_THAT([&] { (void)partition("pipedream", graph, one, options); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 3, wanted none")));
+  options = {};
+  options.pipedream.activation_compression_ratio = 0;
+  EXPECT_THAT([&] { (void)partition("pipedream", graph, one, options); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("compression ratio: found 0.0")));
+  options = {};
+  options.constraints.memory_limit = Bytes(0);
+  EXPECT_THAT([&] { (void)partition("pipedream", graph, one, options); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("memory limit: found 0, wanted more than 0 bytes")));
+}
+
+TEST(PipedreamStrategy, GivesEqualAnswersToEqualQuestions) {
+  const auto graphs = profiles();
+  for (const char* name : {"resnet18", "gnmt"}) {
+    for (const auto& counts : {std::vector<int>{4}, std::vector<int>{4, 4}}) {
+      const Topology topology = levels_topology(counts, {});
+      EXPECT_EQ(best(partition("pipedream", graphs.at(name), topology, priced())),
+                best(partition("pipedream", graphs.at(name), topology, priced())));
+    }
+  }
+}
+
+// A flat array of layers without a single device more than one, and layers that cost nothing.
+TEST(PipedreamStrategy, PlansForOneDeviceAndForFreeLayers) {
+  const Graph free = chain({layer("a", 0, 0, 0), layer("b", 0, 0, 0)});
+  EXPECT_EQ(best(partition("pipedream", free, levels_topology({1}, {}))).steady_state, Seconds(0));
+  EXPECT_EQ(best(partition("pipedream", free, levels_topology({2, 2}, {}))).steady_state, Seconds(0));
+  const Graph graph = chain({layer("a", 1, 0, 0), layer("b", 2, 0, 0)});
+  EXPECT_EQ(best(partition("pipedream", graph, levels_topology({1, 1}, {}))).steady_state, Seconds(3));
+}
+
+TEST(PipedreamStrategy, PlansAChainOfThousandsOfLayers) {
+  std::vector<Layer> layers;
+  for (int i = 0; i < 3000; ++i) layers.push_back(layer("l" + std::to_string(i), 1, 1, 1));
+  const Candidate candidate = best(partition("pipedream", chain(layers), levels_topology({8}, {}), priced()));
+  EXPECT_GE(candidate.steady_state->value, 375);
+  EXPECT_NEAR(candidate.steady_state->value, 375, 1e-4);  // 3000 / 8, and transfers of a few nanoseconds
+}
+
+}  // namespace
+}  // namespace stagecraft
