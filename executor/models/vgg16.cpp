@@ -16,7 +16,7 @@ constexpr Group kGroups[] = {{2, 64}, {2, 128}, {3, 256}, {3, 512}, {3, 512}};
 Model build(const std::map<std::string, std::int64_t>& options) {
   Model model;
   const std::int64_t classes = options.at("classes"), image = options.at("image");
-  const std::int64_t percent = options.at("dropout_percent");
+  const std::int64_t width = options.at("width"), percent = options.at("dropout_percent");
   ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
   std::int64_t channels = 3;
   int number = 0;
@@ -33,13 +33,13 @@ Model build(const std::map<std::string, std::int64_t>& options) {
   }
   x = average_pool2d(model, "avgpool", x, 7);
   x = flatten(model, "flatten", x);
-  x = linear(model, "fc6", x, {.in = 512 * 7 * 7, .out = 4096, .deviation = kLinearDeviation});
+  x = linear(model, "fc6", x, {.in = 512 * 7 * 7, .out = width, .deviation = kLinearDeviation});
   x = relu(model, "relu6", x);
   x = dropout(model, "dropout6", x, percent);
-  x = linear(model, "fc7", x, {.in = 4096, .out = 4096, .deviation = kLinearDeviation});
+  x = linear(model, "fc7", x, {.in = width, .out = width, .deviation = kLinearDeviation});
   x = relu(model, "relu7", x);
   x = dropout(model, "dropout7", x, percent);
-  x = linear(model, "fc8", x, {.in = 4096, .out = classes, .deviation = kLinearDeviation});
+  x = linear(model, "fc8", x, {.in = width, .out = classes, .deviation = kLinearDeviation});
   cross_entropy(model, x, append(model, ModelInput{"target", "int64", {}, classes}));
   return model;
 }
@@ -51,6 +51,7 @@ LayerSource vgg16_source() {
           "VGG with 16 weight layers, without batch norm",
           {{"classes", 1000, "classes"},
            {"image", 224, "height and width of an image", 32},
+           {"width", 4096, "width of the two hidden linear layers"},
            {"dropout_percent", 50, "dropout behind the linear layers, in percent", 0, 99}},
           build};
 }
