@@ -81,7 +81,8 @@ void validate(const Graph& graph) {
       refuse("an edge names a layer that does not exist");
     }
     const std::string& from = graph.layers[static_cast<std::size_t>(edge.source)].id;
-    const std::string where = "edge \"" + from + "\" to \"" + graph.layers[static_cast<std::size_t>(edge.destination)].id + "\"";
+    const std::string where =
+        "edge \"" + from + "\" to \"" + graph.layers[static_cast<std::size_t>(edge.destination)].id + "\"";
     if (edge.source == edge.destination) refuse(where + " joins a layer to itself");
     const int outputs = static_cast<int>(graph.layers[static_cast<std::size_t>(edge.source)].outputs.size());
     if (edge.output && (*edge.output < 0 || *edge.output >= outputs)) {
@@ -100,15 +101,16 @@ std::vector<int> topological_order(const Graph& graph) {
     for (const int layer : order) done[static_cast<std::size_t>(layer)] = true;
     // Walking backwards over unfinished layers must come round: each has an unfinished source.
     int at = static_cast<int>(std::find(done.begin(), done.end(), false) - done.begin());
+    std::vector<int> unfinished_source(graph.layers.size(), -1);
+    for (const Edge& edge : graph.edges) {
+      if (!done[static_cast<std::size_t>(edge.source)]) {
+        unfinished_source[static_cast<std::size_t>(edge.destination)] = edge.source;
+      }
+    }
     std::vector<bool> visited(graph.layers.size(), false);
     while (!visited[static_cast<std::size_t>(at)]) {
       visited[static_cast<std::size_t>(at)] = true;
-      for (const Edge& edge : graph.edges) {
-        if (edge.destination == at && !done[static_cast<std::size_t>(edge.source)]) {
-          at = edge.source;
-          break;
-        }
-      }
+      at = unfinished_source[static_cast<std::size_t>(at)];
     }
     refuse("layer \"" + graph.layers[static_cast<std::size_t>(at)].id + "\" stands on a cycle, a graph must have none");
   }

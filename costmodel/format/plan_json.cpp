@@ -1,0 +1,132 @@
+#include "costmodel/format/cursor.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr const char* kFormat = "stagecraft.plan";
+constexpr int kVersion = 1;
+constexpr std::int64_t kMany = std::int64_t{1} << 53;
+constexpr int kMostDevices = 1 << 24;
+
+int whole(const Cursor& at) { return static_cast<int>(at.integer(0, kMostDevices)); }
+
+Stage read_stage(const Cursor& at) {
+  Fields fields(at);
+  Stage out;
+  out.layers = fields.required("layers").list([](const Cursor& c) { return c.text(); });
+  out.devices = fields.required("devices").list(whole);
+  if (const auto v = fields.optional("recompute")) out.recompute = v->boolean();
+  fields.done();
+  return out;
+}
+
+BoundaryTensor read_tensor(const Cursor& at) {
+  Fields fields(at);
+  BoundaryTensor out;
+  out.layer = fields.required("layer").text();
+  if (const auto v = fields.optional("output")) out.output = whole(*v);
+  out.bytes = fields.required("activation_bytes").bytes();
+  if (const auto v = fields.optional("shape")) out.shape = v->list([](const Cursor& c) { return c.integer(0, kMany); });
+  if (const auto v = fields.optional("dtype")) out.dtype = v->text();
+  out.gradient = fields.required("gradient").boolean();
+  fields.done();
+  return out;
+}
+
+Boundary read_boundary(const Cursor& at) {
+  Fields fields(at);
+  Boundary out;
+  out.source = whole(fields.required("source"));
+  out.destination = whole(fields.required("destination"));
+  out.tensors = fields.required("tensors").list(read_tensor);
+  fields.done();
+  return out;
+}
+
+Json boundary_json(const Boundary& boundary) {
+  Json out;
+  out["source"] = boundary.source;
+  out["destination"] = boundary.destination;
+  out["tensors"] = Json::array();
+  for (const BoundaryTensor& tensor : boundary.tensors) {
+    Json t;
+    t["layer"] = tensor.layer;
+    if (tensor.output) t["output"] = *tensor.output;
+    t["activation_bytes"] = tensor.bytes.value;
+    if (!tensor.dtype.empty()) {
+      t["shape"] = tensor.shape;
+      t["dtype"] = tensor.dtype;
+    }
+    t["gradient"] = tensor.gradient;
+    out["tensors"].push_back(t);
+  }
+  return out;
+}
+
+}  // namespace
+
+Plan parse_plan(const std::string& text, const std::string& file) {
+  const Json json = parse_document(text, file);
+  const Cursor root(json, file, "");
+  Fields fields(root);
+  check_header(fields, kFormat, kVersion);
+  Plan out;
+  out.model = fields.required("model").text();
+  if (const auto v = fields.optional("options")) out.options = read_text_map(*v);
+  if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMany);
+  out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, 1 << 20));
+  out.schedule = fields.required("schedule").text();
+  if (const auto v = fields.optional("chunks")) out.chunks = static_cast<int>(v->integer(1, 1 << 20));
+  if (const auto v = fields.optional("strategy")) out.strategy = v->text();
+  if (const auto v = fields.optional("steady_state_s")) out.steady_state = v->seconds();
+  if (const auto v = fields.optional("iteration_s")) out.iteration = v->seconds();
+  out.stages = fields.required("stages").list(read_stage);
+  out.boundaries = fields.required("boundaries").list(read_boundary);
+  if (const auto v = fields.optional("warmups")) {
+    out.warmups = v->list(whole);
+  } else {
+    std::vector<int> replicas;
+    for (const Stage& stage : out.stages) replicas.push_back(std::max<int>(1, static_cast<int>(stage.devices.size())));
+    out.warmups = warmup_counts(replicas);
+  }
+  if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
+  fields.done();
+  try {
+    validate(out);
+  } catch (const std::invalid_argument& e) {
+    root.fail(e.what());
+  }
+  return out;
+}
+
+std::string plan_json(const Plan& plan) {
+  Json out = document(kFormat, kVersion);
+  out["model"] = plan.model;
+  if (!plan.options.empty()) out["options"] = plan.options;
+  if (plan.microbatch_samples) out["microbatch_samples"] = *plan.microbatch_samples;
+  out["microbatches"] = plan.microbatches;
+  out["schedule"] = plan.schedule;
+  if (plan.chunks > 1) out["chunks"] = plan.chunks;
+  if (!plan.strategy.empty()) out["strategy"] = plan.strategy;
+  if (plan.steady_state) out["steady_state_s"] = plan.steady_state->value;
+  if (plan.iteration) out["iteration_s"] = plan.iteration->value;
+  out["stages"] = Json::array();
+  for (const Stage& stage : plan.stages) {
+    Json s;
+    s["layers"] = stage.layers;
+    s["devices"] = stage.devices;
+    if (stage.recompute) s["recompute"] = true;
+    out["stages"].push_back(s);
+  }
+  out["boundaries"] = Json::array();
+  for (const Boundary& boundary : plan.boundaries) out["boundaries"].push_back(boundary_json(boundary));
+  out["warmups"] = plan.warmups;
+  if (plan.provenance != Provenance{}) out["provenance"] = provenance_json(plan.provenance);
+  return dump(out);
+}
+
+Plan read_plan(const std::string& path) { return parse_plan(read_text(path), path); }
+
+}  // namespace stagecraft

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string_view>
+
+namespace stagecraft {
+
+/// True if `text` is well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF (RFC 3629).
+[[nodiscard]] bool is_utf8(std::string_view text);
+
+}  // namespace stagecraft

@@ -1,0 +1,301 @@
+#include "costmodel/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "costmodel/errors.h"
+
+namespace stagecraft {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
+
+std::string stage_text(int stage) { return "stage " + std::to_string(stage); }
+
+/// Boundaries that the graph's edges make, given each layer's stage (-1: an input).
+std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& stage_of_layer) {
+  std::vector<int> position(graph.layers.size());
+  const std::vector<int> order = topological_order(graph);
+  for (std::size_t i = 0; i < order.size(); ++i) position[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
+
+  // (source stage, destination stage) -> (position of the layer, output, layer), each once.
+  std::map<std::pair<int, int>, std::set<std::tuple<int, int, int>>> crossing;
+  for (const Edge& edge : graph.edges) {
+    const int from = stage_of_layer[static_cast<std::size_t>(edge.source)];
+    const int to = stage_of_layer[static_cast<std::size_t>(edge.destination)];
+    if (from < 0 || from == to) continue;
+    if (from > to) {
+      refuse("layer \"" + graph.layers[static_cast<std::size_t>(edge.destination)].id + "\" in " + stage_text(to) +
+             " reads layer \"" + graph.layers[static_cast<std::size_t>(edge.source)].id + "\" in the later " +
+             stage_text(from) + ", data must flow to the same or a later stage");
+    }
+    crossing[{from, to}].insert({position[static_cast<std::size_t>(edge.source)], edge.output.value_or(-1), edge.source});
+  }
+  std::vector<Boundary> out;
+  for (const auto& [stages, values] : crossing) {
+    Boundary boundary{stages.first, stages.second, {}};
+    for (const auto& [at, output, index] : values) {
+      const Layer& layer = graph.layers[static_cast<std::size_t>(index)];
+      BoundaryTensor tensor{layer.id, {}, activation_bytes(layer), {}, "", true};
+      if (output >= 0) {
+        const Output& o = layer.outputs[static_cast<std::size_t>(output)];
+        tensor = {layer.id, output, o.bytes, o.shape, o.dtype, o.requires_grad};
+      }
+      boundary.tensors.push_back(std::move(tensor));
+    }
+    out.push_back(std::move(boundary));
+  }
+  return out;
+}
+
+/// Stages that receive from / send to each stage, with whether gradients come back.
+struct Neighbours {
+  std::vector<std::vector<const Boundary*>> before;
+  std::vector<std::vector<const Boundary*>> after;
+};
+
+Neighbours neighbours(const Plan& plan) {
+  Neighbours out{std::vector<std::vector<const Boundary*>>(plan.stages.size()),
+                 std::vector<std::vector<const Boundary*>>(plan.stages.size())};
+  for (const Boundary& boundary : plan.boundaries) {
+    out.before[static_cast<std::size_t>(boundary.destination)].push_back(&boundary);
+    out.after[static_cast<std::size_t>(boundary.source)].push_back(&boundary);
+  }
+  return out;
+}
+
+bool has_gradient(const Boundary& boundary) {
+  return std::any_of(boundary.tensors.begin(), boundary.tensors.end(), [](const BoundaryTensor& t) { return t.gradient; });
+}
+
+}  // namespace
+
+Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition, const PlanSettings& settings) {
+  if (partition.stage_of_layer.size() != graph.layers.size()) refuse("the partition and the graph differ in layers");
+  Plan plan;
+  plan.model = graph.name;
+  plan.options = graph.options;
+  plan.microbatch_samples = graph.microbatch_samples;
+  plan.microbatches = settings.microbatches;
+  plan.schedule = settings.schedule;
+  plan.strategy = settings.strategy;
+  plan.provenance = {};
+
+  int next_device = 0;
+  for (const int replicas : partition.replicas) {
+    Stage stage;
+    for (int r = 0; r < replicas; ++r) stage.devices.push_back(next_device++);
+    plan.stages.push_back(std::move(stage));
+  }
+  if (next_device > device_count(topology)) {
+    refuse("the stages want " + std::to_string(next_device) + " devices, topology \"" + topology.name + "\" has " +
+           std::to_string(device_count(topology)));
+  }
+  for (const int layer : topological_order(graph)) {
+    const int stage = partition.stage_of_layer[static_cast<std::size_t>(layer)];
+    const std::string& id = graph.layers[static_cast<std::size_t>(layer)].id;
+    if (is_input(graph.layers[static_cast<std::size_t>(layer)])) {
+      if (stage != -1) refuse("input layer \"" + id + "\" is given to " + stage_text(stage) + ", inputs have none");
+      continue;
+    }
+    if (stage < 0 || stage >= static_cast<int>(plan.stages.size())) {
+      refuse("layer \"" + id + "\" is given to " + stage_text(stage) + ", there are 0.." + std::to_string(plan.stages.size() - 1));
+    }
+    plan.stages[static_cast<std::size_t>(stage)].layers.push_back(id);
+  }
+  plan.boundaries = boundaries_of(graph, partition.stage_of_layer);
+  plan.warmups = warmup_counts(partition.replicas);
+  validate(plan);
+  return plan;
+}
+
+void validate(const Plan& plan) {
+  const int stages = static_cast<int>(plan.stages.size());
+  if (stages == 0) refuse("the plan has no stages");
+  std::unordered_map<std::string, int> stage_of;
+  std::map<int, int> stage_of_device;
+  const int positions = plan.chunks > 0 ? stages / plan.chunks : 0;
+  for (int s = 0; s < stages; ++s) {
+    const Stage& stage = plan.stages[static_cast<std::size_t>(s)];
+    if (stage.layers.empty()) refuse(stage_text(s) + " has no layers");
+    if (stage.devices.empty()) refuse(stage_text(s) + " has no devices");
+    for (const std::string& layer : stage.layers) {
+      const auto [it, fresh] = stage_of.emplace(layer, s);
+      if (!fresh) refuse("layer \"" + layer + "\" stands in " + stage_text(it->second) + " and in " + stage_text(s));
+    }
+    std::set<int> own;
+    for (const int device : stage.devices) {
+      if (device < 0) refuse(stage_text(s) + ": device " + std::to_string(device) + " does not exist");
+      if (!own.insert(device).second) refuse(stage_text(s) + ": device " + std::to_string(device) + " stands twice");
+      const auto [it, fresh] = stage_of_device.emplace(device, s);
+      if (!fresh && (plan.chunks <= 1 || it->second % positions != s % positions)) {
+        refuse("device " + std::to_string(device) + " stands in " + stage_text(it->second) + " and in " + stage_text(s));
+      }
+    }
+  }
+  check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));
+  for (int s = positions; s < stages; ++s) {
+    if (plan.stages[static_cast<std::size_t>(s)].devices != plan.stages[static_cast<std::size_t>(s % positions)].devices) {
+      refuse(stage_text(s) + " must stand on the devices of " + stage_text(s % positions) + ", as chunks of one position do");
+    }
+  }
+  if (static_cast<int>(plan.warmups.size()) != stages) {
+    refuse("the plan has " + std::to_string(plan.warmups.size()) + " warm-up counts for " + std::to_string(stages) + " stages");
+  }
+  for (const int warmup : plan.warmups) {
+    if (warmup < 0) refuse("a warm-up count is negative");
+  }
+  std::set<std::pair<int, int>> pairs;
+  for (const Boundary& boundary : plan.boundaries) {
+    const std::string where = "boundary " + std::to_string(boundary.source) + " to " + std::to_string(boundary.destination);
+    if (boundary.source < 0 || boundary.destination >= stages) refuse(where + ": stages are 0.." + std::to_string(stages - 1));
+    if (boundary.source >= boundary.destination) refuse(where + ": data must flow to a later stage");
+    if (!pairs.insert({boundary.source, boundary.destination}).second) refuse(where + " stands twice");
+    if (boundary.tensors.empty()) refuse(where + " carries nothing");
+    std::set<std::pair<std::string, int>> seen;
+    for (const BoundaryTensor& tensor : boundary.tensors) {
+      const auto it = stage_of.find(tensor.layer);
+      if (it == stage_of.end() || it->second != boundary.source) {
+        refuse(where + ": layer \"" + tensor.layer + "\" is not in " + stage_text(boundary.source));
+      }
+      if (!seen.insert({tensor.layer, tensor.output.value_or(-1)}).second) {
+        refuse(where + ": a tensor of layer \"" + tensor.layer + "\" stands twice");
+      }
+    }
+  }
+}
+
+void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
+  validate(plan);
+  std::vector<int> stage_of_layer(graph.layers.size(), -1);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& id : plan.stages[s].layers) {
+      stage_of_layer[static_cast<std::size_t>(layer_index(graph, id))] = static_cast<int>(s);
+    }
+    for (const int device : plan.stages[s].devices) {
+      if (device >= device_count(topology)) {
+        refuse(stage_text(static_cast<int>(s)) + ": device " + std::to_string(device) + " does not exist, topology \"" +
+               topology.name + "\" has 0.." + std::to_string(device_count(topology) - 1));
+      }
+    }
+  }
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    const Layer& layer = graph.layers[i];
+    if (is_input(layer) && stage_of_layer[i] >= 0) refuse("input layer \"" + layer.id + "\" stands in a stage, inputs have none");
+    if (!is_input(layer) && stage_of_layer[i] < 0) refuse("layer \"" + layer.id + "\" stands in no stage");
+  }
+  if (boundaries_of(graph, stage_of_layer) != plan.boundaries) {
+    refuse("the boundaries are not those of the graph's edges; make the plan again from this graph");
+  }
+  if (plan.microbatch_samples != graph.microbatch_samples) {
+    refuse("the plan is for microbatches of " + std::to_string(plan.microbatch_samples.value_or(0)) +
+           " samples, the graph was measured with " + std::to_string(graph.microbatch_samples.value_or(0)));
+  }
+}
+
+PipelineShape pipeline_shape(const Plan& plan) {
+  PipelineShape shape;
+  shape.stages = static_cast<int>(plan.stages.size());
+  shape.microbatches = plan.microbatches;
+  shape.chunks = plan.chunks;
+  for (const Stage& stage : plan.stages) shape.replicas.push_back(static_cast<int>(stage.devices.size()));
+  shape.warmups = plan.warmups;
+  return shape;
+}
+
+std::vector<RankRole> ranks(const Plan& plan) {
+  std::vector<RankRole> out;
+  const int stages = static_cast<int>(plan.stages.size());
+  const int positions = stages / plan.chunks;
+  for (int d = 0; d < positions; ++d) {
+    const std::vector<int>& devices = plan.stages[static_cast<std::size_t>(d)].devices;
+    for (std::size_t r = 0; r < devices.size(); ++r) {
+      RankRole role{devices[r], static_cast<int>(r), {}};
+      for (int s = d; s < stages; s += positions) role.stages.push_back(s);
+      out.push_back(std::move(role));
+    }
+  }
+  return out;
+}
+
+int rank_of(const Plan& plan, int stage, int replica) {
+  const int positions = static_cast<int>(plan.stages.size()) / plan.chunks;
+  int rank = replica;
+  for (int d = 0; d < stage % positions; ++d) rank += static_cast<int>(plan.stages[static_cast<std::size_t>(d)].devices.size());
+  return rank;
+}
+
+std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch, const std::vector<int>& tied_stages) {
+  const PipelineShape shape = pipeline_shape(plan);
+  const ScheduleEntry& schedule = schedule_by_name(plan.schedule);
+  const Neighbours joined = neighbours(plan);
+  const int positions = shape.stages / shape.chunks;
+  std::vector<int> first_rank(plan.stages.size());
+  for (int s = 0; s < shape.stages; ++s) first_rank[static_cast<std::size_t>(s)] = rank_of(plan, s, 0);
+  const auto runner = [&](int stage, int microbatch) {
+    return first_rank[static_cast<std::size_t>(stage)] + microbatch % shape.replicas[static_cast<std::size_t>(stage)];
+  };
+
+  std::vector<std::vector<Action>> out;
+  for (int position = 0; position < positions; ++position) {
+    for (int replica = 0; replica < shape.replicas[static_cast<std::size_t>(position)]; ++replica) {
+      const int rank = static_cast<int>(out.size());
+      const std::vector<Action> computing = schedule.compute_actions(shape, position, replica);
+
+      // Receives by directed edge (kind, peer rank, stage, peer stage) in the order of their consumers; each is posted before
+      // the consumer that stands `prefetch` - 1 receives earlier on its edge.
+      std::map<std::tuple<ActionKind, int, int, int>, std::vector<std::size_t>> consumers;
+      std::vector<std::vector<Action>> posted(computing.size());
+      const auto receive = [&](ActionKind kind, const Action& consumer, int peer_stage, std::size_t at) {
+        const int peer = runner(peer_stage, consumer.microbatch);
+        if (peer == rank) return;
+        auto& edge = consumers[{kind, peer, consumer.stage, peer_stage}];
+        edge.push_back(at);
+        const std::size_t back = std::min(edge.size(), static_cast<std::size_t>(std::max(prefetch, 1)));
+        posted[edge[edge.size() - back]].push_back({kind, consumer.stage, consumer.microbatch, peer_stage});
+      };
+      for (std::size_t i = 0; i < computing.size(); ++i) {
+        const Action& action = computing[i];
+        if (action.kind == ActionKind::Forward) {
+          for (const Boundary* b : joined.before[static_cast<std::size_t>(action.stage)]) {
+            receive(ActionKind::ReceiveActivation, action, b->source, i);
+          }
+        } else if (action.kind == ActionKind::Backward) {
+          for (const Boundary* b : joined.after[static_cast<std::size_t>(action.stage)]) {
+            if (has_gradient(*b)) receive(ActionKind::ReceiveGradient, action, b->destination, i);
+          }
+        }
+      }
+
+      std::vector<Action> list;
+      for (std::size_t i = 0; i < computing.size(); ++i) {
+        list.insert(list.end(), posted[i].begin(), posted[i].end());
+        const Action& action = computing[i];
+        list.push_back(action);
+        if (action.kind == ActionKind::Forward) {
+          for (const Boundary* b : joined.after[static_cast<std::size_t>(action.stage)]) {
+            if (runner(b->destination, action.microbatch) == rank) continue;
+            list.push_back({ActionKind::SendActivation, action.stage, action.microbatch, b->destination});
+          }
+        } else if (action.kind == ActionKind::Backward) {
+          for (const Boundary* b : joined.before[static_cast<std::size_t>(action.stage)]) {
+            if (!has_gradient(*b) || runner(b->source, action.microbatch) == rank) continue;
+            list.push_back({ActionKind::SendGradient, action.stage, action.microbatch, b->source});
+          }
+        }
+      }
+      for (int s = position; s < shape.stages; s += positions) {
+        const bool tied = std::find(tied_stages.begin(), tied_stages.end(), s) != tied_stages.end();
+        if (shape.replicas[static_cast<std::size_t>(s)] > 1 || tied) list.push_back({ActionKind::Reduce, s, -1, -1});
+      }
+      for (int s = position; s < shape.stages; s += positions) list.push_back({ActionKind::Update, s, -1, -1});
+      out.push_back(std::move(list));
+    }
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "costmodel/units_text.h"
+#include "costmodel/version.h"
+
+// For the tools' main functions only: the manners that all of them share.
+
+namespace stagecraft {
+
+/// What --help says of a tool besides its options.
+struct ToolText {
+  std::string verb;     ///< "plan"; the program is then stagecraft-plan, called as `stagecraft plan`
+  std::string purpose;  ///< one or two sentences
+  std::string example;  ///< command lines
+};
+
+/// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and gives 0 for
+/// done or 1 for "no answer". --help and --version end with 0, wrong usage with 2, an exception of `run` (bad input,
+/// the machine refused) with 1. Messages go to standard error and begin with the program's name.
+template <class Configure, class Run>
+[[nodiscard]] int run_tool(const ToolText& text, int argc, char** argv, Configure configure, Run run) {
+  const std::string program = "stagecraft-" + text.verb;
+  try {
+    CLI::App app(text.purpose, "stagecraft " + text.verb);
+    app.footer("Example:\n  " + text.example + "\n\nExit status: 0 done, 1 bad input or no answer, 2 wrong usage.");
+    app.set_version_flag("--version", program + " " + version());
+    configure(app);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::Success& e) {  // --help, --version
+      return app.exit(e);
+    } catch (const CLI::ParseError& e) {
+      std::cerr << program << ": " << e.what() << "\nsee stagecraft " << text.verb << " --help\n";
+      return 2;
+    }
+    return run();
+  } catch (const std::exception& e) {
+    std::cerr << program << ": " << e.what() << "\n";
+    return 1;
+  }
+}
+
+/// Declares an option whose value is a byte count as parse_bytes reads it; a wrong one is wrong usage.
+inline CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optional<Bytes>& value,
+                                     const std::string& help) {
+  const auto store = [&value, name](const std::string& text) {
+    try {
+      value = parse_bytes(text);
+    } catch (const std::invalid_argument& e) { throw CLI::ValidationError(name, e.what()); }
+  };
+  return app.add_option_function<std::string>(name, store, help)->type_name("BYTES");
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,7 @@
+#include "costmodel/version.h"
+
+namespace stagecraft {
+
+const char* version() { return STAGECRAFT_VERSION; }
+
+}  // namespace stagecraft

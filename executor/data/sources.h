@@ -1,0 +1,18 @@
+#pragma once
+
+#include "executor/data_source.h"
+
+namespace stagecraft {
+
+/// Values drawn from the seed: Normal(1) for float32, uniform in [0, classes) for int64.
+[[nodiscard]] std::unique_ptr<DataSource> synthetic_source(const Model& model, std::uint64_t seed);
+/// The training images of Fashion-MNIST from `directory`, in an order of its own each epoch.
+[[nodiscard]] std::unique_ptr<DataSource> fashion_mnist_source(const std::string& directory, const Model& model,
+                                                               std::uint64_t seed);
+/// Windows of the bytes of `file`: a byte is a token, the target is the next one.
+[[nodiscard]] std::unique_ptr<DataSource> text_source(const std::string& file, const Model& model, std::uint64_t seed);
+
+/// "image float32[1, 28, 28], target int64[]": what `model` asks for.
+[[nodiscard]] std::string describe_inputs(const Model& model);
+
+}  // namespace stagecraft

@@ -1,0 +1,70 @@
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "executor/data/sources.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr std::int64_t kByteValues = 256;
+
+class Text : public DataSource {
+ public:
+  Text(std::string bytes, std::int64_t sequence, int target, std::uint64_t seed)
+      : bytes_(std::move(bytes)), sequence_(sequence), target_(target), seed_(seed) {}
+
+  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
+                                std::span<const int> inputs) const override {
+    const std::int64_t first = (step * microbatches + microbatch) * samples;
+    const auto places = static_cast<std::uint64_t>(bytes_.size()) - static_cast<std::uint64_t>(sequence_);
+    std::vector<at::Tensor> out;
+    for (const int input : inputs) {
+      const at::Tensor tokens = at::empty({samples, sequence_}, at::TensorOptions().dtype(at::kLong));
+      std::int64_t* to = tokens.mutable_data_ptr<std::int64_t>();
+      for (std::int64_t sample = 0; sample < samples; ++sample) {
+        const std::uint64_t place = mix_seed(seed_, "window", static_cast<std::uint64_t>(first + sample)) % places;
+        const char* from = bytes_.data() + place + (input == target_ ? 1 : 0);
+        to = std::transform(from, from + sequence_, to, [](char byte) { return static_cast<unsigned char>(byte); });
+      }
+      out.push_back(tokens);
+    }
+    return out;
+  }
+
+ private:
+  std::string bytes_;
+  std::int64_t sequence_;
+  int target_;  ///< index of the input that is one byte ahead
+  std::uint64_t seed_;
+};
+
+}  // namespace
+
+std::unique_ptr<DataSource> text_source(const std::string& file, const Model& model, std::uint64_t seed) {
+  const std::vector<ModelInput>& inputs = model.inputs;
+  const bool fits = inputs.size() == 2 && inputs[0].dtype == "int64" && inputs[1].dtype == "int64" &&
+                    inputs[0].name != "target" && inputs[1].name == "target" && inputs[0].shape.size() == 1 &&
+                    inputs[0].shape == inputs[1].shape;
+  if (!fits)
+    throw std::invalid_argument(
+        fmt::format("data source text gives tokens int64[sequence], target int64[sequence]; model {} wants {}",
+                    model.name, describe_inputs(model)));
+  for (const ModelInput& input : inputs)
+    if (input.classes < kByteValues)
+      throw std::invalid_argument(
+          fmt::format("data source text gives {0} tokens, model {1} has {2}: set vocabulary={0}", kByteValues,
+                      model.name, input.classes));
+  std::string bytes = read_text(file);
+  const std::int64_t sequence = inputs[0].shape[0];
+  if (static_cast<std::int64_t>(bytes.size()) < sequence + 1)
+    throw FormatError(fmt::format("{}: {} bytes, must be {} at least, one more than sequence={} of model {}", file,
+                                  bytes.size(), sequence + 1, sequence, model.name));
+  return std::make_unique<Text>(std::move(bytes), sequence, 1, seed);
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,56 @@
+#include "executor/data_source.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "executor/data/sources.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr const char* kFashionMnistDirectory = "/usr/share/datasets/fashion-mnist";
+
+}  // namespace
+
+const std::vector<DataSourceKind>& data_sources() {
+  static const std::vector<DataSourceKind> sources{
+      {"synthetic", "", "random values that fit any model"},
+      {"fashion-mnist", "DIR", "60000 images of clothing, from Debian's package dataset-fashion-mnist or from DIR"},
+      {"text", "FILE", "the bytes of FILE as tokens, the next byte as target"},
+  };
+  return sources;
+}
+
+std::unique_ptr<DataSource> make_data_source(const std::string& name, const Model& model, std::uint64_t seed) {
+  const std::size_t colon = name.find(':');
+  const std::string kind = name.substr(0, colon);
+  const std::string argument = colon == std::string::npos ? "" : name.substr(colon + 1);
+  if (kind == "synthetic") {
+    if (colon != std::string::npos)
+      throw std::invalid_argument(fmt::format("data source \"{}\": synthetic takes nothing behind a colon", name));
+    return synthetic_source(model, seed);
+  }
+  if (kind == "fashion-mnist")
+    return fashion_mnist_source(argument.empty() ? kFashionMnistDirectory : argument, model, seed);
+  if (kind == "text") {
+    if (argument.empty())
+      throw std::invalid_argument(fmt::format("data source \"{}\": must name a file, as text:FILE", name));
+    return text_source(argument, model, seed);
+  }
+  std::vector<std::string> known;
+  for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
+  throw std::invalid_argument(unknown_name("data source", kind, known));
+}
+
+std::string describe_inputs(const Model& model) {
+  std::vector<std::string> parts;
+  for (const ModelInput& input : model.inputs)
+    parts.push_back(fmt::format("{} {}[{}]", input.name, input.dtype, fmt::join(input.shape, ", ")));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "executor/layer_source.h"
+
+namespace stagecraft {
+
+/// A function (step, microbatch) -> samples: the same on every rank and under every plan. Calls from several threads
+/// at once are fine.
+class DataSource {
+ public:
+  virtual ~DataSource() = default;
+  /// One tensor for each of the model's inputs that `inputs` names by index, [samples, shape of the input...], on the
+  /// CPU: the samples of microbatch `microbatch` of 0..microbatches-1 in step `step`, counted from 0.
+  [[nodiscard]] virtual std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches,
+                                                      std::int64_t samples, std::span<const int> inputs) const = 0;
+};
+
+/// An entry of the table of data sources.
+struct DataSourceKind {
+  std::string name;
+  std::string argument;  ///< what may follow the name behind a colon; empty: nothing
+  std::string help;
+};
+
+/// All data sources: `synthetic`, `fashion-mnist` or `fashion-mnist:DIR`, `text:FILE`.
+[[nodiscard]] const std::vector<DataSourceKind>& data_sources();
+
+/// The source `name` for the inputs of `model`; `seed` decides values and order. Throws std::invalid_argument for an
+/// unknown name (listing the known ones) and for a model whose inputs the data do not fit, FormatError for a file that
+/// is absent or damaged.
+[[nodiscard]] std::unique_ptr<DataSource> make_data_source(const std::string& name, const Model& model,
+                                                           std::uint64_t seed);
+
+}  // namespace stagecraft

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// Counts the tensor bytes that the threads of one rank hold, from LibTorch's CPU allocator. A block counts for the
+/// tracker under which it was allocated, whichever thread frees it.
+class MemoryTracker {
+ public:
+  MemoryTracker();
+  ~MemoryTracker();
+  MemoryTracker(const MemoryTracker&) = delete;
+  MemoryTracker& operator=(const MemoryTracker&) = delete;
+
+  /// Bytes that are allocated now, and the most since the start or the last reset_peak.
+  [[nodiscard]] Bytes live() const;
+  [[nodiscard]] Bytes peak() const;
+  void reset_peak();
+
+  /// While it lives, allocations of this thread (and of the autograd work that it starts) count for the tracker.
+  class Scope {
+   public:
+    explicit Scope(MemoryTracker& tracker);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    struct Guard;
+    std::unique_ptr<Guard> guard_;
+  };
+
+ private:
+  struct Counter;
+  std::shared_ptr<Counter> counter_;
+};
+
+}  // namespace stagecraft

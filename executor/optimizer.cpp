@@ -1,0 +1,98 @@
+#include "executor/optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+
+namespace stagecraft {
+
+const std::vector<std::string>& optimizer_names() {
+  static const std::vector<std::string> names{"sgd", "adam", "adamw"};
+  return names;
+}
+
+void validate(const OptimizerOptions& options) {
+  bool known = false;
+  for (const std::string& name : optimizer_names()) known = known || name == options.name;
+  if (!known) throw std::invalid_argument(unknown_name("optimizer", options.name, optimizer_names()));
+  const auto check = [](const char* what, double value, double low, double high) {
+    if (!(value >= low && value <= high)) {
+      throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", wanted from " +
+                                  std::to_string(low) + " to " + std::to_string(high));
+    }
+  };
+  check("the learning rate", options.learning_rate, 0, 1e6);
+  check("the momentum", options.momentum, 0, 1);
+  check("the weight decay", options.weight_decay, 0, 1e6);
+  if (options.name != "sgd" && options.momentum != 0) {
+    throw std::invalid_argument("optimizer \"" + options.name + "\" takes no momentum, sgd does");
+  }
+}
+
+std::int64_t state_values(const OptimizerOptions& options) {
+  if (options.name == "sgd") return options.momentum != 0 ? 1 : 0;
+  return 2;
+}
+
+Optimizer::Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> parameters)
+    : options_(options),
+      parameters_(std::move(parameters)),
+      first_(parameters_.size()),
+      second_(parameters_.size()),
+      steps_(parameters_.size()),
+      begun_(parameters_.size(), false) {
+  validate(options_);
+}
+
+void Optimizer::step(double divisor) {
+  const at::NoGradGuard no_graph;
+  const std::int64_t kept = state_values(options_);
+  // Parameters in their first step go apart: SGD then takes the gradient itself as momentum.
+  const std::vector<bool> begun = begun_;
+  for (const bool first_step : {true, false}) {
+    std::vector<at::Tensor> values, gradients, first, second, steps;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor& gradient = parameters_[i].grad();
+      if (!gradient.defined() || begun[i] == first_step) continue;
+      if (first_step) {
+        if (kept >= 1) first_[i] = at::zeros_like(parameters_[i]);
+        if (kept >= 2) {
+          second_[i] = at::zeros_like(parameters_[i]);
+          steps_[i] = at::zeros({}, at::kFloat);
+        }
+      }
+      values.push_back(parameters_[i]);
+      gradients.push_back(gradient);
+      if (kept >= 1) first.push_back(first_[i]);
+      if (kept >= 2) {
+        steps_[i].add_(1);
+        second.push_back(second_[i]);
+        steps.push_back(steps_[i]);
+      }
+    }
+    if (values.empty()) continue;
+    const std::optional<at::Tensor> scale =
+        divisor == 1 ? std::optional<at::Tensor>{} : at::scalar_tensor(divisor, at::kFloat);
+    if (options_.name == "sgd") {
+      at::_fused_sgd_(values, gradients, first, options_.weight_decay, options_.momentum, options_.learning_rate,
+                      /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false, first_step, scale);
+    } else if (options_.name == "adam") {
+      at::_fused_adam_(values, gradients, first, second, {}, steps, options_.learning_rate, options_.beta1, options_.beta2,
+                       options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
+    } else {
+      at::_fused_adamw_(values, gradients, first, second, {}, steps, options_.learning_rate, options_.beta1, options_.beta2,
+                        options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
+    }
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,178 @@
+#include "executor/stage_program.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
+namespace stagecraft {
+namespace {
+
+using Key = std::tuple<int, int, int>;
+
+Key key(const ValueRef& value) {
+  return value.layer >= 0 ? Key{value.layer, value.output, -1} : Key{-1, 0, value.input};
+}
+
+}  // namespace
+
+std::string to_string(const Model& model, const ValueRef& value) {
+  if (value.layer < 0) return "input \"" + model.inputs[static_cast<std::size_t>(value.input)].name + "\"";
+  return "layer \"" + model.layers[static_cast<std::size_t>(value.layer)].name + "\" output " + std::to_string(value.output);
+}
+
+StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
+                           std::vector<ValueRef> sent, std::uint64_t seed)
+    : received_(std::move(received)), seed_(seed) {
+  std::map<Key, int> slot;
+  for (const ReceivedValue& value : received_) {
+    received_slots_.push_back(slot.emplace(key(value.value), slots_++).first->second);
+  }
+  std::set<int> inputs;
+  for (const int index : layers) {
+    for (const ValueRef& argument : model.layers[static_cast<std::size_t>(index)].inputs) {
+      if (argument.layer < 0) inputs.insert(argument.input);
+    }
+  }
+  data_inputs_.assign(inputs.begin(), inputs.end());
+  for (const int input : data_inputs_) data_slots_.push_back(slot[key({-1, 0, input})] = slots_++);
+
+  std::map<int, std::size_t> last_reader;
+  for (const int index : layers) {
+    const LayerSpec& spec = model.layers[static_cast<std::size_t>(index)];
+    LocalLayer layer;
+    layer.spec = &spec;
+    layer.index = index;
+    for (const ValueRef& argument : spec.inputs) {
+      const auto it = slot.find(key(argument));
+      if (it == slot.end()) {
+        throw std::invalid_argument("layer \"" + spec.name + "\" reads " + to_string(model, argument) +
+                                    ", which neither this stage nor an earlier one gives it");
+      }
+      layer.arguments.push_back(it->second);
+      last_reader[it->second] = layers_.size();
+    }
+    for (int output = 0; output < spec.outputs; ++output) {
+      layer.results.push_back(slot[key({index, output, -1})] = slots_);
+      last_reader[slots_++] = layers_.size();
+    }
+    for (const ParameterSpec& parameter : spec.parameters) {
+      at::Tensor value = initial_value(parameter, seed);
+      if (parameter.trainable) {
+        value.requires_grad_(true);
+        parameters_.push_back({parameter.name, index, value});
+        layer.parameters.push_back(std::move(value));
+      } else {
+        layer.buffers.push_back(std::move(value));
+      }
+    }
+    layers_.push_back(std::move(layer));
+  }
+  std::set<int> kept;
+  for (const ValueRef& value : sent) {
+    const auto it = slot.find(key(value));
+    if (it == slot.end()) throw std::invalid_argument(to_string(model, value) + " is sent by a stage that does not hold it");
+    sent_slots_.push_back(it->second);
+    kept.insert(it->second);
+  }
+  if (!layers.empty() && layers.back() == static_cast<int>(model.layers.size()) - 1) {
+    loss_slot_ = layers_.back().results.front();
+    kept.insert(loss_slot_);
+  }
+  for (const auto& [value, reader] : last_reader) {
+    if (!kept.contains(value)) layers_[reader].last_use.push_back(value);
+  }
+}
+
+Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
+                             int microbatch, bool keep_graph, LayerObserver* observer) {
+  Flight flight;
+  flight.received = std::move(received);
+  flight.data = std::move(data);
+  flight.step = step;
+  flight.microbatch = microbatch;
+  if (keep_graph) {
+    run(flight, true, observer);
+  } else {
+    const at::NoGradGuard no_graph;
+    run(flight, true, observer);
+  }
+  return flight;
+}
+
+void StageProgram::recompute(Flight& flight) { run(flight, false, nullptr); }
+
+void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observer) {
+  std::vector<at::Tensor> values(static_cast<std::size_t>(slots_));
+  for (std::size_t i = 0; i < received_slots_.size(); ++i) {
+    // A leaf of this stage's graph over the sender's data.
+    at::Tensor leaf = flight.received[i].detach();
+    if (received_[i].gradient) leaf.requires_grad_(true);
+    flight.received[i] = leaf;
+    values[static_cast<std::size_t>(received_slots_[i])] = std::move(leaf);
+  }
+  for (std::size_t i = 0; i < data_slots_.size(); ++i) values[static_cast<std::size_t>(data_slots_[i])] = flight.data[i];
+
+  std::vector<at::Tensor> arguments;
+  std::vector<at::Tensor> buffers;
+  for (LocalLayer& layer : layers_) {
+    if (observer) observer->begin(layer.index);
+    arguments.clear();
+    for (const int slot : layer.arguments) arguments.push_back(values[static_cast<std::size_t>(slot)]);
+    LayerCall call;
+    call.inputs = arguments;
+    call.parameters = layer.parameters;
+    call.buffers = layer.buffers;
+    if (!write_buffers && !layer.buffers.empty()) {
+      buffers.clear();
+      for (const at::Tensor& buffer : layer.buffers) buffers.push_back(buffer.clone());
+      call.buffers = buffers;
+    }
+    call.random_seed = mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
+                                static_cast<std::uint64_t>(flight.microbatch));
+    std::vector<at::Tensor> results = layer.spec->forward(call);
+    if (results.size() != layer.results.size()) {
+      throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +
+                             " tensors, its description says " + std::to_string(layer.results.size()));
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) values[static_cast<std::size_t>(layer.results[i])] = std::move(results[i]);
+    arguments.clear();
+    for (const int slot : layer.last_use) values[static_cast<std::size_t>(slot)].reset();
+    if (observer) observer->end(layer.index);
+  }
+  flight.sent.clear();
+  for (const int slot : sent_slots_) flight.sent.push_back(values[static_cast<std::size_t>(slot)]);
+  if (loss_slot_ >= 0) flight.loss = values[static_cast<std::size_t>(loss_slot_)];
+}
+
+std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients) {
+  torch::autograd::variable_list roots;
+  torch::autograd::variable_list gradients;
+  for (std::size_t i = 0; i < flight.sent.size(); ++i) {
+    if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
+    roots.push_back(flight.sent[i]);
+    gradients.push_back(sent_gradients[i]);
+  }
+  if (flight.loss.defined() && flight.loss.requires_grad()) {
+    roots.push_back(flight.loss);
+    gradients.emplace_back();
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  std::vector<at::Tensor> out;
+  for (std::size_t i = 0; i < flight.received.size(); ++i) {
+    if (!received_[i].gradient) {
+      out.emplace_back();
+      continue;
+    }
+    const at::Tensor& gradient = flight.received[i].grad();
+    out.push_back(gradient.defined() ? gradient.contiguous() : at::zeros_like(flight.received[i]));
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/layer_source.h"
+
+namespace stagecraft {
+
+/// A value that comes in from another stage.
+struct ReceivedValue {
+  ValueRef value;  ///< an output of a layer of another stage
+  bool gradient = true;
+};
+
+/// A trainable tensor of a stage. Tied parameters stand once for each layer that holds them.
+struct Parameter {
+  std::string name;
+  int layer = 0;  ///< index into Model::layers
+  at::Tensor value;
+};
+
+/// Is told when a layer's forward begins and ends; `layer` is an index into Model::layers.
+class LayerObserver {
+ public:
+  virtual ~LayerObserver() = default;
+  virtual void begin(int layer) = 0;
+  virtual void end(int layer) = 0;
+};
+
+/// One microbatch between its forward and its backward.
+struct Flight {
+  std::vector<at::Tensor> received;  ///< leaves, in the order of StageProgram's `received`
+  std::vector<at::Tensor> data;
+  std::vector<at::Tensor> sent;      ///< in the order of `sent`, with their graph
+  at::Tensor loss;                   ///< of the stage that holds the last layer
+  std::int64_t step = 0;
+  int microbatch = 0;
+};
+
+/// Some layers of a model with their parameters, run forward and backward. Stages, the profiler and the single-process
+/// reference all run through it: what is measured is what is run.
+class StageProgram {
+ public:
+  /// `layers` ascending indices into `model.layers`; every value that they read must come from them, from `received`
+  /// or from the model's inputs; `sent` are values of theirs that other stages read. Parameters start from `seed` and
+  /// their names. Throws std::invalid_argument naming the layer and the value that comes from nowhere. `model` must outlive it.
+  StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
+               std::vector<ValueRef> sent, std::uint64_t seed);
+
+  /// Model inputs that the layers read, ascending; forward wants them in this order.
+  [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
+  [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
+
+  /// Runs the layers. Values are let go after their last reader. `keep_graph` false runs without autograd, as for
+  /// recomputation: then only `sent` and `loss` are of use.
+  [[nodiscard]] Flight forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
+                               int microbatch, bool keep_graph = true, LayerObserver* observer = nullptr);
+
+  /// Runs the flight's forward again, with graph, for a flight made without; writes no buffer.
+  void recompute(Flight& flight);
+
+  /// Adds to the parameters' grad and returns the gradient of each received value: undefined where none is wanted, zeros where the
+  /// layers did not use it. `sent_gradients` holds one tensor for each sent value, undefined where none comes back.
+  [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients);
+
+ private:
+  struct LocalLayer {
+    const LayerSpec* spec = nullptr;
+    int index = 0;
+    std::vector<int> arguments;  ///< slots
+    std::vector<int> results;    ///< slots
+    std::vector<int> last_use;   ///< slots to let go afterwards
+    std::vector<at::Tensor> parameters;
+    std::vector<at::Tensor> buffers;
+  };
+  void run(Flight& flight, bool write_buffers, LayerObserver* observer);
+
+  std::vector<LocalLayer> layers_;
+  std::vector<Parameter> parameters_;
+  std::vector<ReceivedValue> received_;
+  std::vector<int> data_inputs_;
+  std::vector<int> received_slots_;
+  std::vector<int> data_slots_;
+  std::vector<int> sent_slots_;
+  int loss_slot_ = -1;
+  int slots_ = 0;
+  std::uint64_t seed_;
+};
+
+/// "layer3 output 0" or "input tokens".
+[[nodiscard]] std::string to_string(const Model& model, const ValueRef& value);
+
+}  // namespace stagecraft
