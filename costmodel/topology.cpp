@@ -69,8 +69,8 @@ int joining_level(const Topology& topology, int a, int b) {
 Seconds interpolate(const Curve& curve, Bytes data) {
   const auto& points = curve.points;
   if (data <= points.front().bytes) return points.front().time;
-  const auto above = std::lower_bound(points.begin(), points.end(), data,
-                                      [](const CurvePoint& p, Bytes b) { return p.bytes < b; });
+  const auto above =
+      std::lower_bound(points.begin(), points.end(), data, [](const CurvePoint& p, Bytes b) { return p.bytes < b; });
   if (above == points.end() && points.size() == 1) {
     return points.front().bytes > Bytes(0) ? points.front().time * (data / points.front().bytes) : points.front().time;
   }

@@ -67,7 +67,8 @@ Json parse_document(const std::string& text, const std::string& file) {
     }
     const std::string where = file + ": line " + std::to_string(line) + " column " + std::to_string(column);
     if (text.empty()) throw FormatError(file + ": is empty, a JSON document is wanted");
-    // The parser's text begins "[json.exception.parse_error.101] parse error at line 1, column 2: "; ours replaces that.
+    // The parser's text begins "[json.exception.parse_error.101] parse error at line 1, column 2: "; ours replaces
+    // that.
     const std::string what = e.what();
     const std::size_t end = what.find(": ");
     throw FormatError(where + ": not JSON: " + (end == what.npos ? what : what.substr(end + 2)));
@@ -98,9 +99,7 @@ std::string dump(const Json& value) {
   std::string out;
   try {
     append(out, value, 0);
-  } catch (const Json::type_error&) {
-    throw std::invalid_argument("a name or text in the document is not UTF-8");
-  }
+  } catch (const Json::type_error&) { throw std::invalid_argument("a name or text in the document is not UTF-8"); }
   return out + "\n";
 }
 

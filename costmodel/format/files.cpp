@@ -24,7 +24,7 @@ namespace {
 
 std::string read_text(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) != 0) fail(path, "cannot read");
   if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
   std::ifstream in(path, std::ios::binary);
@@ -40,7 +40,7 @@ void write_text(const std::string& path, const std::string& text) {
     if (!std::cout) throw FormatError("standard output: cannot write");
     return;
   }
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
     if (!S_ISREG(status.st_mode)) {  // a pipe or device cannot be replaced by renaming
