@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "costmodel/graph.h"
 #include "costmodel/schedule.h"
 #include "costmodel/units.h"
 
@@ -45,5 +48,27 @@ struct Timeline {
   std::vector<RankMemory> memory;
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
+
+/// What a run measured.
+struct Measurement {
+  std::string model;
+  std::string schedule;
+  int microbatches = 1;
+  std::optional<std::int64_t> microbatch_samples;
+  std::vector<double> losses;  ///< one a step, the mean over the step's samples
+  Timeline timeline;
+  Provenance provenance;
+  friend bool operator==(const Measurement&, const Measurement&) = default;
+};
+
+/// Median of a non-empty list; of an even number the mean of the middle two.
+[[nodiscard]] double median(std::vector<double> values);
+
+/// Median duration of the steps from number `first` on (counting in order). Throws std::invalid_argument if none is left.
+[[nodiscard]] Seconds step_time(const Timeline& timeline, std::size_t first = 0);
+
+/// The timeline as Chrome trace events (also read by Perfetto): one process a rank, with one track for computation, one
+/// for waiting and one for sending; times in microseconds. `title` names the file in the viewer.
+[[nodiscard]] std::string chrome_trace(const Timeline& timeline, const std::string& title);
 
 }  // namespace stagecraft

@@ -72,11 +72,13 @@ struct Model {
   std::vector<LayerSpec> layers;
 };
 
-/// An option of a model: `key=value` on the command line.
+/// An option of a model: `key=value` on the command line, a whole number in least..most.
 struct ModelOption {
   std::string name;
   std::int64_t value;  ///< the default
   std::string help;
+  std::int64_t least = 1;
+  std::int64_t most = 1 << 20;
 };
 
 /// An entry of the table of layer sources.
@@ -100,7 +102,8 @@ struct LayerSource {
 [[nodiscard]] at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed);
 
 /// A seed from a run seed and any words and numbers: the same on every machine.
-[[nodiscard]] std::uint64_t mix_seed(std::uint64_t seed, const std::string& word, std::uint64_t a = 0, std::uint64_t b = 0);
+[[nodiscard]] std::uint64_t mix_seed(std::uint64_t seed, const std::string& word, std::uint64_t a = 0,
+                                     std::uint64_t b = 0);
 
 /// Number of trainable values in a layer, and in a model with shared names counted once.
 [[nodiscard]] std::int64_t parameter_count(const LayerSpec& layer);

@@ -4,6 +4,8 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
+#include "costmodel/predict.h"
+#include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft {
@@ -22,9 +24,17 @@ namespace stagecraft {
 [[nodiscard]] Plan parse_plan(const std::string& text, const std::string& file);
 [[nodiscard]] std::string plan_json(const Plan& plan);
 
+[[nodiscard]] Prediction parse_prediction(const std::string& text, const std::string& file);
+[[nodiscard]] std::string prediction_json(const Prediction& prediction);
+
+[[nodiscard]] Measurement parse_measurement(const std::string& text, const std::string& file);
+[[nodiscard]] std::string measurement_json(const Measurement& measurement);
+
 /// read_text and parse_* together; "-" is standard input.
 [[nodiscard]] Graph read_graph(const std::string& path);
 [[nodiscard]] Topology read_topology(const std::string& path);
 [[nodiscard]] Plan read_plan(const std::string& path);
+[[nodiscard]] Prediction read_prediction(const std::string& path);
+[[nodiscard]] Measurement read_measurement(const std::string& path);
 
 }  // namespace stagecraft

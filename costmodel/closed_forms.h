@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// Times of one microbatch on each stage of a pipeline without replicas.
+struct StageTimes {
+  std::vector<Seconds> forward;
+  std::vector<Seconds> backward;
+};
+
+/// Step time of GPipe: sum F + (M-1) max F + sum B + (M-1) max B + 2 (p-1) hop. Exact for any stages and hops that
+/// occupy nothing. Source: derived by counting the critical path; checked against the event simulation.
+[[nodiscard]] Seconds gpipe_time(const StageTimes& stages, int microbatches, Seconds hop);
+
+/// Step time of 1F1B with flush, p equal stages. hop = 0: (M+p-1)(F+B), exact.
+/// hop > 0: (M/p)(p(F+B) + 2(p-1)hop) + (p-1)(F+B) + 2(p-2)hop, exact for p >= 2 if p divides M.
+[[nodiscard]] Seconds one_forward_one_backward_time(Seconds forward, Seconds backward, int stages, int microbatches,
+                                                    Seconds hop);
+
+/// Step time of interleaved 1F1B: M(F+B) + (p-1)(F+B)/v with F, B of a device's v chunks together. Exact for equal
+/// stages, free hops, p dividing M.
+[[nodiscard]] Seconds interleaved_time(Seconds forward, Seconds backward, int devices, int chunks, int microbatches);
+
+/// Step time of ZB-H1: M(F+B+W) + (p-1)(F+B-W), B the input gradient and W the weight gradient. Exact for equal
+/// stages, free hops, p dividing M and W <= min(F, B).
+[[nodiscard]] Seconds zero_bubble_h1_time(Seconds forward, Seconds backward, Seconds weight_gradient, int stages,
+                                          int microbatches);
+
+/// Lower and upper end of 1F1B's step time for any stages and free hops:
+/// max_s [M C_s + sum of C before s], C = F + B, and sum F + sum B + (M-1)(max F + max B).
+struct Bracket {
+  Seconds low;
+  Seconds high;
+};
+[[nodiscard]] Bracket one_forward_one_backward_bracket(const StageTimes& stages, int microbatches);
+
+/// A transformer trained with tensor parallelism, as Korthikanti et al. (2022) count its memory.
+struct TransformerShape {
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t layers = 0;
+  std::int64_t sequence = 0;
+  std::int64_t microbatch_samples = 0;
+  std::int64_t tensor_parallel = 1;
+  std::int64_t pipeline_stages = 1;
+  std::int64_t chunks = 1;
+};
+
+/// Bytes of weights, gradients and Adam state at 18 bytes a parameter, embeddings left out: 18 * 12 L h^2 / (t p).
+[[nodiscard]] Bytes transformer_static_bytes(const TransformerShape& shape);
+/// Activation bytes of the first stage, two-byte elements, 1F1B: per layer q b h (10 + 24/t + 5 a q / (h t)), for L
+/// layers, times 1 + (p-1)/(p v) if v > 1. Source: Korthikanti et al., MLSys 2023, with tensor parallelism.
+[[nodiscard]] Bytes transformer_activation_bytes(const TransformerShape& shape);
+/// The same with sequence parallelism and selective recomputation: 34 q b h / t per layer.
+[[nodiscard]] Bytes transformer_selective_activation_bytes(const TransformerShape& shape);
+
+/// Weight versions that asynchronous 1F1B keeps on each stage: ceil(sum of r_k for k >= s / r_s).
+/// Source: PipeDream (SOSP 2019) and its runtime.
+[[nodiscard]] std::vector<int> weight_versions(const std::vector<int>& replicas);
+
+}  // namespace stagecraft

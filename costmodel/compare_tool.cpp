@@ -1,0 +1,28 @@
+#include "costmodel/compare.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/tool.h"
+
+int main(int argc, char** argv) {
+  std::string prediction_path;
+  std::string measurement_path;
+  std::size_t skip = 2;
+  bool json = false;
+  return stagecraft::run_tool(
+      {"compare", "Puts a prediction beside a measured run: the step, each stage's actions, memory.",
+       "stagecraft compare prediction.json measured.json"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("PREDICTION", prediction_path, "prediction.json of stagecraft predict")->required();
+        app.add_option("MEASURED", measurement_path, "measured.json of stagecraft run")->required();
+        app.add_option("--skip", skip, "measured steps left out at the start")->capture_default_str();
+        app.add_flag("--json", json, "JSON instead of a table");
+      },
+      [&] {
+        const auto prediction = stagecraft::read_prediction(prediction_path);
+        const auto measurement = stagecraft::read_measurement(measurement_path);
+        const auto report = stagecraft::compare(prediction, measurement, skip);
+        stagecraft::write_text("-", json ? stagecraft::report_json(report) : stagecraft::report_text(report));
+        return 0;
+      });
+}

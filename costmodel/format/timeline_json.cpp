@@ -1,0 +1,193 @@
+#include "costmodel/format/cursor.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int kVersion = 1;
+constexpr int kMost = 1 << 24;
+
+int whole(const Cursor& at) { return static_cast<int>(at.integer(-1, kMost)); }
+
+// A span is a row of these columns: files hold hundreds of thousands of them.
+constexpr const char* kColumns[] = {"action", "rank", "step", "stage", "microbatch", "peer", "start_s", "end_s"};
+
+Span read_span(const Cursor& at) {
+  if (at.elements() != std::size(kColumns)) at.fail_type("a row of " + std::to_string(std::size(kColumns)) + " values");
+  Span out;
+  try {
+    out.action.kind = action_kind(at.at(0).text());
+  } catch (const std::invalid_argument& e) {
+    at.at(0).fail(e.what());
+  }
+  out.rank = whole(at.at(1));
+  out.step = whole(at.at(2));
+  out.action.stage = whole(at.at(3));
+  out.action.microbatch = whole(at.at(4));
+  out.action.peer = whole(at.at(5));
+  out.start = Seconds(at.at(6).number());
+  out.end = Seconds(at.at(7).number());
+  if (out.end < out.start) at.fail("the span ends before it starts");
+  return out;
+}
+
+Json memory_json(const RankMemory& memory) {
+  Json out;
+  out["rank"] = memory.rank;
+  out["total_bytes"] = memory.total.value;
+  out["parts_bytes"] = Json::object();
+  for (const auto& [part, bytes] : memory.parts) out["parts_bytes"][part] = bytes.value;
+  return out;
+}
+
+RankMemory read_memory(const Cursor& at) {
+  Fields fields(at);
+  RankMemory out;
+  out.rank = whole(fields.required("rank"));
+  out.total = fields.required("total_bytes").bytes();
+  const Cursor parts = fields.required("parts_bytes");
+  Fields each(parts);
+  for (const auto& [key, value] : parts.value().items()) out.parts[key] = each.required(key).bytes();
+  fields.done();
+  return out;
+}
+
+Json timeline_object(const Timeline& timeline) {
+  Json out;
+  out["ranks"] = timeline.ranks;
+  out["stage_of_rank"] = timeline.stage_of_rank;
+  out["steps"] = Json::array();
+  for (const StepTime& step : timeline.steps) {
+    out["steps"].push_back(Json{{"step", step.step}, {"start_s", step.start.value}, {"end_s", step.end.value}});
+  }
+  out["memory"] = Json::array();
+  for (const RankMemory& memory : timeline.memory) out["memory"].push_back(memory_json(memory));
+  out["columns"] = kColumns;
+  out["spans"] = Json::array();
+  for (const Span& s : timeline.spans) {
+    out["spans"].push_back(Json::array({to_string(s.action.kind), s.rank, s.step, s.action.stage, s.action.microbatch,
+                                        s.action.peer, s.start.value, s.end.value}));
+  }
+  return out;
+}
+
+Timeline read_timeline(const Cursor& at) {
+  Fields fields(at);
+  Timeline out;
+  out.ranks = static_cast<int>(fields.required("ranks").integer(1, kMost));
+  out.stage_of_rank = fields.required("stage_of_rank").list(whole);
+  out.steps = fields.required("steps").list([](const Cursor& c) {
+    Fields step(c);
+    StepTime s{whole(step.required("step")), Seconds(step.required("start_s").number()), Seconds(step.required("end_s").number())};
+    step.done();
+    if (s.end < s.start) c.fail("the step ends before it starts");
+    return s;
+  });
+  out.memory = fields.required("memory").list(read_memory);
+  const Cursor columns = fields.required("columns");
+  if (columns.value() != Json(kColumns)) columns.fail_type(Json(kColumns).dump());
+  const Cursor spans = fields.required("spans");
+  out.spans = spans.list(read_span);
+  for (std::size_t i = 0; i < out.spans.size(); ++i) {
+    if (out.spans[i].rank < 0 || out.spans[i].rank >= out.ranks) {
+      spans.at(i).at(1).fail_type("a rank from 0 to " + std::to_string(out.ranks - 1));
+    }
+  }
+  fields.done();
+  return out;
+}
+
+StagePrediction read_stage(const Cursor& at) {
+  Fields fields(at);
+  StagePrediction out;
+  out.stage = whole(fields.required("stage"));
+  out.replicas = static_cast<int>(fields.required("replicas").integer(1, kMost));
+  out.forward = fields.required("forward_s").seconds();
+  out.backward = fields.required("backward_s").seconds();
+  out.compute = fields.required("compute_s").seconds();
+  out.update = fields.required("update_s").seconds();
+  out.reduce = fields.required("reduce_s").seconds();
+  out.exposed_transfer = fields.required("exposed_transfer_s").seconds();
+  out.bubble = fields.required("bubble_s").seconds();
+  out.in_flight = whole(fields.required("in_flight_microbatches"));
+  out.memory = read_memory(fields.required("memory"));
+  out.fits = fields.required("fits").boolean();
+  fields.done();
+  return out;
+}
+
+}  // namespace
+
+std::string prediction_json(const Prediction& prediction) {
+  Json out = document("stagecraft.prediction", kVersion);
+  out["iteration_s"] = prediction.iteration.value;
+  if (prediction.samples_per_s) out["samples_per_s"] = *prediction.samples_per_s;
+  out["bubble"] = prediction.bubble;
+  out["stages"] = Json::array();
+  for (const StagePrediction& stage : prediction.stages) {
+    Json s;
+    s["stage"] = stage.stage;
+    s["replicas"] = stage.replicas;
+    s["forward_s"] = stage.forward.value;
+    s["backward_s"] = stage.backward.value;
+    s["compute_s"] = stage.compute.value;
+    s["update_s"] = stage.update.value;
+    s["reduce_s"] = stage.reduce.value;
+    s["exposed_transfer_s"] = stage.exposed_transfer.value;
+    s["bubble_s"] = stage.bubble.value;
+    s["in_flight_microbatches"] = stage.in_flight;
+    s["memory"] = memory_json(stage.memory);
+    s["fits"] = stage.fits;
+    out["stages"].push_back(s);
+  }
+  out["timeline"] = timeline_object(prediction.timeline);
+  return dump(out);
+}
+
+Prediction parse_prediction(const std::string& text, const std::string& file) {
+  const Json json = parse_document(text, file);
+  Fields fields(Cursor(json, file, ""));
+  check_header(fields, "stagecraft.prediction", kVersion);
+  Prediction out;
+  out.iteration = fields.required("iteration_s").seconds();
+  if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
+  out.bubble = fields.required("bubble").number();
+  out.stages = fields.required("stages").list(read_stage);
+  out.timeline = read_timeline(fields.required("timeline"));
+  fields.done();
+  return out;
+}
+
+std::string measurement_json(const Measurement& measurement) {
+  Json out = document("stagecraft.timeline", kVersion);
+  out["model"] = measurement.model;
+  out["schedule"] = measurement.schedule;
+  out["microbatches"] = measurement.microbatches;
+  if (measurement.microbatch_samples) out["microbatch_samples"] = *measurement.microbatch_samples;
+  out["losses"] = measurement.losses;
+  out["timeline"] = timeline_object(measurement.timeline);
+  if (measurement.provenance != Provenance{}) out["provenance"] = provenance_json(measurement.provenance);
+  return dump(out);
+}
+
+Measurement parse_measurement(const std::string& text, const std::string& file) {
+  const Json json = parse_document(text, file);
+  Fields fields(Cursor(json, file, ""));
+  check_header(fields, "stagecraft.timeline", kVersion);
+  Measurement out;
+  out.model = fields.required("model").text();
+  out.schedule = fields.required("schedule").text();
+  out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, kMost));
+  if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, std::int64_t{1} << 53);
+  out.losses = fields.required("losses").list([](const Cursor& c) { return c.number(); });
+  out.timeline = read_timeline(fields.required("timeline"));
+  if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
+  fields.done();
+  return out;
+}
+
+Prediction read_prediction(const std::string& path) { return parse_prediction(read_text(path), path); }
+Measurement read_measurement(const std::string& path) { return parse_measurement(read_text(path), path); }
+
+}  // namespace stagecraft

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "costmodel/timeline.h"
+
+namespace stagecraft {
+
+/// Microbatches whose activations a rank holds at most at once for `stage`, from its own action list: forwards begun
+/// less backwards (weight gradients, where the list has them) done.
+[[nodiscard]] int in_flight(const std::vector<Action>& list, int stage);
+
+/// Parameters that layers of several stages hold: for each stage the bytes of the tied parameters it shares with
+/// another stage, 0 for most.
+[[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const Plan& plan);
+
+/// Peak bytes of a rank of `stage` that holds `in_flight` microbatches at once, by part:
+///   parameters, gradients (as many bytes), optimizer (optimizer_state_values for each parameter value),
+///   activations (in_flight * (saved bytes of its layers + what it receives); layers without saved_bytes count their
+///     outputs; with recomputation in_flight * what it receives, and one microbatch in full),
+///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge),
+///   workspace (the largest of any layer; layers that do not say count their largest output once),
+///   reduction (a copy of the gradients while replicas sum them).
+/// The parts add up to the total. Precondition: the plan is valid for the graph.
+[[nodiscard]] RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int in_flight);
+
+}  // namespace stagecraft

@@ -1,0 +1,242 @@
+#include "costmodel/predict.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "costmodel/collectives.h"
+#include "costmodel/memory.h"
+
+namespace stagecraft {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+/// Latency and transmission of a message of these bytes, tensor by tensor.
+Transfer transfer_cost(const Link& link, const Boundary& boundary, bool gradient) {
+  Transfer out;
+  for (const BoundaryTensor& tensor : boundary.tensors) {
+    if (gradient && !tensor.gradient) continue;
+    const Seconds alone = transfer_time(link, tensor.bytes);
+    const Seconds latency = std::min(alone, link.latency);
+    out.latency += latency;
+    out.transmission += alone - latency;
+  }
+  return out;
+}
+
+/// Groups of stages that hold a common tied parameter; others stand alone.
+std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
+  std::vector<int> parent(plan.stages.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  const auto root = [&](int s) {
+    while (parent[at(s)] != s) s = parent[at(s)];
+    return s;
+  };
+  std::unordered_map<std::string, int> stage_of;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& id : plan.stages[s].layers) stage_of[id] = static_cast<int>(s);
+  }
+  std::map<std::string, int> first;
+  for (const Layer& layer : graph.layers) {
+    const auto it = stage_of.find(layer.id);
+    if (it == stage_of.end()) continue;
+    for (const TiedParameter& tied : layer.tied) {
+      const auto [holder, fresh] = first.emplace(tied.name, it->second);
+      if (!fresh) parent[at(root(it->second))] = root(holder->second);
+    }
+  }
+  std::vector<int> out;
+  for (int s = 0; s < static_cast<int>(parent.size()); ++s) out.push_back(root(s));
+  return out;
+}
+
+}  // namespace
+
+SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
+                                 const PredictOptions& options) {
+  validate(plan, graph, topology);
+  if (schedule_by_name(plan.schedule).splits_backward) {
+    throw std::invalid_argument("schedule \"" + plan.schedule +
+                                "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
+  }
+  SimulationInput out;
+  const std::vector<Bytes> tied = tied_bytes(graph, plan);
+  std::vector<int> tied_stages;
+  for (std::size_t s = 0; s < tied.size(); ++s) {
+    if (tied[s] > Bytes(0)) tied_stages.push_back(static_cast<int>(s));
+  }
+  out.lists = action_lists(plan, options.prefetch, tied_stages);
+  out.microbatches = plan.microbatches;
+  out.mode = options.mode;
+  out.replicas = pipeline_shape(plan).replicas;
+  out.reduce_group = reduce_groups(graph, plan);
+
+  std::unordered_map<std::string, int> index;
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) index[graph.layers[i].id] = static_cast<int>(i);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    StageCost cost;
+    Bytes parameters;
+    for (const std::string& id : plan.stages[s].layers) {
+      const Layer& layer = graph.layers[at(index.at(id))];
+      cost.forward += layer.forward.median;
+      cost.backward += layer.backward.median;
+      if (layer.update) cost.update += layer.update->median;
+      parameters += layer.parameter_bytes;
+    }
+    if (plan.stages[s].recompute) cost.backward += cost.forward;
+    cost.reduce = all_reduce_time(parameters - tied[s], plan.stages[s].devices, topology);
+    if (tied[s] > Bytes(0)) {
+      std::vector<int> holders;
+      for (std::size_t other = 0; other < plan.stages.size(); ++other) {
+        if (out.reduce_group[other] != out.reduce_group[s]) continue;
+        holders.insert(holders.end(), plan.stages[other].devices.begin(), plan.stages[other].devices.end());
+      }
+      cost.reduce += all_reduce_time(tied[s], holders, topology);
+    }
+    out.stages.push_back(cost);
+    out.first_rank.push_back(rank_of(plan, static_cast<int>(s), 0));
+  }
+
+  const std::vector<RankRole> roles = ranks(plan);
+  std::vector<int> device_of_rank;
+  for (const RankRole& role : roles) device_of_rank.push_back(role.device);
+  if (!graph.slowdown.empty()) {
+    out.slowdown = graph.slowdown;
+    for (const int device : device_of_rank) out.host_of_rank.push_back(group_below(topology, 1, device));
+  }
+
+  // Transfers of a boundary by joining level, ready made; ports: two a group (out, in) at each level.
+  struct Costs {
+    std::vector<std::vector<Transfer>> by_level[2];  // [gradient][level][boundary]
+    std::vector<int> first_port;
+    std::vector<int> device_of_rank;
+    Topology topology;
+  };
+  const auto costs = std::make_shared<Costs>();
+  costs->device_of_rank = std::move(device_of_rank);
+  costs->topology = topology;
+  int ports = 0;
+  const int devices = device_count(topology);
+  for (int level = 0; level < static_cast<int>(topology.levels.size()); ++level) {
+    costs->first_port.push_back(ports);
+    ports += 2 * (group_below(topology, level, devices - 1) + 1);
+    for (const bool gradient : {false, true}) {
+      std::vector<Transfer> row;
+      for (const Boundary& boundary : plan.boundaries) {
+        row.push_back(options.free_transfers ? Transfer{}
+                                             : transfer_cost(topology.levels[at(level)].link, boundary, gradient));
+      }
+      costs->by_level[gradient].push_back(std::move(row));
+    }
+  }
+  for (const Boundary& boundary : plan.boundaries) {
+    const bool gradient = std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
+                                      [](const BoundaryTensor& t) { return t.gradient; });
+    out.boundaries.push_back({boundary.source, boundary.destination, gradient});
+  }
+  out.ports = ports;
+  out.transfer = [costs](int boundary, bool gradient, int from_rank, int to_rank) {
+    const int from = costs->device_of_rank[at(from_rank)];
+    const int to = costs->device_of_rank[at(to_rank)];
+    const int level = joining_level(costs->topology, from, to);
+    Transfer transfer = costs->by_level[gradient][at(level)][at(boundary)];
+    transfer.egress = costs->first_port[at(level)] + 2 * group_below(costs->topology, level, from);
+    transfer.ingress = costs->first_port[at(level)] + 2 * group_below(costs->topology, level, to) + 1;
+    return transfer;
+  };
+  return out;
+}
+
+std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology, const Plan& plan,
+                                             const PredictOptions& options) {
+  const SimulationInput input = simulation_input(graph, topology, plan, options);
+  auto simulated = simulate(input);
+  if (const auto* infeasible = std::get_if<Infeasible>(&simulated)) return *infeasible;
+
+  Prediction out;
+  out.timeline = std::move(std::get<Timeline>(simulated));
+  out.iteration = out.timeline.steps.front().end;
+  if (graph.microbatch_samples && out.iteration > Seconds(0)) {
+    out.samples_per_s = static_cast<double>(*graph.microbatch_samples) * plan.microbatches / out.iteration.value;
+  }
+
+  // Intervals in which each message was on its link, by (boundary stages, microbatch).
+  std::map<std::tuple<int, int, int, bool>, Seconds> sent;
+  for (const Span& span : out.timeline.spans) {
+    const bool gradient = span.action.kind == ActionKind::SendGradient;
+    if (span.action.kind != ActionKind::SendActivation && !gradient) continue;
+    sent[{span.action.stage, span.action.peer, span.action.microbatch, gradient}] = span.start;
+  }
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    StagePrediction stage;
+    stage.stage = static_cast<int>(s);
+    stage.replicas = static_cast<int>(plan.stages[s].devices.size());
+    stage.forward = input.stages[s].forward;
+    stage.backward = input.stages[s].backward;
+    out.stages.push_back(stage);
+  }
+  for (const Span& span : out.timeline.spans) {
+    StagePrediction& stage = out.stages[at(span.action.stage)];
+    const Seconds time = (span.end - span.start) / stage.replicas;
+    switch (span.action.kind) {
+      case ActionKind::Forward:
+      case ActionKind::Backward:
+      case ActionKind::WeightGradient:
+        stage.compute += time;
+        break;
+      case ActionKind::Update:
+        stage.update += time;
+        break;
+      case ActionKind::Reduce:
+        stage.reduce += time;
+        break;
+      case ActionKind::ReceiveActivation:
+      case ActionKind::ReceiveGradient: {
+        const bool gradient = span.action.kind == ActionKind::ReceiveGradient;
+        const auto it = sent.find({span.action.peer, span.action.stage, span.action.microbatch, gradient});
+        if (it != sent.end()) {
+          stage.exposed_transfer += std::max(span.end - std::max(span.start, it->second), Seconds(0)) / stage.replicas;
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+  Seconds busy;
+  for (StagePrediction& stage : out.stages) {
+    // Chunks of one rank share its idle time; it is told with the first of them.
+    Seconds used = stage.compute + stage.update + stage.reduce + stage.exposed_transfer;
+    const int positions = static_cast<int>(plan.stages.size()) / plan.chunks;
+    if (stage.stage < positions) {
+      for (int s = stage.stage + positions; s < static_cast<int>(plan.stages.size()); s += positions) {
+        const StagePrediction& chunk = out.stages[at(s)];
+        used += chunk.compute + chunk.update + chunk.reduce + chunk.exposed_transfer;
+      }
+      stage.bubble = std::max(out.iteration - used, Seconds(0));
+    }
+    busy += (stage.compute + stage.update + stage.reduce) * stage.replicas;
+    stage.in_flight = in_flight(input.lists[at(input.first_rank[at(stage.stage)])], stage.stage);
+    stage.memory = stage_memory(graph, plan, stage.stage, stage.in_flight);
+    stage.memory.rank = input.first_rank[at(stage.stage)];
+    stage.fits = !topology.device.memory || stage.memory.total <= *topology.device.memory;
+  }
+  const double rank_time = out.iteration.value * out.timeline.ranks;
+  out.bubble = rank_time > 0 ? 1 - busy.value / rank_time : 0;
+  for (const RankRole& role : ranks(plan)) {
+    RankMemory memory;
+    memory.rank = rank_of(plan, role.stages.front(), role.replica);
+    for (const int s : role.stages) {
+      memory.total += out.stages[at(s)].memory.total;
+      for (const auto& [part, bytes] : out.stages[at(s)].memory.parts) memory.parts[part] += bytes;
+    }
+    out.timeline.memory.push_back(std::move(memory));
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "costmodel/errors.h"
+#include "costmodel/plan.h"
+#include "costmodel/simulate.h"
+#include "costmodel/timeline.h"
+
+namespace stagecraft {
+
+/// One stage's share of a step, the mean over its replicas. compute + update + reduce + exposed_transfer + bubble
+/// add up to the iteration.
+struct StagePrediction {
+  int stage = 0;
+  int replicas = 1;
+  Seconds forward;           ///< of one microbatch, alone on its host
+  Seconds backward;          ///< of one microbatch, alone on its host
+  Seconds compute;           ///< forwards and backwards of a step
+  Seconds update;            ///< optimizer
+  Seconds reduce;            ///< gradient all-reduce, waiting for its other members included
+  Seconds exposed_transfer;  ///< stood still while the message it needed was on the link
+  Seconds bubble;            ///< stood still otherwise
+  int in_flight = 0;         ///< microbatches held at most at once
+  RankMemory memory;         ///< of one replica
+  bool fits = true;          ///< within the device's memory, if the topology states one
+};
+
+/// What a plan would do.
+struct Prediction {
+  Seconds iteration;
+  std::optional<double> samples_per_s;  ///< absent if the graph does not state its microbatch
+  double bubble = 0;                    ///< share of all ranks' time that is neither compute, update nor reduce
+  std::vector<StagePrediction> stages;
+  Timeline timeline;
+};
+
+struct PredictOptions {
+  TransferMode mode = TransferMode::Rendezvous;
+  bool free_transfers = false;  ///< transfers cost nothing, as closed forms with hop 0 assume
+  int prefetch = 2;             ///< receives posted ahead, see action_lists
+};
+
+/// The numbers behind a prediction. Throws std::invalid_argument if the plan does not fit graph and topology, or its
+/// schedule splits the backward and so needs weight-gradient times that a graph does not hold.
+[[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
+                                               const PredictOptions& options = {});
+
+/// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists never end.
+[[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,
+                                                           const Plan& plan, const PredictOptions& options = {});
+
+}  // namespace stagecraft

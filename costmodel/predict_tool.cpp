@@ -1,0 +1,64 @@
+#include <fmt/format.h>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/tool.h"
+
+namespace {
+
+using namespace stagecraft::literals;
+using stagecraft::format_bytes;
+using stagecraft::format_seconds;
+
+void print(const stagecraft::Prediction& p, bool states_memory) {
+  std::string out = fmt::format("step {}", format_seconds(p.iteration));
+  if (p.samples_per_s) out += fmt::format(", {:.1f} samples per second", *p.samples_per_s);
+  out += fmt::format(", bubble {:.1f} %\n", p.bubble * 100);
+  out += fmt::format("{:>5} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>12}\n", "stage", "replicas",
+                     "forward", "backward", "compute", "update", "reduce", "transfer", "bubble", "in flight", "peak memory");
+  for (const stagecraft::StagePrediction& s : p.stages) {
+    out += fmt::format("{:>5} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>12}{}\n", s.stage, s.replicas,
+                       format_seconds(s.forward), format_seconds(s.backward), format_seconds(s.compute),
+                       format_seconds(s.update), format_seconds(s.reduce), format_seconds(s.exposed_transfer),
+                       format_seconds(s.bubble), s.in_flight, format_bytes(s.memory.total),
+                       states_memory && !s.fits ? "  does not fit" : "");
+  }
+  std::cerr << out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string graph_path;
+  std::string topology_path;
+  std::string plan_path;
+  std::string output;
+  std::string trace;
+  stagecraft::PredictOptions options;
+  return stagecraft::run_tool(
+      {"predict", "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
+       "stagecraft predict graph.json topology.json plan.json -o prediction.json --trace trace.json"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("GRAPH", graph_path, "graph.json; - is standard input")->required();
+        app.add_option("TOPOLOGY", topology_path, "topology.json")->required();
+        app.add_option("PLAN", plan_path, "plan.json")->required();
+        app.add_option("-o,--output", output, "where the prediction goes; - is standard output");
+        app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
+        app.add_flag("--free-transfers", options.free_transfers, "as if activations and gradients moved in no time");
+      },
+      [&] {
+        const auto graph = stagecraft::read_graph(graph_path);
+        const auto topology = stagecraft::read_topology(topology_path);
+        const auto plan = stagecraft::read_plan(plan_path);
+        const auto result = stagecraft::predict(graph, topology, plan, options);
+        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
+          throw std::runtime_error(plan_path + ": " + infeasible->reason);
+        }
+        const auto& prediction = std::get<stagecraft::Prediction>(result);
+        print(prediction, topology.device.memory.has_value());
+        if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));
+        if (!trace.empty()) stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.model + ", predicted"));
+        return 0;
+      });
+}

@@ -1,0 +1,463 @@
+#include "costmodel/simulate.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <stdexcept>
+
+namespace stagecraft {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+/// Work in progress, computing or transferring: `remaining` seconds at rate 1, as of time `since`.
+struct Flow {
+  double remaining = 0;
+  double rate = 1;
+  double since = 0;
+  double started = 0;
+  std::uint32_t version = 0;
+  bool active = false;
+  enum class Kind { Compute, Latency, Wire, Delivery, Reduce } kind = Kind::Compute;
+  int owner = 0;       ///< rank of a computation or reduction, lane of a transfer
+  int microbatch = -1; ///< of a delivery
+  int egress = -1;
+  int ingress = -1;
+};
+
+struct Event {
+  double time;
+  std::uint64_t sequence;  // makes the order of equal times that of their making
+  int flow;
+  std::uint32_t version;
+  friend bool operator>(const Event& a, const Event& b) {
+    return a.time != b.time ? a.time > b.time : a.sequence > b.sequence;
+  }
+};
+
+/// One directed edge between two replicas for one boundary and direction: messages go one by one, in order.
+struct Lane {
+  int boundary = 0;
+  bool gradient = false;
+  int from = 0;
+  int to = 0;
+  std::vector<int> sent;    // microbatches in the order of sending
+  std::vector<int> posted;  // and of receiving
+  std::size_t moved = 0;    // messages that have arrived
+  bool busy = false;
+  double transmission = 0;  // of the message that moves
+};
+
+class Simulation {
+ public:
+  explicit Simulation(const SimulationInput& input) : in_(input) {
+    const std::size_t stages = in_.stages.size();
+    const std::size_t m = static_cast<std::size_t>(in_.microbatches);
+    before_.resize(stages);
+    after_.resize(stages);
+    for (std::size_t b = 0; b < in_.boundaries.size(); ++b) {
+      const auto [source, destination, with_gradient] = in_.boundaries[b];
+      after_[at(source)].push_back(static_cast<int>(b));
+      before_[at(destination)].push_back(static_cast<int>(b));
+      const int cycle = std::lcm(in_.replicas[at(source)], in_.replicas[at(destination)]);
+      first_lane_.push_back(static_cast<int>(lanes_.size()));
+      lane_cycle_.push_back(std::min(cycle, in_.microbatches));
+      for (int i = 0; i < lane_cycle_.back(); ++i) {
+        for (const bool gradient : {false, true}) {
+          Lane lane;
+          lane.boundary = static_cast<int>(b);
+          lane.gradient = gradient;
+          lane.from = runner(gradient ? destination : source, i);
+          lane.to = runner(gradient ? source : destination, i);
+          lanes_.push_back(lane);
+        }
+      }
+      arrived_[0].emplace_back(m, kNever);
+      arrived_[1].emplace_back(m, kNever);
+    }
+    forward_done_.assign(stages * m, false);
+    backward_done_.assign(stages * m, false);
+    next_.assign(in_.lists.size(), 0);
+    since_.assign(in_.lists.size(), 0);
+    running_.assign(in_.lists.size(), -1);
+    waited_.assign(in_.lists.size(), false);
+    port_flows_.resize(static_cast<std::size_t>(in_.ports));
+    int hosts = 0;
+    for (const int host : in_.host_of_rank) hosts = std::max(hosts, host + 1);
+    host_flows_.resize(static_cast<std::size_t>(hosts));
+    int groups = 0;
+    for (const int group : in_.reduce_group) groups = std::max(groups, group + 1);
+    reduce_waiting_.resize(static_cast<std::size_t>(groups));
+    reduce_members_.assign(static_cast<std::size_t>(groups), 0);
+    for (const auto& list : in_.lists) {
+      for (const Action& action : list) {
+        if (action.kind == ActionKind::Reduce) ++reduce_members_[at(in_.reduce_group[at(action.stage)])];
+      }
+    }
+    timeline_.spans.reserve(action_count(in_));
+  }
+
+  std::variant<Timeline, Infeasible> run() {
+    for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) advance(static_cast<int>(rank));
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      Flow& flow = flows_[at(event.flow)];
+      if (!flow.active || flow.version != event.version) continue;
+      now_ = event.time;
+      finish(event.flow);
+    }
+    for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) {
+      if (next_[rank] < in_.lists[rank].size()) return Infeasible{circle(static_cast<int>(rank))};
+    }
+    timeline_.ranks = static_cast<int>(in_.lists.size());
+    for (const auto& list : in_.lists) timeline_.stage_of_rank.push_back(list.empty() ? -1 : list.front().stage);
+    std::stable_sort(timeline_.spans.begin(), timeline_.spans.end(), [](const Span& a, const Span& b) {
+      return a.rank != b.rank ? a.rank < b.rank : a.start < b.start;
+    });
+    Seconds end;
+    for (const Span& span : timeline_.spans) end = std::max(end, span.end);
+    timeline_.steps = {{0, Seconds(0), end}};
+    return std::move(timeline_);
+  }
+
+ private:
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  int runner(int stage, int microbatch) const {
+    return in_.first_rank[at(stage)] + microbatch % in_.replicas[at(stage)];
+  }
+  std::size_t slot(int stage, int microbatch) const { return at(stage) * at(in_.microbatches) + at(microbatch); }
+  int lane_of(int boundary, bool gradient, int microbatch) const {
+    return first_lane_[at(boundary)] + 2 * (microbatch % lane_cycle_[at(boundary)]) + (gradient ? 1 : 0);
+  }
+  int boundary_between(int stage, int peer) const {
+    for (const int b : stage < peer ? after_[at(stage)] : before_[at(stage)]) {
+      const StagePair& pair = in_.boundaries[at(b)];
+      if ((stage < peer ? pair.destination : pair.source) == peer) return b;
+    }
+    throw std::invalid_argument("no boundary joins stage " + std::to_string(stage) + " and stage " + std::to_string(peer));
+  }
+  void record(int rank, const Action& action, double start, double end) {
+    timeline_.spans.push_back({rank, 0, action, Seconds(start), Seconds(end)});
+  }
+
+  // --- flows ---
+  void settle(Flow& flow) {
+    flow.remaining = std::max(0.0, flow.remaining - flow.rate * (now_ - flow.since));
+    flow.since = now_;
+  }
+  void schedule(int id) {
+    Flow& flow = flows_[at(id)];
+    ++flow.version;
+    events_.push({now_ + flow.remaining / flow.rate, sequence_++, id, flow.version});
+  }
+  void set_rate(int id, double rate) {
+    Flow& flow = flows_[at(id)];
+    if (flow.rate == rate) return;
+    settle(flow);
+    flow.rate = rate;
+    schedule(id);
+  }
+  int start_flow(Flow flow) {
+    flow.since = flow.started = now_;
+    flow.active = true;
+    if (free_.empty()) {
+      flows_.push_back(flow);
+      return static_cast<int>(flows_.size()) - 1;
+    }
+    const int id = free_.back();
+    free_.pop_back();
+    flow.version = flows_[at(id)].version;
+    flows_[at(id)] = flow;
+    return id;
+  }
+  double port_share(int port) const { return port < 0 ? 1.0 : 1.0 / static_cast<double>(port_flows_[at(port)].size()); }
+  void share_port(int port) {
+    if (port < 0) return;
+    for (const int id : port_flows_[at(port)]) {
+      const Flow& flow = flows_[at(id)];
+      set_rate(id, std::min(port_share(flow.egress), port_share(flow.ingress)));
+    }
+  }
+  void share_host(int host) {
+    const auto& flows = host_flows_[at(host)];
+    if (flows.empty()) return;
+    const std::size_t k = flows.size();
+    const std::size_t known = in_.slowdown.size();
+    // Beyond what was measured the processors are taken to be full: time grows in proportion.
+    const double slowdown = k <= known ? in_.slowdown[k - 1]
+                                       : in_.slowdown[known - 1] * static_cast<double>(k) / static_cast<double>(known);
+    for (const int id : flows) set_rate(id, 1.0 / slowdown);
+  }
+  bool shares_host() const { return !in_.slowdown.empty() && !in_.host_of_rank.empty(); }
+
+  void start_compute(int rank, Seconds cost) {
+    Flow flow;
+    flow.remaining = cost.value;
+    flow.owner = rank;
+    const int id = start_flow(flow);
+    running_[at(rank)] = id;
+    schedule(id);
+    if (shares_host()) {
+      const int host = in_.host_of_rank[at(rank)];
+      host_flows_[at(host)].push_back(id);
+      share_host(host);
+    }
+  }
+
+  void start_transfer(int lane_id) {
+    Lane& lane = lanes_[at(lane_id)];
+    lane.busy = true;
+    const Transfer cost = in_.transfer(lane.boundary, lane.gradient, lane.from, lane.to);
+    lane.transmission = cost.transmission.value;
+    Flow flow;
+    flow.kind = Flow::Kind::Latency;
+    flow.remaining = cost.latency.value;
+    flow.owner = lane_id;
+    flow.egress = cost.egress;
+    flow.ingress = cost.ingress;
+    if (cost.latency > Seconds(0)) {
+      schedule(start_flow(flow));
+    } else {
+      start_wire(flow, now_);
+    }
+  }
+  void start_wire(Flow flow, double started) {
+    flow.kind = Flow::Kind::Wire;
+    flow.remaining = lanes_[at(flow.owner)].transmission;
+    flow.rate = 1;
+    const int id = start_flow(flow);
+    flows_[at(id)].started = started;
+    schedule(id);
+    for (const int port : {flow.egress, flow.ingress}) {
+      if (port >= 0) port_flows_[at(port)].push_back(id);
+    }
+    share_port(flow.egress);
+    share_port(flow.ingress);
+  }
+
+  void finish(int id) {
+    const Flow flow = flows_[at(id)];
+    flows_[at(id)].active = false;
+    free_.push_back(id);
+    switch (flow.kind) {
+      case Flow::Kind::Latency:
+        start_wire(flow, flow.started);
+        break;
+      case Flow::Kind::Wire:
+        for (const int port : {flow.egress, flow.ingress}) {
+          if (port >= 0) std::erase(port_flows_[at(port)], id);
+        }
+        share_port(flow.egress);
+        share_port(flow.ingress);
+        arrive(flow.owner, flow.started);
+        break;
+      case Flow::Kind::Delivery:
+        deliver(lanes_[at(flow.owner)], flow.microbatch, flow.started);
+        break;
+      case Flow::Kind::Reduce:
+        step(flow.owner);
+        advance(flow.owner);
+        break;
+      case Flow::Kind::Compute:
+        if (shares_host()) {
+          const int host = in_.host_of_rank[at(flow.owner)];
+          std::erase(host_flows_[at(host)], id);
+          share_host(host);
+        }
+        computed(flow.owner, flow.started);
+        break;
+    }
+  }
+
+  // --- messages ---
+  void try_lane(int lane_id) {
+    Lane& lane = lanes_[at(lane_id)];
+    if (lane.busy || lane.moved >= lane.sent.size() || lane.moved >= lane.posted.size()) return;
+    if (lane.sent[lane.moved] != lane.posted[lane.moved]) {
+      throw std::invalid_argument("rank " + std::to_string(lane.from) + " sends microbatch " +
+                                  std::to_string(lane.sent[lane.moved]) + " where rank " + std::to_string(lane.to) +
+                                  " receives microbatch " + std::to_string(lane.posted[lane.moved]));
+    }
+    start_transfer(lane_id);
+  }
+  void arrive(int lane_id, double started) {
+    Lane& lane = lanes_[at(lane_id)];
+    const int microbatch = lane.sent[lane.moved++];
+    lane.busy = false;
+    try_lane(lane_id);
+    deliver(lane, microbatch, started);
+  }
+  void deliver(const Lane& lane, int microbatch, double started) {
+    const StagePair& pair = in_.boundaries[at(lane.boundary)];
+    const bool gradient = lane.gradient;
+    record(lane.from, {gradient ? ActionKind::SendGradient : ActionKind::SendActivation,
+                       gradient ? pair.destination : pair.source, microbatch, gradient ? pair.source : pair.destination},
+           started, now_);
+    arrived_[gradient][at(lane.boundary)][at(microbatch)] = now_;
+    if (running_[at(lane.to)] < 0) advance(lane.to);
+  }
+
+  // --- ranks ---
+  void computed(int rank, double started) {
+    const Action& action = in_.lists[at(rank)][next_[at(rank)]];
+    record(rank, action, started, now_);
+    if (action.kind == ActionKind::Forward) forward_done_[slot(action.stage, action.microbatch)] = true;
+    if (action.kind == ActionKind::Backward) backward_done_[slot(action.stage, action.microbatch)] = true;
+    running_[at(rank)] = -1;
+    step(rank);
+    advance(rank);
+  }
+  void step(int rank) {
+    ++next_[at(rank)];
+    since_[at(rank)] = now_;
+    waited_[at(rank)] = false;
+  }
+
+  /// Whether the inputs of a compute action are there; the waits become spans, in the order of the boundaries.
+  bool inputs_ready(int rank, const Action& action) {
+    if (action.kind == ActionKind::Update) return true;
+    if (action.kind == ActionKind::WeightGradient) return backward_done_[slot(action.stage, action.microbatch)];
+    const bool gradient = action.kind == ActionKind::Backward;
+    if (gradient && !forward_done_[slot(action.stage, action.microbatch)]) return false;
+    const auto& joined = gradient ? after_[at(action.stage)] : before_[at(action.stage)];
+    for (const int b : joined) {
+      const StagePair& pair = in_.boundaries[at(b)];
+      const int peer = gradient ? pair.destination : pair.source;
+      if (gradient && !pair.gradient) continue;
+      if (runner(peer, action.microbatch) == rank) {
+        if (!(gradient ? backward_done_ : forward_done_)[slot(peer, action.microbatch)]) return false;
+      } else if (arrived_[gradient][at(b)][at(action.microbatch)] > now_) {
+        return false;
+      }
+    }
+    double since = since_[at(rank)];
+    for (const int b : joined) {
+      const StagePair& pair = in_.boundaries[at(b)];
+      const int peer = gradient ? pair.destination : pair.source;
+      if ((gradient && !pair.gradient) || runner(peer, action.microbatch) == rank) continue;
+      const double end = std::max(since, arrived_[gradient][at(b)][at(action.microbatch)]);
+      record(rank, {gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, action.stage,
+                    action.microbatch, peer}, since, end);
+      since = end;
+    }
+    return true;
+  }
+
+  Seconds cost(const Action& action) const {
+    const StageCost& stage = in_.stages[at(action.stage)];
+    if (action.kind == ActionKind::Forward) return stage.forward;
+    if (action.kind == ActionKind::Backward) return stage.backward;
+    if (action.kind == ActionKind::WeightGradient) return stage.weight_gradient;
+    return stage.update;
+  }
+
+  void advance(int rank) {
+    const auto& list = in_.lists[at(rank)];
+    while (next_[at(rank)] < list.size()) {
+      const Action& action = list[next_[at(rank)]];
+      switch (action.kind) {
+        case ActionKind::SendActivation:
+        case ActionKind::SendGradient:
+        case ActionKind::ReceiveActivation:
+        case ActionKind::ReceiveGradient:
+          post(action);
+          step(rank);
+          break;
+        case ActionKind::Reduce:
+          join_reduce(rank, action);
+          return;
+        default:
+          if (!inputs_ready(rank, action)) return;
+          start_compute(rank, cost(action));
+          return;
+      }
+    }
+  }
+  void post(const Action& action) {
+    const bool send = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
+    const bool gradient = action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
+    const int boundary = boundary_between(action.stage, action.peer);
+    const int lane_id = lane_of(boundary, gradient, action.microbatch);
+    Lane& lane = lanes_[at(lane_id)];
+    if (in_.mode == TransferMode::Rendezvous) {
+      (send ? lane.sent : lane.posted).push_back(action.microbatch);
+      try_lane(lane_id);
+    } else if (send) {  // messages occupy nothing and wait for nobody
+      const Transfer cost = in_.transfer(boundary, gradient, lane.from, lane.to);
+      Flow flow;
+      flow.kind = Flow::Kind::Delivery;
+      flow.owner = lane_id;
+      flow.microbatch = action.microbatch;
+      flow.remaining = cost.latency.value + cost.transmission.value;
+      schedule(start_flow(flow));
+    }
+  }
+  void join_reduce(int rank, const Action& action) {
+    if (waited_[at(rank)]) return;
+    waited_[at(rank)] = true;
+    const int group = in_.reduce_group[at(action.stage)];
+    auto& waiting = reduce_waiting_[at(group)];
+    waiting.push_back({rank, now_});
+    if (static_cast<int>(waiting.size()) < reduce_members_[at(group)]) return;
+    const Seconds cost_of_group = in_.stages[at(action.stage)].reduce;
+    std::vector<std::pair<int, double>> members;
+    members.swap(waiting);
+    for (const auto& [member, since] : members) {
+      record(member, in_.lists[at(member)][next_[at(member)]], since, now_ + cost_of_group.value);
+      Flow flow;
+      flow.kind = Flow::Kind::Reduce;
+      flow.owner = member;
+      flow.remaining = cost_of_group.value;
+      schedule(start_flow(flow));
+    }
+  }
+
+  std::string describe(int rank) const {
+    const Action& action = in_.lists[at(rank)][next_[at(rank)]];
+    std::string out = "rank " + std::to_string(rank) + " (stage " + std::to_string(action.stage) + ") stands before " +
+                      to_string(action.kind);
+    if (action.microbatch >= 0) out += " of microbatch " + std::to_string(action.microbatch);
+    return out;
+  }
+  std::string circle(int rank) const {
+    std::string out = "the action lists never end: " + describe(rank);
+    for (std::size_t r = 0; r < in_.lists.size(); ++r) {
+      if (static_cast<int>(r) != rank && next_[r] < in_.lists[r].size()) out += "; " + describe(static_cast<int>(r));
+    }
+    return out;
+  }
+
+  const SimulationInput& in_;
+  double now_ = 0;
+  std::uint64_t sequence_ = 0;
+  std::vector<Flow> flows_;
+  std::vector<int> free_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<std::vector<int>> before_, after_;
+  std::vector<Lane> lanes_;
+  std::vector<int> first_lane_, lane_cycle_;
+  std::vector<std::vector<double>> arrived_[2];
+  std::vector<bool> forward_done_, backward_done_, waited_;
+  std::vector<std::size_t> next_;
+  std::vector<double> since_;
+  std::vector<int> running_;
+  std::vector<std::vector<int>> port_flows_, host_flows_;
+  std::vector<std::vector<std::pair<int, double>>> reduce_waiting_;
+  std::vector<int> reduce_members_;
+  Timeline timeline_;
+};
+
+}  // namespace
+
+std::variant<Timeline, Infeasible> simulate(const SimulationInput& input) { return Simulation(input).run(); }
+
+std::size_t action_count(const SimulationInput& input) {
+  std::size_t count = 0;
+  for (const auto& list : input.lists) count += list.size();
+  return count;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "costmodel/errors.h"
+#include "costmodel/plan.h"
+#include "costmodel/timeline.h"
+#include "costmodel/topology.h"
+
+namespace stagecraft {
+
+/// What one action costs on a device that has its host for itself.
+struct StageCost {
+  Seconds forward;          ///< of one microbatch
+  Seconds backward;         ///< of one microbatch; the input gradient alone if the schedule splits the backward
+  Seconds weight_gradient;  ///< of one microbatch, if the schedule splits the backward
+  Seconds reduce;           ///< of one step, among all replicas (and other holders of tied parameters)
+  Seconds update;           ///< of one step
+};
+
+/// How a message moves.
+enum class TransferMode {
+  Rendezvous,  ///< starts when sent and its receive is posted, one at a time per directed edge, links shared
+  Latency,     ///< arrives its time after it was sent and occupies nothing; closed forms assume this
+};
+
+/// A message between two ranks that has its links for itself: `latency` first, then `transmission` on the ports.
+/// Flows on one port share it equally; a flow moves at the smaller of its two ports' shares. Port -1 is never shared.
+struct Transfer {
+  Seconds latency;
+  Seconds transmission;
+  int egress = -1;
+  int ingress = -1;
+};
+
+/// Two stages that are joined, and whether gradients come back.
+struct StagePair {
+  int source = 0;
+  int destination = 0;
+  bool gradient = true;
+};
+
+/// All that a simulation needs, as numbers; predict() makes one from graph, topology and plan.
+struct SimulationInput {
+  std::vector<std::vector<Action>> lists;  ///< one a rank
+  std::vector<StageCost> stages;
+  std::vector<StagePair> boundaries;
+  std::vector<int> replicas;                    ///< one number a stage
+  std::vector<int> first_rank;                  ///< rank of each stage's replica 0
+  int microbatches = 1;
+  TransferMode mode = TransferMode::Rendezvous;
+  /// Cost of one message of boundary `boundary` from one rank to another, `gradient` back.
+  std::function<Transfer(int boundary, bool gradient, int from_rank, int to_rank)> transfer;
+  int ports = 0;  ///< number of port ids that `transfer` uses
+  std::vector<int> host_of_rank;   ///< empty: every rank has a host for itself
+  std::vector<double> slowdown;    ///< slowdown[k-1] while k ranks of one host compute; empty: none
+  std::vector<int> reduce_group;   ///< per stage the group that reduces together; stages of one number wait for each other
+};
+
+/// The timeline of one step, or the reason why it cannot end: the actions that wait for each other in a circle.
+/// Forward, Backward, WeightGradient and Update spans are computation; a Receive span is the time for which the rank
+/// stood waiting for that message; a Send span is the message's own time on the link; a Reduce span runs from this
+/// rank's arrival to the end. Deterministic. Throws std::invalid_argument if both ends of an edge disagree on order.
+[[nodiscard]] std::variant<Timeline, Infeasible> simulate(const SimulationInput& input);
+
+/// Number of actions in the lists.
+[[nodiscard]] std::size_t action_count(const SimulationInput& input);
+
+}  // namespace stagecraft

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace stagecraft {
+
+/// A peer failed, was silent past the deadline, or was told to stop. Not the input's fault.
+class ChannelError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What arrives: known on both ends before anything is sent.
+struct TensorSpec {
+  std::vector<std::int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+};
+
+/// A send under way. Must be waited for before the channel goes.
+class Sending {
+ public:
+  virtual ~Sending() = default;
+  /// True once the tensor may be written or freed. Never blocks; throws ChannelError if the transfer failed.
+  [[nodiscard]] virtual bool done() = 0;
+  /// Returns when done; throws ChannelError when it failed or the channel's deadline has passed.
+  virtual void wait() = 0;
+};
+
+/// A receive that was posted.
+class Receiving {
+ public:
+  virtual ~Receiving() = default;
+  /// The tensor, once it is there. To be called once. The receiver must not write into it: on the local channel it is
+  /// the sender's own. Throws ChannelError as Sending::wait, and if the sender's shape or dtype is not the expected one.
+  [[nodiscard]] virtual at::Tensor wait() = 0;
+};
+
+/// Moves tensors between the ranks of one run. One rank, one object; not shared between threads, but for abort.
+/// Messages from one rank to another under one tag arrive in order; tags are independent of each other.
+/// Every wait has the deadline that the channel was made with.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int ranks() const = 0;
+  /// Starts sending a contiguous CPU tensor, which must not be written until the result is done. `tag` is in
+  /// [0, kMostTags).
+  [[nodiscard]] virtual std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) = 0;
+  /// Posts a receive of exactly `spec`.
+  [[nodiscard]] virtual std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) = 0;
+  /// Replaces `values` (contiguous, float) by the element-wise sum over `members`, which are ascending and
+  /// hold this rank; all of them call it with the same members and tag. The sum is taken in the order of the members:
+  /// ((m0 + m1) + m2) + ..., the same bits on every rank and every channel.
+  virtual void all_reduce(at::Tensor& values, const std::vector<int>& members, int tag) = 0;
+  /// Returns when all ranks have called it.
+  virtual void barrier() = 0;
+  /// Ends every wait of every rank that can be reached, now and later, with ChannelError(reason). Any thread may call it.
+  virtual void abort(const std::string& reason) = 0;
+
+  static constexpr int kMostTags = 1 << 24;
+  /// Tags from here on are for the runtime's own exchanges, not for plan edges.
+  static constexpr int kControlTag = kMostTags - 1024;
+};
+
+/// The all_reduce of any channel from its send and receive: each member sums one chunk in member order, then all
+/// exchange the sums; 2(n-1)/n of the bytes go out of each rank, as in a ring.
+void ordered_all_reduce(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag);
+
+/// `ranks` channels for threads of one process: tensors are handed over, not copied. Waits longer than `deadline` fail.
+[[nodiscard]] std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono::milliseconds deadline);
+
+/// All channel names: "local", "gloo".
+[[nodiscard]] const std::vector<std::string>& channel_names();
+
+}  // namespace stagecraft

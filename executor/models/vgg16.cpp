@@ -1,0 +1,58 @@
+#include "executor/models/blocks.h"
+#include "executor/models/sources.h"
+
+namespace stagecraft {
+namespace {
+
+// Simonyan & Zisserman, arXiv 1409.1556, configuration D, with the start and the pooling to 7 x 7 of torchvision.
+constexpr double kLinearDeviation = 0.01;
+
+struct Group {
+  int convolutions;
+  std::int64_t channels;
+};
+constexpr Group kGroups[] = {{2, 64}, {2, 128}, {3, 256}, {3, 512}, {3, 512}};
+
+Model build(const std::map<std::string, std::int64_t>& options) {
+  Model model;
+  const std::int64_t classes = options.at("classes"), image = options.at("image");
+  const std::int64_t percent = options.at("dropout_percent");
+  ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
+  std::int64_t channels = 3;
+  int number = 0;
+  for (const Group& group : kGroups) {
+    const std::string prefix = std::to_string(++number);
+    for (int i = 1; i <= group.convolutions; ++i) {
+      const std::string place = prefix + "_" + std::to_string(i);
+      x = conv2d(model, "conv" + place, x,
+                 {.in = channels, .out = group.channels, .kernel = 3, .padding = 1, .kaiming = true});
+      x = relu(model, "relu" + place, x);
+      channels = group.channels;
+    }
+    x = max_pool2d(model, "pool" + prefix, x, 2, 2);
+  }
+  x = average_pool2d(model, "avgpool", x, 7);
+  x = flatten(model, "flatten", x);
+  x = linear(model, "fc6", x, {.in = 512 * 7 * 7, .out = 4096, .deviation = kLinearDeviation});
+  x = relu(model, "relu6", x);
+  x = dropout(model, "dropout6", x, percent);
+  x = linear(model, "fc7", x, {.in = 4096, .out = 4096, .deviation = kLinearDeviation});
+  x = relu(model, "relu7", x);
+  x = dropout(model, "dropout7", x, percent);
+  x = linear(model, "fc8", x, {.in = 4096, .out = classes, .deviation = kLinearDeviation});
+  cross_entropy(model, x, append(model, ModelInput{"target", "int64", {}, classes}));
+  return model;
+}
+
+}  // namespace
+
+LayerSource vgg16_source() {
+  return {"vgg16",
+          "VGG with 16 weight layers, without batch norm",
+          {{"classes", 1000, "classes"},
+           {"image", 224, "height and width of an image", 32},
+           {"dropout_percent", 50, "dropout behind the linear layers, in percent", 0, 99}},
+          build};
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,123 @@
+#include "costmodel/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "costmodel/memory.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string text(const std::vector<Action>& actions) {
+  std::string out;
+  for (const Action& a : actions) {
+    const char letter = a.kind == ActionKind::Forward ? 'F' : a.kind == ActionKind::Backward ? 'B' : 'W';
+    out += (out.empty() ? "" : " ") + std::string(1, letter) + std::to_string(a.microbatch);
+  }
+  return out;
+}
+
+PipelineShape shape(int stages, int microbatches, std::vector<int> replicas = {}, int chunks = 1) {
+  PipelineShape out;
+  out.stages = stages;
+  out.microbatches = microbatches;
+  out.chunks = chunks;
+  out.replicas = replicas.empty() ? std::vector<int>(static_cast<std::size_t>(stages), 1) : replicas;
+  out.warmups = warmup_counts(out.replicas);
+  return out;
+}
+
+TEST(Schedule, GPipeRunsAllForwardsThenAllBackwardsAscending) {
+  EXPECT_EQ(text(schedule_by_name("gpipe").compute_actions(shape(2, 3), 0, 0)), "F0 F1 F2 B0 B1 B2");
+}
+
+TEST(Schedule, OneForwardOneBackwardWarmsUpByItsDistanceFromTheEnd) {
+  const auto& schedule = schedule_by_name("1f1b");
+  EXPECT_EQ(text(schedule.compute_actions(shape(3, 4), 0, 0)), "F0 F1 F2 B0 F3 B1 B2 B3");
+  EXPECT_EQ(text(schedule.compute_actions(shape(3, 4), 1, 0)), "F0 F1 B0 F2 B1 F3 B2 B3");
+  EXPECT_EQ(text(schedule.compute_actions(shape(3, 4), 2, 0)), "F0 B0 F1 B1 F2 B2 F3 B3");
+}
+
+TEST(Schedule, AReplicaRunsEveryRthMicrobatch) {
+  EXPECT_EQ(text(schedule_by_name("1f1b").compute_actions(shape(2, 5, {2, 1}), 0, 1)), "F1 F3 B1 B3");
+  EXPECT_THAT(own_microbatches(5, 2, 0), ElementsAre(0, 2, 4));
+  EXPECT_THAT(own_microbatches(1, 2, 1), ElementsAre());
+}
+
+TEST(Schedule, ZeroBubbleKeepsAsManyWeightGradientsPendingAsItsStageNumber) {
+  // Stage 1 of 2: no warm-up; one weight gradient lags behind.
+  EXPECT_EQ(text(schedule_by_name("zb-h1").compute_actions(shape(2, 3), 1, 0)), "F0 B0 F1 B1 W0 F2 B2 W1 W2");
+}
+
+TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
+  for (const ScheduleEntry& schedule : schedules()) {
+    for (int stages = 1; stages <= 4; ++stages) {
+      for (int microbatches = 1; microbatches <= 8; ++microbatches) {
+        for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
+          const int chunks = schedule.chunked && microbatches % stages == 0 ? 2 : 1;
+          const PipelineShape s = shape(stages * chunks, microbatches, std::vector<int>(static_cast<std::size_t>(stages * chunks), r), chunks);
+          check_shape(schedule, s);
+          std::map<std::tuple<int, int>, std::string> seen;
+          for (int position = 0; position < stages; ++position) {
+            for (int replica = 0; replica < r; ++replica) {
+              for (const Action& a : schedule.compute_actions(s, position, replica)) {
+                EXPECT_EQ(a.stage % stages, position);
+                EXPECT_EQ(a.microbatch % r, replica);
+                seen[{a.stage, a.microbatch}] += a.kind == ActionKind::Forward ? 'F' : a.kind == ActionKind::Backward ? 'B' : 'W';
+              }
+            }
+          }
+          EXPECT_EQ(seen.size(), static_cast<std::size_t>(stages * chunks * microbatches)) << schedule.name;
+          for (const auto& [key, order] : seen) EXPECT_EQ(order, schedule.splits_backward ? "FBW" : "FB") << schedule.name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Warmup, CountsTheStagesThatFollowWithoutReplicas) { EXPECT_THAT(warmup_counts({1, 1, 1, 1}), ElementsAre(3, 2, 1, 0)); }
+
+TEST(Warmup, FollowsTheRecurrenceWithReplicas) {
+  // By hand, from the last stage: w_2 = 0; w_1 = ceil((0+1)*1/3) = 1; w_0 = ceil((1+1)*3/2) = 3.
+  EXPECT_THAT(warmup_counts({2, 3, 1}), ElementsAre(3, 1, 0));
+  EXPECT_THAT(warmup_counts({3, 1}), ElementsAre(1, 0));
+  EXPECT_THAT(warmup_counts({15, 1}), ElementsAre(1, 0));
+  // A hop of half a period buys one more: ceil((1 + 2 * 0.5) / 1) = 2.
+  EXPECT_THAT(warmup_counts({1, 1}, 0.5), ElementsAre(2, 0));
+}
+
+TEST(Warmup, BoundsTheMicrobatchesInFlight) {
+  const PipelineShape s = shape(4, 16);
+  for (int position = 0; position < 4; ++position) {
+    EXPECT_EQ(in_flight(schedule_by_name("1f1b").compute_actions(s, position, 0), position), 4 - position);
+    EXPECT_EQ(in_flight(schedule_by_name("gpipe").compute_actions(s, position, 0), position), 16);
+  }
+}
+
+TEST(Schedule, RefusesWhatItCannotRun) {
+  EXPECT_THAT([] { (void)schedule_by_name("2f2b"); },
+              ThrowsMessage<std::invalid_argument>("unknown schedule \"2f2b\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1"));
+  EXPECT_THAT([] { check_shape(schedule_by_name("zb-h1"), shape(2, 4, {2, 1})); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("runs stages without replicas")));
+  EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 3, {}, 2)); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("3 microbatches are not a multiple of 2 devices")));
+  EXPECT_THAT([] { check_shape(schedule_by_name("1f1b"), shape(4, 4, {}, 2)); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("one stage a device")));
+}
+
+TEST(ActionKind, ReadsTheWordsItWrites) {
+  for (int i = 0; i <= static_cast<int>(ActionKind::Update); ++i) {
+    EXPECT_EQ(action_kind(to_string(static_cast<ActionKind>(i))), static_cast<ActionKind>(i));
+  }
+  EXPECT_THAT([] { (void)action_kind("jump"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("unknown action \"jump\", known are forward")));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,243 @@
+#include "costmodel/simulate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "costmodel/closed_forms.h"
+#include "costmodel/format/files.h"
+#include "costmodel/predict.h"
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::chain_graph;
+using stagecraft::testing::flat_topology;
+using stagecraft::testing::one_layer_a_stage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+/// A pipeline without replicas from numbers alone: every hop costs `hop`, nothing is shared.
+struct Numbers {
+  std::string schedule;
+  std::vector<double> forward;
+  std::vector<double> backward;
+  double weight_gradient = 0;
+  int microbatches = 1;
+  int chunks = 1;
+  double hop = 0;
+};
+
+SimulationInput input_of(const Numbers& n, TransferMode mode = TransferMode::Latency) {
+  Plan plan;
+  plan.schedule = n.schedule;
+  plan.microbatches = n.microbatches;
+  plan.chunks = n.chunks;
+  const int stages = static_cast<int>(n.forward.size());
+  SimulationInput input;
+  for (int s = 0; s < stages; ++s) {
+    plan.stages.push_back({{"l" + std::to_string(s)}, {s % (stages / n.chunks)}, false});
+    if (s > 0) {
+      plan.boundaries.push_back({s - 1, s, {{"l" + std::to_string(s - 1), 0, Bytes(1), {}, "", true}}});
+      input.boundaries.push_back({s - 1, s, true});
+    }
+    input.stages.push_back({Seconds(n.forward[static_cast<std::size_t>(s)]), Seconds(n.backward[static_cast<std::size_t>(s)]),
+                            Seconds(n.weight_gradient), Seconds(0), Seconds(0)});
+    input.first_rank.push_back(s % (stages / n.chunks));
+    input.reduce_group.push_back(s);
+  }
+  input.replicas.assign(static_cast<std::size_t>(stages), 1);
+  plan.warmups = warmup_counts(input.replicas);
+  validate(plan);
+  input.lists = action_lists(plan);
+  input.microbatches = n.microbatches;
+  input.mode = mode;
+  const double hop = n.hop;
+  input.transfer = [hop](int, bool, int, int) { return Transfer{Seconds(hop), Seconds(0), -1, -1}; };
+  return input;
+}
+
+double time_of(const Numbers& numbers) { return std::get<Timeline>(simulate(input_of(numbers))).steps.front().end.value; }
+
+TEST(Vectors, AllScheduleTimesAreReproduced) {
+  const auto vectors = nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  int cases = 0;
+  for (const auto& v : vectors.at("schedules")) {
+    Numbers n;
+    n.schedule = v.at("schedule");
+    n.microbatches = v.at("M");
+    double low = 0;
+    double high = 1e300;
+    if (n.schedule == "gpipe" || n.schedule == "1f1b") {
+      n.forward = v.at("F").get<std::vector<double>>();
+      n.backward = v.at("B").get<std::vector<double>>();
+      n.hop = v.at("c");
+      low = v.value("LB", low);
+      high = v.value("UB", high);
+    } else if (n.schedule == "interleaved") {
+      n.schedule = "interleaved-1f1b";
+      n.chunks = v.at("v");
+      const std::size_t stages = v.at("p").get<std::size_t>() * static_cast<std::size_t>(n.chunks);
+      n.forward.assign(stages, v.at("F_per_device").get<double>() / n.chunks);
+      n.backward.assign(stages, v.at("B_per_device").get<double>() / n.chunks);
+    } else {
+      n.forward.assign(v.at("p").get<std::size_t>(), v.at("F"));
+      n.backward.assign(v.at("p").get<std::size_t>(), v.at("B"));
+      n.weight_gradient = v.at("W");
+    }
+    const double expected = v.at("T");
+    const double found = time_of(n);
+    EXPECT_NEAR(found, expected, 1e-9 * expected) << v.dump();
+    EXPECT_GE(found, low - 1e-9);
+    EXPECT_LE(found, high + 1e-9);
+    ++cases;
+  }
+  EXPECT_EQ(cases, 156);
+}
+
+TEST(Vectors, BracketCounterexamplesLieInsideTheSafeBracket) {
+  const auto vectors = nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  for (const auto& v : vectors.at("bracket_counterexamples")) {
+    StageTimes times;
+    for (const double f : v.at("F").get<std::vector<double>>()) times.forward.emplace_back(f);
+    for (const double b : v.at("B").get<std::vector<double>>()) times.backward.emplace_back(b);
+    const Bracket bracket = one_forward_one_backward_bracket(times, v.at("M"));
+    EXPECT_DOUBLE_EQ(bracket.low.value, v.at("LB").get<double>());
+    EXPECT_DOUBLE_EQ(bracket.high.value, v.at("UB_safe").get<double>());
+    const Numbers n{"1f1b", v.at("F"), v.at("B"), 0, v.at("M"), 1, 0};
+    EXPECT_DOUBLE_EQ(time_of(n), v.at("T").get<double>());
+  }
+}
+
+TEST(Vectors, TransformerMemoryFormulasGiveThePublishedValues) {
+  const auto vectors = nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  for (const auto& v : vectors.at("memory_korthikanti_GiB")) {
+    const TransformerShape shape{v.at("h"), v.at("a"), v.at("L"), v.at("q"), v.at("b"), v.at("t"), v.at("p"), v.at("v")};
+    EXPECT_NEAR(transformer_static_bytes(shape) / 1_GiB, v.at("param_opt_GiB").get<double>(), 0.0051);
+    EXPECT_NEAR(transformer_activation_bytes(shape) / 1_GiB, v.at("act_tp_GiB").get<double>(), 0.0051);
+    EXPECT_NEAR(transformer_selective_activation_bytes(shape) / 1_GiB, v.at("act_sp_sel_GiB").get<double>(), 0.0051);
+  }
+  for (const auto& v : vectors.at("pipedream_versions")) {
+    EXPECT_EQ(weight_versions(v.at("replicas")), v.at("versions").get<std::vector<int>>());
+  }
+}
+
+TEST(Simulate, EqualsTheClosedFormsForEqualStages) {
+  for (int p = 1; p <= 6; ++p) {
+    for (int m = 1; m <= 12; ++m) {
+      const std::size_t n = static_cast<std::size_t>(p);
+      const Numbers gpipe{"gpipe", std::vector<double>(n, 3), std::vector<double>(n, 5), 0, m, 1, 0};
+      EXPECT_DOUBLE_EQ(time_of(gpipe), gpipe_time({std::vector<Seconds>(n, Seconds(3)), std::vector<Seconds>(n, Seconds(5))}, m, Seconds(0)).value);
+      const Numbers onef{"1f1b", std::vector<double>(n, 3), std::vector<double>(n, 5), 0, m, 1, 0};
+      EXPECT_DOUBLE_EQ(time_of(onef), (m + p - 1) * 8.0);
+      if (m % p == 0 && p >= 2) {
+        Numbers hops = onef;
+        hops.hop = 0.25;
+        EXPECT_DOUBLE_EQ(time_of(hops), one_forward_one_backward_time(Seconds(3), Seconds(5), p, m, Seconds(0.25)).value);
+        if (p * m <= 36) {
+          Numbers zero{"zb-h1", std::vector<double>(n, 3), std::vector<double>(n, 3), 2, m, 1, 0};
+          EXPECT_DOUBLE_EQ(time_of(zero), zero_bubble_h1_time(Seconds(3), Seconds(3), Seconds(2), p, m).value);
+        }
+        Numbers chunks{"interleaved-1f1b", std::vector<double>(2 * n, 1.5), std::vector<double>(2 * n, 2.5), 0, m, 2, 0};
+        EXPECT_DOUBLE_EQ(time_of(chunks), interleaved_time(Seconds(3), Seconds(5), p, 2, m).value);
+      }
+    }
+  }
+}
+
+TEST(Simulate, LiesInTheBracketForRandomStages) {
+  const unsigned seed = 7;
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> time(0.1, 5);
+  for (int i = 0; i < 500; ++i) {
+    const std::size_t p = 1 + random() % 6;
+    Numbers n{"1f1b", {}, {}, 0, static_cast<int>(1 + random() % 12), 1, 0};
+    StageTimes times;
+    for (std::size_t s = 0; s < p; ++s) {
+      n.forward.push_back(time(random));
+      n.backward.push_back(time(random));
+      times.forward.emplace_back(n.forward.back());
+      times.backward.emplace_back(n.backward.back());
+    }
+    const Bracket bracket = one_forward_one_backward_bracket(times, n.microbatches);
+    const double found = time_of(n);
+    EXPECT_GE(found, bracket.low.value * (1 - 1e-12)) << "seed " << seed << " case " << i;
+    EXPECT_LE(found, bracket.high.value * (1 + 1e-12)) << "seed " << seed << " case " << i;
+  }
+}
+
+TEST(Simulate, IsTheSameUnderRendezvousWhenMessagesAreFree) {
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    const Numbers n{schedule, {1, 4, 2, 3}, {2, 8, 4, 6}, 0, 6, 1, 0};
+    const auto timeline = std::get<Timeline>(simulate(input_of(n, TransferMode::Rendezvous)));
+    EXPECT_DOUBLE_EQ(timeline.steps.front().end.value, time_of(n));
+  }
+}
+
+TEST(Simulate, NamesTheRanksThatWaitForEachOther) {
+  SimulationInput input = input_of({"1f1b", {1, 1}, {1, 1}, 0, 2, 1, 0});
+  // Rank 0 wants the gradient of microbatch 0 before it has sent its activation.
+  auto& list = input.lists[0];
+  list = {{ActionKind::ReceiveGradient, 0, 0, 1}, {ActionKind::Backward, 0, 0, -1}, {ActionKind::Forward, 0, 0, -1}};
+  const auto result = simulate(input);
+  ASSERT_TRUE(std::holds_alternative<Infeasible>(result));
+  EXPECT_THAT(std::get<Infeasible>(result).reason, HasSubstr("rank 0 (stage 0) stands before backward of microbatch 0"));
+  EXPECT_THAT(std::get<Infeasible>(result).reason, HasSubstr("rank 1 (stage 1) stands before forward of microbatch 0"));
+}
+
+TEST(Simulate, RefusesEndsThatDisagreeOnOrder) {
+  SimulationInput input = input_of({"gpipe", {1, 1}, {1, 1}, 0, 2, 1, 0}, TransferMode::Rendezvous);
+  for (Action& a : input.lists[1]) {
+    if (a.kind == ActionKind::ReceiveActivation) a.microbatch = 1 - a.microbatch;
+  }
+  EXPECT_THAT([&] { (void)simulate(input); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("rank 0 sends microbatch 0 where rank 1 receives microbatch 1")));
+}
+
+TEST(Simulate, TwoFlowsShareAPortEqually) {
+  // Stage 0 feeds stages 1 and 2 through one port, 1 s each alone: both arrive after 2 s; backwards come back alone.
+  Numbers n{"gpipe", {1, 1, 1}, {1, 1, 1}, 0, 1, 1, 0};
+  SimulationInput input = input_of(n, TransferMode::Rendezvous);
+  input.boundaries = {{0, 1, false}, {0, 2, false}};
+  input.lists = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::SendActivation, 0, 0, 1}, {ActionKind::SendActivation, 0, 0, 2}},
+                 {{ActionKind::ReceiveActivation, 1, 0, 0}, {ActionKind::Forward, 1, 0, -1}},
+                 {{ActionKind::ReceiveActivation, 2, 0, 0}, {ActionKind::Forward, 2, 0, -1}}};
+  input.ports = 1;
+  input.transfer = [](int, bool, int, int) { return Transfer{Seconds(0), Seconds(1), 0, -1}; };
+  EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 1 + 2 + 1);
+  input.transfer = [](int, bool, int, int) { return Transfer{Seconds(0), Seconds(1), -1, -1}; };
+  EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 1 + 1 + 1);
+}
+
+TEST(Simulate, RanksOfOneHostSlowEachOtherDown) {
+  // Two ranks compute 4 s each side by side on a host where two at once take twice as long: 8 s; alone 4 s.
+  SimulationInput input;
+  input.lists = {{{ActionKind::Update, 0, -1, -1}}, {{ActionKind::Update, 1, -1, -1}}};
+  input.stages = {StageCost{{}, {}, {}, {}, Seconds(4)}, StageCost{{}, {}, {}, {}, Seconds(4)}};
+  input.replicas = {1, 1};
+  input.first_rank = {0, 1};
+  input.reduce_group = {0, 1};
+  EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 4);
+  input.host_of_rank = {0, 0};
+  input.slowdown = {1, 2};
+  EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 8);
+  // 1 s and 4 s: the short one ends at 2 with the long one a quarter done, which then needs 3 s alone.
+  input.stages[0].update = Seconds(1);
+  EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 5);
+}
+
+TEST(Simulate, ReplicasWaitForEachOtherInReduce) {
+  // Replica 0 runs microbatches 0 and 2, replica 1 microbatch 1: reduce starts at 2 (1 + 2), takes 0.5, update 0.25.
+  const Graph graph = chain_graph({1}, {2}, Bytes(0), Bytes(500'000'000));
+  const Topology topology = flat_topology(2, 1e9);
+  const Plan plan = one_layer_a_stage(graph, topology, {2}, "1f1b", 3);
+  const auto prediction = std::get<Prediction>(predict(graph, topology, plan));
+  // Ring of 2: 2 steps of half the bytes at 1e9 bytes/s = 0.5 s.
+  EXPECT_DOUBLE_EQ(prediction.iteration.value, 2 * 3 + 0.5);
+}
+
+}  // namespace
+}  // namespace stagecraft
