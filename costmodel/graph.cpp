@@ -1,6 +1,7 @@
 #include "costmodel/graph.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <queue>
 #include <set>
@@ -15,23 +16,35 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
+/// All bytes of a graph together stay below this, so that no sum over layers overflows.
+constexpr Bytes kMostBytes(std::int64_t{1} << 60);
+
+void add_bytes(Bytes& sum, Bytes bytes, const std::string& where) {
+  if (bytes < Bytes(0)) refuse(where + " are negative");
+  if (bytes > kMostBytes - sum) refuse(where + " bring the graph above 2^60 bytes");
+  sum += bytes;
+}
+
+bool is_time(Seconds time) { return time >= Seconds(0) && std::isfinite(time.value); }
+
 void check_timing(const Timing& timing, const std::string& where) {
-  if (!(timing.median >= Seconds(0))) refuse(where + " is negative or not a number");
-  if (timing.spread && !(*timing.spread >= Seconds(0))) refuse(where + " has a negative spread");
+  if (!is_time(timing.median)) refuse(where + " is negative or not a number");
+  if (timing.spread && !is_time(*timing.spread)) refuse(where + " has a spread that is negative or not a number");
   if (timing.count < 0) refuse(where + " has a negative count");
 }
 
-void check_layer(const Layer& layer) {
+/// Adds the layer's bytes to `sum`.
+void check_layer(const Layer& layer, Bytes& sum) {
   const std::string where = "layer \"" + layer.id + "\": ";
   check_timing(layer.forward, where + "forward time");
   check_timing(layer.backward, where + "backward time");
   if (layer.update) check_timing(*layer.update, where + "update time");
-  if (layer.parameter_bytes < Bytes(0)) refuse(where + "parameter bytes are negative");
-  for (const Output& output : layer.outputs) {
-    if (output.bytes < Bytes(0)) refuse(where + "output bytes are negative");
-  }
+  add_bytes(sum, layer.parameter_bytes, where + "parameter bytes");
+  for (const Output& output : layer.outputs) add_bytes(sum, output.bytes, where + "output bytes");
+  if (layer.saved_bytes) add_bytes(sum, *layer.saved_bytes, where + "saved bytes");
+  if (layer.workspace_bytes) add_bytes(sum, *layer.workspace_bytes, where + "workspace bytes");
   Bytes tied;
-  for (const TiedParameter& parameter : layer.tied) tied += parameter.bytes;
+  for (const TiedParameter& parameter : layer.tied) add_bytes(tied, parameter.bytes, where + "tied parameter bytes");
   if (tied > layer.parameter_bytes) refuse(where + "tied parameters have more bytes than all parameters");
 }
 
@@ -66,14 +79,16 @@ std::vector<int> kahn(const Graph& graph) {
 void validate(const Graph& graph) {
   if (graph.layers.empty()) refuse("the graph has no layers");
   std::unordered_set<std::string> ids;
+  Bytes bytes;
   for (const Layer& layer : graph.layers) {
     if (layer.id.empty()) refuse("a layer has an empty id");
     if (!ids.insert(layer.id).second) refuse("layer id \"" + layer.id + "\" stands twice");
-    check_layer(layer);
+    check_layer(layer, bytes);
   }
   for (const double factor : graph.slowdown) {
-    if (!(factor >= 1)) refuse("a slowdown is below 1");
+    if (!(factor >= 1) || !std::isfinite(factor)) refuse("a slowdown is below 1 or not a number");
   }
+  if (graph.iteration) check_timing(*graph.iteration, "the iteration time");
   const int n = static_cast<int>(graph.layers.size());
   std::set<std::tuple<int, int, int>> seen;
   for (const Edge& edge : graph.edges) {

@@ -98,8 +98,9 @@ struct Graph {
   friend bool operator==(const Graph&, const Graph&) = default;
 };
 
-/// Throws std::invalid_argument naming the layer or edge: duplicate ids, an edge out of range, to itself, twice with
-/// one output index, or to an output that does not exist, a cycle, a negative time or byte count, no layer at all.
+/// Throws std::invalid_argument naming the layer or edge: duplicate ids, an edge out of range, to itself, into an input,
+/// twice without an output index (with one, a layer may read an output twice), or from an output that does not exist, a
+/// cycle, a time that is negative or not finite, negative bytes or more than 2^60 of them in the graph, no layer at all.
 void validate(const Graph& graph);
 
 /// Layer indices such that every edge goes forward; among ready layers the earliest in Graph::layers first.

@@ -117,7 +117,8 @@ void validate(const Plan& plan) {
   if (stages == 0) refuse("the plan has no stages");
   std::unordered_map<std::string, int> stage_of;
   std::map<int, int> stage_of_device;
-  const int positions = plan.chunks > 0 ? stages / plan.chunks : 0;
+  check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));
+  const int positions = stages / plan.chunks;
   for (int s = 0; s < stages; ++s) {
     const Stage& stage = plan.stages[static_cast<std::size_t>(s)];
     if (stage.layers.empty()) refuse(stage_text(s) + " has no layers");
@@ -136,7 +137,6 @@ void validate(const Plan& plan) {
       }
     }
   }
-  check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));
   for (int s = positions; s < stages; ++s) {
     if (plan.stages[static_cast<std::size_t>(s)].devices != plan.stages[static_cast<std::size_t>(s % positions)].devices) {
       refuse(stage_text(s) + " must stand on the devices of " + stage_text(s % positions) + ", as chunks of one position do");

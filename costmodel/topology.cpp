@@ -31,10 +31,15 @@ void validate(const Topology& topology) {
     if (level.count < 1) throw std::invalid_argument(where + ": the count is below 1");
     devices *= level.count;
     if (devices > (1 << 24)) throw std::invalid_argument(where + ": more than 2^24 devices");
-    if (!(level.link.bandwidth > BytesPerSecond(0))) throw std::invalid_argument(where + ": the bandwidth is not positive");
-    if (!(level.link.latency >= Seconds(0))) throw std::invalid_argument(where + ": the latency is negative");
+    if (!(level.link.bandwidth > BytesPerSecond(0)) || !std::isfinite(level.link.bandwidth.value)) {
+      throw std::invalid_argument(where + ": the bandwidth is not a positive number");
+    }
+    if (!(level.link.latency >= Seconds(0)) || !std::isfinite(level.link.latency.value)) {
+      throw std::invalid_argument(where + ": the latency is negative or not a number");
+    }
     check_curve(level.link.send_receive, where + ": send_receive");
     for (const auto& [ranks, curve] : level.link.all_reduce) {
+      if (curve.points.empty()) throw std::invalid_argument(where + ": all_reduce has a curve without points");
       if (ranks < 2) throw std::invalid_argument(where + ": all_reduce of fewer than 2 ranks");
       check_curve(curve, where + ": all_reduce");
     }
@@ -64,9 +69,11 @@ int joining_level(const Topology& topology, int a, int b) {
 Seconds interpolate(const Curve& curve, Bytes data) {
   const auto& points = curve.points;
   if (data <= points.front().bytes) return points.front().time;
-  const auto above = std::lower_bound(points.begin(), points.end(), data,
-                                      [](const CurvePoint& p, Bytes b) { return p.bytes < b; });
-  if (above == points.end() && points.size() == 1) return points.front().time * (data / points.front().bytes);
+  const auto above =
+      std::lower_bound(points.begin(), points.end(), data, [](const CurvePoint& p, Bytes b) { return p.bytes < b; });
+  if (above == points.end() && points.size() == 1) {
+    return points.front().bytes > Bytes(0) ? points.front().time * (data / points.front().bytes) : points.front().time;
+  }
   const auto high = above == points.end() ? points.end() - 1 : above;
   const auto low = high - 1;
   const double part = (data - low->bytes) / (high->bytes - low->bytes);

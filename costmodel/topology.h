@@ -58,7 +58,8 @@ struct Topology {
 };
 
 /// Throws std::invalid_argument naming the level: no level, a count below 1, a bandwidth that is not positive, a
-/// negative latency, a curve that is not ascending in bytes or not positive in time.
+/// negative latency, a number that is not finite, a curve that is not ascending in bytes or not positive in time, an
+/// all-reduce curve without points.
 void validate(const Topology& topology);
 
 /// Product of the level counts.
@@ -77,7 +78,8 @@ void validate(const Topology& topology);
 [[nodiscard]] Seconds transfer_time(const Link& link, Bytes data);
 
 /// Piecewise linear value of a non-empty `curve` at `data`; below the first point the first time, above the last point
-/// the last time plus the further bytes at the slope of the last two points (one point: in proportion).
+/// the last time plus the further bytes at the slope of the last two points (one point: in proportion, a point of 0 bytes
+/// constant). Never below 0.
 [[nodiscard]] Seconds interpolate(const Curve& curve, Bytes data);
 
 }  // namespace stagecraft

@@ -1,6 +1,7 @@
 #include "costmodel/format/cursor.h"
 
 #include <set>
+#include <stdexcept>
 
 namespace stagecraft {
 namespace {
@@ -66,9 +67,14 @@ Json parse_document(const std::string& text, const std::string& file) {
     }
     const std::string where = file + ": line " + std::to_string(line) + " column " + std::to_string(column);
     if (text.empty()) throw FormatError(file + ": is empty, a JSON document is wanted");
-    throw FormatError(where + ": not JSON: " + std::string(e.what()).substr(std::string(e.what()).rfind(": ") + 2));
-  } catch (const Json::exception& e) {
-    throw FormatError(file + ": " + e.what());
+    // The parser's text begins "[json.exception.parse_error.101] parse error at line 1, column 2: "; ours replaces
+    // that.
+    const std::string what = e.what();
+    const std::size_t end = what.find(": ");
+    throw FormatError(where + ": not JSON: " + (end == what.npos ? what : what.substr(end + 2)));
+  } catch (const Json::exception& e) {  // a number beyond double
+    const std::string what = e.what();
+    throw FormatError(file + ": " + what.substr(what.find("] ") + 2));
   }
 }
 
@@ -91,14 +97,16 @@ Json document(const std::string& format, int version) {
 
 std::string dump(const Json& value) {
   std::string out;
-  append(out, value, 0);
+  try {
+    append(out, value, 0);
+  } catch (const Json::type_error&) { throw std::invalid_argument("a name or text in the document is not UTF-8"); }
   return out + "\n";
 }
 
 std::map<std::string, std::string> read_text_map(const Cursor& at) {
-  Fields fields(at);
+  if (!at.value().is_object()) at.fail_type("an object");
   std::map<std::string, std::string> out;
-  for (const auto& [key, value] : at.value().items()) out[key] = fields.required(key).text();
+  for (const auto& [key, value] : at.value().items()) out[key] = at.member(key, value).text();
   return out;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -71,6 +72,12 @@ class Cursor {
 
   std::size_t elements() const { if (!value_->is_array()) fail_type("an array"); return value_->size(); }
   Cursor at(std::size_t i) const { return {(*value_)[i], file_, pointer_ + "/" + std::to_string(i)}; }
+  /// The member `key` of this object, whose value is `value`.
+  Cursor member(const std::string& key, const Json& value) const {
+    std::string escaped;
+    for (const char c : key) escaped += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+    return {value, file_, pointer_ + "/" + escaped};
+  }
   template <class F>
   auto list(F&& read) const {
     std::vector<decltype(read(*this))> out;
@@ -100,14 +107,14 @@ class Fields {
     known_.push_back(key);
     const auto it = at_.value().find(key);
     if (it == at_.value().end()) at_.fail("key \"" + key + "\" is missing");
-    return child(key, *it);
+    return at_.member(key, *it);
   }
   /// Absent and null are the same.
   std::optional<Cursor> optional(const std::string& key) {
     known_.push_back(key);
     const auto it = at_.value().find(key);
     if (it == at_.value().end() || it->is_null()) return std::nullopt;
-    return child(key, *it);
+    return at_.member(key, *it);
   }
   void done() const {
     for (const auto& [key, value] : at_.value().items()) {
@@ -116,11 +123,6 @@ class Fields {
   }
 
  private:
-  Cursor child(const std::string& key, const Json& value) const {
-    std::string escaped;
-    for (const char c : key) escaped += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-    return {value, at_.file(), at_.pointer() + "/" + escaped};
-  }
   Cursor at_;
   std::vector<std::string> known_;
 };
@@ -132,6 +134,7 @@ void check_header(Fields& fields, const std::string& format, int version);
 /// A document that begins with those keys.
 [[nodiscard]] Json document(const std::string& format, int version);
 /// `value` as text: two-space indentation, numbers that read back to the same value, arrays of numbers on one line.
+/// Throws std::invalid_argument for a string that is not UTF-8.
 [[nodiscard]] std::string dump(const Json& value);
 
 [[nodiscard]] Provenance read_provenance(const Cursor& at);

@@ -24,12 +24,14 @@ namespace {
 
 std::string read_text(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) != 0) fail(path, "cannot read");
   if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
   std::ifstream in(path, std::ios::binary);
   if (!in) fail(path, "cannot read");
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (in.bad()) fail(path, "cannot read");
+  return text;
 }
 
 void write_text(const std::string& path, const std::string& text) {
@@ -38,7 +40,7 @@ void write_text(const std::string& path, const std::string& text) {
     if (!std::cout) throw FormatError("standard output: cannot write");
     return;
   }
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
     if (!S_ISREG(status.st_mode)) {  // a pipe or device cannot be replaced by renaming
@@ -64,8 +66,10 @@ void write_text(const std::string& path, const std::string& text) {
     }
     done += static_cast<std::size_t>(n);
   }
-  if (::fsync(descriptor) != 0 || ::close(descriptor) != 0 || std::rename(beside.c_str(), path.c_str()) != 0) {
-    const int reason = errno;
+  const int synced = ::fsync(descriptor) == 0 ? 0 : errno;
+  const int closed = ::close(descriptor) == 0 ? synced : errno;
+  if (closed != 0 || std::rename(beside.c_str(), path.c_str()) != 0) {
+    const int reason = closed != 0 ? closed : errno;
     ::unlink(beside.c_str());
     errno = reason;
     fail(path, "cannot write");

@@ -43,10 +43,8 @@ Output read_output(const Cursor& at) {
 Json output_json(const Output& output) {
   Json out;
   out["activation_bytes"] = output.bytes.value;
-  if (!output.dtype.empty()) {
-    out["shape"] = output.shape;
-    out["dtype"] = output.dtype;
-  }
+  if (!output.shape.empty() || !output.dtype.empty()) out["shape"] = output.shape;
+  if (!output.dtype.empty()) out["dtype"] = output.dtype;
   if (!output.requires_grad) out["requires_grad"] = false;
   return out;
 }
@@ -160,10 +158,8 @@ std::string graph_json(const Graph& graph) {
   if (!graph.options.empty()) out["options"] = graph.options;
   if (graph.microbatch_samples) out["microbatch_samples"] = *graph.microbatch_samples;
   if (!graph.dtype.empty()) out["dtype"] = graph.dtype;
-  if (!graph.optimizer.empty()) {
-    out["optimizer"] = graph.optimizer;
-    out["optimizer_state_values"] = graph.optimizer_state_values;
-  }
+  if (!graph.optimizer.empty()) out["optimizer"] = graph.optimizer;
+  if (graph.optimizer_state_values > 0) out["optimizer_state_values"] = graph.optimizer_state_values;
   if (graph.threads > 0) out["threads"] = graph.threads;
   if (graph.iteration) out["iteration"] = timing_json(*graph.iteration);
   if (!graph.slowdown.empty()) out["slowdown"] = graph.slowdown;

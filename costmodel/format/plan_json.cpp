@@ -55,10 +55,8 @@ Json boundary_json(const Boundary& boundary) {
     t["layer"] = tensor.layer;
     if (tensor.output) t["output"] = *tensor.output;
     t["activation_bytes"] = tensor.bytes.value;
-    if (!tensor.dtype.empty()) {
-      t["shape"] = tensor.shape;
-      t["dtype"] = tensor.dtype;
-    }
+    if (!tensor.shape.empty() || !tensor.dtype.empty()) t["shape"] = tensor.shape;
+    if (!tensor.dtype.empty()) t["dtype"] = tensor.dtype;
     t["gradient"] = tensor.gradient;
     out["tensors"].push_back(t);
   }

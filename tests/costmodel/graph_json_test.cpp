@@ -1,0 +1,160 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/json.h"
+#include "tests/costmodel/documents.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+using testing::ThrowsMessage;
+
+/// `text` with the first `from` after `mark` turned into `to`.
+std::string changed(std::string text, const std::string& from, const std::string& to, const std::string& mark = "") {
+  const std::size_t at = text.find(from, text.find(mark));
+  EXPECT_NE(at, text.npos) << from;
+  return at == text.npos ? text : text.replace(at, from.size(), to);
+}
+
+auto refuses(const std::string& message) {
+  return ThrowsMessage<FormatError>(AllOf(StartsWith("graph.json: "), HasSubstr(message)));
+}
+
+void expect_refused(const std::string& text, const std::string& message) {
+  EXPECT_THAT([&] { (void)parse_graph(text, "graph.json"); }, refuses(message)) << text.substr(0, 300);
+}
+
+/// The full document with one place changed.
+void expect_refused(const std::string& from, const std::string& to, const std::string& message) {
+  expect_refused(changed(graph_json(full_graph()), from, to), message);
+}
+
+TEST(GraphJson, ReadsBackEveryField) {
+  const std::string text = graph_json(full_graph());
+  EXPECT_EQ(parse_graph(text, "graph.json"), full_graph());
+  EXPECT_EQ(graph_json(parse_graph(text, "graph.json")), text);
+}
+
+TEST(GraphJson, ReadsBackAGraphWithoutOptionalFields) {
+  Graph graph;
+  Layer layer;
+  layer.id = "a";
+  layer.outputs = {{4_B, {2}, "", true}, {4_B, {}, "float32", true}};
+  graph.layers = {layer};
+  EXPECT_EQ(parse_graph(graph_json(graph), "graph.json"), graph);
+  graph.optimizer_state_values = 1;
+  EXPECT_EQ(parse_graph(graph_json(graph), "graph.json"), graph);
+}
+
+TEST(GraphJson, KeepsTextOfAnyKind) {
+  Graph graph = full_graph();
+  graph.layers[0].id = graph.layers[0].name = "caf\xC3\xA9 \"\\\n\t\x01 ~/";
+  graph.provenance.notes["a/b~c"] = "";
+  EXPECT_EQ(parse_graph(graph_json(graph), "graph.json"), graph);
+}
+
+TEST(GraphJson, RefusesToWriteWhatIsNotUtf8) {
+  Graph graph = full_graph();
+  graph.name = "caf\xE9";
+  EXPECT_THAT([&] { (void)graph_json(graph); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not UTF-8")));
+}
+
+TEST(ReadGraph, NamesTheFileThatIsMissing) {
+  EXPECT_THAT([] { (void)read_graph("/none/graph.json"); },
+              ThrowsMessage<FormatError>(StartsWith("/none/graph.json: cannot read")));
+}
+
+TEST(ReadGraph, NamesLineAndColumnOfBrokenJson) {
+  expect_refused("", "graph.json: is empty, a JSON document is wanted");
+  expect_refused("{\"format\": \"stagecraft.graph\",\n \"version\": }", "line 2 column 13: not JSON: syntax error");
+  expect_refused("{\"a\": \"caf\xE9\"}",
+                 "not JSON: syntax error while parsing value - invalid string: ill-formed UTF-8");
+  expect_refused("{\"a\": \"caf\xC3\xA9\"} x", "not JSON");
+}
+
+TEST(ReadGraph, NamesARepeatedKeyAndDeepNesting) {
+  expect_refused("\"name\"", "\"name\": \"x\", \"name\"", "key \"name\" stands twice in one object");
+  expect_refused(std::string(100, '[') + std::string(100, ']'), "nested deeper than 64 levels");
+  expect_refused(std::string(100000, '['), "nested deeper than 64 levels");
+}
+
+TEST(ReadGraph, NamesAnotherFormatAndVersion) {
+  expect_refused("[]", "/: found [], wanted an object");
+  expect_refused("{}", "/: key \"format\" is missing");
+  expect_refused("stagecraft.graph", "stagecraft.plan",
+                 "/format: found \"stagecraft.plan\", wanted \"stagecraft.graph\"");
+  expect_refused("\"version\": 1", "\"version\": 2", "/version: found version 2, this program reads version 1");
+  expect_refused("\"version\": 1", "\"version\": \"1\"", "/version: found \"1\", wanted a whole number");
+}
+
+TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {
+  expect_refused("\"name\"", "\"nmae\": 1, \"name\"",
+                 "/: unknown key \"nmae\", known are format, version, name, options");
+  expect_refused("\"id\": \"b\"", "\"id\": \"b\", \"x/y\": 1",
+                 "/layers/1: unknown key \"x/y\", known are id, name, kind");
+  expect_refused("\"source\"", "\"from\": 1, \"source\"",
+                 "/edges/0: unknown key \"from\", known are source, destination");
+}
+
+TEST(ReadGraph, NamesAMissingKey) {
+  expect_refused("\"id\": \"b\",", "", "/layers/1: key \"id\" is missing");
+  expect_refused("\"median_s\": 1.5, ", "", "/layers/0/forward: key \"median_s\" is missing");
+}
+
+TEST(ReadGraph, NamesAWrongType) {
+  expect_refused("\"name\": \"full\"", "\"name\": 7", "/name: found 7, wanted a string");
+  expect_refused("\"options\": {\"width\": \"8\"}", "\"options\": {\"width\": 8}",
+                 "/options/width: found 8, wanted a string");
+  expect_refused("\"requires_grad\": false", "\"requires_grad\": 0",
+                 "/layers/0/outputs/1/requires_grad: found 0, wanted true or false");
+  expect_refused("\"median_s\": 1.5", "\"median_s\": \"1.5\"",
+                 "/layers/0/forward/median_s: found \"1.5\", wanted a number");
+  expect_refused("\"edges\": [", "\"edges\": 3, \"others\": [", "/edges: found 3, wanted an array");
+  expect_refused("{\"median_s\": 9.0, \"spread_s\": 0.5, \"count\": 8}", "[]",
+                 "/iteration: found [], wanted an object");
+}
+
+TEST(ReadGraph, NamesThePointerOfANumberOutOfRange) {
+  expect_refused("\"median_s\": 1.5", "\"median_s\": -1.5",
+                 "/layers/0/forward/median_s: found -1.5, wanted a number of at least 0");
+  expect_refused("\"median_s\": 1.5", "\"median_s\": 1e999", "number overflow parsing '1e999'");
+  expect_refused("\"median_s\": 1.5", "\"median_s\": NaN", "not JSON");
+  const std::string bytes = "\"parameter_bytes\": 64";
+  const std::string where = "/layers/0/parameter_bytes: found ";
+  expect_refused(bytes, "\"parameter_bytes\": -1", where + "-1, wanted a whole number from 0 to 1152921504606846976");
+  expect_refused(bytes, "\"parameter_bytes\": 1.5", where + "1.5, wanted a whole number");
+  expect_refused(bytes, "\"parameter_bytes\": 1152921504606846977", where + "1152921504606846977, wanted");
+  expect_refused(bytes, "\"parameter_bytes\": 18446744073709551615", where + "18446744073709551615, wanted");
+  expect_refused(bytes, "\"parameter_bytes\": 1000000000000000000000000000000", where + "1e+30, wanted a whole number");
+  expect_refused("\"microbatch_samples\": 2", "\"microbatch_samples\": 0",
+                 "/microbatch_samples: found 0, wanted a whole number from 1");
+  expect_refused("1.0, 1.5", "1.0, 0.5", "/slowdown/1: found 0.5, wanted a factor of at least 1");
+  expect_refused("\"stage\": 1", "\"stage\": -1", "/layers/0/stage: found -1");
+}
+
+TEST(ReadGraph, NamesWhatDoesNotFitTogether) {
+  expect_refused("\"id\": \"b\"", "\"id\": \"a\"", "/layers/1: id \"a\" stands twice");
+  expect_refused("\"id\": \"a\"", "\"id\": \"\"", "/edges/0/source: layer \"a\" does not exist");
+  expect_refused("\"destination\": \"b\"", "\"destination\": \"c\"",
+                 "/edges/0/destination: layer \"c\" does not exist");
+  expect_refused("\"source\": \"a\"", "\"source\": \"b\"", "edge \"b\" to \"b\" joins a layer to itself");
+  expect_refused("\"output\": 1", "\"output\": 2", "edge \"a\" to \"b\" reads output 2, the layer has 2");
+  expect_refused("\"destination\": \"b\", \"output\": 0}",
+                 "\"destination\": \"b\", \"output\": 0}, {\"source\": \"b\", \"destination\": \"a\"}",
+                 "stands on a cycle");
+  expect_refused("\"parameter_bytes\": 32", "\"parameter_bytes\": 65",
+                 "tied parameters have more bytes than all parameters");
+  expect_refused("\"saved_bytes\": 24", "\"saved_bytes\": 1152921504606846976",
+                 "layer \"a\": saved bytes bring the graph above 2^60 bytes");
+  expect_refused("{\"format\": \"stagecraft.graph\", \"version\": 1, \"name\": \"\", \"layers\": [], \"edges\": []}",
+                 "/: the graph has no layers");
+}
+
+}  // namespace
+}  // namespace stagecraft

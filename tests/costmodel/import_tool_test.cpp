@@ -1,0 +1,68 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+#include "costmodel/format/files.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Outcome {
+  int status = 0;
+  std::string out;
+};
+
+/// What a shell command writes to standard output and gives as its status; STAGECRAFT_BIN_DIR is the working folder.
+Outcome shell(const std::string& command) {
+  Outcome outcome;
+  std::FILE* const pipe = ::popen(("cd " STAGECRAFT_BIN_DIR " && " + command).c_str(), "r");
+  std::array<char, 4096> part;
+  for (std::size_t n = 0; (n = std::fread(part.data(), 1, part.size(), pipe)) > 0;) outcome.out.append(part.data(), n);
+  outcome.status = WEXITSTATUS(::pclose(pipe));
+  return outcome;
+}
+
+const std::string kProfile = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/gnmt.txt";
+
+TEST(ImportTool, AndExportToolGiveTheProfileBack) {
+  const Outcome outcome = shell("./stagecraft-import pipedream - < " + kProfile + " | ./stagecraft-export pipedream -");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.out, read_text(kProfile));
+}
+
+TEST(ImportTool, RefusesBadInputWithStatusOne) {
+  const Outcome malformed = shell("echo 'node1 -- Add' | ./stagecraft-import pipedream - 2>&1");
+  EXPECT_EQ(malformed.status, 1);
+  EXPECT_THAT(malformed.out, StartsWith("stagecraft-import: -: line 1: found 2 parts"));
+  const Outcome unknown = shell("./stagecraft-import keras x 2>&1");
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_EQ(unknown.out, "stagecraft-import: unknown format \"keras\", known are pipedream\n");
+  const Outcome document = shell("echo '{}' | ./stagecraft-export pipedream - 2>&1");
+  EXPECT_EQ(document.status, 1);
+  EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing\n");
+}
+
+TEST(ImportTool, AnswersWrongUsageWithStatusTwo) {
+  const Outcome outcome = shell("./stagecraft-export pipedream 2>&1");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.out, "stagecraft-export: FILE is required\nsee stagecraft export --help\n");
+}
+
+TEST(ImportTool, HelpsWithAnExample) {
+  for (const char* tool : {"import", "export"}) {
+    const Outcome outcome = shell("./stagecraft-" + std::string(tool) + " --help");
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_THAT(outcome.out, HasSubstr("Example:\n  stagecraft " + std::string(tool) + " pipedream graph."));
+    EXPECT_THAT(shell("./stagecraft-" + std::string(tool) + " --version").out, StartsWith("stagecraft-"));
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,198 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "tests/costmodel/documents.h"
+
+// The schemas and the readers must say the same. What is checked is a document in which every key stands.
+
+namespace stagecraft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+using Pointer = Json::json_pointer;
+
+struct Kind {
+  std::string name;
+  std::string document;
+  std::function<void(const std::string&)> read;
+};
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> table{
+      {"graph", graph_json(full_graph()), [](const std::string& text) { (void)parse_graph(text, "file.json"); }},
+      {"topology", topology_json(full_topology()),
+       [](const std::string& text) { (void)parse_topology(text, "file.json"); }},
+      {"plan", plan_json(full_plan()), [](const std::string& text) { (void)parse_plan(text, "file.json"); }},
+  };
+  return table;
+}
+
+class Schema : public testing::TestWithParam<std::string> {
+ protected:
+  Schema() {
+    for (const Kind& kind : kinds()) {
+      if (kind.name == GetParam()) kind_ = &kind;
+    }
+    schema_ = Json::parse(read_text(STAGECRAFT_SOURCE_DIR "/costmodel/format/" + GetParam() + ".schema.json"));
+    document_ = Json::parse(kind_->document);
+  }
+
+  const Json& resolved(const Json& schema) const {
+    if (!schema.contains("$ref")) return schema;
+    return schema_.at(Pointer(schema["$ref"].get<std::string>().substr(1)));
+  }
+
+  /// Calls visit(value, its schema, pointer) for the document and everything in it.
+  using Visit = std::function<void(const Json&, const Json&, const Pointer&)>;
+  void walk(const Json& value, const Json& unresolved, const Pointer& at, const Visit& visit) const {
+    const Json& schema = resolved(unresolved);
+    visit(value, schema, at);
+    if (value.is_object()) {
+      for (const auto& [key, member] : value.items()) {
+        const bool named = schema.contains("properties") && schema["properties"].contains(key);
+        if (!named && !schema["additionalProperties"].is_object()) {
+          ADD_FAILURE() << (at / key).to_string() << " stands in the document and not in the schema";
+          continue;
+        }
+        walk(member, named ? schema["properties"][key] : schema["additionalProperties"], at / key, visit);
+      }
+    } else if (value.is_array()) {
+      for (std::size_t i = 0; i < value.size(); ++i) walk(value[i], schema.at("items"), at / i, visit);
+    }
+  }
+  void walk(const Visit& visit) const { walk(document_, schema_, Pointer(), visit); }
+
+  /// What the reader says of the document with `value` at `at`; empty if it accepts that.
+  std::string verdict(const Pointer& at, const Json& value) const {
+    Json changed = document_;
+    changed[at] = value;
+    return verdict(changed);
+  }
+  std::string verdict(const Json& document) const {
+    try {
+      kind_->read(document.dump());
+    } catch (const FormatError& e) { return e.what(); }
+    return "";
+  }
+
+  const Kind* kind_ = nullptr;
+  Json schema_;
+  Json document_;
+};
+
+TEST_P(Schema, AcceptsWhatTheWriterWrites) {
+  walk([](const Json& value, const Json& schema, const Pointer& at) {
+    const std::string where = at.to_string();
+    if (schema.contains("const")) {
+      EXPECT_EQ(value, schema["const"]) << where;
+      return;
+    }
+    const std::string type = schema.at("type");
+    EXPECT_TRUE(type == value.type_name() || (type == "integer" && value.is_number_integer())) << where;
+    if (value.is_number()) {
+      EXPECT_GE(value.get<double>(), schema.value("minimum", -1e300)) << where;
+      EXPECT_LE(value.get<double>(), schema.value("maximum", 1e300)) << where;
+      EXPECT_GT(value.get<double>(), schema.value("exclusiveMinimum", -1e300)) << where;
+    }
+    if (value.is_array()) { EXPECT_GE(value.size(), schema.value("minItems", 0u)) << where; }
+    for (const Json& key : schema.value("required", Json::array())) EXPECT_TRUE(value.contains(key)) << where << key;
+  });
+  EXPECT_EQ(verdict(document_), "");
+}
+
+TEST_P(Schema, HasNoKeyThatTheWriterNeverWrites) {
+  std::set<const Json*> met;
+  std::set<std::string> missing;
+  walk([&](const Json& value, const Json& schema, const Pointer&) {
+    if (!schema.contains("properties")) return;
+    for (const auto& [key, member] : schema["properties"].items()) {
+      if (value.contains(key)) met.insert(&member);
+    }
+  });
+  walk([&](const Json&, const Json& schema, const Pointer& at) {
+    if (!schema.contains("properties")) return;
+    for (const auto& [key, member] : schema["properties"].items()) {
+      if (!met.contains(&member)) missing.insert(at.to_string() + "/" + key);
+    }
+  });
+  EXPECT_THAT(missing, testing::IsEmpty());
+}
+
+TEST_P(Schema, RequiresTheKeysThatTheReaderRequires) {
+  walk([this](const Json& value, const Json& schema, const Pointer& at) {
+    if (!schema.contains("properties")) return;
+    for (const auto& [key, member] : value.items()) {
+      Json changed = document_;
+      changed[at].erase(key);
+      const Json required = schema.value("required", Json::array());
+      const bool wanted = std::find(required.begin(), required.end(), key) != required.end();
+      const std::string message = (at.empty() ? "/" : at.to_string()) + ": key \"" + key + "\" is missing";
+      if (wanted) {
+        EXPECT_THAT(verdict(changed), HasSubstr(message));
+      } else {
+        EXPECT_THAT(verdict(changed), testing::Not(HasSubstr("is missing"))) << at.to_string() << " without " << key;
+      }
+    }
+  });
+}
+
+TEST_P(Schema, RefusesUnknownKeysWhereTheReaderDoes) {
+  walk([this](const Json& value, const Json& schema, const Pointer& at) {
+    if (!value.is_object()) return;
+    const std::string where = at.empty() ? "/" : at.to_string();
+    if (schema["additionalProperties"].is_object()) {
+      EXPECT_EQ(verdict(at / "strange", "text"), "") << where;
+    } else {
+      EXPECT_EQ(schema["additionalProperties"], false) << where;
+      EXPECT_THAT(verdict(at / "strange", "text"), HasSubstr(where + ": unknown key \"strange\", known are "));
+    }
+  });
+}
+
+TEST_P(Schema, BoundsNumbersAsTheReaderDoes) {
+  walk([this](const Json& value, const Json& schema, const Pointer& at) {
+    if (!value.is_number() || schema.contains("const")) return;
+    const std::string refusal = at.to_string() + ": found ";
+    const bool whole = schema["type"] == "integer";
+    ASSERT_TRUE(schema.contains("minimum") || schema.contains("exclusiveMinimum")) << refusal;
+    if (schema.contains("minimum")) {
+      const Json below =
+          whole ? Json(schema["minimum"].get<std::int64_t>() - 1) : Json(schema["minimum"].get<double>() - 0.5);
+      EXPECT_THAT(verdict(at, below), HasSubstr(refusal));
+      EXPECT_THAT(verdict(at, schema["minimum"]), testing::Not(HasSubstr(refusal)));
+    } else {
+      EXPECT_THAT(verdict(at, schema["exclusiveMinimum"]), HasSubstr(refusal));
+    }
+    if (!whole) return;
+    ASSERT_TRUE(schema.contains("maximum")) << refusal;
+    EXPECT_THAT(verdict(at, schema["maximum"].get<std::int64_t>() + 1), HasSubstr(refusal));
+    EXPECT_THAT(verdict(at, schema["maximum"]), testing::Not(HasSubstr(refusal)));
+    EXPECT_THAT(verdict(at, 1.5), HasSubstr(refusal));
+  });
+}
+
+TEST_P(Schema, NamesTypesAsTheReaderDoes) {
+  walk([this](const Json& value, const Json&, const Pointer& at) {
+    const std::string refusal = (at.empty() ? "/" : at.to_string()) + ": found ";
+    for (const Json& other : {Json("text"), Json(7), Json(true), Json::array({1}), Json{{"key", 1}}}) {
+      if (other.type() == value.type() || (other.is_number() && value.is_number())) continue;
+      EXPECT_THAT(at.empty() ? verdict(other) : verdict(at, other), HasSubstr(refusal));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Documents, Schema, testing::Values("graph", "topology", "plan"),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace stagecraft

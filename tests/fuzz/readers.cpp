@@ -1,0 +1,112 @@
+#include "tests/fuzz/readers.h"
+
+#include <optional>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/pipedream.h"
+#include "tests/costmodel/documents.h"
+
+namespace stagecraft::testing {
+namespace {
+
+void demand(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(what);
+}
+
+template <class Parse>
+auto parsed(Parse parse, const std::string& text) -> std::optional<decltype(parse(text, text))> {
+  try {
+    return parse(text, "file");
+  } catch (const FormatError&) { return std::nullopt; }
+}
+
+/// A check by the text alone, so that values need no ==.
+template <class Parse, class Write>
+auto json_check(Parse parse, Write write) {
+  return [parse, write](const std::string& text) {
+    const auto value = parsed(parse, text);
+    if (!value) return false;
+    const std::string written = write(*value);
+    const auto again = parsed(parse, written);
+    demand(again.has_value(), "the reader refuses what the writer made of a value that it took");
+    demand(write(*again) == written, "a value changes when written and read again");
+    return true;
+  };
+}
+
+bool check_profile(const std::string& text) {
+  const std::optional<Graph> graph = parsed(parse_pipedream, text);
+  if (!graph) return false;
+  validate(*graph);
+  const std::optional<Graph> again = parsed(parse_graph, graph_json(*graph));
+  demand(again.has_value(), "an imported graph is refused as a document");
+  demand(*again == *graph, "an imported graph changes when written and read again");
+  demand(pipedream_text(*again) == text, "a profile does not come back byte for byte");
+  return true;
+}
+
+Timeline timeline() {
+  Timeline out;
+  out.ranks = 1;
+  out.stage_of_rank = {0};
+  out.steps = {{0, 0_s, 2_s}};
+  out.spans = {{0, 0, {ActionKind::Forward, 0, 0, -1}, 0_s, 1_s}, {0, 0, {ActionKind::Update, 0, -1, -1}, 1_s, 2_s}};
+  out.memory = {{0, 12_B, {{"weights", 12_B}}}};
+  return out;
+}
+
+std::string prediction_document() {
+  Prediction prediction;
+  prediction.iteration = 2_s;
+  prediction.samples_per_s = 4;
+  prediction.bubble = 0.25;
+  prediction.stages.emplace_back().forward = 1_s;
+  prediction.timeline = timeline();
+  return prediction_json(prediction);
+}
+
+std::string measurement_document() {
+  Measurement measurement;
+  measurement.model = "mlp";
+  measurement.schedule = "1f1b";
+  measurement.microbatch_samples = 8;
+  measurement.losses = {2.5};
+  measurement.timeline = timeline();
+  measurement.provenance = full_provenance();
+  return measurement_json(measurement);
+}
+
+constexpr const char* kProfile =
+    "node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=0.0, "
+    "parameter_size=0.000\n"
+    "node2 -- LSTM(8, 8) -- forward_compute_time=3.190, backward_compute_time=5.348, activation_size=[64.0; 32.0; 32], "
+    "parameter_size=512.000 -- stage_id=0\n"
+    "node3 -- Add -- forward_compute_time=0.5, backward_compute_time=1e-2, activation_size=64.000, "
+    "parameter_size=0.000 -- stage_id=1\n"
+    "\tnode1 -- node2\n"
+    "\tnode2 -- node3\n";
+
+std::string with_crlf(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '\n' ? "\r\n" : std::string(1, c);
+  return out;
+}
+
+}  // namespace
+
+const std::vector<FuzzedReader>& fuzzed_readers() {
+  static const std::vector<FuzzedReader> table{
+      {"graph", {graph_json(full_graph())}, json_check(parse_graph, graph_json)},
+      {"topology", {topology_json(full_topology())}, json_check(parse_topology, topology_json)},
+      {"plan", {plan_json(full_plan())}, json_check(parse_plan, plan_json)},
+      {"prediction", {prediction_document()}, json_check(parse_prediction, prediction_json)},
+      {"timeline", {measurement_document()}, json_check(parse_measurement, measurement_json)},
+      {"pipedream", {kProfile, with_crlf(kProfile)}, check_profile},
+  };
+  return table;
+}
+
+}  // namespace stagecraft::testing
