@@ -337,7 +337,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
     for (std::size_t t = 0; t < planned.size(); ++t) {
       if (!planned[t].gradient) continue;
       at::Tensor& sum = gradients[at_(slots_[at_(*b)][t])];
-      sum = sum.defined() ? sum + arrived[next] : arrived[next];
+      sum = sum.defined() ? sum.add(arrived[next]) : arrived[next];
       ++next;
     }
   }
@@ -356,7 +356,7 @@ void StageWorker::reduce() {
     for (const int i : tie.parameters) {
       const at::Tensor& gradient = parameters[at_(i)].value.grad();
       if (!gradient.defined()) continue;
-      sum = sum.defined() ? sum + gradient : gradient.clone();
+      sum = sum.defined() ? sum.add(gradient) : gradient.clone();
     }
     if (!sum.defined()) sum = at::zeros_like(parameters[at_(tie.parameters.front())].value);
     if (tie.ranks.size() > 1) channel_.all_reduce(sum, tie.ranks, tie.tag);

@@ -1,0 +1,87 @@
+#include "executor/reference.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <numeric>
+#include <set>
+
+#include "executor/stage_worker.h"
+
+namespace stagecraft {
+
+Reference::Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
+                     std::uint64_t seed)
+    : plan_(plan), model_(model), data_(data), stage_of_layer_(model.layers.size()) {
+  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    for (const int layer : layers[s]) stage_of_layer_[static_cast<std::size_t>(layer)] = static_cast<int>(s);
+  }
+  std::vector<int> all(model.layers.size());
+  std::iota(all.begin(), all.end(), 0);
+  program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{}, std::vector<ValueRef>{}, seed);
+  std::vector<at::Tensor> values;
+  for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
+  optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));
+}
+
+void Reference::compute(std::int64_t step) {
+  std::vector<Parameter>& parameters = program_->parameters();
+  const auto replicas = [&](int layer) {
+    return plan_.stages[static_cast<std::size_t>(stage_of_layer_[static_cast<std::size_t>(layer)])].devices.size();
+  };
+  // One accumulator for each parameter and replica; replicated stages start theirs from zero.
+  std::vector<std::vector<at::Tensor>> sums;
+  for (const Parameter& parameter : parameters) {
+    sums.emplace_back(replicas(parameter.layer));
+    if (sums.back().size() < 2) continue;
+    for (at::Tensor& sum : sums.back()) sum = at::zeros_like(parameter.value, at::TensorOptions().requires_grad(false));
+  }
+  losses_.clear();
+  for (int m = 0; m < plan_.microbatches; ++m) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].value.mutable_grad() = sums[i][static_cast<std::size_t>(m) % sums[i].size()];
+    }
+    Flight flight = program_->forward({}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
+    losses_.push_back(flight.loss.item<double>());
+    (void)program_->backward(std::move(flight), {});
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      sums[i][static_cast<std::size_t>(m) % sums[i].size()] = parameters[i].value.grad();
+    }
+  }
+
+  // Replicas in order; holders of a tied parameter by rank: stage, then replica, with a stage's own copies first.
+  const at::NoGradGuard no_graph;
+  std::map<std::string, std::vector<std::size_t>> holders;
+  for (std::size_t i = 0; i < parameters.size(); ++i) holders[parameters[i].name].push_back(i);
+  const auto add = [](at::Tensor& sum, const at::Tensor& value) {
+    if (value.defined()) sum = sum.defined() ? sum.add(value) : value.clone();
+  };
+  gradients_.clear();
+  for (const auto& [name, copies] : holders) {
+    std::map<int, std::vector<std::size_t>> by_stage;
+    for (const std::size_t i : copies) by_stage[stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]].push_back(i);
+    at::Tensor total;
+    for (const auto& [stage, own] : by_stage) {
+      for (std::size_t r = 0; r < sums[own.front()].size(); ++r) {
+        at::Tensor part;
+        for (const std::size_t i : own) add(part, sums[i][r]);
+        add(total, part);
+      }
+    }
+    for (const std::size_t i : copies) {
+      const at::Tensor own = copies.size() > 1 && total.defined() ? total.clone() : total;
+      gradients_[{parameters[i].layer, name}] = own;
+      parameters[i].value.mutable_grad() = own;
+    }
+  }
+}
+
+void Reference::update() { optimizer_->step(plan_.microbatches); }
+
+at::Tensor Reference::gradient(int layer, const std::string& name) const {
+  const auto it = gradients_.find({layer, name});
+  return it == gradients_.end() ? at::Tensor() : it->second;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "executor/data_source.h"
+#include "executor/layer_source.h"
+#include "executor/optimizer.h"
+#include "executor/stage_program.h"
+
+namespace stagecraft {
+
+/// The whole model in one process, without stages, over the same microbatches as a plan: what a run must equal.
+/// Where a stage is replicated its gradients are summed in the same order: each replica's own microbatches first, then
+/// the replicas in order.
+class Reference {
+ public:
+  /// Arguments must outlive it.
+  Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
+            std::uint64_t seed);
+  /// Forward and backward of all microbatches; fills gradients and losses.
+  void compute(std::int64_t step);
+  /// Updates the parameters with the gradients divided by the number of microbatches.
+  void update();
+
+  /// Gradient of parameter `name` as layer `layer` of the model holds it, the sum over microbatches (and over all
+  /// holders of a tied one); undefined if it has none.
+  [[nodiscard]] at::Tensor gradient(int layer, const std::string& name) const;
+  /// One a microbatch.
+  [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
+
+ private:
+  const Plan& plan_;
+  const Model& model_;
+  const DataSource& data_;
+  std::unique_ptr<StageProgram> program_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<int> stage_of_layer_;
+  std::map<std::pair<int, std::string>, at::Tensor> gradients_;
+  std::vector<double> losses_;
+};
+
+}  // namespace stagecraft

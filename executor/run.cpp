@@ -1,0 +1,339 @@
+#include "executor/run.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "costmodel/format/json.h"
+#include "costmodel/simulate.h"
+#include "executor/memory_tracker.h"
+#include "executor/reference.h"
+#include "executor/stage_worker.h"
+
+namespace stagecraft {
+namespace {
+
+/// Steps during which memory is counted: the first makes the optimizer's state, the second holds everything. They are
+/// the warm-up steps that a comparison leaves out, so counting disturbs no time that counts.
+constexpr std::int64_t kMemorySteps = 2;
+constexpr int kLossTag = Channel::kControlTag + 1;
+constexpr int kLengthTag = Channel::kControlTag + 2;
+constexpr int kResultTag = Channel::kControlTag + 3;
+/// More than any sane result; bounds what a broken peer can make rank 0 allocate.
+constexpr std::int64_t kMostResultBytes = std::int64_t{1} << 32;
+
+std::vector<int> loss_ranks(const Plan& plan, const Model& model) {
+  const int last = static_cast<int>(model.layers.size()) - 1;
+  const auto layers = layers_of_stages(plan, model);
+  std::vector<int> out;
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    if (std::find(layers[s].begin(), layers[s].end(), last) == layers[s].end()) continue;
+    for (int r = 0; r < static_cast<int>(plan.stages[s].devices.size()); ++r) out.push_back(rank_of(plan, static_cast<int>(s), r));
+  }
+  return out;
+}
+
+/// Microbatch losses of a step, from the ranks that compute them to rank 0.
+class LossGathering {
+ public:
+  LossGathering(const Plan& plan, const Model& model, int rank, Channel& channel)
+      : plan_(plan), sources_(loss_ranks(plan, model)), rank_(rank), channel_(channel) {}
+
+  void send(const std::vector<double>& own) {
+    const auto it = std::find(sources_.begin(), sources_.end(), rank_);
+    if (it == sources_.end() || own.empty()) return;
+    if (rank_ == 0) {
+      own_.push_back(own);
+      return;
+    }
+    at::Tensor values = at::empty({static_cast<std::int64_t>(own.size())}, at::kDouble);
+    std::copy(own.begin(), own.end(), values.data_ptr<double>());
+    sending_.push_back(channel_.send(values, 0, kLossTag));
+    if (sending_.size() > 4) {
+      sending_.front()->wait();
+      sending_.erase(sending_.begin());
+    }
+  }
+  /// On rank 0: the mean of the next step's losses, added up by microbatch.
+  double receive() {
+    std::vector<double> losses(static_cast<std::size_t>(plan_.microbatches));
+    for (std::size_t replica = 0; replica < sources_.size(); ++replica) {
+      const auto own = own_microbatches(plan_.microbatches, static_cast<int>(sources_.size()), static_cast<int>(replica));
+      if (own.empty()) continue;
+      std::vector<double> values;
+      if (sources_[replica] == 0) {
+        values = own_.front();
+        own_.erase(own_.begin());
+      } else {
+        const at::Tensor arrived = channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, sources_[replica], kLossTag)->wait();
+        values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
+      }
+      for (std::size_t i = 0; i < own.size(); ++i) losses[static_cast<std::size_t>(own[i])] = values[i];
+    }
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    return sum / plan_.microbatches;
+  }
+  void finish() {
+    for (const auto& sending : sending_) sending->wait();
+    sending_.clear();
+  }
+
+ private:
+  const Plan& plan_;
+  std::vector<int> sources_;
+  int rank_;
+  Channel& channel_;
+  std::vector<std::vector<double>> own_;
+  std::vector<std::unique_ptr<Sending>> sending_;
+};
+
+void compare_gradients(StageWorker& worker, const Reference& reference, Check& check) {
+  const at::NoGradGuard no_graph;
+  for (const Parameter& parameter : worker.parameters()) {
+    at::Tensor expected = reference.gradient(parameter.layer, parameter.name);
+    at::Tensor found = parameter.value.grad();
+    if (!expected.defined() && !found.defined()) continue;
+    if (!expected.defined()) expected = at::zeros_like(found);
+    if (!found.defined()) found = at::zeros_like(expected);
+    const at::Tensor difference = found.sub(expected).abs();
+    check.values += found.numel();
+    if (found.numel() == 0) continue;
+    // Not a number equals nothing, so a run that diverges is told as different.
+    check.different += found.numel() - found.eq(expected).sum().item<std::int64_t>();
+    const double scale = std::max(expected.abs().max().item<double>(), 1e-30);
+    const double error = difference.max().item<double>() / scale;
+    check.largest_error = std::isnan(error) ? error : std::max(check.largest_error, error);
+  }
+}
+
+void compare_losses(const StageWorker& worker, const Plan& plan, const Reference& reference, Check& check) {
+  if (worker.losses().empty()) return;
+  const int replicas = static_cast<int>(plan.stages[static_cast<std::size_t>(worker.stage())].devices.size());
+  const std::vector<int> own = own_microbatches(plan.microbatches, replicas, worker.replica());
+  for (std::size_t i = 0; i < worker.losses().size(); ++i) {
+    const double expected = reference.losses()[static_cast<std::size_t>(own[i])];
+    const double found = worker.losses()[i];
+    ++check.losses;
+    if (found != expected) ++check.losses_different;
+    const double error = std::abs(found - expected) / std::max(std::abs(expected), 1e-30);
+    check.largest_loss_error = std::isnan(error) ? error : std::max(check.largest_loss_error, error);
+  }
+}
+
+constexpr std::size_t kCheckValues = 6;
+
+/// A rank's part as bytes: the check's numbers, then the measurement as its file would be.
+std::string pack(const Measurement& measurement, const Check& check) {
+  const double numbers[kCheckValues] = {static_cast<double>(check.values), static_cast<double>(check.different), check.largest_error,
+                                        static_cast<double>(check.losses), static_cast<double>(check.losses_different),
+                                        check.largest_loss_error};
+  std::string out(sizeof numbers, '\0');
+  std::memcpy(out.data(), numbers, sizeof numbers);
+  return out + measurement_json(measurement);
+}
+
+void add(Check& sum, const Check& part) {
+  sum.values += part.values;
+  sum.different += part.different;
+  sum.losses += part.losses;
+  sum.losses_different += part.losses_different;
+  const auto larger = [](double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b); };
+  sum.largest_error = larger(sum.largest_error, part.largest_error);
+  sum.largest_loss_error = larger(sum.largest_loss_error, part.largest_loss_error);
+}
+
+/// Unpacks rank `rank`'s part into the whole.
+void merge(const std::string& bytes, int rank, Measurement& whole, Check& check) {
+  double numbers[kCheckValues];
+  if (bytes.size() < sizeof numbers) throw ChannelError("rank " + std::to_string(rank) + " sent a result that is too short");
+  std::memcpy(numbers, bytes.data(), sizeof numbers);
+  add(check, {static_cast<std::int64_t>(numbers[0]), static_cast<std::int64_t>(numbers[1]), numbers[2],
+              static_cast<std::int64_t>(numbers[3]), static_cast<std::int64_t>(numbers[4]), numbers[5]});
+  const Measurement part = parse_measurement(bytes.substr(sizeof numbers), "result of rank " + std::to_string(rank));
+  whole.timeline.spans.insert(whole.timeline.spans.end(), part.timeline.spans.begin(), part.timeline.spans.end());
+  whole.timeline.memory.insert(whole.timeline.memory.end(), part.timeline.memory.begin(), part.timeline.memory.end());
+}
+
+/// Step k ends with its last span on any rank and begins where step k-1 ended (the first with its first span), so that
+/// the steps add up to the run.
+void derive_steps(Timeline& timeline) {
+  std::map<int, StepTime> steps;
+  for (const Span& span : timeline.spans) {
+    auto [it, fresh] = steps.emplace(span.step, StepTime{span.step, span.start, span.end});
+    it->second.start = std::min(it->second.start, span.start);
+    it->second.end = std::max(it->second.end, span.end);
+  }
+  timeline.steps.clear();
+  for (auto& [number, step] : steps) {
+    if (!timeline.steps.empty()) step.start = timeline.steps.back().end;
+    timeline.steps.push_back(step);
+  }
+}
+
+/// Moves every rank's part to rank 0.
+void gather(RunResult& result, const Plan& plan, int rank, Channel& channel) {
+  Check check = result.check.value_or(Check{});
+  if (rank != 0) {
+    const std::string bytes = pack(result.measurement, check);
+    at::Tensor length = at::empty({1}, at::kLong);
+    *length.data_ptr<std::int64_t>() = static_cast<std::int64_t>(bytes.size());
+    at::Tensor body = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+    std::memcpy(body.data_ptr(), bytes.data(), bytes.size());
+    const auto first = channel.send(length, 0, kLengthTag);
+    const auto second = channel.send(body, 0, kResultTag);
+    first->wait();
+    second->wait();
+    return;
+  }
+  for (int other = 1; other < channel.ranks(); ++other) {
+    const at::Tensor length = channel.receive({{1}, at::kLong}, other, kLengthTag)->wait();
+    const std::int64_t count = *length.const_data_ptr<std::int64_t>();
+    if (count < 0 || count > kMostResultBytes) {
+      throw ChannelError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) + " bytes");
+    }
+    const at::Tensor body = channel.receive({{count}, at::kByte}, other, kResultTag)->wait();
+    merge(std::string(static_cast<const char*>(body.const_data_ptr()), static_cast<std::size_t>(count)), other,
+          result.measurement, check);
+  }
+  if (result.check) result.check = check;
+  Timeline& timeline = result.measurement.timeline;
+  timeline.ranks = channel.ranks();
+  for (const RankRole& role : ranks(plan)) timeline.stage_of_rank.push_back(role.stages.front());
+  Seconds first(1e300);
+  for (const Span& span : timeline.spans) first = std::min(first, span.start);
+  for (Span& span : timeline.spans) {
+    span.start -= first;
+    span.end -= first;
+  }
+  derive_steps(timeline);
+  std::sort(timeline.memory.begin(), timeline.memory.end(), [](const RankMemory& a, const RankMemory& b) { return a.rank < b.rank; });
+}
+
+}  // namespace
+
+void verify_lists(const Plan& plan) {
+  SimulationInput input;
+  std::vector<int> all;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    input.stages.push_back({Seconds(1), Seconds(1), Seconds(1), Seconds(1), Seconds(1)});
+    input.replicas.push_back(static_cast<int>(plan.stages[s].devices.size()));
+    input.first_rank.push_back(rank_of(plan, static_cast<int>(s), 0));
+    input.reduce_group.push_back(static_cast<int>(s));
+  }
+  for (const Boundary& boundary : plan.boundaries) {
+    const bool gradient = std::any_of(boundary.tensors.begin(), boundary.tensors.end(), [](const BoundaryTensor& t) { return t.gradient; });
+    input.boundaries.push_back({boundary.source, boundary.destination, gradient});
+  }
+  input.lists = action_lists(plan);
+  input.microbatches = plan.microbatches;
+  input.transfer = [](int, bool, int, int) { return Transfer{Seconds(1), Seconds(0), -1, -1}; };
+  const auto result = simulate(input);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw std::invalid_argument("the plan would hang: " + infeasible->reason);
+}
+
+RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
+                   Channel& channel, Rendezvous* rendezvous, const std::function<double()>& seconds_now,
+                   const std::function<void(const Progress&)>& progress) {
+  if (!plan.microbatch_samples) {
+    throw std::invalid_argument("the plan does not say the samples of a microbatch; plan from a graph that stagecraft profile wrote");
+  }
+  at::set_num_threads(options.threads);
+  MemoryTracker tracker;
+  std::optional<MemoryTracker::Scope> counting;
+  counting.emplace(tracker);
+  std::function<void(const Action&)> doing;
+  if (rendezvous) doing = [rendezvous](const Action& action) { rendezvous->doing(to_string(action.kind), action.microbatch); };
+  StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, doing);
+  const Bytes parameters = tracker.live();
+
+  RunResult result;
+  std::optional<Reference> reference;
+  if (options.check) {
+    counting.reset();
+    reference.emplace(plan, model, data, options.optimizer, options.seed);
+    result.check.emplace();
+    counting.emplace(tracker);
+  }
+  LossGathering losses(plan, model, rank, channel);
+  Measurement& measurement = result.measurement;
+  measurement.model = plan.model;
+  measurement.schedule = plan.schedule;
+  measurement.microbatches = plan.microbatches;
+  measurement.microbatch_samples = plan.microbatch_samples;
+  measurement.timeline.ranks = channel.ranks();
+
+  channel.barrier();
+  double last = seconds_now();
+  const auto tell = [&](std::int64_t step) {
+    measurement.losses.push_back(losses.receive());
+    const double now = seconds_now();
+    if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(now - last)});
+    last = now;
+  };
+  for (std::int64_t step = 0; step < options.steps; ++step) {
+    worker.compute(step);
+    losses.send(worker.losses());
+    if (reference) {
+      counting.reset();
+      reference->compute(step);
+      compare_gradients(worker, *reference, *result.check);
+      compare_losses(worker, plan, *reference, *result.check);
+      reference->update();
+    }
+    worker.update(step);
+    if (step + 1 == std::min(kMemorySteps, options.steps)) counting.reset();
+    // One step behind, so that rank 0 never waits for the last stage here.
+    if (rank == 0 && step > 0) tell(step - 1);
+  }
+  if (rank == 0 && options.steps > 0) tell(options.steps - 1);
+  losses.finish();
+  measurement.timeline.spans = worker.take_spans();
+  measurement.timeline.memory.push_back({rank, tracker.peak(), {{"parameters", parameters}}});
+  gather(result, plan, rank, channel);
+  return result;
+}
+
+RunResult run_local(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
+                    std::chrono::milliseconds deadline, const std::function<void(const Progress&)>& progress) {
+  verify_lists(plan);
+  const int count = static_cast<int>(ranks(plan).size());
+  auto channels = make_local_channels(count, deadline);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  std::vector<RunResult> results(static_cast<std::size_t>(count));
+  std::mutex mutex;
+  std::exception_ptr failure;
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < count; ++rank) {
+      threads.emplace_back([&, rank] {
+        Channel& channel = *channels[static_cast<std::size_t>(rank)];
+        try {
+          results[static_cast<std::size_t>(rank)] = run_rank(plan, model, data, options, rank, channel, nullptr, now, progress);
+        } catch (const std::exception& e) {
+          {
+            const std::lock_guard lock(mutex);
+            if (!failure) failure = std::current_exception();
+          }
+          channel.abort("rank " + std::to_string(rank) + " failed: " + e.what());
+        }
+      });
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+  return std::move(results.front());
+}
+
+}  // namespace stagecraft

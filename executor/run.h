@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "costmodel/timeline.h"
+#include "executor/channel.h"
+#include "executor/data_source.h"
+#include "executor/layer_source.h"
+#include "executor/optimizer.h"
+#include "executor/rendezvous.h"
+
+namespace stagecraft {
+
+/// How to run a plan.
+struct RunOptions {
+  std::int64_t steps = 10;
+  std::uint64_t seed = 1;
+  OptimizerOptions optimizer;
+  int threads = 1;     ///< intra-op threads of each rank
+  bool check = false;  ///< compare losses and gradients of every step with a single process
+};
+
+/// A step as rank 0 saw it; `loss` is the mean over the step's samples, of the step before where ranks run ahead.
+struct Progress {
+  std::int64_t step = 0;
+  std::int64_t steps = 0;
+  double loss = 0;
+  Seconds step_time;
+};
+
+/// Outcome of RunOptions::check over all steps and ranks.
+struct Check {
+  std::int64_t values = 0;      ///< gradient values compared
+  std::int64_t different = 0;   ///< that are not the same number
+  double largest_error = 0;     ///< largest difference of a value over the largest absolute value of its tensor
+  std::int64_t losses = 0;      ///< microbatch losses compared
+  std::int64_t losses_different = 0;
+  double largest_loss_error = 0;  ///< relative
+};
+
+/// Largest relative error that a check lets pass where the sums are not the same tree: torch.testing's for float32.
+inline constexpr double kCheckTolerance = 1e-5;
+
+/// Everything about a run. On ranks other than 0 the measurement and check hold that rank's part only.
+struct RunResult {
+  Measurement measurement;
+  std::optional<Check> check;
+};
+
+/// Proves that the plan's action lists end before anything is launched, by replaying them with rendezvous.
+/// Throws std::invalid_argument with the actions that wait for each other.
+void verify_lists(const Plan& plan);
+
+/// Runs rank `rank` of `plan` over `channel` and gathers the result on rank 0. `rendezvous`, if given, is told what the
+/// rank is doing. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every step.
+/// Throws std::invalid_argument for a plan that does not fit the model, ChannelError that names rank and action.
+[[nodiscard]] RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
+                                 int rank, Channel& channel, Rendezvous* rendezvous,
+                                 const std::function<double()>& seconds_now,
+                                 const std::function<void(const Progress&)>& progress = {});
+
+/// Runs all ranks as threads of this process over local channels. A failing rank ends the others; the first failure
+/// is thrown.
+[[nodiscard]] RunResult run_local(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
+                                  std::chrono::milliseconds deadline,
+                                  const std::function<void(const Progress&)>& progress = {});
+
+}  // namespace stagecraft

@@ -1,0 +1,44 @@
+#include <ATen/Version.h>
+#include <c10/util/env.h>
+
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "costmodel/version.h"
+#include "profiler/profile.h"
+
+namespace stagecraft {
+namespace {
+
+std::string processor() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown processor";
+}
+
+std::string date() {
+  const std::time_t time = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+Provenance provenance_here(const std::string& tool) {
+  Provenance out;
+  out.tool = tool + " " + version();
+  out.device = processor() + ", " + std::to_string(std::thread::hardware_concurrency()) + " processors";
+  out.versions["libtorch"] = TORCH_VERSION;
+  out.date = date();
+  return out;
+}
+
+}  // namespace stagecraft
