@@ -28,7 +28,7 @@ struct TensorSpec {
 class Sending {
  public:
   virtual ~Sending() = default;
-  /// True once the tensor may be written or freed. Never blocks; throws ChannelError if the transfer failed.
+  /// True once the tensor may be let go. Never blocks; throws ChannelError if the transfer failed.
   [[nodiscard]] virtual bool done() = 0;
   /// Returns when done; throws ChannelError when it failed or the channel's deadline has passed.
   virtual void wait() = 0;
@@ -51,8 +51,8 @@ class Channel {
   virtual ~Channel() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int ranks() const = 0;
-  /// Starts sending a contiguous CPU tensor, which must not be written until the result is done. `tag` is in
-  /// [0, kMostTags).
+  /// Starts sending a contiguous CPU tensor, which must not be written from now on: on the local channel the receiver
+  /// gets this very storage. `to` is another rank, `tag` in [0, kMostTags). Throws std::invalid_argument otherwise.
   [[nodiscard]] virtual std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) = 0;
   /// Posts a receive of exactly `spec`.
   [[nodiscard]] virtual std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) = 0;

@@ -1,0 +1,189 @@
+#include "executor/channel.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "executor/channel_checks.h"
+
+namespace stagecraft {
+namespace {
+
+std::string dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kDouble:
+      return "float64";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kLong:
+      return "int64";
+    case at::kInt:
+      return "int32";
+    case at::kShort:
+      return "int16";
+    case at::kChar:
+      return "int8";
+    case at::kByte:
+      return "uint8";
+    case at::kBool:
+      return "bool";
+    default:
+      return c10::toString(dtype);
+  }
+}
+
+/// Reads what `values` holds in [begin, end) without sharing autograd state.
+at::Tensor part(const at::Tensor& values, std::int64_t begin, std::int64_t end) {
+  return values.view({-1}).narrow(0, begin, end - begin);
+}
+
+/// Adds `more` to `sum`.
+void add(at::Tensor& sum, const at::Tensor& more) {
+  float* out = sum.data_ptr<float>();
+  const float* in = more.const_data_ptr<float>();
+  for (std::int64_t i = 0, n = sum.numel(); i < n; ++i) out[i] += in[i];
+}
+
+}  // namespace
+
+std::string describe(const TensorSpec& spec) {
+  return fmt::format("{} [{}]", dtype_name(spec.dtype), fmt::join(spec.shape, ", "));
+}
+
+TensorSpec spec_of(const at::Tensor& tensor) { return {tensor.sizes().vec(), tensor.scalar_type()}; }
+
+bool same_spec(const TensorSpec& spec, const at::Tensor& tensor) {
+  return spec.dtype == tensor.scalar_type() && tensor.sizes() == at::IntArrayRef(spec.shape);
+}
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+std::string seconds_text(std::chrono::duration<double> time) { return fmt::format("{:.1f} s", time.count()); }
+
+void check_edge(const Channel& channel, int peer, int tag) {
+  if (peer < 0 || peer >= channel.ranks()) {
+    throw std::invalid_argument(fmt::format("rank {}: peer {} does not exist, there are ranks 0..{}", channel.rank(),
+                                            peer, channel.ranks() - 1));
+  }
+  if (peer == channel.rank()) throw std::invalid_argument(fmt::format("rank {} cannot be its own peer", peer));
+  if (tag < 0 || tag >= Channel::kMostTags) {
+    throw std::invalid_argument(fmt::format("tag {} is not in 0..{}", tag, Channel::kMostTags - 1));
+  }
+}
+
+void check_sendable(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw std::invalid_argument("cannot send an undefined tensor");
+  if (!tensor.is_cpu() || !tensor.is_contiguous()) {
+    throw std::invalid_argument(fmt::format("cannot send a tensor that is not contiguous on the CPU: {} on {}",
+                                            describe(spec_of(tensor)), tensor.device().str()));
+  }
+}
+
+void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag) {
+  check_sendable(values);
+  if (values.scalar_type() != at::kFloat) {
+    throw std::invalid_argument(fmt::format("all-reduce takes float32, got {}", describe(spec_of(values))));
+  }
+  const bool ascending = std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end();
+  if (!ascending || std::find(members.begin(), members.end(), channel.rank()) == members.end()) {
+    throw std::invalid_argument(fmt::format("all-reduce members must ascend and hold rank {}, got [{}]", channel.rank(),
+                                            fmt::join(members, ", ")));
+  }
+  for (const int member : members) {
+    if (member != channel.rank()) check_edge(channel, member, tag);
+  }
+}
+
+ChannelError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got) {
+  return ChannelError(fmt::format("rank {} expected {} from rank {} under tag {}, got {}", rank, describe(expected),
+                                  from, tag, describe(got)));
+}
+
+ChannelError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag) {
+  return ChannelError(
+      fmt::format("rank {} waited {} for a tensor from rank {} under tag {}", rank, seconds_text(deadline), from, tag));
+}
+
+void ordered_all_reduce(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
+  check_reducible(channel, values, members, tag);
+  const auto n = static_cast<std::int64_t>(members.size());
+  if (n == 1) return;
+  const std::int64_t mine = std::find(members.begin(), members.end(), channel.rank()) - members.begin();
+  const std::int64_t numel = values.numel();
+
+  // Few values: everyone sends everything and sums for itself, one round instead of two. Always so for fewer values
+  // than members, and for none at all, so that a missing member shows.
+  constexpr std::int64_t kFewValues = 4096;
+  if (numel * n <= kFewValues) {
+    const at::Tensor own = values.detach().clone();
+    std::vector<std::unique_ptr<Sending>> sends;
+    std::vector<std::unique_ptr<Receiving>> receives;
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (i == mine) continue;
+      receives.push_back(channel.receive(spec_of(own), members[i], tag));
+      sends.push_back(channel.send(own, members[i], tag));
+    }
+    at::Tensor sum;
+    for (std::int64_t i = 0, next = 0; i < n; ++i) {
+      const at::Tensor part_sum = i == mine ? own : receives[next++]->wait();
+      if (i == 0)
+        sum = part_sum.clone();
+      else
+        add(sum, part_sum);
+    }
+    for (auto& sending : sends) sending->wait();
+    values.detach().copy_(sum);
+    return;
+  }
+
+  const auto begin = [&](std::int64_t i) { return numel * i / n; };
+  const at::Tensor flat = values.detach().view({-1});
+  const auto chunk = [&](std::int64_t i) { return part(flat, begin(i), begin(i + 1)); };
+  std::vector<std::unique_ptr<Sending>> sends;
+  std::vector<std::unique_ptr<Receiving>> parts, sums;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (i == mine) continue;
+    parts.push_back(channel.receive(spec_of(chunk(mine)), members[i], tag));
+    sends.push_back(channel.send(chunk(i), members[i], tag));
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (i != mine) sums.push_back(channel.receive(spec_of(chunk(i)), members[i], tag));
+  }
+  // A tensor of its own: on the local channel others may still read it after this call has returned.
+  at::Tensor sum;
+  for (std::int64_t i = 0, next = 0; i < n; ++i) {
+    const at::Tensor one = i == mine ? chunk(mine) : parts[next++]->wait();
+    if (i == 0)
+      sum = one.clone();
+    else
+      add(sum, one);
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (i != mine) sends.push_back(channel.send(sum, members[i], tag));
+  }
+  chunk(mine).copy_(sum);
+  for (std::int64_t i = 0, next = 0; i < n; ++i) {
+    if (i == mine) continue;
+    const at::Tensor total = sums[next++]->wait();
+    // The owner of this chunk has read ours, but its transport may not have said so yet.
+    sends[next - 1]->wait();
+    chunk(i).copy_(total);
+  }
+  for (std::size_t i = static_cast<std::size_t>(n - 1); i < sends.size(); ++i) sends[i]->wait();
+}
+
+const std::vector<std::string>& channel_names() {
+  static const std::vector<std::string> names = {"local", "gloo"};
+  return names;
+}
+
+}  // namespace stagecraft

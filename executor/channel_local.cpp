@@ -1,0 +1,308 @@
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+#include "executor/channel.h"
+#include "executor/channel_checks.h"
+
+namespace stagecraft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How long a wait looks again and again before it sleeps: about what a sleeping thread's wake-up costs. It yields at
+/// every look, so that with more ranks than cores somebody else runs instead.
+constexpr auto kSpin = std::chrono::microseconds(40);
+
+/// Yields until `ready()` or kSpin has passed.
+template <typename Ready>
+void spin(const Ready& ready) {
+  const auto end = Clock::now() + kSpin;
+  while (!ready() && Clock::now() < end) sched_yield();
+}
+
+/// What one rank was sent by one peer under one tag, by number. Kept until the receive with that number takes it.
+struct Mailbox {
+  std::map<std::uint64_t, at::Tensor> tensors;
+  std::uint64_t sent = 0;
+  std::uint64_t posted = 0;
+};
+
+/// Everything sent to one rank.
+struct Inbox {
+  std::mutex mutex;
+  std::condition_variable arrived;
+  bool asleep = false;
+  std::atomic<std::uint64_t> arrivals = 0;
+  std::unordered_map<std::uint64_t, Mailbox> mailboxes;  ///< by sender and tag
+
+  Mailbox& mailbox(int from, int tag) {
+    return mailboxes[static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint64_t>(tag)];
+  }
+};
+
+/// Where the members of an all-reduce meet.
+struct Meeting {
+  std::mutex mutex;
+  std::condition_variable complete;
+  std::vector<at::Tensor> values;     ///< by member
+  std::vector<std::uint64_t> rounds;  ///< by member: meetings it came to
+  std::size_t present = 0;
+  std::atomic<std::uint64_t> round = 0;
+  std::string broken;  ///< why no further meeting takes place
+};
+
+/// What the ranks share.
+struct World {
+  World(int ranks, std::chrono::milliseconds longest) : inboxes(ranks), deadline(longest) {}
+
+  std::vector<Inbox> inboxes;
+  std::chrono::milliseconds deadline;
+  std::mutex mutex;  ///< of meetings and reason
+  std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Meeting>> meetings;
+  std::string reason;
+  std::atomic<bool> aborted = false;
+
+  void throw_if_aborted() {
+    if (!aborted.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(mutex);
+    throw ChannelError(reason);
+  }
+};
+
+class Sent : public Sending {
+ public:
+  bool done() override { return true; }
+  void wait() override {}
+};
+
+class LocalReceiving : public Receiving {
+ public:
+  LocalReceiving(std::shared_ptr<World> world, int rank, TensorSpec spec, int from, int tag)
+      : world_(std::move(world)),
+        inbox_(world_->inboxes[rank]),
+        rank_(rank),
+        spec_(std::move(spec)),
+        from_(from),
+        tag_(tag) {
+    const std::lock_guard lock(inbox_.mutex);
+    mailbox_ = &inbox_.mailbox(from, tag);
+    number_ = mailbox_->posted++;
+  }
+
+  at::Tensor wait() override {
+    at::Tensor tensor = take();
+    if (!same_spec(spec_, tensor)) throw wrong_spec(rank_, spec_, from_, tag_, spec_of(tensor));
+    return tensor;
+  }
+
+ private:
+  at::Tensor take() {
+    std::uint64_t seen = inbox_.arrivals.load(std::memory_order_acquire);
+    if (auto tensor = look()) return *std::move(tensor);
+    const auto end = Clock::now() + world_->deadline;
+    for (auto stop = Clock::now() + kSpin; Clock::now() < stop; sched_yield()) {
+      const std::uint64_t now = inbox_.arrivals.load(std::memory_order_acquire);
+      if (now == seen) continue;
+      seen = now;
+      if (auto tensor = look()) return *std::move(tensor);
+    }
+    std::unique_lock lock(inbox_.mutex);
+    while (true) {
+      world_->throw_if_aborted();
+      if (auto node = mailbox_->tensors.extract(number_)) return std::move(node.mapped());
+      if (Clock::now() >= end) throw late_tensor(rank_, world_->deadline, from_, tag_);
+      inbox_.asleep = true;
+      inbox_.arrived.wait_until(lock, end);
+      inbox_.asleep = false;
+    }
+  }
+
+  std::optional<at::Tensor> look() {
+    world_->throw_if_aborted();
+    const std::lock_guard lock(inbox_.mutex);
+    auto node = mailbox_->tensors.extract(number_);
+    if (!node) return std::nullopt;
+    return std::move(node.mapped());
+  }
+
+  std::shared_ptr<World> world_;
+  Inbox& inbox_;
+  Mailbox* mailbox_;
+  int rank_;
+  TensorSpec spec_;
+  int from_;
+  int tag_;
+  std::uint64_t number_;
+};
+
+class LocalChannel : public Channel {
+ public:
+  LocalChannel(std::shared_ptr<World> world, int rank) : world_(std::move(world)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return static_cast<int>(world_->inboxes.size()); }
+
+  std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
+    check_edge(*this, to, tag);
+    check_sendable(tensor);
+    world_->throw_if_aborted();
+    Inbox& inbox = world_->inboxes[to];
+    bool wake = false;
+    {
+      const std::lock_guard lock(inbox.mutex);
+      Mailbox& mailbox = inbox.mailbox(rank_, tag);
+      mailbox.tensors.emplace(mailbox.sent++, tensor.detach());
+      inbox.arrivals.fetch_add(1, std::memory_order_release);
+      wake = inbox.asleep;
+    }
+    if (wake) inbox.arrived.notify_one();
+    return std::make_unique<Sent>();
+  }
+
+  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
+    check_edge(*this, from, tag);
+    world_->throw_if_aborted();
+    return std::make_unique<LocalReceiving>(world_, rank_, spec, from, tag);
+  }
+
+  void all_reduce(at::Tensor& values, const std::vector<int>& members, int tag) override {
+    check_reducible(*this, values, members, tag);
+    if (members.size() == 1) return;
+    const std::size_t mine = std::find(members.begin(), members.end(), rank_) - members.begin();
+    Meeting& meeting = find_meeting(members, tag);
+    const auto what = [tag] { return fmt::format("in an all-reduce under tag {}", tag); };
+    meet(meeting, members, mine, values.detach(), what);
+    for (std::size_t i = 1; i < members.size(); ++i) {
+      if (meeting.values[i].numel() == meeting.values[0].numel()) continue;
+      throw ChannelError(fmt::format("rank {} brings {} values to the all-reduce under tag {}, rank {} brings {}",
+                                     members[i], meeting.values[i].numel(), tag, members[0],
+                                     meeting.values[0].numel()));
+    }
+    sum_chunk(meeting.values, mine);
+    meet(meeting, members, mine, std::nullopt, what);
+    meeting.values[mine].reset();
+  }
+
+  void barrier() override {
+    std::vector<int> all(world_->inboxes.size());
+    for (int i = 0; i < ranks(); ++i) all[i] = i;
+    constexpr int kBarrier = -1;  // no tag of an all-reduce
+    meet(find_meeting(all, kBarrier), all, rank_, std::nullopt, [] { return std::string("at a barrier"); });
+  }
+
+  void abort(const std::string& reason) override {
+    {
+      const std::lock_guard lock(world_->mutex);
+      if (world_->aborted) return;
+      world_->reason = reason;
+      world_->aborted.store(true, std::memory_order_release);
+      for (auto& [key, meeting] : world_->meetings) {
+        { const std::lock_guard inner(meeting->mutex); }
+        meeting->complete.notify_all();
+      }
+    }
+    for (Inbox& inbox : world_->inboxes) {
+      { const std::lock_guard lock(inbox.mutex); }  // whoever looked before the flag was up is asleep now
+      inbox.arrived.notify_all();
+    }
+  }
+
+ private:
+  Meeting& find_meeting(const std::vector<int>& members, int tag) {
+    const std::lock_guard lock(world_->mutex);
+    auto& meeting = world_->meetings[{members, tag}];
+    if (!meeting) {
+      meeting = std::make_unique<Meeting>();
+      meeting->values.resize(members.size());
+      meeting->rounds.resize(members.size());
+    }
+    return *meeting;
+  }
+
+  /// Returns when all members have come as often as this one, having seen the `values` that all of them brought.
+  template <typename What>
+  void meet(Meeting& meeting, const std::vector<int>& members, std::size_t mine, std::optional<at::Tensor> values,
+            const What& what) {
+    world_->throw_if_aborted();
+    std::uint64_t round = 0;
+    {
+      const std::lock_guard lock(meeting.mutex);
+      if (!meeting.broken.empty()) throw ChannelError(meeting.broken);
+      if (values) meeting.values[mine] = *std::move(values);
+      round = ++meeting.rounds[mine];
+      if (++meeting.present == members.size()) {
+        meeting.present = 0;
+        meeting.round.store(round, std::memory_order_release);
+      }
+    }
+    const auto over = [&] { return meeting.round.load(std::memory_order_acquire) >= round; };
+    if (over()) {
+      meeting.complete.notify_all();
+      return;
+    }
+    spin(over);
+    if (over()) return;
+    const auto end = Clock::now() + world_->deadline;
+    std::unique_lock lock(meeting.mutex);
+    while (!over()) {
+      if (world_->aborted) {
+        lock.unlock();
+        world_->throw_if_aborted();
+      }
+      if (!meeting.broken.empty()) throw ChannelError(meeting.broken);
+      if (Clock::now() >= end) {
+        std::vector<int> absent;
+        for (std::size_t i = 0; i < members.size(); ++i) {
+          if (meeting.rounds[i] < round) absent.push_back(members[i]);
+        }
+        meeting.broken = fmt::format("rank {} waited {} for {} {}", rank_, seconds_text(world_->deadline),
+                                     name_ranks(absent), what());
+        meeting.complete.notify_all();
+        throw ChannelError(meeting.broken);
+      }
+      meeting.complete.wait_until(lock, end);
+    }
+  }
+
+  /// Replaces chunk `mine` of every member's values by its sum in member order. No other member touches that chunk.
+  static void sum_chunk(const std::vector<at::Tensor>& values, std::size_t mine) {
+    const auto n = static_cast<std::int64_t>(values.size());
+    const std::int64_t numel = values[0].numel();
+    const std::int64_t end = numel * (static_cast<std::int64_t>(mine) + 1) / n;
+    std::vector<float*> data(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) data[i] = static_cast<float*>(values[i].data_ptr());
+    constexpr std::int64_t kBlock = 2048;  // stays in the first-level cache
+    float sum[kBlock];
+    for (std::int64_t at = numel * static_cast<std::int64_t>(mine) / n; at < end; at += kBlock) {
+      const std::int64_t count = std::min(kBlock, end - at);
+      std::copy_n(data[0] + at, count, sum);
+      for (std::size_t i = 1; i < data.size(); ++i) {
+        const float* in = data[i] + at;
+        for (std::int64_t k = 0; k < count; ++k) sum[k] += in[k];
+      }
+      for (float* out : data) std::copy_n(sum, count, out + at);
+    }
+  }
+
+  std::shared_ptr<World> world_;
+  int rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono::milliseconds deadline) {
+  if (ranks < 1) throw std::invalid_argument(fmt::format("a run has at least 1 rank, got {}", ranks));
+  const auto world = std::make_shared<World>(ranks, deadline);
+  std::vector<std::unique_ptr<Channel>> channels;
+  for (int rank = 0; rank < ranks; ++rank) channels.push_back(std::make_unique<LocalChannel>(world, rank));
+  return channels;
+}
+
+}  // namespace stagecraft
