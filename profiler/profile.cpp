@@ -86,12 +86,6 @@ class Subject {
   std::vector<std::pair<int, std::unique_ptr<Optimizer>>> layers_;
 };
 
-/// Records each layer's outputs once.
-class OutputRecorder : public LayerObserver {
- public:
-  void begin(int) override {}
-  void end(int) override {}
-};
 
 struct Samples {
   std::vector<double> whole;
@@ -262,7 +256,6 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   std::vector<std::vector<double>> parts;
   {
     LayerClock clock(layers, subject.program().parameters());
-    for (Parameter& parameter : subject.program().parameters()) (void)parameter;
     const double start = now();
     for (std::size_t i = 0; out.stop == Stop::No; ++i) {
       const auto step = static_cast<std::int64_t>(i);

@@ -1,5 +1,4 @@
-#include <ATen/Version.h>
-#include <c10/util/env.h>
+#include <torch/headeronly/version.h>
 
 #include <chrono>
 #include <ctime>

@@ -34,5 +34,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   set_target_properties(LibTorch::cpu PROPERTIES
     IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY}
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    # The wheel's include folder holds its own, newer {fmt}, whose library it does not export.
+    INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1
     INTERFACE_LINK_LIBRARIES LibTorch::c10)
 endif()

@@ -1,0 +1,140 @@
+#include "executor/run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/planned_models.h"
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using std::chrono::milliseconds;
+
+RunOptions checked(std::int64_t steps, const std::string& optimizer = "sgd") {
+  RunOptions options;
+  options.steps = steps;
+  options.check = true;
+  options.optimizer.name = optimizer;
+  options.optimizer.learning_rate = 0.01;
+  options.optimizer.momentum = optimizer == "sgd" ? 0.9 : 0;
+  return options;
+}
+
+void expect_bit_equal(const PlannedModel& planned, const Plan& plan, const RunOptions& options, const std::string& what) {
+  const RunResult result = run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
+  ASSERT_TRUE(result.check.has_value());
+  EXPECT_GT(result.check->values, 0) << what;
+  EXPECT_EQ(result.check->different, 0) << what << ", largest error " << result.check->largest_error;
+  EXPECT_EQ(result.check->losses, options.steps * plan.microbatches) << what;
+  EXPECT_EQ(result.check->losses_different, 0) << what;
+}
+
+TEST(Run, EqualsASingleProcessBitForBitForEveryScheduleAndReplicaVector) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
+      for (const int microbatches : {1, 2, 5}) {
+        std::vector<int> cuts;
+        for (std::size_t s = 1; s < replicas.size(); ++s) cuts.push_back(static_cast<int>(s) * layers / static_cast<int>(replicas.size()));
+        const Plan plan = cut_plan(planned, cuts, replicas, schedule, microbatches);
+        std::string what = std::string(schedule) + " M=" + std::to_string(microbatches) + " replicas";
+        for (const int r : replicas) what += " " + std::to_string(r);
+        expect_bit_equal(planned, plan, checked(2), what);
+      }
+    }
+  }
+}
+
+TEST(Run, EqualsASingleProcessUnderEveryOptimizer) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "3"}}, 2);
+  for (const char* optimizer : {"sgd", "adam", "adamw"}) {
+    expect_bit_equal(planned, cut_plan(planned, {3}, {2, 1}, "1f1b", 3), checked(4, optimizer), optimizer);
+  }
+}
+
+TEST(Run, CarriesResidualsDropoutAndBatchNormAcrossStages) {
+  const PlannedModel convnet = planned_model("convnet", {}, 4);
+  const int n = static_cast<int>(convnet.model.layers.size());
+  expect_bit_equal(convnet, cut_plan(convnet, {n / 3, 2 * n / 3}, {1, 1, 1}, "1f1b", 4), checked(2), "convnet");
+  const PlannedModel gpt = planned_model("gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
+  // The embedding and the head share a parameter across the two stages.
+  expect_bit_equal(gpt, cut_plan(gpt, {static_cast<int>(gpt.model.layers.size()) / 2}, {1, 1}, "1f1b", 3), checked(3), "gpt");
+  expect_bit_equal(gpt, cut_plan(gpt, {static_cast<int>(gpt.model.layers.size()) / 2}, {2, 1}, "1f1b", 3), checked(2), "gpt replicated");
+  const PlannedModel transformer = planned_model("transformer", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}, {"feedforward", "32"}}, 2);
+  expect_bit_equal(transformer, cut_plan(transformer, {2}, {1, 2}, "gpipe", 3), checked(2), "transformer");
+}
+
+TEST(Run, TiedParametersInOneStageEqualASingleProcess) {
+  const PlannedModel gpt = planned_model("gpt", {{"layers", "1"}, {"width", "8"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}, 2);
+  expect_bit_equal(gpt, cut_plan(gpt, {}, {1}, "1f1b", 2), checked(2), "gpt in one stage");
+  expect_bit_equal(gpt, cut_plan(gpt, {}, {2}, "1f1b", 3), checked(2), "gpt replicated in one stage");
+}
+
+TEST(Run, RecomputationChangesNothing) {
+  const PlannedModel planned = planned_model("convnet", {}, 2);
+  Plan plan = cut_plan(planned, {3}, {1, 1}, "1f1b", 3);
+  plan.stages[0].recompute = true;
+  expect_bit_equal(planned, plan, checked(2), "recompute");
+}
+
+TEST(Run, MeasuresTheOrderOfTheActionLists) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "3"}}, 2);
+  const Plan plan = cut_plan(planned, {3}, {2, 1}, "1f1b", 5);
+  RunOptions options;
+  options.steps = 2;
+  const RunResult result = run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
+  const auto lists = action_lists(plan);
+  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+    std::vector<Action> expected;
+    for (const Action& a : lists[rank]) {
+      if (a.kind != ActionKind::ReceiveActivation && a.kind != ActionKind::ReceiveGradient) expected.push_back(a);
+    }
+    for (int step = 0; step < 2; ++step) {
+      std::vector<Action> found;
+      for (const Span& span : result.measurement.timeline.spans) {
+        if (span.rank != static_cast<int>(rank) || span.step != step) continue;
+        const Action& a = span.action;
+        if (a.kind != ActionKind::ReceiveActivation && a.kind != ActionKind::ReceiveGradient) found.push_back(a);
+      }
+      EXPECT_EQ(found, expected) << "rank " << rank << " step " << step;
+    }
+  }
+  EXPECT_EQ(result.measurement.timeline.steps.size(), 2u);
+  EXPECT_EQ(result.measurement.timeline.memory.size(), 3u);
+}
+
+TEST(Run, TheLossFallsAndDoesNotDependOnThePlan) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "32"}, {"layers", "3"}}, 4);
+  RunOptions options;
+  options.steps = 5;
+  options.optimizer.learning_rate = 0.1;
+  const auto one = run_local(cut_plan(planned, {}, {1}, "gpipe", 4), planned.model, *planned.data, options, milliseconds(60000));
+  const auto two = run_local(cut_plan(planned, {3}, {1, 1}, "1f1b", 4), planned.model, *planned.data, options, milliseconds(60000));
+  EXPECT_EQ(one.measurement.losses, two.measurement.losses);
+  EXPECT_EQ(one.measurement.losses.size(), 5u);
+}
+
+TEST(Run, RefusesAPlanOfAnotherModel) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "2"}}, 2);
+  const Plan plan = cut_plan(planned, {1}, {1, 1}, "1f1b", 2);
+  const Model other = build_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "3"}});
+  EXPECT_THAT([&] { (void)run_local(plan, other, *planned.data, {}, milliseconds(5000)); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("stands in no stage of the plan")));
+}
+
+TEST(Run, NamesRankActionAndShapesOfATensorThatThePlanDoesNotExpect) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "2"}}, 2);
+  Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
+  plan.boundaries[0].tensors[0].shape = {2, 9};
+  EXPECT_THAT([&] { (void)run_local(plan, planned.model, *planned.data, {}, milliseconds(5000)); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("rank 0, stage 0, send-activation of microbatch 0: layer")));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "executor/data_source.h"
+#include "executor/layer_source.h"
+#include "profiler/profile.h"
+#include "tests/support/chains.h"
+
+namespace stagecraft::testing {
+
+/// A model with its graph, measured hastily: shapes are right, times are not of interest.
+struct PlannedModel {
+  Model model;
+  Graph graph;
+  std::unique_ptr<DataSource> data;
+};
+
+inline PlannedModel planned_model(const std::string& name, const std::map<std::string, std::string>& set,
+                                  std::int64_t microbatch_samples) {
+  PlannedModel out;
+  out.model = build_model(name, set);
+  out.data = make_data_source("synthetic", out.model, 3);
+  ProfileOptions options;
+  options.microbatch_samples = microbatch_samples;
+  options.warmup = 0;
+  options.rule.fewest = 1;
+  options.rule.most_seconds = 0;
+  out.graph = profile_model(out.model, *out.data, options).graph;
+  return out;
+}
+
+/// The plan that cuts the model's layers, in order, before each layer number in `cuts`.
+inline Plan cut_plan(const PlannedModel& planned, const std::vector<int>& cuts, const std::vector<int>& replicas,
+                     const std::string& schedule, int microbatches) {
+  Partition partition;
+  partition.replicas = replicas;
+  const int inputs = static_cast<int>(planned.model.inputs.size());
+  for (int i = 0; i < static_cast<int>(planned.graph.layers.size()); ++i) {
+    int stage = i < inputs ? -1 : 0;
+    for (const int cut : cuts) stage += i - inputs >= cut ? 1 : 0;
+    partition.stage_of_layer.push_back(stage);
+  }
+  int devices = 0;
+  for (const int r : replicas) devices += r;
+  PlanSettings settings;
+  settings.microbatches = microbatches;
+  settings.schedule = schedule;
+  return make_plan(planned.graph, flat_topology(devices), partition, settings);
+}
+
+}  // namespace stagecraft::testing
