@@ -10,7 +10,6 @@
 #include "partitioner/downsets.h"
 #include "partitioner/strategy.h"
 #include "tests/support/pipedream_cases.h"
-#include "tests/support/pipedream_profile.h"
 
 namespace stagecraft {
 namespace {
@@ -24,7 +23,7 @@ const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream";
 std::map<std::string, Graph> profiles() {
   std::map<std::string, Graph> graphs;
   for (const char* name : {"alexnet", "vgg16", "resnet18", "resnet50", "gnmt"}) {
-    graphs[name] = read_pipedream_profile(kGolden + "/" + name + ".txt");
+    graphs[name] = read_pipedream_profile(kGolden, name);
   }
   return graphs;
 }
