@@ -102,15 +102,19 @@ void declare(CLI::App& app, Request& request) {
   app.callback([&request] { check_usage(request); });
 }
 
-/// "0..3" for a run of device numbers, "0" for one.
-std::string device_range(const Stage& stage) {
-  if (stage.devices.size() == 1) return fmt::format("{}", stage.devices[0]);
-  return fmt::format("{}..{}", stage.devices.front(), stage.devices.back());
+/// "0..3" for a run of device numbers, "0,4,8" otherwise.
+std::string device_text(const std::vector<int>& devices) {
+  const int first = devices.front();
+  const int last = devices.back();
+  const bool run =
+      std::is_sorted(devices.begin(), devices.end()) && last - first + 1 == static_cast<int>(devices.size());
+  if (run && devices.size() > 1) return fmt::format("{}..{}", first, last);
+  return fmt::format("{}", fmt::join(devices, ","));
 }
 
 void print(const Graph& graph, const Plan& plan) {
-  std::string out = fmt::format("{:>5} {:>8} {:>9} {:>7} {:>10} {:>11}  {}\n", "stage", "replicas", "devices", "layers",
-                                "fwd + bwd", "parameters", "first .. last");
+  std::string out = fmt::format("{:>5} {:>8} {:>12} {:>7} {:>10} {:>11}  {}\n", "stage", "replicas", "devices",
+                                "layers", "fwd + bwd", "parameters", "first .. last");
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     stagecraft::Seconds time;
@@ -120,8 +124,8 @@ void print(const Graph& graph, const Plan& plan) {
       time += layer.forward.median + layer.backward.median;
       parameters += layer.parameter_bytes;
     }
-    out += fmt::format("{:>5} {:>8} {:>9} {:>7} {:>10} {:>11}  {} .. {}\n", s, stage.devices.size(),
-                       device_range(stage), stage.layers.size(), stagecraft::format_seconds(time),
+    out += fmt::format("{:>5} {:>8} {:>12} {:>7} {:>10} {:>11}  {} .. {}\n", s, stage.devices.size(),
+                       device_text(stage.devices), stage.layers.size(), stagecraft::format_seconds(time),
                        stagecraft::format_bytes(parameters), stage.layers.front(), stage.layers.back());
   }
   if (plan.steady_state) {
@@ -156,6 +160,7 @@ int plan(Request& request) {
   }
   const stagecraft::Candidate& best = std::get<std::vector<stagecraft::Candidate>>(result).front();
   Plan made = stagecraft::make_plan(graph, topology, best.partition, request.settings);
+  for (std::size_t stage = 0; stage < best.devices.size(); ++stage) made.stages[stage].devices = best.devices[stage];
   made.steady_state = best.steady_state;
   made.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
   const auto predicted = stagecraft::predict(graph, topology, made);
