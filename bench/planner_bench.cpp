@@ -7,7 +7,6 @@
 
 #include "partitioner/strategy.h"
 #include "tests/support/pipedream_cases.h"
-#include "tests/support/pipedream_profile.h"
 
 // Planning alone, graphs read beforehand. The command lines and profiles are those of tests/golden/pipedream.
 
@@ -31,7 +30,7 @@ int main(int argc, char** argv) {
   const std::vector<PipedreamCase> cases = stagecraft::read_pipedream_cases(kGolden);
   for (const PipedreamCase& one : cases) {
     if (!graphs.contains(one.profile)) {
-      graphs[one.profile] = stagecraft::read_pipedream_profile(kGolden + "/" + one.profile + ".txt");
+      graphs[one.profile] = stagecraft::read_pipedream_profile(kGolden, one.profile);
     }
   }
   for (const PipedreamCase& one : cases) {

@@ -110,7 +110,10 @@ StrategyResult pipedream_partition(const Graph& graph, const Topology& topology,
   Candidate candidate;
   candidate.steady_state = Seconds(answer.time);
   candidate.partition.stage_of_layer = stage_of_layer(graph, sets, answer.stages);
-  for (const SearchStage& stage : answer.stages) candidate.partition.replicas.push_back(stage.replicas);
+  for (const SearchStage& stage : answer.stages) {
+    candidate.partition.replicas.push_back(static_cast<int>(stage.devices.size()));
+    candidate.devices.push_back(stage.devices);
+  }
   return std::vector<Candidate>{std::move(candidate)};
 }
 

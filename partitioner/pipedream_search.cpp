@@ -91,7 +91,7 @@ class Search {
   /// Stages of the optimum of the last `solve`, whose value `time` is finite.
   std::vector<SearchStage> stages(double time) {
     stages_.clear();
-    trace(static_cast<int>(levels_.size()) - 1, 0, last_, time * kMargin, 1);
+    trace(static_cast<int>(levels_.size()) - 1, 0, last_, time * kMargin, {0});
     return std::move(stages_);
   }
 
@@ -306,15 +306,20 @@ class Search {
     return false;
   }
 
-  /// Appends the stages of the optimum from `base` to `end` at `level`, each replicated `copies` times by the levels
-  /// above.
-  void trace(int level, int base, int end, double bound, int copies) {
+  /// Appends the stages of the optimum from `base` to `end` at `level`. `origins`: the first device of each copy of the
+  /// group that the levels above make.
+  void trace(int level, int base, int end, double bound, const std::vector<int>& origins) {
     times_from(level, base, {{end, bound}});
     const std::vector<Cut> cuts = cuts_;
     const std::vector<double> times = times_;
     const LevelCosts& costs = levels_[at(level)];
     const std::size_t row = at(costs.machines + 1);
-    std::vector<SearchStage> found;  // last stage first
+    struct Found {
+      int from;
+      int to;
+      int replicas;
+    };
+    std::vector<Found> found;  // last stage first
     std::size_t t = cuts.size() - 1;
     int r = costs.machines;
     while (true) {
@@ -346,12 +351,16 @@ class Search {
       t = from_cut;
       r -= replicas;
     }
+    int machine = 0;
     for (auto stage = found.rbegin(); stage != found.rend(); ++stage) {
+      std::vector<int> starts;
+      for (const int end_machine = machine + stage->replicas; machine < end_machine; ++machine) {
+        for (const int origin : origins) starts.push_back(origin + machine * static_cast<int>(costs.group_devices));
+      }
       if (level == 0) {
-        stages_.push_back({stage->from, stage->to, stage->replicas * copies});
+        stages_.push_back({stage->from, stage->to, std::move(starts)});
       } else {
-        trace(level - 1, stage->from, stage->to, work(level, stage->from, stage->to) * kMargin,
-              stage->replicas * copies);
+        trace(level - 1, stage->from, stage->to, work(level, stage->from, stage->to) * kMargin, starts);
       }
     }
   }

@@ -17,11 +17,13 @@ struct SearchLevel {
   double bandwidth = 1e9;
 };
 
-/// A stage of the answer: the members of set `to` that are not in set `from`, on `replicas` devices.
+/// A stage of the answer: the members of set `to` that are not in set `from`, one replica on each of `devices`. Devices
+/// count as in a Topology. A group that an outer level replicates C times keeps its microbatches: replica j stands in
+/// copy j mod C.
 struct SearchStage {
   int from = 0;
   int to = 0;
-  int replicas = 1;
+  std::vector<int> devices;
   friend bool operator==(const SearchStage&, const SearchStage&) = default;
 };
 

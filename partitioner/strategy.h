@@ -37,10 +37,11 @@ struct StrategyOptions {
   std::string regex;  ///< of the strategy type:REGEX; `partition` fills it in from the name
 };
 
-/// One answer of a strategy, and its slowest stage's time per microbatch as the strategy itself reckons it.
+/// One answer of a strategy.
 struct Candidate {
   Partition partition;
-  std::optional<Seconds> steady_state;
+  std::vector<std::vector<int>> devices;  ///< of each stage, one a replica; empty: in order 0.. stage by stage
+  std::optional<Seconds> steady_state;    ///< slowest stage's time per microbatch, as the strategy itself reckons it
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
 

@@ -3,14 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
-#include <random>
+#include <set>
 
 #include "partitioner/downsets.h"
 #include "partitioner/strategy.h"
 #include "tests/support/pipedream_cases.h"
-#include "tests/support/pipedream_profile.h"
 
 namespace stagecraft {
 namespace {
@@ -24,7 +22,7 @@ const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream";
 std::map<std::string, Graph> profiles() {
   std::map<std::string, Graph> graphs;
   for (const char* name : {"alexnet", "vgg16", "resnet18", "resnet50", "gnmt"}) {
-    graphs[name] = read_pipedream_profile(kGolden + "/" + name + ".txt");
+    graphs[name] = read_pipedream_profile(kGolden, name);
   }
   return graphs;
 }
@@ -39,8 +37,9 @@ std::string reason(const StrategyResult& result) {
   return infeasible == nullptr ? "" : infeasible->reason;
 }
 
-/// Says what keeps `partition` from being one of `graph` on `devices`; empty if nothing does.
-std::string fault(const Graph& graph, const Partition& partition, int devices) {
+/// Says what keeps `candidate` from being a plan of `graph` on `devices`; empty if nothing does.
+std::string fault(const Graph& graph, const Candidate& candidate, int devices) {
+  const Partition& partition = candidate.partition;
   const int stages = static_cast<int>(partition.replicas.size());
   if (partition.stage_of_layer.size() != graph.layers.size()) return "not one stage a layer";
   std::vector<int> layers_of(partition.replicas.size(), 0);
@@ -52,9 +51,14 @@ std::string fault(const Graph& graph, const Partition& partition, int devices) {
   for (const int layers : layers_of) {
     if (layers == 0) return "an empty stage";
   }
-  int used = 0;
-  for (const int replicas : partition.replicas) used += replicas;
-  if (used > devices) return "too many devices";
+  if (candidate.devices.size() != partition.replicas.size()) return "not a list of devices a stage";
+  std::set<int> used;
+  for (std::size_t stage = 0; stage < candidate.devices.size(); ++stage) {
+    if (static_cast<int>(candidate.devices[stage].size()) != partition.replicas[stage]) return "not a device a replica";
+    for (const int device : candidate.devices[stage]) {
+      if (device < 0 || device >= devices || !used.insert(device).second) return "a device twice or out of range";
+    }
+  }
   for (const Edge& edge : graph.edges) {
     const int from = partition.stage_of_layer[static_cast<std::size_t>(edge.source)];
     const int to = partition.stage_of_layer[static_cast<std::size_t>(edge.destination)];
@@ -72,7 +76,7 @@ TEST(PipedreamStrategy, AgreesWithThe107PublishedAnswers) {
     const Graph& graph = graphs.at(one.profile);
     const Candidate candidate = best(partition("pipedream", graph, one.topology, one.options));
     EXPECT_NEAR(candidate.steady_state->value / one.time, 1, 1e-9);
-    EXPECT_EQ(fault(graph, candidate.partition, device_count(one.topology)), "");
+    EXPECT_EQ(fault(graph, candidate, device_count(one.topology)), "");
     EXPECT_EQ(std::get<Downsets>(pipedream_downsets(graph, 1000)).count() - 1, one.states);
   }
 }
@@ -130,6 +134,16 @@ TEST(PipedreamStrategy, MultipliesReplicasOverLevels) {
   EXPECT_DOUBLE_EQ(candidate.steady_state->value, (4 + 2e-6) / 2);
   EXPECT_THAT(candidate.partition.stage_of_layer, ElementsAre(0, 1));
   EXPECT_THAT(candidate.partition.replicas, ElementsAre(2, 2));
+  // Devices 0 and 1 are one group, 2 and 3 the other; each holds a whole copy of the pipeline.
+  EXPECT_THAT(candidate.devices, ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
+}
+
+// Inside each of two groups of three, a heavy layer on two devices, a light one on the third. Replica j of either stage
+// stands in group j mod 2, so that microbatch m, on replica m mod 4 and then m mod 2, never leaves its group.
+TEST(PipedreamStrategy, KeepsMicrobatchesInTheirCopyOfTheGroup) {
+  const Graph graph = chain({layer("a", 8, 1, 0), layer("b", 4, 0, 1'000'000)});
+  const Candidate candidate = best(partition("pipedream", graph, levels_topology({3, 2}, {1e6, 1e9}), priced()));
+  EXPECT_THAT(candidate.devices, ElementsAre(ElementsAre(0, 3, 1, 4), ElementsAre(2, 5)));
 }
 
 TEST(PipedreamStrategy, LeavesDevicesIdleOnlyWhenAllowed) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/format/files.h"
+#include "costmodel/format/pipedream.h"
 #include "costmodel/topology.h"
 #include "partitioner/strategy.h"
 
@@ -62,6 +64,12 @@ inline void read_pipedream_arguments(PipedreamCase& one) {
       throw std::runtime_error("unknown PipeDream option " + option);
   }
   one.topology = levels_topology(counts, bandwidths);
+}
+
+/// The profile `name`.txt in `folder`.
+inline Graph read_pipedream_profile(const std::string& folder, const std::string& name) {
+  const std::string path = folder + "/" + name + ".txt";
+  return parse_pipedream(read_text(path), path);
 }
 
 /// The cases of `folder`/expected.json.

@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <variant>
+#include <vector>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/predict.h"
+#include "costmodel/tool.h"
+#include "partitioner/strategy.h"
+
+namespace {
+
+using stagecraft::Graph;
+using stagecraft::Plan;
+using stagecraft::Stage;
+using stagecraft::Topology;
+
+constexpr const char* kExample =
+    "stagecraft plan graph.json topology.json --microbatches 8 -o plan.json\n"
+    "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
+
+/// What the command line says.
+struct Request {
+  std::string graph;
+  std::string topology;
+  std::vector<int> devices;
+  std::vector<double> bandwidths;
+  std::string strategy = "pipedream";
+  std::optional<stagecraft::Bytes> memory;
+  stagecraft::StrategyOptions options;
+  stagecraft::PlanSettings settings;
+  std::string output = "-";
+};
+
+void warn(const std::string& text) { fmt::print(stderr, "stagecraft-plan: warning: {}\n", text); }
+
+/// Levels of plain counts and bandwidths, innermost first.
+Topology plain_topology(const Request& request) {
+  Topology topology;
+  topology.name = "command line";
+  for (std::size_t i = 0; i < request.devices.size(); ++i) {
+    stagecraft::Level level;
+    level.name = fmt::format("level {}", i + 1);
+    level.count = request.devices[i];
+    level.link.bandwidth = stagecraft::BytesPerSecond(i < request.bandwidths.size() ? request.bandwidths[i] : 1e9);
+    topology.levels.push_back(level);
+  }
+  validate(topology);
+  return topology;
+}
+
+void check_usage(const Request& request) {
+  if (request.topology.empty() == request.devices.empty()) {
+    throw CLI::ValidationError("TOPOLOGY", "one of a topology file and --devices is wanted");
+  }
+  if (!request.bandwidths.empty() && request.devices.empty()) {
+    throw CLI::ValidationError("--bandwidths", "only --devices needs them, a topology file has its own");
+  }
+  if (request.bandwidths.size() > request.devices.size()) {
+    throw CLI::ValidationError("--bandwidths", fmt::format("found {} for {} levels of --devices",
+                                                           request.bandwidths.size(), request.devices.size()));
+  }
+}
+
+void declare(CLI::App& app, Request& request) {
+  std::string names;
+  for (const stagecraft::Strategy& strategy : stagecraft::strategies()) {
+    names += fmt::format("\n  {}: {}", strategy.name, strategy.help);
+  }
+  app.add_option("GRAPH", request.graph, "graph.json; - is standard input")->required();
+  app.add_option("TOPOLOGY", request.topology, "topology.json; or give --devices");
+  app.add_option("-n,--devices", request.devices, "devices of each level, innermost first, instead of TOPOLOGY")
+      ->delimiter(',')
+      ->type_name("COUNT ...");
+  app.add_option("-b,--bandwidths", request.bandwidths, "bytes per second of each level of --devices; 1e9 if absent")
+      ->delimiter(',')
+      ->type_name("BYTES_PER_S ...");
+  app.add_option("--strategy", request.strategy, "how to part the graph:" + names)->capture_default_str();
+  app.add_option("--stages", request.options.constraints.stages,
+                 "how many stages, for all strategies but pipedream; one a device if absent");
+  app.add_option("--microbatches", request.settings.microbatches, "microbatches of one step")->capture_default_str();
+  app.add_option("--schedule", request.settings.schedule, "order of work in a stage")->capture_default_str();
+  stagecraft::add_bytes_option(app, "--memory-limit", request.options.constraints.memory_limit,
+                               "what pipedream may use of one device, 16e9 or 16GiB; it uses PipeDream's memory rule");
+  app.add_option("-o,--output", request.output, "where the plan goes; - is standard output")->capture_default_str();
+
+  const std::string group = "PipeDream";
+  stagecraft::PipedreamOptions& p = request.options.pipedream;
+  app.add_flag("--straight-pipeline,--straight_pipeline", p.straight_pipeline, "no replicas")->group(group);
+  app.add_flag("--use-memory-constraint,--use_memory_constraint", p.use_memory_constraint,
+               "PipeDream's memory rule with the limit --memory-size")
+      ->group(group);
+  stagecraft::add_bytes_option(app, "-s,--memory-size,--memory_size", request.memory, "its limit, 16e9 if absent")
+      ->group(group);
+  app.add_flag("--use-fewer-machines,--use_fewer_machines", p.use_fewer_machines, "devices may stay idle")
+      ->group(group);
+  app.add_option("--activation-compression-ratio,--activation_compression_ratio", p.activation_compression_ratio,
+                 "transfers are divided by it; if absent they cost nothing")
+      ->group(group);
+  app.callback([&request] { check_usage(request); });
+}
+
+/// "0..3" for a run of device numbers, "0,4,8" otherwise.
+std::string device_text(const std::vector<int>& devices) {
+  const int first = devices.front();
+  const int last = devices.back();
+  const bool run =
+      std::is_sorted(devices.begin(), devices.end()) && last - first + 1 == static_cast<int>(devices.size());
+  if (run && devices.size() > 1) return fmt::format("{}..{}", first, last);
+  return fmt::format("{}", fmt::join(devices, ","));
+}
+
+void print(const Graph& graph, const Plan& plan) {
+  std::string out = fmt::format("{:>5} {:>8} {:>12} {:>7} {:>10} {:>11}  {}\n", "stage", "replicas", "devices",
+                                "layers", "fwd + bwd", "parameters", "first .. last");
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    stagecraft::Seconds time;
+    stagecraft::Bytes parameters;
+    for (const std::string& id : stage.layers) {
+      const stagecraft::Layer& layer = graph.layers[static_cast<std::size_t>(stagecraft::layer_index(graph, id))];
+      time += layer.forward.median + layer.backward.median;
+      parameters += layer.parameter_bytes;
+    }
+    out += fmt::format("{:>5} {:>8} {:>12} {:>7} {:>10} {:>11}  {} .. {}\n", s, stage.devices.size(),
+                       device_text(stage.devices), stage.layers.size(), stagecraft::format_seconds(time),
+                       stagecraft::format_bytes(parameters), stage.layers.front(), stage.layers.back());
+  }
+  if (plan.steady_state) {
+    out += fmt::format("slowest stage {} per microbatch, as {} reckons", stagecraft::format_seconds(*plan.steady_state),
+                       plan.strategy);
+  }
+  if (plan.iteration) out += fmt::format("; predicted step {}", stagecraft::format_seconds(*plan.iteration));
+  fmt::print(stderr, "{}\n", out);
+}
+
+void warn_of_blind_spots(const Request& request) {
+  if (request.strategy != "pipedream") {
+    if (request.options.constraints.memory_limit) warn(request.strategy + " ignores --memory-limit");
+    return;
+  }
+  if (!request.options.pipedream.activation_compression_ratio) {
+    warn("transfers between stages cost nothing, as in PipeDream; --activation-compression-ratio 1 prices them");
+  }
+}
+
+int plan(Request& request) {
+  (void)stagecraft::strategy_by_name(request.strategy);  // before any file, however large, is read
+  warn_of_blind_spots(request);
+  if (request.memory) request.options.pipedream.memory_limit = *request.memory;
+  request.settings.strategy = request.strategy;
+  const Graph graph = stagecraft::read_graph(request.graph);
+  const Topology topology =
+      request.devices.empty() ? stagecraft::read_topology(request.topology) : plain_topology(request);
+  const auto result = stagecraft::partition(request.strategy, graph, topology, request.options);
+  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
+    throw std::runtime_error(request.graph + ": " + infeasible->reason);
+  }
+  const stagecraft::Candidate& best = std::get<std::vector<stagecraft::Candidate>>(result).front();
+  Plan made = stagecraft::make_plan(graph, topology, best.partition, request.settings);
+  for (std::size_t stage = 0; stage < best.devices.size(); ++stage) made.stages[stage].devices = best.devices[stage];
+  made.steady_state = best.steady_state;
+  made.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
+  const auto predicted = stagecraft::predict(graph, topology, made);
+  if (const auto* prediction = std::get_if<stagecraft::Prediction>(&predicted)) {
+    made.iteration = prediction->iteration;
+  } else {
+    warn(std::get<stagecraft::Infeasible>(predicted).reason);
+  }
+  print(graph, made);
+  stagecraft::write_text(request.output, stagecraft::plan_json(made));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Request request;
+  return stagecraft::run_tool(
+      {"plan", "Parts a graph into the stages of a pipeline on a topology.", kExample}, argc, argv,
+      [&](CLI::App& app) { declare(app, request); }, [&] { return plan(request); });
+}

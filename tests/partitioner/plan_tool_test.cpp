@@ -1,0 +1,152 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "tests/support/pipedream_cases.h"
+
+// stagecraft-plan as a user runs it.
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+  std::string err;
+};
+
+class PlanTool : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("stagecraft_plan_tool_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    write("graph.json", graph_json(read_pipedream_profile(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream", "alexnet")));
+    write("topology.json", topology_json(levels_topology({4}, {1e9})));
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const { write_text((folder_ / name).string(), text); }
+  std::string read(const std::string& name) const { return read_text((folder_ / name).string()); }
+
+  Outcome run(const std::string& arguments) const {
+    const std::string command = "cd '" + folder_.string() + "' && '" STAGECRAFT_BIN_DIR "/stagecraft-plan' " +
+                                arguments + " > out.txt 2> err.txt";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out.txt"), read("err.txt")};
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+TEST_F(PlanTool, WritesAPlanWithBothTimes) {
+  const Outcome o = run("graph.json topology.json --activation-compression-ratio 1 --microbatches 8 -o plan.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, "");
+  EXPECT_THAT(o.err, HasSubstr("slowest stage 34.2 ms per microbatch, as pipedream reckons; predicted step"));
+  const Plan plan = parse_plan(read("plan.json"), "plan.json");
+  EXPECT_EQ(plan.strategy, "pipedream");
+  EXPECT_EQ(plan.microbatches, 8);
+  EXPECT_NEAR(plan.steady_state->value, 0.03421714133, 1e-11);  // PipeDream's answer
+  EXPECT_GT(plan.iteration->value, 0);
+}
+
+TEST_F(PlanTool, TakesPipeDreamsOwnSpellingAndPutsThePlanOnStandardOutput) {
+  for (const char* levels : {"-n 4 4 -b 12.5e9 1.25e9", "--devices 4,4 --bandwidths 12.5e9,1.25e9"}) {
+    const Outcome o = run(std::string("graph.json ") + levels + " --activation_compression_ratio 1");
+    EXPECT_EQ(o.status, 0) << o.err;
+    EXPECT_NEAR(parse_plan(o.out, "out").steady_state->value, 0.0150994944, 1e-11);
+  }
+}
+
+TEST_F(PlanTool, ReadsTheGraphFromStandardInput) { EXPECT_EQ(run("- -n 2 < graph.json").status, 0); }
+
+TEST_F(PlanTool, WarnsThatTransfersCostNothing) {
+  EXPECT_THAT(run("graph.json topology.json").err,
+              HasSubstr("transfers between stages cost nothing, as in PipeDream; --activation-compression-ratio 1"));
+}
+
+TEST_F(PlanTool, WarnsThatAListStrategyIgnoresMemory) {
+  const Outcome o = run("graph.json topology.json --strategy uniform --stages 2 --memory-limit 16GiB");
+  EXPECT_EQ(o.status, 0);
+  EXPECT_THAT(o.err, HasSubstr("uniform ignores --memory-limit"));
+  EXPECT_EQ(parse_plan(o.out, "out").stages.size(), 2U);
+}
+
+TEST_F(PlanTool, ListsTheStrategies) {
+  const Outcome o = run("graph.json topology.json --strategy magic");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-plan: unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, pipedream\n");
+}
+
+TEST_F(PlanTool, ListsTheSchedules) {
+  const Outcome o = run("graph.json topology.json --schedule magic");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err, HasSubstr("unknown schedule \"magic\", known are"));
+}
+
+TEST_F(PlanTool, NamesAMissingFile) {
+  const Outcome o = run("nowhere.json topology.json");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err, HasSubstr("stagecraft-plan: nowhere.json: "));
+}
+
+TEST_F(PlanTool, EndsWithOneWhereThereIsNoPlan) {
+  const Outcome o = run("graph.json -n 64 --straight-pipeline");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err, HasSubstr("a straight pipeline on 64 devices needs as many stages, the graph has 22 down-sets"));
+  EXPECT_EQ(o.out, "");
+  const Outcome memory = run("graph.json -n 4 --straight-pipeline --memory-limit 1kB");
+  EXPECT_EQ(memory.status, 1);
+  EXPECT_THAT(memory.err, HasSubstr("no partition keeps every stage within 1000 bytes, a limit of"));
+}
+
+TEST_F(PlanTool, EndsWithTwoOnWrongUsage) {
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"", "GRAPH is required"},
+           {"graph.json", "TOPOLOGY: one of a topology file and --devices is wanted"},
+           {"graph.json topology.json -n 4", "TOPOLOGY: one of a topology file and --devices is wanted"},
+           {"graph.json topology.json -b 1e9", "--bandwidths: only --devices needs them"},
+           {"graph.json -n 4 -b 1e9 1e9", "--bandwidths: found 2 for 1 levels of --devices"},
+           {"graph.json topology.json --microbatches many", "--microbatches"},
+           {"graph.json topology.json --memory-limit 3apples", "--memory-limit"},
+           {"graph.json topology.json --magic", "--magic"}}) {
+    const Outcome o = run(arguments);
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
+  }
+}
+
+TEST_F(PlanTool, RefusesNumbersOutOfRange) {
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"-n 0", "the count is below 1"},
+           {"-n 4 -b 0", "the bandwidth is not positive"},
+           {"-n 4 --microbatches 0", "at least 1 microbatch"},
+           {"-n 4 --stages 2", "stages: found 2, wanted none"},
+           {"-n 4 --activation-compression-ratio -1", "wanted a number above 0"}}) {
+    const Outcome o = run("graph.json " + arguments);
+    EXPECT_EQ(o.status, 1) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
+  }
+}
+
+TEST_F(PlanTool, ShowsAnExample) {
+  const Outcome o = run("--help");
+  EXPECT_EQ(o.status, 0);
+  EXPECT_THAT(o.out, HasSubstr("stagecraft plan graph.json topology.json --microbatches 8 -o plan.json"));
+}
+
+}  // namespace
+}  // namespace stagecraft
