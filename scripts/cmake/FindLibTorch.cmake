@@ -34,5 +34,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   set_target_properties(LibTorch::cpu PROPERTIES
     IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY}
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    # The wheel's include/ holds an {fmt} of its own, newer than the system's, and is searched first.
+    INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY
     INTERFACE_LINK_LIBRARIES LibTorch::c10)
 endif()
