@@ -298,6 +298,27 @@ TEST(MakeDataSource, SaysThatATextIsMissing) {
               ThrowsMessage<FormatError>(HasSubstr("/nowhere")));
 }
 
+/// Whether step 3 of 12 samples is the same as one, two and four microbatches.
+void expect_one_step_however_cut(const DataSource& source) {
+  const auto whole = source.batch(3, 0, 1, 12, kBoth);
+  for (const int cuts : {2, 4})
+    for (std::size_t input = 0; input < 2; ++input) {
+      std::vector<at::Tensor> parts;
+      for (int i = 0; i < cuts; ++i) parts.push_back(source.batch(3, i, cuts, 12 / cuts, kBoth)[input]);
+      EXPECT_TRUE(whole[input].equal(at::cat(parts))) << "input " << input << " in " << cuts << " microbatches";
+    }
+}
+
+TEST_F(SmallFashionMnist, GivesAStepTheSameSamplesHoweverCut) { expect_one_step_however_cut(*open()); }
+
+TEST_F(SmallText, GivesAStepTheSameSamplesHoweverCut) {
+  expect_one_step_however_cut(*open("a text with some windows", {{"sequence", "4"}}));
+}
+
+TEST(Synthetic, GivesAStepTheSameSamplesHoweverCut) {
+  expect_one_step_however_cut(*make_data_source("synthetic", build_model("mlp", {}), 1));
+}
+
 TEST(Synthetic, FollowsShapeTypeAndClasses) {
   const Model model = build_model("transformer", {{"vocabulary", "5"}, {"sequence", "1000"}});
   const auto batch = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 2, kBoth);
