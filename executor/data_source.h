@@ -10,8 +10,8 @@
 
 namespace stagecraft {
 
-/// A function (step, microbatch) -> samples: the same on every rank and under every plan. Calls from several threads
-/// at once are fine.
+/// A function (step, microbatch) -> samples: the same on every rank and under every plan. A step holds the same samples
+/// in the same order however many microbatches cut it. Calls from several threads at once are fine.
 class DataSource {
  public:
   virtual ~DataSource() = default;

@@ -10,18 +10,23 @@ class Synthetic : public DataSource {
  public:
   Synthetic(std::vector<ModelInput> inputs, std::uint64_t seed) : inputs_(std::move(inputs)), seed_(seed) {}
 
-  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int /*microbatches*/, std::int64_t samples,
+  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
                                 std::span<const int> inputs) const override {
+    const std::int64_t first = (step * microbatches + microbatch) * samples;
     std::vector<at::Tensor> out;
     for (const int index : inputs) {
       const ModelInput& input = inputs_.at(static_cast<std::size_t>(index));
       std::vector<std::int64_t> shape{samples};
       shape.insert(shape.end(), input.shape.begin(), input.shape.end());
-      const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(
-          mix_seed(seed_, input.name, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(microbatch)));
       const bool whole = input.dtype == "int64";
       const at::Tensor values = at::empty(shape, at::TensorOptions().dtype(whole ? at::kLong : at::kFloat));
-      out.push_back(whole ? values.random_(0, input.classes, generator) : values.normal_(0, 1, generator));
+      for (std::int64_t i = 0; i < samples; ++i) {
+        const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(
+            mix_seed(seed_, input.name, static_cast<std::uint64_t>(first + i)));
+        at::Tensor sample = values.select(0, i);
+        whole ? sample.random_(0, input.classes, generator) : sample.normal_(0, 1, generator);
+      }
+      out.push_back(values);
     }
     return out;
   }

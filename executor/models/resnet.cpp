@@ -48,13 +48,14 @@ ValueRef residual(Model& model, const std::string& name, ValueRef in, std::int64
 Model build(const ResNetShape& shape, const std::map<std::string, std::int64_t>& options) {
   Model model;
   const std::int64_t classes = options.at("classes"), image = options.at("image");
+  const std::int64_t narrowest = options.at("channels");
   ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
-  x = conv_norm(model, "conv1", "bn1", x, {.in = 3, .out = 64, .kernel = 7, .stride = 2, .padding = 3});
+  x = conv_norm(model, "conv1", "bn1", x, {.in = 3, .out = narrowest, .kernel = 7, .stride = 2, .padding = 3});
   x = relu(model, "relu", x);
   x = max_pool2d(model, "maxpool", x, 3, 2, 1);
-  std::int64_t channels = 64;
+  std::int64_t channels = narrowest;
   for (std::size_t stage = 0; stage < shape.blocks.size(); ++stage) {
-    const std::int64_t width = std::int64_t{64} << stage;
+    const std::int64_t width = narrowest << stage;
     for (int i = 0; i < shape.blocks[stage]; ++i) {
       const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(i);
       x = residual(model, name, x, channels, width, stage > 0 && i == 0 ? 2 : 1, shape.bottleneck);
@@ -71,7 +72,9 @@ Model build(const ResNetShape& shape, const std::map<std::string, std::int64_t>&
 LayerSource source(const std::string& name, const std::string& help, const ResNetShape& shape) {
   return {name,
           help,
-          {{"classes", 1000, "classes"}, {"image", 224, "height and width of an image", 32}},
+          {{"classes", 1000, "classes"},
+           {"image", 224, "height and width of an image", 32},
+           {"channels", 64, "channels of the first stage; each later stage doubles them"}},
           [shape](const std::map<std::string, std::int64_t>& options) { return build(shape, options); }};
 }
 

@@ -9,9 +9,9 @@ constexpr double kLinearDeviation = 0.01;
 
 struct Group {
   int convolutions;
-  std::int64_t channels;
+  std::int64_t times;  ///< the channels of the first group
 };
-constexpr Group kGroups[] = {{2, 64}, {2, 128}, {3, 256}, {3, 512}, {3, 512}};
+constexpr Group kGroups[] = {{2, 1}, {2, 2}, {3, 4}, {3, 8}, {3, 8}};
 
 Model build(const std::map<std::string, std::int64_t>& options) {
   Model model;
@@ -21,19 +21,19 @@ Model build(const std::map<std::string, std::int64_t>& options) {
   std::int64_t channels = 3;
   int number = 0;
   for (const Group& group : kGroups) {
+    const std::int64_t out = group.times * options.at("channels");
     const std::string prefix = std::to_string(++number);
     for (int i = 1; i <= group.convolutions; ++i) {
       const std::string place = prefix + "_" + std::to_string(i);
-      x = conv2d(model, "conv" + place, x,
-                 {.in = channels, .out = group.channels, .kernel = 3, .padding = 1, .kaiming = true});
+      x = conv2d(model, "conv" + place, x, {.in = channels, .out = out, .kernel = 3, .padding = 1, .kaiming = true});
       x = relu(model, "relu" + place, x);
-      channels = group.channels;
+      channels = out;
     }
     x = max_pool2d(model, "pool" + prefix, x, 2, 2);
   }
   x = average_pool2d(model, "avgpool", x, 7);
   x = flatten(model, "flatten", x);
-  x = linear(model, "fc6", x, {.in = 512 * 7 * 7, .out = width, .deviation = kLinearDeviation});
+  x = linear(model, "fc6", x, {.in = channels * 7 * 7, .out = width, .deviation = kLinearDeviation});
   x = relu(model, "relu6", x);
   x = dropout(model, "dropout6", x, percent);
   x = linear(model, "fc7", x, {.in = width, .out = width, .deviation = kLinearDeviation});
@@ -51,6 +51,7 @@ LayerSource vgg16_source() {
           "VGG with 16 weight layers, without batch norm",
           {{"classes", 1000, "classes"},
            {"image", 224, "height and width of an image", 32},
+           {"channels", 64, "channels of the first group; the others have 2, 4, 8 and 8 times as many"},
            {"width", 4096, "width of the two hidden linear layers"},
            {"dropout_percent", 50, "dropout behind the linear layers, in percent", 0, 99}},
           build};
