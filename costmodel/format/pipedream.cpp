@@ -164,8 +164,7 @@ class Reader {
     std::vector<std::string_view> lines = split(text, end);
     for (; number_ <= lines.size(); ++number_) {
       const std::string_view line = lines[number_ - 1];
-      if (line.ends_with('\r') || line.find('\n') != line.npos)
-        fail("ends otherwise than line 1, wanted one kind of line end");
+      if (line.find_first_of("\r\n") != line.npos) fail("holds another kind of line end than line 1, wanted one kind");
     }
     number_ = 1;
     return lines;
