@@ -34,5 +34,6 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   set_target_properties(LibTorch::cpu PROPERTIES
     IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY}
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
-    INTERFACE_LINK_LIBRARIES LibTorch::c10)
+    INTERFACE_LINK_LIBRARIES LibTorch::c10
+    INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1)  # the wheel brings fmt's headers, newer than the system's library
 endif()
