@@ -23,12 +23,13 @@ find_library(CudaLibraries_CUPTI_LIBRARY NAMES libcupti.so.13 cupti HINTS ${_hin
              PATH_SUFFIXES lib lib64 extras/CUPTI/lib64 NO_DEFAULT_PATH)
 find_library(CudaLibraries_NCCL_LIBRARY NAMES libnccl.so.2 nccl HINTS ${_hints} ${_toolkits} PATH_SUFFIXES lib lib64 NO_DEFAULT_PATH)
 
+string(REPLACE ";" ", " _looked "${_hints};${_toolkits}")  # a list would end the message
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(CudaLibraries
   REQUIRED_VARS CudaLibraries_INCLUDE_DIR CudaLibraries_CRT_INCLUDE_DIR CudaLibraries_CUPTI_INCLUDE_DIR
                 CudaLibraries_NCCL_INCLUDE_DIR CudaLibraries_CUDART_LIBRARY CudaLibraries_CUPTI_LIBRARY
                 CudaLibraries_NCCL_LIBRARY
-  REASON_FAILURE_MESSAGE "looked in: ${_hints} ${_toolkits}. Run scripts/setup, or set CUDAToolkit_ROOT, or build without it: -DSTAGECRAFT_WITH_CUDA=OFF")
+  REASON_FAILURE_MESSAGE "looked in: ${_looked}. Run scripts/setup, or set CUDAToolkit_ROOT, or build without it: -DSTAGECRAFT_WITH_CUDA=OFF")
 
 if(CudaLibraries_FOUND AND NOT TARGET CudaLibraries::cudart)
   foreach(_name cudart nccl cupti)

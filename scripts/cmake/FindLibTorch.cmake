@@ -22,10 +22,11 @@ if(LibTorch_INCLUDE_DIR AND EXISTS ${LibTorch_INCLUDE_DIR}/torch/headeronly/vers
   string(REGEX REPLACE "\\.$" "" LibTorch_VERSION "${_numbers}")
 endif()
 
+string(REPLACE ";" ", " _looked "${_hints}")  # a list would end the message
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "looked in: ${_hints}. Run scripts/setup, or set STAGECRAFT_TORCH=DIR (the folder with include/ and lib/), or build without it: -DSTAGECRAFT_WITH_TORCH=OFF")
+  REASON_FAILURE_MESSAGE "looked in: ${_looked}. Run scripts/setup, or set STAGECRAFT_TORCH=DIR (the folder with include/ and lib/), or build without it: -DSTAGECRAFT_WITH_TORCH=OFF")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::c10 SHARED IMPORTED)
