@@ -1,0 +1,194 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/progress.h"
+#include "costmodel/tool.h"
+#include "executor/rendezvous.h"
+#include "executor/run.h"
+#include "executor/stage_worker.h"
+#include "executor/tool_options.h"
+
+namespace {
+
+using stagecraft::Plan;
+using stagecraft::RunOptions;
+using stagecraft::RunResult;
+using std::chrono::milliseconds;
+
+struct Options {
+  std::string plan;
+  std::string model;
+  std::vector<std::string> set;
+  std::string data = "synthetic";
+  std::string channel;
+  bool spawn = false;
+  bool dry_run = false;
+  double timeout_s = 60;
+  std::string output;
+  std::string trace;
+  RunOptions run;
+};
+
+/// What every rank must agree on before anything is sent.
+std::string agreement(const Plan& plan, const Options& o) {
+  return stagecraft::plan_json(plan) + fmt::format("steps {} seed {} threads {} check {} data {} optimizer {} {} {} {}", o.run.steps, o.run.seed, o.run.threads,
+                                                   o.run.check, o.data, o.run.optimizer.name, o.run.optimizer.learning_rate,
+                                                   o.run.optimizer.momentum, o.run.optimizer.weight_decay);
+}
+
+std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
+
+/// The clock of one machine, common to its processes; other machines' start together at the last meeting.
+std::function<double()> common_clock(stagecraft::Rendezvous& rendezvous) {
+  const auto raw = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const std::vector<std::string> boots = rendezvous.exchange("boot", boot);
+  const bool one_machine = std::all_of(boots.begin(), boots.end(), [&](const std::string& b) { return b == boots.front(); });
+  const std::vector<std::string> starts = rendezvous.exchange("clock", fmt::format("{}", raw()));
+  const double origin = one_machine ? std::stod(starts.front()) : raw();
+  return [raw, origin] { return raw() - origin; };
+}
+
+void print_roles(const Plan& plan) {
+  std::string out;
+  const auto roles = stagecraft::ranks(plan);
+  const auto lists = stagecraft::action_lists(plan);
+  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
+    const int s = roles[rank].stages.front();
+    const auto& layers = plan.stages[static_cast<std::size_t>(s)].layers;
+    out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions a step\n", rank, roles[rank].device, s,
+                       roles[rank].replica, layers.size(), layers.front(), layers.back(), lists[rank].size());
+  }
+  std::cout << out;
+}
+
+/// Prints the check's verdict; false if the run was wrong.
+bool report(const stagecraft::Check& check) {
+  const bool equal = check.different == 0 && check.losses_different == 0;
+  const bool close = check.largest_error <= stagecraft::kCheckTolerance && check.largest_loss_error <= stagecraft::kCheckTolerance;
+  std::cerr << fmt::format("check against a single process: {} gradient values and {} losses, {}\n", check.values, check.losses,
+                           equal ? "all bit-equal"
+                                 : fmt::format("{} values and {} losses differ, largest relative error {:.2g} ({})", check.different,
+                                               check.losses_different, std::max(check.largest_error, check.largest_loss_error),
+                                               close ? "within rounding" : "WRONG"));
+  return close;
+}
+
+int finish(const RunResult& result, const Options& o) {
+  const auto& m = result.measurement;
+  const std::size_t skip = std::min<std::size_t>(2, m.timeline.steps.size() - 1);
+  const stagecraft::Seconds step = stagecraft::step_time(m.timeline, skip);
+  std::cerr << fmt::format("loss {:.4f} to {:.4f} in {} steps; step {}, {:.1f} samples per second\n", m.losses.front(), m.losses.back(),
+                           m.losses.size(), stagecraft::format_seconds(step),
+                           static_cast<double>(*m.microbatch_samples) * m.microbatches / step.value);
+  if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::measurement_json(m));
+  if (!o.trace.empty()) stagecraft::write_text(o.trace, stagecraft::chrome_trace(m.timeline, m.model + ", measured"));
+  return result.check && !report(*result.check) ? 1 : 0;
+}
+
+/// A line now and then: every step on a terminal, about ten in all otherwise.
+class Reporter {
+ public:
+  void operator()(const stagecraft::Progress& p) {
+    const std::string text = fmt::format("step {}/{} loss {:.4f} {} a step", p.step + 1, p.steps, p.loss, stagecraft::format_seconds(p.step_time));
+    line_.show(text);
+    const std::int64_t every = std::max<std::int64_t>(1, p.steps / 10);
+    if (!line_.visible() && ((p.step + 1) % every == 0 || p.step == 0)) std::cerr << text << "\n";
+  }
+
+ private:
+  stagecraft::ProgressLine line_;
+};
+
+int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& plan, const stagecraft::Model& model,
+                           const stagecraft::DataSource& data, const Options& o, milliseconds deadline) {
+  const int wanted = static_cast<int>(stagecraft::ranks(plan).size());
+  if (launch.ranks != wanted) {
+    throw std::invalid_argument(fmt::format("{}: the plan wants {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
+  }
+  const auto rendezvous = stagecraft::join(launch, deadline);
+  try {
+    const std::string own = hash_text(agreement(plan, o));
+    const std::vector<std::string> all = rendezvous->exchange("plan", own);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank] != all[0]) {
+        throw std::invalid_argument(fmt::format("rank {} has another plan or other options than rank 0 ({} and {}); start all ranks with the same",
+                                                rank, all[rank], all[0]));
+      }
+    }
+    const auto channel = stagecraft::make_gloo_channel(launch, deadline);
+    Reporter reporter;
+    const RunResult result = stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, rendezvous.get(),
+                                                  common_clock(*rendezvous), [&](const stagecraft::Progress& p) { reporter(p); });
+    channel->barrier();
+    rendezvous->leave();
+    return launch.rank == 0 ? finish(result, o) : 0;
+  } catch (const std::exception& e) {
+    rendezvous->fail(e.what());
+    throw;
+  }
+}
+
+int run(const Options& o, const std::vector<std::string>& arguments) {
+  const Plan plan = stagecraft::read_plan(o.plan);
+  auto settings = plan.options;
+  for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
+  const stagecraft::Model model = stagecraft::build_model(o.model.empty() ? plan.model : o.model, settings);
+  const auto data = stagecraft::make_data_source(o.data, model, o.run.seed);
+  stagecraft::validate(o.run.optimizer);
+  (void)stagecraft::layers_of_stages(plan, model);
+  stagecraft::verify_lists(plan);
+  if (o.dry_run) {
+    print_roles(plan);
+    return 0;
+  }
+  const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
+  const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
+  const int count = static_cast<int>(stagecraft::ranks(plan).size());
+  if (o.spawn && !launch) return stagecraft::spawn(count, arguments, deadline);
+  const std::string channel = !o.channel.empty() ? o.channel : launch ? "gloo" : "local";
+  if (channel == "gloo") {
+    if (!launch) throw std::invalid_argument("channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun");
+    return run_one_process_a_rank(*launch, plan, model, *data, o, deadline);
+  }
+  if (channel != "local") throw std::invalid_argument(stagecraft::unknown_name("channel", channel, stagecraft::channel_names()));
+  Reporter reporter;
+  return finish(stagecraft::run_local(plan, model, *data, o.run, deadline, [&](const stagecraft::Progress& p) { reporter(p); }), o);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  std::vector<std::string> arguments(argv, argv + argc);
+  return stagecraft::run_tool(
+      {"run", "Trains a model as a plan says, and measures it.",
+       "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"
+       "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n\n"
+       "A rank that ends because of another one exits with 3.\n\n" + stagecraft::models_text()},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("PLAN", o.plan, "plan.json of stagecraft plan")->required();
+        app.add_option("--model", o.model, "the model; default: the one that the plan names");
+        app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")->allow_extra_args(false);
+        app.add_option("--data", o.data, "where samples come from")->capture_default_str();
+        app.add_option("--steps", o.run.steps, "steps to train")->capture_default_str()->check(CLI::PositiveNumber);
+        app.add_option("--channel", o.channel, "local (ranks are threads) or gloo (one process a rank); default: gloo where ranks were started, else local");
+        app.add_flag("--spawn", o.spawn, "start one process a rank on this machine");
+        app.add_flag("--dry-run", o.dry_run, "print who does what, and run nothing");
+        app.add_flag("--check", o.run.check, "compare losses and all gradients of every step with a single process");
+        app.add_option("--threads", o.run.threads, "threads of one rank")->capture_default_str()->check(CLI::PositiveNumber);
+        app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the run")->capture_default_str()->check(CLI::PositiveNumber);
+        app.add_option("--seed", o.run.seed, "of weights, data and dropout")->capture_default_str();
+        stagecraft::add_optimizer_options(app, o.run.optimizer);
+        app.add_option("-o,--output", o.output, "where the measured timeline goes; - is standard output");
+        app.add_option("--trace", o.trace, "a Chrome trace (also for ui.perfetto.dev) of the run");
+      },
+      [&] { return run(o, arguments); });
+}

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "executor/data_source.h"
+#include "executor/layer_source.h"
+#include "executor/optimizer.h"
+
+// For the tools' main functions only: options that profile and run share.
+
+namespace stagecraft {
+
+/// `key=value` words as a map. Throws std::invalid_argument naming a word without a key or an equals sign.
+inline std::map<std::string, std::string> parse_settings(const std::vector<std::string>& words) {
+  std::map<std::string, std::string> out;
+  for (const std::string& word : words) {
+    const std::size_t equals = word.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      throw std::invalid_argument("--set \"" + word + "\": wanted key=value, as in --set layers=4");
+    }
+    out[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  return out;
+}
+
+/// The models with their options, and the data sources, for --help.
+inline std::string models_text() {
+  std::string out = "Models and what --set changes:\n";
+  for (const LayerSource& source : layer_sources()) {
+    out += "  " + source.name + ": " + source.help + "\n   ";
+    for (const ModelOption& option : source.options) out += " " + option.name + "=" + std::to_string(option.value);
+    out += "\n";
+  }
+  out += "Data sources:\n";
+  for (const DataSourceKind& kind : data_sources()) {
+    out += "  " + kind.name + (kind.argument.empty() ? "" : "[:" + kind.argument + "]") + ": " + kind.help + "\n";
+  }
+  return out;
+}
+
+inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
+  app.add_option("--optimizer", options.name, "sgd, adam or adamw")->capture_default_str();
+  app.add_option("--learning-rate,--lr", options.learning_rate, "step of the optimizer")->capture_default_str();
+  app.add_option("--momentum", options.momentum, "of sgd")->capture_default_str();
+  app.add_option("--weight-decay", options.weight_decay, "of the optimizer")->capture_default_str();
+}
+
+}  // namespace stagecraft
