@@ -410,7 +410,7 @@ std::variant<SearchAnswer, Infeasible> pipedream_search(const Downsets& sets, co
   };
   SearchAnswer answer;
   // Any plan bounds the best one from above, and the bound spares most of the full search.
-  for (const int most : {24, 96}) {
+  for (const int most : {24, 96, 384}) {
     if (most >= sets.count()) break;
     double time = kNever;
     if (search.solve(coarse_chain(sets, most), answer.time, time)) answer.time = std::min(answer.time, time);
