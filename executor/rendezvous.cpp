@@ -1,0 +1,285 @@
+#include "executor/rendezvous.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "executor/channel_checks.h"
+#include "executor/meeting_store.h"
+
+namespace stagecraft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr const char* kFailureKey = "failure";
+constexpr const char* kNoFailure = "none";
+constexpr const char* kLeft = "left";
+
+/// How long the rank that serves the meeting point stays for the others to read why the run ends.
+constexpr auto kFarewell = std::chrono::milliseconds(1000);
+
+std::string rank_key(int rank) { return fmt::format("rank/{}", rank); }
+
+std::string to_text(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<std::uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+/// What a heartbeat says: its number, then the action.
+std::string heartbeat(std::uint64_t number, const char* action, int microbatch) {
+  if (*action == 0) return fmt::format("{} ", number);
+  if (microbatch < 0) return fmt::format("{} {}", number, action);
+  return fmt::format("{} {} of microbatch {}", number, action, microbatch);
+}
+
+class StoreRendezvous : public Rendezvous {
+ public:
+  StoreRendezvous(const LaunchInfo& launch, std::chrono::milliseconds deadline)
+      : launch_(launch),
+        deadline_(deadline),
+        period_(std::clamp(deadline / 8, std::chrono::milliseconds(20), std::chrono::milliseconds(250))) {
+    if (launch.rank == 0 && !launch.served) server_ = std::make_unique<StoreServer>(launch.port);
+    store_ = connect_store(launch, "meet", deadline);
+    watch_store_ = connect_store(launch, "meet", deadline);
+    store_->compareSet(kFailureKey, {}, to_bytes(kNoFailure));
+    publish(heartbeat(0, "", -1));
+    for (int rank = 0; rank < launch.ranks; ++rank) rank_keys_.push_back(rank_key(rank));
+    wait_for_all(rank_keys_, "join the run");
+    heart_ = std::thread([this] { beat(); });
+    guard_ = std::thread([this] { guard(); });
+  }
+
+  ~StoreRendezvous() override {
+    if (!leaving_) fail("ended before it was done");
+    stop();
+  }
+
+  std::vector<std::string> exchange(const std::string& key, const std::string& value) override {
+    const int round = ++rounds_[key];
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < launch_.ranks; ++rank) keys.push_back(fmt::format("exchange/{}/{}/{}", key, round, rank));
+    try {
+      store_->set(keys[launch_.rank], value);
+    } catch (const std::exception&) { throw ChannelError(gone()); }
+    wait_for_all(keys, fmt::format("bring \"{}\"", key));
+    std::vector<std::string> values;
+    try {
+      for (const auto& bytes : store_->multiGet(keys)) values.push_back(to_text(bytes));
+    } catch (const std::exception&) { throw ChannelError(gone()); }
+    return values;
+  }
+
+  void fail(const std::string& reason) noexcept override {
+    if (leaving_.exchange(true)) return;
+    try {
+      const std::string own = fmt::format("rank {} failed: {}", launch_.rank, reason);
+      const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(own)));
+      if (first != own) say(first);
+      publish(kLeft);
+      say_farewell();
+    } catch (const std::exception&) {  // nobody is left to be told, or the watching ranks will see the silence
+    }
+    unguard();
+  }
+
+  void doing(const char* action, int microbatch) noexcept override {
+    action_.store(action, std::memory_order_relaxed);
+    microbatch_.store(microbatch, std::memory_order_relaxed);
+  }
+
+  void leave() noexcept override {
+    if (leaving_) return;
+    try {
+      if (server_) {
+        // The others need the meeting point. Until the last has left this rank goes on watching them.
+        publish(kLeft);
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return all_left_; });
+        leaving_ = true;
+      } else {
+        leaving_ = true;
+        publish(kLeft);
+      }
+    } catch (const std::exception&) {  // the run is over for this rank whether the others hear of it or not
+      leaving_ = true;
+    }
+    stop();
+  }
+
+ private:
+  /// Sets this rank's key. Once it has left nothing replaces that.
+  void publish(const std::string& text) {
+    const std::lock_guard lock(publishing_);
+    if (said_left_) return;
+    said_left_ = text == kLeft;
+    watch_store_->set(rank_key(launch_.rank), text);
+  }
+
+  void wait_for_all(const std::vector<std::string>& keys, const std::string& what) {
+    try {
+      store_->wait(keys, deadline_);
+      return;
+    } catch (const std::exception&) {}
+    std::vector<int> absent;
+    try {
+      for (int rank = 0; rank < launch_.ranks; ++rank) {
+        if (!store_->check({keys[rank]})) absent.push_back(rank);
+      }
+    } catch (const std::exception&) { throw ChannelError(gone()); }
+    throw ChannelError(
+        fmt::format("rank {} waited {} for {} to {}", launch_.rank, seconds_text(deadline_), name_ranks(absent), what));
+  }
+
+  [[nodiscard]] std::string gone() const {
+    return fmt::format("the meeting point at {}{} is gone", meeting_point(launch_),
+                       launch_.served ? "" : ", kept by rank 0,");
+  }
+
+  /// Publishes this rank's heartbeat and looks at the others', until it leaves.
+  void beat() {
+    std::vector<std::string> keys = {kFailureKey};
+    keys.insert(keys.end(), rank_keys_.begin(), rank_keys_.end());
+    std::vector<std::string> last(launch_.ranks);
+    std::vector<Seconds> silent(launch_.ranks, Seconds(0));
+    auto before = Clock::now();
+    for (std::uint64_t number = 1; !leaving_; ++number) {
+      try {
+        publish(
+            heartbeat(number, action_.load(std::memory_order_relaxed), microbatch_.load(std::memory_order_relaxed)));
+        const auto values = watch_store_->multiGet(keys);
+        beats_.fetch_add(1, std::memory_order_relaxed);
+        if (leaving_) return;
+        if (const std::string failure = to_text(values[0]); failure != kNoFailure) end(failure);
+        // Only time in which this thread ran counts: after a stop of its own process all others look silent.
+        const Seconds passed = std::min<Seconds>(Clock::now() - before, 2 * period_);
+        before = Clock::now();
+        bool all_left = true;
+        for (int rank = 0; rank < launch_.ranks; ++rank) {
+          if (rank == launch_.rank) continue;
+          std::string text = to_text(values[rank + 1]);
+          if (text == kLeft) continue;
+          all_left = false;
+          silent[rank] = text == last[rank] ? silent[rank] + passed : Seconds(0);
+          last[rank] = std::move(text);
+          if (silent[rank] > deadline_) accuse(rank, silent[rank], last[rank]);
+        }
+        if (all_left) {
+          const std::lock_guard lock(mutex_);
+          all_left_ = true;
+          changed_.notify_all();
+        }
+      } catch (const std::exception&) {
+        if (!leaving_) print_and_exit(gone());
+        return;
+      }
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, period_, [this] { return leaving_.load(); });
+    }
+  }
+
+  /// Watches the watcher, whose calls into the store can hang when the process that serves it is stopped.
+  void guard() {
+    std::uint64_t last = 0;
+    Seconds silent(0);
+    auto before = Clock::now();
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, period_, [this] { return !guarded_; })) {
+      const Seconds passed = std::min<Seconds>(Clock::now() - before, 2 * period_);
+      before = Clock::now();
+      const std::uint64_t now = beats_.load(std::memory_order_relaxed);
+      silent = now == last ? silent + passed : Seconds(0);
+      last = now;
+      if (silent > deadline_) {
+        print_and_exit(fmt::format("the meeting point at {}{} has been silent for {}", meeting_point(launch_),
+                                   launch_.served ? "" : ", kept by rank 0,", seconds_text(silent)));
+      }
+    }
+  }
+
+  [[noreturn]] void accuse(int rank, Seconds silence, const std::string& last) {
+    const std::string action = last.substr(last.find(' ') + 1);
+    const std::string text =
+        fmt::format("rank {} has been silent for {}, {}", rank, seconds_text(silence),
+                    action.empty() ? "it had not begun" : fmt::format("its last action was {}", action));
+    // The first finding stands, so that all ranks say the same.
+    end(to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(text))));
+  }
+
+  [[noreturn]] void end(const std::string& failure) {
+    try {
+      publish(kLeft);
+      if (server_) say(failure);
+      say_farewell();
+    } catch (const std::exception&) {  // the reason is what counts
+    }
+    print_and_exit(server_ ? "" : failure);
+  }
+
+  /// Where this rank serves the meeting point: stays until all others have read the reason, or kFarewell.
+  void say_farewell() {
+    if (!server_) return;
+    const auto until = Clock::now() + kFarewell;
+    while (Clock::now() < until) {
+      const auto values = watch_store_->multiGet(rank_keys_);
+      if (std::all_of(values.begin(), values.end(), [](const auto& bytes) { return to_text(bytes) == kLeft; })) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  static void say(const std::string& text) {
+    const std::string line = fmt::format("stagecraft: {}\n", text);  // one write: lines of several ranks do not mix
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+
+  [[noreturn]] static void print_and_exit(const std::string& text) {
+    if (!text.empty()) say(text);
+    ::_exit(kPeerFailed);  // other threads may be inside calls that do not return
+  }
+
+  void unguard() {
+    const std::lock_guard lock(mutex_);
+    guarded_ = false;
+    changed_.notify_all();
+  }
+
+  void stop() {
+    unguard();
+    if (heart_.joinable()) heart_.join();
+    if (guard_.joinable()) guard_.join();
+  }
+
+  LaunchInfo launch_;
+  std::chrono::milliseconds deadline_;
+  std::chrono::milliseconds period_;
+  std::unique_ptr<StoreServer> server_;
+  c10::intrusive_ptr<c10d::Store> store_;        ///< for the caller's thread, which may wait in it
+  c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for everything that must not wait behind it
+  std::vector<std::string> rank_keys_;
+  std::map<std::string, int> rounds_;
+  std::atomic<const char*> action_ = "";
+  std::atomic<int> microbatch_ = -1;
+  std::atomic<std::uint64_t> beats_ = 0;
+  std::atomic<bool> leaving_ = false;  ///< nothing that the others do concerns this rank any more
+  std::mutex publishing_;
+  bool said_left_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool all_left_ = false;
+  bool guarded_ = true;
+  std::thread heart_;
+  std::thread guard_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline) {
+  return std::make_unique<StoreRendezvous>(launch, deadline);
+}
+
+}  // namespace stagecraft

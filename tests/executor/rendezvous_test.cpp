@@ -1,0 +1,152 @@
+#include "executor/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "executor/meeting_store.h"
+
+// Runs of real processes: rank_program under spawn. Its deadline for a silent rank is 2 s.
+
+namespace stagecraft {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+struct Outcome {
+  int status = 0;
+  std::string text;
+  double seconds = 0;
+};
+
+Outcome run(int ranks, std::vector<std::string> arguments, milliseconds grace = milliseconds(4000)) {
+  arguments.insert(arguments.begin(), std::string(STAGECRAFT_BIN_DIR) + "/rank_program");
+  ::testing::internal::CaptureStderr();  // of the children too
+  const auto start = std::chrono::steady_clock::now();
+  Outcome outcome;
+  outcome.status = spawn(ranks, arguments, grace);
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  outcome.text = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+std::string free_port() { return std::to_string(StoreServer().port()); }
+
+TEST(Spawn, RanksExchangeAndEndWell) {
+  for (const int ranks : {1, 2, 3}) {
+    const Outcome outcome = run(ranks, {"exchange"});
+    EXPECT_EQ(outcome.status, 0) << outcome.text;
+    EXPECT_EQ(outcome.text, "");
+  }
+}
+
+TEST(Spawn, ReturnsTheStatusOfTheRankThatFailed) {
+  const Outcome outcome = run(3, {"status"});
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 2 ended with status 7\n"));
+}
+
+TEST(Spawn, PassesTerminationOn) {
+  const Outcome outcome = run(2, {"terminate"});
+  EXPECT_EQ(outcome.status, 128 + 15);
+  EXPECT_THAT(outcome.text, HasSubstr("was killed by signal 15"));
+}
+
+TEST(Spawn, RefusesWhatItCannotStart) {
+  EXPECT_THROW((void)spawn(0, {"/bin/true"}, milliseconds(1)), std::invalid_argument);
+  EXPECT_THROW((void)spawn(1, {"/no/such/program"}, milliseconds(1)), std::invalid_argument);
+  EXPECT_THROW((void)spawn(1, {}, milliseconds(1)), std::invalid_argument);
+}
+
+TEST(Rendezvous, AKilledRankEndsTheOthersAndIsNamed) {
+  const Outcome outcome = run(3, {"kill"});
+  EXPECT_EQ(outcome.status, 128 + 9) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("lost rank 1 while waiting for a tensor under tag 3"));
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 was killed by signal 9 (Killed)\n"));
+  EXPECT_THAT(outcome.text, Not(HasSubstr("did not end within")));
+}
+
+TEST(Rendezvous, AStoppedRankEndsTheOthersNamingItsLastAction) {
+  const Outcome outcome = run(3, {"stop"}, milliseconds(500));
+  EXPECT_EQ(outcome.status, kPeerFailed) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 has been silent for 2."));
+  EXPECT_THAT(outcome.text, HasSubstr(" s, its last action was forward of microbatch 3\n"));
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 did not end within 0.5 s and is killed\n"));
+}
+
+TEST(Rendezvous, AFailingRankTellsTheOthersWhy) {
+  const Outcome outcome = run(3, {"throw"});
+  EXPECT_EQ(outcome.status, kPeerFailed);
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 failed: the plan has 3 stages, the model 2\n"));
+  EXPECT_THAT(outcome.text, Not(HasSubstr("did not end within")));
+}
+
+TEST(Rendezvous, NamesWhoDidNotBringAValue) {
+  const Outcome outcome = run(3, {"absent"});
+  EXPECT_EQ(outcome.status, kPeerFailed);
+  EXPECT_THAT(outcome.text, HasSubstr("waited 2.0 s for rank 1 to bring \"plan\""));
+}
+
+TEST(Rendezvous, TheRankThatServesTheMeetingPointStaysForTheOthers) {
+  for (const char* name : {"exchange", "last"}) {
+    const Outcome outcome = run(3, {name, free_port()});
+    EXPECT_EQ(outcome.status, 0) << outcome.text;
+    EXPECT_EQ(outcome.text, "");
+  }
+}
+
+TEST(Rendezvous, TheRankThatServesTheMeetingPointTellsWhyBeforeItGoes) {
+  const Outcome outcome = run(3, {"throw", free_port()});
+  EXPECT_EQ(outcome.status, kPeerFailed);
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 failed: the plan has 3 stages, the model 2\n"));
+}
+
+TEST(Rendezvous, ALostMeetingPointEndsTheRun) {
+  const std::string port = free_port();
+  const Outcome outcome = run(3, {"host_killed", port});
+  EXPECT_EQ(outcome.status, 128 + 9) << outcome.text;
+  EXPECT_THAT(outcome.text,
+              HasSubstr("stagecraft: the meeting point at 127.0.0.1:" + port + ", kept by rank 0, is gone\n"));
+}
+
+TEST(Rendezvous, AStoppedMeetingPointEndsTheRun) {
+  const std::string port = free_port();
+  const Outcome outcome = run(2, {"host_stopped", port}, milliseconds(500));
+  EXPECT_EQ(outcome.status, kPeerFailed) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: the meeting point at 127.0.0.1:" + port +
+                                      ", kept by rank 0, has been silent for 2."));
+}
+
+TEST(Rendezvous, SaysThatTheMeetingPointWasNotReached) {
+  LaunchInfo launch;
+  launch.rank = 1;
+  launch.ranks = 2;
+  launch.port = static_cast<std::uint16_t>(std::stoi(free_port()));
+  try {
+    (void)join(launch, milliseconds(1000));
+    FAIL() << "nobody serves that port";
+  } catch (const ChannelError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 did not reach the meeting point at 127.0.0.1:" +
+                                        std::to_string(launch.port) + " within 1.0 s"));
+  }
+}
+
+TEST(Rendezvous, NamesTheRanksThatDidNotJoin) {
+  const StoreServer server;
+  LaunchInfo launch;
+  launch.ranks = 3;
+  launch.port = server.port();
+  launch.served = true;
+  try {
+    (void)join(launch, milliseconds(300));
+    FAIL() << "ranks 1 and 2 do not exist";
+  } catch (const ChannelError& error) {
+    EXPECT_STREQ(error.what(), "rank 0 waited 0.3 s for ranks 1, 2 to join the run");
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,99 @@
+// One rank of a run that rendezvous_test starts: rank_program CASE [PORT]. With a port, rank 0 serves the meeting
+// point.
+#include <ATen/ops/full.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "executor/channel.h"
+#include "executor/rendezvous.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr std::chrono::milliseconds kDeadline{2000};
+/// Longer than the rendezvous', whose finding names the cause.
+constexpr std::chrono::milliseconds kChannelDeadline{10000};
+/// In which at least one heartbeat goes out.
+constexpr std::chrono::milliseconds kHeartbeats{700};
+
+/// Never sent.
+void wait_for_rank_1(Channel& channel) { (void)channel.receive({{4}, at::kFloat}, 1, 3)->wait(); }
+
+int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
+  const bool odd_one = channel.rank() == 1;
+  if (name == "exchange") {
+    at::Tensor values = at::full({3}, channel.rank() + 1, at::kFloat);
+    std::vector<int> all;
+    float sum = 0;
+    for (int rank = 0; rank < channel.ranks(); ++rank) {
+      all.push_back(rank);
+      sum += static_cast<float>(rank + 1);
+    }
+    channel.all_reduce(values, all, 1);
+    channel.barrier();
+    for (const std::string key : {"first", "first", "second"}) {
+      const auto texts = meeting.exchange(key, std::to_string(channel.rank()));
+      for (const int rank : all) {
+        if (texts[static_cast<std::size_t>(rank)] != std::to_string(rank)) return 10;
+      }
+    }
+    return values.equal(at::full({3}, sum, at::kFloat)) ? 0 : 11;
+  }
+  if (name == "last") {  // the others have long left when the last rank does
+    if (channel.rank() == channel.ranks() - 1) std::this_thread::sleep_for(kHeartbeats);
+    return 0;
+  }
+  if (name == "status") return channel.rank() == 2 ? 7 : 0;
+  if (name == "terminate") {
+    if (channel.rank() == 0) kill(getppid(), SIGTERM);
+    while (true) pause();
+  }
+  if (name == "absent") {
+    if (!odd_one) (void)meeting.exchange("plan", "a");
+    std::this_thread::sleep_for(kChannelDeadline);
+  }
+  if (odd_one) {
+    meeting.doing("forward", 3);
+    std::this_thread::sleep_for(kHeartbeats);
+    if (name == "kill") raise(SIGKILL);
+    if (name == "stop") raise(SIGSTOP);
+    if (name == "throw") throw ChannelError("the plan has 3 stages, the model 2");
+    return 12;
+  }
+  if (channel.rank() == 0 && name == "host_killed") raise(SIGKILL);
+  if (channel.rank() == 0 && name == "host_stopped") raise(SIGSTOP);
+  wait_for_rank_1(channel);
+  return 13;
+}
+
+int run(const std::string& name, std::uint16_t port) {
+  LaunchInfo launch = *launch_from_environment(process_environment());
+  if (port != 0) {
+    launch.served = false;
+    launch.port = port;
+  }
+  std::unique_ptr<Rendezvous> meeting;
+  try {
+    meeting = join(launch, kDeadline);
+    const std::unique_ptr<Channel> channel = make_gloo_channel(launch, kChannelDeadline);
+    const int status = run_case(name, *channel, *meeting);
+    meeting->leave();
+    return status;
+  } catch (const ChannelError& error) {
+    std::fprintf(stderr, "rank %d: %s\n", launch.rank, error.what());
+    if (meeting) meeting->fail(error.what());
+    return kPeerFailed;
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft
+
+int main(int count, char** arguments) {
+  return stagecraft::run(arguments[1], count > 2 ? static_cast<std::uint16_t>(std::atoi(arguments[2])) : 0);
+}
