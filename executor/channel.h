@@ -39,7 +39,8 @@ class Receiving {
  public:
   virtual ~Receiving() = default;
   /// The tensor, once it is there. To be called once. The receiver must not write into it: on the local channel it is
-  /// the sender's own. Throws ChannelError as Sending::wait, and if the sender's shape or dtype is not the expected one.
+  /// the sender's own. Throws ChannelError as Sending::wait, and if the sender's shape or dtype is not the expected
+  /// one.
   [[nodiscard]] virtual at::Tensor wait() = 0;
 };
 
@@ -62,7 +63,8 @@ class Channel {
   virtual void all_reduce(at::Tensor& values, const std::vector<int>& members, int tag) = 0;
   /// Returns when all ranks have called it.
   virtual void barrier() = 0;
-  /// Ends every wait of every rank that can be reached, now and later, with ChannelError(reason). Any thread may call it.
+  /// Ends every wait of every rank that can be reached, now and later, with ChannelError(reason). Any thread may call
+  /// it.
   virtual void abort(const std::string& reason) = 0;
 
   static constexpr int kMostTags = 1 << 24;

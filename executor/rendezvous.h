@@ -19,16 +19,17 @@ struct LaunchInfo {
   int local_rank = 0;
   std::string host = "127.0.0.1";  ///< of the meeting point
   std::uint16_t port = 0;
-  bool served = false;      ///< somebody else (the spawning parent, torchrun's agent) serves the meeting point
+  bool served = false;       ///< somebody else (the spawning parent, torchrun's agent) serves the meeting point
   std::string run_id = "0";  ///< keeps restarts and neighbouring runs apart
-  std::string launcher;     ///< "torchrun", "slurm", "open mpi", "stagecraft"; for messages
+  std::string launcher;      ///< "torchrun", "slurm", "open mpi", "stagecraft"; for messages
 };
 
 /// The launch that these environment variables describe: torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
-/// MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID,
-/// SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID), Open MPI (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), in this
-/// order; MASTER_ADDR and MASTER_PORT win over what Slurm and Open MPI say. Absent if there is none of them. Throws
-/// std::invalid_argument naming the variable for one that is missing, not a number or out of range.
+/// MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), Slurm (SLURM_PROCID,
+/// SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID), Open MPI
+/// (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), in this order; MASTER_ADDR and MASTER_PORT win over what Slurm and Open
+/// MPI say. Absent if there is none of them. Throws std::invalid_argument naming the variable for one that is missing,
+/// not a number or out of range.
 [[nodiscard]] std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment);
 /// The variables of this process.
 [[nodiscard]] std::map<std::string, std::string> process_environment();
@@ -40,29 +41,35 @@ class Rendezvous {
   /// Publishes this rank's value under `key` and returns everyone's, by rank. Throws ChannelError naming the ranks
   /// that did not come before the deadline.
   [[nodiscard]] virtual std::vector<std::string> exchange(const std::string& key, const std::string& value) = 0;
-  /// Tells all ranks that this one failed and why; the first reason stays. Never throws.
+  /// Tells all ranks that this one failed and why; the first reason stays, and is printed here if it is another's.
+  /// To be called while this rank's channel is still there: the others would take its end for the cause. Never throws.
   virtual void fail(const std::string& reason) noexcept = 0;
-  /// Says in the heartbeat what this rank is doing ("forward of microbatch 3"), for others' reports. Cheap.
+  /// Says in the heartbeat what this rank is doing, for others' reports: ("forward", 3) reads "forward of microbatch
+  /// 3",
+  /// ("update", -1) reads "update". `action` must live as long as the program. Cheap.
   virtual void doing(const char* action, int microbatch) noexcept = 0;
-  /// This rank is done; its silence is no failure from now on.
+  /// This rank is done; its silence is no failure from now on. If it keeps the meeting point, returns when all others
+  /// have left too. A rendezvous that ends with neither leave nor fail fails.
   virtual void leave() noexcept = 0;
 };
 
 /// Joins the run. A thread watches the store: when any rank fails, falls silent for longer than `deadline`, or the
-/// store itself is gone, it prints what happened on standard error, naming the rank and its last action, and ends the process with
-/// kPeerFailed. Throws ChannelError if the meeting point is not reached before the deadline.
+/// store itself is gone, it prints what happened on standard error, naming the rank and its last action, and ends the
+/// process with kPeerFailed. Throws ChannelError if the meeting point is not reached before the deadline.
 [[nodiscard]] std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
 /// Exit status of a rank that ended because of another one.
 inline constexpr int kPeerFailed = 3;
 
-/// The Gloo channel of a run over TCP; listens on the loopback interface if the meeting point is there.
+/// The Gloo channel of a run over TCP; to be made after `join`. Listens on the interface that GLOO_SOCKET_IFNAME names,
+/// else on loopback if the meeting point is there, else where the host's name points. Collective: returns when all
+/// ranks are connected. Throws ChannelError if they are not before the deadline.
 [[nodiscard]] std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
-/// Starts `ranks` copies of the program at `arguments[0]` with `arguments`, each told its rank through the environment, and a
-/// meeting point on the loopback interface; waits for all. When one fails the others get `grace` to end by
-/// themselves and are then killed. Returns 0, or the first failing rank's exit status (128 + signal for one killed), having
-/// printed which rank it was. SIGINT and SIGTERM are passed on.
+/// Starts `ranks` copies of the program at `arguments[0]` with `arguments`, each told its rank through the environment,
+/// and a meeting point on the loopback interface; waits for all. When one fails the others get `grace` to end by
+/// themselves and are then killed. Returns 0, or the first failing rank's exit status (128 + signal for one killed),
+/// having printed which rank it was. SIGINT and SIGTERM are passed on.
 [[nodiscard]] int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace);
 
 }  // namespace stagecraft
