@@ -47,7 +47,4 @@ struct Profile {
 [[nodiscard]] Profile profile_model(const Model& model, const DataSource& data, const ProfileOptions& options,
                                     const std::function<void(const ProfileProgress&)>& progress = {});
 
-/// Processor model and library versions of this machine, with today's date; `tool` names the program.
-[[nodiscard]] Provenance provenance_here(const std::string& tool);
-
 }  // namespace stagecraft

@@ -6,6 +6,7 @@
 #include "costmodel/tool.h"
 #include "executor/tool_options.h"
 #include "profiler/profile.h"
+#include "profiler/provenance.h"
 
 namespace {
 
