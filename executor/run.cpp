@@ -275,16 +275,15 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   measurement.timeline.ranks = channel.ranks();
 
   channel.barrier();
-  double last = seconds_now();
+  std::vector<double> ends{seconds_now()};  // of each step on this rank
   const auto tell = [&](std::int64_t step) {
     try {
       measurement.losses.push_back(losses.receive());
     } catch (const ChannelError& e) {
       throw ChannelError("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": " + e.what());
     }
-    const double now = seconds_now();
-    if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(now - last)});
-    last = now;
+    const auto k = static_cast<std::size_t>(step);
+    if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k])});
   };
   for (std::int64_t step = 0; step < options.steps; ++step) {
     worker.compute(step);
@@ -297,6 +296,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
       reference->update();
     }
     worker.update(step);
+    ends.push_back(seconds_now());
     if (step + 1 == std::min(kMemorySteps, options.steps)) counting.reset();
     // One step behind, so that rank 0 never waits for the last stage here.
     if (rank == 0 && step > 0) tell(step - 1);
