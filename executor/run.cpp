@@ -277,7 +277,11 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   channel.barrier();
   double last = seconds_now();
   const auto tell = [&](std::int64_t step) {
-    measurement.losses.push_back(losses.receive());
+    try {
+      measurement.losses.push_back(losses.receive());
+    } catch (const ChannelError& e) {
+      throw ChannelError("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": " + e.what());
+    }
     const double now = seconds_now();
     if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(now - last)});
     last = now;
@@ -298,7 +302,11 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     if (rank == 0 && step > 0) tell(step - 1);
   }
   if (rank == 0 && options.steps > 0) tell(options.steps - 1);
-  losses.finish();
+  try {
+    losses.finish();
+  } catch (const ChannelError& e) {
+    throw ChannelError("rank " + std::to_string(rank) + ", sending losses: " + e.what());
+  }
   measurement.timeline.spans = worker.take_spans();
   measurement.timeline.memory.push_back({rank, tracker.peak(), {{"parameters", parameters}}});
   gather(result, plan, rank, channel);
