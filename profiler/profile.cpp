@@ -88,6 +88,17 @@ struct Samples {
   std::vector<double> whole;
   std::vector<double> loading;
   std::vector<std::vector<double>> forward, backward, update;
+
+  /// Of each watched iteration the layers' seconds together.
+  [[nodiscard]] std::vector<double> sums() const {
+    std::vector<double> out(whole.size());
+    for (const auto* parts : {&forward, &backward, &update}) {
+      for (const std::vector<double>& part : *parts) {
+        for (std::size_t i = 0; i < part.size(); ++i) out[i] += part[i];
+      }
+    }
+    return out;
+  }
 };
 
 std::string input_id(const ModelInput& input) { return "input:" + input.name; }
@@ -284,6 +295,7 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
     layer.update = summarize(samples.update[l]);
     out.sum += layer.update->median;
   }
+  out.watched = Seconds(median(samples.sums()));
   // Loading is one call for all inputs; it is told with the first.
   if (!model.inputs.empty()) out.graph.layers.front().forward = summarize(samples.loading);
   out.graph.iteration = summarize(samples.whole);

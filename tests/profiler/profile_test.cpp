@@ -176,7 +176,18 @@ TEST(ProfileModel, SumsTheLayers) {
     sum += layer.forward.median + layer.backward.median + (layer.update ? layer.update->median : Seconds(0));
   }
   EXPECT_NEAR(profiled.sum.value, sum.value, 1e-12);
+  EXPECT_GT(profiled.watched, Seconds(0));
   EXPECT_NEAR(profiled.closure(), sum / profiled.graph.iteration->median - 1, 1e-9);
+}
+
+TEST(Profile, TellsHowMuchOfAnIterationTheMediansLeaveOut) {
+  // Layers of 3 s and 6 s by their medians, 10 s together in the median iteration, 8 s when nobody watches.
+  Profile profiled;
+  profiled.sum = Seconds(9);
+  profiled.watched = Seconds(10);
+  profiled.graph.iteration = Timing{Seconds(8), {}, 1};
+  EXPECT_NEAR(profiled.interruption(), 0.1, 1e-15);
+  EXPECT_NEAR(profiled.closure(), 0.125, 1e-15);
 }
 
 TEST(ProfileModel, MeasuresTheSlowdownOfRanksAtOnce) {
