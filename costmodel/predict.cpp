@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -54,6 +55,20 @@ std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
   return out;
 }
 
+/// Time to load a microbatch of the inputs that the stage reads, where it was measured. Imported profiles state times
+/// of input layers that are not ours to count: PipeDream's hold its own data loader.
+Seconds loading_time(const Graph& graph, const Stage& stage) {
+  const std::set<std::string> own(stage.layers.begin(), stage.layers.end());
+  std::set<int> inputs;
+  for (const Edge& edge : graph.edges) {
+    const Layer& source = graph.layers[at(edge.source)];
+    if (is_input(source) && source.forward.count > 0 && own.contains(graph.layers[at(edge.destination)].id)) inputs.insert(edge.source);
+  }
+  Seconds sum;
+  for (const int input : inputs) sum += graph.layers[at(input)].forward.median;
+  return sum;
+}
+
 }  // namespace
 
 SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
@@ -88,6 +103,7 @@ SimulationInput simulation_input(const Graph& graph, const Topology& topology, c
       parameters += layer.parameter_bytes;
     }
     if (plan.stages[s].recompute) cost.backward += cost.forward;
+    cost.forward += loading_time(graph, plan.stages[s]);
     cost.reduce = all_reduce_time(parameters - tied[s], plan.stages[s].devices, topology);
     if (tied[s] > Bytes(0)) {
       std::vector<int> holders;

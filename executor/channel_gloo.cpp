@@ -71,6 +71,14 @@ std::uint64_t edge_key(int peer, int tag) {
   return static_cast<std::uint64_t>(peer) << 32 | static_cast<std::uint64_t>(tag);
 }
 
+/// An error's text without gloo's source position and c10's stack trace.
+std::string short_text(const std::exception& error) {
+  std::string text = error.what();
+  text = text.substr(0, text.find('\n'));
+  const std::size_t position = text.find("] ");
+  return text.starts_with('[') && position != std::string::npos ? text.substr(position + 2) : text;
+}
+
 /// What all waits of one channel share.
 struct Line {
   int rank = 0;
@@ -96,8 +104,7 @@ struct Line {
     } catch (const std::exception&) {  // the meeting point is gone as well; the lost peer is the news
     }
     if (!told.empty()) throw ChannelError(told);
-    const std::string text = error.what();
-    throw ChannelError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, text.substr(0, text.find('\n'))));
+    throw ChannelError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)));
   }
 };
 
@@ -420,9 +427,8 @@ std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono
     options->devices.push_back(make_device(launch));
     line->group = c10::make_intrusive<c10d::ProcessGroupGloo>(line->store, launch.rank, launch.ranks, options);
   } catch (const std::exception& error) {
-    const std::string text = error.what();
     throw ChannelError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
-                                   launch.ranks - 1, seconds_text(deadline), text.substr(0, text.find('\n'))));
+                                   launch.ranks - 1, seconds_text(deadline), short_text(error)));
   }
   return std::make_unique<GlooChannel>(std::move(line), launch.ranks);
 }

@@ -1,8 +1,11 @@
 #include "executor/meeting_store.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
 
 #include "executor/channel_checks.h"
 
@@ -15,9 +18,20 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
+/// c10d prints each failed call with a stack trace before it throws. We catch and say what it means; who wants its log
+/// sets TORCH_CPP_LOG_LEVEL.
+void quiet_log() {
+  static const bool once = [] {
+    if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
 }  // namespace
 
 StoreServer::StoreServer(std::uint16_t port) {
+  quiet_log();
   c10d::TCPStoreOptions options;
   options.port = port;
   options.isServer = true;
@@ -37,6 +51,7 @@ std::uint16_t StoreServer::port() const { return port_; }
 
 c10::intrusive_ptr<c10d::Store> connect_store(const LaunchInfo& launch, const std::string& prefix,
                                               std::chrono::milliseconds deadline) {
+  quiet_log();
   c10d::TCPStoreOptions options;
   options.port = launch.port;
   options.waitWorkers = false;

@@ -78,13 +78,13 @@ class StoreRendezvous : public Rendezvous {
   void fail(const std::string& reason) noexcept override {
     if (leaving_.exchange(true)) return;
     try {
-      const std::string own = fmt::format("rank {} failed: {}", launch_.rank, reason);
+      const bool names_itself = reason.starts_with(fmt::format("rank {} ", launch_.rank));
+      const std::string own = names_itself ? reason : fmt::format("rank {} failed: {}", launch_.rank, reason);
       const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(own)));
       if (first != own) say(first);
       publish(kLeft);
       say_farewell();
-    } catch (const std::exception&) {  // nobody is left to be told, or the watching ranks will see the silence
-    }
+    } catch (const std::exception&) { say(gone()); }
     unguard();
   }
 

@@ -41,11 +41,15 @@ class Rendezvous {
   /// Publishes this rank's value under `key` and returns everyone's, by rank. Throws ChannelError naming the ranks
   /// that did not come before the deadline.
   [[nodiscard]] virtual std::vector<std::string> exchange(const std::string& key, const std::string& value) = 0;
-  /// Tells all ranks that this one failed and why; the first reason stays. Never throws.
+  /// Tells all ranks that this one failed and why; the first reason stays, and is printed here if it is another's.
+  /// To be called while this rank's channel is still there: the others would take its end for the cause. Never throws.
   virtual void fail(const std::string& reason) noexcept = 0;
-  /// Says in the heartbeat what this rank is doing ("forward of microbatch 3"), for others' reports. Cheap.
+  /// Says in the heartbeat what this rank is doing, for others' reports: ("forward", 3) reads "forward of microbatch
+  /// 3",
+  /// ("update", -1) reads "update". `action` must live as long as the program. Cheap.
   virtual void doing(const char* action, int microbatch) noexcept = 0;
-  /// This rank is done; its silence is no failure from now on.
+  /// This rank is done; its silence is no failure from now on. If it keeps the meeting point, returns when all others
+  /// have left too. A rendezvous that ends with neither leave nor fail fails.
   virtual void leave() noexcept = 0;
 };
 
@@ -57,7 +61,9 @@ class Rendezvous {
 /// Exit status of a rank that ended because of another one.
 inline constexpr int kPeerFailed = 3;
 
-/// The Gloo channel of a run over TCP; listens on the loopback interface if the meeting point is there.
+/// The Gloo channel of a run over TCP; to be made after `join`. Listens on the interface that GLOO_SOCKET_IFNAME names,
+/// else on loopback if the meeting point is there, else where the host's name points. Collective: returns when all
+/// ranks are connected. Throws ChannelError if they are not before the deadline.
 [[nodiscard]] std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
 /// Starts `ranks` copies of the program at `arguments[0]` with `arguments`, each told its rank through the environment,

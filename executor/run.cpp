@@ -275,12 +275,15 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   measurement.timeline.ranks = channel.ranks();
 
   channel.barrier();
-  double last = seconds_now();
+  std::vector<double> ends{seconds_now()};  // of each step on this rank
   const auto tell = [&](std::int64_t step) {
-    measurement.losses.push_back(losses.receive());
-    const double now = seconds_now();
-    if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(now - last)});
-    last = now;
+    try {
+      measurement.losses.push_back(losses.receive());
+    } catch (const ChannelError& e) {
+      throw ChannelError("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": " + e.what());
+    }
+    const auto k = static_cast<std::size_t>(step);
+    if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k])});
   };
   for (std::int64_t step = 0; step < options.steps; ++step) {
     worker.compute(step);
@@ -293,12 +296,17 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
       reference->update();
     }
     worker.update(step);
+    ends.push_back(seconds_now());
     if (step + 1 == std::min(kMemorySteps, options.steps)) counting.reset();
     // One step behind, so that rank 0 never waits for the last stage here.
     if (rank == 0 && step > 0) tell(step - 1);
   }
   if (rank == 0 && options.steps > 0) tell(options.steps - 1);
-  losses.finish();
+  try {
+    losses.finish();
+  } catch (const ChannelError& e) {
+    throw ChannelError("rank " + std::to_string(rank) + ", sending losses: " + e.what());
+  }
   measurement.timeline.spans = worker.take_spans();
   measurement.timeline.memory.push_back({rank, tracker.peak(), {{"parameters", parameters}}});
   gather(result, plan, rank, channel);

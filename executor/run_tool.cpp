@@ -20,6 +20,9 @@ using stagecraft::RunOptions;
 using stagecraft::RunResult;
 using std::chrono::milliseconds;
 
+/// Waits in the channel last this many deadlines before they count as stuck.
+constexpr int kPatience = 10;
+
 struct Options {
   std::string plan;
   std::string model;
@@ -113,6 +116,8 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
     throw std::invalid_argument(fmt::format("{}: the plan wants {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
   }
   const auto rendezvous = stagecraft::join(launch, deadline);
+  // Outlives the catch below: while it stands, others learn the reason before they see a closed connection.
+  std::unique_ptr<stagecraft::Channel> channel;
   try {
     const std::string own = hash_text(agreement(plan, o));
     const std::vector<std::string> all = rendezvous->exchange("plan", own);
@@ -122,7 +127,8 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
                                                 rank, all[rank], all[0]));
       }
     }
-    const auto channel = stagecraft::make_gloo_channel(launch, deadline);
+    // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer computes.
+    channel = stagecraft::make_gloo_channel(launch, kPatience * deadline);
     Reporter reporter;
     const RunResult result = stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, rendezvous.get(),
                                                   common_clock(*rendezvous), [&](const stagecraft::Progress& p) { reporter(p); });
@@ -159,7 +165,7 @@ int run(const Options& o, const std::vector<std::string>& arguments) {
   }
   if (channel != "local") throw std::invalid_argument(stagecraft::unknown_name("channel", channel, stagecraft::channel_names()));
   Reporter reporter;
-  return finish(stagecraft::run_local(plan, model, *data, o.run, deadline, [&](const stagecraft::Progress& p) { reporter(p); }), o);
+  return finish(stagecraft::run_local(plan, model, *data, o.run, kPatience * deadline, [&](const stagecraft::Progress& p) { reporter(p); }), o);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <regex>
 #include <set>
 #include <stdexcept>
@@ -25,15 +26,17 @@ std::vector<int> computing_layers(const Graph& graph) {
 
 Seconds both_ways(const Layer& layer) { return layer.forward.median + layer.backward.median; }
 
-/// Stops run as long as they weigh at most `limit`; the last bound is the last layer reached.
-std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, double limit) {
+/// Stops run as long as they weigh at most `limit` for each of their replicas; the last bound is the last layer reached.
+std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, double limit,
+                               const std::vector<int>& replicas) {
   const int layers = static_cast<int>(weights.size());
   std::vector<int> bounds = {0};
   for (int part = 0; part < parts; ++part) {
     int at = bounds.back();
     const int furthest = layers - (parts - 1 - part);  // one layer at least for each later run
+    const double most = replicas.empty() ? limit : limit * replicas[static_cast<std::size_t>(part)];
     double sum = 0;
-    while (at < furthest && sum + weights[static_cast<std::size_t>(at)] <= limit) {
+    while (at < furthest && sum + weights[static_cast<std::size_t>(at)] <= most) {
       sum += weights[static_cast<std::size_t>(at++)];
     }
     bounds.push_back(at);
@@ -41,11 +44,20 @@ std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, do
   return bounds;
 }
 
-using Bounds = std::vector<int> (*)(const std::vector<double>& weights, int parts);
+using Bounds = std::vector<int> (*)(const std::vector<double>& weights, int parts, const std::vector<int>& replicas);
 
 StrategyResult list_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options,
                               const std::vector<int>& layers, const std::vector<double>& weights, Bounds bounds_of) {
-  const int stages = options.constraints.stages.value_or(device_count(topology));
+  std::vector<int> replicas = options.constraints.replicas;
+  const int stages = options.constraints.stages.value_or(replicas.empty() ? device_count(topology)
+                                                                          : static_cast<int>(replicas.size()));
+  if (!replicas.empty() && static_cast<int>(replicas.size()) != stages) {
+    throw std::invalid_argument("replicas: found " + std::to_string(replicas.size()) + " numbers for " +
+                                std::to_string(stages) + " stages, wanted one a stage");
+  }
+  for (const int count : replicas) {
+    if (count < 1) throw std::invalid_argument("replicas: found " + std::to_string(count) + ", wanted at least 1");
+  }
   if (stages < 1) throw std::invalid_argument("stages: found " + std::to_string(stages) + ", wanted at least 1");
   if (stages > device_count(topology)) {
     return Infeasible{std::to_string(stages) + " stages need as many devices, the topology has " +
@@ -55,10 +67,16 @@ StrategyResult list_partition(const Graph& graph, const Topology& topology, cons
     return Infeasible{std::to_string(stages) + " stages need as many layers, the graph has " +
                       std::to_string(layers.size()) + " beside its inputs"};
   }
-  const std::vector<int> bounds = bounds_of(weights, stages);
+  const std::vector<int> bounds = bounds_of(weights, stages, replicas);
+  if (replicas.empty()) replicas.assign(static_cast<std::size_t>(stages), 1);
+  const std::int64_t devices = std::accumulate(replicas.begin(), replicas.end(), std::int64_t{0});
+  if (devices > device_count(topology)) {
+    return Infeasible{"the replicas need " + std::to_string(devices) + " devices, the topology has " +
+                      std::to_string(device_count(topology))};
+  }
   Candidate candidate;
   candidate.partition.stage_of_layer.assign(graph.layers.size(), -1);
-  candidate.partition.replicas.assign(static_cast<std::size_t>(stages), 1);
+  candidate.partition.replicas = replicas;
   Seconds slowest;
   for (int stage = 0; stage < stages; ++stage) {
     Seconds time;
@@ -68,7 +86,7 @@ StrategyResult list_partition(const Graph& graph, const Topology& topology, cons
       candidate.partition.stage_of_layer[static_cast<std::size_t>(layer)] = stage;
       time += both_ways(layer_at(graph, layer));
     }
-    slowest = std::max(slowest, time);
+    slowest = std::max(slowest, time / replicas[s]);
   }
   candidate.steady_state = slowest;
   return std::vector<Candidate>{std::move(candidate)};
@@ -94,7 +112,7 @@ std::vector<int> uniform_bounds(int layers, int parts) {
   return bounds;
 }
 
-std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts) {
+std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts, const std::vector<int>& replicas) {
   if (parts < 1 || parts > static_cast<int>(weights.size())) {
     throw std::invalid_argument("balanced bounds: found " + std::to_string(parts) + " parts, wanted 1 to " +
                                 std::to_string(weights.size()));
@@ -110,16 +128,16 @@ std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts) 
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
     const bool fits =
-        filled_bounds(weights, parts, std::bit_cast<double>(middle)).back() == static_cast<int>(weights.size());
+        filled_bounds(weights, parts, std::bit_cast<double>(middle), replicas).back() == static_cast<int>(weights.size());
     (fits ? high : low) = fits ? middle : middle + 1;
   }
-  return filled_bounds(weights, parts, std::bit_cast<double>(low));
+  return filled_bounds(weights, parts, std::bit_cast<double>(low), replicas);
 }
 
 StrategyResult uniform_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
   const std::vector<int> layers = computing_layers(graph);
   return list_partition(graph, topology, options, layers, std::vector<double>(layers.size(), 1),
-                        [](const std::vector<double>& weights, int parts) {
+                        [](const std::vector<double>& weights, int parts, const std::vector<int>&) {
                           return uniform_bounds(static_cast<int>(weights.size()), parts);
                         });
 }

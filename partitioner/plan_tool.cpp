@@ -6,8 +6,8 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
-#include "costmodel/predict.h"
 #include "costmodel/tool.h"
+#include "partitioner/ranking.h"
 #include "partitioner/strategy.h"
 
 namespace {
@@ -19,7 +19,11 @@ using stagecraft::Topology;
 
 constexpr const char* kExample =
     "stagecraft plan graph.json topology.json --microbatches 8 -o plan.json\n"
+    "  stagecraft plan graph.json topology.json --strategy profile --replicas 2,1 -o plan.json\n"
     "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
+
+/// The strategy that tries the others and takes the plan with the shortest predicted step.
+constexpr const char* kAll = "auto";
 
 /// What the command line says.
 struct Request {
@@ -27,7 +31,7 @@ struct Request {
   std::string topology;
   std::vector<int> devices;
   std::vector<double> bandwidths;
-  std::string strategy = "pipedream";
+  std::string strategy;  ///< empty: pipedream where one of its options stands, else all
   std::optional<stagecraft::Bytes> memory;
   stagecraft::StrategyOptions options;
   stagecraft::PlanSettings settings;
@@ -51,7 +55,14 @@ Topology plain_topology(const Request& request) {
   return topology;
 }
 
-void check_usage(const Request& request) {
+void check_usage(Request& request) {
+  const stagecraft::PipedreamOptions& p = request.options.pipedream;
+  const bool pipedreams_own = p.straight_pipeline || p.use_memory_constraint || p.use_fewer_machines ||
+                              p.activation_compression_ratio || request.memory;
+  if (request.strategy.empty()) request.strategy = pipedreams_own ? "pipedream" : kAll;
+  if (pipedreams_own && request.strategy != "pipedream") {
+    throw CLI::ValidationError("--strategy", request.strategy + " takes none of PipeDream's options");
+  }
   if (request.topology.empty() == request.devices.empty()) {
     throw CLI::ValidationError("TOPOLOGY", "one of a topology file and --devices is wanted");
   }
@@ -65,7 +76,7 @@ void check_usage(const Request& request) {
 }
 
 void declare(CLI::App& app, Request& request) {
-  std::string names;
+  std::string names = fmt::format("\n  {}: all of them, the shortest predicted step wins", kAll);
   for (const stagecraft::Strategy& strategy : stagecraft::strategies()) {
     names += fmt::format("\n  {}: {}", strategy.name, strategy.help);
   }
@@ -77,13 +88,16 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("-b,--bandwidths", request.bandwidths, "bytes per second of each level of --devices; 1e9 if absent")
       ->delimiter(',')
       ->type_name("BYTES_PER_S ...");
-  app.add_option("--strategy", request.strategy, "how to part the graph:" + names)->capture_default_str();
+  app.add_option("--strategy", request.strategy, "how to part the graph; auto if absent, or pipedream with one of its options:" + names);
   app.add_option("--stages", request.options.constraints.stages,
                  "how many stages, for all strategies but pipedream; one a device if absent");
+  app.add_option("--replicas", request.options.constraints.replicas, "replicas of each stage, for all strategies but pipedream")
+      ->delimiter(',')
+      ->type_name("COUNT ...");
   app.add_option("--microbatches", request.settings.microbatches, "microbatches of one step")->capture_default_str();
   app.add_option("--schedule", request.settings.schedule, "order of work in a stage")->capture_default_str();
   stagecraft::add_bytes_option(app, "--memory-limit", request.options.constraints.memory_limit,
-                               "what pipedream may use of one device, 16e9 or 16GiB; it uses PipeDream's memory rule");
+                               "what a plan may use of one device, 16e9 or 16GiB; pipedream keeps it by PipeDream's own rule");
   app.add_option("-o,--output", request.output, "where the plan goes; - is standard output")->capture_default_str();
 
   const std::string group = "PipeDream";
@@ -137,40 +151,73 @@ void print(const Graph& graph, const Plan& plan) {
 }
 
 void warn_of_blind_spots(const Request& request) {
-  if (request.strategy != "pipedream") {
-    if (request.options.constraints.memory_limit) warn(request.strategy + " ignores --memory-limit");
-    return;
-  }
-  if (!request.options.pipedream.activation_compression_ratio) {
+  if (request.strategy == "pipedream" && !request.options.pipedream.activation_compression_ratio) {
     warn("transfers between stages cost nothing, as in PipeDream; --activation-compression-ratio 1 prices them");
   }
 }
 
+/// What was compared, best first.
+void print(const std::vector<stagecraft::RankedPlan>& ranked) {
+  std::string out = fmt::format("{:<32} {:>18} {:>12} {:>12}  {}\n", "plan", "replicas", "step", "peak memory", "");
+  for (const stagecraft::RankedPlan& r : ranked) {
+    std::vector<std::size_t> replicas;
+    for (const Stage& stage : r.plan.stages) replicas.push_back(stage.devices.size());
+    stagecraft::Bytes peak;
+    for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
+    std::string shown = fmt::format("{}", fmt::join(replicas, "-"));
+    if (shown.size() > 18) shown = fmt::format("{} stages", replicas.size());
+    out += fmt::format("{:<32} {:>18} {:>12} {:>12}  {}\n", r.origin, shown, stagecraft::format_seconds(r.prediction.iteration),
+                       stagecraft::format_bytes(peak), r.fits ? "" : "does not fit");
+  }
+  fmt::print(stderr, "{}", out);
+}
+
+/// The best plan of all strategies, after a table of them.
+stagecraft::RankedPlan best_of_all(const Request& request, const Graph& graph, const Topology& topology) {
+  auto result = stagecraft::rank_plans(graph, topology, request.settings, request.options);
+  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
+    throw std::runtime_error(request.graph + ": " + infeasible->reason);
+  }
+  auto& ranked = std::get<std::vector<stagecraft::RankedPlan>>(result);
+  print(ranked);
+  return std::move(ranked.front());
+}
+
+stagecraft::RankedPlan plan_of(const Request& request, const Graph& graph, const Topology& topology) {
+  const auto result = stagecraft::partition(request.strategy, graph, topology, request.options);
+  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
+    throw std::runtime_error(request.graph + ": " + infeasible->reason);
+  }
+  stagecraft::RankedPlan ranked = stagecraft::predicted_plan(
+      graph, topology, std::get<std::vector<stagecraft::Candidate>>(result).front(), request.settings, request.options);
+  const std::string excess = stagecraft::memory_excess(ranked, topology, request.options);
+  // PipeDream's own memory rule has the last word where its strategy was asked for by name.
+  if (!excess.empty() && request.strategy == "pipedream") warn(excess + ", as the cost model counts");
+  if (!excess.empty() && request.strategy != "pipedream") throw std::runtime_error(request.graph + ": " + excess);
+  return ranked;
+}
+
 int plan(Request& request) {
-  (void)stagecraft::strategy_by_name(request.strategy);  // before any file, however large, is read
+  const bool all = request.strategy == kAll;
+  if (!all) {  // before any file, however large, is read
+    try {
+      (void)stagecraft::strategy_by_name(request.strategy);
+    } catch (const std::invalid_argument& e) {
+      throw std::invalid_argument(std::string(e.what()) + ", " + kAll);
+    }
+  }
+  (void)stagecraft::schedule_by_name(request.settings.schedule);
   warn_of_blind_spots(request);
   if (request.memory) request.options.pipedream.memory_limit = *request.memory;
   request.settings.strategy = request.strategy;
   const Graph graph = stagecraft::read_graph(request.graph);
   const Topology topology =
       request.devices.empty() ? stagecraft::read_topology(request.topology) : plain_topology(request);
-  const auto result = stagecraft::partition(request.strategy, graph, topology, request.options);
-  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
-    throw std::runtime_error(request.graph + ": " + infeasible->reason);
-  }
-  const stagecraft::Candidate& best = std::get<std::vector<stagecraft::Candidate>>(result).front();
-  Plan made = stagecraft::make_plan(graph, topology, best.partition, request.settings);
-  for (std::size_t stage = 0; stage < best.devices.size(); ++stage) made.stages[stage].devices = best.devices[stage];
-  made.steady_state = best.steady_state;
-  made.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
-  const auto predicted = stagecraft::predict(graph, topology, made);
-  if (const auto* prediction = std::get_if<stagecraft::Prediction>(&predicted)) {
-    made.iteration = prediction->iteration;
-  } else {
-    warn(std::get<stagecraft::Infeasible>(predicted).reason);
-  }
-  print(graph, made);
-  stagecraft::write_text(request.output, stagecraft::plan_json(made));
+  stagecraft::RankedPlan ranked = all ? best_of_all(request, graph, topology) : plan_of(request, graph, topology);
+  if (all) ranked.plan.strategy = ranked.origin;
+  ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
+  print(graph, ranked.plan);
+  stagecraft::write_text(request.output, stagecraft::plan_json(ranked.plan));
   return 0;
 }
 

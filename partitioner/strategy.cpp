@@ -14,10 +14,10 @@ constexpr const char* kTypePrefix = "type:";
 
 const std::vector<Strategy>& strategies() {
   static const std::vector<Strategy> table = {
-      {"uniform", "equal numbers of layers; ignores costs, links, memory, replication", uniform_partition},
-      {"parameters", "equal parameter counts; ignores times, links, memory, replication", parameters_partition},
+      {"uniform", "equal numbers of layers; ignores costs, links, memory", uniform_partition},
+      {"parameters", "equal parameter counts; ignores times, links, memory", parameters_partition},
       {"type:REGEX", "equal numbers of layers whose kind or name matches; ignores the rest", type_partition},
-      {"profile", "equal forward + backward time; ignores links, memory, replication", profile_partition},
+      {"profile", "equal forward + backward time; ignores links, memory", profile_partition},
       {"pipedream", "PipeDream's dynamic programme: replication, network levels, its memory rule", pipedream_partition},
   };
   return table;

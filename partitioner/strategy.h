@@ -17,7 +17,8 @@ namespace stagecraft {
 /// What a plan must keep to. The list strategies (uniform, parameters, type, profile) know `stages` and nothing of
 /// memory; pipedream finds its own number of stages and refuses `stages`.
 struct Constraints {
-  std::optional<int> stages;          ///< absent: one a device
+  std::optional<int> stages;          ///< absent: as many as `replicas`, or one a device
+  std::vector<int> replicas;          ///< of each stage, for the list strategies; empty: 1 each
   std::optional<Bytes> memory_limit;  ///< on one device
 };
 

@@ -13,12 +13,14 @@
 namespace stagecraft {
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 /// The record-function callback takes a plain function, so the clock that it reports to stands here.
 thread_local LayerClock* active = nullptr;
 
 }  // namespace
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 struct LayerClock::Hook : torch::autograd::FunctionPreHook {
   Hook(LayerClock* c, int l) : clock(c), layer(l) {}
@@ -30,12 +32,14 @@ struct LayerClock::Hook : torch::autograd::FunctionPreHook {
   int layer;
 };
 
-LayerClock::LayerClock(std::size_t layers, const std::vector<Parameter>& parameters, MemoryTracker* memory)
-    : memory_(memory), forward_(layers), backward_(layers), growth_(layers), transient_(layers) {
+LayerClock::LayerClock(std::size_t layers, const std::vector<Parameter>& parameters, MemoryTracker* memory,
+                       std::function<double()> now)
+    : memory_(memory), now_(std::move(now)), forward_(layers), backward_(layers), growth_(layers), transient_(layers) {
   for (const Parameter& parameter : parameters) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameter.value);
-    accumulator->add_pre_hook(std::make_unique<Hook>(this, parameter.layer));
-    accumulators_.push_back(accumulator);
+    auto hook = std::make_unique<Hook>(this, parameter.layer);
+    hooked_.emplace_back(accumulator, hook.get());
+    accumulator->add_pre_hook(std::move(hook));
   }
   active = this;
   callback_ = at::addThreadLocalCallback(
@@ -49,8 +53,9 @@ LayerClock::~LayerClock() {
   at::removeCallback(callback_);
   active = nullptr;
   // The accumulators may outlive the clock with the parameters: take the hooks off again.
-  for (const auto& accumulator : accumulators_) {
-    static_cast<torch::autograd::Node*>(accumulator.get())->pre_hooks().clear();
+  for (const auto& [accumulator, own] : hooked_) {
+    std::erase_if(static_cast<torch::autograd::Node*>(accumulator.get())->pre_hooks(),
+                  [hook = own](const auto& each) { return each.get() == hook; });
   }
 }
 
@@ -68,11 +73,11 @@ void LayerClock::begin(int layer) {
     live_ = memory_->live().value;
     memory_->reset_peak();
   }
-  since_ = now();
+  since_ = now_();
 }
 
 void LayerClock::end(int layer) {
-  forward_[static_cast<std::size_t>(layer)] += now() - since_;
+  forward_[static_cast<std::size_t>(layer)] += now_() - since_;
   if (memory_) {
     const std::int64_t live = memory_->live().value;
     growth_[static_cast<std::size_t>(layer)] += live - live_;
@@ -90,11 +95,11 @@ void LayerClock::begin_backward() {
     live_ = memory_->live().value;
     memory_->reset_peak();
   }
-  since_ = now();
+  since_ = now_();
 }
 
 void LayerClock::switch_to(int layer) {
-  const double time = now();
+  const double time = now_();
   // What comes before the first node is that node's: the engine sets it up.
   const int owner = current_ < 0 ? layer : current_;
   if (owner >= 0) {
@@ -112,7 +117,8 @@ void LayerClock::switch_to(int layer) {
 
 void LayerClock::on_node(std::uint64_t sequence) {
   if (!in_backward_) return;
-  if (sequence == std::numeric_limits<std::uint64_t>::max()) {  // an accumulation; its pre-hook has just named the layer
+  if (sequence ==
+      std::numeric_limits<std::uint64_t>::max()) {  // an accumulation; its pre-hook has just named the layer
     if (hinted_ < 0) ++unmapped_;
     switch_to(hinted_ >= 0 ? hinted_ : current_);
     hinted_ = -1;

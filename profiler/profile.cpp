@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -21,8 +20,6 @@
 
 namespace stagecraft {
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::vector<int> all_layers(const Model& model) {
   std::vector<int> out(model.layers.size());
@@ -57,10 +54,10 @@ class Subject {
   /// Seconds of forward, backward and update as a run does them.
   double iterate(const std::vector<at::Tensor>& batch, std::int64_t step) {
     clear_gradients();
-    const double start = now();
+    const double start = steady_seconds();
     (void)program_.backward(program_.forward({}, batch, step, 0), {});
     whole_->step(1);
-    return now() - start;
+    return steady_seconds() - start;
   }
   /// Forward and backward under the clock.
   void watch(const std::vector<at::Tensor>& batch, std::int64_t step, LayerClock& clock) {
@@ -74,9 +71,9 @@ class Subject {
   /// Seconds of each layer's update, by layer.
   void update(std::vector<std::vector<double>>& samples) {
     for (auto& [layer, optimizer] : layers_) {
-      const double start = now();
+      const double start = steady_seconds();
       optimizer->step(1);
-      samples[static_cast<std::size_t>(layer)].push_back(now() - start);
+      samples[static_cast<std::size_t>(layer)].push_back(steady_seconds() - start);
     }
   }
 
@@ -91,6 +88,17 @@ struct Samples {
   std::vector<double> whole;
   std::vector<double> loading;
   std::vector<std::vector<double>> forward, backward, update;
+
+  /// Of each watched iteration the layers' seconds together.
+  [[nodiscard]] std::vector<double> sums() const {
+    std::vector<double> out(whole.size());
+    for (const auto* parts : {&forward, &backward, &update}) {
+      for (const std::vector<double>& part : *parts) {
+        for (std::size_t i = 0; i < part.size(); ++i) out[i] += part[i];
+      }
+    }
+    return out;
+  }
 };
 
 std::string input_id(const ModelInput& input) { return "input:" + input.name; }
@@ -167,11 +175,11 @@ double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch,
       auto& own = samples[static_cast<std::size_t>(i)];
       for (int k = 0; k < options.warmup; ++k) (void)subject.iterate(batch, k);
       ready.arrive_and_wait();
-      const double start = now();
+      const double start = steady_seconds();
       // All go on until the slowest has enough, so that every sample was taken with company.
       while (!stop) {
         own.push_back(subject.iterate(batch, static_cast<std::int64_t>(own.size())));
-        const double spent = now() - start;
+        const double spent = steady_seconds() - start;
         if (i == 0 && ((own.size() >= 5 && spent > options.rule.most_seconds / 8) || spent > options.rule.most_seconds)) stop = true;
       }
     });
@@ -190,6 +198,7 @@ void check(const ProfileOptions& options) {
   at_least("the number of threads", options.threads, 1);
   at_least("the number of ranks at once", options.concurrent, 1);
   at_least("the warm-up", options.warmup, 0);
+  at_least("the fewest samples", static_cast<std::int64_t>(options.rule.fewest), 1);
   validate(options.optimizer);
 }
 
@@ -256,12 +265,12 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   std::vector<std::vector<double>> parts;
   {
     LayerClock clock(layers, subject.program().parameters());
-    const double start = now();
+    const double start = steady_seconds();
     for (std::size_t i = 0; out.stop == Stop::No; ++i) {
       const auto step = static_cast<std::int64_t>(i);
-      const double begin = now();
+      const double begin = steady_seconds();
       batch = load(step);
-      samples.loading.push_back(now() - begin);
+      samples.loading.push_back(steady_seconds() - begin);
       samples.whole.push_back(subject.iterate(batch, step));
       subject.watch(batch, step, clock);
       subject.update(samples.update);
@@ -272,7 +281,7 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
       }
       parts = samples.forward;
       parts.insert(parts.end(), samples.backward.begin(), samples.backward.end());
-      out.stop = should_stop(options.rule, samples.whole, parts, now() - start);
+      out.stop = should_stop(options.rule, samples.whole, parts, steady_seconds() - start);
       tell("measuring", i + 1, relative_error(samples.whole));
     }
   }
@@ -286,6 +295,7 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
     layer.update = summarize(samples.update[l]);
     out.sum += layer.update->median;
   }
+  out.watched = Seconds(median(samples.sums()));
   // Loading is one call for all inputs; it is told with the first.
   if (!model.inputs.empty()) out.graph.layers.front().forward = summarize(samples.loading);
   out.graph.iteration = summarize(samples.whole);

@@ -34,10 +34,14 @@ struct ProfileProgress {
 struct Profile {
   Graph graph;
   Seconds sum;                 ///< of all layers' medians: forward, backward, update
+  Seconds watched;             ///< the median over the watched iterations of their layers' times together
   Stop stop = Stop::No;        ///< what ended the measurement
   std::int64_t unmapped = 0;   ///< backward nodes that no layer could be given
-  /// sum / un-profiled iteration - 1.
+  /// sum / un-profiled iteration - 1: what being watched costs, and interruption() on the other side.
   [[nodiscard]] double closure() const { return sum / graph.iteration->median - 1; }
+  /// 1 - sum / watched: the part of a watched iteration that the layers' medians leave out. Each iteration is interrupted
+  /// in another layer, so it grows with what else the machine does, and is near 0 on a quiet one.
+  [[nodiscard]] double interruption() const { return 1 - sum / watched; }
 };
 
 /// Runs `model` forward, backward and update, layer by layer and in place, in turn with whole iterations that nothing
@@ -46,8 +50,5 @@ struct Profile {
 /// Throws std::invalid_argument for options out of range.
 [[nodiscard]] Profile profile_model(const Model& model, const DataSource& data, const ProfileOptions& options,
                                     const std::function<void(const ProfileProgress&)>& progress = {});
-
-/// Processor model and library versions of this machine, with today's date; `tool` names the program.
-[[nodiscard]] Provenance provenance_here(const std::string& tool);
 
 }  // namespace stagecraft

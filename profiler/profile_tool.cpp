@@ -6,11 +6,14 @@
 #include "costmodel/tool.h"
 #include "executor/tool_options.h"
 #include "profiler/profile.h"
+#include "profiler/provenance.h"
 
 namespace {
 
 using stagecraft::format_bytes;
 using stagecraft::format_seconds;
+
+constexpr double kMostInterruption = 0.03;
 
 std::string times(const stagecraft::Timing& t) {
   return format_seconds(t.median) + (t.spread ? " +- " + format_seconds(*t.spread) : "");
@@ -27,6 +30,10 @@ void print(const stagecraft::Profile& profile) {
   out += fmt::format("iteration without the profiler {} ({} samples, {}); sum of layers {}, difference {:+.1f} %\n", times(*graph.iteration),
                      graph.iteration->count, profile.stop == stagecraft::Stop::Precise ? "precise enough" : "time was up",
                      format_seconds(profile.sum), profile.closure() * 100);
+  if (profile.interruption() > kMostInterruption) {
+    out += fmt::format("warning: other work on this machine interrupted the layers by {:.1f} %; their medians leave that out, the iteration does not\n",
+                       profile.interruption() * 100);
+  }
   if (graph.slowdown.size() > 1) {
     out += "slowdown with ranks at once on this host:";
     for (std::size_t i = 0; i < graph.slowdown.size(); ++i) out += fmt::format(" {}: {:.2f}", i + 1, graph.slowdown[i]);

@@ -1,13 +1,15 @@
+#include "profiler/provenance.h"
+
 #include <torch/headeronly/version.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <ctime>
 #include <fstream>
-#include <string>
+#include <stdexcept>
 #include <thread>
 
 #include "costmodel/version.h"
-#include "profiler/profile.h"
 
 namespace stagecraft {
 namespace {
@@ -38,6 +40,12 @@ Provenance provenance_here(const std::string& tool) {
   out.versions["libtorch"] = TORCH_VERSION;
   out.date = date();
   return out;
+}
+
+Device device_here(int ranks) {
+  if (ranks < 1) throw std::invalid_argument("the number of ranks is " + std::to_string(ranks) + ", wanted at least 1");
+  const Bytes memory = Bytes(::sysconf(_SC_PAGESIZE)) * ::sysconf(_SC_PHYS_PAGES);
+  return {processor(), Bytes(memory.value / ranks)};
 }
 
 }  // namespace stagecraft

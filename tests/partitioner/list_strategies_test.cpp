@@ -238,5 +238,11 @@ TEST(Strategies, GiveValidAndRepeatablePartitions) {
   }
 }
 
+TEST(BalancedBounds, GiveAReplicatedStageThatManyTimesTheWork) {
+  // Two replicas then one: 4 of 6 equal layers in front, 2 for each device; by hand.
+  EXPECT_EQ(balanced_bounds({1, 1, 1, 1, 1, 1}, 2, {2, 1}), (std::vector<int>{0, 4, 6}));
+  EXPECT_EQ(balanced_bounds({1, 1, 1, 1, 1, 1}, 2, {1, 2}), (std::vector<int>{0, 2, 6}));
+}
+
 }  // namespace
 }  // namespace stagecraft

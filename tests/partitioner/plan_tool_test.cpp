@@ -72,15 +72,43 @@ TEST_F(PlanTool, TakesPipeDreamsOwnSpellingAndPutsThePlanOnStandardOutput) {
 TEST_F(PlanTool, ReadsTheGraphFromStandardInput) { EXPECT_EQ(run("- -n 2 < graph.json").status, 0); }
 
 TEST_F(PlanTool, WarnsThatTransfersCostNothing) {
-  EXPECT_THAT(run("graph.json topology.json").err,
+  EXPECT_THAT(run("graph.json topology.json --strategy pipedream").err,
               HasSubstr("transfers between stages cost nothing, as in PipeDream; --activation-compression-ratio 1"));
 }
 
-TEST_F(PlanTool, WarnsThatAListStrategyIgnoresMemory) {
-  const Outcome o = run("graph.json topology.json --strategy uniform --stages 2 --memory-limit 16GiB");
-  EXPECT_EQ(o.status, 0);
-  EXPECT_THAT(o.err, HasSubstr("uniform ignores --memory-limit"));
-  EXPECT_EQ(parse_plan(o.out, "out").stages.size(), 2U);
+TEST_F(PlanTool, RefusesAPlanThatNeedsMoreMemoryThanTheLimit) {
+  const Outcome fits = run("graph.json topology.json --strategy uniform --stages 2 --memory-limit 16GiB");
+  EXPECT_EQ(fits.status, 0) << fits.err;
+  EXPECT_EQ(parse_plan(fits.out, "out").stages.size(), 2U);
+  const Outcome small = run("graph.json topology.json --strategy uniform --stages 2 --memory-limit 1MiB");
+  EXPECT_EQ(small.status, 1);
+  EXPECT_THAT(small.err, HasSubstr("on each device, the limit is 1.00 MiB"));
+  const Outcome none = run("graph.json topology.json --memory-limit 1MiB");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, HasSubstr("no plan fits; of the least needy ("));
+}
+
+TEST_F(PlanTool, TakesTheShortestPredictedStepOfAllStrategiesUnlessAskedOtherwise) {
+  const Outcome all = run("graph.json topology.json");
+  EXPECT_EQ(all.status, 0) << all.err;
+  const Seconds best = *parse_plan(all.out, "out").iteration;
+  for (const char* strategy : {"uniform", "parameters", "profile", "pipedream --activation-compression-ratio 1"}) {
+    const Outcome o = run(std::string("graph.json topology.json --strategy ") + strategy);
+    EXPECT_LE(best.value, parse_plan(o.out, "out").iteration->value * (1 + 1e-12)) << strategy;
+  }
+}
+
+TEST_F(PlanTool, GivesEachStageTheReplicasAskedFor) {
+  const Outcome o = run("graph.json topology.json --strategy profile --replicas 2,1");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Plan plan = parse_plan(o.out, "out");
+  ASSERT_EQ(plan.stages.size(), 2U);
+  EXPECT_EQ(plan.stages[0].devices.size(), 2U);
+  EXPECT_EQ(plan.stages[1].devices.size(), 1U);
+  EXPECT_THAT(run("graph.json topology.json --strategy profile --replicas 4,4").err,
+              HasSubstr("the replicas need 8 devices, the topology has 4"));
+  EXPECT_THAT(run("graph.json topology.json --strategy profile --stages 3 --replicas 2,1").err,
+              HasSubstr("replicas: found 2 numbers for 3 stages"));
 }
 
 TEST_F(PlanTool, ListsTheStrategies) {
@@ -88,7 +116,8 @@ TEST_F(PlanTool, ListsTheStrategies) {
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(
       o.err,
-      "stagecraft-plan: unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, pipedream\n");
+      "stagecraft-plan: unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, pipedream, "
+      "auto\n");
 }
 
 TEST_F(PlanTool, ListsTheSchedules) {
@@ -122,6 +151,7 @@ TEST_F(PlanTool, EndsWithTwoOnWrongUsage) {
            {"graph.json -n 4 -b 1e9 1e9", "--bandwidths: found 2 for 1 levels of --devices"},
            {"graph.json topology.json --microbatches many", "--microbatches"},
            {"graph.json topology.json --memory-limit 3apples", "--memory-limit"},
+           {"graph.json topology.json --strategy uniform --straight-pipeline", "uniform takes none of PipeDream's options"},
            {"graph.json topology.json --magic", "--magic"}}) {
     const Outcome o = run(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
@@ -132,7 +162,7 @@ TEST_F(PlanTool, EndsWithTwoOnWrongUsage) {
 TEST_F(PlanTool, RefusesNumbersOutOfRange) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"-n 0", "the count is below 1"},
-           {"-n 4 -b 0", "the bandwidth is not positive"},
+           {"-n 4 -b 0", "the bandwidth is not a positive number"},
            {"-n 4 --microbatches 0", "at least 1 microbatch"},
            {"-n 4 --stages 2", "stages: found 2, wanted none"},
            {"-n 4 --activation-compression-ratio -1", "wanted a number above 0"}}) {

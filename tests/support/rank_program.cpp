@@ -26,6 +26,7 @@ void wait_for_rank_1(Channel& channel) { (void)channel.receive({{4}, at::kFloat}
 
 int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
   const bool odd_one = channel.rank() == 1;
+  channel.barrier();  // nobody is still connecting when one of them dies
   if (name == "exchange") {
     at::Tensor values = at::full({3}, channel.rank() + 1, at::kFloat);
     std::vector<int> all;
@@ -78,9 +79,10 @@ int run(const std::string& name, std::uint16_t port) {
     launch.port = port;
   }
   std::unique_ptr<Rendezvous> meeting;
+  std::unique_ptr<Channel> channel;  // lives until fail() was called: its end would be the others' first news
   try {
     meeting = join(launch, kDeadline);
-    const std::unique_ptr<Channel> channel = make_gloo_channel(launch, kChannelDeadline);
+    channel = make_gloo_channel(launch, kChannelDeadline);
     const int status = run_case(name, *channel, *meeting);
     meeting->leave();
     return status;

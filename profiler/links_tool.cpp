@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/progress.h"
+#include "costmodel/tool.h"
+#include "executor/rendezvous.h"
+#include "profiler/links.h"
+#include "profiler/provenance.h"
+
+namespace {
+
+using stagecraft::LinkMeasurement;
+using stagecraft::LinkPoint;
+using std::chrono::milliseconds;
+
+struct Options {
+  int ranks = 2;
+  std::string channel = "local";
+  std::optional<stagecraft::Bytes> most_bytes;
+  double timeout_s = 60;
+  std::string output;
+  stagecraft::LinksOptions links;
+};
+
+void print(const LinkMeasurement& measured) {
+  std::string out = fmt::format("{:>10} {:>22}", "message", "send and receive");
+  for (const auto& [ranks, points] : measured.all_reduce)
+    out += fmt::format(" {:>22}", fmt::format("all-reduce of {}", ranks));
+  const auto cell = [](const LinkPoint& point) {
+    const auto& t = point.time;
+    return fmt::format(" {:>22}", format_seconds(t.median) + (t.spread ? " +- " + format_seconds(*t.spread) : ""));
+  };
+  for (std::size_t i = 0; i < measured.send_receive.size(); ++i) {
+    out += fmt::format("\n{:>10}", format_bytes(measured.send_receive[i].bytes)) + cell(measured.send_receive[i]);
+    for (const auto& [ranks, points] : measured.all_reduce) out += cell(points[i]);
+  }
+  std::cerr << out << "\n";
+}
+
+void finish(const LinkMeasurement& measured, const Options& o) {
+  const stagecraft::Topology topology = stagecraft::topology_of(measured, o.channel, stagecraft::device_here(o.ranks),
+                                                                stagecraft::provenance_here("stagecraft-links"));
+  print(measured);
+  const stagecraft::Link& link = topology.levels.front().link;
+  std::cerr << fmt::format(
+      "{}: latency {}, bandwidth {}/s\n", topology.name, format_seconds(link.latency),
+      stagecraft::format_bytes(stagecraft::Bytes(static_cast<std::int64_t>(link.bandwidth.value))));
+  if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::topology_json(topology));
+}
+
+LinkMeasurement measure(stagecraft::Channel& channel, const Options& o) {
+  if (channel.rank() != 0) return stagecraft::measure_links(channel, o.links);
+  stagecraft::ProgressLine line;
+  return stagecraft::measure_links(channel, o.links,
+                                   [&](const std::string& text) { line.show(o.channel + ": " + text); });
+}
+
+int run_local(const Options& o, milliseconds deadline) {
+  const auto channels = stagecraft::make_local_channels(o.ranks, deadline);
+  LinkMeasurement measured;
+  std::mutex mutex;
+  std::exception_ptr first;
+  {
+    std::vector<std::jthread> threads;
+    for (const auto& channel : channels) {
+      threads.emplace_back([&, rank = channel.get()] {
+        try {
+          LinkMeasurement own = measure(*rank, o);
+          if (rank->rank() == 0) measured = std::move(own);
+        } catch (const std::exception& e) {
+          {
+            const std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception();
+          }
+          rank->abort(e.what());
+        }
+      });
+    }
+  }
+  if (first) std::rethrow_exception(first);
+  finish(measured, o);
+  return 0;
+}
+
+int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& o, milliseconds deadline) {
+  if (launch.ranks != o.ranks) {
+    throw std::invalid_argument(fmt::format("--ranks is {}, {} started {}", o.ranks, launch.launcher, launch.ranks));
+  }
+  const auto rendezvous = stagecraft::join(launch, deadline);
+  try {
+    const auto channel = stagecraft::make_gloo_channel(launch, deadline);
+    const LinkMeasurement measured = measure(*channel, o);
+    channel->barrier();
+    rendezvous->leave();
+    if (launch.rank == 0) finish(measured, o);
+    return 0;
+  } catch (const std::exception& e) {
+    rendezvous->fail(e.what());
+    throw;
+  }
+}
+
+int run(Options o, const std::vector<std::string>& arguments) {
+  if (o.most_bytes) o.links.most_bytes = *o.most_bytes;
+  (void)stagecraft::message_bytes(o.links.most_bytes);  // before any process is started
+  const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
+  if (o.channel == "local") return run_local(o, deadline);
+  if (o.channel != "gloo")
+    throw std::invalid_argument(stagecraft::unknown_name("channel", o.channel, stagecraft::channel_names()));
+  const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
+  if (!launch) return stagecraft::spawn(o.ranks, arguments, deadline);
+  return run_one_process_a_rank(*launch, o, deadline);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  return stagecraft::run_tool(
+      {"links", "Measures the channel between ranks on this host: one-way transfers and all-reduces by message bytes.",
+       "stagecraft links --ranks 2 --channel gloo -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
+       "topology.json"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("--ranks", o.ranks, "ranks on this host")->capture_default_str()->check(CLI::Range(2, 1024));
+        app.add_option("--channel", o.channel,
+                       "local (ranks are threads) or gloo (one process a rank, started here unless a launcher did)")
+            ->capture_default_str();
+        stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message; default 64 MiB");
+        app.add_option("--threads", o.links.threads, "threads of one rank")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the measurement")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_option("-o,--output", o.output, "where the topology goes; - is standard output");
+      },
+      [&] { return run(o, std::vector<std::string>(argv, argv + argc)); });
+}

@@ -1,0 +1,247 @@
+#include "profiler/profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "costmodel/format/json.h"
+#include "profiler/provenance.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// As few samples as still have a spread.
+ProfileOptions hasty() {
+  ProfileOptions options;
+  options.microbatch_samples = 2;
+  options.warmup = 1;
+  options.rule.fewest = 5;
+  options.rule.most_seconds = 0;
+  return options;
+}
+
+Profile profile(const std::string& name, const std::map<std::string, std::string>& set,
+                const ProfileOptions& options = hasty()) {
+  const Model model = build_model(name, set);
+  return profile_model(model, *make_data_source("synthetic", model, 1), options);
+}
+
+const Layer& find(const Graph& graph, const std::string& id) {
+  return graph.layers[static_cast<std::size_t>(layer_index(graph, id))];
+}
+
+std::vector<std::string> sources_of(const Graph& graph, const std::string& id) {
+  std::vector<std::string> out;
+  for (const Edge& edge : graph.edges) {
+    if (edge.destination == layer_index(graph, id))
+      out.push_back(graph.layers[static_cast<std::size_t>(edge.source)].id);
+  }
+  return out;
+}
+
+const std::map<std::string, std::string> kTiny{{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}};
+
+// ---- what does not depend on time: a tiny mlp by hand, two samples
+
+TEST(ProfileModel, TellsLayersAndEdges) {
+  const Graph graph = profile("mlp", kTiny).graph;
+  EXPECT_EQ(graph.name, "mlp");
+  EXPECT_EQ(graph.options, kTiny);
+  EXPECT_EQ(graph.microbatch_samples, 2);
+  EXPECT_EQ(graph.dtype, "float32");
+  EXPECT_EQ(graph.optimizer, "sgd");
+  EXPECT_EQ(graph.threads, 1);
+  std::vector<std::string> ids;
+  for (const Layer& layer : graph.layers) ids.push_back(layer.id);
+  EXPECT_THAT(ids, ElementsAre("input:image", "input:target", "fc1", "relu1", "fc2", "loss"));
+  EXPECT_THAT(sources_of(graph, "fc1"), ElementsAre("input:image"));
+  EXPECT_THAT(sources_of(graph, "relu1"), ElementsAre("fc1"));
+  EXPECT_THAT(sources_of(graph, "fc2"), ElementsAre("relu1"));
+  EXPECT_THAT(sources_of(graph, "loss"), ElementsAre("fc2", "input:target"));
+}
+
+TEST(ProfileModel, TellsInputsAsSuch) {
+  const Graph graph = profile("mlp", kTiny).graph;
+  EXPECT_TRUE(is_input(find(graph, "input:image")));
+  EXPECT_TRUE(is_input(find(graph, "input:target")));
+  EXPECT_FALSE(is_input(find(graph, "fc1")));
+  EXPECT_THAT(find(graph, "input:image").outputs, ElementsAre(Output{Bytes(2 * 4 * 4), {2, 4}, "float32", false}));
+  EXPECT_THAT(find(graph, "input:target").outputs, ElementsAre(Output{Bytes(2 * 8), {2}, "int64", false}));
+}
+
+TEST(ProfileModel, TellsActivationAndParameterBytes) {
+  const Graph graph = profile("mlp", kTiny).graph;
+  EXPECT_THAT(find(graph, "fc1").outputs, ElementsAre(Output{Bytes(2 * 8 * 4), {2, 8}, "float32", true}));
+  EXPECT_THAT(find(graph, "relu1").outputs, ElementsAre(Output{Bytes(2 * 8 * 4), {2, 8}, "float32", true}));
+  EXPECT_THAT(find(graph, "fc2").outputs, ElementsAre(Output{Bytes(2 * 3 * 4), {2, 3}, "float32", true}));
+  EXPECT_THAT(find(graph, "loss").outputs, ElementsAre(Output{Bytes(4), {}, "float32", true}));
+  EXPECT_EQ(find(graph, "fc1").parameters, 4 * 8 + 8);
+  EXPECT_EQ(find(graph, "fc1").parameter_bytes, Bytes((4 * 8 + 8) * 4));
+  EXPECT_EQ(find(graph, "relu1").parameter_bytes, Bytes(0));
+  EXPECT_EQ(find(graph, "fc2").parameters, 8 * 3 + 3);
+}
+
+TEST(ProfileModel, TellsWhatStaysForTheBackward) {
+  const Graph graph = profile("mlp", kTiny).graph;
+  const auto saved = [&](const char* id) { return find(graph, id).saved_bytes->value; };
+  constexpr std::int64_t hidden = 2 * 8 * 4, logits = 2 * 3 * 4, scalar = 4;
+  // fc1 keeps the image, which was there before it, and leaves its output.
+  EXPECT_EQ(saved("fc1"), hidden);
+  // relu1 keeps its own output; fc1's, which nobody needs now, goes.
+  EXPECT_EQ(saved("relu1"), hidden - hidden);
+  // fc2 keeps relu1's output, counted there, and leaves its own.
+  EXPECT_EQ(saved("fc2"), logits);
+  // The loss keeps log_softmax's output and the sum of the weights, leaves the loss, and lets fc2's output go.
+  EXPECT_EQ(saved("loss"), logits + scalar + scalar - logits);
+}
+
+TEST(ProfileModel, TellsTheLargestTransientBytes) {
+  const Graph graph = profile("mlp", kTiny).graph;
+  const auto workspace = [&](const char* id) { return find(graph, id).workspace_bytes->value; };
+  // The forward of relu1 holds fc1's output beside its own until the end.
+  EXPECT_GE(workspace("relu1"), 2 * 8 * 4);
+  // The backward of fc1 makes the weight's gradient, then adds it to what is there.
+  EXPECT_GE(workspace("fc1"), 4 * 8 * 4);
+  for (const char* id : {"fc1", "relu1", "fc2", "loss"})
+    EXPECT_LE(workspace(id), 1024) << id;  // all there is, and more
+}
+
+TEST(ProfileModel, TellsTheOptimizersState) {
+  ProfileOptions options = hasty();
+  options.optimizer.name = "adam";
+  const Graph graph = profile("mlp", kTiny, options).graph;
+  EXPECT_EQ(graph.optimizer, "adam");
+  EXPECT_EQ(graph.optimizer_state_values, 2);
+}
+
+TEST(ProfileModel, TellsBothWaysAroundAResidualBlock) {
+  const Graph graph = profile("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}).graph;
+  validate(graph);
+  EXPECT_THAT(sources_of(graph, "layer1.0.add"), ElementsAre("layer1.0.bn2", "maxpool"));
+  EXPECT_THAT(sources_of(graph, "layer1.1.add"), ElementsAre("layer1.1.bn2", "layer1.0.relu"));
+  EXPECT_THAT(sources_of(graph, "layer2.0.add"), ElementsAre("layer2.0.bn2", "layer2.0.downsample.1"));
+}
+
+TEST(ProfileModel, TellsTiedParameters) {
+  const Graph graph =
+      profile("gpt", {{"layers", "1"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "4"}}).graph;
+  int holders = 0;
+  for (const Layer& layer : graph.layers) {
+    for (const TiedParameter& tied : layer.tied) {
+      ++holders;
+      EXPECT_EQ(tied.bytes, Bytes(32 * 16 * 4)) << layer.id << " " << tied.name;
+    }
+  }
+  EXPECT_EQ(holders, 2);  // the embedding and the head
+  EXPECT_EQ(find(graph, "embedding").tied, find(graph, "lm_head").tied);
+}
+
+TEST(ProfileModel, GivesAGraphThatIsReadBack) {
+  for (const char* name : {"mlp", "convnet"}) {
+    Profile profiled = profile(name, {});
+    profiled.graph.provenance = provenance_here("a test");
+    validate(profiled.graph);
+    EXPECT_EQ(parse_graph(graph_json(profiled.graph), "graph.json"), profiled.graph) << name;
+  }
+}
+
+// ---- what does
+
+TEST(ProfileModel, TimesEveryLayerInEachIteration) {
+  const Profile profiled = profile("convnet", {});
+  EXPECT_EQ(profiled.unmapped, 0);
+  EXPECT_EQ(profiled.stop, Stop::Time);
+  EXPECT_EQ(profiled.graph.iteration->count, 5);
+  for (const Layer& layer : profiled.graph.layers) {
+    if (is_input(layer)) continue;
+    EXPECT_EQ(layer.forward.count, 5) << layer.id;
+    EXPECT_GT(layer.forward.median, Seconds(0)) << layer.id;
+    EXPECT_EQ(layer.backward.count, 5) << layer.id;
+    EXPECT_GT(layer.backward.median, Seconds(0)) << layer.id;
+    EXPECT_EQ(layer.update.has_value(), layer.parameter_bytes > Bytes(0)) << layer.id;
+  }
+}
+
+TEST(ProfileModel, SumsTheLayers) {
+  const Profile profiled = profile("mlp", kTiny);
+  Seconds sum;
+  for (const Layer& layer : profiled.graph.layers) {
+    if (is_input(layer)) continue;
+    sum += layer.forward.median + layer.backward.median + (layer.update ? layer.update->median : Seconds(0));
+  }
+  EXPECT_NEAR(profiled.sum.value, sum.value, 1e-12);
+  EXPECT_GT(profiled.watched, Seconds(0));
+  EXPECT_NEAR(profiled.closure(), sum / profiled.graph.iteration->median - 1, 1e-9);
+}
+
+TEST(Profile, TellsHowMuchOfAnIterationTheMediansLeaveOut) {
+  // Layers of 3 s and 6 s by their medians, 10 s together in the median iteration, 8 s when nobody watches.
+  Profile profiled;
+  profiled.sum = Seconds(9);
+  profiled.watched = Seconds(10);
+  profiled.graph.iteration = Timing{Seconds(8), {}, 1};
+  EXPECT_NEAR(profiled.interruption(), 0.1, 1e-15);
+  EXPECT_NEAR(profiled.closure(), 0.125, 1e-15);
+}
+
+TEST(ProfileModel, MeasuresTheSlowdownOfRanksAtOnce) {
+  ProfileOptions options = hasty();
+  options.concurrent = 2;
+  const Graph graph = profile("mlp", kTiny, options).graph;
+  ASSERT_EQ(graph.slowdown.size(), 2U);
+  EXPECT_EQ(graph.slowdown[0], 1);
+  EXPECT_GE(graph.slowdown[1], 1);
+}
+
+TEST(ProfileModel, SaysWhatItIsAt) {
+  const Model model = build_model("mlp", kTiny);
+  ProfileOptions options = hasty();
+  options.concurrent = 2;
+  std::vector<std::string> phases;
+  (void)profile_model(model, *make_data_source("synthetic", model, 1), options, [&](const ProfileProgress& p) {
+    if (phases.empty() || phases.back() != p.phase) phases.push_back(p.phase);
+  });
+  EXPECT_THAT(phases, ElementsAre("warm-up", "memory", "measuring", "1 at once", "2 at once"));
+}
+
+TEST(ProfileModel, RefusesOptionsOutOfRange) {
+  const auto refuses = [](const std::function<void(ProfileOptions&)>& change, const std::string& message) {
+    ProfileOptions options = hasty();
+    change(options);
+    EXPECT_THAT([&] { (void)profile("mlp", kTiny, options); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr(message)));
+  };
+  refuses([](auto& o) { o.microbatch_samples = 0; }, "the microbatch is 0, wanted at least 1");
+  refuses([](auto& o) { o.threads = 0; }, "the number of threads is 0, wanted at least 1");
+  refuses([](auto& o) { o.concurrent = 0; }, "the number of ranks at once is 0, wanted at least 1");
+  refuses([](auto& o) { o.warmup = -1; }, "the warm-up is -1, wanted at least 0");
+  refuses([](auto& o) { o.rule.fewest = 0; }, "the fewest samples is 0, wanted at least 1");
+  refuses([](auto& o) { o.optimizer.name = "magic"; }, "unknown optimizer \"magic\", known are");
+}
+
+TEST(ProvenanceHere, NamesToolProcessorVersionsAndDate) {
+  const Provenance provenance = provenance_here("a test");
+  EXPECT_THAT(provenance.tool, testing::StartsWith("a test "));
+  EXPECT_THAT(provenance.device, testing::EndsWith(" processors"));
+  EXPECT_THAT(provenance.versions.at("libtorch"), HasSubstr("."));
+  EXPECT_THAT(provenance.date, testing::MatchesRegex("20..-..-..T..:..:..Z"));
+}
+
+TEST(DeviceHere, SharesTheMemory) {
+  const Device whole = device_here(1), third = device_here(3);
+  EXPECT_FALSE(whole.name.empty());
+  EXPECT_EQ(third.name, whole.name);
+  EXPECT_EQ(third.memory->value, whole.memory->value / 3);
+  EXPECT_GT(*third.memory, 1_MiB);
+  EXPECT_THAT([] { (void)device_here(0); },
+              ThrowsMessage<std::invalid_argument>("the number of ranks is 0, wanted at least 1"));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,94 @@
+#include <gmock/gmock.h>
+
+#include "costmodel/format/json.h"
+#include "tests/profiler/tool_runner.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class ProfileTool : public ToolRunner {
+ protected:
+  [[nodiscard]] Outcome profile(const std::string& arguments) const { return run("profile", arguments); }
+};
+
+const std::string kTiny = "mlp --set width=8 --set layers=2 --max-seconds 0.01 --warmup 1 ";
+
+TEST_F(ProfileTool, WritesAGraphAndPrintsTheLayers) {
+  const Outcome o = profile(kTiny + "--microbatch 3 -o graph.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, "");
+  EXPECT_THAT(o.err, HasSubstr("fc1"));
+  EXPECT_THAT(o.err, HasSubstr("iteration without the profiler"));
+  EXPECT_THAT(o.err, HasSubstr("sum of layers"));
+  const Graph graph = parse_graph(read("graph.json"), "graph.json");
+  EXPECT_EQ(graph.microbatch_samples, 3);
+  EXPECT_EQ(graph.options.at("width"), "8");
+  EXPECT_THAT(graph.provenance.tool, StartsWith("stagecraft-profile "));
+}
+
+TEST_F(ProfileTool, PutsTheGraphOnStandardOutput) {
+  const Outcome o = profile(kTiny + "-o -");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(parse_graph(o.out, "out").name, "mlp");
+}
+
+TEST_F(ProfileTool, ListsTheModels) {
+  const Outcome o = profile("lenet");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-profile: unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, resnet50, gnmt, "
+      "transformer, gpt\n");
+}
+
+TEST_F(ProfileTool, ListsTheOptionsOfTheModel) {
+  const Outcome o = profile("mlp --set depth=3");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(o.err, "stagecraft-profile: mlp: unknown option \"depth\", known are inputs, width, layers, classes\n");
+}
+
+TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"mlp --set width", "--set \"width\": wanted key=value, as in --set layers=4"},
+           {"mlp --set =8", "--set \"=8\": wanted key=value"},
+           {"mlp --set width=wide", "mlp: option width is \"wide\", must be a whole number in 1..1048576"},
+           {"mlp --data cloud", "unknown data source \"cloud\", known are"},
+           {"gpt --set layers=1 --data text:nowhere.txt", "nowhere.txt"},
+           {"mlp --optimizer magic", "unknown optimizer \"magic\", known are"},
+           {kTiny + "-o nowhere/graph.json", "nowhere/graph.json: "}}) {
+    const Outcome o = profile(arguments);
+    EXPECT_EQ(o.status, 1) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
+    EXPECT_THAT(o.err, HasSubstr("stagecraft-profile: ")) << arguments;
+  }
+}
+
+TEST_F(ProfileTool, EndsWithTwoOnWrongUsage) {
+  for (const auto& [arguments, message] :
+       std::vector<std::pair<std::string, std::string>>{{"", "MODEL is required"},
+                                                        {"mlp --microbatch 0", "--microbatch"},
+                                                        {"mlp --microbatch some", "--microbatch"},
+                                                        {"mlp --threads 0", "--threads"},
+                                                        {"mlp --concurrent 0", "--concurrent"},
+                                                        {"mlp --warmup -1", "--warmup"},
+                                                        {"mlp --error 0", "--error"},
+                                                        {"mlp --max-seconds 0", "--max-seconds"},
+                                                        {"mlp --magic", "--magic"}}) {
+    const Outcome o = profile(arguments);
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
+  }
+}
+
+TEST_F(ProfileTool, ShowsAnExampleAndTheModels) {
+  const Outcome o = profile("--help");
+  EXPECT_EQ(o.status, 0);
+  EXPECT_THAT(o.out, HasSubstr("stagecraft profile resnet18 --microbatch 8 -o graph.json"));
+  EXPECT_THAT(o.out, HasSubstr("gnmt: "));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "costmodel/format/files.h"
+
+namespace stagecraft {
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+  std::string err;
+};
+
+/// A tool as a user runs it, in a folder of its own that goes with the test.
+class ToolRunner : public testing::Test {
+ protected:
+  ToolRunner() : folder_(std::filesystem::temp_directory_path() / ("stagecraft_tools_" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~ToolRunner() override {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  [[nodiscard]] std::string read(const std::string& name) const { return read_text((folder_ / name).string()); }
+  /// The outcome of stagecraft-VERB with `arguments`; `settings` ("NAME=VALUE ...") go into its environment.
+  [[nodiscard]] Outcome run(const std::string& verb, const std::string& arguments,
+                            const std::string& settings = {}) const {
+    const std::string command = "cd '" + folder_.string() + "' && " + settings +
+                                " '" STAGECRAFT_BIN_DIR "/stagecraft-" + verb + "' " + arguments +
+                                " > out.txt 2> err.txt";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out.txt"), read("err.txt")};
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace stagecraft
