@@ -74,7 +74,11 @@ bool has_gradient(const Boundary& boundary) {
 }  // namespace
 
 Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition, const PlanSettings& settings) {
-  if (partition.stage_of_layer.size() != graph.layers.size()) refuse("the partition and the graph differ in layers");
+  if (partition.stage_of_layer.size() != graph.layers.size()) {
+    refuse("the partition names the stages of " + std::to_string(partition.stage_of_layer.size()) + " layers, the graph has " +
+           std::to_string(graph.layers.size()) + " layers");
+  }
+  if (partition.replicas.empty()) refuse("the partition has no stages");
   Plan plan;
   plan.model = graph.name;
   plan.options = graph.options;
@@ -86,6 +90,10 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
 
   int next_device = 0;
   for (const int replicas : partition.replicas) {
+    if (replicas < 1) {
+      refuse(stage_text(static_cast<int>(plan.stages.size())) + " has " + std::to_string(replicas) +
+             " replicas, at least 1 is wanted");
+    }
     Stage stage;
     for (int r = 0; r < replicas; ++r) stage.devices.push_back(next_device++);
     plan.stages.push_back(std::move(stage));
@@ -145,8 +153,9 @@ void validate(const Plan& plan) {
   if (static_cast<int>(plan.warmups.size()) != stages) {
     refuse("the plan has " + std::to_string(plan.warmups.size()) + " warm-up counts for " + std::to_string(stages) + " stages");
   }
-  for (const int warmup : plan.warmups) {
-    if (warmup < 0) refuse("a warm-up count is negative");
+  for (int s = 0; s < stages; ++s) {
+    const int warmup = plan.warmups[static_cast<std::size_t>(s)];
+    if (warmup < 0) refuse(stage_text(s) + ": the warm-up count " + std::to_string(warmup) + " is negative");
   }
   std::set<std::pair<int, int>> pairs;
   for (const Boundary& boundary : plan.boundaries) {
@@ -191,8 +200,11 @@ void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
     refuse("the boundaries are not those of the graph's edges; make the plan again from this graph");
   }
   if (plan.microbatch_samples != graph.microbatch_samples) {
-    refuse("the plan is for microbatches of " + std::to_string(plan.microbatch_samples.value_or(0)) +
-           " samples, the graph was measured with " + std::to_string(graph.microbatch_samples.value_or(0)));
+    const auto text = [](const std::optional<std::int64_t>& samples, const std::string& some, const std::string& none) {
+      return samples ? some + " " + std::to_string(*samples) + " samples" : none;
+    };
+    refuse(text(plan.microbatch_samples, "the plan is for microbatches of", "the plan does not state its microbatch") + ", " +
+           text(graph.microbatch_samples, "the graph was measured with", "the graph does not state its own"));
   }
 }
 

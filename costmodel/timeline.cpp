@@ -62,8 +62,8 @@ Seconds step_time(const Timeline& timeline, std::size_t first) {
     times.push_back((timeline.steps[i].end - timeline.steps[i].start).value);
   }
   if (times.empty()) {
-    throw std::invalid_argument("the timeline has " + std::to_string(timeline.steps.size()) + " steps, more than " +
-                                std::to_string(first) + " are wanted");
+    throw std::invalid_argument("no steps are left: the timeline has " + std::to_string(timeline.steps.size()) +
+                                " and the first " + std::to_string(first) + " are left out");
   }
   return Seconds(median(std::move(times)));
 }

@@ -55,7 +55,7 @@ struct Measurement {
   std::string schedule;
   int microbatches = 1;
   std::optional<std::int64_t> microbatch_samples;
-  std::vector<double> losses;  ///< one a step, the mean over the step's samples
+  std::vector<double> losses;  ///< one a step, the mean over the step's samples; in files null, read as NaN, if not finite
   Timeline timeline;
   Provenance provenance;
   friend bool operator==(const Measurement&, const Measurement&) = default;

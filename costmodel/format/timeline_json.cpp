@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
@@ -8,7 +10,13 @@ namespace {
 constexpr int kVersion = 1;
 constexpr int kMost = 1 << 24;
 
-int whole(const Cursor& at) { return static_cast<int>(at.integer(-1, kMost)); }
+int whole(const Cursor& at) { return static_cast<int>(at.integer(0, kMost)); }
+int whole_or_none(const Cursor& at) { return static_cast<int>(at.integer(-1, kMost)); }
+
+/// JSON has no NaN and no infinity: a loss that is not finite stands as null and reads as NaN.
+double read_loss(const Cursor& at) {
+  return at.value().is_null() ? std::numeric_limits<double>::quiet_NaN() : at.number();
+}
 
 // A span is a row of these columns: files hold hundreds of thousands of them.
 constexpr const char* kColumns[] = {"action", "rank", "step", "stage", "microbatch", "peer", "start_s", "end_s"};
@@ -24,8 +32,8 @@ Span read_span(const Cursor& at) {
   out.rank = whole(at.at(1));
   out.step = whole(at.at(2));
   out.action.stage = whole(at.at(3));
-  out.action.microbatch = whole(at.at(4));
-  out.action.peer = whole(at.at(5));
+  out.action.microbatch = whole_or_none(at.at(4));
+  out.action.peer = whole_or_none(at.at(5));
   out.start = Seconds(at.at(6).number());
   out.end = Seconds(at.at(7).number());
   if (out.end < out.start) at.fail("the span ends before it starts");
@@ -76,7 +84,11 @@ Timeline read_timeline(const Cursor& at) {
   Fields fields(at);
   Timeline out;
   out.ranks = static_cast<int>(fields.required("ranks").integer(1, kMost));
-  out.stage_of_rank = fields.required("stage_of_rank").list(whole);
+  const Cursor stages = fields.required("stage_of_rank");
+  out.stage_of_rank = stages.list(whole);
+  if (out.stage_of_rank.size() != static_cast<std::size_t>(out.ranks)) {
+    stages.fail(std::to_string(out.stage_of_rank.size()) + " entries for " + std::to_string(out.ranks) + " ranks");
+  }
   out.steps = fields.required("steps").list([](const Cursor& c) {
     Fields step(c);
     StepTime s{whole(step.required("step")), Seconds(step.required("start_s").number()), Seconds(step.required("end_s").number())};
@@ -84,16 +96,19 @@ Timeline read_timeline(const Cursor& at) {
     if (s.end < s.start) c.fail("the step ends before it starts");
     return s;
   });
-  out.memory = fields.required("memory").list(read_memory);
+  const Cursor memory = fields.required("memory");
+  out.memory = memory.list(read_memory);
   const Cursor columns = fields.required("columns");
   if (columns.value() != Json(kColumns)) columns.fail_type(Json(kColumns).dump());
   const Cursor spans = fields.required("spans");
   out.spans = spans.list(read_span);
-  for (std::size_t i = 0; i < out.spans.size(); ++i) {
-    if (out.spans[i].rank < 0 || out.spans[i].rank >= out.ranks) {
-      spans.at(i).at(1).fail_type("a rank from 0 to " + std::to_string(out.ranks - 1));
+  const auto check_rank = [&](int rank, const Cursor& place) {
+    if (rank >= out.ranks) {
+      place.fail("rank " + std::to_string(rank) + " does not exist, the timeline has 0.." + std::to_string(out.ranks - 1));
     }
-  }
+  };
+  for (std::size_t i = 0; i < out.spans.size(); ++i) check_rank(out.spans[i].rank, spans.at(i));
+  for (std::size_t i = 0; i < out.memory.size(); ++i) check_rank(out.memory[i].rank, memory.at(i));
   fields.done();
   return out;
 }
@@ -180,7 +195,7 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
   out.schedule = fields.required("schedule").text();
   out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, kMost));
   if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, std::int64_t{1} << 53);
-  out.losses = fields.required("losses").list([](const Cursor& c) { return c.number(); });
+  out.losses = fields.required("losses").list(read_loss);
   out.timeline = read_timeline(fields.required("timeline"));
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();

@@ -2,6 +2,8 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
+#include "costmodel/predict.h"
+#include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 
 // One value of each file kind with every field set, so that its document has every key.
@@ -79,6 +81,52 @@ inline Plan full_plan() {
   plan.iteration = 10_s;
   plan.provenance = full_provenance();
   return plan;
+}
+
+inline Timeline full_timeline() {
+  Timeline timeline;
+  timeline.ranks = 2;
+  timeline.stage_of_rank = {0, 1};
+  timeline.steps = {{0, 0_s, 4_s}, {1, 4_s, 7.5_s}};
+  timeline.spans = {{0, 0, {ActionKind::Forward, 0, 3, -1}, 0_s, 1_s},
+                    {1, 1, {ActionKind::ReceiveActivation, 1, 3, 0}, 4.5_s, 5_s}};
+  timeline.memory = {{0, 30_B, {{"parameters", 10_B}, {"inputs", 20_B}}}, {1, 5_B, {}}};
+  return timeline;
+}
+
+inline Prediction full_prediction() {
+  Prediction prediction;
+  prediction.iteration = 4_s;
+  prediction.samples_per_s = 1.5;
+  prediction.bubble = 0.25;
+  StagePrediction stage;
+  stage.stage = 1;
+  stage.replicas = 2;
+  stage.forward = 0.5_s;
+  stage.backward = 1_s;
+  stage.compute = 1.5_s;
+  stage.update = 0.25_s;
+  stage.reduce = 0.125_s;
+  stage.exposed_transfer = 2_s;
+  stage.bubble = 0.125_s;
+  stage.in_flight = 3;
+  stage.memory = {1, 7_B, {{"parameters", 7_B}}};
+  stage.fits = false;
+  prediction.stages = {stage};
+  prediction.timeline = full_timeline();
+  return prediction;
+}
+
+inline Measurement full_measurement() {
+  Measurement measurement;
+  measurement.model = "full";
+  measurement.schedule = "1f1b";
+  measurement.microbatches = 4;
+  measurement.microbatch_samples = 2;
+  measurement.losses = {2.5, 1.25};
+  measurement.timeline = full_timeline();
+  measurement.provenance = full_provenance();
+  return measurement;
 }
 
 }  // namespace stagecraft

@@ -1,0 +1,129 @@
+#include "costmodel/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+namespace stagecraft {
+namespace {
+
+using testing::HasSubstr;
+
+Span span(int step, ActionKind kind, int microbatch, double start, double end) {
+  return {0, step, {kind, 0, microbatch, -1}, Seconds(start), Seconds(end)};
+}
+
+/// One rank, a step of 4 s with two forwards of 2 s, and 300 B.
+Prediction prediction() {
+  Prediction out;
+  out.iteration = 4_s;
+  out.samples_per_s = 3;
+  out.timeline.ranks = 1;
+  out.timeline.stage_of_rank = {0};
+  out.timeline.steps = {{0, 0_s, 4_s}};
+  out.timeline.spans = {span(0, ActionKind::Forward, 0, 0, 2), span(0, ActionKind::Forward, 1, 2, 4),
+                        span(0, ActionKind::SendActivation, 0, 2, 3)};
+  out.timeline.memory = {{0, 300_B, {}}};
+  return out;
+}
+
+/// Steps of 10, 4 and 6 s; forwards of 5 and 5, 1 and 3, 4 and 4 s; 12 samples a step; 200 B.
+Measurement measurement() {
+  Measurement out;
+  out.microbatches = 2;
+  out.microbatch_samples = 6;
+  out.timeline.ranks = 1;
+  out.timeline.stage_of_rank = {0};
+  out.timeline.steps = {{0, 0_s, 10_s}, {1, 10_s, 14_s}, {2, 14_s, 20_s}};
+  constexpr auto F = ActionKind::Forward;
+  out.timeline.spans = {span(0, F, 0, 0, 5),
+                        span(0, F, 1, 5, 10),
+                        span(1, F, 0, 10, 11),
+                        span(1, F, 1, 11, 14),
+                        span(2, F, 0, 14, 18),
+                        span(2, F, 1, 16, 20),
+                        span(2, ActionKind::SendActivation, 0, 18, 19),
+                        span(2, ActionKind::Update, -1, 19, 20)};
+  out.timeline.memory = {{0, 200_B, {}}};
+  return out;
+}
+
+TEST(Compare, TakesMediansOfTheStepsThatCount) {
+  const Report report = compare(prediction(), measurement(), 1);
+  EXPECT_EQ(report.step.predicted, 4);
+  EXPECT_EQ(report.step.measured, 5);  // median of 4 and 6
+  EXPECT_DOUBLE_EQ(*report.step.error(), -0.2);
+  EXPECT_EQ(report.spread, 1);
+  EXPECT_EQ(report.steps, 2U);
+  EXPECT_EQ(report.skipped, 1U);
+  ASSERT_TRUE(report.samples);
+  EXPECT_EQ(report.samples->predicted, 3);
+  EXPECT_DOUBLE_EQ(report.samples->measured, 2.4);  // 12 samples in 5 s
+  ASSERT_EQ(report.memory.size(), 1U);
+  EXPECT_DOUBLE_EQ(*report.memory[0].bytes.error(), 0.5);
+}
+
+TEST(Compare, AveragesAStepsActionsAndLeavesSendsOut) {
+  const Report report = compare(prediction(), measurement(), 1);
+  ASSERT_EQ(report.actions.size(), 2U);
+  EXPECT_EQ(report.actions[0].kind, ActionKind::Forward);
+  EXPECT_EQ(report.actions[0].time.predicted, 2);
+  EXPECT_EQ(report.actions[0].time.measured, 3);  // median of the means 2 and 4
+  EXPECT_EQ(report.actions[1].kind, ActionKind::Update);
+  EXPECT_EQ(report.actions[1].time.predicted, 0);
+  EXPECT_EQ(report.actions[1].time.measured, 1);
+}
+
+TEST(Compare, NeverSkipsTheLastStep) {
+  EXPECT_EQ(compare(prediction(), measurement(), 2).step.measured, 6);
+  EXPECT_EQ(compare(prediction(), measurement(), 99).step.measured, 6);
+  EXPECT_EQ(compare(prediction(), measurement(), 99).skipped, 2U);
+  EXPECT_EQ(compare(prediction(), measurement(), 0).step.measured, 6);  // median of 10, 4 and 6
+}
+
+TEST(Compare, HasNoErrorWhereNothingWasMeasured) {
+  EXPECT_EQ((Comparison{1, 0}).error(), std::nullopt);
+  Measurement silent = measurement();
+  silent.microbatch_samples.reset();
+  EXPECT_FALSE(compare(prediction(), silent).samples);
+}
+
+TEST(Compare, RefusesOtherRanksAndNoSteps) {
+  const auto refusal = [](const Measurement& measured) -> std::string {
+    try {
+      (void)compare(prediction(), measured);
+    } catch (const std::invalid_argument& e) { return e.what(); }
+    return "";
+  };
+  Measurement other = measurement();
+  other.timeline.stage_of_rank = {0, 1};
+  EXPECT_EQ(refusal(other), "the prediction's ranks run stages 0, the measured ones 0 1; both must come from one plan");
+  Measurement none = measurement();
+  none.timeline.steps.clear();
+  EXPECT_EQ(refusal(none), "the measurement has no steps");
+}
+
+TEST(ReportText, ShowsPredictedMeasuredAndTheError) {
+  const std::string text = report_text(compare(prediction(), measurement(), 1));
+  EXPECT_THAT(text, HasSubstr("4000.000 ms    5000.000 ms    -20.0 %"));
+  EXPECT_THAT(text, HasSubstr("stage 0 forward"));
+  EXPECT_THAT(text, HasSubstr("measured: median of 2 steps after 1 left out, median deviation 1000.000 ms"));
+}
+
+TEST(ReportJson, IsJsonWithNullWhereThereIsNoError) {
+  Measurement measured = measurement();
+  measured.timeline.spans.clear();
+  const auto json = nlohmann::json::parse(report_json(compare(prediction(), measured, 1)));
+  EXPECT_EQ(json["format"], "stagecraft.report");
+  EXPECT_EQ(json["step"]["measured_s"], 5);
+  EXPECT_EQ(json["spread_s"], 1);
+  EXPECT_EQ(json["samples"]["predicted_per_s"], 3);
+  EXPECT_EQ(json["actions"][0]["action"], "forward");
+  EXPECT_TRUE(json["actions"][0]["error"].is_null());
+  EXPECT_EQ(json["memory"][0]["measured_bytes"], 200);
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,130 @@
+#include "costmodel/memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using ::testing::ElementsAre;
+using testing::flat_topology;
+using Parts = std::map<std::string, Bytes>;
+
+Action action(ActionKind kind, int microbatch, int stage = 0) { return {kind, stage, microbatch, -1}; }
+
+TEST(InFlight, CountsForwardsLessBackwards) {
+  constexpr auto F = ActionKind::Forward;
+  constexpr auto B = ActionKind::Backward;
+  EXPECT_EQ(in_flight({}, 0), 0);
+  EXPECT_EQ(in_flight({action(F, 0), action(F, 1), action(B, 0), action(F, 2), action(B, 1), action(B, 2)}, 0), 2);
+  EXPECT_EQ(in_flight({action(F, 0), action(F, 0, 1), action(B, 0, 1), action(B, 0)}, 1), 1);
+}
+
+TEST(InFlight, HoldsUntilTheWeightGradientWhereThereIsOne) {
+  constexpr auto F = ActionKind::Forward;
+  constexpr auto B = ActionKind::Backward;
+  constexpr auto W = ActionKind::WeightGradient;
+  EXPECT_EQ(in_flight({action(F, 0), action(B, 0), action(F, 1), action(B, 1), action(W, 0), action(W, 1)}, 0), 2);
+}
+
+/// Data of 100 B that both layers read; "first" gives 8 B to "second".
+Graph two_layers() {
+  Graph graph = chain_graph({1, 1}, {1, 1});
+  graph.optimizer_state_values = 2;
+  graph.layers[0].parameter_bytes = 40_B;
+  graph.layers[0].outputs[0].bytes = 8_B;
+  graph.layers[0].saved_bytes = 12_B;
+  graph.layers[0].workspace_bytes = 6_B;
+  graph.layers[1].parameter_bytes = 80_B;
+  graph.layers[1].outputs[0].bytes = 4_B;
+  Layer input;
+  input.id = input.name = "data";
+  input.kind = kInputKind;
+  input.outputs = {Output{100_B, {}, "", false}};
+  graph.layers.push_back(input);
+  graph.edges.push_back({2, 0, 0});
+  graph.edges.push_back({2, 1, 0});
+  return graph;
+}
+
+Plan two_stages(const Graph& graph) { return make_plan(graph, flat_topology(3), {{0, 1, -1}, {1, 2}}, {}); }
+
+TEST(StageMemory, AddsItsPartsByHand) {
+  const Graph graph = two_layers();
+  const Plan plan = two_stages(graph);
+  const RankMemory first = stage_memory(graph, plan, 0, 3);
+  EXPECT_EQ(first.parts, (Parts{{"parameters", 40_B},
+                                {"gradients", 40_B},
+                                {"optimizer", 80_B},
+                                {"activations", 36_B},  // 3 * 12 saved, nothing received
+                                {"inputs", 300_B},
+                                {"receiving", 8_B},  // the gradient of what it sent
+                                {"workspace", 6_B},
+                                {"reduction", 0_B}}));
+  EXPECT_EQ(first.total, 510_B);
+  const RankMemory second = stage_memory(graph, plan, 1, 2);
+  EXPECT_EQ(second.parts, (Parts{{"parameters", 80_B},
+                                 {"gradients", 80_B},
+                                 {"optimizer", 160_B},
+                                 {"activations", 24_B},  // 2 * (its output of 4, as it does not say, and 8 received)
+                                 {"inputs", 200_B},
+                                 {"receiving", 8_B},
+                                 {"workspace", 4_B},
+                                 {"reduction", 80_B}}));  // two replicas
+  EXPECT_EQ(second.total, 636_B);
+}
+
+TEST(StageMemory, KeepsOnlyWhatItReceivesWhenItRecomputes) {
+  const Graph graph = two_layers();
+  Plan plan = two_stages(graph);
+  plan.stages[1].recompute = true;
+  EXPECT_EQ(stage_memory(graph, plan, 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received and 4 in full
+}
+
+TEST(StageMemory, ExpectsNoGradientWhereNoneComesBack) {
+  Graph graph = two_layers();
+  graph.layers[0].outputs[0].requires_grad = false;
+  const Plan plan = two_stages(graph);
+  EXPECT_EQ(stage_memory(graph, plan, 0, 1).parts.at("receiving"), 0_B);
+  EXPECT_EQ(stage_memory(graph, plan, 1, 1).parts.at("receiving"), 8_B);
+}
+
+TEST(StageMemory, IsTheSumOfItsParts) {
+  std::mt19937_64 random(1);
+  const auto some = [&] { return Bytes(static_cast<std::int64_t>(random() % 1000)); };
+  for (int round = 0; round < 100; ++round) {
+    Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
+    graph.optimizer_state_values = static_cast<std::int64_t>(random() % 3);
+    for (Layer& layer : graph.layers) {
+      layer.parameter_bytes = some();
+      layer.outputs[0].bytes = some();
+      if (random() % 2) layer.saved_bytes = some();
+      if (random() % 2) layer.workspace_bytes = some();
+    }
+    Plan plan = make_plan(graph, flat_topology(3), {{0, 0, 1, 1}, {1, 2}}, {});
+    plan.stages[0].recompute = random() % 2;
+    for (const int stage : {0, 1}) {
+      const RankMemory memory = stage_memory(graph, plan, stage, static_cast<int>(random() % 8));
+      Bytes sum;
+      for (const auto& [part, bytes] : memory.parts) sum += bytes;
+      EXPECT_EQ(memory.total, sum) << "round " << round;
+    }
+  }
+}
+
+TEST(TiedBytes, CountsParametersThatOtherStagesHold) {
+  Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
+  graph.layers[0].tied = {{"embedding", 32_B}};
+  graph.layers[3].tied = {{"embedding", 32_B}, {"output", 5_B}};
+  graph.layers[1].tied = graph.layers[2].tied = {{"inner", 7_B}};  // both in stage 1
+  const Plan plan = make_plan(graph, flat_topology(3), {{0, 1, 1, 2}, {1, 1, 1}}, {});
+  EXPECT_THAT(tied_bytes(graph, plan), ElementsAre(32_B, 0_B, 32_B));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,203 @@
+#include "costmodel/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using ::testing::ElementsAre;
+using testing::flat_topology;
+
+const Edge kSkip{0, 2, 0};
+
+/// l0 -> l1 -> l2, 10 bytes each.
+Graph chain() { return chain_graph({1, 1, 1}, {1, 1, 1}, 10_B); }
+
+/// A chain with a layer "x" in front that stands for loaded data, which l0 and l2 read.
+Graph chain_with_input() {
+  Graph graph = chain();
+  Layer input;
+  input.id = input.name = "x";
+  input.kind = kInputKind;
+  input.outputs = {Output{7_B, {}, "", false}};
+  graph.layers.push_back(input);
+  graph.edges.push_back({3, 0, 0});
+  graph.edges.push_back({3, 2, 0});
+  return graph;
+}
+
+Plan planned(const Graph& graph, const std::vector<int>& stage_of_layer, const std::vector<int>& replicas,
+             int devices = 4) {
+  return make_plan(graph, flat_topology(devices), {stage_of_layer, replicas}, {});
+}
+
+/// The stages and tensors of each boundary: "0-1 l0".
+std::vector<std::string> crossings(const Plan& plan) {
+  std::vector<std::string> out;
+  for (const Boundary& boundary : plan.boundaries) {
+    out.push_back(std::to_string(boundary.source) + "-" + std::to_string(boundary.destination));
+    for (const BoundaryTensor& tensor : boundary.tensors) out.back() += " " + tensor.layer;
+  }
+  return out;
+}
+
+template <class F>
+std::string message(F&& call) {
+  try {
+    call();
+  } catch (const std::invalid_argument& e) { return e.what(); }
+  return "";
+}
+
+TEST(MakePlan, PutsReplicasOnConsecutiveDevices) {
+  const Plan plan = planned(chain(), {0, 1, 1}, {1, 3});
+  EXPECT_EQ(plan.stages, (std::vector<Stage>{{{"l0"}, {0}, false}, {{"l1", "l2"}, {1, 2, 3}, false}}));
+  EXPECT_THAT(plan.warmups, ElementsAre(3, 0));  // ceil((0 + 1) * 3 / 1) at stage 0
+}
+
+TEST(MakePlan, GivesASkippingTensorABoundaryOfItsOwn) {
+  Graph graph = chain();
+  graph.edges.push_back(kSkip);
+  EXPECT_THAT(crossings(planned(graph, {0, 1, 2}, {1, 1, 1})), ElementsAre("0-1 l0", "0-2 l0", "1-2 l1"));
+}
+
+TEST(MakePlan, SendsATensorOnceToAStageThatReadsItTwice) {
+  Graph graph = chain();
+  graph.edges.push_back(kSkip);
+  const Plan plan = planned(graph, {0, 1, 1}, {1, 1});
+  EXPECT_THAT(crossings(plan), ElementsAre("0-1 l0"));
+  EXPECT_EQ(plan.boundaries[0].tensors[0], (BoundaryTensor{"l0", 0, 10_B, {}, "", true}));
+}
+
+TEST(MakePlan, SendsAllOutputsTogetherWhereTheEdgeDoesNotSayWhich) {
+  Graph graph = chain();
+  graph.layers[0].outputs.push_back(Output{5_B, {}, "", true});
+  graph.edges[0].output.reset();
+  const Plan plan = planned(graph, {0, 1, 1}, {1, 1});
+  EXPECT_EQ(plan.boundaries[0].tensors, (std::vector<BoundaryTensor>{{"l0", {}, 15_B, {}, "", true}}));
+}
+
+TEST(MakePlan, SendsNoInputs) {
+  EXPECT_THAT(crossings(planned(chain_with_input(), {0, 1, 2, -1}, {1, 1, 1})), ElementsAre("0-1 l0", "1-2 l1"));
+}
+
+TEST(MakePlan, NamesWhatDoesNotFit) {
+  const auto refusal = [](const Graph& graph, const std::vector<int>& stages, const std::vector<int>& replicas) {
+    return message([&] { (void)planned(graph, stages, replicas); });
+  };
+  EXPECT_EQ(
+      refusal(chain(), {0, 2, 1}, {1, 1, 1}),
+      "layer \"l2\" in stage 1 reads layer \"l1\" in the later stage 2, data must flow to the same or a later stage");
+  EXPECT_EQ(refusal(chain(), {0, 1, 1}, {2, 3}), "the stages want 5 devices, topology \"flat\" has 4");
+  EXPECT_EQ(refusal(chain(), {0, 1}, {1, 1}), "the partition names the stages of 2 layers, the graph has 3 layers");
+  EXPECT_EQ(refusal(chain(), {0, 0, 0}, {}), "the partition has no stages");
+  EXPECT_EQ(refusal(chain(), {0, 0, 0}, {1, 1}), "stage 1 has no layers");
+  EXPECT_EQ(refusal(chain(), {0, 1, 7}, {1, 1}), "layer \"l2\" is given to stage 7, there are 0..1");
+  EXPECT_EQ(refusal(chain(), {0, 1, -1}, {1, 1}), "layer \"l2\" is given to stage -1, there are 0..1");
+  EXPECT_EQ(refusal(chain(), {0, 0, 0}, {0}), "stage 0 has 0 replicas, at least 1 is wanted");
+  EXPECT_EQ(refusal(chain_with_input(), {0, 1, 1, 0}, {1, 1}),
+            "input layer \"x\" is given to stage 0, inputs have none");
+}
+
+struct Fault {
+  std::string message;
+  std::function<void(Plan&)> make;
+};
+
+TEST(ValidatePlan, NamesWhatIsWrongWithThePlanAlone) {
+  Graph graph = chain();
+  graph.edges.push_back(kSkip);
+  const Plan good = planned(graph, {0, 1, 2}, {1, 1, 1});
+  ASSERT_NO_THROW(validate(good));
+  const std::vector<Fault> faults{
+      {"the plan has no stages", [](Plan& p) { p.stages.clear(); }},
+      {"unknown schedule \"magic\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1",
+       [](Plan& p) { p.schedule = "magic"; }},
+      {"stage 1 has no layers", [](Plan& p) { p.stages[1].layers.clear(); }},
+      {"layer \"l0\" stands in stage 0 and in stage 1", [](Plan& p) { p.stages[1].layers = {"l0"}; }},
+      {"stage 1: device -1 does not exist", [](Plan& p) { p.stages[1].devices = {-1}; }},
+      {"stage 1: device 3 stands twice", [](Plan& p) { p.stages[1].devices = {3, 3}; }},
+      {"device 0 stands in stage 0 and in stage 1", [](Plan& p) { p.stages[1].devices = {0}; }},
+      {"the plan has 2 warm-up counts for 3 stages", [](Plan& p) { p.warmups.pop_back(); }},
+      {"stage 1: the warm-up count -1 is negative", [](Plan& p) { p.warmups[1] = -1; }},
+      {"boundary 0 to 3: stages are 0..2", [](Plan& p) { p.boundaries[1].destination = 3; }},
+      {"boundary 2 to 1: data must flow to a later stage", [](Plan& p) { p.boundaries[0] = {2, 1, {}}; }},
+      {"boundary 0 to 1 stands twice", [](Plan& p) { p.boundaries[1].destination = 1; }},
+      {"boundary 0 to 1 carries nothing", [](Plan& p) { p.boundaries[0].tensors.clear(); }},
+      {"boundary 0 to 1: layer \"l2\" is not in stage 0", [](Plan& p) { p.boundaries[0].tensors[0].layer = "l2"; }},
+      {"boundary 0 to 1: a tensor of layer \"l0\" stands twice",
+       [](Plan& p) { p.boundaries[0].tensors.push_back(p.boundaries[0].tensors[0]); }},
+  };
+  for (const Fault& fault : faults) {
+    Plan plan = good;
+    fault.make(plan);
+    EXPECT_EQ(message([&] { validate(plan); }), fault.message);
+  }
+  Plan bare = good;
+  bare.stages[1].devices.clear();
+  EXPECT_EQ(message([&] { validate(bare); }), "stage 1 has no devices");
+}
+
+TEST(ValidatePlan, HoldsChunksToTheDevicesOfTheirPosition) {
+  Plan plan = planned(chain_graph({1, 1, 1, 1}, {1, 1, 1, 1}), {0, 1, 2, 3}, {1, 1, 1, 1});
+  plan.schedule = "interleaved-1f1b";
+  plan.chunks = 2;
+  plan.stages[2].devices = {0};
+  EXPECT_EQ(message([&] { validate(plan); }),
+            "stage 3 must stand on the devices of stage 1, as chunks of one position do");
+  plan.stages[3].devices = {1};
+  EXPECT_EQ(message([&] { validate(plan); }), "");
+  plan.stages[3].devices = {0};
+  EXPECT_EQ(message([&] { validate(plan); }), "device 0 stands in stage 0 and in stage 3");
+}
+
+TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
+  const Graph graph = chain_with_input();
+  const Topology topology = flat_topology(2);
+  const Plan good = planned(graph, {0, 1, 1, -1}, {1, 1}, 2);
+  ASSERT_NO_THROW(validate(good, graph, topology));
+  const std::vector<Fault> faults{
+      {"stage 1: device 2 does not exist, topology \"flat\" has 0..1", [](Plan& p) { p.stages[1].devices = {2}; }},
+      {"layer \"l2\" stands in no stage", [](Plan& p) { p.stages[1].layers = {"l1"}; }},
+      {"input layer \"x\" stands in a stage, inputs have none", [](Plan& p) { p.stages[1].layers.push_back("x"); }},
+      {"the boundaries are not those of the graph's edges; make the plan again from this graph",
+       [](Plan& p) { p.boundaries[0].tensors[0].bytes = 11_B; }},
+      {"the plan is for microbatches of 3 samples, the graph does not state its own",
+       [](Plan& p) { p.microbatch_samples = 3; }},
+  };
+  for (const Fault& fault : faults) {
+    Plan plan = good;
+    fault.make(plan);
+    EXPECT_EQ(message([&] { validate(plan, graph, topology); }), fault.message);
+  }
+  Plan strange = good;
+  strange.stages[1].layers.push_back("l9");
+  EXPECT_THAT(message([&] { validate(strange, graph, topology); }),
+              ::testing::HasSubstr("unknown layer \"l9\", known are l0"));
+  Plan backwards = good;
+  std::swap(backwards.stages[0].layers, backwards.stages[1].layers);
+  backwards.boundaries.clear();
+  EXPECT_THAT(message([&] { validate(backwards, graph, topology); }),
+              ::testing::HasSubstr("layer \"l1\" in stage 0 reads layer \"l0\" in the later stage 1"));
+}
+
+TEST(Ranks, CountStagesThenReplicas) {
+  const Plan plan = planned(chain(), {0, 1, 2}, {2, 1, 1});
+  const std::vector<RankRole> roles = ranks(plan);
+  ASSERT_EQ(roles.size(), 4U);
+  EXPECT_EQ(roles[1].replica, 1);
+  EXPECT_THAT(roles[1].stages, ElementsAre(0));
+  EXPECT_EQ(roles[2].device, 2);
+  EXPECT_EQ(rank_of(plan, 0, 1), 1);
+  EXPECT_EQ(rank_of(plan, 2, 0), 3);
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,241 @@
+#include "costmodel/predict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <stdexcept>
+
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using testing::flat_topology;
+using testing::one_layer_a_stage;
+
+Prediction predicted(const Graph& graph, const Topology& topology, const Plan& plan,
+                     const PredictOptions& options = {}) {
+  return std::get<Prediction>(predict(graph, topology, plan, options));
+}
+
+/// Stages of 1 and 2 s forward, 2 and 4 s backward, joined by 0.5 s + 1000 B at 1000 B/s = 1.5 s a message; one
+/// microbatch of 6 samples. By hand:
+///   stage 0: forward 0-1, backward 10-12;   stage 1: forward 2.5-4.5, backward 4.5-8.5;   messages 1-2.5 and 8.5-10.
+struct TwoStages {
+  Graph graph = chain_graph({1, 2}, {2, 4}, 1000_B);
+  Topology topology = flat_topology(2, 1000, 0.5);
+  Plan plan;
+
+  TwoStages() {
+    graph.microbatch_samples = 6;
+    plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 1);
+  }
+};
+
+TEST(Predict, PutsTheOneWayTimeOnTheCriticalPath) {
+  const TwoStages two;
+  const Prediction p = predicted(two.graph, two.topology, two.plan);
+  EXPECT_DOUBLE_EQ(p.iteration.value, 12);
+  EXPECT_DOUBLE_EQ(*p.samples_per_s, 0.5);
+  EXPECT_DOUBLE_EQ(p.bubble, 1 - (3 + 6) / 24.0);
+  const Prediction free = predicted(two.graph, two.topology, two.plan, {.free_transfers = true});
+  EXPECT_DOUBLE_EQ(free.iteration.value, 9);
+}
+
+TEST(Predict, TellsExposedTransfersFromTheBubble) {
+  const TwoStages two;
+  const std::vector<StagePrediction> stages = predicted(two.graph, two.topology, two.plan).stages;
+  EXPECT_DOUBLE_EQ(stages[0].compute.value, 3);
+  EXPECT_DOUBLE_EQ(stages[0].exposed_transfer.value, 1.5);  // waits from 1, the gradient is on its way from 8.5 to 10
+  EXPECT_DOUBLE_EQ(stages[0].bubble.value, 7.5);
+  EXPECT_DOUBLE_EQ(stages[1].compute.value, 6);
+  EXPECT_DOUBLE_EQ(stages[1].exposed_transfer.value, 1.5);  // 1 to 2.5
+  EXPECT_DOUBLE_EQ(stages[1].bubble.value, 4.5);            // the first second, and 8.5 to 12
+  EXPECT_EQ(stages[1].forward, 2_s);
+  EXPECT_EQ(stages[1].backward, 4_s);
+  EXPECT_EQ(stages[1].in_flight, 1);
+}
+
+TEST(Predict, StatesNoSamplesWhereTheGraphDoesNot) {
+  const Graph graph = chain_graph({1}, {1});
+  const Topology topology = flat_topology(1);
+  EXPECT_FALSE(predicted(graph, topology, one_layer_a_stage(graph, topology, {1}, "1f1b", 2)).samples_per_s);
+}
+
+TEST(Predict, AddsUpdateAndReduceAfterTheLastBackward) {
+  Graph graph = chain_graph({1}, {2}, 0_B, 400_B);
+  graph.layers[0].update = Timing{0.25_s, {}, 0};
+  const Topology topology = flat_topology(2, 100, 1);
+  // Each replica runs two of four microbatches, 6 s; the ring of two 2 * (1 + 400 / (2 * 100)) = 6 s; then the update.
+  const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {2}, "1f1b", 4));
+  EXPECT_DOUBLE_EQ(p.iteration.value, 12.25);
+  EXPECT_DOUBLE_EQ(p.stages[0].compute.value, 6);
+  EXPECT_DOUBLE_EQ(p.stages[0].reduce.value, 6);
+  EXPECT_DOUBLE_EQ(p.stages[0].update.value, 0.25);
+  EXPECT_NEAR(p.bubble, 0, 1e-12);
+}
+
+TEST(Predict, AddsTheForwardAgainWhereAStageRecomputes) {
+  const Graph graph = chain_graph({1}, {2});
+  const Topology topology = flat_topology(1);
+  Plan plan = one_layer_a_stage(graph, topology, {1}, "1f1b", 3);
+  plan.stages[0].recompute = true;
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).iteration.value, 12);  // 3 * (1 + 1 + 2)
+}
+
+TEST(Predict, AddsTheMeasuredLoadingOfInputsToTheStagesThatReadThem) {
+  Graph graph = chain_graph({1, 1}, {2, 2});
+  Layer input;
+  input.id = input.name = "data";
+  input.kind = kInputKind;
+  input.outputs = {Output{8_B, {}, "", false}};
+  input.forward = {0.5_s, {}, 7};
+  graph.layers.push_back(input);
+  graph.edges.push_back({2, 1, 0});
+  const Topology topology = flat_topology(2);
+  const Plan plan = make_plan(graph, topology, {{0, 1, -1}, {1, 1}}, {.microbatches = 1});
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[0].forward.value, 1);
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1.5);
+  graph.layers[2].forward.count = 0;  // stated by an importer, not measured here
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1);
+}
+
+TEST(Predict, HasTheBubbleOfUniformStages) {
+  for (const int stages : {1, 2, 3, 5}) {
+    for (const int microbatches : {5, 8, 20}) {
+      const Graph graph = chain_graph(std::vector<double>(static_cast<std::size_t>(stages), 1),
+                                      std::vector<double>(static_cast<std::size_t>(stages), 2), 1000_B);
+      const Topology topology = flat_topology(stages);
+      const Plan plan = one_layer_a_stage(graph, topology, std::vector<int>(static_cast<std::size_t>(stages), 1),
+                                          "1f1b", microbatches);
+      const Prediction p = predicted(graph, topology, plan, {.free_transfers = true});
+      EXPECT_NEAR(p.iteration.value, 3.0 * (microbatches + stages - 1), 1e-9);
+      EXPECT_NEAR(p.bubble, (stages - 1.0) / (microbatches + stages - 1.0), 1e-12) << stages << " " << microbatches;
+    }
+  }
+}
+
+/// A random chain on random replicas.
+struct RandomCase {
+  Graph graph;
+  Topology topology;
+  Plan plan;
+};
+
+RandomCase random_case(unsigned seed) {
+  std::mt19937_64 random(seed);
+  const auto real = [&](double low, double high) { return std::uniform_real_distribution<double>(low, high)(random); };
+  const std::size_t stages = 1 + random() % 4;
+  RandomCase out;
+  std::vector<double> forward;
+  std::vector<double> backward;
+  std::vector<int> replicas;
+  int devices = 0;
+  for (std::size_t s = 0; s < stages; ++s) {
+    forward.push_back(real(0.1, 2));
+    backward.push_back(real(0.1, 4));
+    replicas.push_back(random() % 2 ? 1 : 1 + static_cast<int>(random() % 3));
+    devices += replicas.back();
+  }
+  out.graph = chain_graph(forward, backward, 1000_B, 500_B);
+  for (Layer& layer : out.graph.layers) layer.update = Timing{Seconds(real(0, 1)), {}, 0};
+  out.topology = flat_topology(devices, real(500, 50000), real(0, 0.1));
+  out.plan = one_layer_a_stage(out.graph, out.topology, replicas, random() % 2 ? "1f1b" : "gpipe",
+                               1 + static_cast<int>(random() % 9));
+  return out;
+}
+
+TEST(Predict, AttributesTheWholeIteration) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const RandomCase c = random_case(seed);
+    const Prediction p = predicted(c.graph, c.topology, c.plan);
+    std::vector<Seconds> waiting(p.stages.size());
+    for (const Span& span : p.timeline.spans) {
+      const ActionKind kind = span.action.kind;
+      if (kind != ActionKind::ReceiveActivation && kind != ActionKind::ReceiveGradient) continue;
+      const auto stage = static_cast<std::size_t>(span.action.stage);
+      waiting[stage] += (span.end - span.start) / p.stages[stage].replicas;
+    }
+    for (std::size_t s = 0; s < p.stages.size(); ++s) {
+      const StagePrediction& stage = p.stages[s];
+      const Seconds sum = stage.compute + stage.update + stage.reduce + stage.exposed_transfer + stage.bubble;
+      EXPECT_NEAR(sum / p.iteration, 1, 1e-12) << "seed " << seed << " stage " << s;
+      EXPECT_NEAR(stage.compute.value, ((stage.forward + stage.backward) * c.plan.microbatches / stage.replicas).value,
+                  1e-9);
+      EXPECT_GE(stage.exposed_transfer, 0_s);
+      EXPECT_LE(stage.exposed_transfer, waiting[s] + 1e-9_s) << "seed " << seed << " stage " << s;
+    }
+  }
+}
+
+TEST(Predict, RisesWhenTheBandwidthFalls) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    RandomCase c = random_case(seed);
+    const Seconds before = predicted(c.graph, c.topology, c.plan).iteration;
+    c.topology.levels[0].link.bandwidth = c.topology.levels[0].link.bandwidth / 3;
+    EXPECT_GE(predicted(c.graph, c.topology, c.plan).iteration, before - 1e-9_s) << "seed " << seed;
+  }
+}
+
+TEST(Predict, IgnoresLevelsOfOne) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    const RandomCase c = random_case(seed);
+    const Prediction flat = predicted(c.graph, c.topology, c.plan);
+    const Level single{"single", 1, Link{BytesPerSecond(1), 100_s, {}, {}}};
+    for (const std::size_t at : {0U, 1U}) {
+      Topology deeper = c.topology;
+      deeper.levels.insert(deeper.levels.begin() + static_cast<std::ptrdiff_t>(at), single);
+      const Prediction p = predicted(c.graph, deeper, c.plan);
+      EXPECT_EQ(p.iteration, flat.iteration) << "seed " << seed << ", the level stands at " << at;
+      EXPECT_EQ(p.timeline, flat.timeline) << "seed " << seed << ", the level stands at " << at;
+    }
+  }
+}
+
+TEST(Predict, SlowsRanksThatComputeAtOnceOnOneHost) {
+  Graph graph = chain_graph({1, 1}, {1, 1});
+  const Topology topology = flat_topology(2);
+  const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "gpipe", 2);
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan, {.free_transfers = true}).iteration.value, 6);
+  // Both compute at once for one second of work in the forwards and one in the backwards; at half speed each lasts 2 s.
+  graph.slowdown = {1, 2};
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan, {.free_transfers = true}).iteration.value, 8);
+  // Two hosts of one device each.
+  Topology hosts = topology;
+  hosts.levels.insert(hosts.levels.begin(), Level{"host", 1, topology.levels[0].link});
+  EXPECT_DOUBLE_EQ(predicted(graph, hosts, plan, {.free_transfers = true}).iteration.value, 6);
+}
+
+TEST(Predict, SaysWhetherTheMemorySuffices) {
+  const Graph graph = chain_graph({1, 1}, {1, 1}, 0_B, 100_B);
+  Topology topology = flat_topology(2);
+  const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 2);
+  EXPECT_TRUE(predicted(graph, topology, plan).stages[0].fits);
+  topology.device.memory = 200_B;  // parameters and gradients, to the byte
+  EXPECT_TRUE(predicted(graph, topology, plan).stages[0].fits);
+  topology.device.memory = 199_B;
+  EXPECT_FALSE(predicted(graph, topology, plan).stages[0].fits);
+}
+
+TEST(Predict, RefusesASplitBackwardAndAPlanOfAnotherGraph) {
+  const TwoStages two;
+  const auto refusal = [&](const Graph& graph, const Plan& plan) -> std::string {
+    try {
+      (void)predict(graph, two.topology, plan);
+    } catch (const std::invalid_argument& e) { return e.what(); }
+    return "";
+  };
+  Plan split = two.plan;
+  split.schedule = "zb-h1";
+  EXPECT_EQ(refusal(two.graph, split),
+            "schedule \"zb-h1\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or "
+            "interleaved-1f1b");
+  Graph other = two.graph;
+  other.layers[0].id = "conv";
+  EXPECT_THAT(refusal(other, two.plan), ::testing::HasSubstr("unknown layer \"l0\", known are conv, l1"));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "costmodel/format/files.h"
+
+// Tools as a user runs them: in a folder of their own, through a shell.
+
+namespace stagecraft::testing {
+
+/// What a command left behind.
+struct Outcome {
+  int status = -1;  ///< exit status; 128 + signal if it was killed
+  std::string out;
+  std::string err;
+};
+
+/// A folder that lasts as long as this object, and commands that run in it with the tools of this build in front of
+/// PATH.
+class CommandFolder {
+ public:
+  CommandFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "stagecraft_test_XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~CommandFolder() { std::filesystem::remove_all(path_); }
+  CommandFolder(const CommandFolder&) = delete;
+  CommandFolder& operator=(const CommandFolder&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  void write(const std::string& name, const std::string& text) const { write_text((path_ / name).string(), text); }
+  [[nodiscard]] std::string read(const std::string& name) const { return read_text((path_ / name).string()); }
+
+  [[nodiscard]] Outcome run(const std::string& command) const {
+    write("command.sh", command + "\n");
+    const std::string line = "cd '" + path_.string() + "' && PATH='" STAGECRAFT_BIN_DIR "':\"$PATH\" bash command.sh" +
+                             " > out.txt 2> err.txt < /dev/null";
+    const int status = std::system(line.c_str());
+    return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), read("out.txt"), read("err.txt")};
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace stagecraft::testing

@@ -1,0 +1,67 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "costmodel/format/json.h"
+#include "tests/costmodel/documents.h"
+#include "tests/support/run_command.h"
+
+// stagecraft-compare as a user runs it.
+
+namespace stagecraft {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Outcome;
+
+class CompareTool : public ::testing::Test {
+ protected:
+  /// A predicted step of 4 s beside measured ones of 4 and 3.5 s.
+  CompareTool() {
+    folder_.write("prediction.json", prediction_json(full_prediction()));
+    folder_.write("measured.json", measurement_json(full_measurement()));
+  }
+  Outcome compare(const std::string& arguments) const { return folder_.run("stagecraft-compare " + arguments); }
+
+  testing::CommandFolder folder_;
+};
+
+TEST_F(CompareTool, PrintsATable) {
+  const Outcome o = compare("prediction.json measured.json --skip 0");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.err, "");
+  EXPECT_THAT(o.out, HasSubstr("4000.000 ms    3750.000 ms     +6.7 %"));
+  EXPECT_THAT(o.out, HasSubstr("rank 1 peak memory"));
+}
+
+TEST_F(CompareTool, PrintsJson) {
+  const auto json = nlohmann::json::parse(compare("prediction.json measured.json --skip 1 --json").out);
+  EXPECT_EQ(json["step"]["measured_s"], 3.5);
+  EXPECT_EQ(json["skipped"], 1);
+}
+
+TEST_F(CompareTool, EndsWithOneOnBadInput) {
+  Measurement other = full_measurement();
+  other.timeline.stage_of_rank = {0, 0};
+  folder_.write("other.json", measurement_json(other));
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"nowhere.json measured.json", "stagecraft-compare: nowhere.json: "},
+           {"measured.json prediction.json",
+            "measured.json: /format: found \"stagecraft.timeline\", wanted \"stagecraft.prediction\""},
+           {"prediction.json other.json", "the prediction's ranks run stages 0 1, the measured ones 0 0"}}) {
+    const Outcome o = compare(arguments);
+    EXPECT_EQ(o.status, 1) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message));
+  }
+}
+
+TEST_F(CompareTool, EndsWithTwoOnWrongUsage) {
+  EXPECT_EQ(compare("prediction.json").status, 2);
+  EXPECT_THAT(compare("prediction.json").err, HasSubstr("MEASURED is required"));
+  EXPECT_EQ(compare("prediction.json measured.json --skip -1").status, 2);
+  EXPECT_THAT(compare("--help").out, HasSubstr("stagecraft compare prediction.json measured.json"));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,59 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/run_command.h"
+
+// scripts/stagecraft as a user runs it.
+
+namespace stagecraft {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Outcome;
+
+const std::string kFront = "'" STAGECRAFT_SOURCE_DIR "/scripts/stagecraft' ";
+
+class Front : public ::testing::Test {
+ protected:
+  Outcome front(const std::string& arguments) const {
+    return folder_.run("STAGECRAFT_BIN='" STAGECRAFT_BIN_DIR "' " + kFront + arguments);
+  }
+  testing::CommandFolder folder_;
+};
+
+TEST_F(Front, ListsTheVerbs) {
+  EXPECT_EQ(front("").status, 2);
+  for (const char* word : {"--help", "-h", "help"}) {
+    const Outcome o = front(word);
+    EXPECT_EQ(o.status, 0);
+    EXPECT_THAT(o.out, HasSubstr("usage: stagecraft VERB [options]"));
+    EXPECT_THAT(o.out, ::testing::ContainsRegex("verbs: compare export import.* plan predict"));
+  }
+}
+
+TEST_F(Front, RunsTheProgramOfTheVerb) {
+  const Outcome o = front("plan --version");
+  EXPECT_EQ(o.status, 0);
+  EXPECT_THAT(o.out, ::testing::StartsWith("stagecraft-plan "));
+  EXPECT_EQ(front("predict").status, 2);  // the program's own status
+}
+
+TEST_F(Front, ListsTheVerbsForOneThatIsUnknown) {
+  const Outcome o = front("magic --help");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_THAT(o.err, ::testing::ContainsRegex("stagecraft: unknown verb \"magic\", known are compare export import"));
+}
+
+TEST_F(Front, FindsProgramsBesideItselfAndSaysWhenThereAreNone) {
+  const Outcome none = folder_.run("cp " + kFront + " . && ./stagecraft plan");
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, HasSubstr("stagecraft: nothing was built yet, run scripts/setup"));
+  const Outcome beside = folder_.run(
+      "printf '#!/bin/sh\\necho \"$1\" from here' > stagecraft-greet && chmod +x stagecraft-greet"
+      " && ln -s \"$PWD/stagecraft\" linked && ./linked greet hello");
+  EXPECT_EQ(beside.status, 0) << beside.err;
+  EXPECT_EQ(beside.out, "hello from here\n");
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,86 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "costmodel/format/json.h"
+#include "tests/support/chains.h"
+#include "tests/support/run_command.h"
+
+// stagecraft-predict as a user runs it.
+
+namespace stagecraft {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Outcome;
+
+class PredictTool : public ::testing::Test {
+ protected:
+  /// Two equal stages, 1 s forward and 2 s backward, 4 microbatches of 5 samples: 5 periods of 3 s.
+  PredictTool() {
+    Graph graph = testing::chain_graph({1, 1}, {2, 2}, 1000_B, 100_B);
+    graph.microbatch_samples = 5;
+    const Topology topology = testing::flat_topology(2, 1000);
+    plan_ = testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4);
+    folder_.write("graph.json", graph_json(graph));
+    folder_.write("topology.json", topology_json(topology));
+    folder_.write("plan.json", plan_json(plan_));
+  }
+  Outcome predict(const std::string& arguments) const { return folder_.run("stagecraft-predict " + arguments); }
+
+  Plan plan_;
+  testing::CommandFolder folder_;
+};
+
+TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
+  const Outcome o = predict("graph.json topology.json plan.json --free-transfers -o p.json --trace t.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, "");
+  EXPECT_THAT(o.err, HasSubstr("step 15.0 s, 1.3 samples per second, bubble 20.0 %"));
+  EXPECT_DOUBLE_EQ(parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 15);
+  const auto trace = nlohmann::json::parse(folder_.read("t.json"));
+  EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
+}
+
+TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
+  const Outcome o = predict("graph.json topology.json plan.json -o -");
+  EXPECT_EQ(o.status, 0);
+  EXPECT_GT(parse_prediction(o.out, "out").iteration, 15_s);  // with transfers
+}
+
+TEST_F(PredictTool, MarksAStageThatDoesNotFit) {
+  Topology small = testing::flat_topology(2);
+  small.device.memory = 10_B;
+  folder_.write("small.json", topology_json(small));
+  EXPECT_THAT(predict("graph.json small.json plan.json").err, HasSubstr("does not fit"));
+  EXPECT_THAT(predict("graph.json topology.json plan.json").err, ::testing::Not(HasSubstr("does not fit")));
+}
+
+TEST_F(PredictTool, EndsWithOneOnBadInput) {
+  plan_.stages[1].devices = {7};
+  folder_.write("far.json", plan_json(plan_));
+  folder_.write("text.json", "a plan");
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"nowhere.json topology.json plan.json", "stagecraft-predict: nowhere.json: "},
+           {"graph.json graph.json plan.json",
+            "graph.json: /format: found \"stagecraft.graph\", wanted \"stagecraft.topology\""},
+           {"graph.json topology.json text.json", "stagecraft-predict: text.json: line 1 column 1: not JSON"},
+           {"graph.json topology.json far.json",
+            "stagecraft-predict: far.json: stage 1: device 7 does not exist, topology \"flat\" has 0..1"}}) {
+    const Outcome o = predict(arguments);
+    EXPECT_EQ(o.status, 1) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message));
+    EXPECT_EQ(o.out, "");
+  }
+}
+
+TEST_F(PredictTool, EndsWithTwoOnWrongUsage) {
+  EXPECT_EQ(predict("graph.json topology.json").status, 2);
+  EXPECT_THAT(predict("graph.json topology.json").err, HasSubstr("PLAN is required\nsee stagecraft predict --help"));
+  EXPECT_EQ(predict("graph.json topology.json plan.json --magic").status, 2);
+  EXPECT_THAT(predict("--help").out, HasSubstr("Example:\n  stagecraft predict graph.json topology.json plan.json"));
+}
+
+}  // namespace
+}  // namespace stagecraft

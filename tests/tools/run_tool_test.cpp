@@ -1,0 +1,168 @@
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <chrono>
+
+#include "costmodel/format/json.h"
+#include "tests/support/planned_models.h"
+#include "tests/support/run_command.h"
+
+// stagecraft-run as a user runs it.
+
+namespace stagecraft {
+namespace {
+
+using testing::cut_plan;
+using ::testing::HasSubstr;
+using testing::Outcome;
+
+/// A small mlp on two ranks (plan.json), and with its first stage on two of three (replicated.json).
+class RunTool : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    planned_ = new testing::PlannedModel(testing::planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3));
+  }
+  static void TearDownTestSuite() { delete planned_; }
+  RunTool() {
+    folder_.write("plan.json", plan_json(cut_plan(*planned_, {3}, {1, 1}, "1f1b", 4)));
+    folder_.write("other.json", plan_json(cut_plan(*planned_, {3}, {1, 1}, "1f1b", 2)));
+    folder_.write("replicated.json", plan_json(cut_plan(*planned_, {3}, {2, 1}, "1f1b", 5)));
+  }
+  Outcome run(const std::string& arguments) const {
+    return folder_.run("stagecraft-run " + arguments + " --steps 3 --timeout 5");
+  }
+
+  static testing::PlannedModel* planned_;
+  testing::CommandFolder folder_;
+};
+testing::PlannedModel* RunTool::planned_ = nullptr;
+
+/// A TCP port that was free a moment ago.
+std::string free_port() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(::bind(listener, generic, length), 0);
+  EXPECT_EQ(::getsockname(listener, generic, &length), 0);
+  ::close(listener);
+  return std::to_string(ntohs(address.sin_port));
+}
+
+double seconds_of(const std::function<void()>& call) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST_F(RunTool, NamesBadInput) {
+  folder_.write("text.json", "a plan");
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"nowhere.json", "stagecraft-run: nowhere.json: "},
+           {"text.json", "stagecraft-run: text.json: line 1 column 1: not JSON"},
+           {"plan.json --model magic", "unknown model \"magic\", known are "},
+           {"plan.json --data magic", "unknown data source \"magic\", known are "},
+           {"plan.json --channel magic", "unknown channel \"magic\", known are "},
+           {"plan.json --channel magic --spawn", "unknown channel \"magic\", known are "},
+           {"plan.json --optimizer magic", "unknown optimizer \"magic\", known are "},
+           {"plan.json --optimizer adam --momentum 0.5", "optimizer \"adam\" takes no momentum, sgd does"},
+           {"plan.json --set width", "--set \"width\": wanted key=value, as in --set layers=4"},
+           {"plan.json --set depth=3", "mlp: unknown option \"depth\", known are inputs, width, layers, classes"},
+           {"plan.json --set width=wide", "mlp: option width is \"wide\", must be a whole number in "},
+           {"plan.json --channel gloo",
+            "channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun"},
+           {"plan.json --channel local --spawn",
+            "channel local runs all ranks as threads of one process; leave out --spawn, or take channel gloo"}}) {
+    const Outcome o = run(arguments);
+    EXPECT_EQ(o.status, 1) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message));
+    EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << "one line, not one a rank: " << o.err;
+    EXPECT_EQ(o.out, "");
+  }
+}
+
+TEST_F(RunTool, EndsWithTwoOnWrongUsage) {
+  for (const char* arguments :
+       {"plan.json --steps 0", "plan.json --threads 0", "plan.json --timeout -1", "plan.json --magic", ""}) {
+    const Outcome o = folder_.run("stagecraft-run " + std::string(arguments));
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_THAT(o.err, HasSubstr("see stagecraft run --help"));
+  }
+}
+
+TEST_F(RunTool, TellsWhoDoesWhatAndRunsNothing) {
+  const Outcome o = run("replicated.json --dry-run");
+  EXPECT_EQ(o.status, 0) << o.err;
+  // Of 5 microbatches replica 0 runs 3 and replica 1 two: forward, send, receive and backward of each, reduce, update.
+  EXPECT_EQ(o.out,
+            "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions a step\n"
+            "rank 1: device 1, stage 0, replica 1, 3 layers fc1 to fc2, 10 actions a step\n"
+            "rank 2: device 2, stage 1, replica 0, 5 layers relu2 to loss, 21 actions a step\n");
+}
+
+TEST_F(RunTool, TrainsInOneProcess) {
+  const Outcome o = run("plan.json -o - --check");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("all bit-equal"));
+  EXPECT_EQ(parse_measurement(o.out, "out").losses.size(), 3U);
+}
+
+TEST_F(RunTool, SpawnsRanksThatEqualASingleProcess) {
+  const Outcome o = run("replicated.json --spawn --check -o measured.json --trace trace.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("all bit-equal"));
+  const Measurement measured = parse_measurement(folder_.read("measured.json"), "measured.json");
+  EXPECT_THAT(measured.timeline.stage_of_rank, ::testing::ElementsAre(0, 0, 1));
+  EXPECT_EQ(measured.timeline.steps.size(), 3U);
+  EXPECT_EQ(measured.microbatches, 5);
+  EXPECT_THAT(folder_.read("trace.json"), HasSubstr("mlp, measured"));
+}
+
+TEST_F(RunTool, RefusesAnotherNumberOfRanksThanThePlans) {
+  const std::string place = " RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " ";
+  const Outcome o = folder_.run(place + "stagecraft-run replicated.json --timeout 3");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(o.err, "stagecraft-run: replicated.json: the plan wants 3 ranks, torchrun started 2\n");
+  const Outcome threads = folder_.run(place + "stagecraft-run plan.json --channel local");
+  EXPECT_EQ(threads.status, 1);
+  EXPECT_THAT(threads.err, HasSubstr("channel local runs all ranks as threads of one process, torchrun started 2"));
+}
+
+TEST_F(RunTool, EndsBothRanksWhenOneHasAnotherPlan) {
+  Outcome o;
+  const std::string start = "WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " ";
+  const double seconds = seconds_of([&] {
+    o = folder_.run("export " + start + "\n" +
+                    "RANK=0 LOCAL_RANK=0 stagecraft-run plan.json --timeout 4 2> zero.txt & zero=$!\n"
+                    "RANK=1 LOCAL_RANK=1 stagecraft-run other.json --timeout 4 2> one.txt & one=$!\n"
+                    "wait $zero; echo $?; wait $one; echo $?");
+  });
+  EXPECT_THAT(o.out, ::testing::MatchesRegex("[13]\n[13]\n"));
+  for (const char* file : {"zero.txt", "one.txt"}) {
+    EXPECT_THAT(folder_.read(file), HasSubstr("rank 1 has another plan or other options than rank 0")) << file;
+  }
+  EXPECT_LT(seconds, 10);
+}
+
+TEST_F(RunTool, EndsAllRanksWhenOneIsKilled) {
+  Outcome o;
+  const double seconds = seconds_of([&] {
+    o = folder_.run(
+        "stagecraft-run plan.json --steps 100000000 --spawn --timeout 3 2> run.txt & run=$!\n"
+        "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n"
+        "for child in $(cat /proc/$run/task/*/children); do\n"
+        "  if tr '\\0' '\\n' < /proc/$child/environ | grep -qx RANK=1; then kill -KILL $child; fi\n"
+        "done\n"
+        "wait $run");
+  });
+  EXPECT_EQ(o.status, 128 + 9) << folder_.read("run.txt");
+  EXPECT_THAT(folder_.read("run.txt"), HasSubstr("stagecraft: rank 1 was killed by signal 9 (Killed)"));
+  EXPECT_LT(seconds, 15);
+}
+
+}  // namespace
+}  // namespace stagecraft
