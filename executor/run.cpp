@@ -183,7 +183,7 @@ void derive_steps(Timeline& timeline) {
 }
 
 /// Moves every rank's part to rank 0.
-void gather(RunResult& result, const Plan& plan, int rank, Channel& channel) {
+void gather(RunResult& result, int rank, Channel& channel) {
   Check check = result.check.value_or(Check{});
   if (rank != 0) {
     const std::string bytes = pack(result.measurement, check);
@@ -209,8 +209,6 @@ void gather(RunResult& result, const Plan& plan, int rank, Channel& channel) {
   }
   if (result.check) result.check = check;
   Timeline& timeline = result.measurement.timeline;
-  timeline.ranks = channel.ranks();
-  for (const RankRole& role : ranks(plan)) timeline.stage_of_rank.push_back(role.stages.front());
   Seconds first(1e300);
   for (const Span& span : timeline.spans) first = std::min(first, span.start);
   for (Span& span : timeline.spans) {
@@ -273,6 +271,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   measurement.microbatches = plan.microbatches;
   measurement.microbatch_samples = plan.microbatch_samples;
   measurement.timeline.ranks = channel.ranks();
+  for (const RankRole& role : ranks(plan)) measurement.timeline.stage_of_rank.push_back(role.stages.front());
 
   channel.barrier();
   std::vector<double> ends{seconds_now()};  // of each step on this rank
@@ -309,7 +308,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   }
   measurement.timeline.spans = worker.take_spans();
   measurement.timeline.memory.push_back({rank, tracker.peak(), {{"parameters", parameters}}});
-  gather(result, plan, rank, channel);
+  gather(result, rank, channel);
   return result;
 }
 
