@@ -67,7 +67,7 @@ struct Partition {
 struct PlanSettings {
   int microbatches = 4;
   std::string schedule = "1f1b";
-  std::string strategy;
+  std::string strategy = "";  ///< Plan::strategy
 };
 
 /// The plan of `partition`: layers in topological order, devices in order 0.. stage by stage, boundaries from the

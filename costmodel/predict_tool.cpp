@@ -6,7 +6,6 @@
 
 namespace {
 
-using namespace stagecraft::literals;
 using stagecraft::format_bytes;
 using stagecraft::format_seconds;
 
@@ -51,7 +50,13 @@ int main(int argc, char** argv) {
         const auto graph = stagecraft::read_graph(graph_path);
         const auto topology = stagecraft::read_topology(topology_path);
         const auto plan = stagecraft::read_plan(plan_path);
-        const auto result = stagecraft::predict(graph, topology, plan, options);
+        const auto result = [&] {
+          try {
+            return stagecraft::predict(graph, topology, plan, options);
+          } catch (const std::invalid_argument& e) {
+            throw std::invalid_argument(plan_path + ": " + e.what());
+          }
+        }();
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
           throw std::runtime_error(plan_path + ": " + infeasible->reason);
         }

@@ -16,7 +16,7 @@ namespace stagecraft {
 struct LinksOptions {
   Bytes most_bytes{std::int64_t{64} << 20};  ///< of the largest message
   int threads = 1;                           ///< intra-op threads of a rank, as a run will have; they add in all-reduce
-  StoppingRule rule{.iteration_error = 0.02, .fewest = 5, .most_seconds = 0.3};  ///< of each point
+  StoppingRule rule{.iteration_error = 0.02, .fewest = 5, .least = 5, .most_seconds = 0.3};  ///< of each point
 };
 
 /// One measured point.

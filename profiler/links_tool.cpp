@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -93,8 +94,10 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& 
     throw std::invalid_argument(fmt::format("--ranks is {}, {} started {}", o.ranks, launch.launcher, launch.ranks));
   }
   const auto rendezvous = stagecraft::join(launch, deadline);
+  std::unique_ptr<stagecraft::Channel>
+      channel;  // outlives a failure's report: the others would take its end for the cause
   try {
-    const auto channel = stagecraft::make_gloo_channel(launch, deadline);
+    channel = stagecraft::make_gloo_channel(launch, deadline);
     const LinkMeasurement measured = measure(*channel, o);
     channel->barrier();
     rendezvous->leave();

@@ -35,8 +35,8 @@ double relative_error(const std::vector<double>& samples) {
 
 Stop should_stop(const StoppingRule& rule, const std::vector<double>& whole, const std::vector<std::vector<double>>& parts,
                  double seconds) {
+  if (seconds >= rule.most_seconds && whole.size() >= rule.least) return Stop::Time;
   if (whole.size() < rule.fewest) return Stop::No;
-  if (seconds >= rule.most_seconds) return Stop::Time;
   if (relative_error(whole) > rule.iteration_error) return Stop::No;
   const double threshold = median(whole) * rule.layer_share;
   for (const std::vector<double>& part : parts) {

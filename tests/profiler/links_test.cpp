@@ -113,7 +113,7 @@ TEST(TopologyOf, RefusesPointsThatMakeNoCurve) {
 
 // ---- a real channel
 
-constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .rule = {.fewest = 5, .most_seconds = 0.01}};
+constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .rule = {.fewest = 5, .least = 5, .most_seconds = 0.01}};
 
 /// The measurements by rank.
 std::vector<LinkMeasurement> measure(const std::string& channel, int ranks, std::vector<std::string>* told = nullptr) {

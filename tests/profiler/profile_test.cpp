@@ -22,6 +22,7 @@ ProfileOptions hasty() {
   options.microbatch_samples = 2;
   options.warmup = 1;
   options.rule.fewest = 5;
+  options.rule.least = 5;
   options.rule.most_seconds = 0;
   return options;
 }

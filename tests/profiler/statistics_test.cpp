@@ -80,7 +80,8 @@ TEST(ShouldStop, StopsWhenAllIsPrecise) { EXPECT_EQ(should_stop({}, kSteady, {kS
 TEST(ShouldStop, NeverStopsWithTooFew) {
   const std::vector<double> nine(9, 1.0);
   EXPECT_EQ(should_stop({.fewest = 10}, nine, {nine}, 1), Stop::No);
-  EXPECT_EQ(should_stop({.fewest = 10, .most_seconds = 20}, nine, {nine}, 1000), Stop::No);
+  EXPECT_EQ(should_stop({.fewest = 10, .least = 10, .most_seconds = 20}, nine, {nine}, 1000), Stop::No);
+  EXPECT_EQ(should_stop({.fewest = 10, .least = 9, .most_seconds = 20}, nine, {nine}, 1000), Stop::Time);
 }
 
 TEST(ShouldStop, StopsWhenTimeIsUp) {

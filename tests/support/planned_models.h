@@ -27,7 +27,7 @@ inline PlannedModel planned_model(const std::string& name, const std::map<std::s
   ProfileOptions options;
   options.microbatch_samples = microbatch_samples;
   options.warmup = 0;
-  options.rule.fewest = 1;
+  options.rule.fewest = options.rule.least = 1;
   options.rule.most_seconds = 0;
   out.graph = profile_model(out.model, *out.data, options).graph;
   return out;
