@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -39,7 +41,7 @@ struct Options {
 
 /// What every rank must agree on before anything is sent.
 std::string agreement(const Plan& plan, const Options& o) {
-  return stagecraft::plan_json(plan) + fmt::format("steps {} seed {} threads {} check {} data {} optimizer {} {} {} {}", o.run.steps, o.run.seed, o.run.threads,
+  return stagecraft::plan_json(plan) + fmt::format("model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {}", o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads,
                                                    o.run.check, o.data, o.run.optimizer.name, o.run.optimizer.learning_rate,
                                                    o.run.optimizer.momentum, o.run.optimizer.weight_decay);
 }
@@ -157,13 +159,21 @@ int run(const Options& o, const std::vector<std::string>& arguments) {
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
   const int count = static_cast<int>(stagecraft::ranks(plan).size());
+  const std::string channel = !o.channel.empty() ? o.channel : launch || o.spawn ? "gloo" : "local";
+  const std::vector<std::string> known = stagecraft::channel_names();
+  if (std::find(known.begin(), known.end(), channel) == known.end()) {
+    throw std::invalid_argument(stagecraft::unknown_name("channel", channel, known));
+  }
+  const std::string threads = "channel local runs all ranks as threads of one process";
+  if (channel == "local" && o.spawn) throw std::invalid_argument(threads + "; leave out --spawn, or take channel gloo");
+  if (channel == "local" && launch && launch->ranks > 1) {
+    throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
+  }
   if (o.spawn && !launch) return stagecraft::spawn(count, arguments, deadline);
-  const std::string channel = !o.channel.empty() ? o.channel : launch ? "gloo" : "local";
   if (channel == "gloo") {
     if (!launch) throw std::invalid_argument("channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun");
     return run_one_process_a_rank(*launch, plan, model, *data, o, deadline);
   }
-  if (channel != "local") throw std::invalid_argument(stagecraft::unknown_name("channel", channel, stagecraft::channel_names()));
   Reporter reporter;
   return finish(stagecraft::run_local(plan, model, *data, o.run, kPatience * deadline, [&](const stagecraft::Progress& p) { reporter(p); }), o);
 }
@@ -172,7 +182,7 @@ int run(const Options& o, const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   Options o;
-  std::vector<std::string> arguments(argv, argv + argc);
+  const std::vector<std::string> arguments = stagecraft::own_command(argc, argv);
   return stagecraft::run_tool(
       {"run", "Trains a model as a plan says, and measures it.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,13 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
     }
     out[word.substr(0, equals)] = word.substr(equals + 1);
   }
+  return out;
+}
+
+/// The command line that starts this very program again, however the shell found it.
+inline std::vector<std::string> own_command(int argc, char** argv) {
+  std::vector<std::string> out(argv, argv + argc);
+  out.front() = std::filesystem::read_symlink("/proc/self/exe").string();
   return out;
 }
 

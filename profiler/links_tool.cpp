@@ -10,6 +10,7 @@
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
 #include "executor/rendezvous.h"
+#include "executor/tool_options.h"
 #include "profiler/links.h"
 #include "profiler/provenance.h"
 
@@ -143,5 +144,5 @@ int main(int argc, char** argv) {
             ->check(CLI::PositiveNumber);
         app.add_option("-o,--output", o.output, "where the topology goes; - is standard output");
       },
-      [&] { return run(o, std::vector<std::string>(argv, argv + argc)); });
+      [&] { return run(o, stagecraft::own_command(argc, argv)); });
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "costmodel/version.h"
+#include "executor/device_versions.h"
 
 namespace stagecraft {
 namespace {
@@ -37,6 +38,7 @@ Provenance provenance_here(const std::string& tool) {
   Provenance out;
   out.tool = tool + " " + version();
   out.device = processor() + ", " + std::to_string(std::thread::hardware_concurrency()) + " processors";
+  out.versions = device_library_versions();
   out.versions["libtorch"] = TORCH_VERSION;
   out.date = date();
   return out;

@@ -95,7 +95,7 @@ TEST(Predict, AddsTheMeasuredLoadingOfInputsToTheStagesThatReadThem) {
   graph.layers.push_back(input);
   graph.edges.push_back({2, 1, 0});
   const Topology topology = flat_topology(2);
-  const Plan plan = make_plan(graph, topology, {{0, 1, -1}, {1, 1}}, {.microbatches = 1});
+  const Plan plan = make_plan(graph, topology, {{0, 1, -1}, {1, 1}}, {});
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[0].forward.value, 1);
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1.5);
   graph.layers[2].forward.count = 0;  // stated by an importer, not measured here

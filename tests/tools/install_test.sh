@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# install_test.sh CMAKE BUILD: installs a build into a folder of its own and runs every program from there.
+set -euo pipefail
+unset STAGECRAFT_BIN LD_LIBRARY_PATH
+prefix=$(mktemp -d)
+trap 'rm -rf "$prefix"' EXIT
+"$1" --install "$2" --prefix "$prefix" >"$prefix/log" 2>&1 || { cat "$prefix/log"; exit 1; }
+listed=$("$prefix/bin/stagecraft" --help)
+echo "$listed"
+count=0
+for program in "$prefix"/bin/stagecraft-*; do
+  verb=${program##*/stagecraft-}
+  [[ " ${listed##*verbs: } " == *" $verb "* ]] || { echo "verb $verb is not listed"; exit 1; }
+  "$prefix/bin/stagecraft" "$verb" --version
+  "$prefix/bin/stagecraft" "$verb" --help | grep -A1 '^Example:' | grep -q "stagecraft $verb " || { echo "$verb --help shows no example"; exit 1; }
+  count=$((count + 1))
+done
+[ "$count" -ge 5 ] || { echo "only $count programs were installed"; exit 1; }
