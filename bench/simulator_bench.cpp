@@ -1,0 +1,72 @@
+#include <benchmark/benchmark.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "costmodel/predict.h"
+#include "costmodel/simulate.h"
+#include "tests/support/chains.h"
+
+// Chains of one layer a stage under 1F1B, with rendezvous transfers that cost about a tenth of a forward.
+
+namespace {
+
+struct Case {
+  stagecraft::Graph graph;
+  stagecraft::Topology topology;
+  stagecraft::Plan plan;
+};
+
+Case chain(int stages, int microbatches) {
+  const std::vector<double> forward(stages, 1e-3);
+  const std::vector<double> backward(stages, 2e-3);
+  Case out;
+  out.graph = stagecraft::testing::chain_graph(forward, backward, stagecraft::Bytes(100'000));
+  out.topology = stagecraft::testing::flat_topology(stages);
+  out.plan = stagecraft::testing::one_layer_a_stage(out.graph, out.topology, std::vector<int>(stages, 1), "1f1b",
+                                                    microbatches);
+  return out;
+}
+
+void count_actions(benchmark::State& state, const stagecraft::SimulationInput& input) {
+  const auto actions = static_cast<double>(stagecraft::action_count(input));
+  state.counters["actions"] = actions;
+  state.counters["actions/s"] =
+      benchmark::Counter(actions * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+/// simulate() alone, its input made beforehand.
+void simulate(benchmark::State& state) {
+  const Case one = chain(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
+  const stagecraft::SimulationInput input = stagecraft::simulation_input(one.graph, one.topology, one.plan);
+  for (auto _ : state) {
+    const auto result = stagecraft::simulate(input);
+    if (result.index() != 0) throw std::runtime_error("the chain never ends");
+    benchmark::DoNotOptimize(result);
+  }
+  count_actions(state, input);
+}
+
+/// predict() from graph, topology and plan.
+void predict(benchmark::State& state) {
+  const Case one = chain(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
+  for (auto _ : state) {
+    const auto result = stagecraft::predict(one.graph, one.topology, one.plan);
+    if (result.index() != 0) throw std::runtime_error("the chain never ends");
+    benchmark::DoNotOptimize(result);
+  }
+  count_actions(state, stagecraft::simulation_input(one.graph, one.topology, one.plan));
+}
+
+void sizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"stages", "microbatches"})->Unit(benchmark::kMillisecond);
+  for (const int stages : {4, 32, 250, 1000}) benchmark->Args({stages, 64});
+}
+
+BENCHMARK(simulate)->Apply(sizes);
+BENCHMARK(predict)->Apply(sizes);
+
+}  // namespace
+
+BENCHMARK_MAIN();
