@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
