@@ -49,7 +49,6 @@ double layers_alone() {
   return out;
 }
 
-
 /// Two stages (or one) of the tiny model. The counter is (rank time - the layers' own time) / actions, where rank time
 /// counts a rank's compute, wait, send and update spans as they were measured and so leaves out no part of the loop.
 void overhead(benchmark::State& state, const std::string& schedule, int stages) {
@@ -57,7 +56,8 @@ void overhead(benchmark::State& state, const std::string& schedule, int stages) 
   const int layers = static_cast<int>(planned.model.layers.size());
   std::vector<int> cuts;
   if (stages == 2) cuts.push_back(layers / 2);
-  const Plan plan = testing::cut_plan(planned, cuts, std::vector<int>(static_cast<std::size_t>(stages), 1), schedule, kMicrobatches);
+  const Plan plan =
+      testing::cut_plan(planned, cuts, std::vector<int>(static_cast<std::size_t>(stages), 1), schedule, kMicrobatches);
   const auto lists = action_lists(plan);
   std::size_t actions = 0;
   for (const auto& list : lists) actions += list.size();

@@ -43,7 +43,8 @@ Seconds interleaved_time(Seconds forward, Seconds backward, int devices, int chu
 }
 
 Seconds zero_bubble_h1_time(Seconds forward, Seconds backward, Seconds weight_gradient, int stages, int microbatches) {
-  return microbatches * (forward + backward + weight_gradient) + (stages - 1.0) * (forward + backward - weight_gradient);
+  return microbatches * (forward + backward + weight_gradient) +
+         (stages - 1.0) * (forward + backward - weight_gradient);
 }
 
 Bracket one_forward_one_backward_bracket(const StageTimes& stages, int microbatches) {

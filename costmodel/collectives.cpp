@@ -8,7 +8,8 @@
 namespace stagecraft {
 
 Seconds ring_all_reduce_time(Bytes data, int ranks, const Link& link) {
-  if (ranks < 1) throw std::invalid_argument("an all-reduce of " + std::to_string(ranks) + " ranks, at least 1 is wanted");
+  if (ranks < 1)
+    throw std::invalid_argument("an all-reduce of " + std::to_string(ranks) + " ranks, at least 1 is wanted");
   const double steps = 2.0 * (ranks - 1);
   return steps * (link.latency + data / link.bandwidth / ranks);
 }

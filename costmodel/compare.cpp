@@ -44,7 +44,8 @@ std::string mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / 1
 std::string number_or_null(const std::optional<double>& value) { return value ? fmt::format("{}", *value) : "null"; }
 
 std::string comparison_json(const Comparison& c, const char* unit) {
-  return fmt::format(R"("predicted{0}": {1}, "measured{0}": {2}, "error": {3})", unit, c.predicted, c.measured, number_or_null(c.error()));
+  return fmt::format(R"("predicted{0}": {1}, "measured{0}": {2}, "error": {3})", unit, c.predicted, c.measured,
+                     number_or_null(c.error()));
 }
 
 }  // namespace
@@ -54,7 +55,8 @@ Report compare(const Prediction& prediction, const Measurement& measurement, std
   if (prediction.timeline.stage_of_rank != measured.stage_of_rank) {
     const auto text = [](const std::vector<int>& stages) { return fmt::format("{}", fmt::join(stages, " ")); };
     throw std::invalid_argument("the prediction's ranks run stages " + text(prediction.timeline.stage_of_rank) +
-                                ", the measured ones " + text(measured.stage_of_rank) + "; both must come from one plan");
+                                ", the measured ones " + text(measured.stage_of_rank) +
+                                "; both must come from one plan");
   }
   if (measured.steps.empty()) throw std::invalid_argument("the measurement has no steps");
   Report out;
@@ -96,8 +98,8 @@ std::string report_text(const Report& report) {
   row("", "predicted", "measured", "error");
   row("step", milliseconds(report.step.predicted), milliseconds(report.step.measured), percent(report.step));
   if (report.samples) {
-    row("samples per second", fmt::format("{:.1f}", report.samples->predicted), fmt::format("{:.1f}", report.samples->measured),
-        percent(*report.samples));
+    row("samples per second", fmt::format("{:.1f}", report.samples->predicted),
+        fmt::format("{:.1f}", report.samples->measured), percent(*report.samples));
   }
   for (const ActionComparison& action : report.actions) {
     const bool wait = action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient;
@@ -105,25 +107,29 @@ std::string report_text(const Report& report) {
         milliseconds(action.time.predicted), milliseconds(action.time.measured), percent(action.time));
   }
   for (const MemoryComparison& memory : report.memory) {
-    row(fmt::format("rank {} peak memory", memory.rank), mebibytes(memory.bytes.predicted), mebibytes(memory.bytes.measured),
-        percent(memory.bytes));
+    row(fmt::format("rank {} peak memory", memory.rank), mebibytes(memory.bytes.predicted),
+        mebibytes(memory.bytes.measured), percent(memory.bytes));
   }
-  out += fmt::format("measured: median of {} steps after {} left out, median deviation {}\n", report.steps, report.skipped,
-                     milliseconds(report.spread));
+  out += fmt::format("measured: median of {} steps after {} left out, median deviation {}\n", report.steps,
+                     report.skipped, milliseconds(report.spread));
   return out;
 }
 
 std::string report_json(const Report& report) {
-  std::string out = "{\"format\": \"stagecraft.report\", \"version\": 1,\n \"step\": {" + comparison_json(report.step, "_s") + "},\n";
+  std::string out =
+      "{\"format\": \"stagecraft.report\", \"version\": 1,\n \"step\": {" + comparison_json(report.step, "_s") + "},\n";
   if (report.samples) out += " \"samples\": {" + comparison_json(*report.samples, "_per_s") + "},\n";
-  out += fmt::format(" \"spread_s\": {}, \"steps\": {}, \"skipped\": {},\n \"actions\": [", report.spread, report.steps, report.skipped);
+  out += fmt::format(" \"spread_s\": {}, \"steps\": {}, \"skipped\": {},\n \"actions\": [", report.spread, report.steps,
+                     report.skipped);
   for (std::size_t i = 0; i < report.actions.size(); ++i) {
     const ActionComparison& a = report.actions[i];
-    out += fmt::format("{}\n  {{\"stage\": {}, \"action\": \"{}\", {}}}", i ? "," : "", a.stage, to_string(a.kind), comparison_json(a.time, "_s"));
+    out += fmt::format("{}\n  {{\"stage\": {}, \"action\": \"{}\", {}}}", i ? "," : "", a.stage, to_string(a.kind),
+                       comparison_json(a.time, "_s"));
   }
   out += "],\n \"memory\": [";
   for (std::size_t i = 0; i < report.memory.size(); ++i) {
-    out += fmt::format("{}\n  {{\"rank\": {}, {}}}", i ? "," : "", report.memory[i].rank, comparison_json(report.memory[i].bytes, "_bytes"));
+    out += fmt::format("{}\n  {{\"rank\": {}, {}}}", i ? "," : "", report.memory[i].rank,
+                       comparison_json(report.memory[i].bytes, "_bytes"));
   }
   return out + "]}\n";
 }

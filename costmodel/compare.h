@@ -20,7 +20,8 @@ struct Comparison {
   }
 };
 
-/// One stage and action kind: seconds of one action (mean over ranks and microbatches; of the measured steps the median).
+/// One stage and action kind: seconds of one action (mean over ranks and microbatches; of the measured steps the
+/// median).
 struct ActionComparison {
   int stage = 0;
   ActionKind kind = ActionKind::Forward;

@@ -15,7 +15,9 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option("PREDICTION", prediction_path, "prediction.json of stagecraft predict")->required();
         app.add_option("MEASURED", measurement_path, "measured.json of stagecraft run")->required();
-        app.add_option("--skip", skip, "measured steps left out at the start")->capture_default_str()->check(CLI::NonNegativeNumber);
+        app.add_option("--skip", skip, "measured steps left out at the start")
+            ->capture_default_str()
+            ->check(CLI::NonNegativeNumber);
         app.add_flag("--json", json, "JSON instead of a table");
       },
       [&] {

@@ -11,8 +11,8 @@
 namespace stagecraft {
 
 /// Time of one execution on one device.
-/// `spread` is the median absolute deviation; absent where there were too few samples (fewer than 5) or none were taken.
-/// `count` is the number of samples; 0 means that the value was stated, not measured here.
+/// `spread` is the median absolute deviation; absent where there were too few samples (fewer than 5) or none were
+/// taken. `count` is the number of samples; 0 means that the value was stated, not measured here.
 struct Timing {
   Seconds median;
   std::optional<Seconds> spread;
@@ -57,8 +57,8 @@ struct Layer {
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
-/// The kind of layers that stand for loaded data: no stage, no backward. Whoever consumes them loads them; a forward time
-/// with a count above 0 is what loading one microbatch took, others are not counted.
+/// The kind of layers that stand for loaded data: no stage, no backward. Whoever consumes them loads them; a forward
+/// time with a count above 0 is what loading one microbatch took, others are not counted.
 inline constexpr const char* kInputKind = "Input";
 
 /// `destination` reads output `output` of `source` (indices into Graph::layers). A destination's in-edges, in the
@@ -72,24 +72,25 @@ struct Edge {
 
 /// What was run to measure a graph. Golden tests skip it.
 struct Provenance {
-  std::string tool;      ///< program and version that wrote the file
-  std::string device;    ///< processor or GPU model
+  std::string tool;    ///< program and version that wrote the file
+  std::string device;  ///< processor or GPU model
   std::map<std::string, std::string> versions;
-  std::string date;      ///< ISO 8601, UTC
+  std::string date;  ///< ISO 8601, UTC
   std::map<std::string, std::string> notes;
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 
 /// A directed acyclic graph of layers, with the costs of one microbatch on one device.
 struct Graph {
-  std::string name;                             ///< of the model
-  std::map<std::string, std::string> options;   ///< the model's options that are not defaults
+  std::string name;                                ///< of the model
+  std::map<std::string, std::string> options;      ///< the model's options that are not defaults
   std::optional<std::int64_t> microbatch_samples;  ///< samples in one microbatch; absent in imported profiles
-  std::string dtype;                            ///< of the computation; empty if unknown
-  std::string optimizer;                        ///< of the update times; empty if none were measured
-  std::int64_t optimizer_state_values = 0;      ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)
-  std::int64_t threads = 0;                     ///< intra-op threads while measuring; 0: unknown
-  std::optional<Timing> iteration;              ///< the whole forward, backward and update, measured without the profiler
+  std::string dtype;                               ///< of the computation; empty if unknown
+  std::string optimizer;                           ///< of the update times; empty if none were measured
+  std::int64_t optimizer_state_values =
+      0;                            ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)
+  std::int64_t threads = 0;         ///< intra-op threads while measuring; 0: unknown
+  std::optional<Timing> iteration;  ///< the whole forward, backward and update, measured without the profiler
   /// slowdown[k-1]: factor on compute times while k ranks compute at once on one host; empty: hosts are not shared.
   std::vector<double> slowdown;
   std::vector<Layer> layers;
@@ -99,9 +100,10 @@ struct Graph {
   friend bool operator==(const Graph&, const Graph&) = default;
 };
 
-/// Throws std::invalid_argument naming the layer or edge: duplicate ids, an edge out of range, to itself, into an input,
-/// twice without an output index (with one, a layer may read an output twice), or from an output that does not exist, a
-/// cycle, a time that is negative or not finite, negative bytes or more than 2^60 of them in the graph, no layer at all.
+/// Throws std::invalid_argument naming the layer or edge: duplicate ids, an edge out of range, to itself, into an
+/// input, twice without an output index (with one, a layer may read an output twice), or from an output that does not
+/// exist, a cycle, a time that is negative or not finite, negative bytes or more than 2^60 of them in the graph, no
+/// layer at all.
 void validate(const Graph& graph);
 
 /// Layer indices such that every edge goes forward; among ready layers the earliest in Graph::layers first.

@@ -9,8 +9,8 @@ namespace stagecraft {
 
 int in_flight(const std::vector<Action>& list, int stage) {
   const auto of_stage = [&](const Action& a, ActionKind kind) { return a.stage == stage && a.kind == kind; };
-  const bool split = std::any_of(list.begin(), list.end(),
-                                 [&](const Action& a) { return of_stage(a, ActionKind::WeightGradient); });
+  const bool split =
+      std::any_of(list.begin(), list.end(), [&](const Action& a) { return of_stage(a, ActionKind::WeightGradient); });
   int held = 0;
   int most = 0;
   for (const Action& action : list) {
@@ -57,7 +57,8 @@ RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int hel
   }
   std::set<int> inputs;
   for (const Edge& edge : graph.edges) {
-    if (mine[static_cast<std::size_t>(edge.destination)] && is_input(graph.layers[static_cast<std::size_t>(edge.source)])) {
+    if (mine[static_cast<std::size_t>(edge.destination)] &&
+        is_input(graph.layers[static_cast<std::size_t>(edge.source)])) {
       inputs.insert(edge.source);
     }
   }

@@ -32,7 +32,8 @@ std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& 
              " reads layer \"" + graph.layers[static_cast<std::size_t>(edge.source)].id + "\" in the later " +
              stage_text(from) + ", data must flow to the same or a later stage");
     }
-    crossing[{from, to}].insert({position[static_cast<std::size_t>(edge.source)], edge.output.value_or(-1), edge.source});
+    crossing[{from, to}].insert(
+        {position[static_cast<std::size_t>(edge.source)], edge.output.value_or(-1), edge.source});
   }
   std::vector<Boundary> out;
   for (const auto& [stages, values] : crossing) {
@@ -68,15 +69,16 @@ Neighbours neighbours(const Plan& plan) {
 }
 
 bool has_gradient(const Boundary& boundary) {
-  return std::any_of(boundary.tensors.begin(), boundary.tensors.end(), [](const BoundaryTensor& t) { return t.gradient; });
+  return std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
+                     [](const BoundaryTensor& t) { return t.gradient; });
 }
 
 }  // namespace
 
 Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition, const PlanSettings& settings) {
   if (partition.stage_of_layer.size() != graph.layers.size()) {
-    refuse("the partition names the stages of " + std::to_string(partition.stage_of_layer.size()) + " layers, the graph has " +
-           std::to_string(graph.layers.size()) + " layers");
+    refuse("the partition names the stages of " + std::to_string(partition.stage_of_layer.size()) +
+           " layers, the graph has " + std::to_string(graph.layers.size()) + " layers");
   }
   if (partition.replicas.empty()) refuse("the partition has no stages");
   Plan plan;
@@ -110,7 +112,8 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
       continue;
     }
     if (stage < 0 || stage >= static_cast<int>(plan.stages.size())) {
-      refuse("layer \"" + id + "\" is given to " + stage_text(stage) + ", there are 0.." + std::to_string(plan.stages.size() - 1));
+      refuse("layer \"" + id + "\" is given to " + stage_text(stage) + ", there are 0.." +
+             std::to_string(plan.stages.size() - 1));
     }
     plan.stages[static_cast<std::size_t>(stage)].layers.push_back(id);
   }
@@ -141,17 +144,21 @@ void validate(const Plan& plan) {
       if (!own.insert(device).second) refuse(stage_text(s) + ": device " + std::to_string(device) + " stands twice");
       const auto [it, fresh] = stage_of_device.emplace(device, s);
       if (!fresh && (plan.chunks <= 1 || it->second % positions != s % positions)) {
-        refuse("device " + std::to_string(device) + " stands in " + stage_text(it->second) + " and in " + stage_text(s));
+        refuse("device " + std::to_string(device) + " stands in " + stage_text(it->second) + " and in " +
+               stage_text(s));
       }
     }
   }
   for (int s = positions; s < stages; ++s) {
-    if (plan.stages[static_cast<std::size_t>(s)].devices != plan.stages[static_cast<std::size_t>(s % positions)].devices) {
-      refuse(stage_text(s) + " must stand on the devices of " + stage_text(s % positions) + ", as chunks of one position do");
+    if (plan.stages[static_cast<std::size_t>(s)].devices !=
+        plan.stages[static_cast<std::size_t>(s % positions)].devices) {
+      refuse(stage_text(s) + " must stand on the devices of " + stage_text(s % positions) +
+             ", as chunks of one position do");
     }
   }
   if (static_cast<int>(plan.warmups.size()) != stages) {
-    refuse("the plan has " + std::to_string(plan.warmups.size()) + " warm-up counts for " + std::to_string(stages) + " stages");
+    refuse("the plan has " + std::to_string(plan.warmups.size()) + " warm-up counts for " + std::to_string(stages) +
+           " stages");
   }
   for (int s = 0; s < stages; ++s) {
     const int warmup = plan.warmups[static_cast<std::size_t>(s)];
@@ -159,8 +166,10 @@ void validate(const Plan& plan) {
   }
   std::set<std::pair<int, int>> pairs;
   for (const Boundary& boundary : plan.boundaries) {
-    const std::string where = "boundary " + std::to_string(boundary.source) + " to " + std::to_string(boundary.destination);
-    if (boundary.source < 0 || boundary.destination >= stages) refuse(where + ": stages are 0.." + std::to_string(stages - 1));
+    const std::string where =
+        "boundary " + std::to_string(boundary.source) + " to " + std::to_string(boundary.destination);
+    if (boundary.source < 0 || boundary.destination >= stages)
+      refuse(where + ": stages are 0.." + std::to_string(stages - 1));
     if (boundary.source >= boundary.destination) refuse(where + ": data must flow to a later stage");
     if (!pairs.insert({boundary.source, boundary.destination}).second) refuse(where + " stands twice");
     if (boundary.tensors.empty()) refuse(where + " carries nothing");
@@ -193,7 +202,8 @@ void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
   }
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     const Layer& layer = graph.layers[i];
-    if (is_input(layer) && stage_of_layer[i] >= 0) refuse("input layer \"" + layer.id + "\" stands in a stage, inputs have none");
+    if (is_input(layer) && stage_of_layer[i] >= 0)
+      refuse("input layer \"" + layer.id + "\" stands in a stage, inputs have none");
     if (!is_input(layer) && stage_of_layer[i] < 0) refuse("layer \"" + layer.id + "\" stands in no stage");
   }
   if (boundaries_of(graph, stage_of_layer) != plan.boundaries) {
@@ -203,8 +213,8 @@ void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
     const auto text = [](const std::optional<std::int64_t>& samples, const std::string& some, const std::string& none) {
       return samples ? some + " " + std::to_string(*samples) + " samples" : none;
     };
-    refuse(text(plan.microbatch_samples, "the plan is for microbatches of", "the plan does not state its microbatch") + ", " +
-           text(graph.microbatch_samples, "the graph was measured with", "the graph does not state its own"));
+    refuse(text(plan.microbatch_samples, "the plan is for microbatches of", "the plan does not state its microbatch") +
+           ", " + text(graph.microbatch_samples, "the graph was measured with", "the graph does not state its own"));
   }
 }
 
@@ -236,7 +246,8 @@ std::vector<RankRole> ranks(const Plan& plan) {
 int rank_of(const Plan& plan, int stage, int replica) {
   const int positions = static_cast<int>(plan.stages.size()) / plan.chunks;
   int rank = replica;
-  for (int d = 0; d < stage % positions; ++d) rank += static_cast<int>(plan.stages[static_cast<std::size_t>(d)].devices.size());
+  for (int d = 0; d < stage % positions; ++d)
+    rank += static_cast<int>(plan.stages[static_cast<std::size_t>(d)].devices.size());
   return rank;
 }
 
@@ -257,8 +268,8 @@ std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch, co
       const int rank = static_cast<int>(out.size());
       const std::vector<Action> computing = schedule.compute_actions(shape, position, replica);
 
-      // Receives by directed edge (kind, peer rank, stage, peer stage) in the order of their consumers; each is posted before
-      // the consumer that stands `prefetch` - 1 receives earlier on its edge.
+      // Receives by directed edge (kind, peer rank, stage, peer stage) in the order of their consumers; each is posted
+      // before the consumer that stands `prefetch` - 1 receives earlier on its edge.
       std::map<std::tuple<ActionKind, int, int, int>, std::vector<std::size_t>> consumers;
       std::vector<std::vector<Action>> posted(computing.size());
       const auto receive = [&](ActionKind kind, const Action& consumer, int peer_stage, std::size_t at) {

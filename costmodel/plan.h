@@ -45,11 +45,11 @@ struct Plan {
   std::optional<std::int64_t> microbatch_samples;
   int microbatches = 1;
   std::string schedule = "1f1b";
-  int chunks = 1;           ///< stages on one device, see PipelineShape
-  std::string strategy;     ///< who made it
+  int chunks = 1;        ///< stages on one device, see PipelineShape
+  std::string strategy;  ///< who made it
   std::vector<Stage> stages;
   std::vector<Boundary> boundaries;
-  std::vector<int> warmups;  ///< one a stage
+  std::vector<int> warmups;             ///< one a stage
   std::optional<Seconds> steady_state;  ///< slowest stage's time per microbatch, as the strategy's own objective has it
   std::optional<Seconds> iteration;     ///< predicted time of one step
   Provenance provenance;
@@ -102,8 +102,8 @@ struct RankRole {
 [[nodiscard]] int rank_of(const Plan& plan, int stage, int replica);
 
 /// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
-/// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right after their
-/// producer, and Reduce (stages with replicas or tied parameters) and Update for each stage at the end.
+/// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right after
+/// their producer, and Reduce (stages with replicas or tied parameters) and Update for each stage at the end.
 /// `tied_stages`: stages that hold a parameter tied across stages and so need a Reduce though not replicated.
 [[nodiscard]] std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch = 2,
                                                             const std::vector<int>& tied_stages = {});

@@ -55,6 +55,19 @@ std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
   return out;
 }
 
+/// Layer times are medians, each taken apart, and miss what an iteration loses between and around the layers. Where the
+/// whole iteration was measured too, the layers share it out: this is the factor that makes them add up to it.
+double closure_factor(const Graph& graph) {
+  Seconds sum;
+  for (const Layer& layer : graph.layers) {
+    if (is_input(layer)) continue;
+    sum += layer.forward.median + layer.backward.median;
+    if (layer.update) sum += layer.update->median;
+  }
+  if (!graph.iteration || sum <= Seconds(0) || graph.iteration->median <= Seconds(0)) return 1;
+  return graph.iteration->median / sum;
+}
+
 /// Time to load a microbatch of the inputs that the stage reads, where it was measured. Imported profiles state times
 /// of input layers that are not ours to count: PipeDream's hold its own data loader.
 Seconds loading_time(const Graph& graph, const Stage& stage) {
@@ -62,7 +75,8 @@ Seconds loading_time(const Graph& graph, const Stage& stage) {
   std::set<int> inputs;
   for (const Edge& edge : graph.edges) {
     const Layer& source = graph.layers[at(edge.source)];
-    if (is_input(source) && source.forward.count > 0 && own.contains(graph.layers[at(edge.destination)].id)) inputs.insert(edge.source);
+    if (is_input(source) && source.forward.count > 0 && own.contains(graph.layers[at(edge.destination)].id))
+      inputs.insert(edge.source);
   }
   Seconds sum;
   for (const int input : inputs) sum += graph.layers[at(input)].forward.median;
@@ -75,8 +89,9 @@ SimulationInput simulation_input(const Graph& graph, const Topology& topology, c
                                  const PredictOptions& options) {
   validate(plan, graph, topology);
   if (schedule_by_name(plan.schedule).splits_backward) {
-    throw std::invalid_argument("schedule \"" + plan.schedule +
-                                "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
+    throw std::invalid_argument(
+        "schedule \"" + plan.schedule +
+        "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
   }
   SimulationInput out;
   const std::vector<Bytes> tied = tied_bytes(graph, plan);
@@ -90,6 +105,7 @@ SimulationInput simulation_input(const Graph& graph, const Topology& topology, c
   out.replicas = pipeline_shape(plan).replicas;
   out.reduce_group = reduce_groups(graph, plan);
 
+  const double closure = closure_factor(graph);
   std::unordered_map<std::string, int> index;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) index[graph.layers[i].id] = static_cast<int>(i);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -102,6 +118,9 @@ SimulationInput simulation_input(const Graph& graph, const Topology& topology, c
       if (layer.update) cost.update += layer.update->median;
       parameters += layer.parameter_bytes;
     }
+    cost.forward = cost.forward * closure;
+    cost.backward = cost.backward * closure;
+    cost.update = cost.update * closure;
     if (plan.stages[s].recompute) cost.backward += cost.forward;
     cost.forward += loading_time(graph, plan.stages[s]);
     cost.reduce = all_reduce_time(parameters - tied[s], plan.stages[s].devices, topology);

@@ -44,12 +44,15 @@ struct PredictOptions {
   int prefetch = 2;             ///< receives posted ahead, see action_lists
 };
 
-/// The numbers behind a prediction. Throws std::invalid_argument if the plan does not fit graph and topology, or its
-/// schedule splits the backward and so needs weight-gradient times that a graph does not hold.
+/// The numbers behind a prediction. Where the graph states its whole iteration, layer times are scaled by one factor so
+/// that forward, backward and update of all layers add up to it. Throws std::invalid_argument if the plan does not fit
+/// graph and topology, or its schedule splits the backward and so needs weight-gradient times that a graph does not
+/// hold.
 [[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
                                                const PredictOptions& options = {});
 
-/// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists never end.
+/// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists never
+/// end.
 [[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,
                                                            const Plan& plan, const PredictOptions& options = {});
 

@@ -14,10 +14,11 @@ void print(const stagecraft::Prediction& p, bool states_memory) {
   if (p.samples_per_s) out += fmt::format(", {:.1f} samples per second", *p.samples_per_s);
   out += fmt::format(", bubble {:.1f} %\n", p.bubble * 100);
   out += fmt::format("{:>5} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>12}\n", "stage", "replicas",
-                     "forward", "backward", "compute", "update", "reduce", "transfer", "bubble", "in flight", "peak memory");
+                     "forward", "backward", "compute", "update", "reduce", "transfer", "bubble", "in flight",
+                     "peak memory");
   for (const stagecraft::StagePrediction& s : p.stages) {
-    out += fmt::format("{:>5} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>12}{}\n", s.stage, s.replicas,
-                       format_seconds(s.forward), format_seconds(s.backward), format_seconds(s.compute),
+    out += fmt::format("{:>5} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>12}{}\n", s.stage,
+                       s.replicas, format_seconds(s.forward), format_seconds(s.backward), format_seconds(s.compute),
                        format_seconds(s.update), format_seconds(s.reduce), format_seconds(s.exposed_transfer),
                        format_seconds(s.bubble), s.in_flight, format_bytes(s.memory.total),
                        states_memory && !s.fits ? "  does not fit" : "");
@@ -35,7 +36,8 @@ int main(int argc, char** argv) {
   std::string trace;
   stagecraft::PredictOptions options;
   return stagecraft::run_tool(
-      {"predict", "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
+      {"predict",
+       "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
        "stagecraft predict graph.json topology.json plan.json -o prediction.json --trace trace.json"},
       argc, argv,
       [&](CLI::App& app) {
@@ -53,9 +55,7 @@ int main(int argc, char** argv) {
         const auto result = [&] {
           try {
             return stagecraft::predict(graph, topology, plan, options);
-          } catch (const std::invalid_argument& e) {
-            throw std::invalid_argument(plan_path + ": " + e.what());
-          }
+          } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
         }();
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
           throw std::runtime_error(plan_path + ": " + infeasible->reason);
@@ -63,7 +63,8 @@ int main(int argc, char** argv) {
         const auto& prediction = std::get<stagecraft::Prediction>(result);
         print(prediction, topology.device.memory.has_value());
         if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));
-        if (!trace.empty()) stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.model + ", predicted"));
+        if (!trace.empty())
+          stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.model + ", predicted"));
         return 0;
       });
 }

@@ -40,7 +40,8 @@ std::vector<Action> gpipe(const PipelineShape& shape, int position, int replica)
 
 std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int position, int replica) {
   const std::vector<int> own = own_microbatches(shape.microbatches, replicas_of(shape, position), replica);
-  const std::size_t warmup = std::min(own.size(), static_cast<std::size_t>(shape.warmups[static_cast<std::size_t>(position)]));
+  const std::size_t warmup =
+      std::min(own.size(), static_cast<std::size_t>(shape.warmups[static_cast<std::size_t>(position)]));
   std::vector<Action> out;
   for (std::size_t i = 0; i < own.size() + warmup; ++i) {
     if (i < own.size()) out.push_back(compute(ActionKind::Forward, position, own[i]));
@@ -159,8 +160,8 @@ void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
   }
   const int positions = shape.stages / shape.chunks;
   if (schedule.chunked && shape.chunks > 1 && shape.microbatches % positions != 0) {
-    throw std::invalid_argument(who + ": " + std::to_string(shape.microbatches) + " microbatches are not a multiple of " +
-                                std::to_string(positions) + " devices");
+    throw std::invalid_argument(who + ": " + std::to_string(shape.microbatches) +
+                                " microbatches are not a multiple of " + std::to_string(positions) + " devices");
   }
 }
 

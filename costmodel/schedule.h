@@ -59,8 +59,8 @@ struct PipelineShape {
 /// A schedule: the compute actions (Forward, Backward, WeightGradient) of replica `replica` at `position`, in order.
 struct ScheduleEntry {
   std::string name;
-  bool replicated = false;   ///< knows replicas
-  bool chunked = false;      ///< runs several stages on a rank
+  bool replicated = false;       ///< knows replicas
+  bool chunked = false;          ///< runs several stages on a rank
   bool splits_backward = false;  ///< emits WeightGradient
   std::function<std::vector<Action>(const PipelineShape&, int position, int replica)> compute_actions;
 };

@@ -21,8 +21,8 @@ struct Flow {
   std::uint32_t version = 0;
   bool active = false;
   enum class Kind { Compute, Latency, Wire, Delivery, Reduce } kind = Kind::Compute;
-  int owner = 0;       ///< rank of a computation or reduction, lane of a transfer
-  int microbatch = -1; ///< of a delivery
+  int owner = 0;        ///< rank of a computation or reduction, lane of a transfer
+  int microbatch = -1;  ///< of a delivery
   int egress = -1;
   int ingress = -1;
 };
@@ -137,7 +137,8 @@ class Simulation {
       const StagePair& pair = in_.boundaries[at(b)];
       if ((stage < peer ? pair.destination : pair.source) == peer) return b;
     }
-    throw std::invalid_argument("no boundary joins stage " + std::to_string(stage) + " and stage " + std::to_string(peer));
+    throw std::invalid_argument("no boundary joins stage " + std::to_string(stage) + " and stage " +
+                                std::to_string(peer));
   }
   void record(int rank, const Action& action, double start, double end) {
     timeline_.spans.push_back({rank, 0, action, Seconds(start), Seconds(end)});
@@ -293,8 +294,9 @@ class Simulation {
   void deliver(const Lane& lane, int microbatch, double started) {
     const StagePair& pair = in_.boundaries[at(lane.boundary)];
     const bool gradient = lane.gradient;
-    record(lane.from, {gradient ? ActionKind::SendGradient : ActionKind::SendActivation,
-                       gradient ? pair.destination : pair.source, microbatch, gradient ? pair.source : pair.destination},
+    record(lane.from,
+           {gradient ? ActionKind::SendGradient : ActionKind::SendActivation, gradient ? pair.destination : pair.source,
+            microbatch, gradient ? pair.source : pair.destination},
            started, now_);
     arrived_[gradient][at(lane.boundary)][at(microbatch)] = now_;
     if (running_[at(lane.to)] < 0) advance(lane.to);
@@ -339,8 +341,10 @@ class Simulation {
       const int peer = gradient ? pair.destination : pair.source;
       if ((gradient && !pair.gradient) || runner(peer, action.microbatch) == rank) continue;
       const double end = std::max(since, arrived_[gradient][at(b)][at(action.microbatch)]);
-      record(rank, {gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, action.stage,
-                    action.microbatch, peer}, since, end);
+      record(rank,
+             {gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, action.stage, action.microbatch,
+              peer},
+             since, end);
       since = end;
     }
     return true;

@@ -49,16 +49,17 @@ struct SimulationInput {
   std::vector<std::vector<Action>> lists;  ///< one a rank
   std::vector<StageCost> stages;
   std::vector<StagePair> boundaries;
-  std::vector<int> replicas;                    ///< one number a stage
-  std::vector<int> first_rank;                  ///< rank of each stage's replica 0
+  std::vector<int> replicas;    ///< one number a stage
+  std::vector<int> first_rank;  ///< rank of each stage's replica 0
   int microbatches = 1;
   TransferMode mode = TransferMode::Rendezvous;
   /// Cost of one message of boundary `boundary` from one rank to another, `gradient` back.
   std::function<Transfer(int boundary, bool gradient, int from_rank, int to_rank)> transfer;
-  int ports = 0;  ///< number of port ids that `transfer` uses
-  std::vector<int> host_of_rank;   ///< empty: every rank has a host for itself
-  std::vector<double> slowdown;    ///< slowdown[k-1] while k ranks of one host compute; empty: none
-  std::vector<int> reduce_group;   ///< per stage the group that reduces together; stages of one number wait for each other
+  int ports = 0;                  ///< number of port ids that `transfer` uses
+  std::vector<int> host_of_rank;  ///< empty: every rank has a host for itself
+  std::vector<double> slowdown;   ///< slowdown[k-1] while k ranks of one host compute; empty: none
+  std::vector<int>
+      reduce_group;  ///< per stage the group that reduces together; stages of one number wait for each other
 };
 
 /// The timeline of one step, or the reason why it cannot end: the actions that wait for each other in a circle.

@@ -69,24 +69,36 @@ Seconds step_time(const Timeline& timeline, std::size_t first) {
 }
 
 std::string chrome_trace(const Timeline& timeline, const std::string& title) {
-  std::string out = "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"title\": \"" + plain(title) + "\"}, \"traceEvents\": [\n";
+  std::string out =
+      "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"title\": \"" + plain(title) + "\"}, \"traceEvents\": [\n";
   static constexpr const char* kTracks[] = {"compute", "wait", "send"};
   const auto back = std::back_inserter(out);
   for (int rank = 0; rank < timeline.ranks; ++rank) {
-    const int stage = rank < static_cast<int>(timeline.stage_of_rank.size()) ? timeline.stage_of_rank[static_cast<std::size_t>(rank)] : -1;
-    fmt::format_to(back, R"j({{"ph": "M", "pid": {0}, "tid": 0, "name": "process_name", "args": {{"name": "rank {0} (stage {1})"}}}},)j" "\n", rank, stage);
+    const int stage = rank < static_cast<int>(timeline.stage_of_rank.size())
+                          ? timeline.stage_of_rank[static_cast<std::size_t>(rank)]
+                          : -1;
+    fmt::format_to(
+        back,
+        R"j({{"ph": "M", "pid": {0}, "tid": 0, "name": "process_name", "args": {{"name": "rank {0} (stage {1})"}}}},)j"
+        "\n",
+        rank, stage);
     for (const int track : {kComputing, kWaiting, kSending}) {
-      fmt::format_to(back, R"j({{"ph": "M", "pid": {}, "tid": {}, "name": "thread_name", "args": {{"name": "{}"}}}},)j" "\n", rank, track, kTracks[track]);
+      fmt::format_to(back,
+                     R"j({{"ph": "M", "pid": {}, "tid": {}, "name": "thread_name", "args": {{"name": "{}"}}}},)j"
+                     "\n",
+                     rank, track, kTracks[track]);
     }
   }
   for (const Span& span : timeline.spans) {
     const Action& a = span.action;
     std::string name = to_string(a.kind);
     if (a.microbatch >= 0) name += " " + std::to_string(a.microbatch);
-    fmt::format_to(back,
-                   R"j({{"ph": "X", "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "name": "{}", "cname": "{}", "args": {{"step": {}, "stage": {}, "microbatch": {}, "peer": {}}}}},)j" "\n",
-                   span.rank, static_cast<int>(track_of(a.kind)), span.start.value * 1e6, (span.end - span.start).value * 1e6,
-                   name, colour_of(a.kind), span.step, a.stage, a.microbatch, a.peer);
+    fmt::format_to(
+        back,
+        R"j({{"ph": "X", "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "name": "{}", "cname": "{}", "args": {{"step": {}, "stage": {}, "microbatch": {}, "peer": {}}}}},)j"
+        "\n",
+        span.rank, static_cast<int>(track_of(a.kind)), span.start.value * 1e6, (span.end - span.start).value * 1e6,
+        name, colour_of(a.kind), span.step, a.stage, a.microbatch, a.peer);
   }
   if (out.ends_with(",\n")) out.erase(out.size() - 2, 1);
   return out + "]}\n";

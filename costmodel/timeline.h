@@ -55,7 +55,8 @@ struct Measurement {
   std::string schedule;
   int microbatches = 1;
   std::optional<std::int64_t> microbatch_samples;
-  std::vector<double> losses;  ///< one a step, the mean over the step's samples; in files null, read as NaN, if not finite
+  std::vector<double>
+      losses;  ///< one a step, the mean over the step's samples; in files null, read as NaN, if not finite
   Timeline timeline;
   Provenance provenance;
   friend bool operator==(const Measurement&, const Measurement&) = default;
@@ -64,7 +65,8 @@ struct Measurement {
 /// Median of a non-empty list; of an even number the mean of the middle two.
 [[nodiscard]] double median(std::vector<double> values);
 
-/// Median duration of the steps from number `first` on (counting in order). Throws std::invalid_argument if none is left.
+/// Median duration of the steps from number `first` on (counting in order). Throws std::invalid_argument if none is
+/// left.
 [[nodiscard]] Seconds step_time(const Timeline& timeline, std::size_t first = 0);
 
 /// The timeline as Chrome trace events (also read by Perfetto): one process a rank, with one track for computation, one

@@ -27,7 +27,7 @@ struct Curve {
 struct Link {
   BytesPerSecond bandwidth;
   Seconds latency;
-  Curve send_receive;              ///< empty: latency + bytes / bandwidth
+  Curve send_receive;               ///< empty: latency + bytes / bandwidth
   std::map<int, Curve> all_reduce;  ///< by number of ranks; missing: the ring formula
   friend bool operator==(const Link&, const Link&) = default;
 };
@@ -78,8 +78,8 @@ void validate(const Topology& topology);
 [[nodiscard]] Seconds transfer_time(const Link& link, Bytes data);
 
 /// Piecewise linear value of a non-empty `curve` at `data`; below the first point the first time, above the last point
-/// the last time plus the further bytes at the slope of the last two points (one point: in proportion, a point of 0 bytes
-/// constant). Never below 0.
+/// the last time plus the further bytes at the slope of the last two points (one point: in proportion, a point of 0
+/// bytes constant). Never below 0.
 [[nodiscard]] Seconds interpolate(const Curve& curve, Bytes data);
 
 }  // namespace stagecraft

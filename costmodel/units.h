@@ -17,8 +17,14 @@ struct Quantity {
 
   friend constexpr auto operator<=>(const Quantity&, const Quantity&) = default;
   constexpr Quantity operator-() const { return Quantity(-value); }
-  constexpr Quantity& operator+=(Quantity other) { value += other.value; return *this; }
-  constexpr Quantity& operator-=(Quantity other) { value -= other.value; return *this; }
+  constexpr Quantity& operator+=(Quantity other) {
+    value += other.value;
+    return *this;
+  }
+  constexpr Quantity& operator-=(Quantity other) {
+    value -= other.value;
+    return *this;
+  }
   friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
   friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
 };

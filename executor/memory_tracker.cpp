@@ -50,7 +50,8 @@ Registry& registry() {
 
 }  // namespace
 
-void MemoryTracker::Counter::reportMemoryUsage(void* ptr, std::int64_t alloc_size, std::size_t, std::size_t, c10::Device) {
+void MemoryTracker::Counter::reportMemoryUsage(void* ptr, std::int64_t alloc_size, std::size_t, std::size_t,
+                                               c10::Device) {
   if (alloc_size > 0) {
     add(ptr, alloc_size);
     return;
@@ -63,7 +64,8 @@ void MemoryTracker::Counter::reportMemoryUsage(void* ptr, std::int64_t alloc_siz
 }
 
 struct MemoryTracker::Scope::Guard {
-  explicit Guard(std::shared_ptr<c10::DebugInfoBase> info) : guard(c10::DebugInfoKind::PROFILER_STATE, std::move(info)) {}
+  explicit Guard(std::shared_ptr<c10::DebugInfoBase> info)
+      : guard(c10::DebugInfoKind::PROFILER_STATE, std::move(info)) {}
   c10::DebugInfoGuard guard;
 };
 

@@ -85,11 +85,13 @@ void Optimizer::step(double divisor) {
       at::_fused_sgd_(values, gradients, first, options_.weight_decay, options_.momentum, options_.learning_rate,
                       /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false, first_step, scale);
     } else if (options_.name == "adam") {
-      at::_fused_adam_(values, gradients, first, second, {}, steps, options_.learning_rate, options_.beta1, options_.beta2,
-                       options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
+      at::_fused_adam_(values, gradients, first, second, {}, steps, options_.learning_rate, options_.beta1,
+                       options_.beta2, options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
+                       scale);
     } else {
-      at::_fused_adamw_(values, gradients, first, second, {}, steps, options_.learning_rate, options_.beta1, options_.beta2,
-                        options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
+      at::_fused_adamw_(values, gradients, first, second, {}, steps, options_.learning_rate, options_.beta1,
+                        options_.beta2, options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
+                        scale);
     }
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();

@@ -19,7 +19,8 @@ Reference::Reference(const Plan& plan, const Model& model, const DataSource& dat
   }
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
-  program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{}, std::vector<ValueRef>{}, seed);
+  program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{},
+                                            std::vector<ValueRef>{}, seed);
   std::vector<at::Tensor> values;
   for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));
@@ -42,7 +43,8 @@ void Reference::compute(std::int64_t step) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       parameters[i].value.mutable_grad() = sums[i][static_cast<std::size_t>(m) % sums[i].size()];
     }
-    Flight flight = program_->forward({}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
+    Flight flight = program_->forward(
+        {}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
     losses_.push_back(flight.loss.item<double>());
     (void)program_->backward(std::move(flight), {});
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -60,7 +62,8 @@ void Reference::compute(std::int64_t step) {
   gradients_.clear();
   for (const auto& [name, copies] : holders) {
     std::map<int, std::vector<std::size_t>> by_stage;
-    for (const std::size_t i : copies) by_stage[stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]].push_back(i);
+    for (const std::size_t i : copies)
+      by_stage[stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]].push_back(i);
     at::Tensor total;
     for (const auto& [stage, own] : by_stage) {
       for (std::size_t r = 0; r < sums[own.front()].size(); ++r) {

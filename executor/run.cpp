@@ -39,7 +39,8 @@ std::vector<int> loss_ranks(const Plan& plan, const Model& model) {
   std::vector<int> out;
   for (std::size_t s = 0; s < layers.size(); ++s) {
     if (std::find(layers[s].begin(), layers[s].end(), last) == layers[s].end()) continue;
-    for (int r = 0; r < static_cast<int>(plan.stages[s].devices.size()); ++r) out.push_back(rank_of(plan, static_cast<int>(s), r));
+    for (int r = 0; r < static_cast<int>(plan.stages[s].devices.size()); ++r)
+      out.push_back(rank_of(plan, static_cast<int>(s), r));
   }
   return out;
 }
@@ -69,14 +70,17 @@ class LossGathering {
   double receive() {
     std::vector<double> losses(static_cast<std::size_t>(plan_.microbatches));
     for (std::size_t replica = 0; replica < sources_.size(); ++replica) {
-      const auto own = own_microbatches(plan_.microbatches, static_cast<int>(sources_.size()), static_cast<int>(replica));
+      const auto own =
+          own_microbatches(plan_.microbatches, static_cast<int>(sources_.size()), static_cast<int>(replica));
       if (own.empty()) continue;
       std::vector<double> values;
       if (sources_[replica] == 0) {
         values = own_.front();
         own_.erase(own_.begin());
       } else {
-        const at::Tensor arrived = channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, sources_[replica], kLossTag)->wait();
+        const at::Tensor arrived =
+            channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, sources_[replica], kLossTag)
+                ->wait();
         values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
       }
       for (std::size_t i = 0; i < own.size(); ++i) losses[static_cast<std::size_t>(own[i])] = values[i];
@@ -136,9 +140,9 @@ constexpr std::size_t kCheckValues = 6;
 
 /// A rank's part as bytes: the check's numbers, then the measurement as its file would be.
 std::string pack(const Measurement& measurement, const Check& check) {
-  const double numbers[kCheckValues] = {static_cast<double>(check.values), static_cast<double>(check.different), check.largest_error,
-                                        static_cast<double>(check.losses), static_cast<double>(check.losses_different),
-                                        check.largest_loss_error};
+  const double numbers[kCheckValues] = {
+      static_cast<double>(check.values), static_cast<double>(check.different),        check.largest_error,
+      static_cast<double>(check.losses), static_cast<double>(check.losses_different), check.largest_loss_error};
   std::string out(sizeof numbers, '\0');
   std::memcpy(out.data(), numbers, sizeof numbers);
   return out + measurement_json(measurement);
@@ -157,7 +161,8 @@ void add(Check& sum, const Check& part) {
 /// Unpacks rank `rank`'s part into the whole.
 void merge(const std::string& bytes, int rank, Measurement& whole, Check& check) {
   double numbers[kCheckValues];
-  if (bytes.size() < sizeof numbers) throw ChannelError("rank " + std::to_string(rank) + " sent a result that is too short");
+  if (bytes.size() < sizeof numbers)
+    throw ChannelError("rank " + std::to_string(rank) + " sent a result that is too short");
   std::memcpy(numbers, bytes.data(), sizeof numbers);
   add(check, {static_cast<std::int64_t>(numbers[0]), static_cast<std::int64_t>(numbers[1]), numbers[2],
               static_cast<std::int64_t>(numbers[3]), static_cast<std::int64_t>(numbers[4]), numbers[5]});
@@ -201,7 +206,8 @@ void gather(RunResult& result, int rank, Channel& channel) {
     const at::Tensor length = channel.receive({{1}, at::kLong}, other, kLengthTag)->wait();
     const std::int64_t count = *length.const_data_ptr<std::int64_t>();
     if (count < 0 || count > kMostResultBytes) {
-      throw ChannelError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) + " bytes");
+      throw ChannelError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
+                         " bytes");
     }
     const at::Tensor body = channel.receive({{count}, at::kByte}, other, kResultTag)->wait();
     merge(std::string(static_cast<const char*>(body.const_data_ptr()), static_cast<std::size_t>(count)), other,
@@ -216,7 +222,8 @@ void gather(RunResult& result, int rank, Channel& channel) {
     span.end -= first;
   }
   derive_steps(timeline);
-  std::sort(timeline.memory.begin(), timeline.memory.end(), [](const RankMemory& a, const RankMemory& b) { return a.rank < b.rank; });
+  std::sort(timeline.memory.begin(), timeline.memory.end(),
+            [](const RankMemory& a, const RankMemory& b) { return a.rank < b.rank; });
 }
 
 }  // namespace
@@ -231,28 +238,32 @@ void verify_lists(const Plan& plan) {
     input.reduce_group.push_back(static_cast<int>(s));
   }
   for (const Boundary& boundary : plan.boundaries) {
-    const bool gradient = std::any_of(boundary.tensors.begin(), boundary.tensors.end(), [](const BoundaryTensor& t) { return t.gradient; });
+    const bool gradient = std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
+                                      [](const BoundaryTensor& t) { return t.gradient; });
     input.boundaries.push_back({boundary.source, boundary.destination, gradient});
   }
   input.lists = action_lists(plan);
   input.microbatches = plan.microbatches;
   input.transfer = [](int, bool, int, int) { return Transfer{Seconds(1), Seconds(0), -1, -1}; };
   const auto result = simulate(input);
-  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw std::invalid_argument("the plan would hang: " + infeasible->reason);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result))
+    throw std::invalid_argument("the plan would hang: " + infeasible->reason);
 }
 
 RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
                    Channel& channel, Rendezvous* rendezvous, const std::function<double()>& seconds_now,
                    const std::function<void(const Progress&)>& progress) {
   if (!plan.microbatch_samples) {
-    throw std::invalid_argument("the plan does not say the samples of a microbatch; plan from a graph that stagecraft profile wrote");
+    throw std::invalid_argument(
+        "the plan does not say the samples of a microbatch; plan from a graph that stagecraft profile wrote");
   }
   at::set_num_threads(options.threads);
   MemoryTracker tracker;
   std::optional<MemoryTracker::Scope> counting;
   counting.emplace(tracker);
   std::function<void(const Action&)> doing;
-  if (rendezvous) doing = [rendezvous](const Action& action) { rendezvous->doing(to_string(action.kind), action.microbatch); };
+  if (rendezvous)
+    doing = [rendezvous](const Action& action) { rendezvous->doing(to_string(action.kind), action.microbatch); };
   StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, doing);
   const Bytes parameters = tracker.live();
 
@@ -328,7 +339,8 @@ RunResult run_local(const Plan& plan, const Model& model, const DataSource& data
       threads.emplace_back([&, rank] {
         Channel& channel = *channels[static_cast<std::size_t>(rank)];
         try {
-          results[static_cast<std::size_t>(rank)] = run_rank(plan, model, data, options, rank, channel, nullptr, now, progress);
+          results[static_cast<std::size_t>(rank)] =
+              run_rank(plan, model, data, options, rank, channel, nullptr, now, progress);
         } catch (const std::exception& e) {
           {
             const std::lock_guard lock(mutex);

@@ -35,10 +35,10 @@ struct Progress {
 
 /// Outcome of RunOptions::check over all steps and ranks.
 struct Check {
-  std::int64_t values = 0;      ///< gradient values compared
-  std::int64_t different = 0;   ///< that are not the same number
-  double largest_error = 0;     ///< largest difference of a value over the largest absolute value of its tensor
-  std::int64_t losses = 0;      ///< microbatch losses compared
+  std::int64_t values = 0;     ///< gradient values compared
+  std::int64_t different = 0;  ///< that are not the same number
+  double largest_error = 0;    ///< largest difference of a value over the largest absolute value of its tensor
+  std::int64_t losses = 0;     ///< microbatch losses compared
   std::int64_t losses_different = 0;
   double largest_loss_error = 0;  ///< relative
 };
@@ -57,17 +57,17 @@ struct RunResult {
 void verify_lists(const Plan& plan);
 
 /// Runs rank `rank` of `plan` over `channel` and gathers the result on rank 0. `rendezvous`, if given, is told what the
-/// rank is doing. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every step.
-/// Throws std::invalid_argument for a plan that does not fit the model, ChannelError that names rank and action.
-[[nodiscard]] RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
-                                 int rank, Channel& channel, Rendezvous* rendezvous,
+/// rank is doing. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
+/// step. Throws std::invalid_argument for a plan that does not fit the model, ChannelError that names rank and action.
+[[nodiscard]] RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
+                                 const RunOptions& options, int rank, Channel& channel, Rendezvous* rendezvous,
                                  const std::function<double()>& seconds_now,
                                  const std::function<void(const Progress&)>& progress = {});
 
 /// Runs all ranks as threads of this process over local channels. A failing rank ends the others; the first failure
 /// is thrown.
-[[nodiscard]] RunResult run_local(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
-                                  std::chrono::milliseconds deadline,
+[[nodiscard]] RunResult run_local(const Plan& plan, const Model& model, const DataSource& data,
+                                  const RunOptions& options, std::chrono::milliseconds deadline,
                                   const std::function<void(const Progress&)>& progress = {});
 
 }  // namespace stagecraft

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -42,20 +41,25 @@ struct Options {
 
 /// What every rank must agree on before anything is sent.
 std::string agreement(const Plan& plan, const Options& o) {
-  return stagecraft::plan_json(plan) + fmt::format("model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {}", o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads,
-                                                   o.run.check, o.data, o.run.optimizer.name, o.run.optimizer.learning_rate,
-                                                   o.run.optimizer.momentum, o.run.optimizer.weight_decay);
+  return stagecraft::plan_json(plan) +
+         fmt::format("model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {}", o.model,
+                     fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
+                     o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
+                     o.run.optimizer.weight_decay);
 }
 
 std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
 
 /// The clock of one machine, common to its processes; other machines' start together at the last meeting.
 std::function<double()> common_clock(stagecraft::Rendezvous& rendezvous) {
-  const auto raw = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const auto raw = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   const std::vector<std::string> boots = rendezvous.exchange("boot", boot);
-  const bool one_machine = std::all_of(boots.begin(), boots.end(), [&](const std::string& b) { return b == boots.front(); });
+  const bool one_machine =
+      std::all_of(boots.begin(), boots.end(), [&](const std::string& b) { return b == boots.front(); });
   const std::vector<std::string> starts = rendezvous.exchange("clock", fmt::format("{}", raw()));
   const double origin = one_machine ? std::stod(starts.front()) : raw();
   return [raw, origin] { return raw() - origin; };
@@ -68,8 +72,9 @@ void print_roles(const Plan& plan) {
   for (std::size_t rank = 0; rank < roles.size(); ++rank) {
     const int s = roles[rank].stages.front();
     const auto& layers = plan.stages[static_cast<std::size_t>(s)].layers;
-    out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions a step\n", rank, roles[rank].device, s,
-                       roles[rank].replica, layers.size(), layers.front(), layers.back(), lists[rank].size());
+    out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions a step\n", rank,
+                       roles[rank].device, s, roles[rank].replica, layers.size(), layers.front(), layers.back(),
+                       lists[rank].size());
   }
   std::cout << out;
 }
@@ -77,12 +82,14 @@ void print_roles(const Plan& plan) {
 /// Prints the check's verdict; false if the run was wrong.
 bool report(const stagecraft::Check& check) {
   const bool equal = check.different == 0 && check.losses_different == 0;
-  const bool close = check.largest_error <= stagecraft::kCheckTolerance && check.largest_loss_error <= stagecraft::kCheckTolerance;
-  std::cerr << fmt::format("check against a single process: {} gradient values and {} losses, {}\n", check.values, check.losses,
-                           equal ? "all bit-equal"
-                                 : fmt::format("{} values and {} losses differ, largest relative error {:.2g} ({})", check.different,
-                                               check.losses_different, std::max(check.largest_error, check.largest_loss_error),
-                                               close ? "within rounding" : "WRONG"));
+  const bool close =
+      check.largest_error <= stagecraft::kCheckTolerance && check.largest_loss_error <= stagecraft::kCheckTolerance;
+  std::cerr << fmt::format(
+      "check against a single process: {} gradient values and {} losses, {}\n", check.values, check.losses,
+      equal ? "all bit-equal"
+            : fmt::format("{} values and {} losses differ, largest relative error {:.2g} ({})", check.different,
+                          check.losses_different, std::max(check.largest_error, check.largest_loss_error),
+                          close ? "within rounding" : "WRONG"));
   return close;
 }
 
@@ -90,8 +97,8 @@ int finish(const RunResult& result, const Options& o) {
   const auto& m = result.measurement;
   const std::size_t skip = std::min<std::size_t>(2, m.timeline.steps.size() - 1);
   const stagecraft::Seconds step = stagecraft::step_time(m.timeline, skip);
-  std::cerr << fmt::format("loss {:.4f} to {:.4f} in {} steps; step {}, {:.1f} samples per second\n", m.losses.front(), m.losses.back(),
-                           m.losses.size(), stagecraft::format_seconds(step),
+  std::cerr << fmt::format("loss {:.4f} to {:.4f} in {} steps; step {}, {:.1f} samples per second\n", m.losses.front(),
+                           m.losses.back(), m.losses.size(), stagecraft::format_seconds(step),
                            static_cast<double>(*m.microbatch_samples) * m.microbatches / step.value);
   if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::measurement_json(m));
   if (!o.trace.empty()) stagecraft::write_text(o.trace, stagecraft::chrome_trace(m.timeline, m.model + ", measured"));
@@ -102,7 +109,8 @@ int finish(const RunResult& result, const Options& o) {
 class Reporter {
  public:
   void operator()(const stagecraft::Progress& p) {
-    const std::string text = fmt::format("step {}/{} loss {:.4f} {} a step", p.step + 1, p.steps, p.loss, stagecraft::format_seconds(p.step_time));
+    const std::string text = fmt::format("step {}/{} loss {:.4f} {} a step", p.step + 1, p.steps, p.loss,
+                                         stagecraft::format_seconds(p.step_time));
     line_.show(text);
     const std::int64_t every = std::max<std::int64_t>(1, p.steps / 10);
     if (!line_.visible() && ((p.step + 1) % every == 0 || p.step == 0)) std::cerr << text << "\n";
@@ -116,7 +124,8 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
                            const stagecraft::DataSource& data, const Options& o, milliseconds deadline) {
   const int wanted = static_cast<int>(stagecraft::ranks(plan).size());
   if (launch.ranks != wanted) {
-    throw std::invalid_argument(fmt::format("{}: the plan wants {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
+    throw std::invalid_argument(
+        fmt::format("{}: the plan wants {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
   }
   const auto rendezvous = stagecraft::join(launch, deadline);
   // Outlives the catch below: while it stands, others learn the reason before they see a closed connection.
@@ -126,15 +135,18 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
     const std::vector<std::string> all = rendezvous->exchange("plan", own);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) {
-        throw std::invalid_argument(fmt::format("rank {} has another plan or other options than rank 0 ({} and {}); start all ranks with the same",
-                                                rank, all[rank], all[0]));
+        throw std::invalid_argument(fmt::format(
+            "rank {} has another plan or other options than rank 0 ({} and {}); start all ranks with the same", rank,
+            all[rank], all[0]));
       }
     }
-    // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer computes.
+    // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer
+    // computes.
     channel = stagecraft::make_gloo_channel(launch, kPatience * deadline);
     Reporter reporter;
-    const RunResult result = stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, rendezvous.get(),
-                                                  common_clock(*rendezvous), [&](const stagecraft::Progress& p) { reporter(p); });
+    const RunResult result =
+        stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, rendezvous.get(),
+                             common_clock(*rendezvous), [&](const stagecraft::Progress& p) { reporter(p); });
     channel->barrier();
     rendezvous->leave();
     return launch.rank == 0 ? finish(result, o) : 0;
@@ -172,11 +184,15 @@ int run(const Options& o, const std::vector<std::string>& arguments) {
   }
   if (o.spawn && !launch) return stagecraft::spawn(count, arguments, deadline);
   if (channel == "gloo") {
-    if (!launch) throw std::invalid_argument("channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun");
+    if (!launch)
+      throw std::invalid_argument(
+          "channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun");
     return run_one_process_a_rank(*launch, plan, model, *data, o, deadline);
   }
   Reporter reporter;
-  return finish(stagecraft::run_local(plan, model, *data, o.run, kPatience * deadline, [&](const stagecraft::Progress& p) { reporter(p); }), o);
+  return finish(stagecraft::run_local(plan, model, *data, o.run, kPatience * deadline,
+                                      [&](const stagecraft::Progress& p) { reporter(p); }),
+                o);
 }
 
 }  // namespace
@@ -188,20 +204,28 @@ int main(int argc, char** argv) {
       {"run", "Trains a model as a plan says, and measures it.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"
        "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n\n"
-       "A rank that ends because of another one exits with 3.\n\n" + stagecraft::models_text()},
+       "A rank that ends because of another one exits with 3.\n\n" +
+           stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
         app.add_option("PLAN", o.plan, "plan.json of stagecraft plan")->required();
         app.add_option("--model", o.model, "the model; default: the one that the plan names");
-        app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")->allow_extra_args(false);
+        app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")
+            ->allow_extra_args(false);
         app.add_option("--data", o.data, "where samples come from")->capture_default_str();
         app.add_option("--steps", o.run.steps, "steps to train")->capture_default_str()->check(CLI::PositiveNumber);
-        app.add_option("--channel", o.channel, "local (ranks are threads) or gloo (one process a rank); default: gloo where ranks were started, else local");
+        app.add_option("--channel", o.channel,
+                       "local (ranks are threads) or gloo (one process a rank); default: gloo where ranks were "
+                       "started, else local");
         app.add_flag("--spawn", o.spawn, "start one process a rank on this machine");
         app.add_flag("--dry-run", o.dry_run, "print who does what, and run nothing");
         app.add_flag("--check", o.run.check, "compare losses and all gradients of every step with a single process");
-        app.add_option("--threads", o.run.threads, "threads of one rank")->capture_default_str()->check(CLI::PositiveNumber);
-        app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the run")->capture_default_str()->check(CLI::PositiveNumber);
+        app.add_option("--threads", o.run.threads, "threads of one rank")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the run")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
         app.add_option("--seed", o.run.seed, "of weights, data and dropout")->capture_default_str();
         stagecraft::add_optimizer_options(app, o.run.optimizer);
         app.add_option("-o,--output", o.output, "where the measured timeline goes; - is standard output");

@@ -23,7 +23,8 @@ Key key(const ValueRef& value) {
 
 std::string to_string(const Model& model, const ValueRef& value) {
   if (value.layer < 0) return "input \"" + model.inputs[static_cast<std::size_t>(value.input)].name + "\"";
-  return "layer \"" + model.layers[static_cast<std::size_t>(value.layer)].name + "\" output " + std::to_string(value.output);
+  return "layer \"" + model.layers[static_cast<std::size_t>(value.layer)].name + "\" output " +
+         std::to_string(value.output);
 }
 
 StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
@@ -76,7 +77,8 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
   std::set<int> kept;
   for (const ValueRef& value : sent) {
     const auto it = slot.find(key(value));
-    if (it == slot.end()) throw std::invalid_argument(to_string(model, value) + " is sent by a stage that does not hold it");
+    if (it == slot.end())
+      throw std::invalid_argument(to_string(model, value) + " is sent by a stage that does not hold it");
     sent_slots_.push_back(it->second);
     kept.insert(it->second);
   }
@@ -116,7 +118,8 @@ void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observ
     flight.received[i] = leaf;
     values[static_cast<std::size_t>(received_slots_[i])] = std::move(leaf);
   }
-  for (std::size_t i = 0; i < data_slots_.size(); ++i) values[static_cast<std::size_t>(data_slots_[i])] = flight.data[i];
+  for (std::size_t i = 0; i < data_slots_.size(); ++i)
+    values[static_cast<std::size_t>(data_slots_[i])] = flight.data[i];
 
   std::vector<at::Tensor> arguments;
   std::vector<at::Tensor> buffers;
@@ -140,7 +143,8 @@ void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observ
       throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +
                              " tensors, its description says " + std::to_string(layer.results.size()));
     }
-    for (std::size_t i = 0; i < results.size(); ++i) values[static_cast<std::size_t>(layer.results[i])] = std::move(results[i]);
+    for (std::size_t i = 0; i < results.size(); ++i)
+      values[static_cast<std::size_t>(layer.results[i])] = std::move(results[i]);
     arguments.clear();
     for (const int slot : layer.last_use) values[static_cast<std::size_t>(slot)].reset();
     if (observer) observer->end(layer.index);

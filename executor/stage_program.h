@@ -35,8 +35,8 @@ class LayerObserver {
 struct Flight {
   std::vector<at::Tensor> received;  ///< leaves, in the order of StageProgram's `received`
   std::vector<at::Tensor> data;
-  std::vector<at::Tensor> sent;      ///< in the order of `sent`, with their graph
-  at::Tensor loss;                   ///< of the stage that holds the last layer
+  std::vector<at::Tensor> sent;  ///< in the order of `sent`, with their graph
+  at::Tensor loss;               ///< of the stage that holds the last layer
   std::int64_t step = 0;
   int microbatch = 0;
 };
@@ -47,7 +47,8 @@ class StageProgram {
  public:
   /// `layers` ascending indices into `model.layers`; every value that they read must come from them, from `received`
   /// or from the model's inputs; `sent` are values of theirs that other stages read. Parameters start from `seed` and
-  /// their names. Throws std::invalid_argument naming the layer and the value that comes from nowhere. `model` must outlive it.
+  /// their names. Throws std::invalid_argument naming the layer and the value that comes from nowhere. `model` must
+  /// outlive it.
   StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
                std::vector<ValueRef> sent, std::uint64_t seed);
 
@@ -63,8 +64,9 @@ class StageProgram {
   /// Runs the flight's forward again, with graph, for a flight made without; writes no buffer.
   void recompute(Flight& flight);
 
-  /// Adds to the parameters' grad and returns the gradient of each received value: undefined where none is wanted, zeros where the
-  /// layers did not use it. `sent_gradients` holds one tensor for each sent value, undefined where none comes back.
+  /// Adds to the parameters' grad and returns the gradient of each received value: undefined where none is wanted,
+  /// zeros where the layers did not use it. `sent_gradients` holds one tensor for each sent value, undefined where none
+  /// comes back.
   [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients);
 
  private:

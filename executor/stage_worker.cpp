@@ -27,7 +27,8 @@ std::string shape_text(const std::string& dtype, at::IntArrayRef shape) {
 }
 
 std::string describe(int rank, const Action& action) {
-  std::string out = "rank " + std::to_string(rank) + ", stage " + std::to_string(action.stage) + ", " + to_string(action.kind);
+  std::string out =
+      "rank " + std::to_string(rank) + ", stage " + std::to_string(action.stage) + ", " + to_string(action.kind);
   if (action.microbatch >= 0) out += " of microbatch " + std::to_string(action.microbatch);
   return out;
 }
@@ -49,7 +50,8 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
     std::vector<int> layers;
     for (const std::string& id : stage.layers) {
       const auto it = index.find(id);
-      if (it == index.end()) throw std::invalid_argument("model \"" + model.name + "\": " + unknown_name("layer", id, names));
+      if (it == index.end())
+        throw std::invalid_argument("model \"" + model.name + "\": " + unknown_name("layer", id, names));
       layers.push_back(it->second);
     }
     std::sort(layers.begin(), layers.end());
@@ -61,7 +63,8 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
     for (const Stage& stage : plan.stages) planned.insert(stage.layers.begin(), stage.layers.end());
     for (const std::string& name : names) {
       if (!planned.contains(name)) {
-        throw std::invalid_argument("layer \"" + name + "\" of model \"" + model.name + "\" stands in no stage of the plan");
+        throw std::invalid_argument("layer \"" + name + "\" of model \"" + model.name +
+                                    "\" stands in no stage of the plan");
       }
     }
   }
@@ -76,13 +79,15 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
   return out;
 }
 
-std::map<std::string, std::vector<int>> tied_parameters(const Model& model, const std::vector<std::vector<int>>& layers) {
+std::map<std::string, std::vector<int>> tied_parameters(const Model& model,
+                                                        const std::vector<std::vector<int>>& layers) {
   std::map<std::string, std::vector<int>> holders;
   for (std::size_t s = 0; s < layers.size(); ++s) {
     for (const int layer : layers[s]) {
       for (const ParameterSpec& parameter : model.layers[at_(layer)].parameters) {
         auto& stages = holders[parameter.name];
-        if (parameter.trainable && (stages.empty() || stages.back() != static_cast<int>(s))) stages.push_back(static_cast<int>(s));
+        if (parameter.trainable && (stages.empty() || stages.back() != static_cast<int>(s)))
+          stages.push_back(static_cast<int>(s));
       }
     }
   }
@@ -93,14 +98,22 @@ std::map<std::string, std::vector<int>> tied_parameters(const Model& model, cons
 StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
                          const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
                          std::function<void(const Action&)> doing)
-    : model_(model), plan_(plan), rank_(rank), channel_(channel), data_(data), now_(std::move(now)), doing_(std::move(doing)) {
+    : model_(model),
+      plan_(plan),
+      rank_(rank),
+      channel_(channel),
+      data_(data),
+      now_(std::move(now)),
+      doing_(std::move(doing)) {
   const std::vector<RankRole> roles = ranks(plan);
   const RankRole& role = roles.at(at_(rank));
   if (role.stages.size() != 1) {
-    throw std::invalid_argument("schedule \"" + plan.schedule + "\" puts several stages on a rank, which run cannot do yet; gpipe and 1f1b run");
+    throw std::invalid_argument("schedule \"" + plan.schedule +
+                                "\" puts several stages on a rank, which run cannot do yet; gpipe and 1f1b run");
   }
   if (schedule_by_name(plan.schedule).splits_backward) {
-    throw std::invalid_argument("schedule \"" + plan.schedule + "\" splits the backward, which run cannot do yet; gpipe and 1f1b run");
+    throw std::invalid_argument("schedule \"" + plan.schedule +
+                                "\" splits the backward, which run cannot do yet; gpipe and 1f1b run");
   }
   stage_ = role.stages.front();
   replica_ = role.replica;
@@ -137,7 +150,8 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       }
     }
   }
-  if (tags > Channel::kControlTag) throw std::invalid_argument("the plan has " + std::to_string(tags) + " tensor edges, more than a channel has tags");
+  if (tags > Channel::kControlTag)
+    throw std::invalid_argument("the plan has " + std::to_string(tags) + " tensor edges, more than a channel has tags");
   program_ = std::make_unique<StageProgram>(model, layers[at_(stage_)], std::move(received), std::move(sent), seed);
 
   for (auto& by_boundary : posted_) {
@@ -147,11 +161,13 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
   }
   flights_.resize(at_(plan.microbatches));
   input_gradients_.resize(at_(plan.microbatches));
-  for (int r = 0; r < static_cast<int>(plan.stages[at_(stage_)].devices.size()); ++r) replica_group_.push_back(rank_of(plan, stage_, r));
+  for (int r = 0; r < static_cast<int>(plan.stages[at_(stage_)].devices.size()); ++r)
+    replica_group_.push_back(rank_of(plan, stage_, r));
 
   // A name that several layers hold, here or elsewhere, is summed over all its holders.
   std::map<std::string, std::vector<int>> copies;
-  for (std::size_t i = 0; i < program_->parameters().size(); ++i) copies[program_->parameters()[i].name].push_back(static_cast<int>(i));
+  for (std::size_t i = 0; i < program_->parameters().size(); ++i)
+    copies[program_->parameters()[i].name].push_back(static_cast<int>(i));
   for (const auto& [name, positions] : copies) {
     const auto it = tied.find(name);
     if (positions.size() < 2 && it == tied.end()) continue;
@@ -159,10 +175,13 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
     tie.parameters = positions;
     const std::vector<int> stages = it == tied.end() ? std::vector<int>{stage_} : it->second;
     for (const int s : stages) {
-      for (int r = 0; r < static_cast<int>(plan.stages[at_(s)].devices.size()); ++r) tie.ranks.push_back(rank_of(plan, s, r));
+      for (int r = 0; r < static_cast<int>(plan.stages[at_(s)].devices.size()); ++r)
+        tie.ranks.push_back(rank_of(plan, s, r));
     }
     // Every holder numbers the name alike: its place among all tied names.
-    tie.tag = Channel::kControlTag + 16 + (it == tied.end() ? 512 + static_cast<int>(ties_.size()) : static_cast<int>(std::distance(tied.begin(), tied.find(name))));
+    tie.tag = Channel::kControlTag + 16 +
+              (it == tied.end() ? 512 + static_cast<int>(ties_.size())
+                                : static_cast<int>(std::distance(tied.begin(), tied.find(name))));
     ties_.push_back(std::move(tie));
   }
   std::vector<at::Tensor> values;
@@ -220,9 +239,7 @@ void StageWorker::compute(std::int64_t step) {
     if (doing_) doing_(action);
     try {
       run(action, step);
-    } catch (const ChannelError& e) {
-      throw ChannelError(describe(rank_, action) + ": " + e.what());
-    }
+    } catch (const ChannelError& e) { throw ChannelError(describe(rank_, action) + ": " + e.what()); }
     reduced = reduced || action.kind == ActionKind::Reduce;
   }
   if (!reduced && !ties_.empty()) reduce();
@@ -290,7 +307,8 @@ std::vector<at::Tensor> StageWorker::await(const Action& consumer, int boundary,
   auto& posted = posted_[gradient][at_(boundary)][at_(consumer.microbatch)];
   for (const auto& receiving : posted) out.push_back(receiving->wait());
   posted.clear();
-  record({gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, stage_, consumer.microbatch, peer}, step, start);
+  record({gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, stage_, consumer.microbatch, peer},
+         step, start);
   return out;
 }
 
@@ -306,7 +324,8 @@ void StageWorker::send(const Action& action, const std::vector<at::Tensor>& tens
     if (tensor.sizes() != at::IntArrayRef(planned[t].shape) || tensor.scalar_type() != dtype_of(planned[t].dtype)) {
       throw std::invalid_argument(describe(rank_, action) + ": layer \"" + planned[t].layer + "\" gives " +
                                   shape_text(dtype_name(tensor.scalar_type()), tensor.sizes()) + ", the plan says " +
-                                  shape_text(planned[t].dtype, planned[t].shape) + "; profile and plan this model again");
+                                  shape_text(planned[t].dtype, planned[t].shape) +
+                                  "; profile and plan this model again");
     }
     sending_.push_back(channel_.send(tensor, to, tag(b, t, gradient)));
   }
@@ -318,8 +337,8 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
     for (at::Tensor& tensor : await(action, b, false, step)) received.push_back(std::move(tensor));
   }
   const double start = now_();
-  std::vector<at::Tensor> data = data_.batch(step, action.microbatch, plan_.microbatches, *plan_.microbatch_samples,
-                                             program_->data_inputs());
+  std::vector<at::Tensor> data =
+      data_.batch(step, action.microbatch, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs());
   const bool recompute = plan_.stages[at_(stage_)].recompute;
   Flight flight = program_->forward(std::move(received), std::move(data), step, action.microbatch, !recompute);
   if (flight.loss.defined()) losses_.push_back(flight.loss.item<double>());

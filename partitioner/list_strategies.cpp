@@ -26,7 +26,8 @@ std::vector<int> computing_layers(const Graph& graph) {
 
 Seconds both_ways(const Layer& layer) { return layer.forward.median + layer.backward.median; }
 
-/// Stops run as long as they weigh at most `limit` for each of their replicas; the last bound is the last layer reached.
+/// Stops run as long as they weigh at most `limit` for each of their replicas; the last bound is the last layer
+/// reached.
 std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, double limit,
                                const std::vector<int>& replicas) {
   const int layers = static_cast<int>(weights.size());
@@ -127,8 +128,8 @@ std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts, 
   std::uint64_t high = std::bit_cast<std::uint64_t>(std::numeric_limits<double>::max());
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
-    const bool fits =
-        filled_bounds(weights, parts, std::bit_cast<double>(middle), replicas).back() == static_cast<int>(weights.size());
+    const bool fits = filled_bounds(weights, parts, std::bit_cast<double>(middle), replicas).back() ==
+                      static_cast<int>(weights.size());
     (fits ? high : low) = fits ? middle : middle + 1;
   }
   return filled_bounds(weights, parts, std::bit_cast<double>(low), replicas);

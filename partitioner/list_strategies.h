@@ -8,17 +8,17 @@ namespace stagecraft {
 
 // The four ways in which DeepSpeed parts a list of layers. The list is the graph's layers in topological order without
 // its inputs. All ignore links and memory; Constraints::replicas says how often a stage stands, and the balanced ones
-// then give it that many times the work. `steady_state` is the slowest stage's forward + backward time over its replicas.
-// More stages than layers, which DeepSpeed answers with empty stages, are Infeasible. Source: DeepSpeed,
+// then give it that many times the work. `steady_state` is the slowest stage's forward + backward time over its
+// replicas. More stages than layers, which DeepSpeed answers with empty stages, are Infeasible. Source: DeepSpeed,
 // PipelineModule.partition_method.
 
 /// Bounds 0 = b[0] <= .. <= b[parts] = layers of `parts` nearly equal runs, the remainder one each to the first ones.
 /// With fewer layers than parts the last ones are empty. Throws std::invalid_argument for parts < 1 or layers < 0.
 [[nodiscard]] std::vector<int> uniform_bounds(int layers, int parts);
 
-/// Bounds of `parts` non-empty runs of `weights` whose heaviest, over its `replicas` (empty: 1 each), is as light as can
-/// be; among equals the lexicographically largest bounds. Throws std::invalid_argument for parts outside 1..size of weights, or a weight
-/// that is negative or not finite.
+/// Bounds of `parts` non-empty runs of `weights` whose heaviest, over its `replicas` (empty: 1 each), is as light as
+/// can be; among equals the lexicographically largest bounds. Throws std::invalid_argument for parts outside 1..size of
+/// weights, or a weight that is negative or not finite.
 [[nodiscard]] std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts,
                                                const std::vector<int>& replicas = {});
 

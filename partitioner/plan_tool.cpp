@@ -88,16 +88,19 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("-b,--bandwidths", request.bandwidths, "bytes per second of each level of --devices; 1e9 if absent")
       ->delimiter(',')
       ->type_name("BYTES_PER_S ...");
-  app.add_option("--strategy", request.strategy, "how to part the graph; auto if absent, or pipedream with one of its options:" + names);
+  app.add_option("--strategy", request.strategy,
+                 "how to part the graph; auto if absent, or pipedream with one of its options:" + names);
   app.add_option("--stages", request.options.constraints.stages,
                  "how many stages, for all strategies but pipedream; one a device if absent");
-  app.add_option("--replicas", request.options.constraints.replicas, "replicas of each stage, for all strategies but pipedream")
+  app.add_option("--replicas", request.options.constraints.replicas,
+                 "replicas of each stage, for all strategies but pipedream")
       ->delimiter(',')
       ->type_name("COUNT ...");
   app.add_option("--microbatches", request.settings.microbatches, "microbatches of one step")->capture_default_str();
   app.add_option("--schedule", request.settings.schedule, "order of work in a stage")->capture_default_str();
-  stagecraft::add_bytes_option(app, "--memory-limit", request.options.constraints.memory_limit,
-                               "what a plan may use of one device, 16e9 or 16GiB; pipedream keeps it by PipeDream's own rule");
+  stagecraft::add_bytes_option(
+      app, "--memory-limit", request.options.constraints.memory_limit,
+      "what a plan may use of one device, 16e9 or 16GiB; pipedream keeps it by PipeDream's own rule");
   app.add_option("-o,--output", request.output, "where the plan goes; - is standard output")->capture_default_str();
 
   const std::string group = "PipeDream";
@@ -166,8 +169,9 @@ void print(const std::vector<stagecraft::RankedPlan>& ranked) {
     for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
     std::string shown = fmt::format("{}", fmt::join(replicas, "-"));
     if (shown.size() > 18) shown = fmt::format("{} stages", replicas.size());
-    out += fmt::format("{:<32} {:>18} {:>12} {:>12}  {}\n", r.origin, shown, stagecraft::format_seconds(r.prediction.iteration),
-                       stagecraft::format_bytes(peak), r.fits ? "" : "does not fit");
+    out += fmt::format("{:<32} {:>18} {:>12} {:>12}  {}\n", r.origin, shown,
+                       stagecraft::format_seconds(r.prediction.iteration), stagecraft::format_bytes(peak),
+                       r.fits ? "" : "does not fit");
   }
   fmt::print(stderr, "{}", out);
 }
@@ -202,9 +206,7 @@ int plan(Request& request) {
   if (!all) {  // before any file, however large, is read
     try {
       (void)stagecraft::strategy_by_name(request.strategy);
-    } catch (const std::invalid_argument& e) {
-      throw std::invalid_argument(std::string(e.what()) + ", " + kAll);
-    }
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(std::string(e.what()) + ", " + kAll); }
   }
   (void)stagecraft::schedule_by_name(request.settings.schedule);
   warn_of_blind_spots(request);

@@ -85,7 +85,8 @@ std::string memory_excess(const RankedPlan& ranked, const Topology& topology, co
 }
 
 std::variant<std::vector<RankedPlan>, Infeasible> rank_plans(const Graph& graph, const Topology& topology,
-                                                             const PlanSettings& settings, const StrategyOptions& options) {
+                                                             const PlanSettings& settings,
+                                                             const StrategyOptions& options) {
   std::vector<RankedPlan> out;
   std::string refusal;
   for (const Ask& ask : asks(topology, options)) {
@@ -97,7 +98,8 @@ std::variant<std::vector<RankedPlan>, Infeasible> rank_plans(const Graph& graph,
     for (const Candidate& candidate : std::get<std::vector<Candidate>>(result)) {
       RankedPlan ranked = predicted_plan(graph, topology, candidate, settings, options);
       ranked.origin = ask.origin;
-      const bool known = std::any_of(out.begin(), out.end(), [&](const RankedPlan& other) { return other.plan.stages == ranked.plan.stages; });
+      const bool known = std::any_of(out.begin(), out.end(),
+                                     [&](const RankedPlan& other) { return other.plan.stages == ranked.plan.stages; });
       if (!known) out.push_back(std::move(ranked));
     }
   }
@@ -106,7 +108,9 @@ std::variant<std::vector<RankedPlan>, Infeasible> rank_plans(const Graph& graph,
     if (a.fits != b.fits) return a.fits;
     return a.fits ? a.prediction.iteration < b.prediction.iteration : peak(a) < peak(b);
   });
-  if (!out.front().fits) return Infeasible{"no plan fits; of the least needy (" + out.front().origin + ") " + memory_excess(out.front(), topology, options)};
+  if (!out.front().fits)
+    return Infeasible{"no plan fits; of the least needy (" + out.front().origin + ") " +
+                      memory_excess(out.front(), topology, options)};
   return out;
 }
 

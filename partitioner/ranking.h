@@ -26,11 +26,13 @@ struct RankedPlan {
 
 /// First stage whose predicted memory is above the limit, told for people: "stage 1 needs 2.1 GiB on each device, the
 /// limit is 1.0 GiB". Empty if all fit.
-[[nodiscard]] std::string memory_excess(const RankedPlan& ranked, const Topology& topology, const StrategyOptions& options);
+[[nodiscard]] std::string memory_excess(const RankedPlan& ranked, const Topology& topology,
+                                        const StrategyOptions& options);
 
 /// Candidates of all strategies that know no regex: pipedream with priced transfers, with and without replicas, and
-/// equal times on 1, 2, ... stages, each stage alone or on all devices that are left over evenly. Those that fit come first, then by predicted
-/// iteration; plans that are the same stand once. Infeasible if none fits, naming the least excess.
+/// equal times on 1, 2, ... stages, each stage alone or on all devices that are left over evenly. Those that fit come
+/// first, then by predicted iteration; plans that are the same stand once. Infeasible if none fits, naming the least
+/// excess.
 [[nodiscard]] std::variant<std::vector<RankedPlan>, Infeasible> rank_plans(const Graph& graph, const Topology& topology,
                                                                            const PlanSettings& settings,
                                                                            const StrategyOptions& options);

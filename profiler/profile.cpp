@@ -41,7 +41,8 @@ class Subject {
       by_layer[parameter.layer].push_back(parameter.value);
     }
     whole_ = std::make_unique<Optimizer>(still, std::move(all));
-    for (auto& [layer, values] : by_layer) layers_.emplace_back(layer, std::make_unique<Optimizer>(still, std::move(values)));
+    for (auto& [layer, values] : by_layer)
+      layers_.emplace_back(layer, std::make_unique<Optimizer>(still, std::move(values)));
   }
 
   StageProgram& program() { return program_; }
@@ -82,7 +83,6 @@ class Subject {
   std::unique_ptr<Optimizer> whole_;
   std::vector<std::pair<int, std::unique_ptr<Optimizer>>> layers_;
 };
-
 
 struct Samples {
   std::vector<double> whole;
@@ -161,7 +161,8 @@ Graph skeleton(const Model& model, const ProfileOptions& options, const std::vec
 }
 
 /// Seconds of an iteration while `count` threads run it at once.
-double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options, int count) {
+double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
+                       int count) {
   std::vector<std::unique_ptr<Subject>> subjects;
   for (int i = 0; i < count; ++i) subjects.push_back(std::make_unique<Subject>(model, options));
   std::vector<std::vector<double>> samples(static_cast<std::size_t>(count));
@@ -180,7 +181,8 @@ double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch,
       while (!stop) {
         own.push_back(subject.iterate(batch, static_cast<std::int64_t>(own.size())));
         const double spent = steady_seconds() - start;
-        if (i == 0 && ((own.size() >= 5 && spent > options.rule.most_seconds / 8) || spent > options.rule.most_seconds)) stop = true;
+        if (i == 0 && ((own.size() >= 5 && spent > options.rule.most_seconds / 8) || spent > options.rule.most_seconds))
+          stop = true;
       }
     });
   }
@@ -192,7 +194,9 @@ double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch,
 
 void check(const ProfileOptions& options) {
   const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {
-    if (value < low) throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", wanted at least " + std::to_string(low));
+    if (value < low)
+      throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", wanted at least " +
+                                  std::to_string(low));
   };
   at_least("the microbatch", options.microbatch_samples, 1);
   at_least("the number of threads", options.threads, 1);

@@ -18,9 +18,9 @@ struct ProfileOptions {
   int threads = 1;             ///< intra-op threads, as a rank of a run will have
   OptimizerOptions optimizer;  ///< whose step is timed
   std::uint64_t seed = 1;
-  int warmup = 3;              ///< iterations that do not count
+  int warmup = 3;  ///< iterations that do not count
   StoppingRule rule;
-  int concurrent = 1;          ///< largest number of ranks on this host for which the slowdown is measured
+  int concurrent = 1;  ///< largest number of ranks on this host for which the slowdown is measured
 };
 
 /// How far a profile is, for a progress line.
@@ -33,14 +33,14 @@ struct ProfileProgress {
 /// A measured graph and what it says about its own quality.
 struct Profile {
   Graph graph;
-  Seconds sum;                 ///< of all layers' medians: forward, backward, update
-  Seconds watched;             ///< the median over the watched iterations of their layers' times together
-  Stop stop = Stop::No;        ///< what ended the measurement
-  std::int64_t unmapped = 0;   ///< backward nodes that no layer could be given
+  Seconds sum;                ///< of all layers' medians: forward, backward, update
+  Seconds watched;            ///< the median over the watched iterations of their layers' times together
+  Stop stop = Stop::No;       ///< what ended the measurement
+  std::int64_t unmapped = 0;  ///< backward nodes that no layer could be given
   /// sum / un-profiled iteration - 1: what being watched costs, and interruption() on the other side.
   [[nodiscard]] double closure() const { return sum / graph.iteration->median - 1; }
-  /// 1 - sum / watched: the part of a watched iteration that the layers' medians leave out. Each iteration is interrupted
-  /// in another layer, so it grows with what else the machine does, and is near 0 on a quiet one.
+  /// 1 - sum / watched: the part of a watched iteration that the layers' medians leave out. Each iteration is
+  /// interrupted in another layer, so it grows with what else the machine does, and is near 0 on a quiet one.
   [[nodiscard]] double interruption() const { return 1 - sum / watched; }
 };
 

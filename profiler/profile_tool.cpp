@@ -21,25 +21,31 @@ std::string times(const stagecraft::Timing& t) {
 
 void print(const stagecraft::Profile& profile) {
   const stagecraft::Graph& graph = profile.graph;
-  std::string out = fmt::format("{:<28} {:<22} {:>22} {:>22} {:>12} {:>12}\n", "layer", "kind", "forward", "backward", "activation", "parameters");
+  std::string out = fmt::format("{:<28} {:<22} {:>22} {:>22} {:>12} {:>12}\n", "layer", "kind", "forward", "backward",
+                                "activation", "parameters");
   for (const stagecraft::Layer& layer : graph.layers) {
     if (stagecraft::is_input(layer)) continue;
-    out += fmt::format("{:<28} {:<22} {:>22} {:>22} {:>12} {:>12}\n", layer.name, layer.kind, times(layer.forward), times(layer.backward),
-                       format_bytes(stagecraft::activation_bytes(layer)), format_bytes(layer.parameter_bytes));
+    out += fmt::format("{:<28} {:<22} {:>22} {:>22} {:>12} {:>12}\n", layer.name, layer.kind, times(layer.forward),
+                       times(layer.backward), format_bytes(stagecraft::activation_bytes(layer)),
+                       format_bytes(layer.parameter_bytes));
   }
-  out += fmt::format("iteration without the profiler {} ({} samples, {}); sum of layers {}, difference {:+.1f} %\n", times(*graph.iteration),
-                     graph.iteration->count, profile.stop == stagecraft::Stop::Precise ? "precise enough" : "time was up",
+  out += fmt::format("iteration without the profiler {} ({} samples, {}); sum of layers {}, difference {:+.1f} %\n",
+                     times(*graph.iteration), graph.iteration->count,
+                     profile.stop == stagecraft::Stop::Precise ? "precise enough" : "time was up",
                      format_seconds(profile.sum), profile.closure() * 100);
   if (profile.interruption() > kMostInterruption) {
-    out += fmt::format("warning: other work on this machine interrupted the layers by {:.1f} %; their medians leave that out, the iteration does not\n",
-                       profile.interruption() * 100);
+    out += fmt::format(
+        "warning: other work on this machine interrupted the layers by {:.1f} %; their medians leave that out, the "
+        "iteration does not\n",
+        profile.interruption() * 100);
   }
   if (graph.slowdown.size() > 1) {
     out += "slowdown with ranks at once on this host:";
     for (std::size_t i = 0; i < graph.slowdown.size(); ++i) out += fmt::format(" {}: {:.2f}", i + 1, graph.slowdown[i]);
     out += "\n";
   }
-  if (profile.unmapped > 0) out += fmt::format("warning: {} backward nodes could not be given to a layer\n", profile.unmapped);
+  if (profile.unmapped > 0)
+    out += fmt::format("warning: {} backward nodes could not be given to a layer\n", profile.unmapped);
   std::cerr << out;
 }
 
@@ -53,19 +59,34 @@ int main(int argc, char** argv) {
   stagecraft::ProfileOptions options;
   return stagecraft::run_tool(
       {"profile", "Runs a model forward and backward and measures every layer, in place.",
-       "stagecraft profile resnet18 --microbatch 8 -o graph.json\n  stagecraft profile gpt --set layers=4 --set width=256 "
-       "--set heads=4 --microbatch 2 -o graph.json\n\n" + stagecraft::models_text()},
+       "stagecraft profile resnet18 --microbatch 8 -o graph.json\n  stagecraft profile gpt --set layers=4 --set "
+       "width=256 "
+       "--set heads=4 --microbatch 2 -o graph.json\n\n" +
+           stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
         app.add_option("MODEL", name, "a built-in model, see below")->required();
         app.add_option("--set", set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
-        app.add_option("--microbatch", options.microbatch_samples, "samples in a microbatch")->capture_default_str()->check(CLI::PositiveNumber);
+        app.add_option("--microbatch", options.microbatch_samples, "samples in a microbatch")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
         app.add_option("--data", data, "where samples come from")->capture_default_str();
-        app.add_option("--threads", options.threads, "threads of one rank")->capture_default_str()->check(CLI::PositiveNumber);
-        app.add_option("--concurrent", options.concurrent, "measure the slowdown of up to this many ranks at once on this host")->capture_default_str()->check(CLI::PositiveNumber);
-        app.add_option("--warmup", options.warmup, "iterations that do not count")->capture_default_str()->check(CLI::NonNegativeNumber);
-        app.add_option("--error", options.rule.iteration_error, "relative error of the iteration at which to stop")->capture_default_str()->check(CLI::PositiveNumber);
-        app.add_option("--max-seconds", options.rule.most_seconds, "stop measuring then in any case")->capture_default_str()->check(CLI::PositiveNumber);
+        app.add_option("--threads", options.threads, "threads of one rank")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_option("--concurrent", options.concurrent,
+                       "measure the slowdown of up to this many ranks at once on this host")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_option("--warmup", options.warmup, "iterations that do not count")
+            ->capture_default_str()
+            ->check(CLI::NonNegativeNumber);
+        app.add_option("--error", options.rule.iteration_error, "relative error of the iteration at which to stop")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_option("--max-seconds", options.rule.most_seconds, "stop measuring then in any case")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
         app.add_option("--seed", options.seed, "of weights and data")->capture_default_str();
         stagecraft::add_optimizer_options(app, options.optimizer);
         app.add_option("-o,--output", output, "where the graph goes; - is standard output");

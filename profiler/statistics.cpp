@@ -30,11 +30,12 @@ double relative_error(const std::vector<double>& samples) {
   if (samples.size() < kFewestForSpread) return std::numeric_limits<double>::infinity();
   const double middle = median(samples);
   if (middle == 0) return 0;
-  return 1.96 * 1.2533 * 1.4826 * deviation(samples, middle) / (std::sqrt(static_cast<double>(samples.size())) * middle);
+  return 1.96 * 1.2533 * 1.4826 * deviation(samples, middle) /
+         (std::sqrt(static_cast<double>(samples.size())) * middle);
 }
 
-Stop should_stop(const StoppingRule& rule, const std::vector<double>& whole, const std::vector<std::vector<double>>& parts,
-                 double seconds) {
+Stop should_stop(const StoppingRule& rule, const std::vector<double>& whole,
+                 const std::vector<std::vector<double>>& parts, double seconds) {
   if (seconds >= rule.most_seconds && whole.size() >= rule.least) return Stop::Time;
   if (whole.size() < rule.fewest) return Stop::No;
   if (relative_error(whole) > rule.iteration_error) return Stop::No;

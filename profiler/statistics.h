@@ -23,9 +23,9 @@ struct StoppingRule {
   double iteration_error = 0.01;  ///< relative error wanted of the iteration
   double layer_error = 0.03;      ///< and of each layer above `layer_share` of it
   double layer_share = 0.01;
-  std::size_t fewest = 10;        ///< samples before it can be precise enough
-  std::size_t least = 3;          ///< samples taken even when time is up
-  double most_seconds = 20;       ///< of measuring, then it stops as it is
+  std::size_t fewest = 10;   ///< samples before it can be precise enough
+  std::size_t least = 3;     ///< samples taken even when time is up
+  double most_seconds = 20;  ///< of measuring, then it stops as it is
 };
 
 /// What ended a measurement.

@@ -37,16 +37,30 @@ class Cursor {
     fail("found " + shown + ", wanted " + std::string(wanted));
   }
 
-  std::string text() const { if (!value_->is_string()) fail_type("a string"); return value_->get<std::string>(); }
-  bool boolean() const { if (!value_->is_boolean()) fail_type("true or false"); return value_->get<bool>(); }
+  std::string text() const {
+    if (!value_->is_string()) fail_type("a string");
+    return value_->get<std::string>();
+  }
+  bool boolean() const {
+    if (!value_->is_boolean()) fail_type("true or false");
+    return value_->get<bool>();
+  }
   double number() const {
     if (!value_->is_number()) fail_type("a number");
     const double v = value_->get<double>();
     if (!std::isfinite(v)) fail_type("a finite number");
     return v;
   }
-  double not_negative() const { const double v = number(); if (v < 0) fail_type("a number of at least 0"); return v; }
-  double positive() const { const double v = number(); if (v <= 0) fail_type("a number above 0"); return v; }
+  double not_negative() const {
+    const double v = number();
+    if (v < 0) fail_type("a number of at least 0");
+    return v;
+  }
+  double positive() const {
+    const double v = number();
+    if (v <= 0) fail_type("a number above 0");
+    return v;
+  }
   /// A whole number in [low, high]; 4.0 counts as whole.
   std::int64_t integer(std::int64_t low, std::int64_t high) const {
     const std::string wanted = "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
@@ -70,7 +84,10 @@ class Cursor {
   Seconds seconds() const { return Seconds(not_negative()); }
   Bytes bytes() const { return Bytes(integer(0, kMostBytes)); }
 
-  std::size_t elements() const { if (!value_->is_array()) fail_type("an array"); return value_->size(); }
+  std::size_t elements() const {
+    if (!value_->is_array()) fail_type("an array");
+    return value_->size();
+  }
   Cursor at(std::size_t i) const { return {(*value_)[i], file_, pointer_ + "/" + std::to_string(i)}; }
   /// The member `key` of this object, whose value is `value`.
   Cursor member(const std::string& key, const Json& value) const {
@@ -101,7 +118,9 @@ class Cursor {
 /// An object whose keys are asked for one by one; `done` refuses what was not asked for.
 class Fields {
  public:
-  explicit Fields(const Cursor& at) : at_(at) { if (!at.value().is_object()) at.fail_type("an object"); }
+  explicit Fields(const Cursor& at) : at_(at) {
+    if (!at.value().is_object()) at.fail_type("an object");
+  }
 
   Cursor required(const std::string& key) {
     known_.push_back(key);
@@ -127,7 +146,8 @@ class Fields {
   std::vector<std::string> known_;
 };
 
-/// The parsed document. Throws FormatError with line and column for text that is not JSON, repeats a key, or nests deeper than 64.
+/// The parsed document. Throws FormatError with line and column for text that is not JSON, repeats a key, or nests
+/// deeper than 64.
 [[nodiscard]] Json parse_document(const std::string& text, const std::string& file);
 /// Checks and marks as known the keys "format" and "version".
 void check_header(Fields& fields, const std::string& format, int version);

@@ -146,9 +146,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
   fields.done();
   try {
     validate(out);
-  } catch (const std::invalid_argument& e) {
-    root.fail(e.what());
-  }
+  } catch (const std::invalid_argument& e) { root.fail(e.what()); }
   return out;
 }
 

@@ -21,9 +21,9 @@ namespace stagecraft {
 /// begins with "Input"; a list of activation sizes gives one output an entry; edges name no output; times count 0
 /// samples. Layers and edges keep the file's order; the graph is named after the file without its extension. Lines may
 /// end in "\n" or all in "\r\n".
-/// Throws FormatError "FILE: line N: found, wanted" for text that is not UTF-8, mixed line ends, a line of another form,
-/// a time or byte count that is negative, not finite, too large or (bytes) not whole, a repeated id or edge, an edge to a
-/// layer that was not declared above, into an input, or that closes a cycle, no layers.
+/// Throws FormatError "FILE: line N: found, wanted" for text that is not UTF-8, mixed line ends, a line of another
+/// form, a time or byte count that is negative, not finite, too large or (bytes) not whole, a repeated id or edge, an
+/// edge to a layer that was not declared above, into an input, or that closes a cycle, no layers.
 [[nodiscard]] Graph parse_pipedream(const std::string& text, const std::string& file);
 
 /// The profile text of `graph`. DESC is the name where it begins with the kind, as in imported graphs, otherwise

@@ -93,9 +93,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   fields.done();
   try {
     validate(out);
-  } catch (const std::invalid_argument& e) {
-    root.fail(e.what());
-  }
+  } catch (const std::invalid_argument& e) { root.fail(e.what()); }
   return out;
 }
 

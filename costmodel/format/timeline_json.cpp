@@ -26,9 +26,7 @@ Span read_span(const Cursor& at) {
   Span out;
   try {
     out.action.kind = action_kind(at.at(0).text());
-  } catch (const std::invalid_argument& e) {
-    at.at(0).fail(e.what());
-  }
+  } catch (const std::invalid_argument& e) { at.at(0).fail(e.what()); }
   out.rank = whole(at.at(1));
   out.step = whole(at.at(2));
   out.action.stage = whole(at.at(3));
@@ -91,7 +89,8 @@ Timeline read_timeline(const Cursor& at) {
   }
   out.steps = fields.required("steps").list([](const Cursor& c) {
     Fields step(c);
-    StepTime s{whole(step.required("step")), Seconds(step.required("start_s").number()), Seconds(step.required("end_s").number())};
+    StepTime s{whole(step.required("step")), Seconds(step.required("start_s").number()),
+               Seconds(step.required("end_s").number())};
     step.done();
     if (s.end < s.start) c.fail("the step ends before it starts");
     return s;
@@ -104,7 +103,8 @@ Timeline read_timeline(const Cursor& at) {
   out.spans = spans.list(read_span);
   const auto check_rank = [&](int rank, const Cursor& place) {
     if (rank >= out.ranks) {
-      place.fail("rank " + std::to_string(rank) + " does not exist, the timeline has 0.." + std::to_string(out.ranks - 1));
+      place.fail("rank " + std::to_string(rank) + " does not exist, the timeline has 0.." +
+                 std::to_string(out.ranks - 1));
     }
   };
   for (std::size_t i = 0; i < out.spans.size(); ++i) check_rank(out.spans[i].rank, spans.at(i));
@@ -194,7 +194,8 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
   out.model = fields.required("model").text();
   out.schedule = fields.required("schedule").text();
   out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, kMost));
-  if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, std::int64_t{1} << 53);
+  if (const auto v = fields.optional("microbatch_samples"))
+    out.microbatch_samples = v->integer(1, std::int64_t{1} << 53);
   out.losses = fields.required("losses").list(read_loss);
   out.timeline = read_timeline(fields.required("timeline"));
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);

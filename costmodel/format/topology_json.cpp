@@ -73,18 +73,14 @@ Topology parse_topology(const std::string& text, const std::string& file) {
   out.name = fields.required("name").text();
   Fields device(fields.required("device"));
   out.device.name = device.required("name").text();
-  if (const auto v = device.optional("memory_bytes")) {
-    out.device.memory = Bytes(v->integer(1, Cursor::kMostBytes));
-  }
+  if (const auto v = device.optional("memory_bytes")) { out.device.memory = Bytes(v->integer(1, Cursor::kMostBytes)); }
   device.done();
   out.levels = fields.required("levels").list(read_level);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
   try {
     validate(out);
-  } catch (const std::invalid_argument& e) {
-    root.fail(e.what());
-  }
+  } catch (const std::invalid_argument& e) { root.fail(e.what()); }
   return out;
 }
 

@@ -237,5 +237,15 @@ TEST(Predict, RefusesASplitBackwardAndAPlanOfAnotherGraph) {
   EXPECT_THAT(refusal(other, two.plan), ::testing::HasSubstr("unknown layer \"l0\", known are conv, l1"));
 }
 
+TEST(Predict, LayersShareOutTheMeasuredIteration) {
+  // Layers of 1 + 2 and 3 + 4 s add up to 10 s, the iteration took 11 s: one stage takes 11 s a microbatch, less
+  // nothing.
+  Graph graph = chain_graph({1, 3}, {2, 4});
+  graph.iteration = Timing{Seconds(11), {}, 5};
+  const Topology topology = flat_topology(2);
+  Plan plan = make_plan(graph, topology, {{0, 0}, {1}}, {.microbatches = 2});
+  EXPECT_NEAR(std::get<Prediction>(predict(graph, topology, plan)).iteration.value, 22, 1e-12);
+}
+
 }  // namespace
 }  // namespace stagecraft

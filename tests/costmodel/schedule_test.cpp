@@ -62,7 +62,8 @@ TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
         for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
           const int chunks = schedule.chunked && microbatches % stages == 0 ? 2 : 1;
-          const PipelineShape s = shape(stages * chunks, microbatches, std::vector<int>(static_cast<std::size_t>(stages * chunks), r), chunks);
+          const PipelineShape s = shape(stages * chunks, microbatches,
+                                        std::vector<int>(static_cast<std::size_t>(stages * chunks), r), chunks);
           check_shape(schedule, s);
           std::map<std::tuple<int, int>, std::string> seen;
           for (int position = 0; position < stages; ++position) {
@@ -70,19 +71,24 @@ TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
               for (const Action& a : schedule.compute_actions(s, position, replica)) {
                 EXPECT_EQ(a.stage % stages, position);
                 EXPECT_EQ(a.microbatch % r, replica);
-                seen[{a.stage, a.microbatch}] += a.kind == ActionKind::Forward ? 'F' : a.kind == ActionKind::Backward ? 'B' : 'W';
+                seen[{a.stage, a.microbatch}] += a.kind == ActionKind::Forward    ? 'F'
+                                                 : a.kind == ActionKind::Backward ? 'B'
+                                                                                  : 'W';
               }
             }
           }
           EXPECT_EQ(seen.size(), static_cast<std::size_t>(stages * chunks * microbatches)) << schedule.name;
-          for (const auto& [key, order] : seen) EXPECT_EQ(order, schedule.splits_backward ? "FBW" : "FB") << schedule.name;
+          for (const auto& [key, order] : seen)
+            EXPECT_EQ(order, schedule.splits_backward ? "FBW" : "FB") << schedule.name;
         }
       }
     }
   }
 }
 
-TEST(Warmup, CountsTheStagesThatFollowWithoutReplicas) { EXPECT_THAT(warmup_counts({1, 1, 1, 1}), ElementsAre(3, 2, 1, 0)); }
+TEST(Warmup, CountsTheStagesThatFollowWithoutReplicas) {
+  EXPECT_THAT(warmup_counts({1, 1, 1, 1}), ElementsAre(3, 2, 1, 0));
+}
 
 TEST(Warmup, FollowsTheRecurrenceWithReplicas) {
   // By hand, from the last stage: w_2 = 0; w_1 = ceil((0+1)*1/3) = 1; w_0 = ceil((1+1)*3/2) = 3.
@@ -103,7 +109,8 @@ TEST(Warmup, BoundsTheMicrobatchesInFlight) {
 
 TEST(Schedule, RefusesWhatItCannotRun) {
   EXPECT_THAT([] { (void)schedule_by_name("2f2b"); },
-              ThrowsMessage<std::invalid_argument>("unknown schedule \"2f2b\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1"));
+              ThrowsMessage<std::invalid_argument>(
+                  "unknown schedule \"2f2b\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1"));
   EXPECT_THAT([] { check_shape(schedule_by_name("zb-h1"), shape(2, 4, {2, 1})); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("runs stages without replicas")));
   EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 3, {}, 2)); },
@@ -116,7 +123,8 @@ TEST(ActionKind, ReadsTheWordsItWrites) {
   for (int i = 0; i <= static_cast<int>(ActionKind::Update); ++i) {
     EXPECT_EQ(action_kind(to_string(static_cast<ActionKind>(i))), static_cast<ActionKind>(i));
   }
-  EXPECT_THAT([] { (void)action_kind("jump"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("unknown action \"jump\", known are forward")));
+  EXPECT_THAT([] { (void)action_kind("jump"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("unknown action \"jump\", known are forward")));
 }
 
 }  // namespace

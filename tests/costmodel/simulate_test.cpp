@@ -44,8 +44,9 @@ SimulationInput input_of(const Numbers& n, TransferMode mode = TransferMode::Lat
       plan.boundaries.push_back({s - 1, s, {{"l" + std::to_string(s - 1), 0, Bytes(1), {}, "", true}}});
       input.boundaries.push_back({s - 1, s, true});
     }
-    input.stages.push_back({Seconds(n.forward[static_cast<std::size_t>(s)]), Seconds(n.backward[static_cast<std::size_t>(s)]),
-                            Seconds(n.weight_gradient), Seconds(0), Seconds(0)});
+    input.stages.push_back({Seconds(n.forward[static_cast<std::size_t>(s)]),
+                            Seconds(n.backward[static_cast<std::size_t>(s)]), Seconds(n.weight_gradient), Seconds(0),
+                            Seconds(0)});
     input.first_rank.push_back(s % (stages / n.chunks));
     input.reduce_group.push_back(s);
   }
@@ -60,10 +61,13 @@ SimulationInput input_of(const Numbers& n, TransferMode mode = TransferMode::Lat
   return input;
 }
 
-double time_of(const Numbers& numbers) { return std::get<Timeline>(simulate(input_of(numbers))).steps.front().end.value; }
+double time_of(const Numbers& numbers) {
+  return std::get<Timeline>(simulate(input_of(numbers))).steps.front().end.value;
+}
 
 TEST(Vectors, AllScheduleTimesAreReproduced) {
-  const auto vectors = nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors =
+      nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
   int cases = 0;
   for (const auto& v : vectors.at("schedules")) {
     Numbers n;
@@ -99,7 +103,8 @@ TEST(Vectors, AllScheduleTimesAreReproduced) {
 }
 
 TEST(Vectors, BracketCounterexamplesLieInsideTheSafeBracket) {
-  const auto vectors = nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors =
+      nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
   for (const auto& v : vectors.at("bracket_counterexamples")) {
     StageTimes times;
     for (const double f : v.at("F").get<std::vector<double>>()) times.forward.emplace_back(f);
@@ -113,9 +118,11 @@ TEST(Vectors, BracketCounterexamplesLieInsideTheSafeBracket) {
 }
 
 TEST(Vectors, TransformerMemoryFormulasGiveThePublishedValues) {
-  const auto vectors = nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors =
+      nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
   for (const auto& v : vectors.at("memory_korthikanti_GiB")) {
-    const TransformerShape shape{v.at("h"), v.at("a"), v.at("L"), v.at("q"), v.at("b"), v.at("t"), v.at("p"), v.at("v")};
+    const TransformerShape shape{v.at("h"), v.at("a"), v.at("L"), v.at("q"),
+                                 v.at("b"), v.at("t"), v.at("p"), v.at("v")};
     EXPECT_NEAR(transformer_static_bytes(shape) / 1_GiB, v.at("param_opt_GiB").get<double>(), 0.0051);
     EXPECT_NEAR(transformer_activation_bytes(shape) / 1_GiB, v.at("act_tp_GiB").get<double>(), 0.0051);
     EXPECT_NEAR(transformer_selective_activation_bytes(shape) / 1_GiB, v.at("act_sp_sel_GiB").get<double>(), 0.0051);
@@ -130,18 +137,22 @@ TEST(Simulate, EqualsTheClosedFormsForEqualStages) {
     for (int m = 1; m <= 12; ++m) {
       const std::size_t n = static_cast<std::size_t>(p);
       const Numbers gpipe{"gpipe", std::vector<double>(n, 3), std::vector<double>(n, 5), 0, m, 1, 0};
-      EXPECT_DOUBLE_EQ(time_of(gpipe), gpipe_time({std::vector<Seconds>(n, Seconds(3)), std::vector<Seconds>(n, Seconds(5))}, m, Seconds(0)).value);
+      EXPECT_DOUBLE_EQ(
+          time_of(gpipe),
+          gpipe_time({std::vector<Seconds>(n, Seconds(3)), std::vector<Seconds>(n, Seconds(5))}, m, Seconds(0)).value);
       const Numbers onef{"1f1b", std::vector<double>(n, 3), std::vector<double>(n, 5), 0, m, 1, 0};
       EXPECT_DOUBLE_EQ(time_of(onef), (m + p - 1) * 8.0);
       if (m % p == 0 && p >= 2) {
         Numbers hops = onef;
         hops.hop = 0.25;
-        EXPECT_DOUBLE_EQ(time_of(hops), one_forward_one_backward_time(Seconds(3), Seconds(5), p, m, Seconds(0.25)).value);
+        EXPECT_DOUBLE_EQ(time_of(hops),
+                         one_forward_one_backward_time(Seconds(3), Seconds(5), p, m, Seconds(0.25)).value);
         if (p * m <= 36) {
           Numbers zero{"zb-h1", std::vector<double>(n, 3), std::vector<double>(n, 3), 2, m, 1, 0};
           EXPECT_DOUBLE_EQ(time_of(zero), zero_bubble_h1_time(Seconds(3), Seconds(3), Seconds(2), p, m).value);
         }
-        Numbers chunks{"interleaved-1f1b", std::vector<double>(2 * n, 1.5), std::vector<double>(2 * n, 2.5), 0, m, 2, 0};
+        Numbers chunks{
+            "interleaved-1f1b", std::vector<double>(2 * n, 1.5), std::vector<double>(2 * n, 2.5), 0, m, 2, 0};
         EXPECT_DOUBLE_EQ(time_of(chunks), interleaved_time(Seconds(3), Seconds(5), p, 2, m).value);
       }
     }
@@ -184,7 +195,8 @@ TEST(Simulate, NamesTheRanksThatWaitForEachOther) {
   list = {{ActionKind::ReceiveGradient, 0, 0, 1}, {ActionKind::Backward, 0, 0, -1}, {ActionKind::Forward, 0, 0, -1}};
   const auto result = simulate(input);
   ASSERT_TRUE(std::holds_alternative<Infeasible>(result));
-  EXPECT_THAT(std::get<Infeasible>(result).reason, HasSubstr("rank 0 (stage 0) stands before backward of microbatch 0"));
+  EXPECT_THAT(std::get<Infeasible>(result).reason,
+              HasSubstr("rank 0 (stage 0) stands before backward of microbatch 0"));
   EXPECT_THAT(std::get<Infeasible>(result).reason, HasSubstr("rank 1 (stage 1) stands before forward of microbatch 0"));
 }
 
@@ -193,8 +205,9 @@ TEST(Simulate, RefusesEndsThatDisagreeOnOrder) {
   for (Action& a : input.lists[1]) {
     if (a.kind == ActionKind::ReceiveActivation) a.microbatch = 1 - a.microbatch;
   }
-  EXPECT_THAT([&] { (void)simulate(input); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("rank 0 sends microbatch 0 where rank 1 receives microbatch 1")));
+  EXPECT_THAT(
+      [&] { (void)simulate(input); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("rank 0 sends microbatch 0 where rank 1 receives microbatch 1")));
 }
 
 TEST(Simulate, TwoFlowsShareAPortEqually) {
@@ -202,9 +215,10 @@ TEST(Simulate, TwoFlowsShareAPortEqually) {
   Numbers n{"gpipe", {1, 1, 1}, {1, 1, 1}, 0, 1, 1, 0};
   SimulationInput input = input_of(n, TransferMode::Rendezvous);
   input.boundaries = {{0, 1, false}, {0, 2, false}};
-  input.lists = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::SendActivation, 0, 0, 1}, {ActionKind::SendActivation, 0, 0, 2}},
-                 {{ActionKind::ReceiveActivation, 1, 0, 0}, {ActionKind::Forward, 1, 0, -1}},
-                 {{ActionKind::ReceiveActivation, 2, 0, 0}, {ActionKind::Forward, 2, 0, -1}}};
+  input.lists = {
+      {{ActionKind::Forward, 0, 0, -1}, {ActionKind::SendActivation, 0, 0, 1}, {ActionKind::SendActivation, 0, 0, 2}},
+      {{ActionKind::ReceiveActivation, 1, 0, 0}, {ActionKind::Forward, 1, 0, -1}},
+      {{ActionKind::ReceiveActivation, 2, 0, 0}, {ActionKind::Forward, 2, 0, -1}}};
   input.ports = 1;
   input.transfer = [](int, bool, int, int) { return Transfer{Seconds(0), Seconds(1), 0, -1}; };
   EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 1 + 2 + 1);

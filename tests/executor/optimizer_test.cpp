@@ -63,7 +63,7 @@ TEST(Optimizer, AParameterWithoutAGradientStaysAndBeginsLater) {
   late.mutable_grad() = at::full({1}, 1.0F);
   set_gradient(early, 1);
   optimizer.step(1);
-  EXPECT_FLOAT_EQ(value(late), 0.9F);                // its first step: momentum is the gradient
+  EXPECT_FLOAT_EQ(value(late), 0.9F);                 // its first step: momentum is the gradient
   EXPECT_FLOAT_EQ(value(early), 0.9F - 0.1F * 1.9F);  // its second: 0.9 * 1 + 1
 }
 

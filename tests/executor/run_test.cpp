@@ -11,9 +11,9 @@ namespace {
 using stagecraft::testing::cut_plan;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
+using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using std::chrono::milliseconds;
 
 RunOptions checked(std::int64_t steps, const std::string& optimizer = "sgd") {
   RunOptions options;
@@ -25,7 +25,8 @@ RunOptions checked(std::int64_t steps, const std::string& optimizer = "sgd") {
   return options;
 }
 
-void expect_bit_equal(const PlannedModel& planned, const Plan& plan, const RunOptions& options, const std::string& what) {
+void expect_bit_equal(const PlannedModel& planned, const Plan& plan, const RunOptions& options,
+                      const std::string& what) {
   const RunResult result = run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
   ASSERT_TRUE(result.check.has_value());
   EXPECT_GT(result.check->values, 0) << what;
@@ -38,10 +39,12 @@ TEST(Run, EqualsASingleProcessBitForBitForEveryScheduleAndReplicaVector) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
   const int layers = static_cast<int>(planned.model.layers.size());
   for (const char* schedule : {"gpipe", "1f1b"}) {
-    for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
+    for (const std::vector<int>& replicas :
+         std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
       for (const int microbatches : {1, 2, 5}) {
         std::vector<int> cuts;
-        for (std::size_t s = 1; s < replicas.size(); ++s) cuts.push_back(static_cast<int>(s) * layers / static_cast<int>(replicas.size()));
+        for (std::size_t s = 1; s < replicas.size(); ++s)
+          cuts.push_back(static_cast<int>(s) * layers / static_cast<int>(replicas.size()));
         const Plan plan = cut_plan(planned, cuts, replicas, schedule, microbatches);
         std::string what = std::string(schedule) + " M=" + std::to_string(microbatches) + " replicas";
         for (const int r : replicas) what += " " + std::to_string(r);
@@ -62,16 +65,27 @@ TEST(Run, CarriesResidualsDropoutAndBatchNormAcrossStages) {
   const PlannedModel convnet = planned_model("convnet", {}, 4);
   const int n = static_cast<int>(convnet.model.layers.size());
   expect_bit_equal(convnet, cut_plan(convnet, {n / 3, 2 * n / 3}, {1, 1, 1}, "1f1b", 4), checked(2), "convnet");
-  const PlannedModel gpt = planned_model("gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
+  const PlannedModel gpt = planned_model(
+      "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
   // The embedding and the head share a parameter across the two stages.
-  expect_bit_equal(gpt, cut_plan(gpt, {static_cast<int>(gpt.model.layers.size()) / 2}, {1, 1}, "1f1b", 3), checked(3), "gpt");
-  expect_bit_equal(gpt, cut_plan(gpt, {static_cast<int>(gpt.model.layers.size()) / 2}, {2, 1}, "1f1b", 3), checked(2), "gpt replicated");
-  const PlannedModel transformer = planned_model("transformer", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}, {"feedforward", "32"}}, 2);
+  expect_bit_equal(gpt, cut_plan(gpt, {static_cast<int>(gpt.model.layers.size()) / 2}, {1, 1}, "1f1b", 3), checked(3),
+                   "gpt");
+  expect_bit_equal(gpt, cut_plan(gpt, {static_cast<int>(gpt.model.layers.size()) / 2}, {2, 1}, "1f1b", 3), checked(2),
+                   "gpt replicated");
+  const PlannedModel transformer = planned_model("transformer",
+                                                 {{"layers", "2"},
+                                                  {"width", "16"},
+                                                  {"heads", "2"},
+                                                  {"vocabulary", "32"},
+                                                  {"sequence", "8"},
+                                                  {"feedforward", "32"}},
+                                                 2);
   expect_bit_equal(transformer, cut_plan(transformer, {2}, {1, 2}, "gpipe", 3), checked(2), "transformer");
 }
 
 TEST(Run, TiedParametersInOneStageEqualASingleProcess) {
-  const PlannedModel gpt = planned_model("gpt", {{"layers", "1"}, {"width", "8"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}, 2);
+  const PlannedModel gpt = planned_model(
+      "gpt", {{"layers", "1"}, {"width", "8"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}, 2);
   expect_bit_equal(gpt, cut_plan(gpt, {}, {1}, "1f1b", 2), checked(2), "gpt in one stage");
   expect_bit_equal(gpt, cut_plan(gpt, {}, {2}, "1f1b", 3), checked(2), "gpt replicated in one stage");
 }
@@ -114,8 +128,10 @@ TEST(Run, TheLossFallsAndDoesNotDependOnThePlan) {
   RunOptions options;
   options.steps = 5;
   options.optimizer.learning_rate = 0.1;
-  const auto one = run_local(cut_plan(planned, {}, {1}, "gpipe", 4), planned.model, *planned.data, options, milliseconds(60000));
-  const auto two = run_local(cut_plan(planned, {3}, {1, 1}, "1f1b", 4), planned.model, *planned.data, options, milliseconds(60000));
+  const auto one =
+      run_local(cut_plan(planned, {}, {1}, "gpipe", 4), planned.model, *planned.data, options, milliseconds(60000));
+  const auto two =
+      run_local(cut_plan(planned, {3}, {1, 1}, "1f1b", 4), planned.model, *planned.data, options, milliseconds(60000));
   EXPECT_EQ(one.measurement.losses, two.measurement.losses);
   EXPECT_EQ(one.measurement.losses.size(), 5u);
 }
@@ -132,8 +148,9 @@ TEST(Run, NamesRankActionAndShapesOfATensorThatThePlanDoesNotExpect) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "2"}}, 2);
   Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
   plan.boundaries[0].tensors[0].shape = {2, 9};
-  EXPECT_THAT([&] { (void)run_local(plan, planned.model, *planned.data, {}, milliseconds(5000)); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("rank 0, stage 0, send-activation of microbatch 0: layer")));
+  EXPECT_THAT(
+      [&] { (void)run_local(plan, planned.model, *planned.data, {}, milliseconds(5000)); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("rank 0, stage 0, send-activation of microbatch 0: layer")));
 }
 
 }  // namespace

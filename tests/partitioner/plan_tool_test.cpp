@@ -151,7 +151,8 @@ TEST_F(PlanTool, EndsWithTwoOnWrongUsage) {
            {"graph.json -n 4 -b 1e9 1e9", "--bandwidths: found 2 for 1 levels of --devices"},
            {"graph.json topology.json --microbatches many", "--microbatches"},
            {"graph.json topology.json --memory-limit 3apples", "--memory-limit"},
-           {"graph.json topology.json --strategy uniform --straight-pipeline", "uniform takes none of PipeDream's options"},
+           {"graph.json topology.json --strategy uniform --straight-pipeline",
+            "uniform takes none of PipeDream's options"},
            {"graph.json topology.json --magic", "--magic"}}) {
     const Outcome o = run(arguments);
     EXPECT_EQ(o.status, 2) << arguments;

@@ -10,8 +10,8 @@
 namespace stagecraft::testing {
 
 /// A chain of layers "l0", "l1", ... with these times; each gives `bytes` and holds `parameter_bytes`.
-inline Graph chain_graph(const std::vector<double>& forward, const std::vector<double>& backward, Bytes bytes = Bytes(0),
-                         Bytes parameter_bytes = Bytes(0)) {
+inline Graph chain_graph(const std::vector<double>& forward, const std::vector<double>& backward,
+                         Bytes bytes = Bytes(0), Bytes parameter_bytes = Bytes(0)) {
   Graph graph;
   graph.name = "chain";
   for (std::size_t i = 0; i < forward.size(); ++i) {
