@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <thread>
+
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/progress.h"
@@ -57,6 +59,8 @@ int main(int argc, char** argv) {
   std::string data = "synthetic";
   std::string output;
   stagecraft::ProfileOptions options;
+  // Ranks of one host slow each other down, so a plan of two is predicted as it will run.
+  options.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;
   return stagecraft::run_tool(
       {"profile", "Runs a model forward and backward and measures every layer, in place.",
        "stagecraft profile resnet18 --microbatch 8 -o graph.json\n  stagecraft profile gpt --set layers=4 --set "
