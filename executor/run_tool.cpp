@@ -169,6 +169,9 @@ int run(const Options& o, const std::vector<std::string>& arguments) {
     print_roles(plan);
     return 0;
   }
+  // A run is long: whoever will write its result tells now whether that can be done.
+  stagecraft::check_can_write(o.output);
+  stagecraft::check_can_write(o.trace);
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
   const int count = static_cast<int>(stagecraft::ranks(plan).size());

@@ -124,7 +124,6 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
   actions_ = action_lists(plan, 2, {tied_stages.begin(), tied_stages.end()}).at(at_(rank));
 
   std::unordered_map<std::string, int> index;
-  for (const int layer : layers[at_(stage_)]) index[model.layers[at_(layer)].name] = layer;
   for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = static_cast<int>(i);
 
   std::vector<ReceivedValue> received;

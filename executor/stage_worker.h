@@ -49,7 +49,6 @@ class StageWorker {
   [[nodiscard]] std::vector<Span> take_spans();
 
  private:
-  struct Edge;
   void run(const Action& action, std::int64_t step);
   void post_receive(const Action& action);
   void send(const Action& action, const std::vector<at::Tensor>& tensors);

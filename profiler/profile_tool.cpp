@@ -96,6 +96,7 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", output, "where the graph goes; - is standard output");
       },
       [&] {
+        stagecraft::check_can_write(output);
         const stagecraft::Model model = stagecraft::build_model(name, stagecraft::parse_settings(set));
         const auto source = stagecraft::make_data_source(data, model, options.seed);
         stagecraft::Profile profile;

@@ -76,4 +76,17 @@ void write_text(const std::string& path, const std::string& text) {
   }
 }
 
+void check_can_write(const std::string& path) {
+  if (path.empty() || path == "-") return;
+  struct stat status {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
+  if (exists && !S_ISREG(status.st_mode)) return;  // a pipe or device tells when it is written
+  const std::string beside = path + ".partial." + std::to_string(::getpid());
+  const int descriptor = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor < 0) fail(path, "cannot write");
+  ::close(descriptor);
+  ::unlink(beside.c_str());
+}
+
 }  // namespace stagecraft

@@ -11,4 +11,7 @@ namespace stagecraft {
 /// output. Throws FormatError with the path and the system's reason; the old file then stands unchanged.
 void write_text(const std::string& path, const std::string& text);
 
+/// Throws as write_text(path, ...) would, and writes nothing: for the start of work whose result goes there.
+void check_can_write(const std::string& path);
+
 }  // namespace stagecraft

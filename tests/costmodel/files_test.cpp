@@ -60,6 +60,17 @@ TEST_F(Files, ReadingNamesAMissingFileAndADirectory) {
               refuses(folder_.string(), "is a directory, a file is wanted"));
 }
 
+TEST_F(Files, ACheckBeforeWritingRefusesWhatWritingWouldAndLeavesNothing) {
+  EXPECT_THAT([&] { check_can_write(at("none/a.txt")); },
+              refuses(at("none/a.txt"), "cannot write: No such file or directory"));
+  EXPECT_THAT([&] { check_can_write(folder_.string()); },
+              refuses(folder_.string(), "is a directory, a file is wanted"));
+  check_can_write(at("new"));
+  check_can_write("-");
+  check_can_write("");
+  EXPECT_EQ(entries(), 0u);
+}
+
 TEST_F(Files, WritingNamesAMissingFolderAndADirectory) {
   EXPECT_THAT([&] { write_text(at("none/a.txt"), "x"); },
               refuses(at("none/a.txt"), "cannot write: No such file or directory"));

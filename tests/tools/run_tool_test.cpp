@@ -73,6 +73,7 @@ TEST_F(RunTool, NamesBadInput) {
            {"plan.json --set width", "--set \"width\": wanted key=value, as in --set layers=4"},
            {"plan.json --set depth=3", "mlp: unknown option \"depth\", known are inputs, width, layers, classes"},
            {"plan.json --set width=wide", "mlp: option width is \"wide\", must be a whole number in "},
+           {"plan.json -o nowhere/measured.json", "stagecraft-run: nowhere/measured.json: cannot write: No such file"},
            {"plan.json --channel gloo",
             "channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun"},
            {"plan.json --channel local --spawn",
