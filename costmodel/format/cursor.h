@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -145,6 +146,15 @@ class Fields {
   Cursor at_;
   std::vector<std::string> known_;
 };
+
+/// `value` once validate() accepts it; what validate() refuses becomes a FormatError at `root`.
+template <class T>
+[[nodiscard]] T validated(const Cursor& root, T value) {
+  try {
+    validate(value);
+  } catch (const std::invalid_argument& e) { root.fail(e.what()); }
+  return value;
+}
 
 /// The parsed document. Throws FormatError with line and column for text that is not JSON, repeats a key, or nests
 /// deeper than 64.

@@ -144,10 +144,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
   });
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
-  try {
-    validate(out);
-  } catch (const std::invalid_argument& e) { root.fail(e.what()); }
-  return out;
+  return validated(root, std::move(out));
 }
 
 std::string graph_json(const Graph& graph) {

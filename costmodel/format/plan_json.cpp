@@ -91,10 +91,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   }
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
-  try {
-    validate(out);
-  } catch (const std::invalid_argument& e) { root.fail(e.what()); }
-  return out;
+  return validated(root, std::move(out));
 }
 
 std::string plan_json(const Plan& plan) {

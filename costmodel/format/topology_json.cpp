@@ -78,10 +78,7 @@ Topology parse_topology(const std::string& text, const std::string& file) {
   out.levels = fields.required("levels").list(read_level);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
-  try {
-    validate(out);
-  } catch (const std::invalid_argument& e) { root.fail(e.what()); }
-  return out;
+  return validated(root, std::move(out));
 }
 
 std::string topology_json(const Topology& topology) {
