@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "profiler/kernels/attribution.h"
+
+namespace stagecraft {
+
+/// A part of a step: one layer in one phase. Accumulation counts as backward here, as do recomputation's kernels under
+/// Phase::Recompute.
+struct Part {
+  std::int64_t layer = 0;
+  Phase phase = Phase::None;
+  friend bool operator==(const Part&, const Part&) = default;
+  friend auto operator<=>(const Part&, const Part&) = default;
+};
+
+/// What one part took of a step, in nanoseconds.
+struct PartTime {
+  std::int64_t busy_ns = 0;   ///< length of the union of its activities
+  std::int64_t active_ns = 0; ///< its part of the time in which the device worked: an instant of k parts gives 1/k to each
+  std::int64_t gap_ns = 0;    ///< idle time right before its activities
+  std::int64_t span_ns = 0;   ///< from its first begin to its last end
+  std::int64_t activities = 0;
+  [[nodiscard]] std::int64_t share_ns() const { return active_ns + gap_ns; }
+  /// share / busy - 1: how much longer the step is for it than its work. 0 if it did none.
+  [[nodiscard]] double launch_bound() const {
+    return busy_ns == 0 ? 0 : static_cast<double>(share_ns()) / static_cast<double>(busy_ns) - 1;
+  }
+  friend bool operator==(const PartTime&, const PartTime&) = default;
+};
+
+/// Why the device was idle.
+struct Gaps {
+  std::int64_t host_wait_ns = 0;    ///< the next launch began after the work before had ended
+  std::int64_t kernel_wait_ns = 0;  ///< below 2 us, between work that was already launched
+  std::int64_t other_ns = 0;        ///< dependencies, synchronisation, data
+  friend bool operator==(const Gaps&, const Gaps&) = default;
+};
+
+/// A step [begin, end) taken apart. All parts' shares + data_wait + unattributed == end - begin, exactly.
+struct StepShares {
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+  std::map<Part, PartTime> parts;
+  std::int64_t data_wait_ns = 0;     ///< work and gaps of Phase::Data
+  std::int64_t unattributed_ns = 0;  ///< work and gaps of nobody, and the gap after the last work
+  std::int64_t work_ns = 0;          ///< length of the union of all activities
+  Gaps gaps;
+  friend bool operator==(const StepShares&, const StepShares&) = default;
+};
+
+/// Takes the activities of [begin, end) apart; those outside are left out, those across its ends are cut. An instant
+/// that k parts cover gives 1/k to each; nanoseconds that do not divide go to the parts in turn. An idle gap goes to
+/// the part whose work ends it.
+/// `activities` as AttributedTrace holds them. Throws std::invalid_argument if begin > end.
+[[nodiscard]] StepShares shares(const std::vector<Attributed>& activities, std::int64_t begin_ns, std::int64_t end_ns);
+
+/// The step as it would have been unprofiled, lasting `plain_ns`: work stays, each gap g becomes
+/// g (plain - work) / (profiled - work); where plain < work all is scaled by plain / profiled. The identity holds
+/// again, exactly. `scaled` is set, if given, where work had to be scaled.
+[[nodiscard]] StepShares debias(StepShares step, std::int64_t plain_ns, bool* scaled = nullptr);
+
+}  // namespace stagecraft

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace stagecraft {
+
+/// What a piece of work on a device was done for. The values stand in the ids of trace records.
+enum class Phase {
+  None = 0,
+  Forward = 1,
+  Backward = 2,
+  Accumulate = 3,  ///< of a parameter's gradient
+  Recompute = 4,
+  Optimizer = 5,
+  Communication = 6,
+  Data = 7,
+  Loss = 8
+};
+
+/// Whose work it is. `layer` is an index into Model::layers.
+struct Tag {
+  std::int64_t layer = 0;
+  Phase phase = Phase::None;
+  int microbatch = 0;
+  int step = 0;
+  friend bool operator==(const Tag&, const Tag&) = default;
+  friend auto operator<=>(const Tag&, const Tag&) = default;
+};
+
+/// The tag as an external correlation id that describes itself: bits 63..52 the step, 51..40 the microbatch, 39..36 the
+/// phase, 35..0 the layer. Step and microbatch count modulo 4096. Phase None is the id 0, whatever else the tag says.
+/// Throws std::invalid_argument for a layer that is negative or needs more than 36 bits, and for a negative step or
+/// microbatch.
+[[nodiscard]] std::uint64_t encode(const Tag& tag);
+
+/// The inverse of encode for steps and microbatches below 4096. An id with an unknown phase gives phase None.
+[[nodiscard]] Tag decode_tag(std::uint64_t id);
+
+/// "forward", "backward", "gradient accumulation", "recomputation", "optimizer", "communication", "data", "loss",
+/// "none".
+[[nodiscard]] const std::string& name_of(Phase phase);
+
+}  // namespace stagecraft
