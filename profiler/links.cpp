@@ -11,7 +11,7 @@
 #include <stdexcept>
 
 #include "costmodel/units_text.h"
-#include "profiler/layer_clock.h"
+#include "profiler/watch.h"
 
 namespace stagecraft {
 namespace {
