@@ -13,6 +13,13 @@ class FormatError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The machine refused: a driver, a device or a library of theirs. The message says what was called, what came back and
+/// what to do.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// The answer "there is none", as when no plan fits in memory. A value, never thrown.
 struct Infeasible {
   std::string reason;
