@@ -15,6 +15,7 @@
 #include "costmodel/timeline.h"
 #include "executor/dtype.h"
 #include "executor/memory_tracker.h"
+#include "executor/ranges.h"
 #include "executor/stage_program.h"
 #include "profiler/layer_clock.h"
 
@@ -55,6 +56,7 @@ class Subject {
   /// Seconds of forward, backward and update as a run does them.
   double iterate(const std::vector<at::Tensor>& batch, std::int64_t step) {
     clear_gradients();
+    const Range range(plain_range_, step);
     const double start = steady_seconds();
     (void)program_.backward(program_.forward({}, batch, step, 0), {});
     whole_->step(1);
@@ -64,6 +66,7 @@ class Subject {
   void watch(const std::vector<at::Tensor>& batch, std::int64_t step, LayerClock& clock) {
     clear_gradients();
     clock.reset();
+    const Range range(watched_range_, step);
     Flight flight = program_.forward({}, batch, step, 0, true, &clock);
     clock.begin_backward();
     (void)program_.backward(std::move(flight), {});
@@ -80,6 +83,8 @@ class Subject {
 
  private:
   StageProgram program_;
+  RangeName plain_range_ = range_name("iteration");
+  RangeName watched_range_ = range_name("watched iteration");
   std::unique_ptr<Optimizer> whole_;
   std::vector<std::pair<int, std::unique_ptr<Optimizer>>> layers_;
 };
