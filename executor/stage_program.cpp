@@ -76,6 +76,7 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
     LocalLayer layer;
     layer.spec = &spec;
     layer.index = index;
+    layer.range = range_name(spec.name + " forward");
     for (const ValueRef& argument : spec.inputs) {
       const auto it = slot.find(key(argument));
       if (it == slot.end()) {
@@ -155,6 +156,7 @@ void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observ
   std::vector<at::Tensor> arguments;
   std::vector<at::Tensor> buffers;
   for (LocalLayer& layer : layers_) {
+    const Range range(layer.range, flight.microbatch);
     if (observer) observer->begin(layer.index);
     arguments.clear();
     for (const int slot : layer.arguments) arguments.push_back(values[static_cast<std::size_t>(slot)]);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "executor/layer_source.h"
+#include "executor/ranges.h"
 
 namespace stagecraft {
 
@@ -86,6 +87,7 @@ class StageProgram {
     std::vector<int> last_use;   ///< slots to let go afterwards
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> buffers;
+    RangeName range;
   };
   void run(Flight& flight, bool write_buffers, LayerObserver* observer);
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace stagecraft {
 namespace {
@@ -20,6 +21,10 @@ constexpr std::uint64_t kNoSequence = std::numeric_limits<std::uint64_t>::max();
 
 /// The layer of the accumulation that this thread runs next: its pre-hook tells, right before its callback.
 thread_local int hinted = -1;
+
+/// Whether this thread has a range open for the node that it runs. Nodes do not nest on a thread but for a backward
+/// inside a backward, which nothing here does.
+thread_local bool open = false;
 
 }  // namespace
 
@@ -38,13 +43,19 @@ struct BackwardWatcher::State : c10::DebugInfoBase {
     int layer;
   };
 
+  void tell(int layer, Phase phase) {
+    if (!ranges.empty()) push_range(ranges[static_cast<std::size_t>(layer)], 0);
+    open = !ranges.empty();
+    on_node(layer, phase);
+  }
+
   void on_sequence(std::uint64_t sequence) {
     if (sequence == kNoSequence) {  // an accumulation
       const int layer = std::exchange(hinted, -1);
       if (layer < 0) {
         ++unmapped;
       } else {
-        on_node(layer, Phase::Accumulate);
+        tell(layer, Phase::Accumulate);
       }
       return;
     }
@@ -52,11 +63,12 @@ struct BackwardWatcher::State : c10::DebugInfoBase {
     if (it == intervals.end() || sequence < it->low) {
       ++unmapped;
     } else {
-      on_node(it->layer, Phase::Backward);
+      tell(it->layer, Phase::Backward);
     }
   }
 
   std::function<void(int, Phase)> on_node;
+  std::vector<RangeName> ranges;
   std::vector<Interval> intervals;
   std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, const Hook*>> hooked;
   std::uint64_t low = 0;
@@ -65,9 +77,11 @@ struct BackwardWatcher::State : c10::DebugInfoBase {
   std::uint64_t callback = 0;
 };
 
-BackwardWatcher::BackwardWatcher(const std::vector<Parameter>& parameters, std::function<void(int, Phase)> on_node)
+BackwardWatcher::BackwardWatcher(const std::vector<Parameter>& parameters, std::function<void(int, Phase)> on_node,
+                                 std::vector<RangeName> ranges)
     : state_(std::make_shared<State>()) {
   state_->on_node = std::move(on_node);
+  state_->ranges = std::move(ranges);
   for (const Parameter& parameter : parameters) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameter.value);
     auto hook = std::make_unique<State::Hook>(parameter.layer);
@@ -79,6 +93,8 @@ BackwardWatcher::BackwardWatcher(const std::vector<Parameter>& parameters, std::
         if (auto* state = static_cast<State*>(c10::ThreadLocalDebugInfo::get(kSlot)))
           state->on_sequence(static_cast<std::uint64_t>(f.seqNr()));
         return nullptr;
+      }, [](const at::RecordFunction&, at::ObserverContext*) {
+        if (std::exchange(open, false)) pop_range();
       }).scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "executor/ranges.h"
 #include "executor/stage_program.h"
 #include "profiler/kernels/tag.h"
 
@@ -17,8 +18,10 @@ namespace stagecraft {
 class BackwardWatcher {
  public:
   /// `on_node(layer, phase)` hears the layer of each node, on the thread that will run it; phase is Backward or
-  /// Accumulate. Of a node that belongs to nobody it hears nothing.
-  BackwardWatcher(const std::vector<Parameter>& parameters, std::function<void(int layer, Phase phase)> on_node);
+  /// Accumulate. Of a node that belongs to nobody it hears nothing. While a node runs, its
+  /// layer's range of `ranges` is open for tools that listen to NVTX; without any there are none.
+  BackwardWatcher(const std::vector<Parameter>& parameters, std::function<void(int layer, Phase phase)> on_node,
+                  std::vector<RangeName> ranges = {});
   ~BackwardWatcher();
   BackwardWatcher(const BackwardWatcher&) = delete;
   BackwardWatcher& operator=(const BackwardWatcher&) = delete;

@@ -48,8 +48,9 @@ class EventMarks : public Marks {
 
 class MarkingWatch : public Watch {
  public:
-  MarkingWatch(const std::vector<Parameter>& parameters, std::unique_ptr<Marks> marks)
-      : marks_(std::move(marks)), watcher_(parameters, [this](int layer, Phase phase) { on_node(layer, phase); }) {}
+  MarkingWatch(const std::vector<Parameter>& parameters, std::unique_ptr<Marks> marks, std::vector<RangeName> ranges)
+      : marks_(std::move(marks)),
+        watcher_(parameters, [this](int layer, Phase phase) { on_node(layer, phase); }, std::move(ranges)) {}
 
   void begin_step(int step) override {
     step_ = step;
@@ -149,8 +150,9 @@ std::unique_ptr<Marks> make_host_marks(std::function<std::int64_t()> now_ns) {
 
 std::unique_ptr<Marks> make_event_marks(c10::Device device) { return std::make_unique<EventMarks>(device); }
 
-std::unique_ptr<Watch> make_marking_watch(const std::vector<Parameter>& parameters, std::unique_ptr<Marks> marks) {
-  return std::make_unique<MarkingWatch>(parameters, std::move(marks));
+std::unique_ptr<Watch> make_marking_watch(const std::vector<Parameter>& parameters, std::unique_ptr<Marks> marks,
+                                          std::vector<RangeName> ranges) {
+  return std::make_unique<MarkingWatch>(parameters, std::move(marks), std::move(ranges));
 }
 
 }  // namespace stagecraft

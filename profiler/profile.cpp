@@ -19,6 +19,7 @@
 #include "profiler/isolated.h"
 #include "profiler/layer_memory.h"
 #include "profiler/model_graph.h"
+#include "profiler/saved_bytes.h"
 #include "profiler/subject.h"
 #include "profiler/watch.h"
 
@@ -156,6 +157,10 @@ void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const st
     if (parameter.value.grad().defined())
       *gradient += Bytes(static_cast<std::int64_t>(parameter.value.grad().nbytes()));
   }
+  SavedBytes saved(graph.layers.size() - inputs, parameters);
+  subject.observe(batch, saved, [] {}, [] {});
+  for (std::size_t i = inputs; i < graph.layers.size(); ++i)
+    graph.layers[i].saved_for_backward_bytes = saved.by_layer()[i - inputs];
   memory.reset_peak();
   if (!device.is_cpu()) at::accelerator::resetPeakStats(device.index());
   struct Unobserved : LayerObserver {
@@ -269,9 +274,11 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   counting.reset();
 
   const std::vector<Parameter>& parameters = subject.program().parameters();
+  std::vector<RangeName> ranges;
+  for (const LayerSpec& layer : model.layers) ranges.push_back(range_name(layer.name + " backward"));
   const std::unique_ptr<Watch> watch =
-      tracer ? make_tracing_watch(parameters, *tracer, device, static_cast<int>(layers) - 1)
-             : make_marking_watch(parameters, host ? make_host_marks() : make_event_marks(device));
+      tracer ? make_tracing_watch(parameters, *tracer, device, static_cast<int>(layers) - 1, ranges)
+             : make_marking_watch(parameters, host ? make_host_marks() : make_event_marks(device), ranges);
   subject.watch(batch, 0, *watch);  // makes the state of what only watched steps use
   synchronize(device);
   (void)watch->take();

@@ -11,6 +11,7 @@
 #include "executor/device.h"
 #include "executor/dtype.h"
 #include "executor/tool_options.h"
+#include "profiler/kernels/writers.h"
 #include "profiler/profile.h"
 #include "profiler/provenance.h"
 
@@ -34,6 +35,8 @@ struct Options {
   std::string type = "float32";
   std::vector<std::int64_t> microbatches{1};
   bool accept_untrusted = false;
+  std::string trace;
+  std::string csv;
   std::string output;
   stagecraft::ProfileOptions profile;
 };
@@ -113,9 +116,9 @@ void print(const stagecraft::Profile& profile) {
 }
 
 /// graph.json for one microbatch, graph-8.json for several.
-std::string path_of(const Options& o, std::int64_t samples) {
-  if (o.output.empty() || o.microbatches.size() == 1) return o.output;
-  const std::filesystem::path path(o.output);
+std::string path_of(const Options& o, const std::string& output, std::int64_t samples) {
+  if (output.empty() || o.microbatches.size() == 1) return output;
+  const std::filesystem::path path(output);
   return (path.parent_path() / (path.stem().string() + "-" + std::to_string(samples) + path.extension().string()))
       .string();
 }
@@ -136,8 +139,15 @@ void check(Options& o) {
   for (const std::int64_t samples : o.microbatches) {
     if (std::ranges::count(o.microbatches, samples) > 1)
       throw std::invalid_argument(fmt::format("--microbatch names {} twice", samples));
-    stagecraft::check_can_write(path_of(o, samples));
+    for (const std::string* each : {&o.output, &o.trace, &o.csv})
+      stagecraft::check_can_write(path_of(o, *each, samples));
   }
+}
+
+std::vector<std::string> layer_names(const stagecraft::Model& model) {
+  std::vector<std::string> out;
+  for (const stagecraft::LayerSpec& layer : model.layers) out.push_back(layer.name);
+  return out;
 }
 
 int run(Options o) {
@@ -169,8 +179,15 @@ int run(Options o) {
     const stagecraft::Timing& iteration = *profile.graph.iteration;
     summary += fmt::format("{:>10} {:>22} {:>14}\n", samples, times(iteration),
                            format_seconds(iteration.median / static_cast<double>(samples)));
-    if (const std::string path = path_of(o, samples); !path.empty())
-      stagecraft::write_text(path, stagecraft::graph_json(profile.graph));
+    const auto write = [&](const std::string& output, const auto& text) {
+      if (!output.empty()) stagecraft::write_text(path_of(o, output, samples), text());
+    };
+    write(o.output, [&] { return stagecraft::graph_json(profile.graph); });
+    write(o.trace, [&] {
+      return stagecraft::chrome_trace(profile.trace, layer_names(model),
+                                      fmt::format("{}, microbatch {}", o.model, samples));
+    });
+    write(o.csv, [&] { return stagecraft::activities_csv(profile.trace, layer_names(model)); });
   }
   if (o.microbatches.size() > 1) std::cerr << summary;
   if (trusted || o.accept_untrusted) return 0;
@@ -226,6 +243,10 @@ int main(int argc, char** argv) {
             ->check(CLI::PositiveNumber);
         app.add_option("--seed", o.profile.seed, "of weights and data")->capture_default_str();
         stagecraft::add_optimizer_options(app, o.profile.optimizer);
+        app.add_option("--trace", o.trace,
+                       "where the last watched steps go as Chrome trace events, for ui.perfetto.dev: every kernel by "
+                       "stream and layer, on a CPU the layers");
+        app.add_option("--csv", o.csv, "where they go as a table");
         app.add_option("-o,--output", o.output, "where the graph goes; - is standard output");
       },
       [&] { return run(o); });

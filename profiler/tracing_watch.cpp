@@ -18,10 +18,11 @@ constexpr int kStepsModulo = 4096;
 
 class TracingWatch : public Watch {
  public:
-  TracingWatch(const std::vector<Parameter>& parameters, KernelTracer& tracer, c10::Device device, int last_layer)
+  TracingWatch(const std::vector<Parameter>& parameters, KernelTracer& tracer, c10::Device device, int last_layer,
+               std::vector<RangeName> ranges)
       : tracer_(tracer),
         last_layer_(last_layer),
-        watcher_(parameters, [this](int layer, Phase phase) { on_node({layer, phase, 0, step_}); }) {
+        watcher_(parameters, [this](int layer, Phase phase) { on_node({layer, phase, 0, step_}); }, std::move(ranges)) {
     push({.phase = Phase::Data});
     marker_ = at::zeros({1}, at::TensorOptions().device(device));
     pop();
@@ -165,8 +166,9 @@ class TracingWatch : public Watch {
 }  // namespace
 
 std::unique_ptr<Watch> make_tracing_watch(const std::vector<Parameter>& parameters, KernelTracer& tracer,
-                                          c10::Device device, int last_layer) {
-  return std::make_unique<TracingWatch>(parameters, tracer, device, last_layer);
+                                          c10::Device device, int last_layer,
+                                          std::vector<RangeName> ranges) {
+  return std::make_unique<TracingWatch>(parameters, tracer, device, last_layer, std::move(ranges));
 }
 
 }  // namespace stagecraft

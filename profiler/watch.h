@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "executor/ranges.h"
 #include "executor/stage_program.h"
 #include "profiler/kernels/attribution.h"
 #include "profiler/kernels/shares.h"
@@ -52,15 +53,19 @@ class Marks {
 /// Marks on the current stream of `device`, an event each: when the device came by.
 [[nodiscard]] std::unique_ptr<Marks> make_event_marks(c10::Device device);
 
+// `ranges`, if any, holds a range for each layer's backward, open while its nodes run for tools that listen to NVTX.
+
 /// A watch that marks where one layer's work ends and the next one's begins: a layer's time runs until somebody else's
 /// begins, so that the times add up to the step as a whole. On a host clock, for a program whose work is done when its
 /// calls return, on one thread; on a stream's events for a device's work.
 [[nodiscard]] std::unique_ptr<Watch> make_marking_watch(const std::vector<Parameter>& parameters,
-                                                        std::unique_ptr<Marks> marks);
+                                                        std::unique_ptr<Marks> marks,
+                                                        std::vector<RangeName> ranges = {});
 
 /// A watch that names its layers to `tracer` and takes apart what that recorded. Each step is bounded by two small
 /// pieces of work on the current stream of `device` that it launches itself. `tracer` must outlive it.
 [[nodiscard]] std::unique_ptr<Watch> make_tracing_watch(const std::vector<Parameter>& parameters, KernelTracer& tracer,
-                                                        c10::Device device, int last_layer);
+                                                        c10::Device device, int last_layer,
+                                                        std::vector<RangeName> ranges = {});
 
 }  // namespace stagecraft
