@@ -187,29 +187,55 @@ void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observ
   if (loss_slot_ >= 0) flight.loss = values[static_cast<std::size_t>(loss_slot_)];
 }
 
-std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients) {
-  torch::autograd::variable_list roots;
+namespace {
+
+/// What a backward starts from.
+struct Roots {
+  Roots(const Flight& flight, const std::vector<at::Tensor>& sent_gradients) {
+    for (std::size_t i = 0; i < flight.sent.size(); ++i) {
+      if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
+      tensors.push_back(flight.sent[i]);
+      gradients.push_back(sent_gradients[i]);
+    }
+    if (flight.loss.defined() && flight.loss.requires_grad()) {
+      tensors.push_back(flight.loss);
+      gradients.emplace_back();
+    }
+  }
+  torch::autograd::variable_list tensors;
   torch::autograd::variable_list gradients;
-  for (std::size_t i = 0; i < flight.sent.size(); ++i) {
-    if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
-    roots.push_back(flight.sent[i]);
-    gradients.push_back(sent_gradients[i]);
-  }
-  if (flight.loss.defined() && flight.loss.requires_grad()) {
-    roots.push_back(flight.loss);
-    gradients.emplace_back();
-  }
-  if (!roots.empty()) torch::autograd::backward(roots, gradients);
+};
+
+}  // namespace
+
+std::vector<at::Tensor> StageProgram::received_gradients(const Flight& flight,
+                                                         const std::vector<at::Tensor>& found) const {
   std::vector<at::Tensor> out;
   for (std::size_t i = 0; i < flight.received.size(); ++i) {
     if (!received_[i].gradient) {
       out.emplace_back();
       continue;
     }
-    const at::Tensor& gradient = flight.received[i].grad();
-    out.push_back(gradient.defined() ? gradient.contiguous() : at::zeros_like(flight.received[i]));
+    out.push_back(found[i].defined() ? found[i].contiguous() : at::zeros_like(flight.received[i]));
   }
   return out;
+}
+
+std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients) {
+  const Roots roots(flight, sent_gradients);
+  if (!roots.tensors.empty()) torch::autograd::backward(roots.tensors, roots.gradients);
+  std::vector<at::Tensor> found;
+  for (const at::Tensor& received : flight.received) found.push_back(received.grad());
+  return received_gradients(flight, found);
+}
+
+std::vector<at::Tensor> StageProgram::backward_of_inputs(Flight flight, const std::vector<at::Tensor>& sent_gradients,
+                                                         SplitBackward& rest) {
+  const Roots roots(flight, sent_gradients);
+  std::vector<at::Tensor> found(flight.received.size());
+  if (!roots.tensors.empty())
+    std::tie(found, rest) = SplitBackward::of_inputs(roots.tensors, roots.gradients, flight.received);
+  return received_gradients(flight, found);
 }
 
 }  // namespace stagecraft

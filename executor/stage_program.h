@@ -9,6 +9,7 @@
 
 #include "executor/layer_source.h"
 #include "executor/ranges.h"
+#include "executor/split_backward.h"
 
 namespace stagecraft {
 
@@ -78,6 +79,10 @@ class StageProgram {
   /// comes back.
   [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients);
 
+  /// The first part of backward: the same result, while what it adds to the parameters' grad waits in `rest`.
+  [[nodiscard]] std::vector<at::Tensor> backward_of_inputs(Flight flight, const std::vector<at::Tensor>& sent_gradients,
+                                                           SplitBackward& rest);
+
  private:
   struct LocalLayer {
     const LayerSpec* spec = nullptr;
@@ -90,6 +95,8 @@ class StageProgram {
     RangeName range;
   };
   void run(Flight& flight, bool write_buffers, LayerObserver* observer);
+  [[nodiscard]] std::vector<at::Tensor> received_gradients(const Flight& flight,
+                                                           const std::vector<at::Tensor>& found) const;
 
   std::vector<LocalLayer> layers_;
   std::vector<Parameter> parameters_;

@@ -4,6 +4,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "costmodel/plan.h"
@@ -12,90 +14,99 @@
 #include "executor/data_source.h"
 #include "executor/layer_source.h"
 #include "executor/optimizer.h"
+#include "executor/planned_layers.h"
+#include "executor/prefetch.h"
 #include "executor/ranges.h"
 #include "executor/stage_program.h"
 
 namespace stagecraft {
 
-/// Index into Model::layers of each plan stage's layers. Throws std::invalid_argument if the plan does not fit the
-/// model: a layer that the model lacks (listing what it has), one that no stage runs, or a boundary without shapes.
-[[nodiscard]] std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& model);
-
-/// Stages that share a parameter with another one, by parameter name: name -> stages ascending, at least two.
-[[nodiscard]] std::map<std::string, std::vector<int>> tied_parameters(const Model& model,
-                                                                      const std::vector<std::vector<int>>& layers);
-
-/// Runs one rank's action list, step by step, on tensors. Schedules with one stage a rank.
+/// Runs one rank's action list, step by step, on tensors. A rank may hold several stages.
 class StageWorker {
  public:
-  /// `now` gives seconds since the run's start. `doing`, if set, is told each action before it begins.
+  /// `now` gives seconds since the run's start. `doing`, if set, is told each action before it begins. `first_step` is
+  /// the number of the first step that compute will be called with; the others follow it.
   /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages does.
   StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
               const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-              std::function<void(const Action&)> doing = {});
+              std::function<void(const Action&)> doing = {}, std::int64_t first_step = 0);
 
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws ChannelError that names rank
   /// and action.
   void compute(std::int64_t step);
-  /// Runs the step's Update: gradients are divided by the number of microbatches first. Clears them.
+  /// Runs the step's Updates: gradients are divided by the number of microbatches first. Clears them.
   void update(std::int64_t step);
 
-  [[nodiscard]] int stage() const { return stage_; }
-  [[nodiscard]] int replica() const { return replica_; }
-  /// Losses of this rank's microbatches in the last step, in ascending order; empty if another stage has the loss.
-  [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
-  /// Parameters with their gradients, valid between compute and update: sums over all microbatches.
-  [[nodiscard]] std::vector<Parameter>& parameters() { return program_->parameters(); }
+  /// Losses of this rank's microbatches in the last step, by microbatch; empty if another rank has the loss.
+  [[nodiscard]] const std::map<int, double>& losses() const { return losses_; }
+  /// Parameters of all held stages with their gradients, valid between compute and update: sums over all microbatches.
+  [[nodiscard]] std::vector<Parameter> parameters() const;
   /// All spans since the last call.
   [[nodiscard]] std::vector<Span> take_spans();
 
  private:
+  /// One stage that this rank holds.
+  struct Held {
+    int stage = 0;
+    std::unique_ptr<StageProgram> program;
+    std::vector<int> incoming;  // boundaries into this stage
+    std::vector<int> outgoing;
+    std::vector<std::vector<int>> slots;  // by boundary, of its tensors among the program's received or sent values
+    std::vector<Flight> flights;          // by microbatch
+    std::vector<std::vector<at::Tensor>> input_gradients;  // by microbatch, until sent
+    std::map<int, SplitBackward> rests;                    // by microbatch, until its weight gradients are due
+    std::vector<int> replica_group;
+    at::Tensor flat;     // gradients of a replicated stage, one buffer
+    std::set<int> tied;  // positions in the program's parameters
+    std::unique_ptr<Prefetch> data;
+  };
+  struct Tie {
+    std::vector<std::pair<int, int>> copies;  // positions among the held stages and in the program's parameters
+    std::vector<int> ranks;                   // ascending, each once
+    int tag = 0;
+  };
+  [[nodiscard]] Held& held(int stage);
+  void hold(int stage, const std::vector<std::vector<int>>& layers, std::uint64_t seed);
+  void tie(const std::map<std::string, std::vector<int>>& tied);
+  void load_ahead(Held& held, std::int64_t first_step);
+
   void run(const Action& action, std::int64_t step);
   void post_receive(const Action& action);
   void send(const Action& action, const std::vector<at::Tensor>& tensors);
   std::vector<at::Tensor> await(const Action& consumer, int boundary, bool gradient, std::int64_t step);
   void forward(const Action& action, std::int64_t step);
   void backward(const Action& action, std::int64_t step);
-  void reduce();
-  void prepare_gradients();
-  [[nodiscard]] int boundary_with(int peer) const;
+  void weight_gradient(const Action& action, std::int64_t step);
+  void reduce(Held& held);
+  void reduce_ties();
+  void prepare_gradients(Held& held);
+  [[nodiscard]] int boundary_with(const Held& held, int peer) const;
   [[nodiscard]] int tag(int boundary, std::size_t tensor, bool gradient) const;
   void record(const Action& action, std::int64_t step, double start);
 
   const Model& model_;
   const Plan& plan_;
   int rank_;
-  int stage_ = 0;
-  int replica_ = 0;
   Channel& channel_;
   const DataSource& data_;
   std::function<double()> now_;
   std::function<void(const Action&)> doing_;
+  bool splits_backward_ = false;
   std::vector<Action> actions_;
-  std::vector<RangeName> ranges_;  // of the actions
+  std::vector<RangeName> ranges_;  // one an action
   RangeName wait_range_;
-  std::unique_ptr<StageProgram> program_;
-  std::unique_ptr<Optimizer> optimizer_;
-
-  std::vector<int> incoming_;  // boundaries into this stage
-  std::vector<int> outgoing_;
-  std::vector<int> first_tag_;
-  // Position of each boundary's tensors among the program's received or sent values.
-  std::vector<std::vector<int>> slots_;
-  std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];  // [gradient][boundary][microbatch]
-  std::vector<Flight> flights_;
-  std::vector<std::vector<at::Tensor>> input_gradients_;  // by microbatch, until sent
-  std::vector<std::unique_ptr<Sending>> sending_;
-  std::vector<double> losses_;
-  std::vector<Span> spans_;
-  at::Tensor flat_;  // gradients of a replicated stage, one buffer
-  std::vector<int> replica_group_;
-  struct Tie {
-    std::vector<int> parameters;  // of this stage, positions in the program's list
-    std::vector<int> ranks;
-    int tag = 0;
-  };
+  std::size_t reduces_ = 0;
+  std::vector<Held> held_;
   std::vector<Tie> ties_;
+  std::vector<std::unique_ptr<Optimizer>> optimizers_;  // one a held stage
+
+  std::vector<int> first_tag_;
+  // [gradient][boundary][microbatch]: what was posted, or, of a stage that this rank holds too, handed over.
+  std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];
+  std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
+  std::vector<std::unique_ptr<Sending>> sending_;
+  std::map<int, double> losses_;  // by microbatch
+  std::vector<Span> spans_;
 };
 
 }  // namespace stagecraft

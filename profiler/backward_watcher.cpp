@@ -88,14 +88,17 @@ BackwardWatcher::BackwardWatcher(const std::vector<Parameter>& parameters, std::
     state_->hooked.emplace_back(accumulator, hook.get());
     accumulator->add_pre_hook(std::move(hook));
   }
-  state_->callback = at::addThreadLocalCallback(
-      at::RecordFunctionCallback([](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
-        if (auto* state = static_cast<State*>(c10::ThreadLocalDebugInfo::get(kSlot)))
-          state->on_sequence(static_cast<std::uint64_t>(f.seqNr()));
-        return nullptr;
-      }, [](const at::RecordFunction&, at::ObserverContext*) {
-        if (std::exchange(open, false)) pop_range();
-      }).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  state_->callback =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(
+                                     [](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
+                                       if (auto* state = static_cast<State*>(c10::ThreadLocalDebugInfo::get(kSlot)))
+                                         state->on_sequence(static_cast<std::uint64_t>(f.seqNr()));
+                                       return nullptr;
+                                     },
+                                     [](const at::RecordFunction&, at::ObserverContext*) {
+                                       if (std::exchange(open, false)) pop_range();
+                                     })
+                                     .scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 BackwardWatcher::~BackwardWatcher() {

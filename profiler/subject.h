@@ -45,8 +45,8 @@ class Subject {
 
  private:
   StageProgram program_;
-  RangeName plain_range_ = range_name("step");
-  RangeName watched_range_ = range_name("watched step");
+  RangeName plain_range_ = range_name("iteration");
+  RangeName watched_range_ = range_name("watched iteration");
   std::unique_ptr<Optimizer> whole_;
   std::vector<std::pair<int, std::unique_ptr<Optimizer>>> layers_;
 };

@@ -166,8 +166,7 @@ class TracingWatch : public Watch {
 }  // namespace
 
 std::unique_ptr<Watch> make_tracing_watch(const std::vector<Parameter>& parameters, KernelTracer& tracer,
-                                          c10::Device device, int last_layer,
-                                          std::vector<RangeName> ranges) {
+                                          c10::Device device, int last_layer, std::vector<RangeName> ranges) {
   return std::make_unique<TracingWatch>(parameters, tracer, device, last_layer, std::move(ranges));
 }
 

@@ -81,6 +81,7 @@ TEST(Ranges, OfAProfileAreLayersInIterations) {
   EXPECT_THAT(all, Contains("iteration [0]"));
   EXPECT_THAT(all, Contains("iteration [0] > fc1 forward [0]"));
   EXPECT_THAT(all, Contains("watched iteration [0] > fc1 forward [0]"));
+  EXPECT_THAT(all, Contains("watched iteration [0] > fc1 backward [0]"));
 }
 
 }  // namespace

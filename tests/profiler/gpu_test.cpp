@@ -71,7 +71,7 @@ TEST_F(GpuProfile, MeasuresBetweenLayersByEventsAsWell) {
   EXPECT_EQ(out.graph.quality->clock, "events");
   EXPECT_EQ(parts_ns(out.graph), out.graph.quality->watched_ns);
   for (const Layer& layer : out.graph.layers) {
-    if (!is_input(layer)) EXPECT_GT(layer.forward.median, Seconds(0)) << layer.id;
+    if (!is_input(layer)) { EXPECT_GT(layer.forward.median, Seconds(0)) << layer.id; }
   }
 }
 
@@ -79,7 +79,7 @@ TEST_F(GpuProfile, RunsLayersAloneBehindAGate) {
   ProfileOptions o = options(1);
   o.isolated = true;
   for (const Layer& layer : profile(build_model("convnet", {}), o).graph.layers) {
-    if (!is_input(layer)) EXPECT_GT(layer.forward_share->isolated->median, Seconds(0)) << layer.id;
+    if (!is_input(layer)) { EXPECT_GT(layer.forward_share->isolated->median, Seconds(0)) << layer.id; }
   }
 }
 

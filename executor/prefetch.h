@@ -1,0 +1,40 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace stagecraft {
+
+/// Loads batches ahead on a thread of its own, in the order in which they will be wanted.
+class Prefetch {
+ public:
+  /// `load(i)` gives batch i = 0, 1, ...; it runs on the thread, for at most `ahead` batches that nobody has taken yet.
+  Prefetch(std::function<std::vector<at::Tensor>(std::int64_t)> load, std::size_t ahead);
+  ~Prefetch();
+  Prefetch(const Prefetch&) = delete;
+  Prefetch& operator=(const Prefetch&) = delete;
+
+  /// The next batch. Throws what loading it threw.
+  [[nodiscard]] std::vector<at::Tensor> take();
+
+ private:
+  void run();
+  std::function<std::vector<at::Tensor>(std::int64_t)> load_;
+  std::size_t ahead_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::vector<at::Tensor>> ready_;
+  std::exception_ptr failure_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace stagecraft
