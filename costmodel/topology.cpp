@@ -18,6 +18,14 @@ void check_curve(const Curve& curve, const std::string& where) {
   }
 }
 
+void check_collective(const std::map<int, Curve>& curves, const std::string& where) {
+  for (const auto& [ranks, curve] : curves) {
+    if (curve.points.empty()) throw std::invalid_argument(where + " has a curve without points");
+    if (ranks < 2) throw std::invalid_argument(where + " of fewer than 2 ranks");
+    check_curve(curve, where);
+  }
+}
+
 }  // namespace
 
 void validate(const Topology& topology) {
@@ -25,6 +33,8 @@ void validate(const Topology& topology) {
   if (topology.device.memory && *topology.device.memory <= Bytes(0)) {
     throw std::invalid_argument("the device memory is not positive");
   }
+  check_curve(topology.device.host_to_device, "the device: host_to_device");
+  check_curve(topology.device.device_to_host, "the device: device_to_host");
   std::int64_t devices = 1;
   for (const Level& level : topology.levels) {
     const std::string where = "level \"" + level.name + "\"";
@@ -38,11 +48,9 @@ void validate(const Topology& topology) {
       throw std::invalid_argument(where + ": the latency is negative or not a number");
     }
     check_curve(level.link.send_receive, where + ": send_receive");
-    for (const auto& [ranks, curve] : level.link.all_reduce) {
-      if (curve.points.empty()) throw std::invalid_argument(where + ": all_reduce has a curve without points");
-      if (ranks < 2) throw std::invalid_argument(where + ": all_reduce of fewer than 2 ranks");
-      check_curve(curve, where + ": all_reduce");
-    }
+    check_collective(level.link.all_reduce, where + ": all_reduce");
+    check_collective(level.link.all_gather, where + ": all_gather");
+    check_collective(level.link.reduce_scatter, where + ": reduce_scatter");
   }
 }
 

@@ -23,12 +23,20 @@ struct Curve {
   friend bool operator==(const Curve&, const Curve&) = default;
 };
 
+/// Where a link's latency and bandwidth come from: a data sheet, a program's table or a person; or a measurement.
+enum class Origin { Declared, Measured };
+
 /// How two devices are joined. Latency and bandwidth always stand; measured curves, where present, come first.
+/// The bytes of all three collectives are on one scale, the whole buffer: what every rank holds before and after an
+/// all-reduce, what every rank holds after an all-gather and before a reduce-scatter (ranks times a rank's share).
 struct Link {
   BytesPerSecond bandwidth;
   Seconds latency;
-  Curve send_receive;               ///< empty: latency + bytes / bandwidth
-  std::map<int, Curve> all_reduce;  ///< by number of ranks; missing: the ring formula
+  Curve send_receive;                        ///< empty: latency + bytes / bandwidth
+  std::map<int, Curve> all_reduce;           ///< by number of ranks; missing: the ring formula
+  std::map<int, Curve> all_gather = {};      ///< by number of ranks
+  std::map<int, Curve> reduce_scatter = {};  ///< by number of ranks
+  Origin origin = Origin::Declared;
   friend bool operator==(const Link&, const Link&) = default;
 };
 
@@ -40,10 +48,13 @@ struct Level {
   friend bool operator==(const Level&, const Level&) = default;
 };
 
-/// One kind of device. `memory` is what a plan may use on it; absent: unlimited.
+/// One kind of device. `memory` is what a plan may use on it; absent: unlimited. The copies between a device and its
+/// host were measured by message bytes; empty: not measured.
 struct Device {
   std::string name;
   std::optional<Bytes> memory;
+  Curve host_to_device = {};
+  Curve device_to_host = {};
   friend bool operator==(const Device&, const Device&) = default;
 };
 
@@ -58,8 +69,8 @@ struct Topology {
 };
 
 /// Throws std::invalid_argument naming the level: no level, a count below 1, a bandwidth that is not positive, a
-/// negative latency, a number that is not finite, a curve that is not ascending in bytes or not positive in time, an
-/// all-reduce curve without points.
+/// negative latency, a number that is not finite, a curve that is not ascending in bytes or not positive in time, a
+/// collective's curve without points or of fewer than 2 ranks.
 void validate(const Topology& topology);
 
 /// Product of the level counts.

@@ -212,6 +212,7 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   const LinkPoint& largest = measured.send_receive.back();
   host.link.latency = measured.send_receive.front().time.median;
   host.link.bandwidth = largest.bytes / largest.time.median;
+  host.link.origin = Origin::Measured;
   host.link.send_receive = curve_of(measured.send_receive);
   for (const auto& [ranks, points] : measured.all_reduce) {
     host.link.all_reduce[ranks] = curve_of(points);

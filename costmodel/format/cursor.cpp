@@ -78,13 +78,14 @@ Json parse_document(const std::string& text, const std::string& file) {
   }
 }
 
-void check_header(Fields& fields, const std::string& format, int version) {
+void check_header(Fields& fields, const std::string& format, int newest) {
   const Cursor name = fields.required("format");
   if (name.text() != format) name.fail_type("\"" + format + "\"");
   const Cursor number = fields.required("version");
   const std::int64_t found = number.integer(0, 1'000'000);
-  if (found != version) {
-    number.fail("found version " + std::to_string(found) + ", this program reads version " + std::to_string(version));
+  if (found < 1 || found > newest) {
+    number.fail("found version " + std::to_string(found) + ", this program reads version " +
+                (newest > 1 ? "1 to " : "") + std::to_string(newest));
   }
 }
 

@@ -159,8 +159,8 @@ template <class T>
 /// The parsed document. Throws FormatError with line and column for text that is not JSON, repeats a key, or nests
 /// deeper than 64.
 [[nodiscard]] Json parse_document(const std::string& text, const std::string& file);
-/// Checks and marks as known the keys "format" and "version".
-void check_header(Fields& fields, const std::string& format, int version);
+/// Checks and marks as known the keys "format" and "version"; versions 1 to `newest` are read.
+void check_header(Fields& fields, const std::string& format, int newest);
 /// A document that begins with those keys.
 [[nodiscard]] Json document(const std::string& format, int version);
 /// `value` as text: two-space indentation, numbers that read back to the same value, arrays of numbers on one line.

@@ -6,7 +6,9 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
+constexpr const char* kDeclared = "declared";
+constexpr const char* kMeasured = "measured";
 
 Curve read_curve(const Cursor& at) {
   return {at.list([](const Cursor& c) {
@@ -23,6 +25,38 @@ Json curve_json(const Curve& curve) {
   return out;
 }
 
+std::map<int, Curve> read_collective(const Cursor& at) {
+  std::map<int, Curve> out;
+  for (std::size_t i = 0; i < at.elements(); ++i) {
+    Fields entry(at.at(i));
+    const Cursor ranks = entry.required("ranks");
+    const int n = static_cast<int>(ranks.integer(2, 1 << 24));
+    if (!out.emplace(n, read_curve(entry.required("points"))).second) {
+      ranks.fail("a curve for " + std::to_string(n) + " ranks stands already");
+    }
+    entry.done();
+  }
+  return out;
+}
+
+Json collective_json(const std::map<int, Curve>& curves) {
+  Json out = Json::array();
+  for (const auto& [ranks, curve] : curves) {
+    Json entry;
+    entry["ranks"] = ranks;
+    entry["points"] = curve_json(curve);
+    out.push_back(entry);
+  }
+  return out;
+}
+
+Origin read_origin(const Cursor& at) {
+  const std::string name = at.text();
+  if (name == kMeasured) return Origin::Measured;
+  if (name != kDeclared) at.fail(unknown_name("origin", name, {kDeclared, kMeasured}));
+  return Origin::Declared;
+}
+
 Level read_level(const Cursor& at) {
   Fields fields(at);
   Level out;
@@ -30,18 +64,11 @@ Level read_level(const Cursor& at) {
   out.count = static_cast<int>(fields.required("count").integer(1, 1 << 24));
   out.link.bandwidth = BytesPerSecond(fields.required("bandwidth_bytes_per_s").positive());
   out.link.latency = fields.required("latency_s").seconds();
+  if (const auto v = fields.optional("origin")) out.link.origin = read_origin(*v);
   if (const auto v = fields.optional("send_receive")) out.link.send_receive = read_curve(*v);
-  if (const auto v = fields.optional("all_reduce")) {
-    for (std::size_t i = 0; i < v->elements(); ++i) {
-      Fields entry(v->at(i));
-      const Cursor ranks = entry.required("ranks");
-      const int n = static_cast<int>(ranks.integer(2, 1 << 24));
-      if (!out.link.all_reduce.emplace(n, read_curve(entry.required("points"))).second) {
-        ranks.fail("a curve for " + std::to_string(n) + " ranks stands already");
-      }
-      entry.done();
-    }
-  }
+  if (const auto v = fields.optional("all_reduce")) out.link.all_reduce = read_collective(*v);
+  if (const auto v = fields.optional("all_gather")) out.link.all_gather = read_collective(*v);
+  if (const auto v = fields.optional("reduce_scatter")) out.link.reduce_scatter = read_collective(*v);
   fields.done();
   return out;
 }
@@ -52,13 +79,11 @@ Json level_json(const Level& level) {
   out["count"] = level.count;
   out["bandwidth_bytes_per_s"] = level.link.bandwidth.value;
   out["latency_s"] = level.link.latency.value;
+  out["origin"] = level.link.origin == Origin::Measured ? kMeasured : kDeclared;
   if (!level.link.send_receive.points.empty()) out["send_receive"] = curve_json(level.link.send_receive);
-  for (const auto& [ranks, curve] : level.link.all_reduce) {
-    Json entry;
-    entry["ranks"] = ranks;
-    entry["points"] = curve_json(curve);
-    out["all_reduce"].push_back(entry);
-  }
+  if (!level.link.all_reduce.empty()) out["all_reduce"] = collective_json(level.link.all_reduce);
+  if (!level.link.all_gather.empty()) out["all_gather"] = collective_json(level.link.all_gather);
+  if (!level.link.reduce_scatter.empty()) out["reduce_scatter"] = collective_json(level.link.reduce_scatter);
   return out;
 }
 
@@ -74,6 +99,8 @@ Topology parse_topology(const std::string& text, const std::string& file) {
   Fields device(fields.required("device"));
   out.device.name = device.required("name").text();
   if (const auto v = device.optional("memory_bytes")) { out.device.memory = Bytes(v->integer(1, Cursor::kMostBytes)); }
+  if (const auto v = device.optional("host_to_device")) out.device.host_to_device = read_curve(*v);
+  if (const auto v = device.optional("device_to_host")) out.device.device_to_host = read_curve(*v);
   device.done();
   out.levels = fields.required("levels").list(read_level);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
@@ -86,6 +113,11 @@ std::string topology_json(const Topology& topology) {
   out["name"] = topology.name;
   out["device"]["name"] = topology.device.name;
   if (topology.device.memory) out["device"]["memory_bytes"] = topology.device.memory->value;
+  const auto write_copies = [&out](const char* key, const Curve& curve) {
+    if (!curve.points.empty()) out["device"][key] = curve_json(curve);
+  };
+  write_copies("host_to_device", topology.device.host_to_device);
+  write_copies("device_to_host", topology.device.device_to_host);
   out["levels"] = Json::array();
   for (const Level& level : topology.levels) out["levels"].push_back(level_json(level));
   if (topology.provenance != Provenance{}) out["provenance"] = provenance_json(topology.provenance);

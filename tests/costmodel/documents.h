@@ -54,8 +54,16 @@ inline Graph full_graph() {
 inline Topology full_topology() {
   Topology topology;
   topology.name = "full";
-  topology.device = {"card", 1000_B};
-  topology.levels = {{"server", 2, {BytesPerSecond(8), 0.5_s, {{{1_B, 1_s}, {2_B, 2_s}}}, {{2, {{{1_B, 3_s}}}}}}},
+  topology.device = {"card", 1000_B, {{{1_B, 4_s}}}, {{{1_B, 5_s}}}};
+  topology.levels = {{"server",
+                      2,
+                      {BytesPerSecond(8),
+                       0.5_s,
+                       {{{1_B, 1_s}, {2_B, 2_s}}},
+                       {{2, {{{1_B, 3_s}}}}},
+                       {{2, {{{1_B, 6_s}}}}},
+                       {{2, {{{1_B, 7_s}}}}},
+                       Origin::Measured}},
                      {"rack", 2, {BytesPerSecond(4), 1_s, {}, {}}}};
   topology.provenance = full_provenance();
   return topology;

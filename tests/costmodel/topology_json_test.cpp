@@ -42,11 +42,27 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
                  "/format: found \"stagecraft.graph\", wanted \"stagecraft.topology\"");
-  expect_refused("\"version\": 1", "\"version\": 0", "/version: found version 0, this program reads version 1");
+  expect_refused("\"version\": 2", "\"version\": 0", "/version: found version 0, this program reads version 1 to 2");
+  expect_refused("\"version\": 2", "\"version\": 3", "/version: found version 3, this program reads version 1 to 2");
+}
+
+TEST(ReadTopology, TakesVersionOneAsDeclared) {
+  const Topology topology = parse_topology(
+      R"({"format": "stagecraft.topology", "version": 1, "name": "old", "device": {"name": "card"},
+          "levels": [{"name": "server", "count": 2, "bandwidth_bytes_per_s": 8, "latency_s": 1}]})",
+      "topology.json");
+  ASSERT_EQ(topology.levels.size(), 1u);
+  EXPECT_EQ(topology.levels[0], (Level{"server", 2, {BytesPerSecond(8), 1_s, {}, {}}}));
+  EXPECT_EQ(topology.levels[0].link.origin, Origin::Declared);
+}
+
+TEST(ReadTopology, ListsTheKnownOriginsForAnUnknownOne) {
+  expect_refused("\"measured\"", "\"guessed\"",
+                 "/levels/0/origin: unknown origin \"guessed\", known are declared, measured");
 }
 
 TEST(ReadTopology, ListsTheKnownKeysForAnUnknownOne) {
-  expect_refused("\"memory_bytes\"", "\"memory\"", "/device: unknown key \"memory\", known are name, memory_bytes");
+  expect_refused("\"memory_bytes\"", "\"memory\"", "/device: unknown key \"memory\", known are name, memory_bytes, ");
   expect_refused("\"latency_s\"", "\"latency_us\": 1, \"latency_s\"",
                  "/levels/0: unknown key \"latency_us\", known are name, count, bandwidth_bytes_per_s, latency_s");
 }
@@ -76,6 +92,9 @@ TEST(ReadTopology, NamesWhatDoesNotFitTogether) {
   expect_refused("\"bytes\": 2", "\"bytes\": 1", "level \"server\": send_receive: points are not ascending in bytes");
   expect_refused("\"all_reduce\": [", "\"all_reduce\": [{\"ranks\": 2, \"points\": [{\"bytes\": 1, \"time_s\": 1}]}, ",
                  "/levels/0/all_reduce/1/ranks: a curve for 2 ranks stands already");
+  expect_refused("\"reduce_scatter\": [",
+                 "\"reduce_scatter\": [{\"ranks\": 2, \"points\": [{\"bytes\": 1, \"time_s\": 1}]}, ",
+                 "/levels/0/reduce_scatter/1/ranks: a curve for 2 ranks stands already");
   expect_refused("\"count\": 2", "\"count\": 16777216", "level \"rack\": more than 2^24 devices");
 }
 

@@ -97,6 +97,12 @@ TEST(ValidateTopology, NamesTheFault) {
           "level \"server\": send_receive: a time is not positive");
   refused([](Topology& t) { t.levels[0].link.all_reduce[2] = {}; }, "all_reduce has a curve without points");
   refused([](Topology& t) { t.levels[0].link.all_reduce[1] = {{{2_B, 1_s}}}; }, "all_reduce of fewer than 2 ranks");
+  refused([](Topology& t) { t.levels[1].link.all_gather[2] = {}; },
+          "level \"rack\": all_gather has a curve without points");
+  refused([](Topology& t) { t.levels[1].link.reduce_scatter[2] = {{{2_B, 1_s}, {1_B, 2_s}}}; },
+          "level \"rack\": reduce_scatter: points are not ascending in bytes");
+  refused([](Topology& t) { t.device.host_to_device = {{{2_B, 0_s}}}; }, "the device: host_to_device: a time is not");
+  refused([](Topology& t) { t.device.device_to_host = {{{2_B, 0_s}}}; }, "the device: device_to_host: a time is not");
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ TEST(TopologyOf, TakesLatencyAndBandwidthFromTheEnds) {
   EXPECT_EQ(host.count, 2);
   EXPECT_EQ(host.link.latency, Seconds(0.001));
   EXPECT_EQ(host.link.bandwidth, BytesPerSecond(4e6));
+  EXPECT_EQ(host.link.origin, Origin::Measured);
 }
 
 TEST(TopologyOf, KeepsTheCurves) {
