@@ -11,43 +11,29 @@
 #include "costmodel/tool.h"
 #include "executor/rendezvous.h"
 #include "executor/tool_options.h"
-#include "profiler/links.h"
+#include "profiler/links_channel.h"
+#include "profiler/links_report.h"
 #include "profiler/provenance.h"
 
 namespace {
 
 using stagecraft::LinkMeasurement;
-using stagecraft::LinkPoint;
 using std::chrono::milliseconds;
 
 struct Options {
   int ranks = 2;
   std::string channel = "local";
   std::optional<stagecraft::Bytes> most_bytes;
+  int threads = 1;
   double timeout_s = 60;
   std::string output;
   stagecraft::LinksOptions links;
 };
 
-void print(const LinkMeasurement& measured) {
-  std::string out = fmt::format("{:>10} {:>22}", "message", "send and receive");
-  for (const auto& [ranks, points] : measured.all_reduce)
-    out += fmt::format(" {:>22}", fmt::format("all-reduce of {}", ranks));
-  const auto cell = [](const LinkPoint& point) {
-    const auto& t = point.time;
-    return fmt::format(" {:>22}", format_seconds(t.median) + (t.spread ? " +- " + format_seconds(*t.spread) : ""));
-  };
-  for (std::size_t i = 0; i < measured.send_receive.size(); ++i) {
-    out += fmt::format("\n{:>10}", format_bytes(measured.send_receive[i].bytes)) + cell(measured.send_receive[i]);
-    for (const auto& [ranks, points] : measured.all_reduce) out += cell(points[i]);
-  }
-  std::cerr << out << "\n";
-}
-
 void finish(const LinkMeasurement& measured, const Options& o) {
   const stagecraft::Topology topology = stagecraft::topology_of(measured, o.channel, stagecraft::device_here(o.ranks),
                                                                 stagecraft::provenance_here("stagecraft-links"));
-  print(measured);
+  std::cerr << stagecraft::links_table(measured);
   const stagecraft::Link& link = topology.levels.front().link;
   std::cerr << fmt::format(
       "{}: latency {}, bandwidth {}/s\n", topology.name, format_seconds(link.latency),
@@ -56,9 +42,9 @@ void finish(const LinkMeasurement& measured, const Options& o) {
 }
 
 LinkMeasurement measure(stagecraft::Channel& channel, const Options& o) {
-  if (channel.rank() != 0) return stagecraft::measure_links(channel, o.links);
+  if (channel.rank() != 0) return stagecraft::measure_links(channel, o.links, o.threads);
   stagecraft::ProgressLine line;
-  return stagecraft::measure_links(channel, o.links,
+  return stagecraft::measure_links(channel, o.links, o.threads,
                                    [&](const std::string& text) { line.show(o.channel + ": " + text); });
 }
 
@@ -111,7 +97,7 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& 
 
 int run(Options o, const std::vector<std::string>& arguments) {
   if (o.most_bytes) o.links.most_bytes = *o.most_bytes;
-  (void)stagecraft::message_bytes(o.links.most_bytes);  // before any process is started
+  (void)stagecraft::link_tasks(o.ranks, false, o.links);  // before any process is started
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   if (o.channel == "local") return run_local(o, deadline);
   if (o.channel != "gloo")
@@ -126,7 +112,7 @@ int run(Options o, const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   Options o;
   return stagecraft::run_tool(
-      {"links", "Measures the channel between ranks on this host: one-way transfers and all-reduces by message bytes.",
+      {"links", "Measures the channel between ranks on this host: transfers and collectives by message bytes.",
        "stagecraft links --ranks 2 --channel gloo -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
        "topology.json"},
       argc, argv,
@@ -136,7 +122,14 @@ int main(int argc, char** argv) {
                        "local (ranks are threads) or gloo (one process a rank, started here unless a launcher did)")
             ->capture_default_str();
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message; default 64 MiB");
-        app.add_option("--threads", o.links.threads, "threads of one rank")
+        app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "message bytes grow by 2^(1/this)")
+            ->capture_default_str()
+            ->check(CLI::Range(1, 64));
+        app.add_option("--seconds", o.links.most_time.value,
+                       "of measuring, about; each point takes an equal share of what is left, and at least 5 samples")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_option("--threads", o.threads, "threads of one rank")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
         app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the measurement")

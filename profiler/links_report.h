@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "costmodel/topology.h"
+#include "profiler/links.h"
+
+namespace stagecraft {
+
+/// For people: a row for each message, a column for each curve, each cell the median, the half-width of its 95 %
+/// confidence interval, and a star where the point's time was up before it was precise.
+[[nodiscard]] std::string links_table(const LinkMeasurement& measured);
+
+/// One level, "host", of `measured.ranks` devices whose curves are the medians as they were measured, not smoothed.
+/// Latency is the smallest message's time, bandwidth the largest message's bytes over its time; of one rank alone they
+/// are those of a message to itself. Copies go to the device; duplex, pairs and collectives of one rank to the notes of
+/// `provenance`, which gain the channel and, for each curve, samples, confidence and what ended the points.
+/// Throws std::invalid_argument as validate, and without any point of send_receive.
+[[nodiscard]] Topology topology_of(const LinkMeasurement& measured, const std::string& channel, Device device,
+                                   Provenance provenance);
+
+}  // namespace stagecraft
