@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "costmodel/curve_fit.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft {
@@ -76,6 +77,27 @@ std::string links_table(const LinkMeasurement& measured) {
   return out + "\n+-: the median's 95 % confidence; *: the point's time was up before that was narrow enough\n";
 }
 
+std::string fit_text(const LinkCurve& curve) {
+  if (curve.points.size() < 2) return "too few points to fit";
+  std::vector<FitPoint> points;
+  for (const LinkPoint& point : curve.points)
+    points.push_back({point.bytes, point.time.median, point.time.spread.value_or(Seconds(0))});
+  const CurveFit fit = fit_curve(points);
+  std::string out = fmt::format("{} line{}", fit.segments.size(), fit.segments.size() == 1 ? "" : "s");
+  char before = ':';
+  for (const FitSegment& segment : fit.segments) {
+    out += fmt::format("{} from {} {}", before, format_bytes(segment.first), format_seconds(segment.latency));
+    const double bandwidth = 1 / segment.seconds_per_byte;
+    if (bandwidth < 1e18) out += fmt::format(" + {}/s", format_bytes(Bytes(static_cast<std::int64_t>(bandwidth))));
+    before = ',';
+  }
+  if (!fit.held_out) return out + "; too few points to hold any out";
+  const FitResiduals& errors = *fit.held_out;
+  return out + fmt::format("; held out: median {:.1f} %, p95 {:.1f} %, worst {:.1f} % at {} of {} points",
+                           errors.median * 100, errors.p95 * 100, errors.worst * 100, format_bytes(errors.worst_bytes),
+                           errors.points);
+}
+
 Topology topology_of(const LinkMeasurement& measured, const std::string& channel, Device device,
                      Provenance provenance) {
   const auto one_way = std::ranges::find(measured.curves, SendReceive, &LinkCurve::operation);
@@ -89,21 +111,25 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   const LinkPoint& largest = one_way->points.back();
   out.levels.push_back({"host", measured.ranks, {largest.bytes / largest.time.median, smallest.time.median, {}, {}}});
   out.levels.front().link.origin = Origin::Measured;
+  for (const LinkCurve& curve : measured.curves) {
+    if (Curve* place = place_of(curve, out)) *place = curve_of(curve.points);
+  }
+  validate(out);
   auto& notes = out.provenance.notes;
   notes["channel"] = channel;
   if (measured.ranks == 1) notes["one rank"] = "its send_receive is to itself, its collectives are copies";
   for (const LinkCurve& curve : measured.curves) {
-    if (Curve* place = place_of(curve, out)) *place = curve_of(curve.points);
     if (curve.points.empty()) continue;
-    std::string& note = notes[curve_name(curve.operation, curve.ranks)];
-    note = quality(curve.points);
-    if (curve.operation == Duplex || curve.operation == Pairs) note += beside_one_way(curve.points.back(), largest);
+    const std::string name = curve_name(curve.operation, curve.ranks);
+    notes[name] = quality(curve.points);
+    if (curve.operation == Duplex || curve.operation == Pairs)
+      notes[name] += beside_one_way(curve.points.back(), largest);
+    notes[name + " fit"] = fit_text(curve);
   }
   if (const auto& pair = measured.slowest_pair) {
     notes["slowest pair"] = fmt::format("ranks {} and {}: {:.2f} times ranks 0 and 1, at {}", pair->from, pair->to,
                                         pair->ratio, format_bytes(pair->bytes));
   }
-  validate(out);
   return out;
 }
 

@@ -34,6 +34,9 @@ void finish(const LinkMeasurement& measured, const Options& o) {
   const stagecraft::Topology topology = stagecraft::topology_of(measured, o.channel, stagecraft::device_here(o.ranks),
                                                                 stagecraft::provenance_here("stagecraft-links"));
   std::cerr << stagecraft::links_table(measured);
+  for (const auto& curve : measured.curves) {
+    std::cerr << fmt::format("{}: {}\n", curve_name(curve.operation, curve.ranks), stagecraft::fit_text(curve));
+  }
   const stagecraft::Link& link = topology.levels.front().link;
   std::cerr << fmt::format(
       "{}: latency {}, bandwidth {}/s\n", topology.name, format_seconds(link.latency),

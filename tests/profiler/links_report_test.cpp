@@ -120,6 +120,22 @@ TEST(TopologyOf, RefusesPointsThatMakeNoCurve) {
               ThrowsMessage<std::invalid_argument>("no transfer was measured"));
 }
 
+// 2^20 bytes in 2^-10 s is 1 GiB/s.
+TEST(FitText, TellsTheLineAndTheErrorAtPointsThatWereHeldOut) {
+  LinkCurve curve{SendReceive, 2, {}};
+  for (std::int64_t bytes = 4; bytes <= 1 << 20; bytes *= 4)
+    curve.points.push_back(point(Bytes(bytes), 0x1p-14 + 0x1p-30 * static_cast<double>(bytes)));
+  EXPECT_THAT(fit_text(curve), testing::StartsWith("1 line: from 0 B 61.0 us + 1.00 GiB/s; held out: median 0.0 %, p95 "
+                                                   "0.0 %, worst 0.0 % at "));
+  EXPECT_EQ(topology_of({2, {curve}, {}}, "gloo", {}, {}).provenance.notes.at("send_receive fit"), fit_text(curve));
+}
+
+TEST(FitText, SaysWhenThereAreTooFewPoints) {
+  EXPECT_EQ(fit_text({SendReceive, 2, {point(4_B, 1)}}), "too few points to fit");
+  EXPECT_THAT(fit_text({SendReceive, 2, {point(4_B, 1), point(8_B, 2)}}),
+              HasSubstr("; too few points to hold any out"));
+}
+
 TEST(LinksTable, HasARowForEachMessageAndStarsWhatTimeEnded) {
   LinkMeasurement measured = two_ranks();
   measured.curves.resize(2);
