@@ -13,6 +13,12 @@ class FormatError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The machine refused: a call into a device's library failed, or there is no such device. Not the input's fault.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// The answer "there is none", as when no plan fits in memory. A value, never thrown.
 struct Infeasible {
   std::string reason;

@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,9 +82,8 @@ class ChannelPart {
 
   at::Tensor floats(Bytes bytes) {
     const std::int64_t numel = bytes.value / static_cast<std::int64_t>(sizeof(float));
-    // Ones, because pages of zeros that nobody wrote to are all the same page.
     if (!buffer_.defined() || buffer_.numel() < numel)
-      buffer_ = at::ones({numel}, at::TensorOptions().dtype(at::kFloat));
+      buffer_ = at::zeros({numel}, at::TensorOptions().dtype(at::kFloat));
     return buffer_.narrow(0, 0, numel);
   }
 

@@ -74,7 +74,7 @@ std::string links_table(const LinkMeasurement& measured) {
                          relative_error(point.time) * 100, point.stop == Stop::Time ? "*" : "");
     }
   }
-  return out + "\n+-: the median's 95 % confidence; *: the point's time was up before that was narrow enough\n";
+  return out + "\n+-: the median's 95 % confidence; *: the point's time was up before it was precise\n";
 }
 
 std::string fit_text(const LinkCurve& curve) {
