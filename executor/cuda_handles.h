@@ -79,27 +79,31 @@ class DeviceGuard {
   int before_ = 0;
 };
 
-/// On the calling thread's device.
-[[nodiscard]] inline CudaStream make_stream() {
+// These make what they name, on the calling thread's device; an error names the place of the caller.
+
+/// One that does not wait for the default stream.
+[[nodiscard]] inline CudaStream make_stream(std::source_location place = std::source_location::current()) {
   cudaStream_t out = nullptr;
-  check(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", place);
   return CudaStream(out);
 }
-/// One that keeps time; on the calling thread's device.
-[[nodiscard]] inline CudaEvent make_event() {
+/// One that keeps time.
+[[nodiscard]] inline CudaEvent make_event(std::source_location place = std::source_location::current()) {
   cudaEvent_t out = nullptr;
-  check(cudaEventCreateWithFlags(&out, cudaEventDefault), "cudaEventCreateWithFlags");
+  check(cudaEventCreateWithFlags(&out, cudaEventDefault), "cudaEventCreateWithFlags", place);
   return CudaEvent(out);
 }
-/// On the calling thread's device.
-[[nodiscard]] inline DeviceMemory make_device_memory(std::size_t bytes) {
+[[nodiscard]] inline DeviceMemory make_device_memory(std::size_t bytes,
+                                                     std::source_location place = std::source_location::current()) {
   void* out = nullptr;
-  check(cudaMalloc(&out, bytes), "cudaMalloc");
+  check(cudaMalloc(&out, bytes), "cudaMalloc", place);
   return DeviceMemory(out);
 }
-[[nodiscard]] inline PinnedMemory make_pinned_memory(std::size_t bytes) {
+/// Of the host.
+[[nodiscard]] inline PinnedMemory make_pinned_memory(std::size_t bytes,
+                                                     std::source_location place = std::source_location::current()) {
   void* out = nullptr;
-  check(cudaHostAlloc(&out, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+  check(cudaHostAlloc(&out, bytes, cudaHostAllocDefault), "cudaHostAlloc", place);
   return PinnedMemory(out);
 }
 
