@@ -13,7 +13,8 @@ class FormatError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The machine refused: a call into a device's library failed, or there is no such device. Not the input's fault.
+/// The machine refused: a driver, a device or a library of theirs. The message says what was called, what came back and
+/// what to do.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -9,8 +9,8 @@
 
 namespace stagecraft {
 
-/// A part of a step: one layer in one phase. Accumulation counts as backward here, as do recomputation's kernels under
-/// Phase::Recompute.
+/// A part of a step: one layer in one phase. Gradient accumulation counts as the layer's backward. Phase::Data and
+/// Phase::None, which is nobody's, have the layer 0.
 struct Part {
   std::int64_t layer = 0;
   Phase phase = Phase::None;
@@ -20,10 +20,11 @@ struct Part {
 
 /// What one part took of a step, in nanoseconds.
 struct PartTime {
-  std::int64_t busy_ns = 0;   ///< length of the union of its activities
-  std::int64_t active_ns = 0; ///< its part of the time in which the device worked: an instant of k parts gives 1/k to each
-  std::int64_t gap_ns = 0;    ///< idle time right before its activities
-  std::int64_t span_ns = 0;   ///< from its first begin to its last end
+  std::int64_t busy_ns = 0;  ///< length of the union of its activities
+  std::int64_t active_ns =
+      0;  ///< its part of the time in which the device worked: an instant of k parts gives 1/k to each
+  std::int64_t gap_ns = 0;   ///< idle time right before its activities
+  std::int64_t span_ns = 0;  ///< from its first begin to its last end
   std::int64_t activities = 0;
   [[nodiscard]] std::int64_t share_ns() const { return active_ns + gap_ns; }
   /// share / busy - 1: how much longer the step is for it than its work. 0 if it did none.
@@ -41,15 +42,21 @@ struct Gaps {
   friend bool operator==(const Gaps&, const Gaps&) = default;
 };
 
-/// A step [begin, end) taken apart. All parts' shares + data_wait + unattributed == end - begin, exactly.
+/// A step [begin, end) taken apart. The parts' shares, those of data and of nobody included, add up to end - begin
+/// exactly.
 struct StepShares {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
   std::map<Part, PartTime> parts;
-  std::int64_t data_wait_ns = 0;     ///< work and gaps of Phase::Data
-  std::int64_t unattributed_ns = 0;  ///< work and gaps of nobody, and the gap after the last work
-  std::int64_t work_ns = 0;          ///< length of the union of all activities
+  std::int64_t work_ns = 0;  ///< length of the union of all activities
   Gaps gaps;
+  [[nodiscard]] std::int64_t data_wait_ns() const { return share_of({0, Phase::Data}); }
+  /// Nobody's work and the gaps before it, and the gap after the last work.
+  [[nodiscard]] std::int64_t unattributed_ns() const { return share_of({0, Phase::None}); }
+  [[nodiscard]] std::int64_t share_of(const Part& part) const {
+    const auto it = parts.find(part);
+    return it == parts.end() ? 0 : it->second.share_ns();
+  }
   friend bool operator==(const StepShares&, const StepShares&) = default;
 };
 

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// "cpu", "cuda".
+[[nodiscard]] const std::vector<std::string>& device_names();
+
+/// The device `name`: "cpu", "cuda" (the first one) or "cuda:N". Loads what it needs, which a program that computes on
+/// CPUs does not. Throws std::invalid_argument for another name (listing the known ones), DeviceError for a GPU that is
+/// not there, saying why and what to do.
+[[nodiscard]] c10::Device open_device(const std::string& name);
+
+/// Why this process can use no GPU, and what would help; nothing if it can.
+[[nodiscard]] std::optional<std::string> no_gpu_reason();
+
+/// What is known of one GPU of this machine.
+struct GpuProperties {
+  std::string name;
+  std::string uuid;
+  std::string driver;  ///< the newest CUDA version that the driver serves, "13.0"
+  Bytes memory;
+  Bytes l2_bytes;
+  friend bool operator==(const GpuProperties&, const GpuProperties&) = default;
+};
+/// Throws DeviceError without GPU `index`.
+[[nodiscard]] GpuProperties gpu_properties(int index);
+
+/// Returns when `device` has done all work; at once on a CPU.
+void synchronize(c10::Device device);
+
+}  // namespace stagecraft

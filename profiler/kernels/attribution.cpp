@@ -1,0 +1,154 @@
+#include "profiler/kernels/attribution.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+namespace stagecraft {
+namespace {
+
+template <typename Records, typename Compare>
+void sort_if_needed(Records& records, Compare less) {
+  if (!std::ranges::is_sorted(records, less)) std::ranges::sort(records, less);
+}
+
+/// The records of one correlation in a list sorted by it.
+template <typename Record>
+std::span<const Record> records_of(const std::vector<Record>& sorted, std::uint32_t correlation) {
+  const auto found = std::ranges::equal_range(sorted, correlation, {}, &Record::correlation);
+  return {found.begin(), found.end()};
+}
+
+/// Who launches when, by thread and time.
+class Changes {
+ public:
+  explicit Changes(std::vector<TagChange> changes) : changes_(std::move(changes)) {
+    // Several changes at one instant stay in the order in which they were written: the last one counts.
+    std::ranges::stable_sort(changes_, {}, key);
+  }
+  [[nodiscard]] bool empty() const { return changes_.empty(); }
+  [[nodiscard]] std::uint64_t at(std::uint32_t thread, std::int64_t time_ns) const {
+    const auto after = std::ranges::upper_bound(changes_, std::pair(thread, time_ns), {}, key);
+    if (after == changes_.begin() || std::prev(after)->thread != thread) return 0;
+    return std::prev(after)->id;
+  }
+
+ private:
+  static std::pair<std::uint32_t, std::int64_t> key(const TagChange& change) {
+    return {change.thread, change.begin_ns};
+  }
+  std::vector<TagChange> changes_;
+};
+
+double ratio(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 1 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+double coverage_by_count(const TraceQuality& quality) { return ratio(quality.attributed, quality.activities); }
+double coverage_by_time(const TraceQuality& quality) { return ratio(quality.attributed_ns, quality.busy_ns); }
+
+TraceQuality& operator+=(TraceQuality& quality, const TraceQuality& other) {
+  quality.activities += other.activities;
+  quality.attributed += other.attributed;
+  quality.busy_ns += other.busy_ns;
+  quality.attributed_ns += other.attributed_ns;
+  quality.dropped += other.dropped;
+  quality.unknown += other.unknown;
+  quality.zero_times += other.zero_times;
+  quality.reversed_times += other.reversed_times;
+  quality.before_launch += other.before_launch;
+  quality.without_launch += other.without_launch;
+  quality.disagreements += other.disagreements;
+  quality.unmapped_graph_nodes += other.unmapped_graph_nodes;
+  return quality;
+}
+
+std::vector<std::string> distrust(const TraceQuality& q) {
+  std::vector<std::string> out;
+  if (q.activities == 0) out.emplace_back("no device work was recorded");
+  if (q.dropped > 0) out.push_back(fmt::format("{} records were dropped for want of buffers", q.dropped));
+  if (q.unknown > 0) out.push_back(fmt::format("{} records could not be read", q.unknown));
+  if (q.attributed < q.activities) {
+    out.push_back(fmt::format("{} of {} pieces of device work belong to no layer (covered are {:.4f} % of the time)",
+                              q.activities - q.attributed, q.activities, coverage_by_time(q) * 100));
+  }
+  const auto bad = [&](std::int64_t count, const char* what) {
+    if (count > 0) out.push_back(fmt::format("{} of {} pieces of device work {}", count, q.activities, what));
+  };
+  bad(q.zero_times, "have no time stamp");
+  bad(q.reversed_times, "end before they begin");
+  bad(q.before_launch, "begin before they were launched");
+  bad(q.without_launch, "have no launch in the trace");
+  bad(q.disagreements, "are given to different layers by their id and by their launch's thread and time");
+  bad(q.unmapped_graph_nodes, "belong to a CUDA graph that was captured before the trace began");
+  return out;
+}
+
+AttributedTrace attribute(const KernelTrace& trace) {
+  std::vector<ExternalId> ids = trace.ids;
+  std::vector<HostCall> calls = trace.calls;
+  sort_if_needed(ids, [](const ExternalId& a, const ExternalId& b) { return a.correlation < b.correlation; });
+  sort_if_needed(calls, [](const HostCall& a, const HostCall& b) {
+    return std::pair(a.correlation, a.begin_ns) < std::pair(b.correlation, b.begin_ns);
+  });
+  const Changes changes(trace.changes);
+
+  AttributedTrace out;
+  out.names = trace.names;
+  TraceQuality& quality = out.quality;
+  quality.dropped = trace.dropped;
+  quality.unknown = trace.unknown;
+  out.activities.reserve(trace.activities.size());
+  for (const DeviceActivity& activity : trace.activities) {
+    Attributed own{activity, {}, 0};
+    ++quality.activities;
+    const bool zero = activity.begin_ns <= 0 || activity.end_ns <= 0;
+    const bool reversed = !zero && activity.end_ns < activity.begin_ns;
+    quality.zero_times += zero;
+    quality.reversed_times += reversed;
+    if (zero || reversed) own.activity.end_ns = own.activity.begin_ns;
+    const std::int64_t length = own.activity.end_ns - own.activity.begin_ns;
+
+    const auto launches = records_of(calls, activity.correlation);
+    if (launches.empty()) {
+      ++quality.without_launch;
+    } else {
+      own.launched_ns = launches.front().begin_ns;
+      quality.before_launch += !zero && activity.begin_ns < own.launched_ns;
+    }
+
+    std::uint64_t id = 0;
+    if (activity.graph_node != 0) {
+      const auto node = trace.graph_nodes.find(activity.graph_node);
+      if (node == trace.graph_nodes.end()) {
+        ++quality.unmapped_graph_nodes;
+      } else {
+        id = node->second;
+      }
+    } else {
+      const auto own_ids = records_of(ids, activity.correlation);
+      if (!own_ids.empty()) id = own_ids.front().id;
+      bool agree = std::ranges::all_of(own_ids, [&](const ExternalId& each) { return each.id == id; });
+      if (!launches.empty() && !changes.empty())
+        agree = agree && changes.at(launches.front().thread, own.launched_ns) == id;
+      quality.disagreements += !agree;
+    }
+    own.tag = decode_tag(id);
+    quality.busy_ns += length;
+    if (own.tag.phase != Phase::None) {
+      ++quality.attributed;
+      quality.attributed_ns += length;
+    }
+    out.activities.push_back(own);
+  }
+  sort_if_needed(out.activities, [](const Attributed& a, const Attributed& b) {
+    return std::tuple(a.activity.begin_ns, a.activity.end_ns, a.activity.stream) <
+           std::tuple(b.activity.begin_ns, b.activity.end_ns, b.activity.stream);
+  });
+  return out;
+}
+
+}  // namespace stagecraft
