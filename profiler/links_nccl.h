@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 
-#include "costmodel/topology.h"
 #include "profiler/links.h"
 
 namespace stagecraft {
@@ -18,8 +17,5 @@ namespace stagecraft {
 /// Throws std::invalid_argument if `ranks` is not in 1..GPUs, DeviceError saying what was found and what to do where
 /// there is no GPU, and, in a build without CUDA, one that names the option which builds it.
 [[nodiscard]] std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int> ranks, std::chrono::milliseconds deadline);
-
-/// Name and memory of GPU 0. Throws as make_nccl_meter.
-[[nodiscard]] Device nccl_device();
 
 }  // namespace stagecraft

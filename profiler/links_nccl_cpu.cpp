@@ -2,18 +2,11 @@
 #include "profiler/links_nccl.h"
 
 namespace stagecraft {
-namespace {
 
-[[noreturn]] void refuse() {
+std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int>, std::chrono::milliseconds) {
   throw DeviceError(
       "this program was built without NCCL: build with -DSTAGECRAFT_WITH_CUDA=ON, or measure processors with "
       "--channel gloo");
 }
-
-}  // namespace
-
-std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int>, std::chrono::milliseconds) { refuse(); }
-
-Device nccl_device() { refuse(); }
 
 }  // namespace stagecraft

@@ -245,11 +245,4 @@ std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int> ranks, std::chrono
   return std::make_unique<NcclMeter>(ranks.value_or(gpus), deadline);
 }
 
-Device nccl_device() {
-  (void)gpu_count();
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  return {properties.name, Bytes(static_cast<std::int64_t>(properties.totalGlobalMem))};
-}
-
 }  // namespace stagecraft

@@ -10,6 +10,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
+#include "executor/device.h"
 #include "executor/rendezvous.h"
 #include "executor/tool_options.h"
 #include "profiler/links_channel.h"
@@ -65,10 +66,11 @@ int run_nccl(const Options& o, milliseconds deadline) {
     stagecraft::ProgressLine line;
     measured = stagecraft::measure_links(*meter, o.links, [&](const std::string& text) { line.show("nccl: " + text); });
   }
-  stagecraft::Device device = stagecraft::nccl_device();
+  const stagecraft::GpuProperties gpu = stagecraft::gpu_properties(0);
   stagecraft::Provenance provenance = stagecraft::provenance_here("stagecraft-links");
-  provenance.device = fmt::format("{} of {}; {}", measured.ranks, device.name, provenance.device);
-  finish(measured, o, std::move(device), std::move(provenance));
+  provenance.device = fmt::format("{} of {}; {}", measured.ranks, gpu.name, provenance.device);
+  provenance.versions["cuda driver"] = gpu.driver;
+  finish(measured, o, {gpu.name, gpu.memory}, std::move(provenance));
   return 0;
 }
 
