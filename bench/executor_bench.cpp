@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "executor/ranges.h"
 #include "executor/run.h"
 #include "executor/stage_program.h"
 #include "tests/support/planned_models.h"
@@ -82,6 +83,16 @@ void overhead(benchmark::State& state, const std::string& schedule, int stages) 
 BENCHMARK_CAPTURE(overhead, gpipe_1_rank, "gpipe", 1)->UseManualTime()->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(overhead, 1f1b_2_ranks, "1f1b", 2)->UseManualTime()->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(overhead, gpipe_2_ranks, "gpipe", 2)->UseManualTime()->Unit(benchmark::kMillisecond);
+
+/// A range while no tool listens.
+void range_without_a_tool(benchmark::State& state) {
+  const RangeName name = range_name("forward");
+  for (auto _ : state) {
+    const Range range(name, 3);
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(range_without_a_tool);
 
 }  // namespace
 }  // namespace stagecraft

@@ -38,6 +38,18 @@ struct TiedParameter {
   friend bool operator==(const TiedParameter&, const TiedParameter&) = default;
 };
 
+/// What a layer took of the watched steps in one direction, all steps together. Whole nanoseconds: with the residuals
+/// in ProfileQuality the shares of all layers add up to the steps exactly. On a device `busy` is the union of its
+/// kernels and `share` the time for which the step waited on it, idle gaps before its kernels included; on a processor
+/// both are the time between the layer's begin and the next one's.
+struct LayerShare {
+  std::int64_t busy_ns = 0;
+  std::int64_t share_ns = 0;
+  std::int64_t activities = 0;     ///< kernels, copies and sets; stretches of time on a processor
+  std::optional<Timing> isolated;  ///< of one execution alone, again and again, its work launched ahead
+  friend bool operator==(const LayerShare&, const LayerShare&) = default;
+};
+
 /// What must be computed, and what it costs alone for one microbatch on one device.
 struct Layer {
   std::string id;    ///< unique in its graph; edges and plans use it
@@ -51,6 +63,13 @@ struct Layer {
   std::vector<TiedParameter> tied;
   std::optional<Bytes> saved_bytes;      ///< what stays allocated from forward to backward, outputs that stay included
   std::optional<Bytes> workspace_bytes;  ///< the largest transient allocation on top, forward or backward
+  std::optional<Bytes> gradient_bytes;   ///< of the parameters, each tensor once
+  /// Tensors that autograd keeps from forward to backward, each storage counted for the first layer that keeps it, no
+  /// parameters.
+  std::optional<Bytes> saved_for_backward_bytes;
+  std::optional<LayerShare> forward_share;
+  std::optional<LayerShare> backward_share;
+  std::optional<LayerShare> update_share;
   std::optional<std::int64_t> parameters;  ///< trainable parameter count; absent: parameter_bytes / 4
   std::optional<int> stage;                ///< as an imported, already partitioned graph says; plans own it otherwise
 
@@ -80,6 +99,32 @@ struct Provenance {
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 
+/// How far a measured graph can be trusted. Work is what the watched device did: kernels, copies, sets.
+struct ProfileQuality {
+  std::string clock;  ///< "host", "cupti" or "events"
+  bool trusted = true;
+  std::vector<std::string> reasons;  ///< why not
+  std::int64_t steps = 0;            ///< that were watched
+  std::int64_t watched_ns = 0;       ///< their length == all layers' shares + data_wait + unattributed
+  std::int64_t data_wait_ns = 0;
+  std::int64_t unattributed_ns = 0;
+  Timing watched;         ///< a watched step; Graph::iteration is an unwatched one
+  bool debiased = false;  ///< idle gaps were scaled so that a watched step lasts as long as an unwatched one
+  std::int64_t work = 0;
+  std::int64_t work_attributed = 0;
+  std::int64_t work_ns = 0;
+  std::int64_t work_attributed_ns = 0;
+  std::int64_t dropped = 0;  ///< records
+  std::int64_t bad_timestamps =
+      0;                           ///< work without time stamps, that ends before it begins or begins before its launch
+  std::int64_t disagreements = 0;  ///< work that two ways of attribution give to different layers
+  std::int64_t host_wait_ns = 0;   ///< the device idle because the host had not launched yet
+  std::int64_t kernel_wait_ns = 0;  ///< and between kernels that were launched already
+  Bytes summed_peak_bytes;  ///< parameters, gradients, optimizer state, what stays allocated and the largest workspace
+  Bytes allocator_peak_bytes;  ///< as the allocator counted
+  friend bool operator==(const ProfileQuality&, const ProfileQuality&) = default;
+};
+
 /// A directed acyclic graph of layers, with the costs of one microbatch on one device.
 struct Graph {
   std::string name;                                ///< of the model
@@ -93,6 +138,7 @@ struct Graph {
   std::optional<Timing> iteration;  ///< the whole forward, backward and update, measured without the profiler
   /// slowdown[k-1]: factor on compute times while k ranks compute at once on one host; empty: hosts are not shared.
   std::vector<double> slowdown;
+  std::optional<ProfileQuality> quality;
   std::vector<Layer> layers;
   std::vector<Edge> edges;
   Provenance provenance;

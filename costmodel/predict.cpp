@@ -29,32 +29,6 @@ Transfer transfer_cost(const Link& link, const Boundary& boundary, bool gradient
   return out;
 }
 
-/// Groups of stages that hold a common tied parameter; others stand alone.
-std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
-  std::vector<int> parent(plan.stages.size());
-  std::iota(parent.begin(), parent.end(), 0);
-  const auto root = [&](int s) {
-    while (parent[at(s)] != s) s = parent[at(s)];
-    return s;
-  };
-  std::unordered_map<std::string, int> stage_of;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) stage_of[id] = static_cast<int>(s);
-  }
-  std::map<std::string, int> first;
-  for (const Layer& layer : graph.layers) {
-    const auto it = stage_of.find(layer.id);
-    if (it == stage_of.end()) continue;
-    for (const TiedParameter& tied : layer.tied) {
-      const auto [holder, fresh] = first.emplace(tied.name, it->second);
-      if (!fresh) parent[at(root(it->second))] = root(holder->second);
-    }
-  }
-  std::vector<int> out;
-  for (int s = 0; s < static_cast<int>(parent.size()); ++s) out.push_back(root(s));
-  return out;
-}
-
 /// Layer times are medians, each taken apart, and miss what an iteration loses between and around the layers. Where the
 /// whole iteration was measured too, the layers share it out: this is the factor that makes them add up to it.
 double closure_factor(const Graph& graph) {
@@ -84,6 +58,31 @@ Seconds loading_time(const Graph& graph, const Stage& stage) {
 }
 
 }  // namespace
+
+std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
+  std::vector<int> parent(plan.stages.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  const auto root = [&](int s) {
+    while (parent[at(s)] != s) s = parent[at(s)];
+    return s;
+  };
+  std::unordered_map<std::string, int> stage_of;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& id : plan.stages[s].layers) stage_of[id] = static_cast<int>(s);
+  }
+  std::map<std::string, int> first;
+  for (const Layer& layer : graph.layers) {
+    const auto it = stage_of.find(layer.id);
+    if (it == stage_of.end()) continue;
+    for (const TiedParameter& tied : layer.tied) {
+      const auto [holder, fresh] = first.emplace(tied.name, it->second);
+      if (!fresh) parent[at(root(it->second))] = root(holder->second);
+    }
+  }
+  std::vector<int> out;
+  for (int s = 0; s < static_cast<int>(parent.size()); ++s) out.push_back(root(s));
+  return out;
+}
 
 SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
                                  const PredictOptions& options) {

@@ -44,6 +44,10 @@ struct PredictOptions {
   int prefetch = 2;             ///< receives posted ahead, see action_lists
 };
 
+/// A number for each stage, the same for stages that hold a common tied parameter: one of their own numbers. Those
+/// reduce together.
+[[nodiscard]] std::vector<int> reduce_groups(const Graph& graph, const Plan& plan);
+
 /// The numbers behind a prediction. Where the graph states its whole iteration, layer times are scaled by one factor so
 /// that forward, backward and update of all layers add up to it. Throws std::invalid_argument if the plan does not fit
 /// graph and topology, or its schedule splits the backward and so needs weight-gradient times that a graph does not

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "costmodel/format/chakra.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/tool.h"
@@ -34,6 +35,7 @@ int main(int argc, char** argv) {
   std::string plan_path;
   std::string output;
   std::string trace;
+  std::string chakra;
   stagecraft::PredictOptions options;
   return stagecraft::run_tool(
       {"predict",
@@ -46,6 +48,7 @@ int main(int argc, char** argv) {
         app.add_option("PLAN", plan_path, "plan.json")->required();
         app.add_option("-o,--output", output, "where the prediction goes; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
+        app.add_option("--chakra", chakra, "a folder for Chakra execution traces, one a rank, as ASTRA-sim reads them");
         app.add_flag("--free-transfers", options.free_transfers, "as if activations and gradients moved in no time");
       },
       [&] {
@@ -65,6 +68,8 @@ int main(int argc, char** argv) {
         if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));
         if (!trace.empty())
           stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.model + ", predicted"));
+        if (!chakra.empty())
+          stagecraft::write_chakra(chakra, stagecraft::chakra_trace(prediction.timeline, plan, graph), plan.model);
         return 0;
       });
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "costmodel/format/json_string.h"
+
 namespace stagecraft {
 namespace {
 
@@ -41,13 +43,6 @@ const char* colour_of(ActionKind kind) {
   }
 }
 
-/// Only characters that a JSON string may hold as they are.
-std::string plain(const std::string& text) {
-  std::string out;
-  for (const char c : text) out += static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\' ? '_' : c;
-  return out;
-}
-
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -70,7 +65,7 @@ Seconds step_time(const Timeline& timeline, std::size_t first) {
 
 std::string chrome_trace(const Timeline& timeline, const std::string& title) {
   std::string out =
-      "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"title\": \"" + plain(title) + "\"}, \"traceEvents\": [\n";
+      "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"title\": " + json_string(title) + "}, \"traceEvents\": [\n";
   static constexpr const char* kTracks[] = {"compute", "wait", "send"};
   const auto back = std::back_inserter(out);
   for (int rank = 0; rank < timeline.ranks; ++rank) {

@@ -11,13 +11,15 @@
 namespace stagecraft {
 
 struct MemoryTracker::Counter : c10::MemoryReportingInfoBase {
+  explicit Counter(c10::DeviceType kind) : device(kind) {}
+  c10::DeviceType device;
   std::mutex mutex;
   std::unordered_map<void*, std::int64_t> blocks;
   std::int64_t live = 0;
   std::int64_t peak = 0;
 
   bool memoryProfilingEnabled() const override { return true; }
-  void reportMemoryUsage(void* ptr, std::int64_t alloc_size, std::size_t, std::size_t, c10::Device) override;
+  void reportMemoryUsage(void* ptr, std::int64_t alloc_size, std::size_t, std::size_t, c10::Device where) override;
 
   void add(void* ptr, std::int64_t bytes) {
     const std::lock_guard lock(mutex);
@@ -51,7 +53,8 @@ Registry& registry() {
 }  // namespace
 
 void MemoryTracker::Counter::reportMemoryUsage(void* ptr, std::int64_t alloc_size, std::size_t, std::size_t,
-                                               c10::Device) {
+                                               c10::Device where) {
+  if (where.type() != device) return;
   if (alloc_size > 0) {
     add(ptr, alloc_size);
     return;
@@ -69,7 +72,7 @@ struct MemoryTracker::Scope::Guard {
   c10::DebugInfoGuard guard;
 };
 
-MemoryTracker::MemoryTracker() : counter_(std::make_shared<Counter>()) {
+MemoryTracker::MemoryTracker(c10::DeviceType device) : counter_(std::make_shared<Counter>(device)) {
   const std::lock_guard lock(registry().mutex);
   registry().counters.push_back(counter_.get());
 }

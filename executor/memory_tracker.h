@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <cstdint>
 #include <memory>
 
@@ -7,11 +9,11 @@
 
 namespace stagecraft {
 
-/// Counts the tensor bytes that the threads of one rank hold, from LibTorch's CPU allocator. A block counts for the
-/// tracker under which it was allocated, whichever thread frees it.
+/// Counts the tensor bytes that the threads of one rank hold on one kind of device, from LibTorch's allocators. A block
+/// counts for the tracker under which it was allocated, whichever thread frees it.
 class MemoryTracker {
  public:
-  MemoryTracker();
+  explicit MemoryTracker(c10::DeviceType device = c10::DeviceType::CPU);
   ~MemoryTracker();
   MemoryTracker(const MemoryTracker&) = delete;
   MemoryTracker& operator=(const MemoryTracker&) = delete;

@@ -66,7 +66,7 @@ void Optimizer::step(double divisor) {
         if (kept >= 1) first_[i] = at::zeros_like(parameters_[i]);
         if (kept >= 2) {
           second_[i] = at::zeros_like(parameters_[i]);
-          steps_[i] = at::zeros({}, at::kFloat);
+          steps_[i] = at::zeros({}, parameters_[i].options().requires_grad(false));
         }
       }
       values.push_back(parameters_[i]);
@@ -80,7 +80,7 @@ void Optimizer::step(double divisor) {
     }
     if (values.empty()) continue;
     const std::optional<at::Tensor> scale =
-        divisor == 1 ? std::optional<at::Tensor>{} : at::scalar_tensor(divisor, at::kFloat);
+        divisor == 1 ? std::optional<at::Tensor>{} : at::scalar_tensor(divisor, values.front().options().requires_grad(false));
     if (options_.name == "sgd") {
       at::_fused_sgd_(values, gradients, first, options_.weight_decay, options_.momentum, options_.learning_rate,
                       /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false, first_step, scale);

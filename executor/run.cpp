@@ -18,6 +18,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/simulate.h"
 #include "executor/memory_tracker.h"
+#include "executor/ranges.h"
 #include "executor/reference.h"
 #include "executor/stage_worker.h"
 
@@ -295,7 +296,9 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     const auto k = static_cast<std::size_t>(step);
     if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k])});
   };
+  const RangeName step_range = range_name("step");
   for (std::int64_t step = 0; step < options.steps; ++step) {
+    const Range range(step_range, step);
     worker.compute(step);
     losses.send(worker.losses());
     if (reference) {

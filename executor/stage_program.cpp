@@ -1,5 +1,6 @@
 #include "executor/stage_program.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -19,6 +20,32 @@ Key key(const ValueRef& value) {
   return value.layer >= 0 ? Key{value.layer, value.output, -1} : Key{-1, 0, value.input};
 }
 
+/// Autocast to a type while it lives, as it was before afterwards.
+class Autocast {
+ public:
+  explicit Autocast(const Placement& placement)
+      : device_(placement.device.type()),
+        enabled_(at::autocast::is_autocast_enabled(device_)),
+        type_(at::autocast::get_autocast_dtype(device_)) {
+    at::autocast::set_autocast_enabled(device_, placement.compute != at::kFloat);
+    if (placement.compute != at::kFloat) at::autocast::set_autocast_dtype(device_, placement.compute);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    // Weights that were cast are kept until the outermost one ends.
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(device_, enabled_);
+    at::autocast::set_autocast_dtype(device_, type_);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  at::DeviceType device_;
+  bool enabled_;
+  at::ScalarType type_;
+};
+
 }  // namespace
 
 std::string to_string(const Model& model, const ValueRef& value) {
@@ -28,8 +55,8 @@ std::string to_string(const Model& model, const ValueRef& value) {
 }
 
 StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
-                           std::vector<ValueRef> sent, std::uint64_t seed)
-    : received_(std::move(received)), seed_(seed) {
+                           std::vector<ValueRef> sent, std::uint64_t seed, Placement placement)
+    : received_(std::move(received)), seed_(seed), placement_(placement) {
   std::map<Key, int> slot;
   for (const ReceivedValue& value : received_) {
     received_slots_.push_back(slot.emplace(key(value.value), slots_++).first->second);
@@ -49,6 +76,7 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
     LocalLayer layer;
     layer.spec = &spec;
     layer.index = index;
+    layer.range = range_name(spec.name + " forward");
     for (const ValueRef& argument : spec.inputs) {
       const auto it = slot.find(key(argument));
       if (it == slot.end()) {
@@ -63,7 +91,7 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
       last_reader[slots_++] = layers_.size();
     }
     for (const ParameterSpec& parameter : spec.parameters) {
-      at::Tensor value = initial_value(parameter, seed);
+      at::Tensor value = initial_value(parameter, seed).to(placement_.device);
       if (parameter.trainable) {
         value.requires_grad_(true);
         parameters_.push_back({parameter.name, index, value});
@@ -118,12 +146,17 @@ void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observ
     flight.received[i] = leaf;
     values[static_cast<std::size_t>(received_slots_[i])] = std::move(leaf);
   }
-  for (std::size_t i = 0; i < data_slots_.size(); ++i)
+  for (std::size_t i = 0; i < data_slots_.size(); ++i) {
+    if (flight.data[i].device() != placement_.device)
+      flight.data[i] = flight.data[i].to(placement_.device, /*non_blocking=*/true);
     values[static_cast<std::size_t>(data_slots_[i])] = flight.data[i];
+  }
+  const Autocast autocast(placement_);
 
   std::vector<at::Tensor> arguments;
   std::vector<at::Tensor> buffers;
   for (LocalLayer& layer : layers_) {
+    const Range range(layer.range, flight.microbatch);
     if (observer) observer->begin(layer.index);
     arguments.clear();
     for (const int slot : layer.arguments) arguments.push_back(values[static_cast<std::size_t>(slot)]);

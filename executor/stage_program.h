@@ -1,12 +1,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "executor/layer_source.h"
+#include "executor/ranges.h"
 
 namespace stagecraft {
 
@@ -41,6 +43,13 @@ struct Flight {
   int microbatch = 0;
 };
 
+/// Where and in which type a stage computes. Parameters stay float32; with another `compute` type (bfloat16, float16)
+/// each operation runs in the type that LibTorch's autocast gives it.
+struct Placement {
+  c10::Device device{c10::kCPU};
+  at::ScalarType compute = at::kFloat;
+};
+
 /// Some layers of a model with their parameters, run forward and backward. Stages, the profiler and the single-process
 /// reference all run through it: what is measured is what is run.
 class StageProgram {
@@ -50,14 +59,14 @@ class StageProgram {
   /// their names. Throws std::invalid_argument naming the layer and the value that comes from nowhere. `model` must
   /// outlive it.
   StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
-               std::vector<ValueRef> sent, std::uint64_t seed);
+               std::vector<ValueRef> sent, std::uint64_t seed, Placement placement = {});
 
   /// Model inputs that the layers read, ascending; forward wants them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
   [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
 
-  /// Runs the layers. Values are let go after their last reader. `keep_graph` false runs without autograd, as for
-  /// recomputation: then only `sent` and `loss` are of use.
+  /// Runs the layers on `data`, which is copied to the device first. Values are let go after their last reader.
+  /// `keep_graph` false runs without autograd, as for recomputation: then only `sent` and `loss` are of use.
   [[nodiscard]] Flight forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
                                int microbatch, bool keep_graph = true, LayerObserver* observer = nullptr);
 
@@ -78,6 +87,7 @@ class StageProgram {
     std::vector<int> last_use;   ///< slots to let go afterwards
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> buffers;
+    RangeName range;
   };
   void run(Flight& flight, bool write_buffers, LayerObserver* observer);
 
@@ -91,6 +101,7 @@ class StageProgram {
   int loss_slot_ = -1;
   int slots_ = 0;
   std::uint64_t seed_;
+  Placement placement_;
 };
 
 /// "layer3 output 0" or "input tokens".

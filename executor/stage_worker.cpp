@@ -122,6 +122,12 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
   std::set<int> tied_stages;
   for (const auto& [name, stages] : tied) tied_stages.insert(stages.begin(), stages.end());
   actions_ = action_lists(plan, 2, {tied_stages.begin(), tied_stages.end()}).at(at_(rank));
+  for (const Action& action : actions_) {
+    std::string name = to_string(action.kind);
+    if (action.microbatch >= 0) name += " " + std::to_string(action.microbatch);
+    ranges_.push_back(range_name(name));
+  }
+  wait_range_ = range_name("wait");
 
   std::unordered_map<std::string, int> index;
   for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = static_cast<int>(i);
@@ -233,9 +239,11 @@ void StageWorker::compute(std::int64_t step) {
   losses_.clear();
   prepare_gradients();
   bool reduced = false;
-  for (const Action& action : actions_) {
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const Action& action = actions_[i];
     if (action.kind == ActionKind::Update) continue;
     if (doing_) doing_(action);
+    const Range range(ranges_[i], step);
     try {
       run(action, step);
     } catch (const ChannelError& e) { throw ChannelError(describe(rank_, action) + ": " + e.what()); }
@@ -249,6 +257,7 @@ void StageWorker::compute(std::int64_t step) {
 void StageWorker::update(std::int64_t step) {
   const Action action{ActionKind::Update, stage_, -1, -1};
   if (doing_) doing_(action);
+  const Range range(ranges_.back(), step);  // the update ends the list
   const double start = now_();
   optimizer_->step(plan_.microbatches);
   record(action, step, start);
@@ -301,6 +310,7 @@ void StageWorker::post_receive(const Action& action) {
 std::vector<at::Tensor> StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step) {
   const Boundary& joined = plan_.boundaries[at_(boundary)];
   const int peer = gradient ? joined.destination : joined.source;
+  const Range range(wait_range_, consumer.microbatch);
   const double start = now_();
   std::vector<at::Tensor> out;
   auto& posted = posted_[gradient][at_(boundary)][at_(consumer.microbatch)];

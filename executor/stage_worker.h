@@ -12,6 +12,7 @@
 #include "executor/data_source.h"
 #include "executor/layer_source.h"
 #include "executor/optimizer.h"
+#include "executor/ranges.h"
 #include "executor/stage_program.h"
 
 namespace stagecraft {
@@ -71,6 +72,8 @@ class StageWorker {
   std::function<double()> now_;
   std::function<void(const Action&)> doing_;
   std::vector<Action> actions_;
+  std::vector<RangeName> ranges_;  // of the actions
+  RangeName wait_range_;
   std::unique_ptr<StageProgram> program_;
   std::unique_ptr<Optimizer> optimizer_;
 

@@ -8,8 +8,8 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
-#include "profiler/layer_clock.h"
 #include "profiler/statistics.h"
+#include "profiler/watch.h"
 
 namespace stagecraft {
 

@@ -1,5 +1,6 @@
 #include "profiler/profile.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -7,164 +8,177 @@
 #include <barrier>
 #include <map>
 #include <memory>
-#include <numeric>
-#include <set>
 #include <stdexcept>
 #include <thread>
 
+#include "costmodel/errors.h"
 #include "costmodel/timeline.h"
+#include "executor/device.h"
 #include "executor/dtype.h"
 #include "executor/memory_tracker.h"
-#include "executor/stage_program.h"
-#include "profiler/layer_clock.h"
+#include "profiler/isolated.h"
+#include "profiler/layer_memory.h"
+#include "profiler/model_graph.h"
+#include "profiler/saved_bytes.h"
+#include "profiler/subject.h"
+#include "profiler/watch.h"
 
 namespace stagecraft {
 namespace {
 
-std::vector<int> all_layers(const Model& model) {
-  std::vector<int> out(model.layers.size());
-  std::iota(out.begin(), out.end(), 0);
-  return out;
-}
+constexpr double kNanosecondsPerSecond = 1e9;
+/// Steps in a row on a device: the first starts with nothing launched ahead and does not count.
+constexpr int kStepsInARow = 10;
+/// Device work longer than the unwatched step by more than this is not noise.
+constexpr double kMostWorkOverPlain = 0.01;
 
-/// The model as one stage, with an optimizer a layer and one over all.
-class Subject {
- public:
-  Subject(const Model& model, const ProfileOptions& options)
-      : program_(model, all_layers(model), {}, {}, options.seed) {
-    OptimizerOptions still = options.optimizer;
-    still.learning_rate = 0;
-    std::vector<at::Tensor> all;
-    std::map<int, std::vector<at::Tensor>> by_layer;
-    for (const Parameter& parameter : program_.parameters()) {
-      all.push_back(parameter.value);
-      by_layer[parameter.layer].push_back(parameter.value);
-    }
-    whole_ = std::make_unique<Optimizer>(still, std::move(all));
-    for (auto& [layer, values] : by_layer)
-      layers_.emplace_back(layer, std::make_unique<Optimizer>(still, std::move(values)));
-  }
+double seconds_of(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / kNanosecondsPerSecond; }
 
-  StageProgram& program() { return program_; }
-
-  void clear_gradients() {
-    for (Parameter& parameter : program_.parameters()) {
-      if (parameter.value.grad().defined()) parameter.value.mutable_grad().zero_();
-    }
-  }
-  /// Seconds of forward, backward and update as a run does them.
-  double iterate(const std::vector<at::Tensor>& batch, std::int64_t step) {
-    clear_gradients();
-    const double start = steady_seconds();
-    (void)program_.backward(program_.forward({}, batch, step, 0), {});
-    whole_->step(1);
-    return steady_seconds() - start;
-  }
-  /// Forward and backward under the clock.
-  void watch(const std::vector<at::Tensor>& batch, std::int64_t step, LayerClock& clock) {
-    clear_gradients();
-    clock.reset();
-    Flight flight = program_.forward({}, batch, step, 0, true, &clock);
-    clock.begin_backward();
-    (void)program_.backward(std::move(flight), {});
-    clock.end_backward();
-  }
-  /// Seconds of each layer's update, by layer.
-  void update(std::vector<std::vector<double>>& samples) {
-    for (auto& [layer, optimizer] : layers_) {
-      const double start = steady_seconds();
-      optimizer->step(1);
-      samples[static_cast<std::size_t>(layer)].push_back(steady_seconds() - start);
-    }
-  }
-
- private:
-  StageProgram program_;
-  std::unique_ptr<Optimizer> whole_;
-  std::vector<std::pair<int, std::unique_ptr<Optimizer>>> layers_;
-};
-
+/// Seconds of each layer in each watched step.
 struct Samples {
-  std::vector<double> whole;
-  std::vector<double> loading;
+  explicit Samples(std::size_t layers) : forward(layers), backward(layers), update(layers) {}
   std::vector<std::vector<double>> forward, backward, update;
+  std::vector<double> sums;
 
-  /// Of each watched iteration the layers' seconds together.
-  [[nodiscard]] std::vector<double> sums() const {
-    std::vector<double> out(whole.size());
-    for (const auto* parts : {&forward, &backward, &update}) {
-      for (const std::vector<double>& part : *parts) {
-        for (std::size_t i = 0; i < part.size(); ++i) out[i] += part[i];
-      }
+  void add(const StepShares& step) {
+    std::int64_t sum = 0;
+    for (std::size_t layer = 0; layer < forward.size(); ++layer) {
+      const auto share = [&](Phase phase) {
+        const std::int64_t out = step.share_of({static_cast<std::int64_t>(layer), phase});
+        sum += out;
+        return seconds_of(out);
+      };
+      forward[layer].push_back(share(Phase::Forward));
+      backward[layer].push_back(share(Phase::Backward));
+      update[layer].push_back(share(Phase::Optimizer));
     }
-    return out;
+    sums.push_back(seconds_of(sum));
   }
 };
 
-std::string input_id(const ModelInput& input) { return "input:" + input.name; }
-
-Output output_of(const at::Tensor& tensor) {
-  return {Bytes(static_cast<std::int64_t>(tensor.nbytes())), tensor.sizes().vec(), dtype_name(tensor.scalar_type()),
-          tensor.requires_grad()};
+/// Divides the one update of a device, which stands under layer 0, among the layers in proportion to their parameters;
+/// nanoseconds that do not divide follow the running sum.
+void divide_update(StepShares& step, const Graph& graph, std::size_t inputs) {
+  const auto whole = step.parts.extract({0, Phase::Optimizer});
+  if (whole.empty()) return;
+  std::int64_t all = 0;
+  for (const Layer& layer : graph.layers) all += layer.parameters.value_or(0);
+  PartTime given;
+  std::int64_t sum = 0;
+  for (std::size_t i = inputs; i < graph.layers.size(); ++i) {
+    const std::int64_t own = graph.layers[i].parameters.value_or(0);
+    if (own == 0) continue;
+    sum += own;
+    const double part = static_cast<double>(sum) / static_cast<double>(all);
+    const auto up_to = [&](std::int64_t PartTime::* member) {
+      const std::int64_t value = whole.mapped().*member;
+      return sum == all ? value : static_cast<std::int64_t>(part * static_cast<double>(value));
+    };
+    PartTime& time = step.parts[{static_cast<std::int64_t>(i - inputs), Phase::Optimizer}];
+    for (const auto member : {&PartTime::busy_ns, &PartTime::active_ns, &PartTime::gap_ns}) {
+      time.*member = up_to(member) - given.*member;
+      given.*member += time.*member;
+    }
+    time.activities = whole.mapped().activities;
+  }
 }
 
-/// The layers and edges without costs.
-Graph skeleton(const Model& model, const ProfileOptions& options, const std::vector<std::vector<Output>>& outputs) {
-  Graph graph;
-  graph.name = model.name;
-  graph.options = model.options;
-  graph.microbatch_samples = options.microbatch_samples;
-  graph.dtype = "float32";
-  graph.optimizer = options.optimizer.name;
-  graph.optimizer_state_values = state_values(options.optimizer);
-  graph.threads = options.threads;
-  std::map<std::string, int> holders;
-  for (const LayerSpec& spec : model.layers) {
-    std::set<std::string> own;
-    for (const ParameterSpec& parameter : spec.parameters) own.insert(parameter.name);
-    for (const std::string& name : own) ++holders[name];
+void add_shares(Graph& graph, std::size_t inputs, const StepShares& step) {
+  ProfileQuality& quality = *graph.quality;
+  ++quality.steps;
+  quality.watched_ns += step.end_ns - step.begin_ns;
+  quality.data_wait_ns += step.data_wait_ns();
+  quality.unattributed_ns += step.unattributed_ns();
+  quality.host_wait_ns += step.gaps.host_wait_ns;
+  quality.kernel_wait_ns += step.gaps.kernel_wait_ns;
+  for (const auto& [part, time] : step.parts) {
+    if (part.phase == Phase::None || part.phase == Phase::Data) continue;
+    Layer& layer = graph.layers[inputs + static_cast<std::size_t>(part.layer)];
+    std::optional<LayerShare>& share = part.phase == Phase::Forward    ? layer.forward_share
+                                       : part.phase == Phase::Backward ? layer.backward_share
+                                                                       : layer.update_share;
+    if (!share) share = LayerShare{};
+    share->busy_ns += time.busy_ns;
+    share->share_ns += time.share_ns();
+    share->activities += time.activities;
   }
-  const int inputs = static_cast<int>(model.inputs.size());
-  for (const ModelInput& input : model.inputs) {
-    Layer layer;
-    layer.id = layer.name = input_id(input);
-    layer.kind = kInputKind;
-    std::vector<std::int64_t> shape = input.shape;
-    shape.insert(shape.begin(), options.microbatch_samples);
-    std::int64_t values = 1;
-    for (const std::int64_t axis : shape) values *= axis;
-    const std::int64_t bytes = values * static_cast<std::int64_t>(c10::elementSize(dtype_of(input.dtype)));
-    layer.outputs = {{Bytes(bytes), shape, input.dtype, false}};
-    graph.layers.push_back(std::move(layer));
+}
+
+/// What speaks against a measurement, beside what the trace says.
+void judge(ProfileQuality& quality, std::int64_t unmapped, double work_over_plain) {
+  if (unmapped > 0)
+    quality.reasons.push_back(std::to_string(unmapped) + " backward nodes could not be given to a layer");
+  if (work_over_plain > kMostWorkOverPlain) {
+    quality.reasons.push_back("the device works for longer in a watched step than an unwatched step lasts, by " +
+                              std::to_string(work_over_plain * 100) + " %: watching slows it down");
   }
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    const LayerSpec& spec = model.layers[i];
-    Layer layer;
-    layer.id = layer.name = spec.name;
-    layer.kind = spec.kind;
-    layer.outputs = outputs[i];
-    layer.parameters = parameter_count(spec);
-    layer.parameter_bytes = Bytes(*layer.parameters * static_cast<std::int64_t>(sizeof(float)));
-    for (const ParameterSpec& parameter : spec.parameters) {
-      if (!parameter.trainable || holders[parameter.name] < 2) continue;
-      std::int64_t values = 1;
-      for (const std::int64_t axis : parameter.shape) values *= axis;
-      layer.tied.push_back({parameter.name, Bytes(values * static_cast<std::int64_t>(sizeof(float)))});
-    }
-    graph.layers.push_back(std::move(layer));
-    for (const ValueRef& argument : spec.inputs) {
-      const int source = argument.layer >= 0 ? inputs + argument.layer : argument.input;
-      graph.edges.push_back({source, inputs + static_cast<int>(i), argument.layer >= 0 ? argument.output : 0});
-    }
+  quality.trusted = quality.reasons.empty();
+}
+
+void copy_counts(ProfileQuality& quality, const TraceQuality& trace) {
+  quality.reasons = distrust(trace);
+  quality.work = trace.activities;
+  quality.work_attributed = trace.attributed;
+  quality.work_ns = trace.busy_ns;
+  quality.work_attributed_ns = trace.attributed_ns;
+  quality.dropped = trace.dropped;
+  quality.bad_timestamps = trace.zero_times + trace.reversed_times + trace.before_launch;
+  quality.disagreements = trace.disagreements;
+}
+
+std::int64_t allocator_peak(c10::Device device, const MemoryTracker& memory) {
+  if (device.is_cpu()) return memory.peak().value;
+  return at::accelerator::getDeviceStats(device.index()).allocated_bytes[0].peak;
+}
+
+/// Fills the layers' bytes from one iteration, and what they add up to beside the allocator's peak.
+void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const std::vector<at::Tensor>& batch,
+                    MemoryTracker& memory, c10::Device device) {
+  const std::vector<Parameter>& parameters = subject.program().parameters();
+  const std::int64_t before = memory.live().value;  // parameters, gradients, optimizer state, buffers, the batch
+  LayerMemory observed(graph.layers.size() - inputs, parameters, memory);
+  subject.observe(batch, observed, [&] { observed.begin_backward(); }, [&] { observed.end_backward(); });
+  // A layer that lets more go than it leaves has its surplus taken off the layers after it.
+  std::int64_t carried = 0;
+  std::int64_t held = 0;
+  std::int64_t most = 0;
+  for (std::size_t i = inputs; i < graph.layers.size(); ++i) {
+    Layer& layer = graph.layers[i];
+    const std::int64_t growth = observed.growth()[i - inputs] + carried;
+    layer.saved_bytes = Bytes(std::max<std::int64_t>(growth, 0));
+    carried = std::min<std::int64_t>(growth, 0);
+    layer.workspace_bytes = Bytes(std::max<std::int64_t>(observed.transient()[i - inputs], 0));
+    held += layer.saved_bytes->value;
+    most = std::max(most, held + layer.workspace_bytes->value);
+    layer.gradient_bytes = Bytes(0);
   }
-  return graph;
+  for (const Parameter& parameter : parameters) {
+    std::optional<Bytes>& gradient = graph.layers[inputs + static_cast<std::size_t>(parameter.layer)].gradient_bytes;
+    if (parameter.value.grad().defined())
+      *gradient += Bytes(static_cast<std::int64_t>(parameter.value.grad().nbytes()));
+  }
+  SavedBytes saved(graph.layers.size() - inputs, parameters);
+  subject.observe(batch, saved, [] {}, [] {});
+  for (std::size_t i = inputs; i < graph.layers.size(); ++i)
+    graph.layers[i].saved_for_backward_bytes = saved.by_layer()[i - inputs];
+  memory.reset_peak();
+  if (!device.is_cpu()) at::accelerator::resetPeakStats(device.index());
+  struct Unobserved : LayerObserver {
+    void begin(int) override {}
+    void end(int) override {}
+  } unobserved;
+  subject.observe(batch, unobserved, [] {}, [] {});
+  synchronize(device);
+  graph.quality->summed_peak_bytes = Bytes(before + most);
+  graph.quality->allocator_peak_bytes = Bytes(allocator_peak(device, memory));
 }
 
 /// Seconds of an iteration while `count` threads run it at once.
 double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
                        int count) {
   std::vector<std::unique_ptr<Subject>> subjects;
-  for (int i = 0; i < count; ++i) subjects.push_back(std::make_unique<Subject>(model, options));
+  for (int i = 0; i < count; ++i)
+    subjects.push_back(std::make_unique<Subject>(model, options.optimizer, options.seed, options.placement, false));
   std::vector<std::vector<double>> samples(static_cast<std::size_t>(count));
   std::atomic<bool> stop{false};
   std::barrier ready(count);
@@ -174,12 +188,15 @@ double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch,
       at::set_num_threads(options.threads);
       Subject& subject = *subjects[static_cast<std::size_t>(i)];
       auto& own = samples[static_cast<std::size_t>(i)];
-      for (int k = 0; k < options.warmup; ++k) (void)subject.iterate(batch, k);
+      StepTimer timer(options.placement.device);
+      for (int k = 0; k < options.warmup; ++k) subject.iterate(batch, k, timer);
+      (void)timer.take();
       ready.arrive_and_wait();
       const double start = steady_seconds();
       // All go on until the slowest has enough, so that every sample was taken with company.
       while (!stop) {
-        own.push_back(subject.iterate(batch, static_cast<std::int64_t>(own.size())));
+        subject.iterate(batch, static_cast<int>(own.size()), timer);
+        own.push_back(timer.take().front());
         const double spent = steady_seconds() - start;
         if (i == 0 && ((own.size() >= 5 && spent > options.rule.most_seconds / 8) || spent > options.rule.most_seconds))
           stop = true;
@@ -209,111 +226,154 @@ void check(const ProfileOptions& options) {
 }  // namespace
 
 Profile profile_model(const Model& model, const DataSource& data, const ProfileOptions& options,
-                      const std::function<void(const ProfileProgress&)>& progress) {
+                      const std::function<void(const ProfileProgress&)>& progress, KernelTracer* tracer) {
   check(options);
-  const auto tell = [&](const char* phase, std::size_t iteration, double error = 0) {
+  const auto tell = [&](const std::string& phase, std::size_t iteration, double error = 0) {
     if (progress) progress({phase, iteration, error});
   };
   at::set_num_threads(options.threads);
+  const c10::Device device = options.placement.device;
+  const bool host = device.is_cpu() && !tracer;
+  const int in_a_row = host ? 1 : kStepsInARow;
   const std::size_t layers = model.layers.size();
-  MemoryTracker memory;
+  const std::size_t inputs = model.inputs.size();
+  MemoryTracker memory(device.type());
   auto counting = std::make_unique<MemoryTracker::Scope>(memory);
-  Subject subject(model, options);
+  Subject subject(model, options.optimizer, options.seed, options.placement, host);
+  StepTimer timer(device);
+  std::vector<double> loading;
   const auto load = [&](std::int64_t step) {
-    return data.batch(step, 0, 1, options.microbatch_samples, subject.program().data_inputs());
+    const double start = steady_seconds();
+    std::vector<at::Tensor> out = data.batch(step, 0, 1, options.microbatch_samples, subject.program().data_inputs());
+    for (at::Tensor& tensor : out) tensor = tensor.to(device);
+    synchronize(device);
+    loading.push_back(steady_seconds() - start);
+    return out;
   };
   std::vector<at::Tensor> batch = load(0);
-  // All inputs in order, as data_inputs lists only those that layers read.
-  std::vector<std::vector<Output>> outputs(layers);
-  {
-    Model recording = model;
-    for (std::size_t i = 0; i < layers; ++i) {
-      recording.layers[i].forward = [inner = model.layers[i].forward, &own = outputs[i]](const LayerCall& call) {
-        std::vector<at::Tensor> results = inner(call);
-        own.clear();
-        for (const at::Tensor& result : results) own.push_back(output_of(result));
-        return results;
-      };
-    }
-    tell("warm-up", 0);
-    StageProgram once(recording, all_layers(model), {}, {}, options.seed);
-    (void)once.forward({}, batch, 0, 0);
-  }
+  tell("warm-up", 0);
   Profile out;
-  out.graph = skeleton(model, options, outputs);
+  out.graph =
+      model_graph(model, layer_outputs(model, batch, options.seed, options.placement), options.microbatch_samples);
+  Graph& graph = out.graph;
+  graph.dtype = dtype_name(options.placement.compute);
+  graph.optimizer = options.optimizer.name;
+  graph.optimizer_state_values = state_values(options.optimizer);
+  graph.threads = options.threads;
+  graph.quality = ProfileQuality{};
+  ProfileQuality& quality = *graph.quality;
+  quality.clock = tracer ? tracer->name() : device.is_cpu() ? "host" : "events";
 
   for (int i = 0; i < options.warmup; ++i) {
     tell("warm-up", static_cast<std::size_t>(i) + 1);
-    (void)subject.iterate(batch, i);
+    subject.iterate(batch, i, timer);
   }
-  {
-    tell("memory", 0);
-    LayerClock clock(layers, subject.program().parameters(), &memory);
-    subject.watch(batch, 0, clock);
-    // A layer that lets more go than it leaves has its surplus taken off the layers after it.
-    std::int64_t carried = 0;
-    for (std::size_t i = 0; i < layers; ++i) {
-      Layer& layer = out.graph.layers[model.inputs.size() + i];
-      const std::int64_t growth = clock.growth()[i] + carried;
-      layer.saved_bytes = Bytes(std::max<std::int64_t>(growth, 0));
-      carried = std::min<std::int64_t>(growth, 0);
-      layer.workspace_bytes = Bytes(std::max<std::int64_t>(clock.transient()[i], 0));
-    }
-  }
+  synchronize(device);
+  tell("memory", 0);
+  measure_memory(graph, inputs, subject, batch, memory, device);
   counting.reset();
 
-  Samples samples;
-  samples.forward.resize(layers);
-  samples.backward.resize(layers);
-  samples.update.resize(layers);
-  std::vector<std::vector<double>> parts;
-  {
-    LayerClock clock(layers, subject.program().parameters());
-    const double start = steady_seconds();
-    for (std::size_t i = 0; out.stop == Stop::No; ++i) {
-      const auto step = static_cast<std::int64_t>(i);
-      const double begin = steady_seconds();
-      batch = load(step);
-      samples.loading.push_back(steady_seconds() - begin);
-      samples.whole.push_back(subject.iterate(batch, step));
-      subject.watch(batch, step, clock);
-      subject.update(samples.update);
-      out.unmapped += clock.unmapped();
-      for (std::size_t l = 0; l < layers; ++l) {
-        samples.forward[l].push_back(clock.forward()[l]);
-        samples.backward[l].push_back(clock.backward()[l]);
-      }
-      parts = samples.forward;
-      parts.insert(parts.end(), samples.backward.begin(), samples.backward.end());
-      out.stop = should_stop(options.rule, samples.whole, parts, steady_seconds() - start);
-      tell("measuring", i + 1, relative_error(samples.whole));
+  const std::vector<Parameter>& parameters = subject.program().parameters();
+  std::vector<RangeName> ranges;
+  for (const LayerSpec& layer : model.layers) ranges.push_back(range_name(layer.name + " backward"));
+  const std::unique_ptr<Watch> watch =
+      tracer ? make_tracing_watch(parameters, *tracer, device, static_cast<int>(layers) - 1, ranges)
+             : make_marking_watch(parameters, host ? make_host_marks() : make_event_marks(device), ranges);
+  subject.watch(batch, 0, *watch);  // makes the state of what only watched steps use
+  synchronize(device);
+  (void)watch->take();
+  (void)timer.take();
+
+  std::vector<double> whole;
+  Samples rough(layers);
+  TraceQuality seen;
+  int step = 1;
+  loading.clear();
+  for (const double start = steady_seconds(); out.stop == Stop::No;) {
+    watch->pause();
+    batch = load(step);
+    for (int i = 0; i < in_a_row; ++i) subject.iterate(batch, step + i, timer);
+    synchronize(device);
+    const std::vector<double> plain = timer.take();
+    watch->resume();
+    for (int i = 0; i < in_a_row; ++i) subject.watch(batch, step++, *watch);
+    synchronize(device);
+    std::vector<StepShares> steps = watch->take();
+    seen += watch->trace().quality;
+    // Of a row the first starts with an idle device.
+    const std::size_t skipped = in_a_row > 1 ? 1 : 0;
+    whole.insert(whole.end(), plain.begin() + static_cast<std::ptrdiff_t>(skipped), plain.end());
+    for (std::size_t i = skipped; i < steps.size(); ++i) {
+      if (!host) divide_update(steps[i], graph, inputs);
+      rough.add(steps[i]);
+      out.steps.push_back(std::move(steps[i]));
     }
+    if (out.steps.empty()) {
+      throw DeviceError("no step of the model could be seen in what " + quality.clock + " recorded; " +
+                        "measure with --clock events");
+    }
+    std::vector<std::vector<double>> parts = rough.forward;
+    parts.insert(parts.end(), rough.backward.begin(), rough.backward.end());
+    out.stop = should_stop(options.rule, whole, parts, steady_seconds() - start);
+    tell("measuring", whole.size(), relative_error(whole));
   }
+  out.unmapped = watch->unmapped();
+  out.trace = watch->trace();
+
+  graph.iteration = summarize(whole);
+  const auto plain_ns = static_cast<std::int64_t>(graph.iteration->median.value * kNanosecondsPerSecond);
+  quality.debiased = !host;
+  Samples samples(layers);
+  std::vector<double> watched;
+  std::vector<double> work;
+  for (const StepShares& each : out.steps) {
+    const StepShares counted = host ? each : debias(each, plain_ns);
+    samples.add(counted);
+    add_shares(graph, inputs, counted);
+    watched.push_back(seconds_of(each.end_ns - each.begin_ns));
+    work.push_back(seconds_of(each.work_ns));
+  }
+  quality.watched = summarize(watched);
+  if (tracer) copy_counts(quality, seen);
+  judge(quality, out.unmapped, host ? 0 : median(work) / graph.iteration->median.value - 1);
 
   for (std::size_t l = 0; l < layers; ++l) {
-    Layer& layer = out.graph.layers[model.inputs.size() + l];
+    Layer& layer = graph.layers[inputs + l];
     layer.forward = summarize(samples.forward[l]);
     layer.backward = summarize(samples.backward[l]);
     out.sum += layer.forward.median + layer.backward.median;
-    if (samples.update[l].empty()) continue;
+    if (!layer.update_share) continue;
     layer.update = summarize(samples.update[l]);
     out.sum += layer.update->median;
   }
-  out.watched = Seconds(median(samples.sums()));
+  out.watched = Seconds(median(samples.sums));
   // Loading is one call for all inputs; it is told with the first.
-  if (!model.inputs.empty()) out.graph.layers.front().forward = summarize(samples.loading);
-  out.graph.iteration = summarize(samples.whole);
+  if (inputs > 0) graph.layers.front().forward = summarize(loading);
 
-  if (options.concurrent > 1) {
-    out.graph.slowdown = {1};
-    double alone = 0;
+  if (options.isolated) {
+    watch->pause();
+    StoppingRule rule = options.rule;
+    rule.most_seconds = options.isolated_seconds;
+    const Bytes cache = device.is_cpu() ? Bytes(0) : gpu_properties(device.index()).l2_bytes;
+    const std::vector<IsolatedTime> alone =
+        isolated_times(model, batch, layer_outputs(model, batch, options.seed, options.placement), options.seed,
+                       options.placement, cache, rule, [&](const std::string& layer) { tell("alone: " + layer, 0); });
+    for (std::size_t l = 0; l < layers; ++l) {
+      Layer& layer = graph.layers[inputs + l];
+      if (layer.forward_share) layer.forward_share->isolated = alone[l].forward;
+      if (layer.backward_share) layer.backward_share->isolated = alone[l].backward;
+    }
+  }
+  if (options.concurrent > 1 && device.is_cpu()) {
+    graph.slowdown = {1};
+    double single = 0;
     for (int count = 1; count <= options.concurrent; ++count) {
-      tell((std::to_string(count) + " at once").c_str(), 0);
+      tell(std::to_string(count) + " at once", 0);
       const double time = concurrent_time(model, batch, options, count);
       if (count == 1) {
-        alone = time;
+        single = time;
       } else {
-        out.graph.slowdown.push_back(std::max(out.graph.slowdown.back(), time / alone));
+        graph.slowdown.push_back(std::max(graph.slowdown.back(), time / single));
       }
     }
   }

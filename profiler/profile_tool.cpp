@@ -1,12 +1,17 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
+#include "executor/device.h"
+#include "executor/dtype.h"
 #include "executor/tool_options.h"
+#include "profiler/kernels/writers.h"
 #include "profiler/profile.h"
 #include "profiler/provenance.h"
 
@@ -16,9 +21,68 @@ using stagecraft::format_bytes;
 using stagecraft::format_seconds;
 
 constexpr double kMostInterruption = 0.03;
+constexpr double kLaunchBound = 0.2;
+
+const std::vector<std::string> kClocks{"host", "cupti", "events"};
+const std::vector<std::string> kTypes{"float32", "bfloat16", "float16"};
+
+struct Options {
+  std::string model;
+  std::vector<std::string> set;
+  std::string data = "synthetic";
+  std::string device = "cpu";
+  std::string clock;
+  std::string type = "float32";
+  std::vector<std::int64_t> microbatches{1};
+  bool accept_untrusted = false;
+  std::string trace;
+  std::string csv;
+  std::string output;
+  stagecraft::ProfileOptions profile;
+};
 
 std::string times(const stagecraft::Timing& t) {
   return format_seconds(t.median) + (t.spread ? " +- " + format_seconds(*t.spread) : "");
+}
+
+double percent(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 100 : 100 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::string quality_text(const stagecraft::Profile& profile) {
+  const stagecraft::ProfileQuality& quality = *profile.graph.quality;
+  std::string out = fmt::format(
+      "watched by {}: iteration {}, {:+.1f} % over unwatched; shares of {} steps and {:.3f} % nobody's add up "
+      "to {} ns\n",
+      quality.clock, times(quality.watched), profile.overhead() * 100, quality.steps,
+      percent(quality.unattributed_ns, quality.watched_ns), quality.watched_ns);
+  if (quality.work > 0) {
+    out += fmt::format(
+        "coverage: {} of {} kernels, copies and sets, {:.4f} % of their time; the device waits for the host "
+        "{:.1f} % of a step\n",
+        quality.work_attributed, quality.work, percent(quality.work_attributed_ns, quality.work_ns),
+        percent(quality.host_wait_ns, quality.watched_ns));
+    std::int64_t busy = 0;
+    std::int64_t share = 0;
+    for (const stagecraft::Layer& layer : profile.graph.layers) {
+      for (const auto* each : {&layer.forward_share, &layer.backward_share}) {
+        busy += *each ? (*each)->busy_ns : 0;
+        share += *each ? (*each)->share_ns : 0;
+      }
+    }
+    if (static_cast<double>(share) > (1 + kLaunchBound) * static_cast<double>(busy)) {
+      out += fmt::format(
+          "the step is bound by launches: {:.0f} % longer than its kernels; larger microbatches, fewer "
+          "operations or CUDA graphs would help\n",
+          percent(share - busy, busy));
+    }
+  }
+  out += fmt::format(
+      "memory: parameters, gradients, optimizer, saved and workspace add up to {}, the allocator's peak is {} "
+      "({:+.1f} %)\n",
+      format_bytes(quality.summed_peak_bytes), format_bytes(quality.allocator_peak_bytes),
+      percent((quality.summed_peak_bytes - quality.allocator_peak_bytes).value, quality.allocator_peak_bytes.value));
+  return out;
 }
 
 void print(const stagecraft::Profile& profile) {
@@ -35,6 +99,7 @@ void print(const stagecraft::Profile& profile) {
                      times(*graph.iteration), graph.iteration->count,
                      profile.stop == stagecraft::Stop::Precise ? "precise enough" : "time was up",
                      format_seconds(profile.sum), profile.closure() * 100);
+  out += quality_text(profile);
   if (profile.interruption() > kMostInterruption) {
     out += fmt::format(
         "warning: other work on this machine interrupted the layers by {:.1f} %; their medians leave that out, the "
@@ -46,69 +111,143 @@ void print(const stagecraft::Profile& profile) {
     for (std::size_t i = 0; i < graph.slowdown.size(); ++i) out += fmt::format(" {}: {:.2f}", i + 1, graph.slowdown[i]);
     out += "\n";
   }
-  if (profile.unmapped > 0)
-    out += fmt::format("warning: {} backward nodes could not be given to a layer\n", profile.unmapped);
+  for (const std::string& reason : graph.quality->reasons) out += "not to be trusted: " + reason + "\n";
   std::cerr << out;
+}
+
+/// graph.json for one microbatch, graph-8.json for several.
+std::string path_of(const Options& o, const std::string& output, std::int64_t samples) {
+  if (output.empty() || o.microbatches.size() == 1) return output;
+  const std::filesystem::path path(output);
+  return (path.parent_path() / (path.stem().string() + "-" + std::to_string(samples) + path.extension().string()))
+      .string();
+}
+
+void check(Options& o) {
+  if (std::ranges::find(kTypes, o.type) == kTypes.end())
+    throw std::invalid_argument(stagecraft::unknown_name("dtype", o.type, kTypes));
+  const bool cpu = o.device == "cpu";
+  if (o.clock.empty()) o.clock = cpu ? "host" : "cupti";
+  if (std::ranges::find(kClocks, o.clock) == kClocks.end())
+    throw std::invalid_argument(stagecraft::unknown_name("clock", o.clock, kClocks));
+  if (cpu != (o.clock == "host")) {
+    throw std::invalid_argument(
+        fmt::format("--clock {} with --device {}: wanted {}", o.clock, o.device, cpu ? "host" : "cupti or events"));
+  }
+  if (o.microbatches.size() > 1 && o.output == "-")
+    throw std::invalid_argument("-o - with several microbatches: wanted a file name, each graph goes to its own");
+  for (const std::int64_t samples : o.microbatches) {
+    if (std::ranges::count(o.microbatches, samples) > 1)
+      throw std::invalid_argument(fmt::format("--microbatch names {} twice", samples));
+    for (const std::string* each : {&o.output, &o.trace, &o.csv})
+      stagecraft::check_can_write(path_of(o, *each, samples));
+  }
+}
+
+std::vector<std::string> layer_names(const stagecraft::Model& model) {
+  std::vector<std::string> out;
+  for (const stagecraft::LayerSpec& layer : model.layers) out.push_back(layer.name);
+  return out;
+}
+
+int run(Options o) {
+  check(o);
+  const stagecraft::Model model = stagecraft::build_model(o.model, stagecraft::parse_settings(o.set));
+  const auto source = stagecraft::make_data_source(o.data, model, o.profile.seed);
+  // CUPTI wants to be there before the first context is made.
+  const std::unique_ptr<stagecraft::KernelTracer> tracer =
+      o.clock == "cupti" ? stagecraft::make_cupti_tracer() : nullptr;
+  o.profile.placement = {stagecraft::open_device(o.device), stagecraft::dtype_of(o.type)};
+  bool trusted = true;
+  std::string summary = fmt::format("{:>10} {:>22} {:>14}\n", "microbatch", "iteration", "a sample");
+  for (const std::int64_t samples : o.microbatches) {
+    o.profile.microbatch_samples = samples;
+    stagecraft::Profile profile;
+    {
+      stagecraft::ProgressLine line;
+      profile = stagecraft::profile_model(
+          model, *source, o.profile,
+          [&](const stagecraft::ProfileProgress& p) {
+            line.show(fmt::format("{} of {}: {} {}, error {:.1f} %", o.model, samples, p.phase, p.iteration,
+                                  p.relative_error * 100));
+          },
+          tracer.get());
+    }
+    profile.graph.provenance = stagecraft::provenance_here("stagecraft-profile", o.profile.placement.device);
+    print(profile);
+    trusted = trusted && profile.graph.quality->trusted;
+    const stagecraft::Timing& iteration = *profile.graph.iteration;
+    summary += fmt::format("{:>10} {:>22} {:>14}\n", samples, times(iteration),
+                           format_seconds(iteration.median / static_cast<double>(samples)));
+    const auto write = [&](const std::string& output, const auto& text) {
+      if (!output.empty()) stagecraft::write_text(path_of(o, output, samples), text());
+    };
+    write(o.output, [&] { return stagecraft::graph_json(profile.graph); });
+    write(o.trace, [&] {
+      return stagecraft::chrome_trace(profile.trace, layer_names(model),
+                                      fmt::format("{}, microbatch {}", o.model, samples));
+    });
+    write(o.csv, [&] { return stagecraft::activities_csv(profile.trace, layer_names(model)); });
+  }
+  if (o.microbatches.size() > 1) std::cerr << summary;
+  if (trusted || o.accept_untrusted) return 0;
+  std::cerr << "the profile is not to be trusted, see above; --accept-untrusted takes it as it is\n";
+  return 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string name;
-  std::vector<std::string> set;
-  std::string data = "synthetic";
-  std::string output;
-  stagecraft::ProfileOptions options;
+  Options o;
   // Ranks of one host slow each other down, so a plan of two is predicted as it will run.
-  options.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;
+  o.profile.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;
   return stagecraft::run_tool(
       {"profile", "Runs a model forward and backward and measures every layer, in place.",
        "stagecraft profile resnet18 --microbatch 8 -o graph.json\n  stagecraft profile gpt --set layers=4 --set "
        "width=256 "
-       "--set heads=4 --microbatch 2 -o graph.json\n\n" +
+       "--set heads=4 --microbatch 2 -o graph.json\n  stagecraft profile resnet50 --microbatch 16,32,64 --device cuda "
+       "--dtype bfloat16 -o graph.json\n\n" +
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("MODEL", name, "a built-in model, see below")->required();
-        app.add_option("--set", set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
-        app.add_option("--microbatch", options.microbatch_samples, "samples in a microbatch")
+        app.add_option("MODEL", o.model, "a built-in model, see below")->required();
+        app.add_option("--set", o.set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
+        app.add_option("--microbatch", o.microbatches,
+                       "samples in a microbatch; several, as 1,2,4, give a graph each: graph-1.json, graph-2.json, ...")
+            ->delimiter(',')
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
-        app.add_option("--data", data, "where samples come from")->capture_default_str();
-        app.add_option("--threads", options.threads, "threads of one rank")
+        app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
+        app.add_option(
+            "--clock", o.clock,
+            "what tells time: host (CPU), cupti (GPU kernels, the default there) or events (GPU, between layers)");
+        app.add_option("--dtype", o.type, "float32, or bfloat16 or float16 by autocast")->capture_default_str();
+        app.add_flag("--isolated", o.profile.isolated, "run each layer alone as well");
+        app.add_flag("--accept-untrusted", o.accept_untrusted, "exit 0 even if the profile is not to be trusted");
+        app.add_option("--data", o.data, "where samples come from")->capture_default_str();
+        app.add_option("--threads", o.profile.threads, "threads of one rank")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
-        app.add_option("--concurrent", options.concurrent,
-                       "measure the slowdown of up to this many ranks at once on this host")
+        app.add_option("--concurrent", o.profile.concurrent,
+                       "measure the slowdown of up to this many ranks at once on this host (CPU)")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
-        app.add_option("--warmup", options.warmup, "iterations that do not count")
+        app.add_option("--warmup", o.profile.warmup, "iterations that do not count")
             ->capture_default_str()
             ->check(CLI::NonNegativeNumber);
-        app.add_option("--error", options.rule.iteration_error, "relative error of the iteration at which to stop")
+        app.add_option("--error", o.profile.rule.iteration_error, "relative error of the iteration at which to stop")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
-        app.add_option("--max-seconds", options.rule.most_seconds, "stop measuring then in any case")
+        app.add_option("--max-seconds", o.profile.rule.most_seconds, "stop measuring then in any case")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
-        app.add_option("--seed", options.seed, "of weights and data")->capture_default_str();
-        stagecraft::add_optimizer_options(app, options.optimizer);
-        app.add_option("-o,--output", output, "where the graph goes; - is standard output");
+        app.add_option("--seed", o.profile.seed, "of weights and data")->capture_default_str();
+        stagecraft::add_optimizer_options(app, o.profile.optimizer);
+        app.add_option("--trace", o.trace,
+                       "where the last watched steps go as Chrome trace events, for ui.perfetto.dev: every kernel by "
+                       "stream and layer, on a CPU the layers");
+        app.add_option("--csv", o.csv, "where they go as a table");
+        app.add_option("-o,--output", o.output, "where the graph goes; - is standard output");
       },
-      [&] {
-        stagecraft::check_can_write(output);
-        const stagecraft::Model model = stagecraft::build_model(name, stagecraft::parse_settings(set));
-        const auto source = stagecraft::make_data_source(data, model, options.seed);
-        stagecraft::Profile profile;
-        {
-          stagecraft::ProgressLine line;
-          profile = stagecraft::profile_model(model, *source, options, [&](const stagecraft::ProfileProgress& p) {
-            line.show(fmt::format("{} {} {}, error {:.1f} %", name, p.phase, p.iteration, p.relative_error * 100));
-          });
-        }
-        profile.graph.provenance = stagecraft::provenance_here("stagecraft-profile");
-        print(profile);
-        if (!output.empty()) stagecraft::write_text(output, stagecraft::graph_json(profile.graph));
-        return 0;
-      });
+      [&] { return run(o); });
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "costmodel/version.h"
+#include "executor/device.h"
 #include "executor/device_versions.h"
 
 namespace stagecraft {
@@ -34,13 +35,18 @@ std::string date() {
 
 }  // namespace
 
-Provenance provenance_here(const std::string& tool) {
+Provenance provenance_here(const std::string& tool, c10::Device device) {
   Provenance out;
   out.tool = tool + " " + version();
   out.device = processor() + ", " + std::to_string(std::thread::hardware_concurrency()) + " processors";
   out.versions = device_library_versions();
   out.versions["libtorch"] = TORCH_VERSION;
   out.date = date();
+  if (!device.is_cpu()) {
+    const GpuProperties gpu = gpu_properties(device.index());
+    out.notes = {{"processor", out.device}, {"uuid", gpu.uuid}, {"driver serves CUDA", gpu.driver}};
+    out.device = gpu.name;
+  }
   return out;
 }
 

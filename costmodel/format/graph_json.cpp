@@ -6,7 +6,7 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -49,6 +49,72 @@ Json output_json(const Output& output) {
   return out;
 }
 
+LayerShare read_share(const Cursor& at) {
+  Fields fields(at);
+  LayerShare out;
+  out.busy_ns = fields.required("busy_ns").integer(0, kMany);
+  out.share_ns = fields.required("share_ns").integer(0, kMany);
+  out.activities = fields.required("activities").integer(0, kMany);
+  if (const auto v = fields.optional("isolated")) out.isolated = read_timing(*v);
+  fields.done();
+  return out;
+}
+
+Json share_json(const LayerShare& share) {
+  Json out;
+  out["busy_ns"] = share.busy_ns;
+  out["share_ns"] = share.share_ns;
+  out["activities"] = share.activities;
+  if (share.isolated) out["isolated"] = timing_json(*share.isolated);
+  return out;
+}
+
+/// The whole numbers of a quality, by key.
+using Count = std::pair<const char*, std::int64_t ProfileQuality::*>;
+constexpr Count kCounts[] = {
+    {"steps", &ProfileQuality::steps},
+    {"watched_ns", &ProfileQuality::watched_ns},
+    {"data_wait_ns", &ProfileQuality::data_wait_ns},
+    {"unattributed_ns", &ProfileQuality::unattributed_ns},
+    {"work", &ProfileQuality::work},
+    {"work_attributed", &ProfileQuality::work_attributed},
+    {"work_ns", &ProfileQuality::work_ns},
+    {"work_attributed_ns", &ProfileQuality::work_attributed_ns},
+    {"dropped", &ProfileQuality::dropped},
+    {"bad_timestamps", &ProfileQuality::bad_timestamps},
+    {"disagreements", &ProfileQuality::disagreements},
+    {"host_wait_ns", &ProfileQuality::host_wait_ns},
+    {"kernel_wait_ns", &ProfileQuality::kernel_wait_ns},
+};
+
+ProfileQuality read_quality(const Cursor& at) {
+  Fields fields(at);
+  ProfileQuality out;
+  out.clock = fields.required("clock").text();
+  out.trusted = fields.required("trusted").boolean();
+  out.reasons = fields.required("reasons").list([](const Cursor& c) { return c.text(); });
+  out.watched = read_timing(fields.required("watched"));
+  out.debiased = fields.required("debiased").boolean();
+  for (const auto& [key, member] : kCounts) out.*member = fields.required(key).integer(0, kMany);
+  out.summed_peak_bytes = fields.required("summed_peak_bytes").bytes();
+  out.allocator_peak_bytes = fields.required("allocator_peak_bytes").bytes();
+  fields.done();
+  return out;
+}
+
+Json quality_json(const ProfileQuality& quality) {
+  Json out;
+  out["clock"] = quality.clock;
+  out["trusted"] = quality.trusted;
+  out["reasons"] = quality.reasons;
+  out["watched"] = timing_json(quality.watched);
+  out["debiased"] = quality.debiased;
+  for (const auto& [key, member] : kCounts) out[key] = quality.*member;
+  out["summed_peak_bytes"] = quality.summed_peak_bytes.value;
+  out["allocator_peak_bytes"] = quality.allocator_peak_bytes.value;
+  return out;
+}
+
 Layer read_layer(const Cursor& at) {
   Fields fields(at);
   Layer out;
@@ -71,6 +137,11 @@ Layer read_layer(const Cursor& at) {
   }
   if (const auto v = fields.optional("saved_bytes")) out.saved_bytes = v->bytes();
   if (const auto v = fields.optional("workspace_bytes")) out.workspace_bytes = v->bytes();
+  if (const auto v = fields.optional("gradient_bytes")) out.gradient_bytes = v->bytes();
+  if (const auto v = fields.optional("saved_for_backward_bytes")) out.saved_for_backward_bytes = v->bytes();
+  if (const auto v = fields.optional("forward_share")) out.forward_share = read_share(*v);
+  if (const auto v = fields.optional("backward_share")) out.backward_share = read_share(*v);
+  if (const auto v = fields.optional("update_share")) out.update_share = read_share(*v);
   if (const auto v = fields.optional("stage")) out.stage = static_cast<int>(v->integer(0, 1 << 20));
   fields.done();
   return out;
@@ -93,6 +164,11 @@ Json layer_json(const Layer& layer) {
   }
   if (layer.saved_bytes) out["saved_bytes"] = layer.saved_bytes->value;
   if (layer.workspace_bytes) out["workspace_bytes"] = layer.workspace_bytes->value;
+  if (layer.gradient_bytes) out["gradient_bytes"] = layer.gradient_bytes->value;
+  if (layer.saved_for_backward_bytes) out["saved_for_backward_bytes"] = layer.saved_for_backward_bytes->value;
+  if (layer.forward_share) out["forward_share"] = share_json(*layer.forward_share);
+  if (layer.backward_share) out["backward_share"] = share_json(*layer.backward_share);
+  if (layer.update_share) out["update_share"] = share_json(*layer.update_share);
   if (layer.stage) out["stage"] = *layer.stage;
   return out;
 }
@@ -119,6 +195,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
       return c.number();
     });
   }
+  if (const auto v = fields.optional("quality")) out.quality = read_quality(*v);
   const Cursor layers = fields.required("layers");
   out.layers = layers.list(read_layer);
   std::map<std::string, int> index;
@@ -158,6 +235,7 @@ std::string graph_json(const Graph& graph) {
   if (graph.threads > 0) out["threads"] = graph.threads;
   if (graph.iteration) out["iteration"] = timing_json(*graph.iteration);
   if (!graph.slowdown.empty()) out["slowdown"] = graph.slowdown;
+  if (graph.quality) out["quality"] = quality_json(*graph.quality);
   out["layers"] = Json::array();
   for (const Layer& layer : graph.layers) out["layers"].push_back(layer_json(layer));
   out["edges"] = Json::array();

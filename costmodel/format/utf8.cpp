@@ -25,4 +25,21 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+std::string valid_utf8(std::string_view text) {
+  if (is_utf8(text)) return std::string(text);
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t length = 1;
+    while (length <= 4 && !is_utf8(text.substr(i, length))) ++length;
+    if (length > 4) {
+      out += "\xef\xbf\xbd";
+      ++i;
+    } else {
+      out += text.substr(i, length);
+      i += length;
+    }
+  }
+  return out;
+}
+
 }  // namespace stagecraft

@@ -1,6 +1,7 @@
 #include "executor/models/blocks.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/batch_norm.h>
@@ -30,16 +31,21 @@ using Tensors = std::vector<at::Tensor>;
 }  // namespace
 
 Dropout::Dropout(const LayerCall& call, std::int64_t percent)
-    : probability_(call.training ? static_cast<double>(percent) / 100 : 0) {
-  if (active()) generator_ = at::make_generator<at::CPUGeneratorImpl>(call.random_seed);
-}
+    : probability_(call.training ? static_cast<double>(percent) / 100 : 0), seed_(call.random_seed) {}
 
 at::Tensor Dropout::operator()(const at::Tensor& x) {
   if (!active()) return x;
+  if (!generator_.defined()) {
+    generator_ =
+        x.is_cpu()
+            ? at::make_generator<at::CPUGeneratorImpl>()
+            : at::globalContext().getAcceleratorHooksInterface(x.device().type()).getNewGenerator(x.get_device());
+    generator_.set_current_seed(seed_);
+  }
   const double keep = 1 - probability_;
-  at::Tensor mask = at::empty(x.sizes(), at::TensorOptions().dtype(x.scalar_type()));
+  at::Tensor mask = at::empty(x.sizes(), x.options().requires_grad(false));
   mask.bernoulli_(keep, generator_).div_(keep);
-  return x.mul(mask.to(x.device()));
+  return x.mul(mask);
 }
 
 ParameterSpec uniform(std::string name, std::vector<std::int64_t> shape, double scale) {

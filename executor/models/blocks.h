@@ -7,7 +7,7 @@
 namespace stagecraft {
 
 /// The generator from which one call of a layer draws all its dropout masks, in the order of the calls.
-/// It lives on the CPU whatever device the layer runs on, so that a mask is the same on every device.
+/// It lives on the device of what it drops, so that nothing is copied: a mask is the same on all CPUs, and on all GPUs.
 class Dropout {
  public:
   /// Drops with probability `percent` / 100 where `call` trains, and nothing otherwise.
@@ -19,7 +19,8 @@ class Dropout {
 
  private:
   double probability_;
-  at::Generator generator_;
+  std::uint64_t seed_;
+  at::Generator generator_;  ///< made on the first call
 };
 
 /// Trainable parameters: uniform in +-scale, normal with deviation `scale`, or all the same.

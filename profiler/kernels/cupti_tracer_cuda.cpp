@@ -173,7 +173,11 @@ class CuptiTracer : public KernelTracer {
     check(subscribed, "cuptiSubscribe_v2", holder.data());
     try {
       buffers().prepare(kBuffersAtStart);
-      check(cuptiActivityRegisterCallbacks(request, complete), "cuptiActivityRegisterCallbacks");
+      // Once in a process; what throws leaves it to be tried again.
+      static std::once_flag registered;
+      std::call_once(registered, [] {
+        check(cuptiActivityRegisterCallbacks(request, complete), "cuptiActivityRegisterCallbacks");
+      });
       for (const auto event : {CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED})
         check(cuptiEnableCallback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, event), "cuptiEnableCallback");
       start();
@@ -191,6 +195,7 @@ class CuptiTracer : public KernelTracer {
   CuptiTracer(const CuptiTracer&) = delete;
   CuptiTracer& operator=(const CuptiTracer&) = delete;
 
+  std::string name() const override { return "cupti"; }
   void push(std::uint64_t id) override {
     check(cuptiActivityPushExternalCorrelationId(kIdKind, id), "cuptiActivityPushExternalCorrelationId");
     pushed.push_back(id);

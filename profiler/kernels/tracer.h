@@ -12,6 +12,8 @@ namespace stagecraft {
 class KernelTracer {
  public:
   virtual ~KernelTracer() = default;
+  /// "cupti".
+  [[nodiscard]] virtual std::string name() const = 0;
   /// What the calling thread launches from now on is `id`'s (encode(Tag)), until pop or the next push.
   virtual void push(std::uint64_t id) = 0;
   virtual void pop() = 0;

@@ -65,6 +65,18 @@ TEST(GraphJson, RefusesToWriteWhatIsNotUtf8) {
   EXPECT_THAT([&] { (void)graph_json(graph); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not UTF-8")));
 }
 
+TEST(ReadGraph, ReadsVersion1) {
+  Graph graph = full_graph();
+  graph.quality.reset();
+  for (Layer& layer : graph.layers) {
+    layer.gradient_bytes = layer.saved_for_backward_bytes = {};
+    layer.forward_share = layer.backward_share = layer.update_share = {};
+  }
+  std::string text = graph_json(graph);
+  text.replace(text.find("\"version\": 2"), 12, "\"version\": 1");
+  EXPECT_EQ(parse_graph(text, "graph.json"), graph);
+}
+
 TEST(ReadGraph, NamesTheFileThatIsMissing) {
   EXPECT_THAT([] { (void)read_graph("/none/graph.json"); },
               ThrowsMessage<FormatError>(StartsWith("/none/graph.json: cannot read")));
@@ -89,8 +101,8 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", wanted \"stagecraft.graph\"");
-  expect_refused("\"version\": 1", "\"version\": 2", "/version: found version 2, this program reads version 1");
-  expect_refused("\"version\": 1", "\"version\": \"1\"", "/version: found \"1\", wanted a whole number");
+  expect_refused("\"version\": 2", "\"version\": 3", "/version: found version 3, this program reads version 1 to 2");
+  expect_refused("\"version\": 2", "\"version\": \"1\"", "/version: found \"1\", wanted a whole number");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {

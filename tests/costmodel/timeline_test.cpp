@@ -60,7 +60,7 @@ TEST(ChromeTrace, HasOneCompleteEventForEachSpan) {
 
 TEST(ChromeTrace, IsJsonWhateverTheTitleAndWithoutSpans) {
   const auto json = nlohmann::json::parse(chrome_trace({}, "a \"name\"\n\\ and ü"));
-  EXPECT_EQ(json["otherData"]["title"], "a _name___ and ü");
+  EXPECT_EQ(json["otherData"]["title"], "a \"name\"\n\\ and ü");
   EXPECT_TRUE(json["traceEvents"].empty());
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/format/chakra.h"
 #include "tests/support/planned_models.h"
 
 namespace stagecraft {
@@ -58,6 +59,35 @@ TEST(Run, EqualsASingleProcessUnderEveryOptimizer) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "3"}}, 2);
   for (const char* optimizer : {"sgd", "adam", "adamw"}) {
     expect_bit_equal(planned, cut_plan(planned, {3}, {2, 1}, "1f1b", 3), checked(4, optimizer), optimizer);
+  }
+}
+
+TEST(Run, MeasuresTimelinesThatBecomeChakraTraces) {
+  const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
+  const PlannedModel gpt = planned_model(
+      "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
+  const int half = static_cast<int>(gpt.model.layers.size()) / 2;
+  const std::vector<std::pair<const PlannedModel*, Plan>> runs{{&mlp, cut_plan(mlp, {4}, {2, 1}, "1f1b", 5)},
+                                                               {&gpt, cut_plan(gpt, {half}, {2, 1}, "gpipe", 3)}};
+  for (const auto& [planned, plan] : runs) {
+    RunOptions options;
+    options.steps = 2;
+    const RunResult result = run_local(plan, planned->model, *planned->data, options, milliseconds(60000));
+    const ChakraTrace trace = chakra_trace(result.measurement.timeline, plan, planned->graph);
+    std::size_t nodes = 0;
+    for (const std::vector<ChakraNode>& rank : trace.ranks) {
+      nodes += rank.size();
+      for (const ChakraNode& node : rank) {
+        for (const auto* ids : {&node.control_dependencies, &node.data_dependencies}) {
+          for (const std::uint64_t id : *ids) EXPECT_LE(rank.at(id).start_us + rank.at(id).duration_us, node.start_us);
+        }
+      }
+    }
+    // The replicated stage of gpt reduces among its replicas and with the holder of the tied embedding: a node more on
+    // each of two ranks in each of two steps.
+    const std::size_t extra = planned == &gpt ? 2 * 2 : 0;
+    EXPECT_EQ(nodes, result.measurement.timeline.spans.size() + extra);
+    EXPECT_EQ(trace.groups.size(), planned == &gpt ? 2U : 1U);
   }
 }
 

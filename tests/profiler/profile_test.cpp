@@ -181,6 +181,41 @@ TEST(ProfileModel, SumsTheLayers) {
   EXPECT_NEAR(profiled.closure(), sum / profiled.graph.iteration->median - 1, 1e-9);
 }
 
+TEST(ProfileModel, HasSharesAndResidualsThatAddUpToTheWatchedSteps) {
+  for (const char* name : {"mlp", "convnet"}) {
+    const Profile profiled = profile(name, {});
+    const ProfileQuality& quality = *profiled.graph.quality;
+    std::int64_t sum = quality.data_wait_ns + quality.unattributed_ns;
+    for (const Layer& layer : profiled.graph.layers) {
+      for (const auto* share : {&layer.forward_share, &layer.backward_share, &layer.update_share})
+        sum += *share ? (*share)->share_ns : 0;
+    }
+    EXPECT_EQ(sum, quality.watched_ns) << name;
+    EXPECT_EQ(quality.clock, "host");
+    EXPECT_EQ(quality.steps, 5);
+    EXPECT_TRUE(quality.trusted);
+    EXPECT_FALSE(quality.debiased);
+  }
+}
+
+TEST(ProfileModel, RunsLayersAloneWhenTold) {
+  ProfileOptions options = hasty();
+  options.isolated = true;
+  options.isolated_seconds = 0.001;
+  for (const Layer& layer : profile("mlp", kTiny, options).graph.layers) {
+    if (is_input(layer)) continue;
+    EXPECT_GT(layer.forward_share->isolated->median, Seconds(0)) << layer.id;
+    EXPECT_GT(layer.backward_share->isolated->median, Seconds(0)) << layer.id;
+  }
+}
+
+TEST(ProfileModel, AddsMemoryUpToTheAllocatorsPeak) {
+  const Graph graph = profile("mlp", kTiny).graph;
+  EXPECT_EQ(find(graph, "fc1").gradient_bytes, Bytes((4 * 8 + 8) * 4));
+  EXPECT_EQ(find(graph, "relu1").gradient_bytes, Bytes(0));
+  EXPECT_EQ(graph.quality->summed_peak_bytes, graph.quality->allocator_peak_bytes);
+}
+
 TEST(Profile, TellsHowMuchOfAnIterationTheMediansLeaveOut) {
   // Layers of 3 s and 6 s by their medians, 10 s together in the median iteration, 8 s when nobody watches.
   Profile profiled;

@@ -29,6 +29,36 @@ TEST_F(ProfileTool, WritesAGraphAndPrintsTheLayers) {
   EXPECT_THAT(graph.provenance.tool, StartsWith("stagecraft-profile "));
 }
 
+TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {
+  const Outcome o = profile(kTiny + "--microbatch 1,2,4 --concurrent 1 -o graph.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("a sample"));
+  for (const std::int64_t samples : {1, 2, 4}) {
+    const std::string name = "graph-" + std::to_string(samples) + ".json";
+    EXPECT_EQ(parse_graph(read(name), name).microbatch_samples, samples);
+  }
+}
+
+TEST_F(ProfileTool, ComputesInBfloat16) {
+  const Outcome o = profile(kTiny + "--dtype bfloat16 --concurrent 1 -o graph.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Graph graph = parse_graph(read("graph.json"), "graph.json");
+  EXPECT_EQ(graph.dtype, "bfloat16");
+  const Layer& fc1 = graph.layers[static_cast<std::size_t>(layer_index(graph, "fc1"))];
+  EXPECT_EQ(fc1.outputs.at(0).dtype, "bfloat16");
+  EXPECT_EQ(fc1.outputs.at(0).bytes, Bytes(8 * 2));               // one sample, 8 values of 2 bytes
+  EXPECT_EQ(graph.layers.back().outputs.at(0).dtype, "float32");  // the loss
+}
+
+TEST_F(ProfileTool, SaysWhyThereIsNoGpuAndWhatToDo) {
+  if (run("profile", kTiny + "--device cuda").status == 0) GTEST_SKIP() << "this machine has a GPU";
+  for (const char* clock : {"", "--clock cupti ", "--clock events "}) {
+    const Outcome o = profile(kTiny + clock + "--device cuda -o graph.json");
+    EXPECT_EQ(o.status, 1);
+    EXPECT_THAT(o.err, testing::AnyOf(HasSubstr("no GPU can be used"), HasSubstr("STAGECRAFT_WITH_CUDA=ON"))) << clock;
+  }
+}
+
 TEST_F(ProfileTool, PutsTheGraphOnStandardOutput) {
   const Outcome o = profile(kTiny + "-o -");
   EXPECT_EQ(o.status, 0) << o.err;
@@ -57,6 +87,13 @@ TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {
            {"mlp --set width=wide", "mlp: option width is \"wide\", must be a whole number in 1..1048576"},
            {"mlp --data cloud", "unknown data source \"cloud\", known are"},
            {"gpt --set layers=1 --data text:nowhere.txt", "nowhere.txt"},
+           {"mlp --device tpu --clock events", "unknown device \"tpu\", known are cpu, cuda"},
+           {"mlp --dtype int8", "unknown dtype \"int8\", known are float32, bfloat16, float16"},
+           {"mlp --clock sundial", "unknown clock \"sundial\", known are host, cupti, events"},
+           {"mlp --clock events", "--clock events with --device cpu: wanted host"},
+           {"mlp --device cuda --clock host", "--clock host with --device cuda: wanted cupti or events"},
+           {"mlp --microbatch 1,2 -o -", "-o - with several microbatches"},
+           {"mlp --microbatch 2,2 -o graph.json", "--microbatch names 2 twice"},
            {"mlp --optimizer magic", "unknown optimizer \"magic\", known are"},
            {kTiny + "-o nowhere/graph.json", "nowhere/graph.json: "}}) {
     const Outcome o = profile(arguments);

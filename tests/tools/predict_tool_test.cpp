@@ -49,6 +49,17 @@ TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
   EXPECT_GT(parse_prediction(o.out, "out").iteration, 15_s);  // with transfers
 }
 
+TEST_F(PredictTool, WritesAChakraTraceARank) {
+  const Outcome o = predict("graph.json topology.json plan.json --chakra traces");
+  EXPECT_EQ(o.status, 0) << o.err;
+  // The length of the metadata in front, and in it field 1, the version.
+  EXPECT_EQ(folder_.read("traces/chakra.0.et").substr(1, 7),
+            "\x0a\x05"
+            "0.0.4");
+  EXPECT_NE(folder_.read("traces/chakra.0.et"), folder_.read("traces/chakra.1.et"));
+  EXPECT_EQ(folder_.read("traces/comm_groups.json"), "{}\n");
+}
+
 TEST_F(PredictTool, MarksAStageThatDoesNotFit) {
   Topology small = testing::flat_topology(2);
   small.device.memory = 10_B;

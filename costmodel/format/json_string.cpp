@@ -1,0 +1,11 @@
+#include "costmodel/format/json_string.h"
+
+#include <nlohmann/json.hpp>
+
+#include "costmodel/format/utf8.h"
+
+namespace stagecraft {
+
+std::string json_string(std::string_view text) { return nlohmann::json(valid_utf8(text)).dump(); }
+
+}  // namespace stagecraft

@@ -1,0 +1,128 @@
+#include "profiler/isolated.h"
+
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "executor/device.h"
+#include "profiler/stream_gate.h"
+#include "profiler/watch.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr double kSecondsPerNanosecond = 1e-9;
+constexpr int kRunsAtOnce = 4;
+
+/// The model's inputs that some layer reads, ascending: what a batch holds.
+std::vector<int> inputs_read(const Model& model) {
+  std::set<int> out;
+  for (const LayerSpec& layer : model.layers) {
+    for (const ValueRef& value : layer.inputs) {
+      if (value.layer < 0) out.insert(value.input);
+    }
+  }
+  return {out.begin(), out.end()};
+}
+
+/// One layer as a stage of its own.
+struct Alone {
+  Alone(const Model& model, int layer, const std::vector<at::Tensor>& batch,
+        const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, Placement placement)
+      : program(model, {layer}, received_by(model, layer, outputs), sent_by(model, layer), seed, placement) {
+    for (const ReceivedValue& value : received_by(model, layer, outputs))
+      inputs.push_back(tensor(value.value, outputs));
+    const std::vector<int> read = inputs_read(model);
+    for (const int input : program.data_inputs())
+      data.push_back(batch[static_cast<std::size_t>(std::ranges::find(read, input) - read.begin())]);
+    for (const ValueRef& value : sent_by(model, layer)) {
+      const at::Tensor output = tensor(value, outputs);
+      gradients.push_back(output.requires_grad() ? at::ones_like(output) : at::Tensor());
+    }
+  }
+  static at::Tensor tensor(const ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
+    return outputs[static_cast<std::size_t>(value.layer)][static_cast<std::size_t>(value.output)].detach();
+  }
+  static bool has_gradient(const ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
+    return outputs[static_cast<std::size_t>(value.layer)][static_cast<std::size_t>(value.output)].requires_grad();
+  }
+  static std::vector<ReceivedValue> received_by(const Model& model, int layer,
+                                                const std::vector<std::vector<at::Tensor>>& outputs) {
+    std::map<std::pair<int, int>, ReceivedValue> once;
+    for (const ValueRef& value : model.layers[static_cast<std::size_t>(layer)].inputs) {
+      if (value.layer >= 0) once[{value.layer, value.output}] = {value, has_gradient(value, outputs)};
+    }
+    std::vector<ReceivedValue> out;
+    for (const auto& [key, value] : once) out.push_back(value);
+    return out;
+  }
+  static std::vector<ValueRef> sent_by(const Model& model, int layer) {
+    std::vector<ValueRef> out;
+    // The last layer's loss is not sent; the program starts its backward by itself.
+    if (layer + 1 == static_cast<int>(model.layers.size())) return out;
+    for (int i = 0; i < model.layers[static_cast<std::size_t>(layer)].outputs; ++i)
+      out.push_back({.layer = layer, .output = i});
+    return out;
+  }
+  StageProgram program;
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> data;
+  std::vector<at::Tensor> gradients;
+};
+
+}  // namespace
+
+std::vector<IsolatedTime> isolated_times(const Model& model, const std::vector<at::Tensor>& batch,
+                                         const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed,
+                                         Placement placement, Bytes cache, const StoppingRule& rule,
+                                         const std::function<void(const std::string&)>& progress) {
+  const bool host = placement.device.is_cpu();
+  const std::unique_ptr<StreamGate> gate = make_stream_gate(placement.device);
+  const at::Tensor overwritten =
+      at::zeros({host ? 0 : 2 * cache.value}, at::TensorOptions().dtype(at::kByte).device(placement.device));
+  std::vector<IsolatedTime> out;
+  for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
+    if (progress) progress(model.layers[layer].name);
+    Alone alone(model, static_cast<int>(layer), batch, outputs, seed, placement);
+    const std::unique_ptr<Marks> marks = host ? make_host_marks() : make_event_marks(placement.device);
+    const auto marked = [&](const auto& work) {
+      if (!host) at::Tensor(overwritten).zero_();
+      marks->mark();
+      work();
+      marks->mark();
+    };
+    std::vector<double> forward;
+    std::vector<double> backward;
+    const std::int64_t start = steady_ns();
+    Stop stop = Stop::No;
+    for (int round = 0; stop == Stop::No; ++round) {
+      std::vector<Flight> flights;
+      gate->close();
+      for (int run = 0; run < kRunsAtOnce; ++run)
+        marked([&] { flights.push_back(alone.program.forward(alone.inputs, alone.data, 0, 0)); });
+      for (Flight& flight : flights) marked([&] { (void)alone.program.backward(std::move(flight), alone.gradients); });
+      gate->open();
+      synchronize(placement.device);
+      const std::vector<std::int64_t> times = marks->take();
+      if (round == 0) continue;  // the first one makes buffers and chooses algorithms
+      for (std::size_t i = 0; i + 1 < times.size(); i += 2) {
+        auto& samples = i / 2 < static_cast<std::size_t>(kRunsAtOnce) ? forward : backward;
+        samples.push_back(static_cast<double>(times[i + 1] - times[i]) * kSecondsPerNanosecond);
+      }
+      stop = should_stop({.iteration_error = rule.layer_error,
+                          .layer_error = rule.layer_error,
+                          .layer_share = 0,
+                          .fewest = rule.fewest,
+                          .least = rule.least,
+                          .most_seconds = rule.most_seconds},
+                         forward, {backward}, static_cast<double>(steady_ns() - start) * kSecondsPerNanosecond);
+    }
+    out.push_back({summarize(forward), summarize(backward)});
+  }
+  return out;
+}
+
+}  // namespace stagecraft

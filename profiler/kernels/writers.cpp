@@ -1,0 +1,232 @@
+#include "profiler/kernels/writers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+#include "costmodel/format/json_string.h"
+#include "costmodel/format/utf8.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int kHostTrack = 0;
+constexpr int kLayerTrack = 1;
+constexpr int kFirstStreamTrack = 2;
+
+/// Names from chrome://tracing's fixed palette.
+constexpr const char* kColours[] = {"thread_state_running",
+                                    "rail_response",
+                                    "rail_idle",
+                                    "rail_animation",
+                                    "rail_load",
+                                    "thread_state_iowait",
+                                    "thread_state_unknown",
+                                    "startup",
+                                    "good",
+                                    "vsync_highlight_color",
+                                    "thread_state_runnable",
+                                    "olive"};
+
+const char* colour_of(const Tag& tag) {
+  return tag.phase == Phase::None ? "grey" : kColours[static_cast<std::size_t>(tag.layer) % std::size(kColours)];
+}
+
+bool has_layer(Phase phase) { return phase != Phase::None && phase != Phase::Data; }
+
+/// Empty where the phase has no layer.
+std::string layer_name(std::int64_t layer, Phase phase, const std::vector<std::string>& layers) {
+  if (!has_layer(phase)) return "";
+  const auto i = static_cast<std::size_t>(layer);
+  return layer >= 0 && i < layers.size() ? valid_utf8(layers[i]) : "layer " + std::to_string(layer);
+}
+
+const char* kind_name(ActivityKind kind) {
+  switch (kind) {
+    case ActivityKind::Kernel:
+      return "kernel";
+    case ActivityKind::Copy:
+      return "copy";
+    default:
+      return "set";
+  }
+}
+
+std::string span_name(const Tag& tag, const std::vector<std::string>& layers) {
+  const std::string layer = layer_name(tag.layer, tag.phase, layers);
+  return (layer.empty() ? layer : layer + " ") + (tag.phase == Phase::None ? "unattributed" : name_of(tag.phase));
+}
+
+/// Writes the events of one device.
+class DeviceEvents {
+ public:
+  DeviceEvents(const AttributedTrace& trace, const std::vector<std::string>& layers, std::uint32_t device,
+               std::int64_t origin, std::string& out)
+      : trace_(trace), layers_(layers), device_(device), origin_(origin), out_(out) {
+    for (std::size_t i = 0; i < trace.activities.size(); ++i) {
+      if (trace.activities[i].activity.device == device) own_.push_back(i);
+    }
+    for (const std::string& name : trace.names) names_.push_back(json_string(name));
+  }
+
+  void write() {
+    metadata("process_name", kHostTrack, fmt::format("device {}", device_));
+    metadata("thread_name", kHostTrack, "launches");
+    metadata("thread_name", kLayerTrack, "layers");
+    std::map<std::uint32_t, int> tracks;
+    for (const std::size_t i : own_) tracks.emplace(trace_.activities[i].activity.stream, 0);
+    int track = kFirstStreamTrack;
+    for (auto& [stream, number] : tracks) {
+      number = track++;
+      metadata("thread_name", number, fmt::format("stream {}", stream));
+    }
+    launches();
+    layers();
+    for (const std::size_t i : own_) activity(i, tracks.at(trace_.activities[i].activity.stream));
+  }
+
+ private:
+  template <class... Args>
+  void put(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
+  }
+  void metadata(const char* what, int track, const std::string& name) {
+    put("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"args\":{{\"name\":{}}}}},\n", device_, track, what,
+        json_string(name));
+  }
+  /// Nanoseconds as exact microseconds behind `key`.
+  void time(const char* key, std::int64_t ns) { put(",\"{}\":{}.{:03}", key, ns / 1000, ns % 1000); }
+  void slice(int track, std::int64_t begin, std::int64_t end, const std::string& name, const char* colour) {
+    put("{{\"ph\":\"X\",\"pid\":{},\"tid\":{}", device_, track);
+    time("ts", begin - origin_);
+    time("dur", end - begin);
+    put(",\"name\":{},\"cname\":\"{}\"", name, colour);
+  }
+
+  void launches() {
+    std::vector<std::int64_t> times;
+    for (const std::size_t i : own_) {
+      if (trace_.activities[i].launched_ns > 0) times.push_back(trace_.activities[i].launched_ns);
+    }
+    std::sort(times.begin(), times.end());
+    times.erase(std::unique(times.begin(), times.end()), times.end());
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const std::int64_t next = i + 1 < times.size() ? times[i + 1] : std::numeric_limits<std::int64_t>::max();
+      slice(kHostTrack, times[i], std::min(times[i] + 1000, next), "\"launch\"", "grey");
+      out_ += "},\n";
+    }
+  }
+
+  void layers() {
+    for (std::size_t i = 0; i < own_.size();) {
+      const Tag tag = trace_.activities[own_[i]].tag;
+      const std::int64_t begin = trace_.activities[own_[i]].activity.begin_ns;
+      std::int64_t end = begin;
+      for (; i < own_.size() && trace_.activities[own_[i]].tag == tag; ++i)
+        end = std::max(end, trace_.activities[own_[i]].activity.end_ns);
+      if (i < own_.size()) end = std::min(end, trace_.activities[own_[i]].activity.begin_ns);
+      slice(kLayerTrack, begin, end, json_string(span_name(tag, layers_)), colour_of(tag));
+      put(",\"args\":{{\"step\":{},\"microbatch\":{}}}}},\n", tag.step, tag.microbatch);
+    }
+  }
+
+  void activity(std::size_t index, int track) {
+    const auto& [work, tag, launched] = trace_.activities[index];
+    const auto name = static_cast<std::size_t>(work.name);
+    slice(track, work.begin_ns, work.end_ns,
+          work.name >= 0 && name < names_.size() ? names_[name] : json_string(kind_name(work.kind)), colour_of(tag));
+    put(",\"args\":{{{},\"step\":{},\"microbatch\":{},\"bytes\":{}}}}},\n", owner(tag), tag.step, tag.microbatch,
+        work.bytes);
+    if (launched <= 0) return;
+    // The arrow's ends are bound to the slices that lie at these times on these tracks.
+    arrow("\"ph\":\"s\"", index, kHostTrack, launched);
+    arrow("\"ph\":\"f\",\"bp\":\"e\"", index, track, work.begin_ns);
+  }
+  void arrow(const char* end, std::size_t id, int track, std::int64_t at) {
+    put("{{{},\"pid\":{},\"tid\":{},\"id\":{},\"cat\":\"launch\",\"name\":\"launch\"", end, device_, track, id);
+    time("ts", at - origin_);
+    out_ += "},\n";
+  }
+  /// Layer and phase as JSON members.
+  const std::string& owner(const Tag& tag) {
+    std::string& out = owners_[{tag.layer, tag.phase}];
+    if (out.empty()) {
+      out = "\"layer\":" + json_string(layer_name(tag.layer, tag.phase, layers_)) + ",\"phase\":\"" +
+            name_of(tag.phase) + "\"";
+    }
+    return out;
+  }
+
+  const AttributedTrace& trace_;
+  const std::vector<std::string>& layers_;
+  std::uint32_t device_;
+  std::int64_t origin_;
+  std::string& out_;
+  std::vector<std::size_t> own_;
+  std::vector<std::string> names_;  ///< as JSON
+  std::map<Part, std::string> owners_;
+};
+
+/// A field of RFC 4180.
+std::string field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
+  return out + "\"";
+}
+
+}  // namespace
+
+std::string chrome_trace(const AttributedTrace& trace, const std::vector<std::string>& layers,
+                         const std::string& title) {
+  std::int64_t origin = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::uint32_t> devices;
+  for (const Attributed& a : trace.activities) {
+    origin = std::min(origin, a.activity.begin_ns);
+    if (a.launched_ns > 0) origin = std::min(origin, a.launched_ns);
+    if (std::find(devices.begin(), devices.end(), a.activity.device) == devices.end())
+      devices.push_back(a.activity.device);
+  }
+  if (trace.activities.empty()) origin = 0;
+  std::string out = "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"title\":" + json_string(title) + ",\"begin_ns\":\"" +
+                    std::to_string(origin) + "\"},\"traceEvents\":[\n";
+  std::sort(devices.begin(), devices.end());
+  for (const std::uint32_t device : devices) DeviceEvents(trace, layers, device, origin, out).write();
+  if (out.ends_with(",\n")) out.erase(out.size() - 2, 1);
+  return out + "]}\n";
+}
+
+std::string activities_csv(const AttributedTrace& trace, const std::vector<std::string>& layers) {
+  std::string out = "step,microbatch,phase,layer,kind,name,stream,begin_ns,end_ns,bytes,launched_ns\n";
+  std::vector<std::string> names;
+  for (const std::string& name : trace.names) names.push_back(field(valid_utf8(name)));
+  for (const auto& [work, tag, launched] : trace.activities) {
+    const auto name = static_cast<std::size_t>(work.name);
+    if (tag.phase == Phase::None) {
+      out += ",,";
+    } else {
+      fmt::format_to(std::back_inserter(out), "{},{},", tag.step, tag.microbatch);
+    }
+    fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{}\n", name_of(tag.phase),
+                   field(layer_name(tag.layer, tag.phase, layers)), kind_name(work.kind),
+                   work.name >= 0 && name < names.size() ? names[name] : kind_name(work.kind), work.stream,
+                   work.begin_ns, work.end_ns, work.bytes, launched > 0 ? std::to_string(launched) : "");
+  }
+  return out;
+}
+
+std::string shares_csv(const std::map<int, StepShares>& steps, const std::vector<std::string>& layers) {
+  std::string out = "step,layer,phase,busy_ns,active_ns,gap_ns,share_ns,span_ns,activities\n";
+  for (const auto& [step, shares] : steps) {
+    for (const auto& [part, time] : shares.parts) {
+      fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{}\n", step,
+                     field(layer_name(part.layer, part.phase, layers)), name_of(part.phase), time.busy_ns,
+                     time.active_ns, time.gap_ns, time.share_ns(), time.span_ns, time.activities);
+    }
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,88 @@
+#include "profiler/model_graph.h"
+
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "executor/dtype.h"
+
+namespace stagecraft {
+namespace {
+
+std::string input_id(const ModelInput& input) { return "input:" + input.name; }
+
+Output output_of(const at::Tensor& tensor) {
+  return {Bytes(static_cast<std::int64_t>(tensor.nbytes())), tensor.sizes().vec(), dtype_name(tensor.scalar_type()),
+          tensor.requires_grad()};
+}
+
+}  // namespace
+
+std::vector<int> all_layers(const Model& model) {
+  std::vector<int> out(model.layers.size());
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+std::vector<std::vector<at::Tensor>> layer_outputs(const Model& model, const std::vector<at::Tensor>& batch,
+                                                   std::uint64_t seed, Placement placement) {
+  std::vector<std::vector<at::Tensor>> outputs(model.layers.size());
+  Model recording = model;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    recording.layers[i].forward = [inner = model.layers[i].forward, &own = outputs[i]](const LayerCall& call) {
+      return own = inner(call);
+    };
+  }
+  StageProgram once(recording, all_layers(model), {}, {}, seed, placement);
+  (void)once.forward({}, batch, 0, 0);
+  return outputs;
+}
+
+Graph model_graph(const Model& model, const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples) {
+  Graph graph;
+  graph.name = model.name;
+  graph.options = model.options;
+  graph.microbatch_samples = samples;
+  std::map<std::string, int> holders;
+  for (const LayerSpec& spec : model.layers) {
+    std::set<std::string> own;
+    for (const ParameterSpec& parameter : spec.parameters) own.insert(parameter.name);
+    for (const std::string& name : own) ++holders[name];
+  }
+  const int inputs = static_cast<int>(model.inputs.size());
+  for (const ModelInput& input : model.inputs) {
+    Layer layer;
+    layer.id = layer.name = input_id(input);
+    layer.kind = kInputKind;
+    std::vector<std::int64_t> shape = input.shape;
+    shape.insert(shape.begin(), samples);
+    std::int64_t values = 1;
+    for (const std::int64_t axis : shape) values *= axis;
+    const std::int64_t bytes = values * static_cast<std::int64_t>(c10::elementSize(dtype_of(input.dtype)));
+    layer.outputs = {{Bytes(bytes), shape, input.dtype, false}};
+    graph.layers.push_back(std::move(layer));
+  }
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerSpec& spec = model.layers[i];
+    Layer layer;
+    layer.id = layer.name = spec.name;
+    layer.kind = spec.kind;
+    for (const at::Tensor& output : outputs[i]) layer.outputs.push_back(output_of(output));
+    layer.parameters = parameter_count(spec);
+    layer.parameter_bytes = Bytes(*layer.parameters * static_cast<std::int64_t>(sizeof(float)));
+    for (const ParameterSpec& parameter : spec.parameters) {
+      if (!parameter.trainable || holders[parameter.name] < 2) continue;
+      std::int64_t values = 1;
+      for (const std::int64_t axis : parameter.shape) values *= axis;
+      layer.tied.push_back({parameter.name, Bytes(values * static_cast<std::int64_t>(sizeof(float)))});
+    }
+    graph.layers.push_back(std::move(layer));
+    for (const ValueRef& argument : spec.inputs) {
+      const int source = argument.layer >= 0 ? inputs + argument.layer : argument.input;
+      graph.edges.push_back({source, inputs + static_cast<int>(i), argument.layer >= 0 ? argument.output : 0});
+    }
+  }
+  return graph;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,94 @@
+#include "profiler/saved_bytes.h"
+
+#include <ATen/ops/detach.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+
+namespace stagecraft {
+namespace {
+
+using torch::autograd::Engine;
+using torch::autograd::SavedVariableHooks;
+
+/// The engine is asked without being told for whom, so the counter of this thread stands here.
+thread_local SavedBytes* active = nullptr;
+
+std::mutex users_mutex;
+int users = 0;
+
+}  // namespace
+
+struct SavedBytes::Hook : SavedVariableHooks {
+  void call_pack_hook(const at::Tensor& tensor) override {
+    // Detached, because a node that saves its own output would else keep itself alive.
+    kept = tensor.detach();
+    if (active) active->account(tensor);
+  }
+  at::Tensor call_unpack_hook() override { return kept; }
+  at::Tensor kept;
+};
+
+class SavedBytes::CountingEngine : public Engine {
+ public:
+  ~CountingEngine() override { stop(); }
+  std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return active ? std::make_unique<Hook>() : nullptr;
+  }
+  static Engine& get() {
+    static CountingEngine engine;
+    return engine;
+  }
+};
+
+SavedBytes::SavedBytes(std::size_t layers, const std::vector<Parameter>& parameters) : layers_(layers) {
+  for (const Parameter& parameter : parameters) parameters_.insert(parameter.value.storage().unsafeGetStorageImpl());
+  const std::lock_guard lock(users_mutex);
+  if (users++ == 0) torch::autograd::set_default_engine_stub(&CountingEngine::get);
+}
+
+SavedBytes::~SavedBytes() {
+  if (active == this) active = nullptr;
+  const std::lock_guard lock(users_mutex);
+  if (--users == 0) torch::autograd::set_default_engine_stub(&Engine::get_base_engine);
+}
+
+void SavedBytes::begin(int layer) {
+  current_ = layer;
+  active = this;
+}
+
+void SavedBytes::end(int) { active = nullptr; }
+
+void SavedBytes::reset() {
+  places_.clear();
+  seen_.clear();
+  storages_.clear();
+}
+
+void SavedBytes::account(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return;
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (parameters_.contains(storage)) return;
+  const auto [it, fresh] = places_.emplace(storage, storages_.size());
+  if (fresh) {
+    seen_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+    storages_.push_back({Bytes(static_cast<std::int64_t>(storage->nbytes())), current_, {}});
+    return;
+  }
+  SavedStorage& known = storages_[it->second];
+  const auto& others = known.co_savers;
+  if (known.layer != current_ && std::find(others.begin(), others.end(), current_) == others.end())
+    known.co_savers.push_back(current_);
+}
+
+std::vector<Bytes> SavedBytes::by_layer() const {
+  std::vector<Bytes> out(layers_);
+  for (const SavedStorage& storage : storages_) out[static_cast<std::size_t>(storage.layer)] += storage.bytes;
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "executor/data_source.h"
+#include "executor/layer_source.h"
+#include "executor/stage_program.h"
+
+namespace stagecraft {
+
+/// A built-in model made small.
+struct Small {
+  std::string name;
+  std::map<std::string, std::string> set;
+};
+
+/// Every built-in model; a new one must join them.
+inline std::vector<Small> small_models() {
+  return {
+      {"mlp", {{"width", "8"}}},
+      {"convnet", {{"channels", "4"}}},
+      {"alexnet", {{"image", "63"}, {"width", "16"}}},
+      {"vgg16", {{"image", "32"}, {"channels", "4"}, {"width", "16"}, {"classes", "10"}}},
+      {"resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}},
+      {"resnet50", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}},
+      {"gnmt",
+       {{"layers", "4"}, {"hidden", "8"}, {"vocabulary", "16"}, {"source_sequence", "3"}, {"target_sequence", "4"}}},
+      {"transformer",
+       {{"layers", "2"},
+        {"width", "16"},
+        {"heads", "2"},
+        {"vocabulary", "16"},
+        {"feedforward", "8"},
+        {"sequence", "4"}}},
+      {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}}};
+}
+
+/// A model as one stage, with a microbatch of 2.
+struct Whole {
+  explicit Whole(Model m) : model(std::move(m)), program(model, layers(model), {}, {}, 1) {
+    batch = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 2, program.data_inputs());
+  }
+  static std::vector<int> layers(const Model& model) {
+    std::vector<int> out(model.layers.size());
+    std::iota(out.begin(), out.end(), 0);
+    return out;
+  }
+  Flight forward(LayerObserver* observer) { return program.forward({}, batch, 0, 0, true, observer); }
+  std::int64_t count() const { return static_cast<std::int64_t>(model.layers.size()); }
+
+  Model model;
+  StageProgram program;
+  std::vector<at::Tensor> batch;
+};
+
+inline Model tiny_mlp() {
+  return build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}});
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "executor/device.h"
+
+namespace stagecraft {
+
+/// Suites that need a GPU: they are skipped without one, and fail without one where REQUIRE_GPU is set.
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto reason = no_gpu_reason();
+    if (!reason) return;
+    if (std::getenv("REQUIRE_GPU")) FAIL() << *reason;
+    GTEST_SKIP() << *reason;
+  }
+};
+
+}  // namespace stagecraft
