@@ -39,10 +39,20 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
-/// Reads what `values` holds in [begin, end) without sharing autograd state.
-at::Tensor part(const at::Tensor& values, std::int64_t begin, std::int64_t end) {
-  return values.view({-1}).narrow(0, begin, end - begin);
-}
+/// The members' chunks of a tensor, in its storage and without its autograd state.
+struct Chunks {
+  Chunks(const Channel& channel, const at::Tensor& values, const std::vector<int>& ranks)
+      : flat(values.detach().view({-1})),
+        members(static_cast<std::int64_t>(ranks.size())),
+        mine(std::find(ranks.begin(), ranks.end(), channel.rank()) - ranks.begin()) {}
+  [[nodiscard]] at::Tensor operator[](std::int64_t member) const {
+    const std::int64_t begin = chunk_begin(flat.numel(), member, members);
+    return flat.narrow(0, begin, chunk_begin(flat.numel(), member + 1, members) - begin);
+  }
+  at::Tensor flat;
+  std::int64_t members;
+  std::int64_t mine;  ///< index of this rank among the members
+};
 
 /// Adds `more` to `sum`.
 void add(at::Tensor& sum, const at::Tensor& more) {
@@ -88,19 +98,26 @@ void check_sendable(const at::Tensor& tensor) {
   }
 }
 
-void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag) {
+void check_members(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
+                   const std::string& operation) {
   check_sendable(values);
-  if (values.scalar_type() != at::kFloat) {
-    throw std::invalid_argument(fmt::format("all-reduce takes float32, got {}", describe(spec_of(values))));
-  }
   const bool ascending = std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end();
   if (!ascending || std::find(members.begin(), members.end(), channel.rank()) == members.end()) {
-    throw std::invalid_argument(fmt::format("all-reduce members must ascend and hold rank {}, got [{}]", channel.rank(),
-                                            fmt::join(members, ", ")));
+    throw std::invalid_argument(fmt::format("{} members must ascend and hold rank {}, got [{}]", operation,
+                                            channel.rank(), fmt::join(members, ", ")));
   }
   for (const int member : members) {
     if (member != channel.rank()) check_edge(channel, member, tag);
   }
+}
+
+void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
+                     const std::string& operation) {
+  check_sendable(values);
+  if (values.scalar_type() != at::kFloat) {
+    throw std::invalid_argument(fmt::format("{} takes float32, got {}", operation, describe(spec_of(values))));
+  }
+  check_members(channel, values, members, tag, operation);
 }
 
 ChannelError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got) {
@@ -113,72 +130,79 @@ ChannelError late_tensor(int rank, std::chrono::milliseconds deadline, int from,
       fmt::format("rank {} waited {} for a tensor from rank {} under tag {}", rank, seconds_text(deadline), from, tag));
 }
 
-void ordered_all_reduce(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
-  check_reducible(channel, values, members, tag);
-  const auto n = static_cast<std::int64_t>(members.size());
-  if (n == 1) return;
-  const std::int64_t mine = std::find(members.begin(), members.end(), channel.rank()) - members.begin();
-  const std::int64_t numel = values.numel();
-
-  // Few values: everyone sends everything and sums for itself, one round instead of two. Always so for fewer values
-  // than members, and for none at all, so that a missing member shows.
-  constexpr std::int64_t kFewValues = 4096;
-  if (numel * n <= kFewValues) {
-    const at::Tensor own = values.detach().clone();
-    std::vector<std::unique_ptr<Sending>> sends;
-    std::vector<std::unique_ptr<Receiving>> receives;
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (i == mine) continue;
-      receives.push_back(channel.receive(spec_of(own), members[i], tag));
-      sends.push_back(channel.send(own, members[i], tag));
-    }
-    at::Tensor sum;
-    for (std::int64_t i = 0, next = 0; i < n; ++i) {
-      const at::Tensor part_sum = i == mine ? own : receives[next++]->wait();
-      if (i == 0)
-        sum = part_sum.clone();
-      else
-        add(sum, part_sum);
-    }
-    for (auto& sending : sends) sending->wait();
-    values.detach().copy_(sum);
-    return;
-  }
-
-  const auto begin = [&](std::int64_t i) { return numel * i / n; };
-  const at::Tensor flat = values.detach().view({-1});
-  const auto chunk = [&](std::int64_t i) { return part(flat, begin(i), begin(i + 1)); };
+void ordered_reduce_scatter(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
+  check_reducible(channel, values, members, tag, "reduce-scatter");
+  const Chunks chunks(channel, values, members);
+  if (chunks.members == 1) return;
   std::vector<std::unique_ptr<Sending>> sends;
-  std::vector<std::unique_ptr<Receiving>> parts, sums;
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (i == mine) continue;
-    parts.push_back(channel.receive(spec_of(chunk(mine)), members[i], tag));
-    sends.push_back(channel.send(chunk(i), members[i], tag));
+  std::vector<std::unique_ptr<Receiving>> parts;
+  for (std::int64_t i = 0; i < chunks.members; ++i) {
+    if (i == chunks.mine) continue;
+    parts.push_back(channel.receive(spec_of(chunks[chunks.mine]), members[i], tag));
+    sends.push_back(channel.send(chunks[i], members[i], tag));
   }
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (i != mine) sums.push_back(channel.receive(spec_of(chunk(i)), members[i], tag));
-  }
-  // A tensor of its own: on the local channel others may still read it after this call has returned.
   at::Tensor sum;
-  for (std::int64_t i = 0, next = 0; i < n; ++i) {
-    const at::Tensor one = i == mine ? chunk(mine) : parts[next++]->wait();
+  for (std::int64_t i = 0, next = 0; i < chunks.members; ++i) {
+    const at::Tensor one = i == chunks.mine ? chunks[i] : parts[next++]->wait();
     if (i == 0)
       sum = one.clone();
     else
       add(sum, one);
   }
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (i != mine) sends.push_back(channel.send(sum, members[i], tag));
+  chunks[chunks.mine].copy_(sum);
+  for (auto& sending : sends) sending->wait();
+}
+
+void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
+  check_members(channel, values, members, tag, "all-gather");
+  const Chunks chunks(channel, values, members);
+  if (chunks.members == 1) return;
+  // A tensor of its own: on the local channel others may still read it after this call has returned.
+  const at::Tensor own = chunks[chunks.mine].clone();
+  std::vector<std::unique_ptr<Sending>> sends;
+  std::vector<std::unique_ptr<Receiving>> receives;
+  for (std::int64_t i = 0; i < chunks.members; ++i) {
+    if (i == chunks.mine) continue;
+    receives.push_back(channel.receive(spec_of(chunks[i]), members[i], tag));
+    sends.push_back(channel.send(own, members[i], tag));
   }
-  chunk(mine).copy_(sum);
+  for (std::int64_t i = 0, next = 0; i < chunks.members; ++i) {
+    if (i != chunks.mine) chunks[i].copy_(receives[next++]->wait());
+  }
+  for (auto& sending : sends) sending->wait();
+}
+
+void ordered_all_reduce(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
+  check_reducible(channel, values, members, tag);
+  const auto n = static_cast<std::int64_t>(members.size());
+  if (n == 1) return;
+  constexpr std::int64_t kFewValues = 4096;
+  if (values.numel() * n > kFewValues) {
+    ordered_reduce_scatter(channel, values, members, tag);
+    // A member's chunk arrives once that member has read ours: from then on ours may be written, on the local channel
+    // too.
+    all_gather(channel, values, members, tag);
+    return;
+  }
+  // Few values: everyone sends everything and sums for itself, one round instead of two.
+  const at::Tensor own = values.detach().clone();
+  std::vector<std::unique_ptr<Sending>> sends;
+  std::vector<std::unique_ptr<Receiving>> receives;
+  for (const int member : members) {
+    if (member == channel.rank()) continue;
+    receives.push_back(channel.receive(spec_of(own), member, tag));
+    sends.push_back(channel.send(own, member, tag));
+  }
+  at::Tensor sum;
   for (std::int64_t i = 0, next = 0; i < n; ++i) {
-    if (i == mine) continue;
-    const at::Tensor total = sums[next++]->wait();
-    // The owner of this chunk has read ours, but its transport may not have said so yet.
-    sends[next - 1]->wait();
-    chunk(i).copy_(total);
+    const at::Tensor one = members[i] == channel.rank() ? own : receives[next++]->wait();
+    if (i == 0)
+      sum = one.clone();
+    else
+      add(sum, one);
   }
-  for (std::size_t i = static_cast<std::size_t>(n - 1); i < sends.size(); ++i) sends[i]->wait();
+  for (auto& sending : sends) sending->wait();
+  values.detach().copy_(sum);
 }
 
 const std::vector<std::string>& channel_names() {

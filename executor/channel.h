@@ -72,8 +72,24 @@ class Channel {
   static constexpr int kControlTag = kMostTags - 1024;
 };
 
-/// The all_reduce of any channel from its send and receive: each member sums one chunk in member order, then all
-/// exchange the sums; 2(n-1)/n of the bytes go out of each rank, as in a ring.
+/// Index of the first of `count` values in the chunk of the `member`-th of `members`: count * member / members, rounded
+/// down. `member` = `members` gives the end of the last chunk.
+[[nodiscard]] constexpr std::int64_t chunk_begin(std::int64_t count, std::int64_t member, std::int64_t members) {
+  return count * member / members;
+}
+
+/// Replaces this member's chunk of `values` (contiguous, float; chunks as chunk_begin) by the element-wise sum over
+/// `members` in their order, as Channel::all_reduce does with all values; the other chunks stay as they are. (n-1)/n of
+/// the bytes go out of each rank. As with Channel::send, those other chunks must not be written before all members have
+/// returned: on the local channel they are read in place. Throws as Channel::all_reduce.
+void ordered_reduce_scatter(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag);
+
+/// Replaces every member's chunk of `values` (contiguous, any dtype; chunks as chunk_begin) by that member's own
+/// values. (n-1)/n of the bytes go out of each rank. Throws as Channel::all_reduce, but for the dtype.
+void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag);
+
+/// The all_reduce of any channel from its send and receive: a reduce-scatter, then an all-gather; 2(n-1)/n of the bytes
+/// go out of each rank, as in a ring. Few values go in one round instead, with the same sums.
 void ordered_all_reduce(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag);
 
 /// `ranks` channels for threads of one process: tensors are handed over, not copied. Waits longer than `deadline` fail.

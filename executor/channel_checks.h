@@ -22,7 +22,10 @@ namespace stagecraft {
 /// Throw std::invalid_argument for what Channel's contract forbids.
 void check_edge(const Channel& channel, int peer, int tag);
 void check_sendable(const at::Tensor& tensor);
-void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag);
+void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
+                     const std::string& operation = "all-reduce");
+void check_members(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
+                   const std::string& operation);
 
 /// "rank 2 expected float32 [4, 8] from rank 1 under tag 7, got float32 [4, 9]".
 [[nodiscard]] ChannelError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got);

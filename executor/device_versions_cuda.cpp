@@ -1,18 +1,13 @@
-#include <cuda_runtime_api.h>
 #include <cupti.h>
-#include <nccl.h>
 
 #include <cstdint>
-#include <stdexcept>
+#include <string>
 
+#include "executor/cuda_handles.h"
 #include "executor/device_versions.h"
 
 namespace stagecraft {
 namespace {
-
-void check(int status, const char* call) {
-  if (status != 0) throw std::runtime_error(std::string(call) + " failed with status " + std::to_string(status));
-}
 
 std::string dotted(int major, int minor) { return std::to_string(major) + "." + std::to_string(minor); }
 
@@ -22,7 +17,8 @@ std::map<std::string, std::string> device_library_versions() {
   int runtime = 0;  // 1000 major + 10 minor
   check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
   std::uint32_t cupti = 0;  // from CUDA 13 on 10000 major + 100 minor + update
-  check(cuptiGetVersion(&cupti), "cuptiGetVersion");
+  if (const CUptiResult status = cuptiGetVersion(&cupti); status != CUPTI_SUCCESS)
+    throw DeviceError("cuptiGetVersion: CUptiResult " + std::to_string(static_cast<int>(status)));
   int nccl = 0;  // 10000 major + 100 minor + patch
   check(ncclGetVersion(&nccl), "ncclGetVersion");
   return {{"cuda runtime", dotted(runtime / 1000, runtime % 1000 / 10)},

@@ -1,229 +1,152 @@
 #include "profiler/links.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <stdexcept>
 
 #include "costmodel/units_text.h"
-#include "profiler/watch.h"
 
 namespace stagecraft {
 namespace {
 
-constexpr int kTag = 0;
-constexpr double kRoundSeconds =
-    0.01;  // of a first round: rounds end with a message to all, which small ones would feel
+using enum LinkOperation;
+
+constexpr double kRoundSeconds = 0.01;  // of a first round: beginning and ending one costs messages to all
 constexpr double kMostRound = 4096;
+constexpr double kMostBatch = 1000;
 
-at::Tensor floats(Bytes bytes) {
-  return at::zeros({bytes.value / static_cast<std::int64_t>(sizeof(float))}, at::TensorOptions().dtype(at::kFloat));
-}
-
-/// One rank's part in the measurement of a channel.
-class Meter {
- public:
-  Meter(Channel& channel, const StoppingRule& rule) : channel_(channel), rule_(rule) {}
-
-  /// A transfer between `from`, which holds the clock, and `to`. All ranks call it; the point is `from`'s.
-  LinkPoint send_receive(Bytes bytes, int from, int to) {
-    const at::Tensor message = floats(bytes);
-    const TensorSpec spec{message.sizes().vec(), message.scalar_type()};
-    const auto ping = [&] {
-      const auto receiving = channel_.receive(spec, to, kTag);
-      const auto sending = channel_.send(message, to, kTag);
-      (void)receiving->wait();
-      sending->wait();
-    };
-    const auto pong = [&] {
-      (void)channel_.receive(spec, from, kTag)->wait();
-      channel_.send(message, from, kTag)->wait();
-    };
-    LinkPoint point =
-        channel_.rank() == from ? repeat(ping, from) : follow(channel_.rank() == to ? pong : Work(), from);
-    point.bytes = bytes;
-    point.time.median = point.time.median / 2;
-    if (point.time.spread) point.time.spread = *point.time.spread / 2;
-    return point;
+LinkPoint measure_point(LinkMeter& meter, const LinkTask& task, const StoppingRule& rule,
+                        const std::function<double()>& now) {
+  // The first time through, buffers are made, connections set up, and the ends agree on the shape.
+  const double once = std::max(meter.seconds_of(task, 2, 1).back(), 1e-9);
+  const double batch = std::clamp(std::ceil(meter.shortest_sample().value / once), 1.0, kMostBatch);
+  const auto samples_in = [&](double seconds) { return std::floor(seconds / (once * batch)); };
+  const double least = static_cast<double>(rule.least);
+  double count = std::clamp(samples_in(std::min(kRoundSeconds, rule.most_seconds)), least, kMostRound);
+  std::vector<double> samples;
+  LinkPoint out{task.bytes, {}, Stop::No};
+  for (const double start = now(); out.stop == Stop::No; count = std::min(count * 2, kMostRound)) {
+    if (!samples.empty()) count = std::clamp(samples_in(rule.most_seconds - (now() - start)), 1.0, count);
+    const auto more = meter.seconds_of(task, static_cast<std::int64_t>(count), static_cast<std::int64_t>(batch));
+    samples.insert(samples.end(), more.begin(), more.end());
+    out.stop = should_stop(rule, samples, {}, now() - start);
   }
-
-  /// An all-reduce among the first `members` ranks; the point is rank 0's.
-  LinkPoint all_reduce(Bytes bytes, int members) {
-    std::vector<int> ranks(static_cast<std::size_t>(members));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    at::Tensor values = floats(bytes);
-    const auto reduce = [&] { channel_.all_reduce(values, ranks, kTag); };
-    LinkPoint point = channel_.rank() == 0 ? repeat(reduce, 0) : follow(channel_.rank() < members ? reduce : Work(), 0);
-    point.bytes = bytes;
-    return point;
-  }
-
-  /// `value` of rank `from`, on rank 0; 0 elsewhere.
-  double tell_rank_0(double value, int from) {
-    if (from == 0 || (channel_.rank() != 0 && channel_.rank() != from)) return channel_.rank() == from ? value : 0;
-    if (channel_.rank() == 0)
-      return channel_.receive({{}, at::kDouble}, from, Channel::kControlTag)->wait().item<double>();
-    channel_.send(at::full({}, value, at::TensorOptions().dtype(at::kDouble)), 0, Channel::kControlTag)->wait();
-    return 0;
-  }
-
- private:
-  using Work = std::function<void()>;
-
-  /// Does `work` in rounds until the rule is satisfied, and tells the others how often each time.
-  LinkPoint repeat(const Work& work, int leader) {
-    std::vector<double> samples;
-    const auto round = [&](double count) {
-      announce(static_cast<std::int64_t>(count), leader);
-      for (double i = 0; i < count; ++i) {
-        const double start = steady_seconds();
-        work();
-        samples.push_back(steady_seconds() - start);
-      }
-    };
-    // The first time through buffers are made and the channel's ends agree on the shape.
-    round(2);
-    const double fewest = static_cast<double>(rule_.fewest);
-    const auto times_in = [&](double seconds) { return std::floor(seconds / std::max(samples.back(), 1e-9)); };
-    double count = std::clamp(times_in(kRoundSeconds), fewest, std::max(fewest, kMostRound));
-    samples.clear();
-    LinkPoint point;
-    for (const double start = steady_seconds(); point.stop == Stop::No; count = std::min(count * 2, kMostRound)) {
-      if (!samples.empty()) count = std::clamp(times_in(rule_.most_seconds - (steady_seconds() - start)), 1.0, count);
-      round(count);
-      point.stop = should_stop(rule_, samples, {}, steady_seconds() - start);
-    }
-    announce(0, leader);
-    point.time = summarize(samples);
-    return point;
-  }
-
-  /// The other ranks' side of repeat; without work a rank just waits.
-  LinkPoint follow(const Work& work, int leader) {
-    while (true) {
-      const auto count = channel_.receive({{}, at::kLong}, leader, Channel::kControlTag)->wait().item<std::int64_t>();
-      if (count == 0) return {};
-      for (std::int64_t i = 0; work && i < count; ++i) work();
-    }
-  }
-
-  void announce(std::int64_t count, int leader) {
-    const at::Tensor message = at::full({}, count, at::TensorOptions().dtype(at::kLong));
-    for (int rank = 0; rank < channel_.ranks(); ++rank) {
-      if (rank != leader) channel_.send(message, rank, Channel::kControlTag)->wait();
-    }
-  }
-
-  Channel& channel_;
-  StoppingRule rule_;
-};
-
-/// "13 points of 5 to 2000 samples, 2 ended by time; spread up to 3.1 % of the median, at 16 B".
-std::string quality(const std::vector<LinkPoint>& points) {
-  const auto [fewest, most] = std::ranges::minmax(points, {}, [](const LinkPoint& p) { return p.time.count; });
-  const auto by_time = std::ranges::count(points, Stop::Time, &LinkPoint::stop);
-  const auto spread = [](const LinkPoint& p) { return p.time.spread ? *p.time.spread / p.time.median : 0; };
-  const LinkPoint& widest = *std::ranges::max_element(points, {}, spread);
-  return fmt::format("{} points of {} to {} samples, {} ended by time; spread up to {:.1f} % of the median, at {}",
-                     points.size(), fewest.time.count, most.time.count, by_time, spread(widest) * 100,
-                     format_bytes(widest.bytes));
-}
-
-Curve curve_of(const std::vector<LinkPoint>& points) {
-  Curve out;
-  for (const LinkPoint& point : points) out.points.push_back({point.bytes, point.time.median});
+  out.time = summarize(samples);
   return out;
+}
+
+bool needs_ranks(LinkOperation operation) {
+  return operation == Pairs || operation == AllReduce || operation == AllGather || operation == ReduceScatter;
 }
 
 }  // namespace
 
-std::vector<Bytes> message_bytes(Bytes most) {
-  constexpr Bytes kFloat(sizeof(float));
-  if (most < kFloat || most > 16_GiB) {
-    throw std::invalid_argument(
-        fmt::format("the largest message is {} bytes, wanted {} to {}", most.value, kFloat.value, (16_GiB).value));
-  }
-  const Bytes last(most.value / kFloat.value * kFloat.value);
-  std::vector<Bytes> out;
-  for (Bytes bytes = kFloat; bytes < last; bytes = bytes * 4) out.push_back(bytes);
-  out.push_back(last);
-  return out;
-}
-
-LinkMeasurement measure_links(Channel& channel, const LinksOptions& options,
-                              const std::function<void(const std::string&)>& progress) {
-  const int ranks = channel.ranks();
-  if (ranks < 2) throw std::invalid_argument("a channel of 1 rank has no links, wanted at least 2");
-  if (options.threads < 1)
-    throw std::invalid_argument(fmt::format("the number of threads is {}, wanted at least 1", options.threads));
-  const std::vector<Bytes> sizes = message_bytes(options.most_bytes);
-  at::set_num_threads(options.threads);
-  const auto tell = [&](const std::string& text) {
-    if (progress && channel.rank() == 0) progress(text);
+std::string curve_name(LinkOperation operation, int ranks) {
+  const auto text = [&] {
+    switch (operation) {
+      case SendReceive:
+        return "send_receive";
+      case Duplex:
+        return "duplex";
+      case Pairs:
+        return "pairs";
+      case AllReduce:
+        return "all_reduce";
+      case AllGather:
+        return "all_gather";
+      case ReduceScatter:
+        return "reduce_scatter";
+      case HostToDevice:
+        return "host_to_device";
+      case DeviceToHost:
+        return "device_to_host";
+    }
+    return "";
   };
-  Meter meter(channel, options.rule);
-  LinkMeasurement out;
-  out.ranks = ranks;
-  for (const Bytes bytes : sizes) {
-    tell("send and receive " + format_bytes(bytes));
-    const LinkPoint point = meter.send_receive(bytes, 0, 1);
-    if (channel.rank() == 0) out.send_receive.push_back(point);
+  return needs_ranks(operation) ? fmt::format("{} of {}", text(), ranks) : text();
+}
+
+std::vector<Bytes> message_bytes(Bytes most, int per_octave) {
+  constexpr std::int64_t kFloat = sizeof(float);
+  if (most.value < kFloat || most > 16_GiB) {
+    throw std::invalid_argument(
+        fmt::format("the largest message is {} bytes, wanted {} to {}", most.value, kFloat, (16_GiB).value));
   }
-  for (int members = 2; members <= ranks; ++members) {
-    for (const Bytes bytes : sizes) {
-      tell(fmt::format("all-reduce of {} ranks, {}", members, format_bytes(bytes)));
-      const LinkPoint point = meter.all_reduce(bytes, members);
-      if (channel.rank() == 0) out.all_reduce[members].push_back(point);
-    }
+  if (per_octave < 1 || per_octave > 64)
+    throw std::invalid_argument(fmt::format("the sizes per octave are {}, wanted 1 to 64", per_octave));
+  const std::int64_t last = most.value / kFloat;
+  std::vector<Bytes> out;
+  for (int i = 0;; ++i) {
+    const auto floats = static_cast<std::int64_t>(std::exp2(static_cast<double>(i) / per_octave));
+    if (floats >= last) break;
+    if (out.empty() || out.back().value < floats * kFloat) out.emplace_back(floats * kFloat);
   }
-  if (ranks == 2) return out;
-  const Bytes bytes = sizes.back();
-  SlowestPair slowest{.bytes = bytes};
-  double neighbours = 0;
-  for (int from = 0; from < ranks; ++from) {
-    for (int to = from + 1; to < ranks; ++to) {
-      tell(fmt::format("ranks {} and {}, {}", from, to, format_bytes(bytes)));
-      const double time = meter.tell_rank_0(meter.send_receive(bytes, from, to).time.median.value, from);
-      if (channel.rank() != 0) continue;
-      if (neighbours == 0) neighbours = time;
-      if (time / neighbours > slowest.ratio) slowest = {from, to, bytes, time / neighbours};
-    }
-  }
-  if (channel.rank() == 0) out.slowest_pair = slowest;
+  out.emplace_back(last * kFloat);
   return out;
 }
 
-Topology topology_of(const LinkMeasurement& measured, const std::string& channel, Device device,
-                     Provenance provenance) {
-  if (measured.send_receive.empty()) throw std::invalid_argument("no transfer was measured");
-  Topology out;
-  out.name = fmt::format("{} ranks on one host, {} channel", measured.ranks, channel);
-  out.device = std::move(device);
-  out.provenance = std::move(provenance);
-  auto& notes = out.provenance.notes;
-  notes["channel"] = channel;
-  notes["send_receive"] = quality(measured.send_receive);
-  Level host{"host", measured.ranks, {}};
-  const LinkPoint& largest = measured.send_receive.back();
-  host.link.latency = measured.send_receive.front().time.median;
-  host.link.bandwidth = largest.bytes / largest.time.median;
-  host.link.origin = Origin::Measured;
-  host.link.send_receive = curve_of(measured.send_receive);
-  for (const auto& [ranks, points] : measured.all_reduce) {
-    host.link.all_reduce[ranks] = curve_of(points);
-    if (!points.empty()) notes[fmt::format("all_reduce of {}", ranks)] = quality(points);
+std::vector<LinkTask> link_tasks(int ranks, bool copies, const LinksOptions& options) {
+  if (ranks < 1) throw std::invalid_argument(fmt::format("the number of ranks is {}, wanted at least 1", ranks));
+  const std::vector<Bytes> sizes = message_bytes(options.most_bytes, options.sizes_per_octave);
+  std::vector<LinkTask> out;
+  const auto add = [&](LinkOperation operation, int members) {
+    for (const Bytes bytes : sizes) out.push_back({operation, bytes, members, 0, members == 1 ? 0 : 1});
+  };
+  add(SendReceive, std::min(ranks, 2));
+  if (ranks > 1) add(Duplex, 2);
+  if (ranks > 3) add(Pairs, ranks / 2 * 2);
+  for (const LinkOperation collective : {AllReduce, AllGather, ReduceScatter}) {
+    for (int members = std::min(ranks, 2); members <= ranks; ++members) add(collective, members);
   }
-  if (const auto& pair = measured.slowest_pair) {
-    notes["slowest pair"] = fmt::format("ranks {} and {}: {:.2f} times ranks 0 and 1, at {}", pair->from, pair->to,
-                                        pair->ratio, format_bytes(pair->bytes));
+  if (copies) {
+    add(HostToDevice, 1);
+    add(DeviceToHost, 1);
   }
-  out.levels.push_back(std::move(host));
-  validate(out);
+  return out;
+}
+
+LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
+                              const std::function<void(const std::string&)>& progress,
+                              const std::function<double()>& now) {
+  if (!(options.most_time > Seconds(0)))
+    throw std::invalid_argument(fmt::format("the time is {} s, wanted more than 0", options.most_time.value));
+  if (!(options.error > 0))
+    throw std::invalid_argument(fmt::format("the relative error is {}, wanted more than 0", options.error));
+  LinkMeasurement out;
+  out.ranks = meter.ranks();
+  const std::vector<LinkTask> tasks = link_tasks(out.ranks, meter.copies(), options);
+  const Bytes largest = tasks.back().bytes;
+  std::vector<LinkTask> pairs;
+  for (int from = 0; out.ranks > 2 && from < out.ranks; ++from) {
+    for (int to = from + 1; to < out.ranks; ++to) pairs.push_back({SendReceive, largest, 2, from, to});
+  }
+  const double end = now() + options.most_time.value;
+  std::size_t left = tasks.size() + pairs.size();
+  const auto point = [&](const LinkTask& task, const std::string& text) {
+    const double share = std::max(end - now(), 0.0) / static_cast<double>(left);
+    if (progress)
+      progress(fmt::format("{}, {} ({} of {})", text, format_bytes(task.bytes), tasks.size() + pairs.size() - left + 1,
+                           tasks.size() + pairs.size()));
+    --left;
+    return measure_point(meter, task,
+                         {.iteration_error = options.error, .fewest = 10, .least = 5, .most_seconds = share}, now);
+  };
+  for (const LinkTask& task : tasks) {
+    if (out.curves.empty() || out.curves.back().operation != task.operation || out.curves.back().ranks != task.ranks)
+      out.curves.push_back({task.operation, task.ranks, {}});
+    out.curves.back().points.push_back(point(task, curve_name(task.operation, task.ranks)));
+  }
+  if (pairs.empty()) return out;
+  SlowestPair slowest{.bytes = largest};
+  double neighbours = 0;
+  for (const LinkTask& task : pairs) {
+    const double time = point(task, fmt::format("ranks {} and {}", task.from, task.to)).time.median.value;
+    if (neighbours == 0) neighbours = time;
+    if (time / neighbours > slowest.ratio) slowest = {task.from, task.to, largest, time / neighbours};
+  }
+  out.slowest_pair = slowest;
   return out;
 }
 

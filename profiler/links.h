@@ -1,22 +1,63 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "costmodel/topology.h"
-#include "executor/channel.h"
+#include "costmodel/graph.h"
+#include "costmodel/units.h"
 #include "profiler/statistics.h"
+#include "profiler/watch.h"
 
 namespace stagecraft {
 
-/// How to measure a channel.
+/// What is timed. The bytes of a collective are the whole buffer, ranks times a rank's share.
+enum class LinkOperation {
+  SendReceive,    ///< a message one way; of one rank alone: to itself
+  Duplex,         ///< two ranks send to each other at once, until both have received
+  Pairs,          ///< ranks 0 and 1, 2 and 3, ... at once, a message one way in each; the slowest pair's time
+  AllReduce,      ///< among the first ranks
+  AllGather,      ///< among the first ranks
+  ReduceScatter,  ///< among the first ranks
+  HostToDevice,   ///< a copy from the memory of rank 0's host, pinned
+  DeviceToHost    ///< and back
+};
+
+/// One thing to time.
+struct LinkTask {
+  LinkOperation operation = LinkOperation::SendReceive;
+  Bytes bytes{4};  ///< whole floats
+  int ranks = 2;   ///< that take part: the first ones, but for SendReceive
+  int from = 0;    ///< of SendReceive
+  int to = 1;      ///< of SendReceive
+  friend bool operator==(const LinkTask&, const LinkTask&) = default;
+};
+
+/// Times operations between ranks.
+class LinkMeter {
+ public:
+  virtual ~LinkMeter() = default;
+  [[nodiscard]] virtual int ranks() const = 0;
+  /// Whether the ranks are devices with a memory apart from their host's.
+  [[nodiscard]] virtual bool copies() const = 0;
+  /// What a sample must at least last for the meter's clock to resolve it.
+  [[nodiscard]] virtual Seconds shortest_sample() const = 0;
+  /// Seconds of one `task`: `samples` times the mean of `batch` right behind each other, both at least 1. What need not
+  /// be repeated (buffers, connections) lies outside, but the first time after another task may be slower than the
+  /// rest.
+  [[nodiscard]] virtual std::vector<double> seconds_of(const LinkTask& task, std::int64_t samples,
+                                                       std::int64_t batch) = 0;
+};
+
+/// How to measure.
 struct LinksOptions {
   Bytes most_bytes{std::int64_t{64} << 20};  ///< of the largest message
-  int threads = 1;                           ///< intra-op threads of a rank, as a run will have; they add in all-reduce
-  StoppingRule rule{.iteration_error = 0.02, .fewest = 5, .least = 5, .most_seconds = 0.3};  ///< of each point
+  int sizes_per_octave = 1;                  ///< message bytes grow by 2^(1/this)
+  /// Of all points together, about: each may take an equal share of what is left, and takes at least five samples.
+  Seconds most_time{20};
+  double error = 0.03;  ///< a point is precise at this relative_error of its median; then it leaves its time to others
 };
 
 /// One measured point.
@@ -25,6 +66,14 @@ struct LinkPoint {
   Timing time;
   Stop stop = Stop::No;  ///< what ended it
   friend bool operator==(const LinkPoint&, const LinkPoint&) = default;
+};
+
+/// The times of one operation, ascending in bytes.
+struct LinkCurve {
+  LinkOperation operation = LinkOperation::SendReceive;
+  int ranks = 2;
+  std::vector<LinkPoint> points;
+  friend bool operator==(const LinkCurve&, const LinkCurve&) = default;
 };
 
 /// The two ranks whose transfer of `bytes` took longest, beside ranks 0 and 1.
@@ -36,32 +85,32 @@ struct SlowestPair {
   friend bool operator==(const SlowestPair&, const SlowestPair&) = default;
 };
 
-/// What was measured between the ranks of a channel.
+/// What was measured between ranks.
 struct LinkMeasurement {
   int ranks = 0;
-  std::vector<LinkPoint> send_receive;               ///< one way between ranks 0 and 1, ascending in bytes
-  std::map<int, std::vector<LinkPoint>> all_reduce;  ///< among the first n ranks, by n
-  std::optional<SlowestPair> slowest_pair;           ///< of three ranks and more
+  std::vector<LinkCurve> curves;            ///< in the order of link_tasks
+  std::optional<SlowestPair> slowest_pair;  ///< of three ranks and more
   friend bool operator==(const LinkMeasurement&, const LinkMeasurement&) = default;
 };
 
-/// The message bytes that are measured: 4, 16, 64, ... below `most`, and `most` rounded down to whole floats.
-/// Throws std::invalid_argument if `most` is below 4 or above 2^34.
-[[nodiscard]] std::vector<Bytes> message_bytes(Bytes most);
+/// "send_receive", "duplex", "pairs of 4", "all_reduce of 2", "host_to_device", ...
+[[nodiscard]] std::string curve_name(LinkOperation operation, int ranks);
 
-/// Measures `channel`; every rank calls it with the same options, and rank 0 gets the measurement, the others nothing
-/// but their number. One way is half a ping-pong: rank 0's time from posting its receive and its send of floats until
-/// both are done, the other rank sending as soon as it has received. An all-reduce is rank 0's time in the call, one
-/// call right behind the other. `progress`, told on rank 0 alone, hears what comes next.
-/// Throws std::invalid_argument for a channel of one rank and for options out of range, ChannelError as the channel.
-[[nodiscard]] LinkMeasurement measure_links(Channel& channel, const LinksOptions& options,
-                                            const std::function<void(const std::string&)>& progress = {});
+/// The message bytes that are measured: from 4 up to `most` by 2^(1/per_octave), all rounded down to whole floats and
+/// without duplicates, the last being `most` itself. Throws std::invalid_argument if `most` is below 4 or above 2^34 or
+/// `per_octave` is not in 1..64.
+[[nodiscard]] std::vector<Bytes> message_bytes(Bytes most, int per_octave);
 
-/// One level, "host", of `measured.ranks` devices whose curves are the medians as they were measured, not smoothed.
-/// Latency is the smallest message's time, bandwidth the largest message's bytes over its time. The notes of
-/// `provenance` gain the channel and, for each curve, the samples, the spread and what ended the points.
-/// Throws std::invalid_argument as validate, and without any point of send_receive.
-[[nodiscard]] Topology topology_of(const LinkMeasurement& measured, const std::string& channel, Device device,
-                                   Provenance provenance);
+/// All points of the curves in the order in which they are measured. One rank: SendReceive to itself and collectives of
+/// one. More: SendReceive and Duplex of ranks 0 and 1; from four on Pairs of the most ranks that pair up; each
+/// collective among 2, 3, ... `ranks`. With `copies` both copies too. Throws as message_bytes, and if `ranks` < 1.
+[[nodiscard]] std::vector<LinkTask> link_tasks(int ranks, bool copies, const LinksOptions& options);
+
+/// Measures everything in link_tasks with `meter`, then, of three ranks and more, each pair at the largest message.
+/// A point takes rounds of samples until it is precise or its time is up. `progress` hears what comes next, `now` tells
+/// the time in seconds. Throws as link_tasks, std::invalid_argument for options out of range, and as the meter.
+[[nodiscard]] LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
+                                            const std::function<void(const std::string&)>& progress = {},
+                                            const std::function<double()>& now = steady_seconds);
 
 }  // namespace stagecraft

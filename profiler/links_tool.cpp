@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -9,45 +10,37 @@
 #include "costmodel/format/json.h"
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
+#include "executor/device.h"
 #include "executor/rendezvous.h"
 #include "executor/tool_options.h"
-#include "profiler/links.h"
+#include "profiler/links_channel.h"
+#include "profiler/links_nccl.h"
+#include "profiler/links_report.h"
 #include "profiler/provenance.h"
 
 namespace {
 
 using stagecraft::LinkMeasurement;
-using stagecraft::LinkPoint;
 using std::chrono::milliseconds;
 
 struct Options {
-  int ranks = 2;
+  std::optional<int> ranks;  ///< absent: two, of GPUs all
   std::string channel = "local";
   std::optional<stagecraft::Bytes> most_bytes;
+  int threads = 1;
   double timeout_s = 60;
   std::string output;
   stagecraft::LinksOptions links;
 };
 
-void print(const LinkMeasurement& measured) {
-  std::string out = fmt::format("{:>10} {:>22}", "message", "send and receive");
-  for (const auto& [ranks, points] : measured.all_reduce)
-    out += fmt::format(" {:>22}", fmt::format("all-reduce of {}", ranks));
-  const auto cell = [](const LinkPoint& point) {
-    const auto& t = point.time;
-    return fmt::format(" {:>22}", format_seconds(t.median) + (t.spread ? " +- " + format_seconds(*t.spread) : ""));
-  };
-  for (std::size_t i = 0; i < measured.send_receive.size(); ++i) {
-    out += fmt::format("\n{:>10}", format_bytes(measured.send_receive[i].bytes)) + cell(measured.send_receive[i]);
-    for (const auto& [ranks, points] : measured.all_reduce) out += cell(points[i]);
+void finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
+            stagecraft::Provenance provenance) {
+  const stagecraft::Topology topology =
+      stagecraft::topology_of(measured, o.channel, std::move(device), std::move(provenance));
+  std::cerr << stagecraft::links_table(measured);
+  for (const auto& curve : measured.curves) {
+    std::cerr << fmt::format("{}: {}\n", curve_name(curve.operation, curve.ranks), stagecraft::fit_text(curve));
   }
-  std::cerr << out << "\n";
-}
-
-void finish(const LinkMeasurement& measured, const Options& o) {
-  const stagecraft::Topology topology = stagecraft::topology_of(measured, o.channel, stagecraft::device_here(o.ranks),
-                                                                stagecraft::provenance_here("stagecraft-links"));
-  print(measured);
   const stagecraft::Link& link = topology.levels.front().link;
   std::cerr << fmt::format(
       "{}: latency {}, bandwidth {}/s\n", topology.name, format_seconds(link.latency),
@@ -55,15 +48,34 @@ void finish(const LinkMeasurement& measured, const Options& o) {
   if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::topology_json(topology));
 }
 
+void finish(const LinkMeasurement& measured, const Options& o) {
+  finish(measured, o, stagecraft::device_here(measured.ranks), stagecraft::provenance_here("stagecraft-links"));
+}
+
 LinkMeasurement measure(stagecraft::Channel& channel, const Options& o) {
-  if (channel.rank() != 0) return stagecraft::measure_links(channel, o.links);
+  if (channel.rank() != 0) return stagecraft::measure_links(channel, o.links, o.threads);
   stagecraft::ProgressLine line;
-  return stagecraft::measure_links(channel, o.links,
+  return stagecraft::measure_links(channel, o.links, o.threads,
                                    [&](const std::string& text) { line.show(o.channel + ": " + text); });
 }
 
-int run_local(const Options& o, milliseconds deadline) {
-  const auto channels = stagecraft::make_local_channels(o.ranks, deadline);
+int run_nccl(const Options& o, milliseconds deadline) {
+  const auto meter = stagecraft::make_nccl_meter(o.ranks, deadline);
+  LinkMeasurement measured;
+  {
+    stagecraft::ProgressLine line;
+    measured = stagecraft::measure_links(*meter, o.links, [&](const std::string& text) { line.show("nccl: " + text); });
+  }
+  const stagecraft::GpuProperties gpu = stagecraft::gpu_properties(0);
+  stagecraft::Provenance provenance = stagecraft::provenance_here("stagecraft-links");
+  provenance.device = fmt::format("{} of {}; {}", measured.ranks, gpu.name, provenance.device);
+  provenance.versions["cuda driver"] = gpu.driver;
+  finish(measured, o, {gpu.name, gpu.memory}, std::move(provenance));
+  return 0;
+}
+
+int run_local(const Options& o, int ranks, milliseconds deadline) {
+  const auto channels = stagecraft::make_local_channels(ranks, deadline);
   LinkMeasurement measured;
   std::mutex mutex;
   std::exception_ptr first;
@@ -89,9 +101,9 @@ int run_local(const Options& o, milliseconds deadline) {
   return 0;
 }
 
-int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& o, milliseconds deadline) {
-  if (launch.ranks != o.ranks) {
-    throw std::invalid_argument(fmt::format("--ranks is {}, {} started {}", o.ranks, launch.launcher, launch.ranks));
+int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& o, int ranks, milliseconds deadline) {
+  if (launch.ranks != ranks) {
+    throw std::invalid_argument(fmt::format("--ranks is {}, {} started {}", ranks, launch.launcher, launch.ranks));
   }
   const auto rendezvous = stagecraft::join(launch, deadline);
   std::unique_ptr<stagecraft::Channel>
@@ -111,14 +123,20 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& 
 
 int run(Options o, const std::vector<std::string>& arguments) {
   if (o.most_bytes) o.links.most_bytes = *o.most_bytes;
-  (void)stagecraft::message_bytes(o.links.most_bytes);  // before any process is started
+  const int ranks = o.ranks.value_or(2);
+  (void)stagecraft::link_tasks(ranks, false, o.links);  // before any process is started
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
-  if (o.channel == "local") return run_local(o, deadline);
-  if (o.channel != "gloo")
-    throw std::invalid_argument(stagecraft::unknown_name("channel", o.channel, stagecraft::channel_names()));
+  if (o.channel == "nccl") return run_nccl(o, deadline);
+  std::vector<std::string> known = stagecraft::channel_names();
+  if (std::ranges::find(known, o.channel) == known.end()) {
+    known.emplace_back("nccl");
+    throw std::invalid_argument(stagecraft::unknown_name("channel", o.channel, known));
+  }
+  if (ranks < 2) throw std::invalid_argument("--ranks is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do");
+  if (o.channel == "local") return run_local(o, ranks, deadline);
   const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
-  if (!launch) return stagecraft::spawn(o.ranks, arguments, deadline);
-  return run_one_process_a_rank(*launch, o, deadline);
+  if (!launch) return stagecraft::spawn(ranks, arguments, deadline);
+  return run_one_process_a_rank(*launch, o, ranks, deadline);
 }
 
 }  // namespace
@@ -126,17 +144,27 @@ int run(Options o, const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   Options o;
   return stagecraft::run_tool(
-      {"links", "Measures the channel between ranks on this host: one-way transfers and all-reduces by message bytes.",
+      {"links", "Measures the channel between ranks on this host: transfers and collectives by message bytes.",
        "stagecraft links --ranks 2 --channel gloo -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
-       "topology.json"},
+       "topology.json\n  stagecraft links --channel nccl --max-bytes 1GiB --sizes-per-octave 2 -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("--ranks", o.ranks, "ranks on this host")->capture_default_str()->check(CLI::Range(2, 1024));
-        app.add_option("--channel", o.channel,
-                       "local (ranks are threads) or gloo (one process a rank, started here unless a launcher did)")
+        app.add_option("--ranks", o.ranks, "ranks on this host; default 2, with nccl all GPUs")
+            ->check(CLI::Range(1, 1024));
+        app.add_option(
+               "--channel", o.channel,
+               "local (ranks are threads), gloo (one process a rank, started here unless a launcher did) or nccl "
+               "(the GPUs of this machine, all in this process)")
             ->capture_default_str();
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message; default 64 MiB");
-        app.add_option("--threads", o.links.threads, "threads of one rank")
+        app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "message bytes grow by 2^(1/this)")
+            ->capture_default_str()
+            ->check(CLI::Range(1, 64));
+        app.add_option("--seconds", o.links.most_time.value,
+                       "of measuring, about; each point takes an equal share of what is left, and at least 5 samples")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_option("--threads", o.threads, "threads of one rank")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
         app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the measurement")

@@ -1,5 +1,6 @@
 #include "profiler/statistics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -27,23 +28,26 @@ Timing summarize(const std::vector<double>& samples) {
 }
 
 double relative_error(const std::vector<double>& samples) {
-  if (samples.size() < kFewestForSpread) return std::numeric_limits<double>::infinity();
-  const double middle = median(samples);
-  if (middle == 0) return 0;
-  return 1.96 * 1.2533 * 1.4826 * deviation(samples, middle) /
-         (std::sqrt(static_cast<double>(samples.size())) * middle);
+  return samples.empty() ? std::numeric_limits<double>::infinity() : relative_error(summarize(samples));
+}
+
+double relative_error(const Timing& timing) {
+  if (!timing.spread) return std::numeric_limits<double>::infinity();
+  if (timing.median == Seconds(0)) return 0;
+  return 1.96 * 1.2533 * 1.4826 * (*timing.spread / timing.median) / std::sqrt(static_cast<double>(timing.count));
 }
 
 Stop should_stop(const StoppingRule& rule, const std::vector<double>& whole,
                  const std::vector<std::vector<double>>& parts, double seconds) {
-  if (seconds >= rule.most_seconds && whole.size() >= rule.least) return Stop::Time;
-  if (whole.size() < rule.fewest) return Stop::No;
-  if (relative_error(whole) > rule.iteration_error) return Stop::No;
-  const double threshold = median(whole) * rule.layer_share;
-  for (const std::vector<double>& part : parts) {
-    if (median(part) > threshold && relative_error(part) > rule.layer_error) return Stop::No;
-  }
-  return Stop::Precise;
+  const auto precise = [&] {
+    if (whole.size() < rule.fewest || relative_error(whole) > rule.iteration_error) return false;
+    const double threshold = median(whole) * rule.layer_share;
+    return std::ranges::none_of(parts, [&](const std::vector<double>& part) {
+      return median(part) > threshold && relative_error(part) > rule.layer_error;
+    });
+  };
+  if (precise()) return Stop::Precise;
+  return seconds >= rule.most_seconds && whole.size() >= rule.least ? Stop::Time : Stop::No;
 }
 
 }  // namespace stagecraft

@@ -17,6 +17,8 @@ inline constexpr std::size_t kFewestForSpread = 5;
 /// (sqrt(n) * median), the normal approximation with the deviation taken from the MAD. Infinite below kFewestForSpread
 /// samples; 0 for a median of 0.
 [[nodiscard]] double relative_error(const std::vector<double>& samples);
+/// The same of samples that were summarized.
+[[nodiscard]] double relative_error(const Timing& timing);
 
 /// When to stop measuring.
 struct StoppingRule {
@@ -31,7 +33,8 @@ struct StoppingRule {
 /// What ended a measurement.
 enum class Stop { No, Precise, Time };
 
-/// Whether samples are precise enough. `parts[i]` are the samples of part i, in step with `whole`.
+/// Whether samples are precise enough, and else whether time is up. `parts[i]` are the samples of part i, in step with
+/// `whole`.
 [[nodiscard]] Stop should_stop(const StoppingRule& rule, const std::vector<double>& whole,
                                const std::vector<std::vector<double>>& parts, double seconds);
 

@@ -1,61 +1,23 @@
 #include "executor/channel.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <bit>
-#include <cmath>
-#include <functional>
-#include <random>
 #include <thread>
 
-#include "tests/support/ranks.h"
+#include "tests/executor/channel_suite.h"
 
 // The conformance suite of channels: every case runs on every channel with 2, 3 and 4 ranks.
 
 namespace stagecraft {
 namespace {
 
-using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-constexpr milliseconds kLong{20000};
-constexpr milliseconds kShort{300};
-
-class ChannelSuite : public ::testing::TestWithParam<std::tuple<std::string, int>> {
- protected:
-  static int ranks() { return std::get<1>(GetParam()); }
-  static void on_ranks(const std::function<void(Channel&)>& body, milliseconds deadline = kLong) {
-    run_on_ranks(std::get<0>(GetParam()), ranks(), deadline, body);
-  }
-};
-
 INSTANTIATE_TEST_SUITE_P(Channels, ChannelSuite,
-                         ::testing::Combine(::testing::ValuesIn(channel_names()), ::testing::Values(2, 3, 4)),
-                         [](const auto& entry) {
-                           return std::get<0>(entry.param) + "_" + std::to_string(std::get<1>(entry.param));
-                         });
-
-/// Values that no other (rank, tag, message, index) has, as far as the dtype can tell them apart.
-at::Tensor numbered(const TensorSpec& spec, int from, int tag, int message) {
-  at::Tensor values = at::empty(spec.shape, at::kLong);
-  auto* out = values.mutable_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < values.numel(); ++i) out[i] = ((i * 5 + message) * 16 + tag) * 8 + from;
-  if (spec.dtype == at::kBool) return values.remainder(3).eq(0);
-  return values.to(spec.dtype);
-}
-
-bool same(const at::Tensor& a, const at::Tensor& b) { return a.scalar_type() == b.scalar_type() && a.equal(b); }
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const ChannelError& error) { return error.what(); }
-  return "no error";
-}
+                         ::testing::Combine(::testing::ValuesIn(channel_names()), ::testing::Values(2, 3, 4)), name_of);
 
 TEST_P(ChannelSuite, DeliversEveryElementInBothDirectionsOfEveryPair) {
   const TensorSpec spec{{7, 11}, at::kFloat};
@@ -238,96 +200,7 @@ TEST_P(ChannelSuite, RefusesWhatCannotBeSent) {
                  std::invalid_argument);
     EXPECT_THROW((void)channel.send(values.t(), (channel.rank() + 1) % channel.ranks(), 0), std::invalid_argument);
     EXPECT_THROW((void)channel.receive({{4}, at::kFloat}, -1, 0), std::invalid_argument);
-    at::Tensor whole = at::empty({4}, at::kLong);
-    EXPECT_THROW(channel.all_reduce(whole, {0, 1}, 0), std::invalid_argument);
-    at::Tensor reducible = at::empty({4}, at::kFloat);
-    EXPECT_THROW(channel.all_reduce(reducible, {1, 0}, 0), std::invalid_argument);
   });
-}
-
-/// What `member` brings to an all-reduce: rounding makes the order of the sum show.
-std::vector<float> brought(int member, std::int64_t count, int round) {
-  std::mt19937 random(static_cast<unsigned>(member * 1000 + round));
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& value : values) value = std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 20) - 40);
-  return values;
-}
-
-std::vector<float> sum_in_order(const std::vector<int>& members, std::int64_t count, int round) {
-  std::vector<float> sum = brought(members[0], count, round);
-  for (std::size_t i = 1; i < members.size(); ++i) {
-    const std::vector<float> more = brought(members[i], count, round);
-    for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += more[k];
-  }
-  return sum;
-}
-
-using AllReduce = std::function<void(Channel&, at::Tensor&, const std::vector<int>&, int)>;
-
-void expect_sums(Channel& channel, const AllReduce& all_reduce) {
-  std::vector<std::vector<int>> groups = {{}, {0, channel.ranks() - 1}};
-  for (int i = 0; i < channel.ranks(); ++i) groups[0].push_back(i);
-  int round = 0;
-  for (const auto& members : groups) {
-    if (std::find(members.begin(), members.end(), channel.rank()) == members.end()) continue;
-    for (const std::int64_t count : {0, 1, 3, 64, 1000, 5000, 100003}) {
-      const std::vector<float> mine = brought(channel.rank(), count, round);
-      at::Tensor values = at::empty({count}, at::kFloat);
-      std::copy(mine.begin(), mine.end(), values.mutable_data_ptr<float>());
-      all_reduce(channel, values, members, 9);
-      const std::vector<float> sum = sum_in_order(members, count, round);
-      std::int64_t wrong = 0;
-      for (std::int64_t i = 0; i < count; ++i) {
-        wrong += std::bit_cast<std::uint32_t>(values.const_data_ptr<float>()[i]) !=
-                 std::bit_cast<std::uint32_t>(sum[static_cast<std::size_t>(i)]);
-      }
-      EXPECT_EQ(wrong, 0) << count << " values, rank " << channel.rank() << ", " << members.size() << " members";
-      ++round;
-    }
-    round = 100;
-  }
-}
-
-TEST_P(ChannelSuite, AllReduceSumsInMemberOrderBitForBit) {
-  on_ranks([](Channel& channel) {
-    expect_sums(channel, [](Channel& on, at::Tensor& values, const std::vector<int>& members, int tag) {
-      on.all_reduce(values, members, tag);
-    });
-  });
-}
-
-TEST_P(ChannelSuite, TheOrderedAllReduceHasTheSameBits) {
-  on_ranks([](Channel& channel) { expect_sums(channel, ordered_all_reduce); });
-}
-
-TEST_P(ChannelSuite, AllReduceOfOneMemberChangesNothing) {
-  on_ranks([](Channel& channel) {
-    at::Tensor values = numbered({{5}, at::kFloat}, channel.rank(), 0, 0);
-    channel.all_reduce(values, {channel.rank()}, 0);
-    EXPECT_TRUE(same(values, numbered({{5}, at::kFloat}, channel.rank(), 0, 0)));
-  });
-}
-
-TEST_P(ChannelSuite, AllReduceOfDifferentCountsFails) {
-  on_ranks([](Channel& channel) {
-    if (channel.rank() > 1) return;
-    at::Tensor values = at::empty({4 + channel.rank()}, at::kFloat);
-    const std::string error = error_of([&] { channel.all_reduce(values, {0, 1}, 7); });
-    EXPECT_THAT(error, HasSubstr("under tag 7"));
-    channel.abort(error);
-  });
-}
-
-TEST_P(ChannelSuite, AnAllReduceNamesTheMemberThatDoesNotCome) {
-  on_ranks(
-      [](Channel& channel) {
-        if (channel.rank() != 0) return;
-        at::Tensor values = at::empty({4}, at::kFloat);
-        const std::string error = error_of([&] { channel.all_reduce(values, {0, 1}, 7); });
-        EXPECT_THAT(error, HasSubstr("rank 0 waited 0.3 s for"));
-        EXPECT_THAT(error, HasSubstr("rank 1"));
-      },
-      kShort);
 }
 
 TEST_P(ChannelSuite, NobodyLeavesABarrierBeforeAllHaveCome) {

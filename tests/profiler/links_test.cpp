@@ -3,10 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <mutex>
-
-#include "costmodel/format/json.h"
-#include "tests/support/ranks.h"
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
 
 namespace stagecraft {
 namespace {
@@ -14,170 +15,206 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-LinkPoint point(Bytes bytes, double seconds) {
-  return {bytes, {Seconds(seconds), Seconds(seconds / 100), 7}, Stop::Precise};
-}
+using enum LinkOperation;
 
 // ---- what is measured
 
-TEST(MessageBytes, GrowsByFour) {
-  EXPECT_THAT(message_bytes(300_B), ElementsAre(4_B, 16_B, 64_B, 256_B, 300_B));
-  EXPECT_THAT(message_bytes(256_B), ElementsAre(4_B, 16_B, 64_B, 256_B));
-  EXPECT_EQ(message_bytes(64_MiB).size(), 13U);  // 4 = 4^1, 64 MiB = 4^13
+TEST(MessageBytes, GrowsByTwo) {
+  EXPECT_THAT(message_bytes(50_B, 1), ElementsAre(4_B, 8_B, 16_B, 32_B, 48_B));
+  EXPECT_THAT(message_bytes(32_B, 1), ElementsAre(4_B, 8_B, 16_B, 32_B));
+  EXPECT_EQ(message_bytes(64_MiB, 1).size(), 25U);  // 4 = 2^2, 64 MiB = 2^26
+}
+
+// Floats 1, 1.41, 2, 2.83, 4, 5.66, 8 in whole ones.
+TEST(MessageBytes, GrowsByTheRootOfTwoInWholeFloats) {
+  EXPECT_THAT(message_bytes(32_B, 2), ElementsAre(4_B, 8_B, 16_B, 20_B, 32_B));
 }
 
 TEST(MessageBytes, CountsWholeFloats) {
-  EXPECT_THAT(message_bytes(19_B), ElementsAre(4_B, 16_B));
-  EXPECT_THAT(message_bytes(7_B), ElementsAre(4_B));
+  EXPECT_THAT(message_bytes(19_B, 1), ElementsAre(4_B, 8_B, 16_B));
+  EXPECT_THAT(message_bytes(7_B, 1), ElementsAre(4_B));
 }
 
 TEST(MessageBytes, RefusesLessThanAFloatAndMoreThanMemory) {
-  EXPECT_THAT([] { (void)message_bytes(3_B); },
+  EXPECT_THAT([] { (void)message_bytes(3_B, 1); },
               ThrowsMessage<std::invalid_argument>("the largest message is 3 bytes, wanted 4 to 17179869184"));
-  EXPECT_THAT([] { (void)message_bytes(17_GiB); },
+  EXPECT_THAT([] { (void)message_bytes(17_GiB, 1); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("wanted 4 to 17179869184")));
+  EXPECT_THAT([] { (void)message_bytes(8_B, 0); },
+              ThrowsMessage<std::invalid_argument>("the sizes per octave are 0, wanted 1 to 64"));
 }
 
-// ---- the topology of given points
-
-/// Two ranks; 1 ms for the smallest message, 2 s for 8 MB: 4 MB/s.
-LinkMeasurement two_ranks() {
-  LinkMeasurement out;
-  out.ranks = 2;
-  out.send_receive = {point(4_B, 0.001), point(4000_B, 0.003), point(8000000_B, 2)};
-  out.all_reduce[2] = {point(4_B, 0.002), point(8000000_B, 5)};
+std::vector<std::string> curves_of(int ranks, bool copies) {
+  std::vector<std::string> out;
+  for (const LinkTask& task : link_tasks(ranks, copies, {.most_bytes = Bytes(4)}))
+    out.push_back(curve_name(task.operation, task.ranks));
   return out;
 }
 
-TEST(TopologyOf, TakesLatencyAndBandwidthFromTheEnds) {
-  const Topology topology = topology_of(two_ranks(), "gloo", {"a processor", 1_GiB}, {});
-  EXPECT_EQ(topology.name, "2 ranks on one host, gloo channel");
-  EXPECT_EQ(topology.device, (Device{"a processor", 1_GiB}));
-  ASSERT_EQ(topology.levels.size(), 1U);
-  const Level& host = topology.levels.front();
-  EXPECT_EQ(host.name, "host");
-  EXPECT_EQ(host.count, 2);
-  EXPECT_EQ(host.link.latency, Seconds(0.001));
-  EXPECT_EQ(host.link.bandwidth, BytesPerSecond(4e6));
-  EXPECT_EQ(host.link.origin, Origin::Measured);
+TEST(LinkTasks, AreWhatSoManyRanksCanDo) {
+  EXPECT_THAT(curves_of(1, true), ElementsAre("send_receive", "all_reduce of 1", "all_gather of 1",
+                                              "reduce_scatter of 1", "host_to_device", "device_to_host"));
+  EXPECT_THAT(curves_of(2, false),
+              ElementsAre("send_receive", "duplex", "all_reduce of 2", "all_gather of 2", "reduce_scatter of 2"));
+  EXPECT_THAT(
+      curves_of(5, false),
+      ElementsAre("send_receive", "duplex", "pairs of 4", "all_reduce of 2", "all_reduce of 3", "all_reduce of 4",
+                  "all_reduce of 5", "all_gather of 2", "all_gather of 3", "all_gather of 4", "all_gather of 5",
+                  "reduce_scatter of 2", "reduce_scatter of 3", "reduce_scatter of 4", "reduce_scatter of 5"));
+  EXPECT_THAT([] { (void)link_tasks(0, false, {}); },
+              ThrowsMessage<std::invalid_argument>("the number of ranks is 0, wanted at least 1"));
 }
 
-TEST(TopologyOf, KeepsTheCurves) {
-  const Link link = topology_of(two_ranks(), "gloo", {}, {}).levels.front().link;
-  EXPECT_THAT(link.send_receive.points, ElementsAre(CurvePoint{4_B, Seconds(0.001)}, CurvePoint{4000_B, Seconds(0.003)},
-                                                    CurvePoint{8000000_B, Seconds(2)}));
-  ASSERT_EQ(link.all_reduce.size(), 1U);
-  EXPECT_THAT(link.all_reduce.at(2).points,
-              ElementsAre(CurvePoint{4_B, Seconds(0.002)}, CurvePoint{8000000_B, Seconds(5)}));
+TEST(LinkTasks, SendFromOneRankAloneToItself) {
+  const std::vector<LinkTask> tasks = link_tasks(1, false, {.most_bytes = Bytes(8)});
+  EXPECT_EQ(tasks[0], (LinkTask{SendReceive, 4_B, 1, 0, 0}));
+  EXPECT_EQ(tasks[1], (LinkTask{SendReceive, 8_B, 1, 0, 0}));
 }
 
-TEST(TopologyOf, SmoothsNothing) {
-  LinkMeasurement measured = two_ranks();
-  measured.send_receive[1].time.median = Seconds(0.0005);  // faster than the smaller message, as small ones can be
-  EXPECT_EQ(topology_of(measured, "local", {}, {}).levels.front().link.send_receive.points[1].time, Seconds(0.0005));
-}
+// ---- the loop, on a meter whose clock only the meter moves
 
-TEST(TopologyOf, NotesHowGoodThePointsAre) {
-  LinkMeasurement measured = two_ranks();
-  measured.send_receive[1].time = {Seconds(0.003), Seconds(0.0006), 40};
-  measured.send_receive[2].stop = Stop::Time;
-  const Topology topology = topology_of(
-      measured, "gloo", {}, {.tool = "a tool", .device = {}, .versions = {}, .date = {}, .notes = {{"kept", "yes"}}});
-  EXPECT_EQ(topology.provenance.tool, "a tool");
-  const auto& notes = topology.provenance.notes;
-  EXPECT_EQ(notes.at("kept"), "yes");
-  EXPECT_EQ(notes.at("channel"), "gloo");
-  EXPECT_EQ(notes.at("send_receive"),
-            "3 points of 7 to 40 samples, 1 ended by time; spread up to 20.0 % of the median, at 3.91 KiB");
-  EXPECT_EQ(notes.at("all_reduce of 2"),
-            "2 points of 7 to 7 samples, 0 ended by time; spread up to 1.0 % of the median, at 4 B");
-  EXPECT_EQ(notes.count("slowest pair"), 0U);
-  measured.slowest_pair = SlowestPair{1, 2, 4000_B, 1.25};
-  EXPECT_EQ(topology_of(measured, "gloo", {}, {}).provenance.notes.at("slowest pair"),
-            "ranks 1 and 2: 1.25 times ranks 0 and 1, at 3.91 KiB");
-}
+class FakeMeter : public LinkMeter {
+ public:
+  /// Every task takes `seconds_of_task(task)`, and up to `noise` more.
+  FakeMeter(int ranks, double noise, std::function<double(const LinkTask&)> seconds_of_task)
+      : ranks_(ranks), noise_(noise), seconds_(std::move(seconds_of_task)) {}
+  int ranks() const override { return ranks_; }
+  bool copies() const override { return with_copies; }
+  Seconds shortest_sample() const override { return shortest; }
+  std::vector<double> seconds_of(const LinkTask& task, std::int64_t samples, std::int64_t batch) override {
+    std::vector<double> out;
+    for (std::int64_t i = 0; i < samples; ++i) {
+      const double factor = 1 + noise_ * static_cast<double>(random_()) / static_cast<double>(std::mt19937::max());
+      out.push_back(seconds_(task) * factor);
+      time += out.back() * static_cast<double>(batch);
+    }
+    calls.push_back({task, samples, batch});
+    return out;
+  }
+  LinkMeasurement measure(const LinksOptions& options, const std::function<void(const std::string&)>& progress = {}) {
+    return measure_links(*this, options, progress, [this] { return time; });
+  }
 
-TEST(TopologyOf, RefusesPointsThatMakeNoCurve) {
-  LinkMeasurement measured = two_ranks();
-  std::swap(measured.send_receive[0], measured.send_receive[1]);
-  EXPECT_THAT([&] { (void)topology_of(measured, "local", {}, {}); },
-              ThrowsMessage<std::invalid_argument>("level \"host\": send_receive: points are not ascending in bytes"));
-  measured = two_ranks();
-  measured.all_reduce[2][0].time.median = Seconds(0);
-  EXPECT_THAT([&] { (void)topology_of(measured, "local", {}, {}); },
-              ThrowsMessage<std::invalid_argument>("level \"host\": all_reduce: a time is not positive"));
-  measured.send_receive.clear();
-  EXPECT_THAT([&] { (void)topology_of(measured, "local", {}, {}); },
-              ThrowsMessage<std::invalid_argument>("no transfer was measured"));
-}
+  struct Call {
+    LinkTask task;
+    std::int64_t samples;
+    std::int64_t batch;
+  };
+  bool with_copies = false;
+  Seconds shortest{0};
+  double time = 0;
+  std::vector<Call> calls;
 
-// ---- a real channel
+ private:
+  int ranks_;
+  double noise_;
+  std::function<double(const LinkTask&)> seconds_;
+  std::mt19937 random_{5};
+};
 
-constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .rule = {.fewest = 5, .least = 5, .most_seconds = 0.01}};
+/// 10 us and 1 ns a byte.
+double line(const LinkTask& task) { return 1e-5 + 1e-9 * static_cast<double>(task.bytes.value); }
 
-/// The measurements by rank.
-std::vector<LinkMeasurement> measure(const std::string& channel, int ranks, std::vector<std::string>* told = nullptr) {
-  std::vector<LinkMeasurement> out(static_cast<std::size_t>(ranks));
-  run_on_ranks(channel, ranks, std::chrono::seconds(20), [&](Channel& c) {
-    out[static_cast<std::size_t>(c.rank())] = measure_links(c, kQuick, [&](const std::string& text) {
-      if (told) told->push_back(text);
-    });
-  });
-  return out;
-}
-
-class MeasureLinks : public testing::TestWithParam<std::string> {};
-
-TEST_P(MeasureLinks, GivesEveryPointOfTwoRanks) {
-  const LinkMeasurement measured = measure(GetParam(), 2).front();
+TEST(MeasureLinks, StopsAPointOnceItIsPrecise) {
+  FakeMeter meter(2, 0, line);
+  const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(64), .most_time = Seconds(100)});
   EXPECT_EQ(measured.ranks, 2);
-  ASSERT_EQ(measured.all_reduce.size(), 1U);
-  for (const auto& points : {measured.send_receive, measured.all_reduce.at(2)}) {
-    ASSERT_EQ(points.size(), 3U);
-    for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(points[i].bytes, message_bytes(64_B)[i]);
-      EXPECT_GT(points[i].time.median, Seconds(0));
-      EXPECT_GE(points[i].time.count, 5);
-      EXPECT_NE(points[i].stop, Stop::No);
+  ASSERT_EQ(measured.curves.size(), 5U);
+  for (const LinkCurve& curve : measured.curves) {
+    ASSERT_EQ(curve.points.size(), 5U);
+    for (const LinkPoint& point : curve.points) {
+      EXPECT_EQ(point.stop, Stop::Precise);
+      EXPECT_DOUBLE_EQ(point.time.median.value, 1e-5 + 1e-9 * static_cast<double>(point.bytes.value));
     }
   }
+  // Two warm up; a first round fills 10 ms: 1000 times 10 us less what the bytes take.
+  EXPECT_LT(meter.time, 25 * 0.011);
+}
+
+TEST(MeasureLinks, SaysWhereTimeWasUpFirst) {
+  // The last curve, so that none after it lacks the time that it took.
+  FakeMeter meter(2, 3, [](const LinkTask& task) { return task.operation == ReduceScatter ? 1.0 : 1e-6; });
+  const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(4), .most_time = Seconds(1), .error = 0.01});
+  for (const LinkCurve& curve : measured.curves) {
+    const LinkPoint& point = curve.points.front();
+    EXPECT_EQ(point.stop == Stop::Time, curve.operation == ReduceScatter) << curve_name(curve.operation, 2);
+    EXPECT_EQ(point.time.count == 5, curve.operation == ReduceScatter);
+  }
+}
+
+// 25 sizes of 5 curves, noise that never gets precise: each point takes its share, and a round, doubled at most, more.
+TEST(MeasureLinks, TakesAboutTheTimeItWasGiven) {
+  FakeMeter meter(2, 3, [](const LinkTask&) { return 1e-4; });
+  const LinkMeasurement measured = meter.measure({.most_time = Seconds(20), .error = 1e-6});
+  EXPECT_GT(meter.time, 19);
+  EXPECT_LT(meter.time, 22);
+  for (const LinkCurve& curve : measured.curves) {
+    for (const LinkPoint& point : curve.points) EXPECT_EQ(point.stop, Stop::Time);
+  }
+}
+
+TEST(MeasureLinks, GivesTimeThatPrecisePointsLeaveToTheOthers) {
+  FakeMeter meter(2, 3, [](const LinkTask& task) { return task.operation == ReduceScatter ? 1e-3 : 1e-5; });
+  const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(4), .most_time = Seconds(5), .error = 0.02});
+  // An equal share from the outset would be 1 s of 1 ms to 4 ms each.
+  const LinkPoint& last = measured.curves.back().points.front();
+  EXPECT_TRUE(last.stop == Stop::Precise || last.time.count > 1000) << last.time.count;
+}
+
+TEST(MeasureLinks, BatchesWhatTheClockCannotResolve) {
+  FakeMeter meter(2, 0, [](const LinkTask& task) { return task.bytes == 4_B ? 0x1p-17 : 0x1p-9; });
+  meter.shortest = Seconds(0x1p-10);
+  (void)meter.measure({.most_bytes = Bytes(8), .most_time = Seconds(10)});
+  for (const auto& call : meter.calls) {
+    if (call.samples > 2) { EXPECT_EQ(call.batch, call.task.bytes == 4_B ? 128 : 1); }
+  }
+}
+
+TEST(MeasureLinks, TakesFiveSamplesOfWhatNeverFits) {
+  FakeMeter meter(2, 1, [](const LinkTask&) { return 60.0; });
+  for (const LinkCurve& curve : meter.measure({.most_bytes = Bytes(8), .most_time = Seconds(1)}).curves) {
+    for (const LinkPoint& point : curve.points) {
+      EXPECT_EQ(point.time.count, 5);
+      EXPECT_EQ(point.stop, Stop::Time);
+    }
+  }
+}
+
+TEST(MeasureLinks, FindsTheSlowestPair) {
+  FakeMeter meter(4, 0, [](const LinkTask& task) { return task.from == 1 && task.to == 3 ? 4e-4 : 1e-4; });
+  const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(64)});
+  ASSERT_TRUE(measured.slowest_pair);
+  EXPECT_EQ(measured.slowest_pair->from, 1);
+  EXPECT_EQ(measured.slowest_pair->to, 3);
+  EXPECT_EQ(measured.slowest_pair->bytes, 64_B);
+  EXPECT_DOUBLE_EQ(measured.slowest_pair->ratio, 4);
+  std::set<std::pair<int, int>> pairs;
+  for (const auto& call : meter.calls) pairs.insert({call.task.from, call.task.to});
+  EXPECT_EQ(pairs.size(), 6U);  // 4 * 3 / 2
+}
+
+TEST(MeasureLinks, CopiesWhereThereIsADevice) {
+  FakeMeter meter(1, 0, line);
+  meter.with_copies = true;
+  const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(4)});
+  EXPECT_EQ(measured.curves.back().operation, DeviceToHost);
   EXPECT_EQ(measured.slowest_pair, std::nullopt);
 }
 
-TEST_P(MeasureLinks, GivesAllReducesOfTwoAndThreeRanks) {
-  const LinkMeasurement measured = measure(GetParam(), 3).front();
-  ASSERT_EQ(measured.all_reduce.size(), 2U);
-  EXPECT_EQ(measured.all_reduce.at(2).size(), 3U);
-  EXPECT_EQ(measured.all_reduce.at(3).size(), 3U);
-  ASSERT_TRUE(measured.slowest_pair);
-  EXPECT_GE(measured.slowest_pair->ratio, 1);
-  EXPECT_EQ(measured.slowest_pair->bytes, 64_B);
-  const Topology topology = topology_of(measured, GetParam(), {"a processor", 1_GiB}, {});
-  EXPECT_EQ(parse_topology(topology_json(topology), "topology.json"), topology);
-}
-
-INSTANTIATE_TEST_SUITE_P(Every, MeasureLinks, testing::ValuesIn(channel_names()),
-                         [](const auto& tested) { return tested.param; });
-
-TEST(MeasureLinksOn, OnlyRank0HasTheMeasurementAndReports) {
+TEST(MeasureLinks, TellsWhatComesNext) {
+  FakeMeter meter(2, 0, line);
   std::vector<std::string> told;
-  const auto all = measure("local", 2, &told);
-  EXPECT_EQ(all[1], (LinkMeasurement{.ranks = 2, .send_receive = {}, .all_reduce = {}, .slowest_pair = {}}));
-  EXPECT_THAT(told,
-              ElementsAre("send and receive 4 B", "send and receive 16 B", "send and receive 64 B",
-                          "all-reduce of 2 ranks, 4 B", "all-reduce of 2 ranks, 16 B", "all-reduce of 2 ranks, 64 B"));
+  (void)meter.measure({.most_bytes = Bytes(4)}, [&](const std::string& text) { told.push_back(text); });
+  EXPECT_THAT(told, ElementsAre("send_receive, 4 B (1 of 5)", "duplex, 4 B (2 of 5)", "all_reduce of 2, 4 B (3 of 5)",
+                                "all_gather of 2, 4 B (4 of 5)", "reduce_scatter of 2, 4 B (5 of 5)"));
 }
 
-TEST(MeasureLinksOn, RefusesOneRankAndNoThreads) {
-  EXPECT_THAT(
-      [] { run_on_ranks("local", 1, std::chrono::seconds(1), [](Channel& c) { (void)measure_links(c, kQuick); }); },
-      ThrowsMessage<std::invalid_argument>("a channel of 1 rank has no links, wanted at least 2"));
-  EXPECT_THAT(
-      [] {
-        run_on_ranks("local", 2, std::chrono::seconds(1), [](Channel& c) { (void)measure_links(c, {.threads = 0}); });
-      },
-      ThrowsMessage<std::invalid_argument>("the number of threads is 0, wanted at least 1"));
+TEST(MeasureLinks, RefusesNoTimeAndNoError) {
+  FakeMeter meter(2, 0, line);
+  EXPECT_THAT([&] { (void)meter.measure({.most_time = Seconds(0)}); },
+              ThrowsMessage<std::invalid_argument>("the time is 0 s, wanted more than 0"));
+  EXPECT_THAT([&] { (void)meter.measure({.error = 0}); },
+              ThrowsMessage<std::invalid_argument>("the relative error is 0, wanted more than 0"));
 }
 
 }  // namespace

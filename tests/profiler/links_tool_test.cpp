@@ -6,7 +6,9 @@
 namespace stagecraft {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 using testing::StartsWith;
 
 class LinksTool : public ToolRunner {
@@ -17,23 +19,23 @@ class LinksTool : public ToolRunner {
 };
 
 TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
-  const Outcome o = links("--ranks 2 --channel gloo --max-bytes 4096 -o topology.json");
+  const Outcome o = links("--ranks 2 --channel gloo --max-bytes 4096 --seconds 1 -o topology.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
-  EXPECT_THAT(o.err, HasSubstr("all-reduce of 2"));
+  EXPECT_THAT(o.err, HasSubstr("all_reduce of 2"));
   EXPECT_THAT(o.err, HasSubstr("2 ranks on one host, gloo channel: latency "));
   const Topology topology = parse_topology(read("topology.json"), "topology.json");
   ASSERT_EQ(topology.levels.size(), 1U);
   const Link& link = topology.levels.front().link;
   EXPECT_EQ(topology.levels.front().count, 2);
-  EXPECT_EQ(link.send_receive.points.size(), 6U);  // 4 = 4^1 to 4096 = 4^6
+  EXPECT_EQ(link.send_receive.points.size(), 11U);  // 4 = 2^2 to 4096 = 2^12
   EXPECT_EQ(link.all_reduce.at(2).points.back().bytes, Bytes(4096));
   EXPECT_THAT(topology.provenance.tool, StartsWith("stagecraft-links "));
   EXPECT_EQ(topology.provenance.notes.at("channel"), "gloo");
 }
 
 TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
-  const Outcome o = links("--ranks 3 --max-bytes 64 -o -");
+  const Outcome o = links("--ranks 3 --max-bytes 64 --seconds 1 -o -");
   EXPECT_EQ(o.status, 0) << o.err;
   const Topology topology = parse_topology(o.out, "out");
   EXPECT_EQ(device_count(topology), 3);
@@ -42,7 +44,8 @@ TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
 
 TEST_F(LinksTool, RefusesBadInputWithStatusOne) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
-           {"--channel pigeons", "unknown channel \"pigeons\", known are local, gloo"},
+           {"--channel pigeons", "unknown channel \"pigeons\", known are local, gloo, nccl"},
+           {"--ranks 1", "--ranks is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do"},
            {"--max-bytes 3", "the largest message is 3 bytes, wanted 4 to 17179869184"},
            {"--max-bytes 64 -o nowhere/topology.json", "nowhere/topology.json: "}}) {
     const Outcome o = links(arguments);
@@ -58,9 +61,20 @@ TEST_F(LinksTool, RefusesAnotherNumberOfRanksThanWereStarted) {
   EXPECT_EQ(o.err, "stagecraft-links: --ranks is 2, torchrun started 3\n");
 }
 
+// A machine without a driver has cudaErrorInsufficientDriver or cudaErrorNoDevice, a build without CUDA its option.
+TEST_F(LinksTool, SaysWhatItFoundAndWhatToDoWithoutAGpu) {
+  const Outcome o = links("--channel nccl --max-bytes 4 --seconds 0.1");
+  if (o.status == 0) GTEST_SKIP() << "there is a GPU";
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err, AnyOf(MatchesRegex("stagecraft-links: no GPU to measure: cudaGetDeviceCount found "
+                                        "cudaError[A-Za-z]+ \\(.+\\), wanted at least one GPU with its driver; to "
+                                        "measure processors, --channel gloo\n"),
+                           HasSubstr("build with -DSTAGECRAFT_WITH_CUDA=ON")));
+}
+
 TEST_F(LinksTool, EndsWithTwoOnWrongUsage) {
   for (const auto& [arguments, message] :
-       std::vector<std::pair<std::string, std::string>>{{"--ranks 1", "--ranks"},
+       std::vector<std::pair<std::string, std::string>>{{"--ranks 0", "--ranks"},
                                                         {"--ranks two", "--ranks"},
                                                         {"--max-bytes 3apples", "--max-bytes"},
                                                         {"--threads 0", "--threads"},

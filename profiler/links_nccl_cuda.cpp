@@ -1,0 +1,248 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "executor/cuda_handles.h"
+#include "profiler/links_nccl.h"
+
+namespace stagecraft {
+namespace {
+
+using enum LinkOperation;
+
+int gpu_count() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return count;
+  const std::string found = status == cudaSuccess
+                                ? "0 devices"
+                                : fmt::format("{} ({})", cudaGetErrorName(status), cudaGetErrorString(status));
+  throw DeviceError(fmt::format(
+      "no GPU to measure: cudaGetDeviceCount found {}, wanted at least one GPU with its driver; to measure processors, "
+      "--channel gloo",
+      found));
+}
+
+/// One GPU's stream and memory.
+struct Gpu {
+  int device = 0;
+  CudaStream stream;
+  DeviceMemory memory;
+  PinnedMemory host;  ///< of copies; empty before the first
+  std::size_t bytes = 0;
+  std::size_t host_bytes = 0;
+};
+
+/// The devices that take part in `task`, in the order of their ranks in the communicator.
+std::vector<int> members_of(const LinkTask& task) {
+  if (task.operation == SendReceive && task.ranks == 2) return {task.from, task.to};
+  std::vector<int> out(static_cast<std::size_t>(task.ranks));
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+class NcclMeter : public LinkMeter {
+ public:
+  NcclMeter(int ranks, std::chrono::milliseconds deadline) : deadline_(deadline) {
+    for (int device = 0; device < ranks; ++device) {
+      const DeviceGuard guard(device);
+      gpus_.push_back({device, make_stream(), {}, {}});
+    }
+  }
+  int ranks() const override { return static_cast<int>(gpus_.size()); }
+  bool copies() const override { return true; }
+  // Events resolve about half a microsecond (cudaEventElapsedTime): 0.5 % of this.
+  Seconds shortest_sample() const override { return Seconds(1e-4); }
+
+  std::vector<double> seconds_of(const LinkTask& task, std::int64_t samples, std::int64_t batch) override {
+    const std::vector<int> members = members_of(task);
+    make_room(task, members);
+    const bool copies = task.operation == HostToDevice || task.operation == DeviceToHost;
+    if (!copies && communicators_of_ != members) connect(members);
+    failed_ = false;
+    std::vector<std::vector<double>> times(members.size());
+    std::exception_ptr first;
+    std::mutex mutex;
+    {
+      // A thread each: the driver holds a thread whose stream is full, and another rank may have to go on first.
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        threads.emplace_back([&, i] {
+          try {
+            times[i] =
+                times_of(task, static_cast<int>(i), gpus_.at(static_cast<std::size_t>(members[i])), samples, batch);
+          } catch (...) {
+            const std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception();
+            failed_ = true;
+          }
+        });
+      }
+    }
+    if (first) {
+      communicators_.clear();
+      communicators_of_.clear();
+      std::rethrow_exception(first);
+    }
+    std::vector<double> out = times.front();
+    for (const auto& other : times) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::max(out[i], other[i]);
+    }
+    return out;
+  }
+
+ private:
+  void make_room(const LinkTask& task, const std::vector<int>& members) {
+    // What is sent and what is received, each with shares rounded up.
+    const auto bytes = 2 * (static_cast<std::size_t>(task.bytes.value) + members.size() * sizeof(float));
+    for (const int member : members) {
+      Gpu& gpu = gpus_.at(static_cast<std::size_t>(member));
+      const DeviceGuard guard(gpu.device);
+      if (gpu.bytes < bytes) {
+        gpu.memory = {};  // before the larger one is there, so that both need not fit
+        gpu.memory = make_device_memory(bytes);
+        gpu.bytes = bytes;
+        // Zeros stay zeros however often they are summed.
+        check(cudaMemsetAsync(gpu.memory.get(), 0, bytes, gpu.stream.get()), "cudaMemsetAsync");
+        check(cudaStreamSynchronize(gpu.stream.get()), "cudaStreamSynchronize");
+      }
+      if ((task.operation == HostToDevice || task.operation == DeviceToHost) && gpu.host_bytes < bytes) {
+        gpu.host = {};
+        gpu.host = make_pinned_memory(bytes);
+        gpu.host_bytes = bytes;
+      }
+    }
+  }
+
+  void connect(const std::vector<int>& members) {
+    communicators_.clear();
+    communicators_of_.clear();
+    std::vector<ncclComm_t> raw(members.size());
+    check(ncclCommInitAll(raw.data(), static_cast<int>(members.size()), members.data()), "ncclCommInitAll");
+    for (const ncclComm_t communicator : raw) communicators_.emplace_back(communicator);
+    communicators_of_ = members;
+  }
+
+  std::vector<double> times_of(const LinkTask& task, int rank, const Gpu& gpu, std::int64_t samples,
+                               std::int64_t batch) {
+    const DeviceGuard guard(gpu.device);
+    std::vector<CudaEvent> events;
+    for (std::int64_t i = 0; i <= samples; ++i) events.push_back(make_event());
+    const cudaStream_t stream = gpu.stream.get();
+    enqueue(task, rank, gpu);
+    check(cudaEventRecord(events.front().get(), stream), "cudaEventRecord");
+    for (std::int64_t sample = 0; sample < samples && !failed_; ++sample) {
+      for (std::int64_t i = 0; i < batch; ++i) enqueue(task, rank, gpu);
+      check(cudaEventRecord(events[static_cast<std::size_t>(sample) + 1].get(), stream), "cudaEventRecord");
+    }
+    wait(stream, rank, task);
+    const bool there_and_back = task.ranks > 1 && (task.operation == SendReceive || task.operation == Pairs);
+    std::vector<double> out;
+    for (std::size_t i = 1; i < events.size(); ++i) {
+      float milliseconds = 0;
+      check(cudaEventElapsedTime(&milliseconds, events[i - 1].get(), events[i].get()), "cudaEventElapsedTime");
+      out.push_back(milliseconds * 1e-3 / (static_cast<double>(batch) * (there_and_back ? 2 : 1)));
+    }
+    return out;
+  }
+
+  /// One `task` on the stream of the GPU that has `rank` in the communicator.
+  void enqueue(const LinkTask& task, int rank, const Gpu& gpu) {
+    const cudaStream_t stream = gpu.stream.get();
+    auto* values = static_cast<float*>(gpu.memory.get());
+    const auto bytes = static_cast<std::size_t>(task.bytes.value);
+    const std::size_t count = bytes / sizeof(float);
+    const auto members = static_cast<std::size_t>(task.ranks);
+    const std::size_t share = (count + members - 1) / members;
+    float* other = values + share * members;
+    // In place, as gradients are reduced; but one rank alone would have nothing to do.
+    float* own = task.ranks == 1 ? other : values + share * static_cast<std::size_t>(rank);
+    const auto communicator = [&] { return communicators_.at(static_cast<std::size_t>(rank)).get(); };
+    const auto send = [&](int to) {
+      check(ncclSend(values, count, ncclFloat, to, communicator(), stream), "ncclSend");
+    };
+    const auto receive = [&](int from) {
+      check(ncclRecv(other, count, ncclFloat, from, communicator(), stream), "ncclRecv");
+    };
+    const auto exchange = [&](int peer) {
+      check(ncclGroupStart(), "ncclGroupStart");
+      send(peer);
+      receive(peer);
+      check(ncclGroupEnd(), "ncclGroupEnd");
+    };
+    switch (task.operation) {
+      case SendReceive:
+      case Pairs:
+        if (task.ranks == 1) {
+          exchange(0);
+        } else if (rank % 2 == 0) {
+          send(rank + 1);
+          receive(rank + 1);
+        } else {
+          receive(rank - 1);
+          send(rank - 1);
+        }
+        return;
+      case Duplex:
+        return exchange(1 - rank);
+      case AllReduce:
+        return check(
+            ncclAllReduce(values, task.ranks == 1 ? other : values, count, ncclFloat, ncclSum, communicator(), stream),
+            "ncclAllReduce");
+      case AllGather:
+        return check(ncclAllGather(own, values, share, ncclFloat, communicator(), stream), "ncclAllGather");
+      case ReduceScatter:
+        return check(ncclReduceScatter(values, own, share, ncclFloat, ncclSum, communicator(), stream),
+                     "ncclReduceScatter");
+      case HostToDevice:
+        return check(cudaMemcpyAsync(values, gpu.host.get(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+      case DeviceToHost:
+        return check(cudaMemcpyAsync(gpu.host.get(), values, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+    }
+  }
+
+  /// Returns when all on `stream` is done; never blocks in the driver, so that a lost rank shows.
+  void wait(cudaStream_t stream, int rank, const LinkTask& task) {
+    const auto end = std::chrono::steady_clock::now() + deadline_;
+    while (true) {
+      const cudaError_t status = cudaStreamQuery(stream);
+      if (status == cudaSuccess) return;
+      if (status != cudaErrorNotReady) check(status, "cudaStreamQuery");
+      if (failed_) throw DeviceError("another rank failed");
+      if (const auto place = static_cast<std::size_t>(rank); place < communicators_.size()) {
+        ncclResult_t result = ncclSuccess;
+        check(ncclCommGetAsyncError(communicators_[place].get(), &result), "ncclCommGetAsyncError");
+        if (result != ncclInProgress) check(result, curve_name(task.operation, task.ranks).c_str());
+      }
+      if (std::chrono::steady_clock::now() > end) {
+        throw DeviceError(fmt::format("rank {} was not done with {} of {} bytes within {} ms", rank,
+                                      curve_name(task.operation, task.ranks), task.bytes.value, deadline_.count()));
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  std::chrono::milliseconds deadline_;
+  std::vector<Gpu> gpus_;
+  std::vector<NcclCommunicator> communicators_;  ///< of the devices below; one set at a time, as each takes memory
+  std::vector<int> communicators_of_;
+  std::atomic<bool> failed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int> ranks, std::chrono::milliseconds deadline) {
+  const int gpus = gpu_count();
+  if (ranks && (*ranks < 1 || *ranks > gpus))
+    throw std::invalid_argument(
+        fmt::format("the number of ranks is {}, wanted 1 to {}, one for each GPU", *ranks, gpus));
+  return std::make_unique<NcclMeter>(ranks.value_or(gpus), deadline);
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,68 @@
+#include "profiler/links_channel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/ranks.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::ThrowsMessage;
+
+constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .most_time = Seconds(0.1)};
+
+/// The measurements by rank.
+std::vector<LinkMeasurement> measure(const std::string& channel, int ranks, std::vector<std::string>* told = nullptr) {
+  std::vector<LinkMeasurement> out(static_cast<std::size_t>(ranks));
+  run_on_ranks(channel, ranks, std::chrono::seconds(20), [&](Channel& c) {
+    out[static_cast<std::size_t>(c.rank())] = measure_links(c, kQuick, 1, [&](const std::string& text) {
+      if (told) told->push_back(text);
+    });
+  });
+  return out;
+}
+
+class MeasureLinksOfChannel : public testing::TestWithParam<std::string> {};
+
+TEST_P(MeasureLinksOfChannel, GivesEveryPointOfTwoToFourRanks) {
+  for (const int ranks : {2, 3, 4}) {
+    const LinkMeasurement measured = measure(GetParam(), ranks).front();
+    EXPECT_EQ(measured.ranks, ranks);
+    std::vector<LinkTask> given;
+    for (const LinkCurve& curve : measured.curves) {
+      for (const LinkPoint& point : curve.points) {
+        given.push_back({curve.operation, point.bytes, curve.ranks, 0, 1});
+        EXPECT_GT(point.time.median, Seconds(0));
+        EXPECT_GE(point.time.count, 5);
+        EXPECT_NE(point.stop, Stop::No);
+      }
+    }
+    EXPECT_EQ(given, link_tasks(ranks, false, kQuick));
+    EXPECT_EQ(measured.slowest_pair.has_value(), ranks > 2);
+    if (measured.slowest_pair) { EXPECT_GE(measured.slowest_pair->ratio, 1); }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, MeasureLinksOfChannel, testing::ValuesIn(channel_names()),
+                         [](const auto& tested) { return tested.param; });
+
+TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
+  std::vector<std::string> told;
+  const auto all = measure("local", 2, &told);
+  EXPECT_EQ(all[1], (LinkMeasurement{.ranks = 2, .curves = {}, .slowest_pair = {}}));
+  EXPECT_EQ(told.size(), 25U);  // five curves of 4, 8, 16, 32, 64 bytes
+}
+
+TEST(MeasureLinksOf, AChannelRefusesOneRankAndNoThreads) {
+  EXPECT_THAT(
+      [] { run_on_ranks("local", 1, std::chrono::seconds(1), [](Channel& c) { (void)measure_links(c, kQuick, 1); }); },
+      ThrowsMessage<std::invalid_argument>("a channel of 1 rank has no links, wanted at least 2"));
+  EXPECT_THAT(
+      [] { run_on_ranks("local", 2, std::chrono::seconds(1), [](Channel& c) { (void)measure_links(c, kQuick, 0); }); },
+      ThrowsMessage<std::invalid_argument>("the number of threads is 0, wanted at least 1"));
+}
+
+}  // namespace
+}  // namespace stagecraft
