@@ -6,8 +6,10 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/nccl_tests.h"
 #include "costmodel/format/pipedream.h"
 #include "tests/costmodel/documents.h"
+#include "tests/support/nccl_tests_text.h"
 
 namespace stagecraft::testing {
 namespace {
@@ -46,6 +48,22 @@ bool check_profile(const std::string& text) {
   demand(*again == *graph, "an imported graph changes when written and read again");
   demand(pipedream_text(*again) == text, "a profile does not come back byte for byte");
   return true;
+}
+
+bool check_topology(const Topology& topology) {
+  validate(topology);
+  const std::optional<Topology> again = parsed(parse_topology, topology_json(topology));
+  demand(again.has_value(), "an imported topology is refused as a document");
+  demand(*again == topology, "an imported topology changes when written and read again");
+  return true;
+}
+
+bool check_nccl_test(const std::string& text) {
+  const std::optional<NcclTest> test = parsed(parse_nccl_test, text);
+  if (!test) return false;
+  try {
+    return check_topology(measured_topology({*test}));
+  } catch (const std::invalid_argument&) { return false; }
 }
 
 Timeline timeline() {
@@ -104,6 +122,10 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
       {"plan", {plan_json(full_plan())}, json_check(parse_plan, plan_json)},
       {"prediction", {prediction_document()}, json_check(parse_prediction, prediction_json)},
       {"timeline", {measurement_document()}, json_check(parse_measurement, measurement_json)},
+      {"nccl_tests",
+       {nccl_tests_text("all_reduce_perf", {"alpha", "alpha"}, {{8, 4.5}, {1048576, 20}, {8388608, 120}}),
+        nccl_tests_json("all_gather_perf", "alpha", 2, {{8, 4.5}, {1048576, 20}, {8388608, 120}})},
+       check_nccl_test},
       {"pipedream", {kProfile, with_crlf(kProfile)}, check_profile},
   };
   return table;
