@@ -15,17 +15,20 @@ std::string document(const stagecraft::Topology& topology) { return stagecraft::
 int main(int argc, char** argv) {
   std::string format;
   std::vector<std::string> inputs;
+  std::string measured;
   std::string output = "-";
   return stagecraft::run_tool(
       {"import",
        "Turns another program's files into a graph or a topology. Formats: " +
            stagecraft::format_list(stagecraft::foreign_formats()) + ".",
        "stagecraft import pipedream graph.txt -o graph.json\n"
-       "  stagecraft import nccl-tests all_reduce.txt sendrecv.txt -o topology.json"},
+       "  stagecraft import nccl-tests all_reduce.txt sendrecv.txt -o measured.json\n"
+       "  stagecraft import nccl-topology dump.xml --measured measured.json -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
         app.add_option("FORMAT", format, "what FILE is written in")->required();
         app.add_option("FILE", inputs, "what the other program wrote; - is standard input")->required();
+        app.add_option("--measured", measured, "a topology whose links replace those of the levels of the same name");
         app.add_option("-o,--output", output, "where the result goes; - is standard output")->capture_default_str();
       },
       [&] {
@@ -33,6 +36,11 @@ int main(int argc, char** argv) {
         std::vector<stagecraft::SourceFile> files;
         for (const std::string& input : inputs) files.push_back({stagecraft::read_text(input), input});
         auto result = foreign.read(files);
+        if (!measured.empty()) {
+          auto* const topology = std::get_if<stagecraft::Topology>(&result);
+          if (topology == nullptr) throw std::invalid_argument("--measured goes with a topology, found a graph");
+          *topology = stagecraft::with_measured(*topology, stagecraft::read_topology(measured));
+        }
         const std::string text = std::visit(
             [](auto& value) {
               value.provenance.tool = std::string("stagecraft-import ") + stagecraft::version();

@@ -4,6 +4,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/nccl_tests.h"
+#include "costmodel/format/nccl_topology.h"
 #include "costmodel/format/pipedream.h"
 
 namespace stagecraft {
@@ -31,6 +32,7 @@ std::variant<Graph, Topology> read_nccl_tests(const std::vector<SourceFile>& fil
 const std::vector<ForeignFormat>& foreign_formats() {
   static const std::vector<ForeignFormat> table{
       {"nccl-tests", "text or -J files of nccl-tests, several at once: a measured topology", read_nccl_tests, {}},
+      {"nccl-topology", "NCCL's NCCL_TOPO_DUMP_FILE: a declared topology", one_file(parse_nccl_topology), {}},
       {"pipedream", "PipeDream's graph.txt: a graph", one_file(parse_pipedream), pipedream_text},
   };
   return table;

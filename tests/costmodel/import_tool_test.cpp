@@ -46,7 +46,8 @@ TEST(ImportTool, RefusesBadInputWithStatusOne) {
   EXPECT_THAT(malformed.out, StartsWith("stagecraft-import: -: line 1: found 2 parts"));
   const Outcome unknown = shell("./stagecraft-import keras x 2>&1");
   EXPECT_EQ(unknown.status, 1);
-  EXPECT_EQ(unknown.out, "stagecraft-import: unknown format \"keras\", known are nccl-tests, pipedream\n");
+  EXPECT_EQ(unknown.out,
+            "stagecraft-import: unknown format \"keras\", known are nccl-tests, nccl-topology, pipedream\n");
   const Outcome document = shell("echo '{}' | ./stagecraft-export pipedream - 2>&1");
   EXPECT_EQ(document.status, 1);
   EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing\n");
@@ -65,6 +66,22 @@ TEST(ImportTool, MergesSeveralFilesOfOneFormat) {
   EXPECT_THAT(topology.provenance.tool, StartsWith("stagecraft-import "));
   EXPECT_THAT(folder.run("stagecraft-import pipedream sendrecv.json all_reduce.txt").err,
               HasSubstr("found 2 files, wanted one"));
+}
+
+TEST(ImportTool, PutsMeasuredLinksOverADump) {
+  const std::string golden = STAGECRAFT_SOURCE_DIR "/tests/golden/nccl/";
+  const testing::CommandFolder folder;
+  const testing::Outcome outcome = folder.run("stagecraft-import nccl-tests " + golden +
+                                              "all_reduce_perf.txt -o m.json && stagecraft-import nccl-topology " +
+                                              golden + "topology.xml --measured m.json -o t.json");
+  EXPECT_EQ(outcome.err, "");
+  const Topology topology = parse_topology(folder.read("t.json"), "t.json");
+  ASSERT_EQ(topology.levels.size(), 2U);
+  EXPECT_EQ(topology.levels[0].link.origin, Origin::Measured);
+  EXPECT_EQ(topology.levels[0].link.all_reduce.count(4), 1U);
+  EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
+  EXPECT_THAT(folder.run("stagecraft-import pipedream " + kProfile + " --measured m.json").err,
+              HasSubstr("--measured goes with a topology, found a graph"));
 }
 
 TEST(ImportTool, AnswersWrongUsageWithStatusTwo) {

@@ -160,7 +160,7 @@ TEST_P(Reader, TakesAMutatedDocumentWholeOrThrowsFormatError) {
 
 INSTANTIATE_TEST_SUITE_P(Fuzz, Reader,
                          ::testing::Values("graph", "topology", "plan", "prediction", "timeline", "nccl_tests",
-                                           "pipedream"),
+                                           "nccl_topology", "pipedream"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/nccl_tests.h"
+#include "costmodel/format/nccl_topology.h"
 #include "costmodel/format/pipedream.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
@@ -66,6 +67,11 @@ bool check_nccl_test(const std::string& text) {
   } catch (const std::invalid_argument&) { return false; }
 }
 
+bool check_nccl_topology(const std::string& text) {
+  const std::optional<Topology> topology = parsed(parse_nccl_topology, text);
+  return topology && check_topology(*topology);
+}
+
 Timeline timeline() {
   Timeline out;
   out.ranks = 1;
@@ -107,6 +113,23 @@ constexpr const char* kProfile =
     "\tnode1 -- node2\n"
     "\tnode2 -- node3\n";
 
+constexpr const char* kNcclDump =
+    "<system version=\"1\">\n"
+    "  <cpu host_hash=\"0x1\" numaid=\"0\">\n"
+    "    <pci busid=\"0000:05:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+    "      <gpu dev=\"0\" sm=\"80\" rank=\"0\" gdr=\"1\">\n"
+    "        <nvlink target=\"0000:06:00.0\" count=\"4\" tclass=\"0x030200\"/>\n"
+    "      </gpu>\n"
+    "    </pci>\n"
+    "    <pci busid=\"0000:06:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+    "      <gpu dev=\"1\" sm=\"80\" rank=\"1\" gdr=\"1\"/>\n"
+    "    </pci>\n"
+    "    <nic>\n"
+    "      <net name=\"eth0\" dev=\"0\" speed=\"100000\" latency=\"20.0\"/>\n"
+    "    </nic>\n"
+    "  </cpu>\n"
+    "</system>\n";
+
 std::string with_crlf(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '\n' ? "\r\n" : std::string(1, c);
@@ -126,6 +149,7 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
        {nccl_tests_text("all_reduce_perf", {"alpha", "alpha"}, {{8, 4.5}, {1048576, 20}, {8388608, 120}}),
         nccl_tests_json("all_gather_perf", "alpha", 2, {{8, 4.5}, {1048576, 20}, {8388608, 120}})},
        check_nccl_test},
+      {"nccl_topology", {kNcclDump}, check_nccl_topology},
       {"pipedream", {kProfile, with_crlf(kProfile)}, check_profile},
   };
   return table;
