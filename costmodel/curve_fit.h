@@ -42,15 +42,16 @@ struct CurveFit {
   friend bool operator==(const CurveFit&, const CurveFit&) = default;
 };
 
-/// The continuous fit of at most three segments that never fall to `points`, ascending in bytes and without duplicates.
-/// It minimises the sum of weight * log(fitted / measured)^2; a weight is (time / spread)^2, a spread below 1 %
-/// counting as 1 %, where every point has a spread, else all weigh alike. Segments meet at a measured message or
-/// halfway between two, by ratio, and each holds two points at least; beyond 24 such places their choice is a search
-/// that may miss the best. k segments are tried for at least 2k + 1 points (one segment: 2 points) and are chosen by n
-/// log(error) + 2k log n (Bayesian information criterion: Schwarz, Annals of Statistics 6(2), 1978), where a root mean
-/// square below 0.01 % is no difference. `held_out` is of every second point against the fit, made alike, to the others
-/// and the last. Throws std::invalid_argument for fewer than 2 points, bytes that do not ascend or are negative, a time
-/// that is not positive and finite, and a spread that is negative or not finite.
+/// The continuous fit of at most three segments that never fall to `points`, which ascend in bytes.
+/// It minimises the sum of weight * log(fitted / measured)^2. Where every point has a spread, weights are
+/// (time / spread)^2, a spread below 1 % counting as 1 %; else all weigh alike.
+/// Segments meet at a measured message or halfway between two, by ratio, and hold two points at least; beyond 24 such
+/// places their choice is a search that may miss the best. k segments are tried for at least 2k + 1 points (one: 2).
+/// Their number has the least n log(error) + 2k log n, a root mean square below 0.01 % being no difference (Bayesian
+/// information criterion: Schwarz, Annals of Statistics 6(2), 1978).
+/// `held_out` is of every second point against the fit, made alike, to the others and the last.
+/// Throws std::invalid_argument for fewer than 2 points, bytes that do not ascend or are negative, a time that is not
+/// positive and finite, and a spread that is negative or not finite.
 [[nodiscard]] CurveFit fit_curve(const std::vector<FitPoint>& points);
 
 /// The fitted time of `data`. Precondition: data is not negative.

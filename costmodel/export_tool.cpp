@@ -1,28 +1,16 @@
-#include <functional>
-#include <map>
-
-#include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "costmodel/format/foreign.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/pipedream.h"
 #include "costmodel/tool.h"
-
-namespace {
-
-using stagecraft::Graph;
-
-const std::map<std::string, std::function<std::string(const Graph&)>> kFormats = {
-    {"pipedream", stagecraft::pipedream_text},
-};
-
-}  // namespace
 
 int main(int argc, char** argv) {
   std::string format;
   std::string input;
   std::string output = "-";
+  std::vector<stagecraft::ForeignFormat> formats = stagecraft::foreign_formats();
+  std::erase_if(formats, [](const stagecraft::ForeignFormat& f) { return !f.write; });
   return stagecraft::run_tool(
-      {"export", "Turns a graph into another planner's profile. Formats: pipedream (PipeDream's graph.txt).",
+      {"export", "Turns a graph into another planner's profile. Formats: " + stagecraft::format_list(formats) + ".",
        "stagecraft export pipedream graph.json -o graph.txt"},
       argc, argv,
       [&](CLI::App& app) {
@@ -31,14 +19,9 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", output, "where the profile goes; - is standard output")->capture_default_str();
       },
       [&] {
-        const auto it = kFormats.find(format);
-        if (it == kFormats.end()) {
-          std::vector<std::string> known;
-          for (const auto& entry : kFormats) known.push_back(entry.first);
-          throw std::invalid_argument(stagecraft::unknown_name("format", format, known));
-        }
-        const Graph graph = stagecraft::read_graph(input);
-        stagecraft::write_text(output, it->second(graph));
+        const stagecraft::ForeignFormat& foreign = stagecraft::find_format(formats, format);
+        const stagecraft::Graph graph = stagecraft::read_graph(input);
+        stagecraft::write_text(output, foreign.write(graph));
         return 0;
       });
 }

@@ -1,45 +1,53 @@
-#include <functional>
-#include <map>
+#include <variant>
 
-#include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "costmodel/format/foreign.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/pipedream.h"
 #include "costmodel/tool.h"
 
 namespace {
 
-using stagecraft::Graph;
-
-const std::map<std::string, std::function<Graph(const std::string& text, const std::string& file)>> kFormats = {
-    {"pipedream", stagecraft::parse_pipedream},
-};
+std::string document(const stagecraft::Graph& graph) { return stagecraft::graph_json(graph); }
+std::string document(const stagecraft::Topology& topology) { return stagecraft::topology_json(topology); }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   std::string format;
-  std::string input;
+  std::vector<std::string> inputs;
+  std::string measured;
   std::string output = "-";
   return stagecraft::run_tool(
-      {"import", "Turns another planner's profile into a graph. Formats: pipedream (PipeDream's graph.txt).",
-       "stagecraft import pipedream graph.txt -o graph.json"},
+      {"import",
+       "Turns another program's files into a graph or a topology. Formats: " +
+           stagecraft::format_list(stagecraft::foreign_formats()) + ".",
+       "stagecraft import pipedream graph.txt -o graph.json\n"
+       "  stagecraft import nccl-tests all_reduce.txt sendrecv.txt -o measured.json\n"
+       "  stagecraft import nccl-topology dump.xml --measured measured.json -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
         app.add_option("FORMAT", format, "what FILE is written in")->required();
-        app.add_option("FILE", input, "the profile; - is standard input")->required();
-        app.add_option("-o,--output", output, "where the graph goes; - is standard output")->capture_default_str();
+        app.add_option("FILE", inputs, "what the other program wrote; - is standard input")->required();
+        app.add_option("--measured", measured, "a topology whose links replace those of the levels of the same name");
+        app.add_option("-o,--output", output, "where the result goes; - is standard output")->capture_default_str();
       },
       [&] {
-        const auto it = kFormats.find(format);
-        if (it == kFormats.end()) {
-          std::vector<std::string> known;
-          for (const auto& entry : kFormats) known.push_back(entry.first);
-          throw std::invalid_argument(stagecraft::unknown_name("format", format, known));
+        const stagecraft::ForeignFormat& foreign = stagecraft::find_format(stagecraft::foreign_formats(), format);
+        std::vector<stagecraft::SourceFile> files;
+        for (const std::string& input : inputs) files.push_back({stagecraft::read_text(input), input});
+        auto result = foreign.read(files);
+        if (!measured.empty()) {
+          auto* const topology = std::get_if<stagecraft::Topology>(&result);
+          if (topology == nullptr) throw std::invalid_argument("--measured goes with a topology, found a graph");
+          *topology = stagecraft::with_measured(*topology, stagecraft::read_topology(measured));
         }
-        Graph graph = it->second(stagecraft::read_text(input), input);
-        graph.provenance.tool = std::string("stagecraft-import ") + stagecraft::version();
-        stagecraft::write_text(output, stagecraft::graph_json(graph));
+        const std::string text = std::visit(
+            [](auto& value) {
+              value.provenance.tool = std::string("stagecraft-import ") + stagecraft::version();
+              return document(value);
+            },
+            result);
+        stagecraft::write_text(output, text);
         return 0;
       });
 }

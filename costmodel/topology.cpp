@@ -4,6 +4,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
+
 namespace stagecraft {
 namespace {
 
@@ -52,6 +54,22 @@ void validate(const Topology& topology) {
     check_collective(level.link.all_gather, where + ": all_gather");
     check_collective(level.link.reduce_scatter, where + ": reduce_scatter");
   }
+}
+
+Topology with_measured(Topology declared, const Topology& measured) {
+  for (const Level& level : measured.levels) {
+    std::vector<std::string> known;
+    for (const Level& other : declared.levels) known.push_back(other.name);
+    const auto at = std::find(known.begin(), known.end(), level.name);
+    if (at == known.end()) throw std::invalid_argument(unknown_name("level", level.name, known));
+    declared.levels[static_cast<std::size_t>(at - known.begin())].link = level.link;
+  }
+  const auto take = [](Curve& to, const Curve& from) {
+    if (!from.points.empty()) to = from;
+  };
+  take(declared.device.host_to_device, measured.device.host_to_device);
+  take(declared.device.device_to_host, measured.device.device_to_host);
+  return declared;
 }
 
 int device_count(const Topology& topology) {

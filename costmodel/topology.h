@@ -73,6 +73,11 @@ struct Topology {
 /// collective's curve without points or of fewer than 2 ranks.
 void validate(const Topology& topology);
 
+/// `declared` with the links of `measured` at the levels that go by the same name, and with its copies to and from the
+/// host where it has them; the counts stay. Throws std::invalid_argument for a level of `measured` that `declared` has
+/// not.
+[[nodiscard]] Topology with_measured(Topology declared, const Topology& measured);
+
 /// Product of the level counts.
 [[nodiscard]] int device_count(const Topology& topology);
 

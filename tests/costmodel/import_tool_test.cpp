@@ -7,12 +7,15 @@
 #include <string>
 
 #include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "tests/support/nccl_tests_text.h"
+#include "tests/support/run_command.h"
 
 namespace stagecraft {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 struct Outcome {
   int status = 0;
@@ -43,10 +46,42 @@ TEST(ImportTool, RefusesBadInputWithStatusOne) {
   EXPECT_THAT(malformed.out, StartsWith("stagecraft-import: -: line 1: found 2 parts"));
   const Outcome unknown = shell("./stagecraft-import keras x 2>&1");
   EXPECT_EQ(unknown.status, 1);
-  EXPECT_EQ(unknown.out, "stagecraft-import: unknown format \"keras\", known are pipedream\n");
+  EXPECT_EQ(unknown.out,
+            "stagecraft-import: unknown format \"keras\", known are nccl-tests, nccl-topology, pipedream\n");
   const Outcome document = shell("echo '{}' | ./stagecraft-export pipedream - 2>&1");
   EXPECT_EQ(document.status, 1);
   EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing\n");
+}
+
+TEST(ImportTool, MergesSeveralFilesOfOneFormat) {
+  const testing::CommandFolder folder;
+  folder.write("all_reduce.txt", testing::nccl_tests_text("all_reduce_perf", {"a", "a"}, {{1024, 20}}));
+  folder.write("sendrecv.json", testing::nccl_tests_json("sendrecv_perf", "a", 2, {{1024, 10}}));
+  const testing::Outcome outcome = folder.run("stagecraft-import nccl-tests all_reduce.txt sendrecv.json -o t.json");
+  EXPECT_EQ(outcome.err, "");
+  const Topology topology = parse_topology(folder.read("t.json"), "t.json");
+  ASSERT_EQ(topology.levels.size(), 1U);
+  EXPECT_EQ(topology.levels[0].link.all_reduce.size(), 1U);
+  EXPECT_EQ(topology.levels[0].link.send_receive.points.size(), 1U);
+  EXPECT_THAT(topology.provenance.tool, StartsWith("stagecraft-import "));
+  EXPECT_THAT(folder.run("stagecraft-import pipedream sendrecv.json all_reduce.txt").err,
+              HasSubstr("found 2 files, wanted one"));
+}
+
+TEST(ImportTool, PutsMeasuredLinksOverADump) {
+  const std::string golden = STAGECRAFT_SOURCE_DIR "/tests/golden/nccl/";
+  const testing::CommandFolder folder;
+  const testing::Outcome outcome = folder.run("stagecraft-import nccl-tests " + golden +
+                                              "all_reduce_perf.txt -o m.json && stagecraft-import nccl-topology " +
+                                              golden + "topology.xml --measured m.json -o t.json");
+  EXPECT_EQ(outcome.err, "");
+  const Topology topology = parse_topology(folder.read("t.json"), "t.json");
+  ASSERT_EQ(topology.levels.size(), 2U);
+  EXPECT_EQ(topology.levels[0].link.origin, Origin::Measured);
+  EXPECT_EQ(topology.levels[0].link.all_reduce.count(4), 1U);
+  EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
+  EXPECT_THAT(folder.run("stagecraft-import pipedream " + kProfile + " --measured m.json").err,
+              HasSubstr("--measured goes with a topology, found a graph"));
 }
 
 TEST(ImportTool, AnswersWrongUsageWithStatusTwo) {

@@ -76,6 +76,20 @@ TEST(Interpolate, TakesOnePointInProportionAboveIt) {
 
 TEST(Interpolate, NeverFallsBelowZero) { EXPECT_EQ(interpolate({{{10_B, 3_s}, {20_B, 1_s}}}, 100_B), 0_s); }
 
+TEST(WithMeasured, PutsMeasuredLinksAtTheLevelsOfTheirName) {
+  Topology measured;
+  const Link link{BytesPerSecond(7), 5_s, {}, {{2, {{{1_B, 3_s}}}}}, {}, {}, Origin::Measured};
+  measured.levels = {{"rack", 9, link}};
+  measured.device.device_to_host = {{{1_B, 1_s}}};
+  Topology wanted = three_levels();
+  wanted.levels[1].link = link;
+  wanted.device.device_to_host = measured.device.device_to_host;
+  EXPECT_EQ(with_measured(three_levels(), measured), wanted);
+  measured.levels[0].name = "room";
+  EXPECT_THAT([&] { (void)with_measured(three_levels(), measured); },
+              ThrowsMessage<std::invalid_argument>("unknown level \"room\", known are server, rack, cluster"));
+}
+
 TEST(ValidateTopology, NamesTheFault) {
   const auto refused = [](auto&& change, const char* message) {
     Topology topology = three_levels();

@@ -6,8 +6,11 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/nccl_tests.h"
+#include "costmodel/format/nccl_topology.h"
 #include "costmodel/format/pipedream.h"
 #include "tests/costmodel/documents.h"
+#include "tests/support/nccl_tests_text.h"
 
 namespace stagecraft::testing {
 namespace {
@@ -46,6 +49,27 @@ bool check_profile(const std::string& text) {
   demand(*again == *graph, "an imported graph changes when written and read again");
   demand(pipedream_text(*again) == text, "a profile does not come back byte for byte");
   return true;
+}
+
+bool check_topology(const Topology& topology) {
+  validate(topology);
+  const std::optional<Topology> again = parsed(parse_topology, topology_json(topology));
+  demand(again.has_value(), "an imported topology is refused as a document");
+  demand(*again == topology, "an imported topology changes when written and read again");
+  return true;
+}
+
+bool check_nccl_test(const std::string& text) {
+  const std::optional<NcclTest> test = parsed(parse_nccl_test, text);
+  if (!test) return false;
+  try {
+    return check_topology(measured_topology({*test}));
+  } catch (const std::invalid_argument&) { return false; }
+}
+
+bool check_nccl_topology(const std::string& text) {
+  const std::optional<Topology> topology = parsed(parse_nccl_topology, text);
+  return topology && check_topology(*topology);
 }
 
 Timeline timeline() {
@@ -89,6 +113,23 @@ constexpr const char* kProfile =
     "\tnode1 -- node2\n"
     "\tnode2 -- node3\n";
 
+constexpr const char* kNcclDump =
+    "<system version=\"1\">\n"
+    "  <cpu host_hash=\"0x1\" numaid=\"0\">\n"
+    "    <pci busid=\"0000:05:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+    "      <gpu dev=\"0\" sm=\"80\" rank=\"0\" gdr=\"1\">\n"
+    "        <nvlink target=\"0000:06:00.0\" count=\"4\" tclass=\"0x030200\"/>\n"
+    "      </gpu>\n"
+    "    </pci>\n"
+    "    <pci busid=\"0000:06:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+    "      <gpu dev=\"1\" sm=\"80\" rank=\"1\" gdr=\"1\"/>\n"
+    "    </pci>\n"
+    "    <nic>\n"
+    "      <net name=\"eth0\" dev=\"0\" speed=\"100000\" latency=\"20.0\"/>\n"
+    "    </nic>\n"
+    "  </cpu>\n"
+    "</system>\n";
+
 std::string with_crlf(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '\n' ? "\r\n" : std::string(1, c);
@@ -104,6 +145,11 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
       {"plan", {plan_json(full_plan())}, json_check(parse_plan, plan_json)},
       {"prediction", {prediction_document()}, json_check(parse_prediction, prediction_json)},
       {"timeline", {measurement_document()}, json_check(parse_measurement, measurement_json)},
+      {"nccl_tests",
+       {nccl_tests_text("all_reduce_perf", {"alpha", "alpha"}, {{8, 4.5}, {1048576, 20}, {8388608, 120}}),
+        nccl_tests_json("all_gather_perf", "alpha", 2, {{8, 4.5}, {1048576, 20}, {8388608, 120}})},
+       check_nccl_test},
+      {"nccl_topology", {kNcclDump}, check_nccl_topology},
       {"pipedream", {kProfile, with_crlf(kProfile)}, check_profile},
   };
   return table;

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # readme_commands.sh SOURCE BIN: runs every command of README.md's table of verbs, in order, in a folder of its own.
-# `graph.txt`, which the import reads, is one of PipeDream's profiles.
+# `graph.txt`, which the import reads, is one of PipeDream's profiles; the other imports read tests/golden/nccl.
 set -euo pipefail
 source=$1
 export STAGECRAFT_BIN=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp "$source/tests/golden/pipedream/alexnet.txt" "$folder/graph.txt"
+cp "$source"/tests/golden/nccl/* "$folder"
 ln -s "$source/scripts" "$folder/scripts"
 cd "$folder"
 count=0

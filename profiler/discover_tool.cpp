@@ -1,0 +1,46 @@
+#include <iostream>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/tool.h"
+#include "profiler/nvml.h"
+
+namespace {
+
+void print(const stagecraft::Discovery& found, const stagecraft::Topology& topology) {
+  std::cerr << "driver " << found.driver << "\n";
+  for (const stagecraft::DiscoveredDevice& device : found.devices) {
+    std::cerr << "GPU " << device.links.rank << ": " << device.name << ", " << stagecraft::format_bytes(device.memory)
+              << ", " << device.uuid << "\n";
+  }
+  for (const stagecraft::DiscoveredPair& pair : found.pairs) {
+    std::cerr << "GPUs " << pair.a << " and " << pair.b << ": ";
+    if (pair.nvlinks > 0) std::cerr << pair.nvlinks << " NVLinks, ";
+    std::cerr << (pair.ancestor.empty() ? "no common ancestor told" : pair.ancestor) << "\n";
+  }
+  for (const stagecraft::Level& level : topology.levels) {
+    const stagecraft::Bytes in_a_second(static_cast<std::int64_t>(level.link.bandwidth.value));
+    std::cerr << "level \"" << level.name << "\": " << level.count << " by " << topology.provenance.notes.at(level.name)
+              << ", " << stagecraft::format_bytes(in_a_second) << "/s declared\n";
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string output;
+  return stagecraft::run_tool(
+      {"discover",
+       "Asks NVIDIA's driver for the GPUs of this machine and what joins them. Bandwidths are declared, not measured.",
+       "stagecraft discover -o topology.json"},
+      argc, argv,
+      [&](CLI::App& app) { app.add_option("-o,--output", output, "where the topology goes; - is standard output"); },
+      [&] {
+        if (!output.empty()) stagecraft::check_can_write(output);
+        const stagecraft::Discovery found = stagecraft::discover(stagecraft::load_nvml());
+        const stagecraft::Topology topology = stagecraft::declared_topology(found);
+        print(found, topology);
+        if (!output.empty()) stagecraft::write_text(output, stagecraft::topology_json(topology));
+        return 0;
+      });
+}
