@@ -2,15 +2,11 @@
 #include <fmt/format.h>
 
 #include "costmodel/errors.h"
+#include "executor/cuda_handles.h"
 #include "executor/device.h"
 
 namespace stagecraft {
 namespace {
-
-void check(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  throw DeviceError(fmt::format("{} failed with {}: {}", call, cudaGetErrorName(status), cudaGetErrorString(status)));
-}
 
 std::string dotted(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 

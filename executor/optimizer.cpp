@@ -8,6 +8,9 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
@@ -32,9 +35,38 @@ void validate(const OptimizerOptions& options) {
   check("the learning rate", options.learning_rate, 0, 1e6);
   check("the momentum", options.momentum, 0, 1);
   check("the weight decay", options.weight_decay, 0, 1e6);
+  check("the largest gradient norm", options.clip_norm, 0, 1e30);
+  validate(options.rate);
   if (options.name != "sgd" && options.momentum != 0) {
     throw std::invalid_argument("optimizer \"" + options.name + "\" takes no momentum, sgd does");
   }
+}
+
+const std::vector<std::string>& rate_schedule_names() {
+  static const std::vector<std::string> names{"constant", "cosine"};
+  return names;
+}
+
+void validate(const RateSchedule& schedule) {
+  if (std::ranges::find(rate_schedule_names(), schedule.name) == rate_schedule_names().end())
+    throw std::invalid_argument(unknown_name("rate schedule", schedule.name, rate_schedule_names()));
+  if (schedule.warmup < 0)
+    throw std::invalid_argument("the warm-up is " + std::to_string(schedule.warmup) + " steps, wanted at least 0");
+  if (!(schedule.last >= 0 && schedule.last <= 1))
+    throw std::invalid_argument("the last rate is " + std::to_string(schedule.last) +
+                                " of the full one, wanted 0 to 1");
+  if (schedule.name == "cosine" && schedule.steps <= schedule.warmup) {
+    throw std::invalid_argument("a cosine of " + std::to_string(schedule.steps) + " steps with a warm-up of " +
+                                std::to_string(schedule.warmup) + ": wanted more steps than warm-up");
+  }
+}
+
+double rate_factor(const RateSchedule& schedule, std::int64_t step) {
+  if (step + 1 < schedule.warmup) return static_cast<double>(step + 1) / static_cast<double>(schedule.warmup);
+  if (schedule.name == "constant") return 1;
+  const double x = std::clamp(
+      static_cast<double>(step - schedule.warmup) / static_cast<double>(schedule.steps - schedule.warmup), 0.0, 1.0);
+  return schedule.last + (1 - schedule.last) * (1 + std::cos(std::numbers::pi * x)) / 2;
 }
 
 std::int64_t state_values(const OptimizerOptions& options) {
@@ -52,8 +84,9 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> pa
   validate(options_);
 }
 
-void Optimizer::step(double divisor) {
+void Optimizer::step(double divisor, double rate_factor) {
   const at::NoGradGuard no_graph;
+  const double rate = options_.learning_rate * rate_factor;
   const std::int64_t kept = state_values(options_);
   // Parameters in their first step go apart: SGD then takes the gradient itself as momentum.
   const std::vector<bool> begun = begun_;
@@ -80,18 +113,17 @@ void Optimizer::step(double divisor) {
     }
     if (values.empty()) continue;
     const std::optional<at::Tensor> scale =
-        divisor == 1 ? std::optional<at::Tensor>{} : at::scalar_tensor(divisor, values.front().options().requires_grad(false));
+        divisor == 1 ? std::optional<at::Tensor>{}
+                     : at::scalar_tensor(divisor, values.front().options().requires_grad(false));
     if (options_.name == "sgd") {
-      at::_fused_sgd_(values, gradients, first, options_.weight_decay, options_.momentum, options_.learning_rate,
+      at::_fused_sgd_(values, gradients, first, options_.weight_decay, options_.momentum, rate,
                       /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false, first_step, scale);
     } else if (options_.name == "adam") {
-      at::_fused_adam_(values, gradients, first, second, {}, steps, options_.learning_rate, options_.beta1,
-                       options_.beta2, options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
-                       scale);
+      at::_fused_adam_(values, gradients, first, second, {}, steps, rate, options_.beta1, options_.beta2,
+                       options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
     } else {
-      at::_fused_adamw_(values, gradients, first, second, {}, steps, options_.learning_rate, options_.beta1,
-                        options_.beta2, options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
-                        scale);
+      at::_fused_adamw_(values, gradients, first, second, {}, steps, rate, options_.beta1, options_.beta2,
+                        options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
     }
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();

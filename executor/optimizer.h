@@ -8,6 +8,14 @@
 
 namespace stagecraft {
 
+/// How the learning rate goes over the steps of a run.
+struct RateSchedule {
+  std::string name = "constant";  ///< "constant" or "cosine"
+  std::int64_t warmup = 0;        ///< steps over which the rate rises evenly from 0
+  std::int64_t steps = 0;         ///< of the whole run; cosine ends there
+  double last = 0;                ///< cosine's rate at the end over the full one
+};
+
 /// Which optimizer, and how it is set. Same meaning and formulas as torch.optim's SGD, Adam and AdamW.
 struct OptimizerOptions {
   std::string name = "sgd";  ///< "sgd" (with momentum if that is not 0), "adam", "adamw"
@@ -17,7 +25,19 @@ struct OptimizerOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  RateSchedule rate = {};
+  double clip_norm = 0;  ///< largest norm of the whole model's gradient; 0: any
 };
+
+/// All names of rate schedules.
+[[nodiscard]] const std::vector<std::string>& rate_schedule_names();
+/// Throws std::invalid_argument for an unknown name (listing the known), a negative warm-up, a last factor outside
+/// [0, 1], and a cosine whose run is not longer than its warm-up.
+void validate(const RateSchedule& schedule);
+/// Factor on the learning rate in step `step`, counted from 0: (step + 1) / warmup while that is below 1; then 1, or
+/// for cosine last + (1 - last) (1 + cos(pi x)) / 2 with x = (step - warmup) / (steps - warmup), and `last` from x = 1
+/// on. Source: Loshchilov & Hutter, ICLR 2017, without restarts.
+[[nodiscard]] double rate_factor(const RateSchedule& schedule, std::int64_t step);
 
 /// All optimizer names.
 [[nodiscard]] const std::vector<std::string>& optimizer_names();
@@ -31,9 +51,9 @@ class Optimizer {
  public:
   /// State is made at the first step. `parameters` are leaves.
   Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> parameters);
-  /// One step with the gradients divided by `divisor`; parameters without a gradient stay. Leaves the divided
-  /// gradients in place.
-  void step(double divisor);
+  /// One step with the gradients divided by `divisor` and `rate_factor` times the learning rate; parameters without a
+  /// gradient stay. Leaves the divided gradients in place.
+  void step(double divisor, double rate_factor = 1);
 
  private:
   OptimizerOptions options_;

@@ -6,13 +6,14 @@
 #include <numeric>
 #include <set>
 
+#include "executor/gradient_norm.h"
 #include "executor/stage_worker.h"
 
 namespace stagecraft {
 
 Reference::Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
                      std::uint64_t seed)
-    : plan_(plan), model_(model), data_(data), stage_of_layer_(model.layers.size()) {
+    : plan_(plan), model_(model), data_(data), options_(optimizer), stage_of_layer_(model.layers.size()) {
   const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
   for (std::size_t s = 0; s < layers.size(); ++s) {
     for (const int layer : layers[s]) stage_of_layer_[static_cast<std::size_t>(layer)] = static_cast<int>(s);
@@ -27,6 +28,7 @@ Reference::Reference(const Plan& plan, const Model& model, const DataSource& dat
 }
 
 void Reference::compute(std::int64_t step) {
+  step_ = step;
   std::vector<Parameter>& parameters = program_->parameters();
   const auto replicas = [&](int layer) {
     return plan_.stages[static_cast<std::size_t>(stage_of_layer_[static_cast<std::size_t>(layer)])].devices.size();
@@ -80,7 +82,12 @@ void Reference::compute(std::int64_t step) {
   }
 }
 
-void Reference::update() { optimizer_->step(plan_.microbatches); }
+void Reference::update() {
+  double divisor = plan_.microbatches;
+  if (options_.clip_norm > 0)
+    divisor *= clip_divisor(squared_norms(program_->parameters()), divisor, options_.clip_norm);
+  optimizer_->step(divisor, rate_factor(options_.rate, step_));
+}
 
 at::Tensor Reference::gradient(int layer, const std::string& name) const {
   const auto it = gradients_.find({layer, name});

@@ -37,6 +37,8 @@ class Reference {
   const Plan& plan_;
   const Model& model_;
   const DataSource& data_;
+  OptimizerOptions options_;
+  std::int64_t step_ = 0;
   std::unique_ptr<StageProgram> program_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<int> stage_of_layer_;

@@ -42,10 +42,11 @@ struct Options {
 /// What every rank must agree on before anything is sent.
 std::string agreement(const Plan& plan, const Options& o) {
   return stagecraft::plan_json(plan) +
-         fmt::format("model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {}", o.model,
-                     fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
+         fmt::format("model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {}",
+                     o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
                      o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
-                     o.run.optimizer.weight_decay);
+                     o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
+                     o.run.optimizer.rate.last, o.run.optimizer.clip_norm);
 }
 
 std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
@@ -156,12 +157,13 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
   }
 }
 
-int run(const Options& o, const std::vector<std::string>& arguments) {
+int run(Options o, const std::vector<std::string>& arguments) {
   const Plan plan = stagecraft::read_plan(o.plan);
   auto settings = plan.options;
   for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
   const stagecraft::Model model = stagecraft::build_model(o.model.empty() ? plan.model : o.model, settings);
   const auto data = stagecraft::make_data_source(o.data, model, o.run.seed);
+  o.run.optimizer.rate.steps = o.run.steps;
   stagecraft::validate(o.run.optimizer);
   (void)stagecraft::layers_of_stages(plan, model);
   stagecraft::verify_lists(plan);
@@ -231,6 +233,7 @@ int main(int argc, char** argv) {
             ->check(CLI::PositiveNumber);
         app.add_option("--seed", o.run.seed, "of weights, data and dropout")->capture_default_str();
         stagecraft::add_optimizer_options(app, o.run.optimizer);
+        stagecraft::add_training_options(app, o.run.optimizer);
         app.add_option("-o,--output", o.output, "where the measured timeline goes; - is standard output");
         app.add_option("--trace", o.trace, "a Chrome trace (also for ui.perfetto.dev) of the run");
       },

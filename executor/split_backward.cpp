@@ -170,13 +170,13 @@ std::pair<std::vector<at::Tensor>, SplitBackward> SplitBackward::of_inputs(const
   for (std::size_t i = 0; i < roots.size(); ++i) {
     if (!reach.to_input(torch::autograd::impl::gradient_edge(roots[i]).function.get())) continue;
     through.push_back(roots[i]);
-    through_gradients.push_back(gradients[i]);
+    through_gradients.push_back(gradients[i].defined() ? gradients[i] : at::ones_like(roots[i]));
   }
   for (const at::Tensor& input : inputs) {
     if (input.requires_grad()) wanted.push_back(input);
   }
   const Captures captures(rest->waiting);
-  const variable_list found = torch::autograd::grad(through, through_gradients, wanted, /*retain_graph=*/true,
+  const variable_list found = torch::autograd::grad(through, wanted, through_gradients, /*retain_graph=*/true,
                                                     /*create_graph=*/false, /*allow_unused=*/true);
   std::size_t next = 0;
   for (const at::Tensor& input : inputs) out.first.push_back(input.requires_grad() ? found[next++] : at::Tensor());

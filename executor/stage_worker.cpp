@@ -11,12 +11,14 @@
 #include <unordered_map>
 
 #include "executor/dtype.h"
+#include "executor/gradient_norm.h"
 
 namespace stagecraft {
 namespace {
 
 constexpr std::size_t kManySends = 32;
 constexpr std::size_t kBatchesAhead = 2;
+constexpr int kNormTag = Channel::kControlTag + 4;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
@@ -45,6 +47,8 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       rank_(rank),
       channel_(channel),
       data_(data),
+      optimizer_(optimizer),
+      trainable_(trainable_names(model)),
       now_(std::move(now)),
       doing_(std::move(doing)),
       splits_backward_(schedule_by_name(plan.schedule).splits_backward) {
@@ -190,6 +194,10 @@ int StageWorker::boundary_with(const Held& own, int peer) const {
   throw std::logic_error("an action names a peer that no boundary joins");
 }
 
+int StageWorker::runner(int stage, int microbatch) const {
+  return rank_of(plan_, stage, microbatch % static_cast<int>(plan_.stages[at_(stage)].devices.size()));
+}
+
 int StageWorker::tag(int boundary, std::size_t tensor, bool gradient) const {
   return first_tag_[at_(boundary)] + 2 * static_cast<int>(tensor) + (gradient ? 1 : 0);
 }
@@ -240,12 +248,17 @@ void StageWorker::compute(std::int64_t step) {
 }
 
 void StageWorker::update(std::int64_t step) {
+  double divisor = plan_.microbatches;
+  if (optimizer_.clip_norm > 0) {
+    const auto squared = gather_squared_norms(channel_, squared_norms(parameters()), trainable_, kNormTag);
+    divisor *= clip_divisor(squared, divisor, optimizer_.clip_norm);
+  }
   for (std::size_t i = 0; i < held_.size(); ++i) {
     const Action action{ActionKind::Update, held_[i].stage, -1, -1};
     if (doing_) doing_(action);
     const Range range(ranges_.back(), step);  // updates end the list
     const double start = now_();
-    optimizers_[i]->step(plan_.microbatches);
+    optimizers_[i]->step(divisor, rate_factor(optimizer_.rate, step));
     record(action, step, start);
   }
 }
@@ -287,9 +300,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
 void StageWorker::post_receive(const Action& action) {
   const bool gradient = action.kind == ActionKind::ReceiveGradient;
   const int b = boundary_with(held(action.stage), action.peer);
-  const int peers = static_cast<int>(plan_.stages[at_(action.peer)].devices.size());
-  const int from = rank_of(plan_, action.peer, action.microbatch % peers);
-  if (from == rank_) return;  // handed over when it is sent
+  const int from = runner(action.peer, action.microbatch);
   auto& posted = posted_[gradient][at_(b)][at_(action.microbatch)];
   const auto& tensors = plan_.boundaries[at_(b)].tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -314,27 +325,44 @@ std::vector<at::Tensor> StageWorker::await(const Action& consumer, int boundary,
   return out;
 }
 
-void StageWorker::send(const Action& action, const std::vector<at::Tensor>& tensors) {
-  const bool gradient = action.kind == ActionKind::SendGradient;
-  const Held& own = held(action.stage);
-  const int b = boundary_with(own, action.peer);
-  const int peers = static_cast<int>(plan_.stages[at_(action.peer)].devices.size());
-  const int to = rank_of(plan_, action.peer, action.microbatch % peers);
-  const auto& planned = plan_.boundaries[at_(b)].tensors;
+std::vector<at::Tensor> StageWorker::planned(const Action& action, const Held& own, int boundary, bool gradient,
+                                             const std::vector<at::Tensor>& tensors) const {
+  std::vector<at::Tensor> out;
+  const auto& planned = plan_.boundaries[at_(boundary)].tensors;
   for (std::size_t t = 0; t < planned.size(); ++t) {
     if (gradient && !planned[t].gradient) continue;
-    const at::Tensor tensor = tensors[at_(own.slots[at_(b)][t])].detach().contiguous();
+    out.push_back(tensors[at_(own.slots[at_(boundary)][t])].detach().contiguous());
+    const at::Tensor& tensor = out.back();
     if (tensor.sizes() != at::IntArrayRef(planned[t].shape) || tensor.scalar_type() != dtype_of(planned[t].dtype)) {
       throw std::invalid_argument(describe(rank_, action) + ": layer \"" + planned[t].layer + "\" gives " +
                                   shape_text(dtype_name(tensor.scalar_type()), tensor.sizes()) + ", the plan says " +
                                   shape_text(planned[t].dtype, planned[t].shape) +
                                   "; profile and plan this model again");
     }
-    if (to == rank_) {
-      handed_[gradient][at_(b)][at_(action.microbatch)].push_back(tensor);
-    } else {
-      sending_.push_back(channel_.send(tensor, to, tag(b, t, gradient)));
-    }
+  }
+  return out;
+}
+
+void StageWorker::send(const Action& action, const std::vector<at::Tensor>& tensors) {
+  const bool gradient = action.kind == ActionKind::SendGradient;
+  const Held& own = held(action.stage);
+  const int b = boundary_with(own, action.peer);
+  const int to = runner(action.peer, action.microbatch);
+  const auto& joined = plan_.boundaries[at_(b)].tensors;
+  const std::vector<at::Tensor> given = planned(action, own, b, gradient, tensors);
+  std::size_t next = 0;
+  for (std::size_t t = 0; t < joined.size(); ++t) {
+    if (gradient && !joined[t].gradient) continue;
+    sending_.push_back(channel_.send(given[next++], to, tag(b, t, gradient)));
+  }
+}
+
+void StageWorker::hand_over(const Action& action, const Held& own, bool gradient,
+                            const std::vector<at::Tensor>& tensors) {
+  for (const int b : gradient ? own.incoming : own.outgoing) {
+    const Boundary& joined = plan_.boundaries[at_(b)];
+    if (runner(gradient ? joined.source : joined.destination, action.microbatch) != rank_) continue;
+    handed_[gradient][at_(b)][at_(action.microbatch)] = planned(action, own, b, gradient, tensors);
   }
 }
 
@@ -350,6 +378,7 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   const bool recompute = plan_.stages[at_(own.stage)].recompute;
   Flight flight = own.program->forward(std::move(received), std::move(data), step, action.microbatch, !recompute);
   if (flight.loss.defined()) losses_[action.microbatch] = flight.loss.item<double>();
+  hand_over(action, own, false, flight.sent);
   own.flights[at_(action.microbatch)] = std::move(flight);
   record(action, step, start);
 }
@@ -377,6 +406,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   own.input_gradients[at_(action.microbatch)] =
       splits_backward_ ? own.program->backward_of_inputs(std::move(flight), gradients, own.rests[action.microbatch])
                        : own.program->backward(std::move(flight), gradients);
+  hand_over(action, own, true, own.input_gradients[at_(action.microbatch)]);
   record(action, step, start);
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,8 @@ class StageWorker {
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws ChannelError that names rank
   /// and action.
   void compute(std::int64_t step);
-  /// Runs the step's Updates: gradients are divided by the number of microbatches first. Clears them.
+  /// Runs the step's Updates: gradients are divided by the number of microbatches first, and by more where they are
+  /// clipped; then all ranks must call it. Clears them.
   void update(std::int64_t step);
 
   /// Losses of this rank's microbatches in the last step, by microbatch; empty if another rank has the loss.
@@ -72,7 +74,12 @@ class StageWorker {
 
   void run(const Action& action, std::int64_t step);
   void post_receive(const Action& action);
+  /// What crosses `boundary`, checked against the plan.
+  [[nodiscard]] std::vector<at::Tensor> planned(const Action& action, const Held& held, int boundary, bool gradient,
+                                                const std::vector<at::Tensor>& tensors) const;
   void send(const Action& action, const std::vector<at::Tensor>& tensors);
+  /// To the stages of this rank itself, which no action stands for.
+  void hand_over(const Action& action, const Held& held, bool gradient, const std::vector<at::Tensor>& tensors);
   std::vector<at::Tensor> await(const Action& consumer, int boundary, bool gradient, std::int64_t step);
   void forward(const Action& action, std::int64_t step);
   void backward(const Action& action, std::int64_t step);
@@ -81,6 +88,7 @@ class StageWorker {
   void reduce_ties();
   void prepare_gradients(Held& held);
   [[nodiscard]] int boundary_with(const Held& held, int peer) const;
+  [[nodiscard]] int runner(int stage, int microbatch) const;
   [[nodiscard]] int tag(int boundary, std::size_t tensor, bool gradient) const;
   void record(const Action& action, std::int64_t step, double start);
 
@@ -89,6 +97,8 @@ class StageWorker {
   int rank_;
   Channel& channel_;
   const DataSource& data_;
+  OptimizerOptions optimizer_;
+  std::vector<std::string> trainable_;
   std::function<double()> now_;
   std::function<void(const Action&)> doing_;
   bool splits_backward_ = false;

@@ -57,4 +57,16 @@ inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
   app.add_option("--weight-decay", options.weight_decay, "of the optimizer")->capture_default_str();
 }
 
+/// What a run has beside: the course of the learning rate, and clipping.
+inline void add_training_options(CLI::App& app, OptimizerOptions& options) {
+  app.add_option("--rate-schedule", options.rate.name, "constant, or cosine down to --last-rate at the run's end")
+      ->capture_default_str();
+  app.add_option("--warmup-steps", options.rate.warmup, "steps over which the learning rate rises from 0")
+      ->capture_default_str();
+  app.add_option("--last-rate", options.rate.last, "cosine's rate at the end, as a part of --learning-rate")
+      ->capture_default_str();
+  app.add_option("--clip-norm", options.clip_norm, "largest norm of the whole model's gradient; 0: any")
+      ->capture_default_str();
+}
+
 }  // namespace stagecraft

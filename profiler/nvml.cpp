@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
 #include "costmodel/version.h"
 
 namespace stagecraft {
@@ -24,9 +25,9 @@ const std::map<int, std::string> kAncestors = {
     {30, "one host bridge"}, {40, "one NUMA node"},  {50, "several NUMA nodes"}};
 
 [[noreturn]] void fail(const std::string& what) {
-  throw std::runtime_error(what +
-                           "; install NVIDIA's driver, or import a dump of NCCL's topology (stagecraft import "
-                           "nccl-topology), or write a topology by hand after examples/topology-3-levels.json");
+  throw DeviceError(what +
+                    "; install NVIDIA's driver, or import a dump of NCCL's topology (stagecraft import "
+                    "nccl-topology), or write a topology by hand after examples/topology-3-levels.json");
 }
 
 void check(const Nvml& nvml, int status, const std::string& call) {

@@ -57,7 +57,7 @@ struct Nvml {
   std::function<int(NvmlDevice*, NvmlDevice*, int*)> common_ancestor;     ///< nvmlDeviceGetTopologyCommonAncestor
 };
 
-/// The entry points of `library`. Throws std::runtime_error that says what was tried, why it failed and what else gives
+/// The entry points of `library`. Throws DeviceError that says what was tried, why it failed and what else gives
 /// a topology.
 [[nodiscard]] Nvml load_nvml(const std::string& library = "libnvidia-ml.so.1");
 
@@ -91,7 +91,7 @@ struct Discovery {
 
 /// Asks `nvml`, which it initialises and shuts down. NVLinks that are not up do not count; one whose other end is none
 /// of the GPUs goes to a switch. PCI generation and width are the highest that GPU and slot share. Throws
-/// std::runtime_error naming the call that failed, and if there are no GPUs.
+/// DeviceError naming the call that failed, and if there are no GPUs.
 [[nodiscard]] Discovery discover(const Nvml& nvml);
 
 /// `discovery` as a topology of declared_levels. The memory is that of the smallest GPU; GPUs of several kinds are

@@ -1,6 +1,7 @@
 #include "executor/optimizer.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,6 +78,47 @@ TEST(Optimizer, SaysWhatItKeepsAndWhatItTakes) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("the learning rate is -1")));
   EXPECT_THAT([] { validate(OptimizerOptions{.name = "adam", .momentum = 0.9}); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("takes no momentum, sgd does")));
+}
+
+TEST(RateFactor, RisesEvenlyOverTheWarmUp) {
+  const RateSchedule schedule{.warmup = 4};
+  EXPECT_EQ(rate_factor(schedule, 0), 0.25);
+  EXPECT_EQ(rate_factor(schedule, 1), 0.5);
+  EXPECT_EQ(rate_factor(schedule, 3), 1);
+  EXPECT_EQ(rate_factor(schedule, 1000), 1);
+}
+
+TEST(RateFactor, FollowsHalfACosineToTheLastRate) {
+  const RateSchedule schedule{.name = "cosine", .warmup = 2, .steps = 10, .last = 0.2};
+  EXPECT_EQ(rate_factor(schedule, 0), 0.5);
+  EXPECT_EQ(rate_factor(schedule, 2), 1);                                  // x = 0
+  EXPECT_NEAR(rate_factor(schedule, 4), 0.2 + 0.8 * 0.85355339059, 1e-9);  // x = 1/4: (1 + cos 45 deg) / 2
+  EXPECT_NEAR(rate_factor(schedule, 6), 0.6, 1e-15);                       // half way
+  EXPECT_EQ(rate_factor(schedule, 10), 0.2);
+  EXPECT_EQ(rate_factor(schedule, 99), 0.2);
+}
+
+TEST(RateSchedule, IsRefusedWithWhatWouldBeRight) {
+  const auto refusal = [](const RateSchedule& schedule) -> std::string {
+    try {
+      validate(schedule);
+    } catch (const std::invalid_argument& error) { return error.what(); }
+    return "";
+  };
+  EXPECT_EQ(refusal({.name = "sine"}), "unknown rate schedule \"sine\", known are constant, cosine");
+  EXPECT_EQ(refusal({.warmup = -1}), "the warm-up is -1 steps, wanted at least 0");
+  EXPECT_EQ(refusal({.last = 1.5}), "the last rate is 1.500000 of the full one, wanted 0 to 1");
+  EXPECT_EQ(refusal({.name = "cosine", .warmup = 5, .steps = 5}),
+            "a cosine of 5 steps with a warm-up of 5: wanted more steps than warm-up");
+  EXPECT_EQ(refusal({.name = "cosine", .steps = 1}), "");
+}
+
+TEST(Optimizer, TakesAFactorOnItsRate) {
+  // SGD at rate 0.5, a gradient of 2, half the rate: 1 - 0.5 * 0.5 * 2 = 0.5.
+  at::Tensor value = at::ones({1}).set_requires_grad(true);
+  value.mutable_grad() = at::full({1}, 2.0);
+  Optimizer({.learning_rate = 0.5}, {value}).step(1, 0.5);
+  EXPECT_EQ(value.item<double>(), 0.5);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "costmodel/format/chakra.h"
 #include "tests/support/planned_models.h"
 
@@ -59,6 +61,67 @@ TEST(Run, EqualsASingleProcessUnderEveryOptimizer) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "3"}}, 2);
   for (const char* optimizer : {"sgd", "adam", "adamw"}) {
     expect_bit_equal(planned, cut_plan(planned, {3}, {2, 1}, "1f1b", 3), checked(4, optimizer), optimizer);
+  }
+}
+
+/// `layers` cut in `stages` parts of about the same length.
+std::vector<int> even_cuts(int layers, int stages) {
+  std::vector<int> out;
+  for (int s = 1; s < stages; ++s) out.push_back(s * layers / stages);
+  return out;
+}
+
+TEST(Run, EqualsASingleProcessWithTheBackwardInTwoParts) {
+  for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
+           {"mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}},
+           {"convnet", {{"channels", "4"}}},
+           {"resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}},
+           {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
+    const PlannedModel planned = planned_model(name, set, 2);
+    const int layers = static_cast<int>(planned.model.layers.size());
+    for (const int stages : {1, 2, 3}) {
+      for (const int microbatches : {1, 2, 5}) {
+        const Plan plan = cut_plan(planned, even_cuts(layers, stages),
+                                   std::vector<int>(static_cast<std::size_t>(stages), 1), "zb-h1", microbatches);
+        expect_bit_equal(planned, plan, checked(2),
+                         name + " S=" + std::to_string(stages) + " M=" + std::to_string(microbatches));
+      }
+    }
+  }
+}
+
+TEST(Run, EqualsASingleProcessWithSeveralStagesOnARank) {
+  for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
+           {"mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "5"}}},
+           {"gpt", {{"layers", "3"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
+    const PlannedModel planned = planned_model(name, set, 2);
+    const int layers = static_cast<int>(planned.model.layers.size());
+    for (const auto& [positions, chunks, microbatches] :
+         std::vector<std::array<int, 3>>{{1, 2, 3}, {2, 2, 2}, {2, 2, 6}, {2, 3, 4}, {3, 2, 6}}) {
+      const int stages = positions * chunks;
+      if (stages > layers) continue;
+      Plan plan = cut_plan(planned, even_cuts(layers, stages), std::vector<int>(static_cast<std::size_t>(stages), 1),
+                           "gpipe", microbatches);
+      plan.schedule = "interleaved-1f1b";
+      plan.chunks = chunks;
+      for (int s = 0; s < stages; ++s) plan.stages[static_cast<std::size_t>(s)].devices = {s % positions};
+      expect_bit_equal(planned, plan, checked(2),
+                       name + " " + std::to_string(positions) + " ranks of " + std::to_string(chunks) +
+                           " stages, M=" + std::to_string(microbatches));
+    }
+  }
+}
+
+TEST(Run, ClipsByTheWholeModelsNormUnderEveryPlan) {
+  const PlannedModel planned = planned_model(
+      "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  RunOptions options = checked(4);
+  options.optimizer.clip_norm = 0.05;  // far below the gradient's norm
+  options.optimizer.rate = {.name = "cosine", .warmup = 2, .steps = 4, .last = 0.1};
+  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {1, 1}, {2, 1}, {1, 2, 1}}) {
+    const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 4);
+    expect_bit_equal(planned, plan, options, std::to_string(replicas.size()) + " stages");
   }
 }
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
+
 namespace stagecraft {
 namespace {
 
@@ -132,16 +134,16 @@ TEST(Discover, NamesTheCallThatFailedAndShutsDown) {
   FakeMachine machine = bridged();
   machine.init_status = 9;
   EXPECT_THAT([&] { (void)discover(machine.nvml()); },
-              ThrowsMessage<std::runtime_error>(
+              ThrowsMessage<DeviceError>(
                   AllOf(StartsWith("nvmlInit_v2: Driver Not Loaded (9); install"), HasSubstr("nccl-topology"))));
   machine.init_status = 0;
   machine.name_status = kNotSupported;
   EXPECT_THAT([&] { (void)discover(machine.nvml()); },
-              ThrowsMessage<std::runtime_error>(StartsWith("nvmlDeviceGetName: Unknown Error (3)")));
+              ThrowsMessage<DeviceError>(StartsWith("nvmlDeviceGetName: Unknown Error (3)")));
   EXPECT_EQ(machine.initialised, 0);
   machine.gpus.clear();
   EXPECT_THAT([&] { (void)discover(machine.nvml()); },
-              ThrowsMessage<std::runtime_error>(StartsWith("the driver 580.65.06 sees no GPUs; ")));
+              ThrowsMessage<DeviceError>(StartsWith("the driver 580.65.06 sees no GPUs; ")));
 }
 
 TEST(DeclaredTopology, MakesLevelsOfBridgedPairs) {
@@ -177,11 +179,11 @@ TEST(DeclaredTopology, HoldsOneDeviceAndWhatTheDriverDoesNotTell) {
 
 TEST(LoadNvml, SaysWhatWasTriedAndWhatToDo) {
   EXPECT_THAT([] { (void)load_nvml("libnot-there.so.1"); },
-              ThrowsMessage<std::runtime_error>(
+              ThrowsMessage<DeviceError>(
                   AllOf(StartsWith("no NVIDIA driver answers: tried libnot-there.so.1: "), HasSubstr("install NVIDIA"),
                         HasSubstr("stagecraft import nccl-topology"), HasSubstr("examples/topology-3-levels.json"))));
   EXPECT_THAT([] { (void)load_nvml("libc.so.6"); },
-              ThrowsMessage<std::runtime_error>(StartsWith("the driver's libnvidia-ml has no nvmlInit_v2; ")));
+              ThrowsMessage<DeviceError>(StartsWith("the driver's libnvidia-ml has no nvmlInit_v2; ")));
 }
 
 }  // namespace
