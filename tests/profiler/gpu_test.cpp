@@ -54,8 +54,9 @@ TEST_F(GpuProfile, GivesEveryKernelOfEveryModelToALayer) {
     EXPECT_EQ(quality.disagreements, 0) << small.name;
     EXPECT_EQ(parts_ns(out.graph), quality.watched_ns) << small.name;
     for (const Layer& layer : out.graph.layers) {
-      if (layer.parameter_bytes > Bytes(0))
+      if (layer.parameter_bytes > Bytes(0)) {
         EXPECT_GT(layer.backward_share->busy_ns, 0) << small.name << " " << layer.id;
+      }
     }
   }
 }
@@ -78,7 +79,8 @@ TEST_F(GpuProfile, MeasuresBetweenLayersByEventsAsWell) {
 TEST_F(GpuProfile, RunsLayersAloneBehindAGate) {
   ProfileOptions o = options(1);
   o.isolated = true;
-  for (const Layer& layer : profile(build_model("convnet", {}), o).graph.layers) {
+  const Profile out = profile(build_model("convnet", {}), o);
+  for (const Layer& layer : out.graph.layers) {
     if (!is_input(layer)) { EXPECT_GT(layer.forward_share->isolated->median, Seconds(0)) << layer.id; }
   }
 }

@@ -202,7 +202,8 @@ TEST(ProfileModel, RunsLayersAloneWhenTold) {
   ProfileOptions options = hasty();
   options.isolated = true;
   options.isolated_seconds = 0.001;
-  for (const Layer& layer : profile("mlp", kTiny, options).graph.layers) {
+  const Profile profiled = profile("mlp", kTiny, options);
+  for (const Layer& layer : profiled.graph.layers) {
     if (is_input(layer)) continue;
     EXPECT_GT(layer.forward_share->isolated->median, Seconds(0)) << layer.id;
     EXPECT_GT(layer.backward_share->isolated->median, Seconds(0)) << layer.id;
