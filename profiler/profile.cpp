@@ -89,8 +89,10 @@ void add_shares(Graph& graph, std::size_t inputs, const StepShares& step) {
   quality.watched_ns += step.end_ns - step.begin_ns;
   quality.data_wait_ns += step.data_wait_ns();
   quality.unattributed_ns += step.unattributed_ns();
-  quality.host_wait_ns += step.gaps.host_wait_ns;
-  quality.kernel_wait_ns += step.gaps.kernel_wait_ns;
+  if (quality.debiased) {  // of a device: a host does not wait for its own launches
+    quality.host_wait_ns += step.gaps.host_wait_ns;
+    quality.kernel_wait_ns += step.gaps.kernel_wait_ns;
+  }
   for (const auto& [part, time] : step.parts) {
     if (part.phase == Phase::None || part.phase == Phase::Data) continue;
     Layer& layer = graph.layers[inputs + static_cast<std::size_t>(part.layer)];
