@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <unordered_map>
@@ -12,6 +13,9 @@ namespace stagecraft {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
+
+/// Steps in which replicas of different counts come round together, where those are not too many to replay.
+constexpr int kLongestCycle = 60;
 
 std::string stage_text(int stage) { return "stage " + std::to_string(stage); }
 
@@ -68,12 +72,12 @@ Neighbours neighbours(const Plan& plan) {
   return out;
 }
 
+}  // namespace
+
 bool has_gradient(const Boundary& boundary) {
   return std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
                      [](const BoundaryTensor& t) { return t.gradient; });
 }
-
-}  // namespace
 
 Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition, const PlanSettings& settings) {
   if (partition.stage_of_layer.size() != graph.layers.size()) {
@@ -251,9 +255,19 @@ int rank_of(const Plan& plan, int stage, int replica) {
   return rank;
 }
 
-std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch, const std::vector<int>& tied_stages) {
-  const PipelineShape shape = pipeline_shape(plan);
+std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch, const std::vector<int>& tied_stages,
+                                              int steps) {
   const ScheduleEntry& schedule = schedule_by_name(plan.schedule);
+  if (steps < 1) refuse("action lists of " + std::to_string(steps) + " steps, at least 1 is wanted");
+  if (steps > 1 && schedule.weights == Weights::Flushed) {
+    refuse("schedule \"" + plan.schedule + "\" replays the lists of 1 step, found " + std::to_string(steps));
+  }
+  PipelineShape shape = pipeline_shape(plan);
+  shape.steps = steps;
+  const auto reduces = [&](int stage) {
+    return shape.replicas[static_cast<std::size_t>(stage)] > 1 ||
+           std::find(tied_stages.begin(), tied_stages.end(), stage) != tied_stages.end();
+  };
   const Neighbours joined = neighbours(plan);
   const int positions = shape.stages / shape.chunks;
   std::vector<int> first_rank(plan.stages.size());
@@ -297,6 +311,8 @@ std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch, co
       for (std::size_t i = 0; i < computing.size(); ++i) {
         list.insert(list.end(), posted[i].begin(), posted[i].end());
         const Action& action = computing[i];
+        if (action.kind == ActionKind::Update && reduces(action.stage))
+          list.push_back({ActionKind::Reduce, action.stage, -1, -1});
         list.push_back(action);
         if (action.kind == ActionKind::Forward) {
           for (const Boundary* b : joined.after[static_cast<std::size_t>(action.stage)]) {
@@ -310,14 +326,32 @@ std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch, co
           }
         }
       }
-      for (int s = position; s < shape.stages; s += positions) {
-        const bool tied = std::find(tied_stages.begin(), tied_stages.end(), s) != tied_stages.end();
-        if (shape.replicas[static_cast<std::size_t>(s)] > 1 || tied) list.push_back({ActionKind::Reduce, s, -1, -1});
+      if (schedule.trains && schedule.weights == Weights::Flushed) {
+        for (int s = position; s < shape.stages; s += positions) {
+          if (reduces(s)) list.push_back({ActionKind::Reduce, s, -1, -1});
+        }
+        for (int s = position; s < shape.stages; s += positions) list.push_back({ActionKind::Update, s, -1, -1});
       }
-      for (int s = position; s < shape.stages; s += positions) list.push_back({ActionKind::Update, s, -1, -1});
       out.push_back(std::move(list));
     }
   }
+  return out;
+}
+
+StepWindow step_window(const Plan& plan) {
+  if (schedule_by_name(plan.schedule).weights == Weights::Flushed) return {};
+  int held = 1;
+  int cycle = 1;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const int replicas = static_cast<int>(plan.stages[s].devices.size());
+    held = std::max(held, (plan.warmups[s] + 1) * replicas);
+    cycle = std::min(std::lcm(cycle, replicas), kLongestCycle);
+  }
+  const int fill = (held + plan.microbatches - 1) / plan.microbatches;
+  StepWindow out;
+  out.first = 2 * fill + 1;
+  out.last = out.first + 4 * (cycle / std::gcd(cycle, plan.microbatches));
+  out.steps = out.last + fill + 2;
   return out;
 }
 

@@ -38,6 +38,9 @@ struct Boundary {
   friend bool operator==(const Boundary&, const Boundary&) = default;
 };
 
+/// Whether anything comes back from `destination` to `source`.
+[[nodiscard]] bool has_gradient(const Boundary& boundary);
+
 /// Everything that an executor needs beside the model itself.
 struct Plan {
   std::string model;                           ///< Graph::name
@@ -103,9 +106,23 @@ struct RankRole {
 
 /// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
 /// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right after
-/// their producer, and Reduce (stages with replicas or tied parameters) and Update for each stage at the end.
+/// their producer, and for each stage Reduce (with replicas or tied parameters) and Update: of a synchronous schedule
+/// once, at the end, of an asynchronous one where the schedule puts the Update; none where nothing is trained.
 /// `tied_stages`: stages that hold a parameter tied across stages and so need a Reduce though not replicated.
+/// `steps`: how many steps the lists cover. Those of a synchronous schedule are of 1 step and every step replays them;
+/// those of an asynchronous one are replayed once, see ScheduleEntry for their microbatch numbers and parameters.
+/// Throws std::invalid_argument for other steps.
 [[nodiscard]] std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch = 2,
-                                                            const std::vector<int>& tied_stages = {});
+                                                            const std::vector<int>& tied_stages = {}, int steps = 1);
+
+/// Steps that show an asynchronous schedule's steady state: the pipeline has long been full as step `first` ends, and
+/// is not yet emptied as step `last` ends; between them all replicas come round as often. {0, 0, 1} for a synchronous
+/// schedule.
+struct StepWindow {
+  int first = 0;
+  int last = 0;
+  int steps = 1;  ///< to replay
+};
+[[nodiscard]] StepWindow step_window(const Plan& plan);
 
 }  // namespace stagecraft

@@ -29,32 +29,6 @@ Transfer transfer_cost(const Link& link, const Boundary& boundary, bool gradient
   return out;
 }
 
-/// Groups of stages that hold a common tied parameter; others stand alone.
-std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
-  std::vector<int> parent(plan.stages.size());
-  std::iota(parent.begin(), parent.end(), 0);
-  const auto root = [&](int s) {
-    while (parent[at(s)] != s) s = parent[at(s)];
-    return s;
-  };
-  std::unordered_map<std::string, int> stage_of;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) stage_of[id] = static_cast<int>(s);
-  }
-  std::map<std::string, int> first;
-  for (const Layer& layer : graph.layers) {
-    const auto it = stage_of.find(layer.id);
-    if (it == stage_of.end()) continue;
-    for (const TiedParameter& tied : layer.tied) {
-      const auto [holder, fresh] = first.emplace(tied.name, it->second);
-      if (!fresh) parent[at(root(it->second))] = root(holder->second);
-    }
-  }
-  std::vector<int> out;
-  for (int s = 0; s < static_cast<int>(parent.size()); ++s) out.push_back(root(s));
-  return out;
-}
-
 /// Layer times are medians, each taken apart, and miss what an iteration loses between and around the layers. Where the
 /// whole iteration was measured too, the layers share it out: this is the factor that makes them add up to it.
 double closure_factor(const Graph& graph) {
@@ -88,18 +62,18 @@ Seconds loading_time(const Graph& graph, const Stage& stage) {
 SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
                                  const PredictOptions& options) {
   validate(plan, graph, topology);
-  if (schedule_by_name(plan.schedule).splits_backward) {
-    throw std::invalid_argument(
-        "schedule \"" + plan.schedule +
-        "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
-  }
   SimulationInput out;
   const std::vector<Bytes> tied = tied_bytes(graph, plan);
-  std::vector<int> tied_stages;
-  for (std::size_t s = 0; s < tied.size(); ++s) {
-    if (tied[s] > Bytes(0)) tied_stages.push_back(static_cast<int>(s));
+  out.steps = step_window(plan).steps;
+  out.lists = action_lists(plan, options.prefetch, tied_stages(graph, plan), out.steps);
+  for (const auto& list : out.lists) {
+    for (const Action& action : list) {
+      if (action.kind != ActionKind::WeightGradient) continue;
+      throw std::invalid_argument(
+          "schedule \"" + plan.schedule +
+          "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
+    }
   }
-  out.lists = action_lists(plan, options.prefetch, tied_stages);
   out.microbatches = plan.microbatches;
   out.mode = options.mode;
   out.replicas = pipeline_shape(plan).replicas;
@@ -194,7 +168,13 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
 
   Prediction out;
   out.timeline = std::move(std::get<Timeline>(simulated));
-  out.iteration = out.timeline.steps.front().end;
+  // From the end of one step to the end of another, several steps later where steps run into each other.
+  const StepWindow window = step_window(plan);
+  const bool flushed = window.steps == 1;
+  const Seconds begin = flushed ? Seconds(0) : out.timeline.steps[at(window.first)].end;
+  const Seconds end = out.timeline.steps[at(window.last)].end;
+  const int steps = flushed ? 1 : window.last - window.first;
+  out.iteration = (end - begin) / steps;
   if (graph.microbatch_samples && out.iteration > Seconds(0)) {
     out.samples_per_s = static_cast<double>(*graph.microbatch_samples) * plan.microbatches / out.iteration.value;
   }
@@ -216,7 +196,10 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   }
   for (const Span& span : out.timeline.spans) {
     StagePrediction& stage = out.stages[at(span.action.stage)];
-    const Seconds time = (span.end - span.start) / stage.replicas;
+    const auto within = [&](Seconds from, Seconds to) {
+      return std::max(std::min(to, end) - std::max(from, begin), Seconds(0)) / (stage.replicas * steps);
+    };
+    const Seconds time = within(span.start, span.end);
     switch (span.action.kind) {
       case ActionKind::Forward:
       case ActionKind::Backward:
@@ -233,9 +216,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
       case ActionKind::ReceiveGradient: {
         const bool gradient = span.action.kind == ActionKind::ReceiveGradient;
         const auto it = sent.find({span.action.peer, span.action.stage, span.action.microbatch, gradient});
-        if (it != sent.end()) {
-          stage.exposed_transfer += std::max(span.end - std::max(span.start, it->second), Seconds(0)) / stage.replicas;
-        }
+        if (it != sent.end()) { stage.exposed_transfer += within(std::max(span.start, it->second), span.end); }
         break;
       }
       default:
