@@ -91,7 +91,7 @@ std::vector<int> tied_stages(const Graph& graph, const Plan& plan) {
 
 RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int held) {
   const Stage& own = plan.stages[static_cast<std::size_t>(stage)];
-  const ScheduleEntry& schedule = schedule_by_name(plan.schedule);
+  const ScheduleEntry schedule = schedule_of(plan);
   const std::set<std::string> ids(own.layers.begin(), own.layers.end());
   std::vector<bool> mine(graph.layers.size());
   for (std::size_t i = 0; i < graph.layers.size(); ++i) mine[i] = ids.contains(graph.layers[i].id);

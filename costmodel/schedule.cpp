@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <deque>
+#include <map>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -149,6 +151,33 @@ std::vector<Action> zero_bubble_h1(const PipelineShape& shape, int position, int
   return out;
 }
 
+const std::vector<Action>& listed(const PipelineShape& shape, int position, int replica) {
+  int rank = replica;
+  for (int d = 0; d < position; ++d) rank += replicas_of(shape, d);
+  return shape.listed[static_cast<std::size_t>(rank)];
+}
+
+/// The most of the position's replicas, see ScheduleEntry::in_flight_bound.
+int listed_in_flight(const PipelineShape& shape, int position) {
+  int most = 0;
+  for (int replica = 0; replica < replicas_of(shape, position); ++replica) {
+    std::map<std::pair<int, int>, ActionKind> release;
+    const std::vector<Action>& list = listed(shape, position, replica);
+    for (const Action& a : list) {
+      if (a.kind == ActionKind::Backward) release.emplace(std::pair(a.stage, a.microbatch), a.kind);
+      if (a.kind == ActionKind::WeightGradient) release[{a.stage, a.microbatch}] = a.kind;
+    }
+    std::set<std::pair<int, int>> held;
+    for (const Action& a : list) {
+      if (a.kind == ActionKind::Forward) held.insert({a.stage, a.microbatch});
+      most = std::max(most, static_cast<int>(held.size()));
+      const auto it = release.find({a.stage, a.microbatch});
+      if (it == release.end() || it->second == a.kind) held.erase({a.stage, a.microbatch});
+    }
+  }
+  return most;
+}
+
 ScheduleEntry asynchronous_entry(const std::string& name, Weights weights) {
   ScheduleEntry entry;
   entry.name = name;
@@ -241,6 +270,11 @@ const std::vector<ScheduleEntry>& schedules() {
        .in_flight_bound = [](const PipelineShape&, int) { return 1; },
        .replicated = true,
        .trains = false},
+      {.name = "listed",
+       .compute_actions = listed,
+       .in_flight_bound = listed_in_flight,
+       .replicated = true,
+       .chunked = true},
   };
   return table;
 }
@@ -287,7 +321,7 @@ void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
                                 std::to_string(s) + " begins before the first ends");
   }
   const int positions = shape.stages / shape.chunks;
-  if (schedule.chunked && shape.chunks > 1 && shape.microbatches % positions != 0) {
+  if (schedule.name == "interleaved-1f1b" && shape.chunks > 1 && shape.microbatches % positions != 0) {
     throw std::invalid_argument(who + ": " + std::to_string(shape.microbatches) +
                                 " microbatches are not a multiple of " + std::to_string(positions) + " devices");
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,10 @@ struct PipelineShape {
   int stages = 1;
   int microbatches = 1;
   int chunks = 1;
-  int steps = 1;              ///< that the lists of an asynchronous schedule cover
-  std::vector<int> replicas;  ///< one number a stage; all 1 where a schedule does not know replicas
-  std::vector<int> warmups;   ///< see warmup_counts; one number a stage
+  int steps = 1;                                ///< that the lists of an asynchronous schedule cover
+  std::vector<int> replicas;                    ///< one number a stage; all 1 where a schedule does not know replicas
+  std::vector<int> warmups;                     ///< see warmup_counts; one number a stage
+  std::span<const std::vector<Action>> listed;  ///< of schedule "listed", one a rank
 };
 
 /// Microbatches that replica `replica` of a stage with `replicas` replicas runs: those with m mod replicas == replica.
@@ -102,7 +104,8 @@ struct ScheduleEntry {
 ///     replicas); the gradients of a round are late by the microbatches in flight (Narayanan et al., SOSP 2019);
 ///   pipedream-2bw: asynchronous, 1f1b that never empties, an Update after every step, its gradients late by one step;
 ///     wants microbatches >= (w_s + 1) r_s at every stage (Narayanan et al., ICML 2021);
-///   forward: forwards alone, for evaluation.
+///   forward: forwards alone, for evaluation;
+///   listed: what PipelineShape::listed says, synchronous; states as bound what the list itself holds.
 [[nodiscard]] const std::vector<ScheduleEntry>& schedules();
 /// The one called `name`. Throws std::invalid_argument listing the names.
 [[nodiscard]] const ScheduleEntry& schedule_by_name(const std::string& name);

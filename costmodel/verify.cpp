@@ -30,7 +30,7 @@ class Verifier {
       : plan_(plan),
         lists_(lists),
         options_(options),
-        schedule_(schedule_by_name(plan.schedule)),
+        schedule_(schedule_of(plan)),
         shape_(pipeline_shape(plan)),
         roles_(ranks(plan)),
         table_(plan, plan.microbatches * options.steps),
@@ -40,6 +40,11 @@ class Verifier {
       for (std::size_t s = 0; s < plan.stages.size(); ++s) groups_.push_back(static_cast<int>(s));
     }
     proof_.ranks.resize(roles_.size());
+    for (const auto& list : plan.listed) {
+      for (const Action& a : list) {
+        if (a.kind == ActionKind::WeightGradient) split_.insert({a.stage, a.microbatch});
+      }
+    }
   }
 
   std::variant<Verified, Infeasible> run() {
@@ -72,6 +77,14 @@ class Verifier {
   }
   std::size_t slot(int stage, int microbatch) const { return at(stage) * at(table_.microbatches()) + at(microbatch); }
   std::size_t slot(const Action& a) const { return slot(a.stage, a.microbatch); }
+  bool splits(int stage, int microbatch) const {
+    return schedule_.splits_backward && (plan_.listed.empty() || split_.contains({stage, microbatch}));
+  }
+  /// Whether `a` is the last of its microbatch on its stage.
+  bool is_gradient(const Action& a) const {
+    const bool backward = a.kind == ActionKind::Backward || a.kind == ActionKind::WeightGradient;
+    return backward && (a.kind == ActionKind::WeightGradient) == splits(a.stage, a.microbatch);
+  }
   bool reduces(int stage) const {
     return plan_.stages[at(stage)].devices.size() > 1 ||
            std::count(groups_.begin(), groups_.end(), groups_[at(stage)]) > 1;
@@ -138,7 +151,7 @@ class Verifier {
         for (const int m : own_microbatches(table_.microbatches(), replicas, roles_[at(rank)].replica)) {
           for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward, ActionKind::WeightGradient}) {
             if (kind != ActionKind::Forward && !schedule_.trains) continue;
-            if (kind == ActionKind::WeightGradient && !schedule_.splits_backward) continue;
+            if (kind == ActionKind::WeightGradient && !splits(stage, m)) continue;
             const Action compute{kind, stage, m, -1};
             if (Refusal refusal = lacks(compute)) return refusal;
             for (const int message : table_.inputs(compute)) {
@@ -220,7 +233,6 @@ class Verifier {
   Refusal applied(int rank, int stage) {
     const auto& list = lists_[at(rank)];
     const int wanted = update_of(schedule_, shape_, stage, table_.microbatches() - 1) + 1;
-    const ActionKind gradient = schedule_.splits_backward ? ActionKind::WeightGradient : ActionKind::Backward;
     const auto number = [](int n) { return "update " + std::to_string(n); };
     int updates = 0;
     bool reduced = false;
@@ -238,7 +250,7 @@ class Verifier {
         ++updates;
       } else if (is_compute(a.kind)) {
         const int own = update_of(schedule_, shape_, stage, a.microbatch);
-        if (a.kind == gradient && (own != updates || reduced)) {
+        if (is_gradient(a) && (own != updates || reduced)) {
           return place(rank, i) + " belongs into " + number(own) + " and stands " +
                  (reduced ? "between the reduce and " + number(updates) : "before " + number(updates));
         }
@@ -291,7 +303,6 @@ class Verifier {
   /// Microbatches and versions within what the schedule states.
   Refusal bounded() {
     const int positions = shape_.stages / shape_.chunks;
-    const ActionKind release = schedule_.splits_backward ? ActionKind::WeightGradient : ActionKind::Backward;
     for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
       RankProof& proof = proof_.ranks[at(rank)];
       const int position = roles_[at(rank)].stages.front() % positions;
@@ -305,7 +316,7 @@ class Verifier {
           held[{a.stage, a.microbatch}] = schedule_.weights == Weights::StepBefore ? std::max(before, 0) : updates;
           proof.in_flight = std::max(proof.in_flight, static_cast<int>(held.size()));
         }
-        if (a.kind == release || !schedule_.trains) held.erase({a.stage, a.microbatch});
+        if (is_gradient(a) || !schedule_.trains) held.erase({a.stage, a.microbatch});
         if (a.kind == ActionKind::Update) ++updates;
         if (schedule_.weights == Weights::Flushed) continue;
         std::set<int> versions{updates};
@@ -327,11 +338,12 @@ class Verifier {
   const Plan& plan_;
   const std::vector<std::vector<Action>>& lists_;
   const VerifyOptions& options_;
-  const ScheduleEntry& schedule_;
+  const ScheduleEntry schedule_;
   PipelineShape shape_;
   std::vector<RankRole> roles_;
   MessageTable table_;
   std::vector<int> groups_;
+  std::set<std::pair<int, int>> split_;  // (stage, microbatch) whose backward the listed actions split
   Verified proof_;
 };
 

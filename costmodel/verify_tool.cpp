@@ -2,10 +2,28 @@
 
 #include <algorithm>
 
+#include "costmodel/format/actions_csv.h"
+#include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/memory.h"
 #include "costmodel/tool.h"
 #include "costmodel/verify.h"
+
+namespace {
+
+/// A plan, or one made of lists alone. JSON begins with a bracket, a list never.
+stagecraft::Plan read(const std::string& path) {
+  const std::string text = stagecraft::read_text(path);
+  const auto first = text.find_first_not_of(" \t\r\n");
+  const bool json = first == text.npos || text[first] == '{' || text[first] == '[';
+  if (json) return stagecraft::parse_plan(text, path);
+  const auto lists = stagecraft::parse_actions_csv(text, path);
+  try {
+    return stagecraft::plan_of_lists(lists);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   std::string plan_path;
@@ -18,10 +36,13 @@ int main(int argc, char** argv) {
       {"verify",
        "Proves that the action lists of a plan do what the plan says and end, before anything is launched; else names "
        "the action, or the circle of actions that wait for each other.",
-       "stagecraft verify plan.json\n  stagecraft verify plan.json --graph graph.json --topology topology.json"},
+       "stagecraft verify plan.json\n  stagecraft verify plan.json --graph graph.json --topology topology.json\n"
+       "  stagecraft verify schedule.csv"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("PLAN", plan_path, "plan.json; - is standard input")->required();
+        app.add_option("PLAN", plan_path,
+                       "plan.json, or lists as torch.distributed.pipelining's CSV; - is standard input")
+            ->required();
         CLI::Option* const graph = app.add_option("--graph", graph_path, "graph.json: memory and tied parameters too");
         CLI::Option* const topology = app.add_option("--topology", topology_path, "topology.json, with --graph");
         graph->needs(topology);
@@ -39,7 +60,7 @@ int main(int argc, char** argv) {
       [&] {
         stagecraft::VerifyOptions options;
         options.queues = stagecraft::queues_by_name(queues);
-        const stagecraft::Plan plan = stagecraft::read_plan(plan_path);
+        const stagecraft::Plan plan = read(plan_path);
         options.steps = steps > 0 ? steps : stagecraft::step_window(plan).steps;
         std::optional<stagecraft::Graph> graph;
         std::optional<stagecraft::Topology> topology;

@@ -229,10 +229,13 @@ void gather(RunResult& result, int rank, Channel& channel) {
 }  // namespace
 
 void verify_lists(const Plan& plan) {
-  const ScheduleEntry& schedule = schedule_by_name(plan.schedule);
-  if (!schedule.trains || schedule.weights != Weights::Flushed) {
-    throw std::invalid_argument("schedule \"" + plan.schedule + "\" " +
-                                (schedule.trains ? "runs steps into each other" : "trains nothing") +
+  const ScheduleEntry schedule = schedule_of(plan);
+  const std::string trouble = !schedule.trains                       ? "trains nothing"
+                              : schedule.weights != Weights::Flushed ? "runs steps into each other"
+                              : schedule.splits_backward             ? "splits the backward"
+                                                                     : "";
+  if (!trouble.empty()) {
+    throw std::invalid_argument("schedule \"" + plan.schedule + "\" " + trouble +
                                 ", which run cannot do yet; gpipe and 1f1b run");
   }
   const auto result = verify(plan, action_lists(plan));

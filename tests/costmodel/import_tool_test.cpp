@@ -7,12 +7,14 @@
 #include <string>
 
 #include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "tests/costmodel/interleavings.h"
 
 namespace stagecraft {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 struct Outcome {
   int status = 0;
@@ -47,6 +49,25 @@ TEST(ImportTool, RefusesBadInputWithStatusOne) {
   const Outcome document = shell("echo '{}' | ./stagecraft-export pipedream - 2>&1");
   EXPECT_EQ(document.status, 1);
   EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing\n");
+}
+
+TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {
+  Plan plan = testing::row_plan("1f1b", {1, 1}, 2);
+  const auto exported = [&](const std::string& options) {
+    return shell("./stagecraft-export actions - " + options + " 2>&1 << 'END'\n" + plan_json(plan) + "END\n");
+  };
+  EXPECT_EQ(exported("").out, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(exported("--transfers").out,
+            "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+            "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
+  plan.schedule = "pipedream";
+  EXPECT_EQ(exported("").status, 1);
+  EXPECT_EQ(
+      exported("").out,
+      "stagecraft-export: -: schedule \"pipedream\" updates in the midst of its lists, for which the text form has "
+      "no word\n");
+  EXPECT_EQ(shell("./stagecraft-export pipedream x --transfers 2>&1").out,
+            "stagecraft-export: --transfers: only actions have them\nsee stagecraft export --help\n");
 }
 
 TEST(ImportTool, AnswersWrongUsageWithStatusTwo) {

@@ -95,6 +95,7 @@ TEST(Schedule, ForwardRunsForwardsAlone) {
 
 TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
   for (const ScheduleEntry& schedule : schedules()) {
+    if (schedule.name == "listed") continue;  // says itself what it runs
     for (int stages = 1; stages <= 4; ++stages) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
         for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
@@ -150,7 +151,7 @@ TEST(Schedule, RefusesWhatItCannotRun) {
   EXPECT_THAT([] { (void)schedule_by_name("2f2b"); },
               ThrowsMessage<std::invalid_argument>(
                   "unknown schedule \"2f2b\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1, pipedream, "
-                  "pipedream-2bw, forward"));
+                  "pipedream-2bw, forward, listed"));
   EXPECT_THAT([] { check_shape(schedule_by_name("zb-h1"), shape(2, 4, {2, 1})); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("runs stages without replicas")));
   EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 3, {}, 2)); },

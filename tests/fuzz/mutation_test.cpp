@@ -159,7 +159,8 @@ TEST_P(Reader, TakesAMutatedDocumentWholeOrThrowsFormatError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fuzz, Reader,
-                         ::testing::Values("graph", "topology", "plan", "prediction", "timeline", "pipedream"),
+                         ::testing::Values("actions", "graph", "topology", "plan", "prediction", "timeline",
+                                           "pipedream"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -69,6 +69,19 @@ TEST_F(VerifyTool, ProvesStepsOfAnAsynchronousSchedule) {
             "stagecraft-verify: plan.json: schedule \"1f1b\" replays the lists of 1 step, found 5\n");
 }
 
+TEST_F(VerifyTool, TakesListsWithoutAPlan) {
+  folder_.write("sound.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  folder_.write("broken.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n");
+  folder_.write("text.csv", "0F0,ten\n");
+  folder_.write("vee.csv", "0F0,3F0\n1F0,2F0\n");
+  EXPECT_THAT(verify("sound.csv").out, HasSubstr("sound.csv: proved of 2 ranks, 18 actions, 4 messages"));
+  EXPECT_EQ(verify("- < sound.csv").status, 0);
+  EXPECT_EQ(verify("broken.csv").err, "stagecraft-verify: broken.csv: rank 1 lacks 1B1\n");
+  EXPECT_EQ(verify("broken.csv").status, 1);
+  EXPECT_THAT(verify("text.csv").err, HasSubstr("stagecraft-verify: text.csv: line 1: cell 2: found \"ten\", wanted"));
+  EXPECT_THAT(verify("vee.csv").err, HasSubstr("stagecraft-verify: vee.csv: stage 2 is not where it was looked for"));
+}
+
 TEST_F(VerifyTool, EndsWithOneOnBadInputAndTwoOnWrongUsage) {
   EXPECT_EQ(verify("nowhere.json").status, 1);
   EXPECT_THAT(verify("plan.json --queues node").err,
