@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <random>
+#include <set>
 
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
@@ -169,6 +171,28 @@ TEST(Verify, AgreesWithEveryInterleavingOfEverySchedule) {
   EXPECT_GT(stuck, 200);
 }
 
+/// Swaps two actions of a rank, or two neighbours, or drops one, or says one twice. False if the rank has none.
+bool break_one(Lists& lists, std::mt19937& random) {
+  auto& list = lists[random() % lists.size()];
+  if (list.empty()) return false;
+  const std::size_t a = random() % list.size();
+  const std::size_t b = random() % list.size();
+  switch (random() % 4) {
+    case 0:
+      std::swap(list[a], list[b]);
+      break;
+    case 1:
+      std::swap(list[a], list[std::min(a + 1, list.size() - 1)]);
+      break;
+    case 2:
+      list.erase(list.begin() + static_cast<std::ptrdiff_t>(a));
+      break;
+    default:
+      list.insert(list.begin() + static_cast<std::ptrdiff_t>(b), Action(list[a]));
+  }
+  return true;
+}
+
 TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
   const unsigned seed = 5;
   std::mt19937 random(seed);
@@ -186,23 +210,7 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
     const Plan plan = row_plan(name, replicas, m, chunked ? 2 : 1);
     const Lists whole = action_lists(plan, 1 + static_cast<int>(random() % 2));
     Lists lists = whole;
-    auto& list = lists[random() % lists.size()];
-    if (list.empty()) continue;
-    const std::size_t a = random() % list.size();
-    const std::size_t b = random() % list.size();
-    switch (random() % 4) {
-      case 0:
-        std::swap(list[a], list[b]);
-        break;
-      case 1:
-        std::swap(list[a], list[std::min(a + 1, list.size() - 1)]);
-        break;
-      case 2:
-        list.erase(list.begin() + static_cast<std::ptrdiff_t>(a));
-        break;
-      default:
-        list.insert(list.begin() + static_cast<std::ptrdiff_t>(b), list[a]);
-    }
+    if (!break_one(lists, random)) continue;
 
     // What the lists must be besides runnable, said once more in few words: the same actions as before, and of each
     // stage first all gradients, then the reduce, then the update, with no forward after it.
@@ -240,6 +248,100 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
   std::cout << broken << " refused, " << sound << " sound\n";
   EXPECT_GT(broken, 500);
   EXPECT_GT(sound, 50);
+}
+
+/// Trains a model whose parameters are the number of their Updates, and says whether each Update of each stage applies
+/// the gradients that it should, of all replicas together, none of them on parameters that are not to be had.
+bool trains_right(const Plan& plan, const Lists& lists, int steps) {
+  const bool two = plan.schedule == "pipedream-2bw";
+  std::map<std::pair<int, int>, std::multiset<int>> applied;  // (stage, update) -> microbatches
+  for (const auto& list : lists) {
+    int version = 0;
+    std::map<int, int> taken;    // microbatch -> version
+    std::vector<int> gradients;  // since the last update
+    bool summed = false;
+    for (const Action& a : list) {
+      const int replicas = static_cast<int>(plan.stages[static_cast<std::size_t>(a.stage)].devices.size());
+      const int step = a.microbatch / plan.microbatches;
+      if (a.kind == ActionKind::Forward) {
+        taken[a.microbatch] = two ? std::max(step - 1, 0) : version;
+        if (two && taken[a.microbatch] != version && taken[a.microbatch] != version - 1) return false;
+      } else if (a.kind == ActionKind::Backward) {
+        if (summed || !taken.contains(a.microbatch)) return false;
+        gradients.push_back(a.microbatch);
+      } else if (a.kind == ActionKind::Reduce) {
+        if (summed) return false;
+        summed = true;
+      } else if (a.kind == ActionKind::Update) {
+        if (summed != (replicas > 1)) return false;
+        applied[{a.stage, version}].insert(gradients.begin(), gradients.end());
+        gradients.clear();
+        summed = false;
+        ++version;
+      }
+    }
+    if (!gradients.empty()) return false;
+  }
+  for (const auto& [key, microbatches] : applied) {
+    const int round =
+        two ? plan.microbatches : static_cast<int>(plan.stages[static_cast<std::size_t>(key.first)].devices.size());
+    std::multiset<int> wanted;
+    for (int m = key.second * round; m < std::min((key.second + 1) * round, plan.microbatches * steps); ++m) {
+      wanted.insert(m);
+    }
+    if (microbatches != wanted) return false;
+  }
+  return true;
+}
+
+TEST(Verify, RefusesBrokenAsynchronousListsThatDoNotTrainAsTheyShouldAndNoOthers) {
+  const unsigned seed = 9;
+  std::mt19937 random(seed);
+  int broken = 0;
+  int sound = 0;
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<int> replicas;
+    for (std::size_t s = 1 + random() % 3; s > 0; --s) replicas.push_back(1 + static_cast<int>(random() % 2));
+    const int m = static_cast<int>(replicas.size()) + 2 + static_cast<int>(random() % 2);
+    const Plan plan = row_plan(random() % 2 ? "pipedream" : "pipedream-2bw", replicas, m);
+    try {
+      validate(plan);
+    } catch (const std::invalid_argument&) { continue; }
+    VerifyOptions options;
+    options.steps = 2;
+    const Lists whole = action_lists(plan, 1 + static_cast<int>(random() % 2), {}, 2);
+    Lists lists = whole;
+    ASSERT_TRUE(trains_right(plan, lists, 2)) << plan.schedule;
+    if (!break_one(lists, random)) continue;
+    bool good = trains_right(plan, lists, 2);
+    bool within = true;
+    for (std::size_t r = 0; r < lists.size(); ++r) {
+      good = good && std::is_permutation(lists[r].begin(), lists[r].end(), whole[r].begin(), whole[r].end());
+      // PipeDream's: as many microbatches, and different parameters with the newest, as the warm-up and one.
+      std::map<int, int> held;
+      int version = 0;
+      for (const Action& a : lists[r]) {
+        if (a.kind == ActionKind::Forward) held[a.microbatch] = version;
+        if (a.kind == ActionKind::Backward) held.erase(a.microbatch);
+        if (a.kind == ActionKind::Update) ++version;
+        std::set<int> versions{version};
+        for (const auto& [microbatch, taken] : held) versions.insert(taken);
+        const std::size_t most = static_cast<std::size_t>(plan.warmups[static_cast<std::size_t>(a.stage)]) + 1;
+        within = within && held.size() <= most && (plan.schedule != "pipedream" || versions.size() <= most);
+      }
+    }
+    if (good) {
+      Interleavings orders(plan, lists, Queues::Edge);
+      std::size_t states = 0;
+      good = orders.follow(200, 2, random, states) == Verdict::Ends;
+    }
+    const std::string reason = refusal(plan, lists, options);
+    ASSERT_EQ(reason.empty(), good && within)
+        << "seed " << seed << " round " << round << " " << plan.schedule << ": " << reason;
+    (reason.empty() ? sound : broken) += 1;
+  }
+  EXPECT_GT(broken, 300);
+  EXPECT_GT(sound, 30);
 }
 
 TEST(Verify, NamesWhatDoesNotHold) {
