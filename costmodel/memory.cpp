@@ -2,20 +2,36 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <unordered_map>
 
 namespace stagecraft {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
 
 int in_flight(const std::vector<Action>& list, int stage) {
-  const auto of_stage = [&](const Action& a, ActionKind kind) { return a.stage == stage && a.kind == kind; };
-  const bool split =
-      std::any_of(list.begin(), list.end(), [&](const Action& a) { return of_stage(a, ActionKind::WeightGradient); });
+  // A microbatch is let go by its weight gradient, or its backward if it has none, or at once if it has neither.
+  std::map<int, ActionKind> release;
+  for (const Action& action : list) {
+    if (action.stage != stage) continue;
+    if (action.kind == ActionKind::Backward) release.emplace(action.microbatch, action.kind);
+    if (action.kind == ActionKind::WeightGradient) release[action.microbatch] = action.kind;
+  }
   int held = 0;
   int most = 0;
   for (const Action& action : list) {
-    if (of_stage(action, ActionKind::Forward)) most = std::max(most, ++held);
-    if (of_stage(action, split ? ActionKind::WeightGradient : ActionKind::Backward)) --held;
+    if (action.stage != stage) continue;
+    const auto it = release.find(action.microbatch);
+    if (action.kind == ActionKind::Forward) {
+      most = std::max(most, held + 1);
+      held += it != release.end() ? 1 : 0;
+    } else if (it != release.end() && it->second == action.kind) {
+      --held;
+    }
   }
   return most;
 }
@@ -39,20 +55,57 @@ std::vector<Bytes> tied_bytes(const Graph& graph, const Plan& plan) {
   return out;
 }
 
+std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
+  std::vector<int> parent(plan.stages.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  const auto root = [&](int s) {
+    while (parent[at(s)] != s) s = parent[at(s)];
+    return s;
+  };
+  std::unordered_map<std::string, int> stage_of;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& id : plan.stages[s].layers) stage_of[id] = static_cast<int>(s);
+  }
+  std::map<std::string, int> first;
+  for (const Layer& layer : graph.layers) {
+    const auto it = stage_of.find(layer.id);
+    if (it == stage_of.end()) continue;
+    for (const TiedParameter& tied : layer.tied) {
+      const auto [holder, fresh] = first.emplace(tied.name, it->second);
+      if (!fresh) parent[at(root(it->second))] = root(holder->second);
+    }
+  }
+  std::vector<int> out;
+  for (int s = 0; s < static_cast<int>(parent.size()); ++s) out.push_back(root(s));
+  return out;
+}
+
+std::vector<int> tied_stages(const Graph& graph, const Plan& plan) {
+  const std::vector<Bytes> bytes = tied_bytes(graph, plan);
+  std::vector<int> out;
+  for (std::size_t s = 0; s < bytes.size(); ++s) {
+    if (bytes[s] > Bytes(0)) out.push_back(static_cast<int>(s));
+  }
+  return out;
+}
+
 RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int held) {
   const Stage& own = plan.stages[static_cast<std::size_t>(stage)];
+  const ScheduleEntry schedule = schedule_of(plan);
   const std::set<std::string> ids(own.layers.begin(), own.layers.end());
   std::vector<bool> mine(graph.layers.size());
   for (std::size_t i = 0; i < graph.layers.size(); ++i) mine[i] = ids.contains(graph.layers[i].id);
 
   Bytes parameters;
   Bytes saved;
+  Bytes largest;
   Bytes workspace;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     if (!mine[i]) continue;
     const Layer& layer = graph.layers[i];
     parameters += layer.parameter_bytes;
     saved += layer.saved_bytes.value_or(activation_bytes(layer));
+    largest = std::max(largest, activation_bytes(layer));
     workspace = std::max(workspace, layer.workspace_bytes.value_or(activation_bytes(layer)));
   }
   std::set<int> inputs;
@@ -69,19 +122,27 @@ RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int hel
   for (const Boundary& boundary : plan.boundaries) {
     for (const BoundaryTensor& tensor : boundary.tensors) {
       if (boundary.destination == stage) received += tensor.bytes;
-      if (boundary.destination == stage || (boundary.source == stage && tensor.gradient)) receiving += tensor.bytes;
+      const bool comes_back = schedule.trains && boundary.source == stage && tensor.gradient;
+      if (boundary.destination == stage || comes_back) receiving += tensor.bytes;
     }
   }
 
   RankMemory out;
   out.parts["parameters"] = parameters;
-  out.parts["gradients"] = parameters;
-  out.parts["optimizer"] = parameters * graph.optimizer_state_values;
-  out.parts["activations"] = own.recompute ? held * received + saved : held * (saved + received);
+  if (schedule.trains) {
+    out.parts["gradients"] = parameters;
+    out.parts["optimizer"] = parameters * graph.optimizer_state_values;
+    out.parts["activations"] = own.recompute ? held * received + saved : held * (saved + received);
+    out.parts["reduction"] = own.devices.size() > 1 ? parameters : Bytes(0);
+  } else {
+    out.parts["activations"] = held * received + largest;
+  }
+  const int positions = static_cast<int>(plan.stages.size()) / plan.chunks;
+  const int versions = weight_versions_bound(schedule, pipeline_shape(plan), stage % positions);
+  if (versions > 1) out.parts["older versions"] = parameters * (versions - 1);
   out.parts["inputs"] = held * loaded;
   out.parts["receiving"] = receiving;
   out.parts["workspace"] = workspace;
-  out.parts["reduction"] = own.devices.size() > 1 ? parameters : Bytes(0);
   for (const auto& [name, bytes] : out.parts) out.total += bytes;
   return out;
 }

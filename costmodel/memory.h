@@ -8,12 +8,19 @@
 namespace stagecraft {
 
 /// Microbatches whose activations a rank holds at most at once for `stage`, from its own action list: forwards begun
-/// less backwards (weight gradients, where the list has them) done.
+/// less backwards (weight gradients, for those that have one) done. A forward without a backward is done at its end.
 [[nodiscard]] int in_flight(const std::vector<Action>& list, int stage);
 
 /// Parameters that layers of several stages hold: for each stage the bytes of the tied parameters it shares with
 /// another stage, 0 for most.
 [[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const Plan& plan);
+
+/// One number a stage, that of a stage of its group: stages that share tied parameters, if only through others, are a
+/// group, whose ranks reduce together.
+[[nodiscard]] std::vector<int> reduce_groups(const Graph& graph, const Plan& plan);
+
+/// The stages that share tied parameters with others, see action_lists.
+[[nodiscard]] std::vector<int> tied_stages(const Graph& graph, const Plan& plan);
 
 /// Peak bytes of a rank of `stage` that holds `in_flight` microbatches at once, by part:
 ///   parameters, gradients (as many bytes), optimizer (optimizer_state_values for each parameter value),
@@ -21,7 +28,10 @@ namespace stagecraft {
 ///     outputs; with recomputation in_flight * what it receives, and one microbatch in full),
 ///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge),
 ///   workspace (the largest of any layer; layers that do not say count their largest output once),
-///   reduction (a copy of the gradients while replicas sum them).
+///   reduction (a copy of the gradients while replicas sum them),
+///   older versions (of the parameters, which an asynchronous schedule keeps beside the newest).
+/// Where nothing is trained there are no gradients, optimizer and reduction, and activations are what it receives and
+/// the largest output of a layer.
 /// The parts add up to the total. Precondition: the plan is valid for the graph.
 [[nodiscard]] RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int in_flight);
 

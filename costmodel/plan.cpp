@@ -13,6 +13,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
+constexpr const char* kListed = "listed";
+
 std::string stage_text(int stage) { return "stage " + std::to_string(stage); }
 
 /// Boundaries that the graph's edges make, given each layer's stage (-1: an input).
@@ -52,28 +54,12 @@ std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& 
   return out;
 }
 
-/// Stages that receive from / send to each stage, with whether gradients come back.
-struct Neighbours {
-  std::vector<std::vector<const Boundary*>> before;
-  std::vector<std::vector<const Boundary*>> after;
-};
-
-Neighbours neighbours(const Plan& plan) {
-  Neighbours out{std::vector<std::vector<const Boundary*>>(plan.stages.size()),
-                 std::vector<std::vector<const Boundary*>>(plan.stages.size())};
-  for (const Boundary& boundary : plan.boundaries) {
-    out.before[static_cast<std::size_t>(boundary.destination)].push_back(&boundary);
-    out.after[static_cast<std::size_t>(boundary.source)].push_back(&boundary);
-  }
-  return out;
-}
+}  // namespace
 
 bool has_gradient(const Boundary& boundary) {
   return std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
                      [](const BoundaryTensor& t) { return t.gradient; });
 }
-
-}  // namespace
 
 Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition, const PlanSettings& settings) {
   if (partition.stage_of_layer.size() != graph.layers.size()) {
@@ -119,8 +105,49 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   }
   plan.boundaries = boundaries_of(graph, partition.stage_of_layer);
   plan.warmups = warmup_counts(partition.replicas);
+  plan.listed = settings.listed;
   validate(plan);
   return plan;
+}
+
+/// That the listed actions are such as the plan's ranks can run; whether they are all of them is for verify to say.
+void validate_listed(const Plan& plan) {
+  const std::vector<RankRole> roles = ranks(plan);
+  if (plan.listed.size() != roles.size()) {
+    refuse("the schedule lists " + std::to_string(plan.listed.size()) + " ranks, the plan has " +
+           std::to_string(roles.size()));
+  }
+  const int stages = static_cast<int>(plan.stages.size());
+  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
+    const auto& own = roles[rank].stages;
+    for (const Action& action : plan.listed[rank]) {
+      const std::string where = "rank " + std::to_string(rank) + ": listed action " + action_text(action);
+      if (std::find(own.begin(), own.end(), action.stage) == own.end()) refuse(where + ": the rank lacks that stage");
+      if (action.kind == ActionKind::Update) refuse(where + ": updates are not listed, they follow a list");
+      if (action.kind == ActionKind::Reduce) continue;
+      const int replicas = static_cast<int>(plan.stages[static_cast<std::size_t>(action.stage)].devices.size());
+      if (action.microbatch < 0 || action.microbatch >= plan.microbatches) {
+        refuse(where + ": microbatches are 0.." + std::to_string(plan.microbatches - 1));
+      }
+      if (action.microbatch % replicas != roles[rank].replica) {
+        refuse(where + " belongs to rank " + std::to_string(rank_of(plan, action.stage, action.microbatch % replicas)));
+      }
+      if (action.peer >= stages) refuse(where + ": stages are 0.." + std::to_string(stages - 1));
+    }
+  }
+}
+
+ScheduleEntry schedule_of(const Plan& plan) {
+  ScheduleEntry out = schedule_by_name(plan.schedule);
+  if (plan.schedule != kListed) return out;
+  out.trains = false;
+  for (const auto& list : plan.listed) {
+    for (const Action& action : list) {
+      out.trains = out.trains || action.kind == ActionKind::Backward;
+      out.splits_backward = out.splits_backward || action.kind == ActionKind::WeightGradient;
+    }
+  }
+  return out;
 }
 
 void validate(const Plan& plan) {
@@ -163,6 +190,11 @@ void validate(const Plan& plan) {
   for (int s = 0; s < stages; ++s) {
     const int warmup = plan.warmups[static_cast<std::size_t>(s)];
     if (warmup < 0) refuse(stage_text(s) + ": the warm-up count " + std::to_string(warmup) + " is negative");
+  }
+  if (plan.schedule == kListed) {
+    validate_listed(plan);
+  } else if (!plan.listed.empty()) {
+    refuse("actions are listed for schedule \"" + plan.schedule + "\", they go with \"" + kListed + "\"");
   }
   std::set<std::pair<int, int>> pairs;
   for (const Boundary& boundary : plan.boundaries) {
@@ -225,6 +257,7 @@ PipelineShape pipeline_shape(const Plan& plan) {
   shape.chunks = plan.chunks;
   for (const Stage& stage : plan.stages) shape.replicas.push_back(static_cast<int>(stage.devices.size()));
   shape.warmups = plan.warmups;
+  shape.listed = plan.listed;
   return shape;
 }
 
@@ -249,76 +282,6 @@ int rank_of(const Plan& plan, int stage, int replica) {
   for (int d = 0; d < stage % positions; ++d)
     rank += static_cast<int>(plan.stages[static_cast<std::size_t>(d)].devices.size());
   return rank;
-}
-
-std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch, const std::vector<int>& tied_stages) {
-  const PipelineShape shape = pipeline_shape(plan);
-  const ScheduleEntry& schedule = schedule_by_name(plan.schedule);
-  const Neighbours joined = neighbours(plan);
-  const int positions = shape.stages / shape.chunks;
-  std::vector<int> first_rank(plan.stages.size());
-  for (int s = 0; s < shape.stages; ++s) first_rank[static_cast<std::size_t>(s)] = rank_of(plan, s, 0);
-  const auto runner = [&](int stage, int microbatch) {
-    return first_rank[static_cast<std::size_t>(stage)] + microbatch % shape.replicas[static_cast<std::size_t>(stage)];
-  };
-
-  std::vector<std::vector<Action>> out;
-  for (int position = 0; position < positions; ++position) {
-    for (int replica = 0; replica < shape.replicas[static_cast<std::size_t>(position)]; ++replica) {
-      const int rank = static_cast<int>(out.size());
-      const std::vector<Action> computing = schedule.compute_actions(shape, position, replica);
-
-      // Receives by directed edge (kind, peer rank, stage, peer stage) in the order of their consumers; each is posted
-      // before the consumer that stands `prefetch` - 1 receives earlier on its edge.
-      std::map<std::tuple<ActionKind, int, int, int>, std::vector<std::size_t>> consumers;
-      std::vector<std::vector<Action>> posted(computing.size());
-      const auto receive = [&](ActionKind kind, const Action& consumer, int peer_stage, std::size_t at) {
-        const int peer = runner(peer_stage, consumer.microbatch);
-        if (peer == rank) return;
-        auto& edge = consumers[{kind, peer, consumer.stage, peer_stage}];
-        edge.push_back(at);
-        const std::size_t back = std::min(edge.size(), static_cast<std::size_t>(std::max(prefetch, 1)));
-        posted[edge[edge.size() - back]].push_back({kind, consumer.stage, consumer.microbatch, peer_stage});
-      };
-      for (std::size_t i = 0; i < computing.size(); ++i) {
-        const Action& action = computing[i];
-        if (action.kind == ActionKind::Forward) {
-          for (const Boundary* b : joined.before[static_cast<std::size_t>(action.stage)]) {
-            receive(ActionKind::ReceiveActivation, action, b->source, i);
-          }
-        } else if (action.kind == ActionKind::Backward) {
-          for (const Boundary* b : joined.after[static_cast<std::size_t>(action.stage)]) {
-            if (has_gradient(*b)) receive(ActionKind::ReceiveGradient, action, b->destination, i);
-          }
-        }
-      }
-
-      std::vector<Action> list;
-      for (std::size_t i = 0; i < computing.size(); ++i) {
-        list.insert(list.end(), posted[i].begin(), posted[i].end());
-        const Action& action = computing[i];
-        list.push_back(action);
-        if (action.kind == ActionKind::Forward) {
-          for (const Boundary* b : joined.after[static_cast<std::size_t>(action.stage)]) {
-            if (runner(b->destination, action.microbatch) == rank) continue;
-            list.push_back({ActionKind::SendActivation, action.stage, action.microbatch, b->destination});
-          }
-        } else if (action.kind == ActionKind::Backward) {
-          for (const Boundary* b : joined.before[static_cast<std::size_t>(action.stage)]) {
-            if (!has_gradient(*b) || runner(b->source, action.microbatch) == rank) continue;
-            list.push_back({ActionKind::SendGradient, action.stage, action.microbatch, b->source});
-          }
-        }
-      }
-      for (int s = position; s < shape.stages; s += positions) {
-        const bool tied = std::find(tied_stages.begin(), tied_stages.end(), s) != tied_stages.end();
-        if (shape.replicas[static_cast<std::size_t>(s)] > 1 || tied) list.push_back({ActionKind::Reduce, s, -1, -1});
-      }
-      for (int s = position; s < shape.stages; s += positions) list.push_back({ActionKind::Update, s, -1, -1});
-      out.push_back(std::move(list));
-    }
-  }
-  return out;
 }
 
 }  // namespace stagecraft

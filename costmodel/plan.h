@@ -38,6 +38,9 @@ struct Boundary {
   friend bool operator==(const Boundary&, const Boundary&) = default;
 };
 
+/// Whether anything comes back from `destination` to `source`.
+[[nodiscard]] bool has_gradient(const Boundary& boundary);
+
 /// Everything that an executor needs beside the model itself.
 struct Plan {
   std::string model;                           ///< Graph::name
@@ -49,7 +52,8 @@ struct Plan {
   std::string strategy;  ///< who made it
   std::vector<Stage> stages;
   std::vector<Boundary> boundaries;
-  std::vector<int> warmups;             ///< one a stage
+  std::vector<int> warmups;                 ///< one a stage
+  std::vector<std::vector<Action>> listed;  ///< of schedule "listed": each rank's actions but Update, see action_lists
   std::optional<Seconds> steady_state;  ///< slowest stage's time per microbatch, as the strategy's own objective has it
   std::optional<Seconds> iteration;     ///< predicted time of one step
   Provenance provenance;
@@ -67,7 +71,8 @@ struct Partition {
 struct PlanSettings {
   int microbatches = 4;
   std::string schedule = "1f1b";
-  std::string strategy = "";  ///< Plan::strategy
+  std::string strategy = "";                     ///< Plan::strategy
+  std::vector<std::vector<Action>> listed = {};  ///< Plan::listed
 };
 
 /// The plan of `partition`: layers in topological order, devices in order 0.. stage by stage, boundaries from the
@@ -82,10 +87,13 @@ struct PlanSettings {
 /// different stages (chunks = 1), a schedule that cannot run it, warm-ups missing.
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
+/// The schedule of the plan, with what `listed` says of it where that is the schedule.
+[[nodiscard]] ScheduleEntry schedule_of(const Plan& plan);
+
 /// The part of validate that needs no graph or topology: counts, ids, boundaries between existing stages, schedule.
 void validate(const Plan& plan);
 
-/// Shape of the plan's pipeline for the schedule functions.
+/// Shape of the plan's pipeline for the schedule functions; it looks at the plan's `listed`, which must outlive it.
 [[nodiscard]] PipelineShape pipeline_shape(const Plan& plan);
 
 /// One rank: replica `replica` of the stages `stages` (one, unless chunks > 1), on `device`.
@@ -103,9 +111,25 @@ struct RankRole {
 
 /// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
 /// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right after
-/// their producer, and Reduce (stages with replicas or tied parameters) and Update for each stage at the end.
-/// `tied_stages`: stages that hold a parameter tied across stages and so need a Reduce though not replicated.
+/// their producer, and for each stage Reduce (with replicas or tied parameters) and Update: of a synchronous schedule
+/// once, at the end, of an asynchronous one where the schedule puts the Update; none where nothing is trained.
+/// Schedule "listed": if any list holds a transfer, all transfers stand where the lists say, else they are placed as
+/// above; a Reduce stands where a list says, is left out where none is needed and added at the end where one is
+/// missing. `tied_stages`: stages that hold a parameter tied across stages and so need a Reduce though not replicated.
+/// `steps`: how many steps the lists cover. Those of a synchronous schedule are of 1 step and every step replays them;
+/// those of an asynchronous one are replayed once, see ScheduleEntry for their microbatch numbers and parameters.
+/// Throws std::invalid_argument for other steps.
 [[nodiscard]] std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch = 2,
-                                                            const std::vector<int>& tied_stages = {});
+                                                            const std::vector<int>& tied_stages = {}, int steps = 1);
+
+/// Steps that show an asynchronous schedule's steady state: the pipeline has long been full as step `first` ends, and
+/// is not yet emptied as step `last` ends; between them all replicas come round as often. {0, 0, 1} for a synchronous
+/// schedule.
+struct StepWindow {
+  int first = 0;
+  int last = 0;
+  int steps = 1;  ///< to replay
+};
+[[nodiscard]] StepWindow step_window(const Plan& plan);
 
 }  // namespace stagecraft

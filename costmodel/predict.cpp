@@ -87,18 +87,18 @@ std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
 SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
                                  const PredictOptions& options) {
   validate(plan, graph, topology);
-  if (schedule_by_name(plan.schedule).splits_backward) {
-    throw std::invalid_argument(
-        "schedule \"" + plan.schedule +
-        "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
-  }
   SimulationInput out;
   const std::vector<Bytes> tied = tied_bytes(graph, plan);
-  std::vector<int> tied_stages;
-  for (std::size_t s = 0; s < tied.size(); ++s) {
-    if (tied[s] > Bytes(0)) tied_stages.push_back(static_cast<int>(s));
+  out.steps = step_window(plan).steps;
+  out.lists = action_lists(plan, options.prefetch, tied_stages(graph, plan), out.steps);
+  for (const auto& list : out.lists) {
+    for (const Action& action : list) {
+      if (action.kind != ActionKind::WeightGradient) continue;
+      throw std::invalid_argument(
+          "schedule \"" + plan.schedule +
+          "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
+    }
   }
-  out.lists = action_lists(plan, options.prefetch, tied_stages);
   out.microbatches = plan.microbatches;
   out.mode = options.mode;
   out.replicas = pipeline_shape(plan).replicas;
@@ -193,7 +193,13 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
 
   Prediction out;
   out.timeline = std::move(std::get<Timeline>(simulated));
-  out.iteration = out.timeline.steps.front().end;
+  // From the end of one step to the end of another, several steps later where steps run into each other.
+  const StepWindow window = step_window(plan);
+  const bool flushed = window.steps == 1;
+  const Seconds begin = flushed ? Seconds(0) : out.timeline.steps[at(window.first)].end;
+  const Seconds end = out.timeline.steps[at(window.last)].end;
+  const int steps = flushed ? 1 : window.last - window.first;
+  out.iteration = (end - begin) / steps;
   if (graph.microbatch_samples && out.iteration > Seconds(0)) {
     out.samples_per_s = static_cast<double>(*graph.microbatch_samples) * plan.microbatches / out.iteration.value;
   }
@@ -215,7 +221,10 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   }
   for (const Span& span : out.timeline.spans) {
     StagePrediction& stage = out.stages[at(span.action.stage)];
-    const Seconds time = (span.end - span.start) / stage.replicas;
+    const auto within = [&](Seconds from, Seconds to) {
+      return std::max(std::min(to, end) - std::max(from, begin), Seconds(0)) / (stage.replicas * steps);
+    };
+    const Seconds time = within(span.start, span.end);
     switch (span.action.kind) {
       case ActionKind::Forward:
       case ActionKind::Backward:
@@ -232,9 +241,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
       case ActionKind::ReceiveGradient: {
         const bool gradient = span.action.kind == ActionKind::ReceiveGradient;
         const auto it = sent.find({span.action.peer, span.action.stage, span.action.microbatch, gradient});
-        if (it != sent.end()) {
-          stage.exposed_transfer += std::max(span.end - std::max(span.start, it->second), Seconds(0)) / stage.replicas;
-        }
+        if (it != sent.end()) { stage.exposed_transfer += within(std::max(span.start, it->second), span.end); }
         break;
       }
       default:

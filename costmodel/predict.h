@@ -12,8 +12,8 @@
 
 namespace stagecraft {
 
-/// One stage's share of a step, the mean over its replicas. compute + update + reduce + exposed_transfer + bubble
-/// add up to the iteration.
+/// One stage's share of a step, the mean over its replicas and, of an asynchronous schedule, over steps. compute +
+/// update + reduce + exposed_transfer + bubble add up to the iteration.
 struct StagePrediction {
   int stage = 0;
   int replicas = 1;
@@ -29,9 +29,10 @@ struct StagePrediction {
   bool fits = true;          ///< within the device's memory, if the topology states one
 };
 
-/// What a plan would do.
+/// What a plan would do. Of an asynchronous schedule the timeline holds the steps of step_window and the numbers are
+/// those of its steady state.
 struct Prediction {
-  Seconds iteration;
+  Seconds iteration;                    ///< of one step
   std::optional<double> samples_per_s;  ///< absent if the graph does not state its microbatch
   double bubble = 0;                    ///< share of all ranks' time that is neither compute, update nor reduce
   std::vector<StagePrediction> stages;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,14 +37,20 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
+/// The action in the words of torch.distributed.pipelining, stage first: "1F0", "1B0", "1W0", "1SEND_F0", "1RECV_F0",
+/// "1SEND_B0", "1RECV_B0", "1REDUCE_GRAD"; and "1UPDATE". A peer that is no neighbour follows: "0SEND_F3 to stage 2".
+[[nodiscard]] std::string action_text(const Action& action);
+
 /// What a schedule needs to know of a pipeline. Stage s runs on `positions = stages / chunks` ranks' columns:
 /// position d holds stages d, d + positions, d + 2 positions, ... (chunks > 1 is interleaving).
 struct PipelineShape {
   int stages = 1;
   int microbatches = 1;
   int chunks = 1;
-  std::vector<int> replicas;  ///< one number a stage; all 1 where a schedule does not know replicas
-  std::vector<int> warmups;   ///< see warmup_counts; one number a stage
+  int steps = 1;                                ///< that the lists of an asynchronous schedule cover
+  std::vector<int> replicas;                    ///< one number a stage; all 1 where a schedule does not know replicas
+  std::vector<int> warmups;                     ///< see warmup_counts; one number a stage
+  std::span<const std::vector<Action>> listed;  ///< of schedule "listed", one a rank
 };
 
 /// Microbatches that replica `replica` of a stage with `replicas` replicas runs: those with m mod replicas == replica.
@@ -56,16 +63,49 @@ struct PipelineShape {
 /// replica count below 1. Source: derived; PipeDream's ceil(sum of later replicas / r_s) starves uneven replicas.
 [[nodiscard]] std::vector<int> warmup_counts(const std::vector<int>& replicas, double hop_over_period = 0);
 
-/// A schedule: the compute actions (Forward, Backward, WeightGradient) of replica `replica` at `position`, in order.
+/// Which parameters a microbatch computes with. Its forward and backward take the same ones.
+enum class Weights {
+  Flushed,     ///< those that the step before left; a step ends before the next begins: one version
+  Newest,      ///< the newest at its forward: a version for each microbatch in flight
+  StepBefore,  ///< of step t those that the Update of step t - 2 left, of steps 0 and 1 the initial ones: two versions
+};
+
+/// A schedule. Where `weights` is Flushed it is synchronous: its lists are those of one step, and every step replays
+/// them. Else it is asynchronous: steps run into each other and the lists cover `PipelineShape::steps` of them, after
+/// which the pipeline is empty. Microbatches then count on, microbatch m of step t is t * microbatches + m, also where
+/// it runs: on replica (t * microbatches + m) % replicas.
 struct ScheduleEntry {
   std::string name;
+  /// Forward, Backward and WeightGradient of replica `replica` at `position`, in order. Of an asynchronous schedule
+  /// also Update: it applies the mean of the gradients that all replicas of the stage computed since their last Update,
+  /// to the newest parameters. Each replica has as many, a replica may have computed none for its last.
+  std::function<std::vector<Action>(const PipelineShape&, int position, int replica)> compute_actions;
+  /// Microbatches that a rank at `position` holds at most at once, those of all its stages together.
+  std::function<int(const PipelineShape&, int position)> in_flight_bound;
   bool replicated = false;       ///< knows replicas
   bool chunked = false;          ///< runs several stages on a rank
   bool splits_backward = false;  ///< emits WeightGradient
-  std::function<std::vector<Action>(const PipelineShape&, int position, int replica)> compute_actions;
+  bool trains = true;            ///< has backwards and updates
+  Weights weights = Weights::Flushed;
 };
 
-/// All schedules: "gpipe", "1f1b", "interleaved-1f1b", "zb-h1".
+/// Versions of the parameters that a rank at `position` holds at most at once, the newest among them.
+[[nodiscard]] int weight_versions_bound(const ScheduleEntry& schedule, const PipelineShape& shape, int position);
+
+/// Number of the Update, from 0, that applies the gradient of `microbatch` of `stage`.
+[[nodiscard]] int update_of(const ScheduleEntry& schedule, const PipelineShape& shape, int stage, int microbatch);
+
+/// All schedules:
+///   gpipe: all forwards, then all backwards;
+///   1f1b: warm-up, then a forward and a backward in turn;
+///   interleaved-1f1b: the same with several stages on a rank;
+///   zb-h1: 1f1b with weight gradients put off into the idle time (Qi et al., ICLR 2024);
+///   pipedream: asynchronous, 1f1b that never empties, an Update after every backward (after every round of the
+///     replicas); the gradients of a round are late by the microbatches in flight (Narayanan et al., SOSP 2019);
+///   pipedream-2bw: asynchronous, 1f1b that never empties, an Update after every step, its gradients late by one step;
+///     wants microbatches >= (w_s + 1) r_s at every stage (Narayanan et al., ICML 2021);
+///   forward: forwards alone, for evaluation;
+///   listed: what PipelineShape::listed says, synchronous; states as bound what the list itself holds.
 [[nodiscard]] const std::vector<ScheduleEntry>& schedules();
 /// The one called `name`. Throws std::invalid_argument listing the names.
 [[nodiscard]] const ScheduleEntry& schedule_by_name(const std::string& name);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <set>
 #include <stdexcept>
 
 namespace stagecraft {
@@ -52,9 +53,10 @@ struct Lane {
 
 class Simulation {
  public:
-  explicit Simulation(const SimulationInput& input) : in_(input) {
+  explicit Simulation(const SimulationInput& input)
+      : in_(input), microbatches_(input.microbatches * input.steps), step_of_rank_(input.lists.size(), 0) {
     const std::size_t stages = in_.stages.size();
-    const std::size_t m = static_cast<std::size_t>(in_.microbatches);
+    const std::size_t m = static_cast<std::size_t>(microbatches_);
     before_.resize(stages);
     after_.resize(stages);
     for (std::size_t b = 0; b < in_.boundaries.size(); ++b) {
@@ -63,7 +65,7 @@ class Simulation {
       before_[at(destination)].push_back(static_cast<int>(b));
       const int cycle = std::lcm(in_.replicas[at(source)], in_.replicas[at(destination)]);
       first_lane_.push_back(static_cast<int>(lanes_.size()));
-      lane_cycle_.push_back(std::min(cycle, in_.microbatches));
+      lane_cycle_.push_back(std::min(cycle, microbatches_));
       for (int i = 0; i < lane_cycle_.back(); ++i) {
         for (const bool gradient : {false, true}) {
           Lane lane;
@@ -92,9 +94,11 @@ class Simulation {
     reduce_waiting_.resize(static_cast<std::size_t>(groups));
     reduce_members_.assign(static_cast<std::size_t>(groups), 0);
     for (const auto& list : in_.lists) {
+      std::set<int> reducing;
       for (const Action& action : list) {
-        if (action.kind == ActionKind::Reduce) ++reduce_members_[at(in_.reduce_group[at(action.stage)])];
+        if (action.kind == ActionKind::Reduce) reducing.insert(action.stage);
       }
+      for (const int stage : reducing) ++reduce_members_[at(in_.reduce_group[at(stage)])];
     }
     timeline_.spans.reserve(action_count(in_));
   }
@@ -117,9 +121,14 @@ class Simulation {
     std::stable_sort(timeline_.spans.begin(), timeline_.spans.end(), [](const Span& a, const Span& b) {
       return a.rank != b.rank ? a.rank < b.rank : a.start < b.start;
     });
-    Seconds end;
-    for (const Span& span : timeline_.spans) end = std::max(end, span.end);
-    timeline_.steps = {{0, Seconds(0), end}};
+    std::vector<Seconds> ends(at(in_.steps));
+    for (const Span& span : timeline_.spans) ends[at(span.step)] = std::max(ends[at(span.step)], span.end);
+    Seconds start;
+    for (int step = 0; step < in_.steps; ++step) {
+      const Seconds end = std::max(start, ends[at(step)]);
+      timeline_.steps.push_back({step, start, end});
+      start = end;
+    }
     return std::move(timeline_);
   }
 
@@ -128,7 +137,7 @@ class Simulation {
   int runner(int stage, int microbatch) const {
     return in_.first_rank[at(stage)] + microbatch % in_.replicas[at(stage)];
   }
-  std::size_t slot(int stage, int microbatch) const { return at(stage) * at(in_.microbatches) + at(microbatch); }
+  std::size_t slot(int stage, int microbatch) const { return at(stage) * at(microbatches_) + at(microbatch); }
   int lane_of(int boundary, bool gradient, int microbatch) const {
     return first_lane_[at(boundary)] + 2 * (microbatch % lane_cycle_[at(boundary)]) + (gradient ? 1 : 0);
   }
@@ -141,7 +150,14 @@ class Simulation {
                                 std::to_string(peer));
   }
   void record(int rank, const Action& action, double start, double end) {
-    timeline_.spans.push_back({rank, 0, action, Seconds(start), Seconds(end)});
+    if (action.microbatch >= 0) {
+      const int step = action.microbatch / in_.microbatches;
+      const bool gradient = action.kind == ActionKind::Backward || action.kind == ActionKind::WeightGradient;
+      if (gradient) step_of_rank_[at(rank)] = step;
+      timeline_.spans.push_back({rank, step, action, Seconds(start), Seconds(end)});
+    } else {
+      timeline_.spans.push_back({rank, step_of_rank_[at(rank)], action, Seconds(start), Seconds(end)});
+    }
   }
 
   // --- flows ---
@@ -435,6 +451,8 @@ class Simulation {
   }
 
   const SimulationInput& in_;
+  const int microbatches_;         // of all steps
+  std::vector<int> step_of_rank_;  // of its last gradient
   double now_ = 0;
   std::uint64_t sequence_ = 0;
   std::vector<Flow> flows_;

@@ -18,8 +18,8 @@ struct StageCost {
   Seconds forward;          ///< of one microbatch
   Seconds backward;         ///< of one microbatch; the input gradient alone if the schedule splits the backward
   Seconds weight_gradient;  ///< of one microbatch, if the schedule splits the backward
-  Seconds reduce;           ///< of one step, among all replicas (and other holders of tied parameters)
-  Seconds update;           ///< of one step
+  Seconds reduce;           ///< of one Reduce, among all replicas (and other holders of tied parameters)
+  Seconds update;           ///< of one Update
 };
 
 /// How a message moves.
@@ -51,7 +51,8 @@ struct SimulationInput {
   std::vector<StagePair> boundaries;
   std::vector<int> replicas;    ///< one number a stage
   std::vector<int> first_rank;  ///< rank of each stage's replica 0
-  int microbatches = 1;
+  int microbatches = 1;         ///< of one step
+  int steps = 1;                ///< that the lists cover, see action_lists; microbatch m is of step m / microbatches
   TransferMode mode = TransferMode::Rendezvous;
   /// Cost of one message of boundary `boundary` from one rank to another, `gradient` back.
   std::function<Transfer(int boundary, bool gradient, int from_rank, int to_rank)> transfer;
@@ -62,10 +63,12 @@ struct SimulationInput {
       reduce_group;  ///< per stage the group that reduces together; stages of one number wait for each other
 };
 
-/// The timeline of one step, or the reason why it cannot end: the actions that wait for each other in a circle.
+/// The timeline of the steps, or the reason why it cannot end: the actions that wait for each other in a circle.
 /// Forward, Backward, WeightGradient and Update spans are computation; a Receive span is the time for which the rank
 /// stood waiting for that message; a Send span is the message's own time on the link; a Reduce span runs from this
-/// rank's arrival to the end. Deterministic. Throws std::invalid_argument if both ends of an edge disagree on order.
+/// rank's arrival to the end. Reduce and Update are of the step of the rank's gradient before them. A step lasts from
+/// the end of the step before to the end of its last action. Deterministic. Throws std::invalid_argument if both ends
+/// of an edge disagree on order.
 [[nodiscard]] std::variant<Timeline, Infeasible> simulate(const SimulationInput& input);
 
 /// Number of actions in the lists.

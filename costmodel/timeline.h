@@ -31,7 +31,8 @@ struct RankMemory {
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 
-/// Time that a step took, from the first action's start on any rank to the last one's end.
+/// Time that a step took, from the first action's start on any rank to the last one's end; where steps run into each
+/// other, from the end of the step before.
 struct StepTime {
   int step = 0;
   Seconds start;

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "costmodel/format/json.h"
-#include "costmodel/simulate.h"
+#include "costmodel/verify.h"
 #include "executor/memory_tracker.h"
 #include "executor/ranges.h"
 #include "executor/reference.h"
@@ -228,25 +228,18 @@ void gather(RunResult& result, int rank, Channel& channel) {
 }  // namespace
 
 void verify_lists(const Plan& plan) {
-  SimulationInput input;
-  std::vector<int> all;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    input.stages.push_back({Seconds(1), Seconds(1), Seconds(1), Seconds(1), Seconds(1)});
-    input.replicas.push_back(static_cast<int>(plan.stages[s].devices.size()));
-    input.first_rank.push_back(rank_of(plan, static_cast<int>(s), 0));
-    input.reduce_group.push_back(static_cast<int>(s));
+  const ScheduleEntry schedule = schedule_of(plan);
+  const std::string trouble = !schedule.trains                       ? "trains nothing"
+                              : schedule.weights != Weights::Flushed ? "runs steps into each other"
+                              : schedule.splits_backward             ? "splits the backward"
+                                                                     : "";
+  if (!trouble.empty()) {
+    throw std::invalid_argument("schedule \"" + plan.schedule + "\" " + trouble +
+                                ", which run cannot do yet; gpipe and 1f1b run");
   }
-  for (const Boundary& boundary : plan.boundaries) {
-    const bool gradient = std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
-                                      [](const BoundaryTensor& t) { return t.gradient; });
-    input.boundaries.push_back({boundary.source, boundary.destination, gradient});
-  }
-  input.lists = action_lists(plan);
-  input.microbatches = plan.microbatches;
-  input.transfer = [](int, bool, int, int) { return Transfer{Seconds(1), Seconds(0), -1, -1}; };
-  const auto result = simulate(input);
+  const auto result = verify(plan, action_lists(plan));
   if (const auto* infeasible = std::get_if<Infeasible>(&result))
-    throw std::invalid_argument("the plan would hang: " + infeasible->reason);
+    throw std::invalid_argument("the plan cannot run: " + infeasible->reason);
 }
 
 RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,

@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/format/actions_csv.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/tool.h"
@@ -25,6 +26,9 @@ constexpr const char* kExample =
 /// The strategy that tries the others and takes the plan with the shortest predicted step.
 constexpr const char* kAll = "auto";
 
+/// Before the file of lists that are to be the schedule.
+constexpr const char* kCsv = "csv:";
+
 /// What the command line says.
 struct Request {
   std::string graph;
@@ -35,6 +39,7 @@ struct Request {
   std::optional<stagecraft::Bytes> memory;
   stagecraft::StrategyOptions options;
   stagecraft::PlanSettings settings;
+  bool microbatches_given = false;
   std::string output = "-";
 };
 
@@ -97,7 +102,11 @@ void declare(CLI::App& app, Request& request) {
       ->delimiter(',')
       ->type_name("COUNT ...");
   app.add_option("--microbatches", request.settings.microbatches, "microbatches of one step")->capture_default_str();
-  app.add_option("--schedule", request.settings.schedule, "order of work in a stage")->capture_default_str();
+  app.add_option(
+         "--schedule", request.settings.schedule,
+         "order of work in a stage, or csv:FILE for lists as torch.distributed.pipelining's CSV, which then say "
+         "stages, replicas and microbatches too")
+      ->capture_default_str();
   stagecraft::add_bytes_option(
       app, "--memory-limit", request.options.constraints.memory_limit,
       "what a plan may use of one device, 16e9 or 16GiB; pipedream keeps it by PipeDream's own rule");
@@ -116,7 +125,10 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("--activation-compression-ratio,--activation_compression_ratio", p.activation_compression_ratio,
                  "transfers are divided by it; if absent they cost nothing")
       ->group(group);
-  app.callback([&request] { check_usage(request); });
+  app.callback([&request, &app] {
+    request.microbatches_given = app.count("--microbatches") > 0;
+    check_usage(request);
+  });
 }
 
 /// "0..3" for a run of device numbers, "0,4,8" otherwise.
@@ -201,7 +213,31 @@ stagecraft::RankedPlan plan_of(const Request& request, const Graph& graph, const
   return ranked;
 }
 
+/// Takes schedule, stages, replicas and microbatches from the lists of csv:FILE.
+void take_lists(Request& request) {
+  const std::string path = request.settings.schedule.substr(std::string(kCsv).size());
+  const auto lists = stagecraft::parse_actions_csv(stagecraft::read_text(path), path);
+  try {
+    const Plan shape = stagecraft::plan_of_lists(lists);
+    if (shape.chunks > 1)
+      throw std::invalid_argument("several stages on a rank, plan gives each stage its own devices");
+    if (request.microbatches_given && request.settings.microbatches != shape.microbatches) {
+      throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches says {}", shape.microbatches,
+                                              request.settings.microbatches));
+    }
+    request.settings.microbatches = shape.microbatches;
+    request.settings.schedule = shape.schedule;
+    request.settings.listed = shape.listed;
+    stagecraft::Constraints& constraints = request.options.constraints;
+    constraints.stages = static_cast<int>(shape.stages.size());
+    constraints.replicas.clear();
+    for (const Stage& stage : shape.stages) constraints.replicas.push_back(static_cast<int>(stage.devices.size()));
+    if (request.strategy == kAll) request.strategy = "profile";
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+}
+
 int plan(Request& request) {
+  if (request.settings.schedule.starts_with(kCsv)) take_lists(request);
   const bool all = request.strategy == kAll;
   if (!all) {  // before any file, however large, is read
     try {

@@ -1,3 +1,4 @@
+#include "costmodel/format/actions_csv.h"
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
@@ -6,7 +7,7 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.plan";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMostDevices = 1 << 24;
 
@@ -43,6 +44,12 @@ Boundary read_boundary(const Cursor& at) {
   out.tensors = fields.required("tensors").list(read_tensor);
   fields.done();
   return out;
+}
+
+std::vector<Action> read_row(const Cursor& at) {
+  try {
+    return parse_actions_row(at.text());
+  } catch (const std::invalid_argument& e) { at.fail(e.what()); }
 }
 
 Json boundary_json(const Boundary& boundary) {
@@ -89,6 +96,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
     for (const Stage& stage : out.stages) replicas.push_back(std::max<int>(1, static_cast<int>(stage.devices.size())));
     out.warmups = warmup_counts(replicas);
   }
+  if (const auto v = fields.optional("actions")) out.listed = v->list(read_row);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
   return validated(root, std::move(out));
@@ -116,6 +124,10 @@ std::string plan_json(const Plan& plan) {
   out["boundaries"] = Json::array();
   for (const Boundary& boundary : plan.boundaries) out["boundaries"].push_back(boundary_json(boundary));
   out["warmups"] = plan.warmups;
+  if (!plan.listed.empty()) {
+    out["actions"] = Json::array();
+    for (const auto& list : plan.listed) out["actions"].push_back(actions_row(list));
+  }
   if (plan.provenance != Provenance{}) out["provenance"] = provenance_json(plan.provenance);
   return dump(out);
 }

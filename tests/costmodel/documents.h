@@ -102,7 +102,7 @@ inline Plan full_plan() {
   plan.options = {{"width", "8"}};
   plan.microbatch_samples = 2;
   plan.microbatches = 4;
-  plan.schedule = "interleaved-1f1b";
+  plan.schedule = "listed";
   plan.chunks = 2;
   plan.strategy = "by hand";
   plan.stages = {{{"a"}, {0}, true}, {{"b"}, {1}, false}, {{"c"}, {0}, false}, {{"d"}, {1}, false}};
@@ -112,6 +112,15 @@ inline Plan full_plan() {
         {s, s + 1, {{layer, 0, 16_B, {2, 2}, "float32", true}, {layer, 1, 8_B, {2}, "int32", false}}});
   }
   plan.warmups = {3, 2, 1, 0};
+  for (const int rank : {0, 1}) {  // all forwards, then all backwards, one of them in two halves
+    plan.listed.emplace_back();
+    for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward}) {
+      for (const int stage : {rank, rank + 2}) {
+        for (int m = 0; m < 4; ++m) plan.listed.back().push_back({kind, stage, m, -1});
+      }
+    }
+  }
+  plan.listed[0].push_back({ActionKind::WeightGradient, 0, 3, -1});
   plan.steady_state = 2_s;
   plan.iteration = 10_s;
   plan.provenance = full_provenance();

@@ -8,6 +8,7 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "tests/costmodel/interleavings.h"
 #include "tests/support/nccl_tests_text.h"
 #include "tests/support/run_command.h"
 
@@ -82,6 +83,25 @@ TEST(ImportTool, PutsMeasuredLinksOverADump) {
   EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
   EXPECT_THAT(folder.run("stagecraft-import pipedream " + kProfile + " --measured m.json").err,
               HasSubstr("--measured goes with a topology, found a graph"));
+}
+
+TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {
+  Plan plan = testing::row_plan("1f1b", {1, 1}, 2);
+  const auto exported = [&](const std::string& options) {
+    return shell("./stagecraft-export actions - " + options + " 2>&1 << 'END'\n" + plan_json(plan) + "END\n");
+  };
+  EXPECT_EQ(exported("").out, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(exported("--transfers").out,
+            "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+            "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
+  plan.schedule = "pipedream";
+  EXPECT_EQ(exported("").status, 1);
+  EXPECT_EQ(
+      exported("").out,
+      "stagecraft-export: -: schedule \"pipedream\" updates in the midst of its lists, for which the text form has "
+      "no word\n");
+  EXPECT_EQ(shell("./stagecraft-export pipedream x --transfers 2>&1").out,
+            "stagecraft-export: --transfers: only actions have them\nsee stagecraft export --help\n");
 }
 
 TEST(ImportTool, AnswersWrongUsageWithStatusTwo) {

@@ -32,6 +32,15 @@ TEST(InFlight, HoldsUntilTheWeightGradientWhereThereIsOne) {
   EXPECT_EQ(in_flight({action(F, 0), action(B, 0), action(F, 1), action(B, 1), action(W, 0), action(W, 1)}, 0), 2);
 }
 
+TEST(InFlight, TellsMicrobatchesWithAndWithoutAWeightGradientApart) {
+  constexpr auto F = ActionKind::Forward;
+  constexpr auto B = ActionKind::Backward;
+  constexpr auto W = ActionKind::WeightGradient;
+  // 0 is let go by its backward, 1 by its weight gradient; nothing follows a forward of an evaluation.
+  EXPECT_EQ(in_flight({action(F, 0), action(B, 0), action(F, 1), action(B, 1), action(F, 2), action(W, 1)}, 0), 2);
+  EXPECT_EQ(in_flight({action(F, 0), action(F, 1), action(F, 2)}, 0), 1);
+}
+
 /// Data of 100 B that both layers read; "first" gives 8 B to "second".
 Graph two_layers() {
   Graph graph = chain_graph({1, 1}, {1, 1});
@@ -92,6 +101,30 @@ TEST(StageMemory, ExpectsNoGradientWhereNoneComesBack) {
   const Plan plan = two_stages(graph);
   EXPECT_EQ(stage_memory(graph, plan, 0, 1).parts.at("receiving"), 0_B);
   EXPECT_EQ(stage_memory(graph, plan, 1, 1).parts.at("receiving"), 8_B);
+}
+
+TEST(StageMemory, KeepsOlderVersionsForAnAsynchronousSchedule) {
+  const Graph graph = two_layers();
+  Plan plan = two_stages(graph);  // warm-ups: two replicas of the second stage, ceil(2 / 1) = 2, and 0
+  plan.schedule = "pipedream";
+  plan.microbatches = 8;
+  EXPECT_EQ(stage_memory(graph, plan, 0, 3).parts.at("older versions"), 80_B);  // 2 beside the newest
+  EXPECT_FALSE(stage_memory(graph, plan, 1, 1).parts.contains("older versions"));
+  plan.schedule = "pipedream-2bw";
+  EXPECT_EQ(stage_memory(graph, plan, 0, 3).parts.at("older versions"), 40_B);
+  EXPECT_EQ(stage_memory(graph, plan, 1, 1).parts.at("older versions"), 80_B);
+}
+
+TEST(StageMemory, HoldsNoGradientsForAnEvaluation) {
+  const Graph graph = two_layers();
+  Plan plan = two_stages(graph);
+  plan.schedule = "forward";
+  EXPECT_EQ(stage_memory(graph, plan, 1, 1).parts, (Parts{{"parameters", 80_B},
+                                                          {"activations", 12_B},  // 8 received and 4 of its own
+                                                          {"inputs", 100_B},
+                                                          {"receiving", 8_B},
+                                                          {"workspace", 4_B}}));
+  EXPECT_EQ(stage_memory(graph, plan, 0, 1).parts.at("receiving"), 0_B);
 }
 
 TEST(StageMemory, IsTheSumOfItsParts) {

@@ -118,7 +118,8 @@ TEST(ValidatePlan, NamesWhatIsWrongWithThePlanAlone) {
   ASSERT_NO_THROW(validate(good));
   const std::vector<Fault> faults{
       {"the plan has no stages", [](Plan& p) { p.stages.clear(); }},
-      {"unknown schedule \"magic\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1",
+      {"unknown schedule \"magic\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1, pipedream, "
+       "pipedream-2bw, forward, listed",
        [](Plan& p) { p.schedule = "magic"; }},
       {"stage 1 has no layers", [](Plan& p) { p.stages[1].layers.clear(); }},
       {"layer \"l0\" stands in stage 0 and in stage 1", [](Plan& p) { p.stages[1].layers = {"l0"}; }},

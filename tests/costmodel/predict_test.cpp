@@ -219,6 +219,51 @@ TEST(Predict, SaysWhetherTheMemorySuffices) {
   EXPECT_FALSE(predicted(graph, topology, plan).stages[0].fits);
 }
 
+TEST(Predict, GivesAnAsynchronousStepThePeriodOfItsSlowestStage) {
+  // 3 s a microbatch on both stages, four a step, no fill and no drain: 12 s; a flush would cost 3 more.
+  const Topology topology = flat_topology(3);
+  Graph graph = chain_graph({1, 1}, {2, 2});
+  for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
+    EXPECT_DOUBLE_EQ(
+        predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, schedule, 4)).iteration.value, 12);
+  }
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4)).iteration.value,
+                   15);
+  // An update of 0.5 s on each stage: after every microbatch, or after every step.
+  for (Layer& layer : graph.layers) layer.update = Timing{0.5_s, 0_s, 1};
+  EXPECT_DOUBLE_EQ(
+      predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream", 4)).iteration.value, 14);
+  EXPECT_DOUBLE_EQ(
+      predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream-2bw", 4)).iteration.value, 12.5);
+  // The first stage takes 6 s a microbatch: 24 s alone, and 12 s, as much as the last, on two replicas.
+  graph = chain_graph({2, 1}, {4, 2});
+  for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
+    EXPECT_DOUBLE_EQ(
+        predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, schedule, 4)).iteration.value, 24);
+    EXPECT_NEAR(predicted(graph, topology, one_layer_a_stage(graph, topology, {2, 1}, schedule, 4)).iteration.value, 12,
+                1e-9);
+  }
+}
+
+TEST(Predict, AttributesTheWholeSteadyStep) {
+  const Graph graph = chain_graph({1, 1, 3}, {2, 2, 3}, 1000_B, 1000_B);
+  const Topology topology = flat_topology(4, 1000, 0.25);
+  const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {2, 1, 1}, "pipedream", 5));
+  for (const StagePrediction& s : p.stages) {
+    EXPECT_NEAR((s.compute + s.update + s.reduce + s.exposed_transfer + s.bubble).value, p.iteration.value, 1e-9);
+  }
+  EXPECT_NEAR(p.stages[2].compute.value, 30, 1e-9);  // five microbatches of 6 s
+}
+
+TEST(Predict, RunsForwardsAloneForAnEvaluation) {
+  // Four microbatches of 1 s on two stages: 5 s.
+  const Graph graph = chain_graph({1, 1}, {2, 2});
+  const Topology topology = flat_topology(2);
+  const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "forward", 4));
+  EXPECT_DOUBLE_EQ(p.iteration.value, 5);
+  EXPECT_EQ(p.stages[0].in_flight, 1);
+}
+
 TEST(Predict, RefusesASplitBackwardAndAPlanOfAnotherGraph) {
   const TwoStages two;
   const auto refusal = [&](const Graph& graph, const Plan& plan) -> std::string {

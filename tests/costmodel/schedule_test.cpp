@@ -18,8 +18,12 @@ using testing::ThrowsMessage;
 std::string text(const std::vector<Action>& actions) {
   std::string out;
   for (const Action& a : actions) {
-    const char letter = a.kind == ActionKind::Forward ? 'F' : a.kind == ActionKind::Backward ? 'B' : 'W';
-    out += (out.empty() ? "" : " ") + std::string(1, letter) + std::to_string(a.microbatch);
+    const char letter = a.kind == ActionKind::Forward    ? 'F'
+                        : a.kind == ActionKind::Backward ? 'B'
+                        : a.kind == ActionKind::Update   ? 'U'
+                                                         : 'W';
+    out += (out.empty() ? "" : " ") + std::string(1, letter);
+    if (a.microbatch >= 0) out += std::to_string(a.microbatch);
   }
   return out;
 }
@@ -56,12 +60,47 @@ TEST(Schedule, ZeroBubbleKeepsAsManyWeightGradientsPendingAsItsStageNumber) {
   EXPECT_EQ(text(schedule_by_name("zb-h1").compute_actions(shape(2, 3), 1, 0)), "F0 B0 F1 B1 W0 F2 B2 W1 W2");
 }
 
+TEST(Schedule, PipeDreamUpdatesAfterEveryBackwardAndDoesNotEmptyBetweenSteps) {
+  PipelineShape s = shape(2, 2);
+  s.steps = 2;
+  const auto& schedule = schedule_by_name("pipedream");
+  EXPECT_EQ(text(schedule.compute_actions(s, 0, 0)), "F0 F1 B0 U F2 B1 U F3 B2 U B3 U");
+  EXPECT_EQ(text(schedule.compute_actions(s, 1, 0)), "F0 B0 U F1 B1 U F2 B2 U F3 B3 U");
+}
+
+TEST(Schedule, PipeDreamUpdatesAfterEveryRoundOfTheReplicas) {
+  // Microbatches 0..4 on two replicas: rounds 01, 23 and 4, for which replica 1 has nothing to add.
+  const PipelineShape s = shape(1, 5, {2});
+  EXPECT_EQ(text(schedule_by_name("pipedream").compute_actions(s, 0, 0)), "F0 B0 U F2 B2 U F4 B4 U");
+  EXPECT_EQ(text(schedule_by_name("pipedream").compute_actions(s, 0, 1)), "F1 B1 U F3 B3 U U");
+  EXPECT_EQ(update_of(schedule_by_name("pipedream"), s, 0, 4), 2);
+}
+
+TEST(Schedule, TwoBufferedWeightsUpdateAfterEveryStep) {
+  PipelineShape s = shape(2, 2);
+  s.steps = 2;
+  const auto& schedule = schedule_by_name("pipedream-2bw");
+  EXPECT_EQ(text(schedule.compute_actions(s, 0, 0)), "F0 F1 B0 F2 B1 U F3 B2 B3 U");
+  EXPECT_EQ(text(schedule.compute_actions(s, 1, 0)), "F0 B0 F1 B1 U F2 B2 F3 B3 U");
+  // Replicas split a step of 3 as 2 and 1, the next as 1 and 2: microbatch 3 is the second replica's.
+  PipelineShape uneven = shape(1, 3, {2});
+  uneven.steps = 2;
+  EXPECT_EQ(text(schedule.compute_actions(uneven, 0, 0)), "F0 B0 F2 B2 U F4 B4 U");
+  EXPECT_EQ(text(schedule.compute_actions(uneven, 0, 1)), "F1 B1 U F3 B3 F5 B5 U");
+}
+
+TEST(Schedule, ForwardRunsForwardsAlone) {
+  EXPECT_EQ(text(schedule_by_name("forward").compute_actions(shape(2, 5, {2, 1}), 0, 1)), "F1 F3");
+}
+
 TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
   for (const ScheduleEntry& schedule : schedules()) {
+    if (schedule.name == "listed") continue;  // says itself what it runs
     for (int stages = 1; stages <= 4; ++stages) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
         for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
           const int chunks = schedule.chunked && microbatches % stages == 0 ? 2 : 1;
+          if (schedule.weights == Weights::StepBefore && microbatches < stages * r) continue;
           const PipelineShape s = shape(stages * chunks, microbatches,
                                         std::vector<int>(static_cast<std::size_t>(stages * chunks), r), chunks);
           check_shape(schedule, s);
@@ -70,7 +109,8 @@ TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
             for (int replica = 0; replica < r; ++replica) {
               for (const Action& a : schedule.compute_actions(s, position, replica)) {
                 EXPECT_EQ(a.stage % stages, position);
-                EXPECT_EQ(a.microbatch % r, replica);
+                EXPECT_EQ(std::max(a.microbatch, replica) % r, replica);
+                if (a.kind == ActionKind::Update) continue;
                 seen[{a.stage, a.microbatch}] += a.kind == ActionKind::Forward    ? 'F'
                                                  : a.kind == ActionKind::Backward ? 'B'
                                                                                   : 'W';
@@ -79,7 +119,7 @@ TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
           }
           EXPECT_EQ(seen.size(), static_cast<std::size_t>(stages * chunks * microbatches)) << schedule.name;
           for (const auto& [key, order] : seen)
-            EXPECT_EQ(order, schedule.splits_backward ? "FBW" : "FB") << schedule.name;
+            EXPECT_EQ(order, !schedule.trains ? "F" : schedule.splits_backward ? "FBW" : "FB") << schedule.name;
         }
       }
     }
@@ -110,13 +150,35 @@ TEST(Warmup, BoundsTheMicrobatchesInFlight) {
 TEST(Schedule, RefusesWhatItCannotRun) {
   EXPECT_THAT([] { (void)schedule_by_name("2f2b"); },
               ThrowsMessage<std::invalid_argument>(
-                  "unknown schedule \"2f2b\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1"));
+                  "unknown schedule \"2f2b\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1, pipedream, "
+                  "pipedream-2bw, forward, listed"));
   EXPECT_THAT([] { check_shape(schedule_by_name("zb-h1"), shape(2, 4, {2, 1})); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("runs stages without replicas")));
   EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 3, {}, 2)); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("3 microbatches are not a multiple of 2 devices")));
+  EXPECT_THAT([] { check_shape(schedule_by_name("pipedream-2bw"), shape(2, 3, {1, 4})); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("3 microbatches a step are fewer than the 5 that stage 0 begins before the first ends")));
   EXPECT_THAT([] { check_shape(schedule_by_name("1f1b"), shape(4, 4, {}, 2)); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("one stage a device")));
+}
+
+TEST(Weights, VersionsAreAsManyAsTheScheduleMayMix) {
+  const PipelineShape s = shape(4, 8);
+  for (int position = 0; position < 4; ++position) {
+    EXPECT_EQ(weight_versions_bound(schedule_by_name("1f1b"), s, position), 1);
+    EXPECT_EQ(weight_versions_bound(schedule_by_name("pipedream"), s, position), 4 - position);
+    EXPECT_EQ(weight_versions_bound(schedule_by_name("pipedream-2bw"), s, position), 2);
+  }
+}
+
+TEST(ActionText, IsTorchsAndNamesAPeerThatIsNoNeighbour) {
+  EXPECT_EQ(action_text({ActionKind::Forward, 2, 0, -1}), "2F0");
+  EXPECT_EQ(action_text({ActionKind::SendActivation, 1, 3, 2}), "1SEND_F3");
+  EXPECT_EQ(action_text({ActionKind::ReceiveGradient, 0, 3, 1}), "0RECV_B3");
+  EXPECT_EQ(action_text({ActionKind::Reduce, 1, -1, -1}), "1REDUCE_GRAD");
+  EXPECT_EQ(action_text({ActionKind::SendActivation, 0, 3, 2}), "0SEND_F3 to stage 2");
+  EXPECT_EQ(action_text({ActionKind::ReceiveActivation, 2, 3, 0}), "2RECV_F3 from stage 0");
 }
 
 TEST(ActionKind, ReadsTheWordsItWrites) {

@@ -159,7 +159,7 @@ TEST_P(Reader, TakesAMutatedDocumentWholeOrThrowsFormatError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fuzz, Reader,
-                         ::testing::Values("graph", "topology", "plan", "prediction", "timeline", "nccl_tests",
+                         ::testing::Values("actions", "graph", "topology", "plan", "prediction", "timeline", "nccl_tests",
                                            "nccl_topology", "pipedream"),
                          [](const auto& param) { return param.param; });
 

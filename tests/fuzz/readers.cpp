@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/actions_csv.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/nccl_tests.h"
@@ -71,6 +72,21 @@ bool check_nccl_topology(const std::string& text) {
   const std::optional<Topology> topology = parsed(parse_nccl_topology, text);
   return topology && check_topology(*topology);
 }
+bool check_actions(const std::string& text) {
+  const auto lists = parsed(parse_actions_csv, text);
+  if (!lists) return false;
+  const auto again = parsed(parse_actions_csv, actions_csv(*lists));
+  demand(again.has_value(), "the reader refuses the writer's lists");
+  demand(*again == *lists, "lists change when written and read again");
+  try {
+    validate(plan_of_lists(*lists));
+  } catch (const std::invalid_argument&) {}
+  return true;
+}
+
+constexpr const char* kActions =
+    "0F0,0SEND_F0,,0F1,0SEND_F1,0RECV_B0,0I0,0RECV_B1,0B1,0W0,0REDUCE_GRAD\r\n"
+    "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1\r\n";
 
 Timeline timeline() {
   Timeline out;
@@ -140,6 +156,7 @@ std::string with_crlf(const std::string& text) {
 
 const std::vector<FuzzedReader>& fuzzed_readers() {
   static const std::vector<FuzzedReader> table{
+      {"actions", {kActions}, check_actions},
       {"graph", {graph_json(full_graph())}, json_check(parse_graph, graph_json)},
       {"topology", {topology_json(full_topology())}, json_check(parse_topology, topology_json)},
       {"plan", {plan_json(full_plan())}, json_check(parse_plan, plan_json)},

@@ -126,6 +126,25 @@ TEST_F(PlanTool, ListsTheSchedules) {
   EXPECT_THAT(o.err, HasSubstr("unknown schedule \"magic\", known are"));
 }
 
+TEST_F(PlanTool, TakesListsAsTheSchedule) {
+  write("s.csv", "0F0,0B0,0F2,0B2\n0F1,0B1\n1F0,1B0,1F1,1B1,1F2,1B2\n");
+  const Outcome o = run("graph.json topology.json --schedule csv:s.csv");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Plan plan = parse_plan(o.out, "out");
+  EXPECT_EQ(plan.schedule, "listed");
+  EXPECT_EQ(plan.microbatches, 3);
+  EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1));
+  EXPECT_THAT(plan.stages[1].devices, ElementsAre(2));
+  EXPECT_EQ(plan.listed.size(), 3u);
+  EXPECT_EQ(plan.strategy, "profile");
+  EXPECT_THAT(run("graph.json topology.json --schedule csv:s.csv --microbatches 4").err,
+              HasSubstr("s.csv: found 3 microbatches, --microbatches says 4"));
+  write("chunks.csv", "0F0,2F0\n1F0,3F0\n");
+  EXPECT_THAT(run("graph.json topology.json --schedule csv:chunks.csv").err,
+              HasSubstr("chunks.csv: several stages on a rank, plan gives each stage its own devices"));
+  EXPECT_THAT(run("graph.json topology.json --schedule csv:nowhere.csv").err, HasSubstr("nowhere.csv: "));
+}
+
 TEST_F(PlanTool, NamesAMissingFile) {
   const Outcome o = run("nowhere.json topology.json");
   EXPECT_EQ(o.status, 1);

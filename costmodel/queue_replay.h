@@ -1,0 +1,71 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+
+namespace stagecraft {
+
+/// How the transfers that a rank has begun queue up. The first of a queue is under way, the others stand behind it.
+enum class Queues {
+  Edge,      ///< one for each directed edge: boundary, direction and the two ranks
+  Boundary,  ///< one for each boundary and direction
+  Pair,      ///< one for each other rank, both directions together, as one NCCL communicator for two ranks has it
+  Rank,      ///< one for all transfers of the rank
+};
+
+/// "edge", "boundary", "pair", "rank".
+[[nodiscard]] const char* to_string(Queues queues);
+/// The inverse. Throws std::invalid_argument listing the words.
+[[nodiscard]] Queues queues_by_name(const std::string& word);
+
+/// The messages of a plan by number. A message is what one boundary carries in one direction for one microbatch between
+/// two different ranks; numbers run from 0 to count() and some of them no message has.
+class MessageTable {
+ public:
+  /// `microbatches`: of all the steps that the lists cover.
+  MessageTable(const Plan& plan, int microbatches);
+
+  [[nodiscard]] int microbatches() const { return microbatches_; }
+  [[nodiscard]] int ranks() const { return ranks_; }
+  /// The rank that runs `microbatch` of `stage`.
+  [[nodiscard]] int runner(int stage, int microbatch) const;
+  /// The boundary between `stage` and `peer`, either way round; absent if there is none.
+  [[nodiscard]] std::optional<int> boundary(int stage, int peer) const;
+  [[nodiscard]] std::size_t count() const;
+  [[nodiscard]] int message(int boundary, bool gradient, int microbatch) const;
+  /// The message of a transfer action. Precondition: a boundary joins its stages.
+  [[nodiscard]] int message(const Action& transfer) const;
+  /// The two actions of a message.
+  [[nodiscard]] Action send(int message) const;
+  [[nodiscard]] Action receive(int message) const;
+  /// Messages that must have come before a Forward or Backward begins, none for other actions.
+  [[nodiscard]] std::vector<int> inputs(const Action& compute) const;
+  /// Messages that a Forward or Backward makes.
+  [[nodiscard]] std::vector<int> outputs(const Action& compute) const;
+
+ private:
+  std::vector<int> messages(const Action& compute, bool incoming) const;
+
+  int microbatches_ = 1;
+  int ranks_ = 0;
+  std::vector<int> replicas_, first_rank_;
+  std::vector<Boundary> boundaries_;  // without their tensors
+  std::vector<bool> gradient_;
+  std::vector<std::vector<int>> before_, after_;
+};
+
+/// Why the lists never end, as a circle of actions that wait for each other and the first stuck action of each rank;
+/// absent if they end. The rules: a rank runs its list in order; Forward and Backward wait for their messages; a
+/// transfer only joins its queue; a message moves when its send and its receive each stand first in their queues, and
+/// then both are done together; a Reduce waits for all ranks that hold a Reduce of its group. No step ever takes from
+/// another the chance to happen, so that one order of steps decides for all.
+/// `reduce_groups`: one number a stage. Precondition: every action's stage, microbatch and peer exist and each message
+/// has one send and one receive, on the ranks that run them.
+[[nodiscard]] std::optional<std::string> find_deadlock(const MessageTable& table,
+                                                       const std::vector<std::vector<Action>>& lists, Queues queues,
+                                                       const std::vector<int>& reduce_groups);
+
+}  // namespace stagecraft

@@ -1,0 +1,397 @@
+#include "costmodel/verify.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "costmodel/format/json.h"
+#include "costmodel/memory.h"
+#include "costmodel/units_text.h"
+
+namespace stagecraft {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+std::string count_text(std::size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+bool is_transfer(ActionKind kind) { return kind >= ActionKind::SendActivation && kind <= ActionKind::ReceiveGradient; }
+bool is_compute(ActionKind kind) { return kind <= ActionKind::WeightGradient; }
+
+/// The proofs one after the other; each gives a refusal or nothing and may rely on those before it.
+class Verifier {
+ public:
+  Verifier(const Plan& plan, const std::vector<std::vector<Action>>& lists, const VerifyOptions& options)
+      : plan_(plan),
+        lists_(lists),
+        options_(options),
+        schedule_(schedule_of(plan)),
+        shape_(pipeline_shape(plan)),
+        roles_(ranks(plan)),
+        table_(plan, plan.microbatches * options.steps),
+        groups_(options.reduce_groups) {
+    shape_.steps = options.steps;
+    if (groups_.empty()) {
+      for (std::size_t s = 0; s < plan.stages.size(); ++s) groups_.push_back(static_cast<int>(s));
+    }
+    proof_.ranks.resize(roles_.size());
+    for (const auto& list : plan.listed) {
+      for (const Action& a : list) {
+        if (a.kind == ActionKind::WeightGradient) split_.insert({a.stage, a.microbatch});
+      }
+    }
+  }
+
+  std::variant<Verified, Infeasible> run() {
+    using Proof = Refusal (Verifier::*)();
+    for (const Proof proof : {&Verifier::standing, &Verifier::complete, &Verifier::ordered, &Verifier::applied,
+                              &Verifier::edges, &Verifier::ending, &Verifier::bounded}) {
+      if (Refusal refusal = (this->*proof)()) return Infeasible{std::move(*refusal)};
+    }
+    int held = 0;
+    int versions = 1;
+    for (const RankProof& rank : proof_.ranks) {
+      held = std::max(held, rank.in_flight);
+      versions = std::max(versions, rank.versions);
+    }
+    proof_.summary =
+        count_text(lists_.size(), "rank") + ", " + count_text(proof_.actions, "action") + ", " +
+        count_text(proof_.messages, "message") +
+        (options_.steps > 1 ? ", " + count_text(at(options_.steps), "step") : std::string()) +
+        ": each microbatch runs once on every stage, each edge keeps one order, no deadlock with one queue for each " +
+        to_string(options_.queues) + ", at most " + std::to_string(held) + " in flight" +
+        (versions > 1 ? " and " + std::to_string(versions) + " weight versions" : std::string()) + " on a rank";
+    return std::move(proof_);
+  }
+
+ private:
+  using Refusal = std::optional<std::string>;
+
+  std::string place(int rank, std::size_t index) const {
+    return rank_text(rank) + ", entry " + std::to_string(index + 1) + ": " + action_text(lists_[at(rank)][index]);
+  }
+  std::size_t slot(int stage, int microbatch) const { return at(stage) * at(table_.microbatches()) + at(microbatch); }
+  std::size_t slot(const Action& a) const { return slot(a.stage, a.microbatch); }
+  bool splits(int stage, int microbatch) const {
+    return schedule_.splits_backward && (plan_.listed.empty() || split_.contains({stage, microbatch}));
+  }
+  /// Whether `a` is the last of its microbatch on its stage.
+  bool is_gradient(const Action& a) const {
+    const bool backward = a.kind == ActionKind::Backward || a.kind == ActionKind::WeightGradient;
+    return backward && (a.kind == ActionKind::WeightGradient) == splits(a.stage, a.microbatch);
+  }
+  bool reduces(int stage) const {
+    return plan_.stages[at(stage)].devices.size() > 1 ||
+           std::count(groups_.begin(), groups_.end(), groups_[at(stage)]) > 1;
+  }
+
+  /// Every action exists and stands on the rank that runs it.
+  Refusal standing() {
+    if (lists_.size() != roles_.size()) {
+      return "found " + count_text(lists_.size(), "list") + ", the plan has " + count_text(roles_.size(), "rank");
+    }
+    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
+      const RankRole& role = roles_[at(rank)];
+      for (std::size_t i = 0; i < lists_[at(rank)].size(); ++i) {
+        const Action& a = lists_[at(rank)][i];
+        if (std::find(role.stages.begin(), role.stages.end(), a.stage) == role.stages.end()) {
+          return place(rank, i) + " is of stage " + std::to_string(a.stage) + ", which the rank does not run";
+        }
+        const bool once = a.kind == ActionKind::Reduce || a.kind == ActionKind::Update;
+        if (once ? a.microbatch != -1 : a.microbatch < 0 || a.microbatch >= table_.microbatches()) {
+          return place(rank, i) + " is of microbatch " + std::to_string(a.microbatch) + ", there are 0.." +
+                 std::to_string(table_.microbatches() - 1);
+        }
+        if (!once && table_.runner(a.stage, a.microbatch) != rank) {
+          return place(rank, i) + " belongs to " + rank_text(table_.runner(a.stage, a.microbatch));
+        }
+        if (!is_transfer(a.kind)) continue;
+        const std::optional<int> boundary = table_.boundary(a.stage, a.peer);
+        if (!boundary) return place(rank, i) + ": no boundary joins the two stages";
+        const int message = table_.message(a);
+        const Action other = table_.send(message) == a ? table_.receive(message) : table_.send(message);
+        if (table_.send(message) != a && table_.receive(message) != a) {
+          return place(rank, i) + " goes against the boundary's direction";
+        }
+        if (message % 2 == 1 && !has_gradient(plan_.boundaries[at(*boundary)])) {
+          return place(rank, i) + ": no gradient comes back between these stages";
+        }
+        if (table_.runner(other.stage, other.microbatch) == rank) {
+          return place(rank, i) + " stays on the rank, nothing is to be sent";
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Nothing stands twice, nothing is missing.
+  Refusal complete() {
+    std::map<std::tuple<ActionKind, int, int, int>, std::size_t> seen;
+    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
+      seen.clear();
+      const auto& list = lists_[at(rank)];
+      proof_.actions += list.size();
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        const Action& a = list[i];
+        if (a.microbatch < 0) continue;
+        const auto [it, fresh] = seen.emplace(std::tuple(a.kind, a.stage, a.microbatch, a.peer), i);
+        if (!fresh) return place(rank, i) + " stands also at entry " + std::to_string(it->second + 1);
+      }
+      const auto lacks = [&](const Action& a) -> Refusal {
+        if (seen.erase({a.kind, a.stage, a.microbatch, a.peer}) > 0) return std::nullopt;
+        return rank_text(rank) + " lacks " + action_text(a);
+      };
+      for (const int stage : roles_[at(rank)].stages) {
+        const int replicas = static_cast<int>(plan_.stages[at(stage)].devices.size());
+        for (const int m : own_microbatches(table_.microbatches(), replicas, roles_[at(rank)].replica)) {
+          for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward, ActionKind::WeightGradient}) {
+            if (kind != ActionKind::Forward && !schedule_.trains) continue;
+            if (kind == ActionKind::WeightGradient && !splits(stage, m)) continue;
+            const Action compute{kind, stage, m, -1};
+            if (Refusal refusal = lacks(compute)) return refusal;
+            for (const int message : table_.inputs(compute)) {
+              if (Refusal refusal = lacks(table_.receive(message))) return refusal;
+            }
+            for (const int message : table_.outputs(compute)) {
+              if (Refusal refusal = lacks(table_.send(message))) return refusal;
+              ++proof_.messages;
+            }
+          }
+        }
+      }
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        if (list[i].microbatch >= 0 && seen.contains({list[i].kind, list[i].stage, list[i].microbatch, list[i].peer})) {
+          return place(rank, i) + " has no place in schedule \"" + plan_.schedule + "\"";
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Producers before consumers on each rank.
+  Refusal ordered() {
+    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
+      const auto& list = lists_[at(rank)];
+      std::set<std::tuple<ActionKind, int, int, int>> done;
+      const auto after = [&](std::size_t i, const Action& needed) -> Refusal {
+        if (done.contains({needed.kind, needed.stage, needed.microbatch, needed.peer})) return std::nullopt;
+        return place(rank, i) + " stands before " + action_text(needed) + ", which it needs";
+      };
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        const Action& a = list[i];
+        for (const Action& needed : needs(a)) {
+          if (Refusal refusal = after(i, needed)) return refusal;
+        }
+        if (a.microbatch >= 0) done.insert({a.kind, a.stage, a.microbatch, a.peer});
+      }
+    }
+    return std::nullopt;
+  }
+  /// Actions of the same rank that must stand before `a`.
+  std::vector<Action> needs(const Action& a) const {
+    const auto of = [&a](ActionKind kind, int stage) { return Action{kind, stage, a.microbatch, -1}; };
+    std::vector<Action> out;
+    if (a.kind == ActionKind::Backward) out.push_back(of(ActionKind::Forward, a.stage));
+    if (a.kind == ActionKind::WeightGradient) out.push_back(of(ActionKind::Backward, a.stage));
+    if (a.kind == ActionKind::SendActivation) out.push_back(of(ActionKind::Forward, a.stage));
+    if (a.kind == ActionKind::SendGradient) out.push_back(of(ActionKind::Backward, a.stage));
+    for (const int message : table_.inputs(a)) out.push_back(table_.receive(message));
+    if (a.kind != ActionKind::Forward && a.kind != ActionKind::Backward) return out;
+    const int rank = table_.runner(a.stage, a.microbatch);
+    for (const Boundary& b : plan_.boundaries) {
+      const bool forward = a.kind == ActionKind::Forward;
+      if ((forward ? b.destination : b.source) != a.stage || (!forward && !has_gradient(b))) continue;
+      const int peer = forward ? b.source : b.destination;
+      if (table_.runner(peer, a.microbatch) == rank) out.push_back(of(a.kind, peer));
+    }
+    return out;
+  }
+
+  /// Every gradient goes into its Update, and every microbatch finds its parameters.
+  Refusal applied() {
+    if (!schedule_.trains) {
+      for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
+        for (std::size_t i = 0; i < lists_[at(rank)].size(); ++i) {
+          if (lists_[at(rank)][i].microbatch < 0)
+            return place(rank, i) + " has no place in schedule \"" + plan_.schedule + "\"";
+        }
+      }
+      return std::nullopt;
+    }
+    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
+      for (const int stage : roles_[at(rank)].stages) {
+        if (Refusal refusal = applied(rank, stage)) return refusal;
+      }
+    }
+    return std::nullopt;
+  }
+  Refusal applied(int rank, int stage) {
+    const auto& list = lists_[at(rank)];
+    const int wanted = update_of(schedule_, shape_, stage, table_.microbatches() - 1) + 1;
+    const auto number = [](int n) { return "update " + std::to_string(n); };
+    int updates = 0;
+    bool reduced = false;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Action& a = list[i];
+      if (a.stage != stage) continue;
+      if (a.kind == ActionKind::Reduce) {
+        if (!reduces(stage)) return place(rank, i) + ": the stage has neither replicas nor tied parameters";
+        if (reduced) return place(rank, i) + " stands twice before " + number(updates);
+        reduced = true;
+      } else if (a.kind == ActionKind::Update) {
+        if (updates == wanted) return place(rank, i) + " is one more than the " + std::to_string(wanted) + " wanted";
+        if (reduces(stage) && !reduced) return place(rank, i) + ": no reduce stands before " + number(updates);
+        reduced = false;
+        ++updates;
+      } else if (is_compute(a.kind)) {
+        const int own = update_of(schedule_, shape_, stage, a.microbatch);
+        if (is_gradient(a) && (own != updates || reduced)) {
+          return place(rank, i) + " belongs into " + number(own) + " and stands " +
+                 (reduced ? "between the reduce and " + number(updates) : "before " + number(updates));
+        }
+        // With two versions those of the last two updates are held.
+        const bool early = schedule_.weights == Weights::StepBefore && updates < own - 1;
+        const bool late = schedule_.weights != Weights::Newest && updates > own;
+        if (early || late) {
+          return place(rank, i) + " stands after " + count_text(at(updates), "update") + ", which is too " +
+                 (early ? "few" : "many") + " for its step " + std::to_string(a.microbatch / plan_.microbatches);
+        }
+      }
+    }
+    if (updates == wanted) return std::nullopt;
+    return rank_text(rank) + " lacks " + std::to_string(wanted - updates) + " of " + count_text(at(wanted), "update") +
+           " of stage " + std::to_string(stage);
+  }
+
+  /// Both ends of each edge see one order.
+  Refusal edges() {
+    // (boundary, gradient, from rank, to rank) -> microbatches as sent, as received.
+    std::map<std::tuple<int, bool, int, int>, std::pair<std::vector<int>, std::vector<int>>> orders;
+    for (const auto& list : lists_) {
+      for (const Action& a : list) {
+        if (!is_transfer(a.kind)) continue;
+        const int message = table_.message(a);
+        const Action send = table_.send(message);
+        const Action receive = table_.receive(message);
+        auto& order =
+            orders[{*table_.boundary(a.stage, a.peer), message % 2 == 1, table_.runner(send.stage, send.microbatch),
+                    table_.runner(receive.stage, receive.microbatch)}];
+        (a == send ? order.first : order.second).push_back(a.microbatch);
+      }
+    }
+    for (const auto& [edge, order] : orders) {
+      const auto [sent, received] =
+          std::mismatch(order.first.begin(), order.first.end(), order.second.begin(), order.second.end());
+      if (sent == order.first.end()) continue;
+      const auto& [boundary, gradient, from, to] = edge;
+      const Action send = table_.send(table_.message(boundary, gradient, *sent));
+      const Action receive = table_.receive(table_.message(boundary, gradient, *received));
+      return "on the edge from " + rank_text(from) + " to " + rank_text(to) + " message " +
+             std::to_string(sent - order.first.begin() + 1) + " is " + action_text(send) + " at one end and " +
+             action_text(receive) + " at the other";
+    }
+    return std::nullopt;
+  }
+
+  Refusal ending() { return find_deadlock(table_, lists_, options_.queues, groups_); }
+
+  /// Microbatches and versions within what the schedule states.
+  Refusal bounded() {
+    const int positions = shape_.stages / shape_.chunks;
+    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
+      RankProof& proof = proof_.ranks[at(rank)];
+      const int position = roles_[at(rank)].stages.front() % positions;
+      proof.in_flight_bound = schedule_.in_flight_bound(shape_, position);
+      proof.versions_bound = weight_versions_bound(schedule_, shape_, position);
+      std::map<std::pair<int, int>, int> held;  // (stage, microbatch) -> version
+      int updates = 0;
+      for (const Action& a : lists_[at(rank)]) {
+        if (a.kind == ActionKind::Forward) {
+          const int before = update_of(schedule_, shape_, a.stage, a.microbatch) - 1;
+          held[{a.stage, a.microbatch}] = schedule_.weights == Weights::StepBefore ? std::max(before, 0) : updates;
+          proof.in_flight = std::max(proof.in_flight, static_cast<int>(held.size()));
+        }
+        if (is_gradient(a) || !schedule_.trains) held.erase({a.stage, a.microbatch});
+        if (a.kind == ActionKind::Update) ++updates;
+        if (schedule_.weights == Weights::Flushed) continue;
+        std::set<int> versions{updates};
+        for (const auto& [microbatch, version] : held) versions.insert(version);
+        proof.versions = std::max(proof.versions, static_cast<int>(versions.size()));
+      }
+      if (proof.in_flight > proof.in_flight_bound) {
+        return rank_text(rank) + " holds " + std::to_string(proof.in_flight) + " microbatches at once, schedule \"" +
+               plan_.schedule + "\" states " + std::to_string(proof.in_flight_bound);
+      }
+      if (proof.versions > proof.versions_bound) {
+        return rank_text(rank) + " holds " + std::to_string(proof.versions) + " weight versions at once, schedule \"" +
+               plan_.schedule + "\" states " + std::to_string(proof.versions_bound);
+      }
+    }
+    return std::nullopt;
+  }
+
+  const Plan& plan_;
+  const std::vector<std::vector<Action>>& lists_;
+  const VerifyOptions& options_;
+  const ScheduleEntry schedule_;
+  PipelineShape shape_;
+  std::vector<RankRole> roles_;
+  MessageTable table_;
+  std::vector<int> groups_;
+  std::set<std::pair<int, int>> split_;  // (stage, microbatch) whose backward the listed actions split
+  Verified proof_;
+};
+
+}  // namespace
+
+std::variant<Verified, Infeasible> verify(const Plan& plan, const std::vector<std::vector<Action>>& lists,
+                                          const VerifyOptions& options) {
+  return Verifier(plan, lists, options).run();
+}
+
+std::variant<Verified, Infeasible> verify(const Plan& plan, const std::vector<std::vector<Action>>& lists,
+                                          const Graph& graph, const Topology& topology, VerifyOptions options) {
+  options.reduce_groups = reduce_groups(graph, plan);
+  auto result = verify(plan, lists, options);
+  auto* const proof = std::get_if<Verified>(&result);
+  if (!proof) return result;
+  const std::vector<RankRole> roles = ranks(plan);
+  std::size_t neediest = 0;
+  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
+    Bytes peak;
+    for (const int stage : roles[rank].stages) {
+      peak += stage_memory(graph, plan, stage, in_flight(lists[rank], stage)).total;
+    }
+    proof->ranks[rank].peak = peak;
+    if (topology.device.memory && peak > *topology.device.memory) {
+      return Infeasible{rank_text(static_cast<int>(rank)) + " needs " + format_bytes(peak) + ", its device has " +
+                        format_bytes(*topology.device.memory)};
+    }
+    if (peak > *proof->ranks[neediest].peak) neediest = rank;
+  }
+  proof->summary += ", at most " + format_bytes(*proof->ranks[neediest].peak) +
+                    (topology.device.memory ? " of its " + format_bytes(*topology.device.memory) : std::string());
+  return result;
+}
+
+std::uint64_t plan_hash(const Plan& plan, const std::vector<std::vector<Action>>& lists) {
+  std::uint64_t hash = 14695981039346656037u;
+  const auto add = [&hash](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  };
+  Plan bare = plan;
+  bare.provenance = {};
+  add(plan_json(bare));
+  for (const auto& list : lists) {
+    for (const Action& a : list) add(action_text(a) + ",");
+    add("\n");
+  }
+  return hash;
+}
+
+}  // namespace stagecraft

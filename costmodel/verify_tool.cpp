@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "costmodel/format/actions_csv.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/memory.h"
+#include "costmodel/tool.h"
+#include "costmodel/verify.h"
+
+namespace {
+
+/// A plan, or one made of lists alone. JSON begins with a bracket, a list never.
+stagecraft::Plan read(const std::string& path) {
+  const std::string text = stagecraft::read_text(path);
+  const auto first = text.find_first_not_of(" \t\r\n");
+  const bool json = first == text.npos || text[first] == '{' || text[first] == '[';
+  if (json) return stagecraft::parse_plan(text, path);
+  const auto lists = stagecraft::parse_actions_csv(text, path);
+  try {
+    return stagecraft::plan_of_lists(lists);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string plan_path;
+  std::string graph_path;
+  std::string topology_path;
+  std::string queues = "edge";
+  int prefetch = 2;
+  int steps = 0;
+  return stagecraft::run_tool(
+      {"verify",
+       "Proves that the action lists of a plan do what the plan says and end, before anything is launched; else names "
+       "the action, or the circle of actions that wait for each other.",
+       "stagecraft verify plan.json\n  stagecraft verify plan.json --graph graph.json --topology topology.json\n"
+       "  stagecraft verify schedule.csv"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("PLAN", plan_path,
+                       "plan.json, or lists as torch.distributed.pipelining's CSV; - is standard input")
+            ->required();
+        CLI::Option* const graph = app.add_option("--graph", graph_path, "graph.json: memory and tied parameters too");
+        CLI::Option* const topology = app.add_option("--topology", topology_path, "topology.json, with --graph");
+        graph->needs(topology);
+        topology->needs(graph);
+        app.add_option("--queues", queues,
+                       "what shares a queue of transfers on a rank: edge (one queue for each directed edge), boundary "
+                       "(for each boundary and direction), pair (for each other rank) or rank (one for all)")
+            ->capture_default_str();
+        app.add_option("--prefetch", prefetch, "receives posted ahead on each edge, 1 is just before they are needed")
+            ->check(CLI::PositiveNumber)
+            ->capture_default_str();
+        app.add_option("--steps", steps, "steps of an asynchronous schedule; until its steady state is over if absent")
+            ->check(CLI::PositiveNumber);
+      },
+      [&] {
+        stagecraft::VerifyOptions options;
+        options.queues = stagecraft::queues_by_name(queues);
+        const stagecraft::Plan plan = read(plan_path);
+        options.steps = steps > 0 ? steps : stagecraft::step_window(plan).steps;
+        std::optional<stagecraft::Graph> graph;
+        std::optional<stagecraft::Topology> topology;
+        if (!graph_path.empty()) {
+          graph = stagecraft::read_graph(graph_path);
+          topology = stagecraft::read_topology(topology_path);
+        }
+        try {
+          if (graph) validate(plan, *graph, *topology);
+          const auto lists =
+              action_lists(plan, prefetch, graph ? tied_stages(*graph, plan) : std::vector<int>{}, options.steps);
+          const auto result = graph ? verify(plan, lists, *graph, *topology, options) : verify(plan, lists, options);
+          if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
+            throw std::runtime_error(infeasible->reason);
+          fmt::print("{}: proved of {}; hash {:016x}\n", plan_path, std::get<stagecraft::Verified>(result).summary,
+                     plan_hash(plan, lists));
+        } catch (const std::exception& e) { throw std::runtime_error(plan_path + ": " + e.what()); }
+        return 0;
+      });
+}

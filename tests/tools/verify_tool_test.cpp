@@ -1,0 +1,96 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "costmodel/format/json.h"
+#include "tests/support/chains.h"
+#include "tests/support/run_command.h"
+
+// stagecraft-verify as a user runs it.
+
+namespace stagecraft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using testing::Outcome;
+
+class VerifyTool : public ::testing::Test {
+ protected:
+  /// Two equal stages, 2 microbatches.
+  VerifyTool() {
+    const Graph graph = testing::chain_graph({1, 1}, {2, 2}, 1000_B, 100_B);
+    Topology topology = testing::flat_topology(2, 1000);
+    plan_ = testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 2);
+    folder_.write("graph.json", graph_json(graph));
+    folder_.write("topology.json", topology_json(topology));
+    topology.device.memory = 3000_B;
+    folder_.write("small.json", topology_json(topology));
+    folder_.write("plan.json", plan_json(plan_));
+  }
+  Outcome verify(const std::string& arguments) const { return folder_.run("stagecraft-verify " + arguments); }
+
+  Plan plan_;
+  testing::CommandFolder folder_;
+};
+
+TEST_F(VerifyTool, SaysWhatItProved) {
+  const Outcome o = verify("plan.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.err, "");
+  EXPECT_THAT(o.out, MatchesRegex("plan.json: proved of 2 ranks, 18 actions, 4 messages: each microbatch runs once on "
+                                  "every stage, .* at most 2 in flight on a rank; hash [0-9a-f]{16}\n"));
+}
+
+TEST_F(VerifyTool, ComparesMemoryWhereGraphAndTopologyAreGiven) {
+  // Stage 0: 200 of parameters and gradients, 2 x 1000 saved, 1000 of gradient received, 1000 of workspace.
+  EXPECT_THAT(verify("plan.json --graph graph.json --topology topology.json").out, HasSubstr(", at most 4.10 KiB;"));
+  const Outcome o = verify("plan.json --graph graph.json --topology small.json");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(o.out, "");
+  EXPECT_EQ(o.err, "stagecraft-verify: plan.json: rank 0 needs 4.10 KiB, its device has 2.93 KiB\n");
+}
+
+TEST_F(VerifyTool, PrintsTheCircleOfADeadlock) {
+  const Outcome o = verify("plan.json --queues pair --prefetch 1");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err, HasSubstr("plan.json: the lists never end: 0SEND_F1 of rank 0 waits for 1RECV_F1 of rank 1, which "
+                               "stands behind 1SEND_B0; 1SEND_B0 of rank 1 waits for"));
+}
+
+TEST_F(VerifyTool, ProvesStepsOfAnAsynchronousSchedule) {
+  plan_.schedule = "pipedream";
+  folder_.write("pipedream.json", plan_json(plan_));
+  EXPECT_THAT(
+      verify("pipedream.json --steps 5").out,
+      HasSubstr("5 steps: each microbatch runs once on every stage, each edge keeps one order, no deadlock with "
+                "one queue for each edge, at most 2 in flight and 2 weight versions on a rank"));
+  EXPECT_EQ(verify("pipedream.json").status, 0);
+  EXPECT_EQ(verify("plan.json --steps 5").err,
+            "stagecraft-verify: plan.json: schedule \"1f1b\" replays the lists of 1 step, found 5\n");
+}
+
+TEST_F(VerifyTool, TakesListsWithoutAPlan) {
+  folder_.write("sound.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  folder_.write("broken.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n");
+  folder_.write("text.csv", "0F0,ten\n");
+  folder_.write("vee.csv", "0F0,3F0\n1F0,2F0\n");
+  EXPECT_THAT(verify("sound.csv").out, HasSubstr("sound.csv: proved of 2 ranks, 18 actions, 4 messages"));
+  EXPECT_EQ(verify("- < sound.csv").status, 0);
+  EXPECT_EQ(verify("broken.csv").err, "stagecraft-verify: broken.csv: rank 1 lacks 1B1\n");
+  EXPECT_EQ(verify("broken.csv").status, 1);
+  EXPECT_THAT(verify("text.csv").err, HasSubstr("stagecraft-verify: text.csv: line 1: cell 2: found \"ten\", wanted"));
+  EXPECT_THAT(verify("vee.csv").err, HasSubstr("stagecraft-verify: vee.csv: stage 2 is not where it was looked for"));
+}
+
+TEST_F(VerifyTool, EndsWithOneOnBadInputAndTwoOnWrongUsage) {
+  EXPECT_EQ(verify("nowhere.json").status, 1);
+  EXPECT_THAT(verify("plan.json --queues node").err,
+              HasSubstr("unknown kind of queue \"node\", known are edge, boundary, pair, rank"));
+  EXPECT_EQ(verify("").status, 2);
+  EXPECT_EQ(verify("plan.json --graph graph.json").status, 2);
+  EXPECT_EQ(verify("plan.json --steps 0").status, 2);
+  EXPECT_THAT(verify("--help").out, HasSubstr("Example:\n  stagecraft verify plan.json"));
+}
+
+}  // namespace
+}  // namespace stagecraft
