@@ -52,8 +52,7 @@ int main(int argc, char** argv) {
   std::string output = "-";
   bool transfers = false;
   return stagecraft::run_tool(
-      {"export",
-       "Turns a document into another program's. Formats: " + stagecraft::format_list(formats()) + ".",
+      {"export", "Turns a document into another program's. Formats: " + stagecraft::format_list(formats()) + ".",
        "stagecraft export pipedream graph.json -o graph.txt\n  stagecraft export actions plan.json -o schedule.csv"},
       argc, argv,
       [&](CLI::App& app) {
@@ -68,8 +67,8 @@ int main(int argc, char** argv) {
       [&] {
         const std::vector<stagecraft::ForeignFormat> known = formats();
         const stagecraft::ForeignFormat& foreign = stagecraft::find_format(known, format);
-        stagecraft::write_text(output, format == kActions ? actions_text(input, transfers)
-                                                          : foreign.write(stagecraft::read_graph(input)));
+        stagecraft::write_text(
+            output, format == kActions ? actions_text(input, transfers) : foreign.write(stagecraft::read_graph(input)));
         return 0;
       });
 }

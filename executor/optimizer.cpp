@@ -84,6 +84,8 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> pa
   validate(options_);
 }
 
+void Optimizer::rebind(std::vector<at::Tensor> parameters) { parameters_ = std::move(parameters); }
+
 void Optimizer::step(double divisor, double rate_factor) {
   const at::NoGradGuard no_graph;
   const double rate = options_.learning_rate * rate_factor;

@@ -51,6 +51,8 @@ class Optimizer {
  public:
   /// State is made at the first step. `parameters` are leaves.
   Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> parameters);
+  /// Works on `parameters` from now on, of the same shapes and in the same order; the state stays.
+  void rebind(std::vector<at::Tensor> parameters);
   /// One step with the gradients divided by `divisor` and `rate_factor` times the learning rate; parameters without a
   /// gradient stay. Leaves the divided gradients in place.
   void step(double divisor, double rate_factor = 1);

@@ -249,6 +249,8 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     throw std::invalid_argument(
         "the plan does not say the samples of a microbatch; plan from a graph that stagecraft profile wrote");
   }
+  if (options.check && !schedule_of(plan).trains)
+    throw std::invalid_argument("a check compares gradients, schedule \"" + plan.schedule + "\" has none");
   at::set_num_threads(options.threads);
   MemoryTracker tracker;
   std::optional<MemoryTracker::Scope> counting;

@@ -119,6 +119,17 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
   }
 }
 
+void StageProgram::bind(const std::vector<at::Tensor>& values) {
+  std::size_t next = 0;
+  for (LocalLayer& layer : layers_) {
+    for (at::Tensor& parameter : layer.parameters) {
+      parameter = values[next];
+      parameters_[next].value = values[next];
+      ++next;
+    }
+  }
+}
+
 Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
                              int microbatch, bool keep_graph, LayerObserver* observer) {
   Flight flight;

@@ -66,6 +66,10 @@ class StageProgram {
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
   [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
 
+  /// Computes with `values` from now on, one leaf for each of parameters() in their order; flights that are under way
+  /// keep what they began with.
+  void bind(const std::vector<at::Tensor>& values);
+
   /// Runs the layers on `data`, which is copied to the device first. Values are let go after their last reader.
   /// `keep_graph` false runs without autograd, as for recomputation: then only `sent` and `loss` are of use.
   [[nodiscard]] Flight forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,

@@ -17,7 +17,6 @@ namespace stagecraft {
 namespace {
 
 constexpr std::size_t kManySends = 32;
-constexpr std::size_t kBatchesAhead = 2;
 constexpr int kNormTag = Channel::kControlTag + 4;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
@@ -38,136 +37,6 @@ std::string describe(int rank, const Action& action) {
 TensorSpec spec_of(const BoundaryTensor& tensor) { return {tensor.shape, dtype_of(tensor.dtype)}; }
 
 }  // namespace
-
-StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
-                         const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-                         std::function<void(const Action&)> doing, std::int64_t first_step)
-    : model_(model),
-      plan_(plan),
-      rank_(rank),
-      channel_(channel),
-      data_(data),
-      optimizer_(optimizer),
-      trainable_(trainable_names(model)),
-      now_(std::move(now)),
-      doing_(std::move(doing)),
-      splits_backward_(schedule_by_name(plan.schedule).splits_backward) {
-  const RankRole role = ranks(plan).at(at_(rank));
-  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
-  const auto tied = tied_parameters(model, layers);
-  std::set<int> tied_stages;
-  for (const auto& [name, stages] : tied) tied_stages.insert(stages.begin(), stages.end());
-  actions_ = action_lists(plan, 2, {tied_stages.begin(), tied_stages.end()}).at(at_(rank));
-  for (const Action& action : actions_) {
-    std::string name = to_string(action.kind);
-    if (action.microbatch >= 0) name += " " + std::to_string(action.microbatch);
-    ranges_.push_back(range_name(name));
-  }
-  wait_range_ = range_name("wait");
-  reduces_ = static_cast<std::size_t>(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind));
-
-  int tags = 0;
-  for (const Boundary& boundary : plan.boundaries) {
-    first_tag_.push_back(tags);
-    tags += 2 * static_cast<int>(boundary.tensors.size());
-  }
-  if (tags > Channel::kControlTag)
-    throw std::invalid_argument("the plan has " + std::to_string(tags) + " tensor edges, more than a channel has tags");
-  for (const bool gradient : {false, true}) {
-    posted_[gradient].resize(plan.boundaries.size());
-    handed_[gradient].resize(plan.boundaries.size());
-    for (auto& by_microbatch : posted_[gradient]) by_microbatch.resize(at_(plan.microbatches));
-    for (auto& by_microbatch : handed_[gradient]) by_microbatch.resize(at_(plan.microbatches));
-  }
-  for (const int stage : role.stages) {
-    hold(stage, layers, seed);
-    Held& own = held_.back();
-    load_ahead(own, first_step);
-    std::vector<at::Tensor> values;
-    for (const Parameter& parameter : own.program->parameters()) values.push_back(parameter.value);
-    optimizers_.push_back(std::make_unique<Optimizer>(optimizer, std::move(values)));
-  }
-  tie(tied);
-}
-
-void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, std::uint64_t seed) {
-  std::unordered_map<std::string, int> index;
-  for (std::size_t i = 0; i < model_.layers.size(); ++i) index[model_.layers[i].name] = static_cast<int>(i);
-  Held own;
-  own.stage = stage;
-  std::vector<ReceivedValue> received;
-  std::vector<ValueRef> sent;
-  std::map<std::pair<int, int>, int> sent_slot;
-  for (std::size_t b = 0; b < plan_.boundaries.size(); ++b) {
-    const Boundary& boundary = plan_.boundaries[b];
-    own.slots.emplace_back();
-    if (boundary.destination == stage) own.incoming.push_back(static_cast<int>(b));
-    if (boundary.source == stage) own.outgoing.push_back(static_cast<int>(b));
-    for (const BoundaryTensor& tensor : boundary.tensors) {
-      const ValueRef value{index.at(tensor.layer), *tensor.output, -1};
-      if (boundary.destination == stage) {
-        own.slots.back().push_back(static_cast<int>(received.size()));
-        received.push_back({value, tensor.gradient});
-      } else if (boundary.source == stage) {
-        const auto [it, fresh] = sent_slot.emplace(std::pair(value.layer, value.output), static_cast<int>(sent.size()));
-        if (fresh) sent.push_back(value);
-        own.slots.back().push_back(it->second);
-      }
-    }
-  }
-  own.program = std::make_unique<StageProgram>(model_, layers[at_(stage)], std::move(received), std::move(sent), seed);
-  own.flights.resize(at_(plan_.microbatches));
-  own.input_gradients.resize(at_(plan_.microbatches));
-  for (int r = 0; r < static_cast<int>(plan_.stages[at_(stage)].devices.size()); ++r)
-    own.replica_group.push_back(rank_of(plan_, stage, r));
-  held_.push_back(std::move(own));
-}
-
-void StageWorker::tie(const std::map<std::string, std::vector<int>>& tied) {
-  // A name that several layers hold, here or elsewhere, is summed over all its holders.
-  std::map<std::string, std::vector<std::pair<int, int>>> copies;
-  for (std::size_t h = 0; h < held_.size(); ++h) {
-    const std::vector<Parameter>& parameters = held_[h].program->parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      copies[parameters[i].name].emplace_back(static_cast<int>(h), static_cast<int>(i));
-  }
-  for (const auto& [name, own] : copies) {
-    const auto it = tied.find(name);
-    if (own.size() < 2 && it == tied.end()) continue;
-    Tie tie;
-    tie.copies = own;
-    std::set<int> members;
-    const std::vector<int> stages =
-        it == tied.end() ? std::vector<int>{held_[at_(own.front().first)].stage} : it->second;
-    for (const int s : stages) {
-      for (int r = 0; r < static_cast<int>(plan_.stages[at_(s)].devices.size()); ++r)
-        members.insert(rank_of(plan_, s, r));
-    }
-    tie.ranks.assign(members.begin(), members.end());
-    // Every holder numbers the name alike: its place among all tied names.
-    tie.tag = Channel::kControlTag + 16 +
-              (it == tied.end() ? 512 + static_cast<int>(ties_.size())
-                                : static_cast<int>(std::distance(tied.begin(), tied.find(name))));
-    ties_.push_back(std::move(tie));
-    for (const auto& [h, i] : own) held_[at_(h)].tied.insert(i);
-  }
-}
-
-void StageWorker::load_ahead(Held& own, std::int64_t first_step) {
-  if (own.program->data_inputs().empty()) return;
-  std::vector<int> order;
-  for (const Action& action : actions_) {
-    if (action.kind == ActionKind::Forward && action.stage == own.stage) order.push_back(action.microbatch);
-  }
-  if (order.empty()) return;
-  own.data = std::make_unique<Prefetch>(
-      [this, order, first_step, inputs = own.program->data_inputs()](std::int64_t i) {
-        const auto count = static_cast<std::int64_t>(order.size());
-        return data_.batch(first_step + i / count, order[static_cast<std::size_t>(i % count)], plan_.microbatches,
-                           *plan_.microbatch_samples, inputs);
-      },
-      kBatchesAhead);
-}
 
 StageWorker::Held& StageWorker::held(int stage) {
   for (Held& each : held_) {
@@ -209,7 +78,7 @@ void StageWorker::record(const Action& action, std::int64_t step, double start) 
 void StageWorker::prepare_gradients(Held& own) {
   std::vector<Parameter>& parameters = own.program->parameters();
   for (Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
-  if (own.replica_group.size() < 2) return;
+  if (own.replica_group.size() < 2 || asynchronous_) return;
   const auto tied = [&](std::size_t i) { return own.tied.contains(static_cast<int>(i)); };
   if (!own.flat.defined()) {
     std::int64_t count = 0;
@@ -247,7 +116,64 @@ void StageWorker::compute(std::int64_t step) {
   sending_.clear();
 }
 
+void StageWorker::replay(const std::function<void(std::int64_t step, const std::map<int, double>& losses)>& done) {
+  for (Held& each : held_) prepare_gradients(each);
+  std::map<int, std::map<int, double>> losses;  // by step
+  std::map<int, int> left;                      // backwards of each step
+  for (const Action& action : actions_) {
+    if (action.kind == ActionKind::Backward) ++left[action.microbatch / plan_.microbatches];
+  }
+  int step = 0;
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const Action& action = actions_[i];
+    if (action.microbatch >= 0) step = action.microbatch / plan_.microbatches;
+    if (doing_) doing_(action);
+    const Range range(ranges_[i], first_step_ + step);
+    try {
+      run(action, first_step_ + step);
+    } catch (const ChannelError& e) { throw ChannelError(describe(rank_, action) + ": " + e.what()); }
+    if (!losses_.empty()) losses[step].merge(losses_);
+    losses_.clear();
+    if (action.kind == ActionKind::Backward && --left[step] == 0) done(first_step_ + step, losses[step]);
+  }
+  for (const auto& sending : sending_) sending->wait();
+  sending_.clear();
+}
+
+void StageWorker::reduce_waiting(Held& own) {
+  const at::NoGradGuard no_graph;
+  if (own.replica_group.size() < 2) return;
+  std::vector<at::Tensor>& waiting = own.versions->waiting();
+  const std::vector<Parameter>& parameters = own.program->parameters();
+  std::int64_t count = 0;
+  for (const Parameter& parameter : parameters) count += parameter.value.numel();
+  at::Tensor flat = at::zeros({count}, at::kFloat);
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::int64_t n = parameters[i].value.numel();
+    if (waiting[i].defined()) flat.narrow(0, offset, n).copy_(waiting[i].reshape({n}));
+    offset += n;
+  }
+  channel_.all_reduce(flat, own.replica_group, Channel::kControlTag);
+  offset = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::int64_t n = parameters[i].value.numel();
+    waiting[i] = flat.narrow(0, offset, n).view(parameters[i].value.sizes());
+    offset += n;
+  }
+}
+
+void StageWorker::update_version(const Action& action) {
+  Held& own = held(action.stage);
+  const auto& [count, last] = own.covered.at(own.versions->updates());
+  own.versions->update(count, rate_factor(optimizer_.rate, first_step_ + last / plan_.microbatches));
+}
+
 void StageWorker::update(std::int64_t step) {
+  if (!schedule_.trains) {
+    for (Held& each : held_) each.flights.assign(each.flights.size(), {});
+    return;
+  }
   double divisor = plan_.microbatches;
   if (optimizer_.clip_norm > 0) {
     const auto squared = gather_squared_norms(channel_, squared_norms(parameters()), trainable_, kNormTag);
@@ -288,11 +214,18 @@ void StageWorker::run(const Action& action, std::int64_t step) {
     }
     case ActionKind::Reduce: {
       const double start = now_();
-      reduce(held(action.stage));
+      if (asynchronous_) {
+        reduce_waiting(held(action.stage));
+      } else {
+        reduce(held(action.stage));
+      }
       return record(action, step, start);
     }
-    case ActionKind::Update:
-      break;
+    case ActionKind::Update: {
+      const double start = now_();
+      update_version(action);
+      return record(action, step, start);
+    }
   }
   throw std::logic_error("an action list holds an action that this runtime does not know");
 }
@@ -375,8 +308,10 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   const double start = now_();
   std::vector<at::Tensor> data;
   if (own.data) data = own.data->take();
-  const bool recompute = plan_.stages[at_(own.stage)].recompute;
-  Flight flight = own.program->forward(std::move(received), std::move(data), step, action.microbatch, !recompute);
+  const bool keep_graph = schedule_.trains && !plan_.stages[at_(own.stage)].recompute;
+  if (own.versions) own.versions->begin(action.microbatch, action.microbatch / plan_.microbatches);
+  Flight flight = own.program->forward(std::move(received), std::move(data), step,
+                                       action.microbatch % plan_.microbatches, keep_graph);
   if (flight.loss.defined()) losses_[action.microbatch] = flight.loss.item<double>();
   hand_over(action, own, false, flight.sent);
   own.flights[at_(action.microbatch)] = std::move(flight);
@@ -402,11 +337,13 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
     }
   }
   const double start = now_();
+  if (own.versions) own.versions->resume(action.microbatch);
   if (plan_.stages[at_(own.stage)].recompute) own.program->recompute(flight);
   own.input_gradients[at_(action.microbatch)] =
       splits_backward_ ? own.program->backward_of_inputs(std::move(flight), gradients, own.rests[action.microbatch])
                        : own.program->backward(std::move(flight), gradients);
   hand_over(action, own, true, own.input_gradients[at_(action.microbatch)]);
+  if (own.versions) own.versions->collect(action.microbatch);
   record(action, step, start);
 }
 

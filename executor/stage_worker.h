@@ -19,6 +19,7 @@
 #include "executor/prefetch.h"
 #include "executor/ranges.h"
 #include "executor/stage_program.h"
+#include "executor/weight_versions.h"
 
 namespace stagecraft {
 
@@ -27,17 +28,23 @@ class StageWorker {
  public:
   /// `now` gives seconds since the run's start. `doing`, if set, is told each action before it begins. `first_step` is
   /// the number of the first step that compute will be called with; the others follow it.
-  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages does.
+  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages does, and for an
+  /// asynchronous schedule.
   StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
               const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-              std::function<void(const Action&)> doing = {}, std::int64_t first_step = 0);
+              std::function<void(const Action&)> doing = {}, std::int64_t first_step = 0, int steps = 1);
 
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws ChannelError that names rank
   /// and action.
   void compute(std::int64_t step);
   /// Runs the step's Updates: gradients are divided by the number of microbatches first, and by more where they are
-  /// clipped; then all ranks must call it. Clears them.
+  /// clipped; then all ranks must call it. Clears them. A schedule without backwards has none.
   void update(std::int64_t step);
+
+  /// Runs all steps of an asynchronous schedule, updates included. `done` is told a step when this rank has done the
+  /// last of its backwards of it, with its losses by microbatch, counted on over the steps.
+  void replay(const std::function<void(std::int64_t step, const std::map<int, double>& losses)>& done);
+  [[nodiscard]] bool asynchronous() const { return asynchronous_; }
 
   /// Losses of this rank's microbatches in the last step, by microbatch; empty if another rank has the loss.
   [[nodiscard]] const std::map<int, double>& losses() const { return losses_; }
@@ -56,11 +63,14 @@ class StageWorker {
     std::vector<std::vector<int>> slots;  // by boundary, of its tensors among the program's received or sent values
     std::vector<Flight> flights;          // by microbatch
     std::vector<std::vector<at::Tensor>> input_gradients;  // by microbatch, until sent
+    std::set<int> split;                                   // microbatches whose backward comes in two parts
     std::map<int, SplitBackward> rests;                    // by microbatch, until its weight gradients are due
     std::vector<int> replica_group;
     at::Tensor flat;     // gradients of a replicated stage, one buffer
     std::set<int> tied;  // positions in the program's parameters
     std::unique_ptr<Prefetch> data;
+    std::unique_ptr<WeightVersions> versions;    // of an asynchronous schedule
+    std::map<int, std::pair<int, int>> covered;  // by update: microbatches whose gradients it applies, the last one
   };
   struct Tie {
     std::vector<std::pair<int, int>> copies;  // positions among the held stages and in the program's parameters
@@ -85,6 +95,8 @@ class StageWorker {
   void backward(const Action& action, std::int64_t step);
   void weight_gradient(const Action& action, std::int64_t step);
   void reduce(Held& held);
+  void reduce_waiting(Held& held);
+  void update_version(const Action& action);
   void reduce_ties();
   void prepare_gradients(Held& held);
   [[nodiscard]] int boundary_with(const Held& held, int peer) const;
@@ -101,7 +113,10 @@ class StageWorker {
   std::vector<std::string> trainable_;
   std::function<double()> now_;
   std::function<void(const Action&)> doing_;
-  bool splits_backward_ = false;
+  ScheduleEntry schedule_;
+  bool asynchronous_ = false;
+  std::int64_t first_step_ = 0;
+  int steps_ = 1;
   std::vector<Action> actions_;
   std::vector<RangeName> ranges_;  // one an action
   RangeName wait_range_;

@@ -112,6 +112,31 @@ TEST(Run, EqualsASingleProcessWithSeveralStagesOnARank) {
   }
 }
 
+TEST(Run, EvaluatesWithoutTraining) {
+  const PlannedModel planned = planned_model("convnet", {{"channels", "4"}}, 2);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  RunOptions options;
+  options.steps = 3;
+  options.optimizer.learning_rate = 0;
+  const auto losses = [&](const std::string& schedule, const std::vector<int>& replicas) {
+    const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, 4);
+    return run_local(plan, planned.model, *planned.data, options, milliseconds(60000)).measurement.losses;
+  };
+  // At learning rate 0 a training run's losses are those of an evaluation.
+  const std::vector<double> expected = losses("1f1b", {1, 1});
+  EXPECT_EQ(expected.size(), 3U);
+  EXPECT_EQ(losses("forward", {1, 1}), expected);
+  EXPECT_EQ(losses("forward", {1}), expected);
+  EXPECT_EQ(losses("forward", {2, 1}), expected);
+}
+
+TEST(Run, RefusesWhatItCannotRunYet) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
+  const Plan plan = cut_plan(planned, {3}, {1, 1}, "pipedream", 4);
+  EXPECT_THAT([&] { (void)run_local(plan, planned.model, *planned.data, {}, milliseconds(60000)); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("\"pipedream\" is asynchronous")));
+}
+
 TEST(Run, ClipsByTheWholeModelsNormUnderEveryPlan) {
   const PlannedModel planned = planned_model(
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);

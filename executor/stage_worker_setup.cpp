@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "executor/stage_worker.h"
+
+// What a rank holds before its first action.
+
+namespace stagecraft {
+namespace {
+
+constexpr std::size_t kBatchesAhead = 2;
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
+                         const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
+                         std::function<void(const Action&)> doing, std::int64_t first_step, int steps)
+    : model_(model),
+      plan_(plan),
+      rank_(rank),
+      channel_(channel),
+      data_(data),
+      optimizer_(optimizer),
+      trainable_(trainable_names(model)),
+      now_(std::move(now)),
+      doing_(std::move(doing)),
+      schedule_(schedule_of(plan)),
+      asynchronous_(schedule_.weights != Weights::Flushed),
+      first_step_(first_step),
+      steps_(asynchronous_ ? steps : 1) {
+  const RankRole role = ranks(plan).at(at_(rank));
+  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
+  const auto tied = tied_parameters(model, layers);
+  std::set<int> tied_stages;
+  for (const auto& [name, stages] : tied) tied_stages.insert(stages.begin(), stages.end());
+  if (asynchronous_ && optimizer.clip_norm > 0) {
+    throw std::invalid_argument("schedule \"" + plan.schedule +
+                                "\" has no moment at which the whole gradient is there to be clipped; take 1f1b");
+  }
+  actions_ = action_lists(plan, 2, {tied_stages.begin(), tied_stages.end()}, steps_).at(at_(rank));
+  for (const Action& action : actions_) {
+    std::string name = to_string(action.kind);
+    if (action.microbatch >= 0) name += " " + std::to_string(action.microbatch);
+    ranges_.push_back(range_name(name));
+  }
+  wait_range_ = range_name("wait");
+  reduces_ = static_cast<std::size_t>(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind));
+
+  int tags = 0;
+  for (const Boundary& boundary : plan.boundaries) {
+    first_tag_.push_back(tags);
+    tags += 2 * static_cast<int>(boundary.tensors.size());
+  }
+  if (tags > Channel::kControlTag)
+    throw std::invalid_argument("the plan has " + std::to_string(tags) + " tensor edges, more than a channel has tags");
+  for (const bool gradient : {false, true}) {
+    posted_[gradient].resize(plan.boundaries.size());
+    handed_[gradient].resize(plan.boundaries.size());
+    for (auto& by_microbatch : posted_[gradient]) by_microbatch.resize(at_(plan.microbatches * steps_));
+    for (auto& by_microbatch : handed_[gradient]) by_microbatch.resize(at_(plan.microbatches * steps_));
+  }
+  for (const int stage : role.stages) {
+    hold(stage, layers, seed);
+    Held& own = held_.back();
+    for (const Action& action : actions_) {
+      if (action.kind == ActionKind::WeightGradient && action.stage == stage) own.split.insert(action.microbatch);
+    }
+    load_ahead(own, first_step);
+    std::vector<at::Tensor> values;
+    for (const Parameter& parameter : own.program->parameters()) values.push_back(parameter.value);
+    optimizers_.push_back(std::make_unique<Optimizer>(optimizer, std::move(values)));
+    if (!asynchronous_) continue;
+    own.versions = std::make_unique<WeightVersions>(schedule_.weights, *own.program, *optimizers_.back());
+    PipelineShape shape = pipeline_shape(plan);
+    shape.steps = steps_;
+    for (int m = 0; m < plan.microbatches * steps_; ++m) {
+      auto& [count, last] = own.covered[update_of(schedule_, shape, stage, m)];
+      ++count;
+      last = m;
+    }
+  }
+  tie(tied);
+}
+
+void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, std::uint64_t seed) {
+  std::unordered_map<std::string, int> index;
+  for (std::size_t i = 0; i < model_.layers.size(); ++i) index[model_.layers[i].name] = static_cast<int>(i);
+  Held own;
+  own.stage = stage;
+  std::vector<ReceivedValue> received;
+  std::vector<ValueRef> sent;
+  std::map<std::pair<int, int>, int> sent_slot;
+  for (std::size_t b = 0; b < plan_.boundaries.size(); ++b) {
+    const Boundary& boundary = plan_.boundaries[b];
+    own.slots.emplace_back();
+    if (boundary.destination == stage) own.incoming.push_back(static_cast<int>(b));
+    if (boundary.source == stage) own.outgoing.push_back(static_cast<int>(b));
+    for (const BoundaryTensor& tensor : boundary.tensors) {
+      const ValueRef value{index.at(tensor.layer), *tensor.output, -1};
+      if (boundary.destination == stage) {
+        own.slots.back().push_back(static_cast<int>(received.size()));
+        received.push_back({value, tensor.gradient});
+      } else if (boundary.source == stage) {
+        const auto [it, fresh] = sent_slot.emplace(std::pair(value.layer, value.output), static_cast<int>(sent.size()));
+        if (fresh) sent.push_back(value);
+        own.slots.back().push_back(it->second);
+      }
+    }
+  }
+  own.program = std::make_unique<StageProgram>(model_, layers[at_(stage)], std::move(received), std::move(sent), seed);
+  own.flights.resize(at_(plan_.microbatches * steps_));
+  own.input_gradients.resize(at_(plan_.microbatches * steps_));
+  for (int r = 0; r < static_cast<int>(plan_.stages[at_(stage)].devices.size()); ++r)
+    own.replica_group.push_back(rank_of(plan_, stage, r));
+  held_.push_back(std::move(own));
+}
+
+void StageWorker::tie(const std::map<std::string, std::vector<int>>& tied) {
+  // A name that several layers hold, here or elsewhere, is summed over all its holders.
+  std::map<std::string, std::vector<std::pair<int, int>>> copies;
+  for (std::size_t h = 0; h < held_.size(); ++h) {
+    const std::vector<Parameter>& parameters = held_[h].program->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      copies[parameters[i].name].emplace_back(static_cast<int>(h), static_cast<int>(i));
+  }
+  for (const auto& [name, own] : copies) {
+    const auto it = tied.find(name);
+    if (own.size() < 2 && it == tied.end()) continue;
+    if (asynchronous_) {
+      throw std::invalid_argument("parameter \"" + name + "\" is held by several layers, which schedule \"" +
+                                  plan_.schedule + "\" cannot keep equal; take 1f1b");
+    }
+    Tie tie;
+    tie.copies = own;
+    std::set<int> members;
+    const std::vector<int> stages =
+        it == tied.end() ? std::vector<int>{held_[at_(own.front().first)].stage} : it->second;
+    for (const int s : stages) {
+      for (int r = 0; r < static_cast<int>(plan_.stages[at_(s)].devices.size()); ++r)
+        members.insert(rank_of(plan_, s, r));
+    }
+    tie.ranks.assign(members.begin(), members.end());
+    // Every holder numbers the name alike: its place among all tied names.
+    tie.tag = Channel::kControlTag + 16 +
+              (it == tied.end() ? 512 + static_cast<int>(ties_.size())
+                                : static_cast<int>(std::distance(tied.begin(), tied.find(name))));
+    ties_.push_back(std::move(tie));
+    for (const auto& [h, i] : own) held_[at_(h)].tied.insert(i);
+  }
+}
+
+void StageWorker::load_ahead(Held& own, std::int64_t first_step) {
+  if (own.program->data_inputs().empty()) return;
+  std::vector<int> order;
+  for (const Action& action : actions_) {
+    if (action.kind == ActionKind::Forward && action.stage == own.stage) order.push_back(action.microbatch);
+  }
+  if (order.empty()) return;
+  own.data = std::make_unique<Prefetch>(
+      [this, order, first_step, inputs = own.program->data_inputs()](std::int64_t i) {
+        const auto count = static_cast<std::int64_t>(order.size());
+        const int microbatch = order[static_cast<std::size_t>(i % count)];
+        return data_.batch(first_step + i / count * steps_ + microbatch / plan_.microbatches,
+                           microbatch % plan_.microbatches, plan_.microbatches, *plan_.microbatch_samples, inputs);
+      },
+      kBatchesAhead);
+}
+
+}  // namespace stagecraft
