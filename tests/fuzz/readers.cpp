@@ -4,11 +4,13 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/nccl_tests.h"
 #include "costmodel/format/nccl_topology.h"
 #include "costmodel/format/pipedream.h"
+#include "costmodel/format/safetensors_header.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
 
@@ -70,6 +72,16 @@ bool check_nccl_test(const std::string& text) {
 bool check_nccl_topology(const std::string& text) {
   const std::optional<Topology> topology = parsed(parse_nccl_topology, text);
   return topology && check_topology(*topology);
+}
+
+constexpr Bytes kSafetensorsData(12);
+
+SafetensorsHeader safetensors_header() {
+  return {{{"format", "pt"}},
+          {{"a", {"F32", {2}, 0_B, 8_B}},
+           {"b", {"BF16", {}, 8_B, 10_B}},
+           {"c", {"U8", {1, 2}, 10_B, 12_B}},
+           {"d", {"BOOL", {0, 3}, 12_B, 12_B}}}};
 }
 
 Timeline timeline() {
@@ -140,6 +152,7 @@ std::string with_crlf(const std::string& text) {
 
 const std::vector<FuzzedReader>& fuzzed_readers() {
   static const std::vector<FuzzedReader> table{
+      {"checkpoint", {checkpoint_json(full_checkpoint())}, json_check(parse_checkpoint, checkpoint_json)},
       {"graph", {graph_json(full_graph())}, json_check(parse_graph, graph_json)},
       {"topology", {topology_json(full_topology())}, json_check(parse_topology, topology_json)},
       {"plan", {plan_json(full_plan())}, json_check(parse_plan, plan_json)},
@@ -150,6 +163,11 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
         nccl_tests_json("all_gather_perf", "alpha", 2, {{8, 4.5}, {1048576, 20}, {8388608, 120}})},
        check_nccl_test},
       {"nccl_topology", {kNcclDump}, check_nccl_topology},
+      {"safetensors",
+       {safetensors_header_text(safetensors_header())},
+       json_check([](const std::string& text,
+                     const std::string& file) { return parse_safetensors_header(text, kSafetensorsData, file); },
+                  safetensors_header_text)},
       {"pipedream", {kProfile, with_crlf(kProfile)}, check_profile},
   };
   return table;
