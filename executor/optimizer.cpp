@@ -80,7 +80,8 @@ void Optimizer::step(double divisor) {
     }
     if (values.empty()) continue;
     const std::optional<at::Tensor> scale =
-        divisor == 1 ? std::optional<at::Tensor>{} : at::scalar_tensor(divisor, values.front().options().requires_grad(false));
+        divisor == 1 ? std::optional<at::Tensor>{}
+                     : at::scalar_tensor(divisor, values.front().options().requires_grad(false));
     if (options_.name == "sgd") {
       at::_fused_sgd_(values, gradients, first, options_.weight_decay, options_.momentum, options_.learning_rate,
                       /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false, first_step, scale);
@@ -95,6 +96,15 @@ void Optimizer::step(double divisor) {
     }
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();
+}
+
+OptimizerState Optimizer::state(std::size_t i) const { return {first_.at(i), second_.at(i), steps_.at(i)}; }
+
+void Optimizer::set_state(std::size_t i, OptimizerState state) {
+  begun_.at(i) = state.first.defined();
+  first_.at(i) = std::move(state.first);
+  second_.at(i) = std::move(state.second);
+  steps_.at(i) = std::move(state.steps);
 }
 
 }  // namespace stagecraft

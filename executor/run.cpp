@@ -263,14 +263,19 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   std::function<void(const Action&)> doing;
   if (rendezvous)
     doing = [rendezvous](const Action& action) { rendezvous->doing(to_string(action.kind), action.microbatch); };
-  StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, doing);
+  RunCheckpoints checkpoints(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel,
+                             rendezvous);
+  const std::int64_t first_step = checkpoints.first_step();
+  StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, doing, first_step);
   const Bytes parameters = tracker.live();
+  worker.visit_stages([&](int, StageProgram& program, Optimizer& optimizer) { checkpoints.load(program, optimizer); });
 
   RunResult result;
   std::optional<Reference> reference;
   if (options.check) {
     counting.reset();
     reference.emplace(plan, model, data, options.optimizer, options.seed);
+    checkpoints.load(reference->program(), reference->optimizer());
     result.check.emplace();
     counting.emplace(tracker);
   }
@@ -291,11 +296,12 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     } catch (const ChannelError& e) {
       throw ChannelError("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": " + e.what());
     }
-    const auto k = static_cast<std::size_t>(step);
+    const auto k = static_cast<std::size_t>(step - first_step);
     if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k])});
   };
   const RangeName step_range = range_name("step");
-  for (std::int64_t step = 0; step < options.steps; ++step) {
+  std::int64_t done = first_step;
+  for (std::int64_t step = first_step; step < options.steps; ++step) {
     const Range range(step_range, step);
     worker.compute(step);
     losses.send(worker.losses());
@@ -308,11 +314,16 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     }
     worker.update(step);
     ends.push_back(seconds_now());
-    if (step + 1 == std::min(kMemorySteps, options.steps)) counting.reset();
+    done = step + 1;
+    if (done - first_step == kMemorySteps) counting.reset();
     // One step behind, so that rank 0 never waits for the last stage here.
-    if (rank == 0 && step > 0) tell(step - 1);
+    if (rank == 0 && step > first_step) tell(step - 1);
+    if (checkpoints.after_step(worker, done, options.steps)) break;
   }
-  if (rank == 0 && options.steps > 0) tell(options.steps - 1);
+  counting.reset();
+  result.first_step = first_step;
+  result.steps_done = done;
+  if (rank == 0 && done > first_step) tell(done - 1);
   try {
     losses.finish();
   } catch (const ChannelError& e) {
