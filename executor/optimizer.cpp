@@ -131,4 +131,13 @@ void Optimizer::step(double divisor, double rate_factor) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();
 }
 
+OptimizerState Optimizer::state(std::size_t i) const { return {first_.at(i), second_.at(i), steps_.at(i)}; }
+
+void Optimizer::set_state(std::size_t i, OptimizerState state) {
+  begun_.at(i) = state.first.defined();
+  first_.at(i) = std::move(state.first);
+  second_.at(i) = std::move(state.second);
+  steps_.at(i) = std::move(state.steps);
+}
+
 }  // namespace stagecraft

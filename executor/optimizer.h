@@ -46,6 +46,13 @@ void validate(const OptimizerOptions& options);
 /// Values kept for each parameter value: SGD 0, with momentum 1, Adam and AdamW 2.
 [[nodiscard]] std::int64_t state_values(const OptimizerOptions& options);
 
+/// What an optimizer keeps of a parameter. Undefined: it keeps no such tensor, or the parameter had no gradient yet.
+struct OptimizerState {
+  at::Tensor first;   ///< momentum, or Adam's first moment; like the parameter
+  at::Tensor second;  ///< Adam's second moment; like the parameter
+  at::Tensor steps;   ///< Adam's count; a scalar of the parameter's dtype
+};
+
 /// Updates parameters in place from their grad, through LibTorch's fused kernels.
 class Optimizer {
  public:
@@ -56,6 +63,11 @@ class Optimizer {
   /// One step with the gradients divided by `divisor` and `rate_factor` times the learning rate; parameters without a
   /// gradient stay. Leaves the divided gradients in place.
   void step(double divisor, double rate_factor = 1);
+
+  /// The state of the parameter that the constructor was given as number `i`; shares its memory.
+  [[nodiscard]] OptimizerState state(std::size_t i) const;
+  /// Goes on from a state that `state` gave, whose tensors it takes over.
+  void set_state(std::size_t i, OptimizerState state);
 
  private:
   OptimizerOptions options_;

@@ -27,6 +27,9 @@ class Reference {
   /// Updates the parameters with the gradients divided by the number of microbatches.
   void update();
 
+  /// Parameter i of the program is parameter i of the optimizer.
+  [[nodiscard]] StageProgram& program() { return *program_; }
+  [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
   /// Gradient of parameter `name` as layer `layer` of the model holds it, the sum over microbatches (and over all
   /// holders of a tied one); undefined if it has none.
   [[nodiscard]] at::Tensor gradient(int layer, const std::string& name) const;

@@ -60,6 +60,9 @@ class Rendezvous {
 
 /// Exit status of a rank that ended because of another one.
 inline constexpr int kPeerFailed = 3;
+/// Exit status of a rank that was asked to stop, and did so with a checkpoint. sysexits.h calls 75 EX_TEMPFAIL: start
+/// again later.
+inline constexpr int kStopped = 75;
 
 /// The Gloo channel of a run over TCP; to be made after `join`. Listens on the interface that GLOO_SOCKET_IFNAME names,
 /// else on loopback if the meeting point is there, else where the host's name points. Collective: returns when all
@@ -68,8 +71,12 @@ inline constexpr int kPeerFailed = 3;
 
 /// Starts `ranks` copies of the program at `arguments[0]` with `arguments`, each told its rank through the environment,
 /// and a meeting point on the loopback interface; waits for all. When one fails the others get `grace` to end by
-/// themselves and are then killed. Returns 0, or the first failing rank's exit status (128 + signal for one killed),
-/// having printed which rank it was. SIGINT and SIGTERM are passed on.
-[[nodiscard]] int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace);
+/// themselves and are then killed. Returns 0, kStopped if a rank ended with that and none failed, or the first failing
+/// rank's exit status (128 + signal for one killed), having printed which rank it was. SIGINT and SIGTERM are passed
+/// on; the ranks stand in process groups of their own, so that a terminal's Ctrl-C reaches each of them once.
+/// A failure is followed by up to `restarts` new starts of all ranks, with `again` instead of `arguments`, unless a
+/// signal was passed on.
+[[nodiscard]] int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
+                        int restarts = 0, const std::vector<std::string>& again = {});
 
 }  // namespace stagecraft

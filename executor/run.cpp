@@ -69,12 +69,14 @@ class LossGathering {
       sending_.erase(sending_.begin());
     }
   }
-  /// On rank 0: the mean of the next step's losses, added up by microbatch.
-  double receive() {
+  /// On rank 0: the mean of the next step's losses, added up by microbatch; `first` is the number of its first one.
+  double receive(int first) {
     std::vector<double> losses(static_cast<std::size_t>(plan_.microbatches));
     for (std::size_t replica = 0; replica < sources_.size(); ++replica) {
-      const auto own =
-          own_microbatches(plan_.microbatches, static_cast<int>(sources_.size()), static_cast<int>(replica));
+      std::vector<int> own;
+      for (int m = 0; m < plan_.microbatches; ++m) {
+        if ((first + m) % static_cast<int>(sources_.size()) == static_cast<int>(replica)) own.push_back(m);
+      }
       if (own.empty()) continue;
       std::vector<double> values;
       if (sources_[replica] == 0) {
@@ -249,8 +251,11 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     throw std::invalid_argument(
         "the plan does not say the samples of a microbatch; plan from a graph that stagecraft profile wrote");
   }
-  if (options.check && !schedule_of(plan).trains)
-    throw std::invalid_argument("a check compares gradients, schedule \"" + plan.schedule + "\" has none");
+  const ScheduleEntry schedule = schedule_of(plan);
+  if (options.check && (!schedule.trains || schedule.weights != Weights::Flushed)) {
+    throw std::invalid_argument("a check compares a step's gradients with a single process's, schedule \"" +
+                                plan.schedule + "\" has none that could be compared");
+  }
   at::set_num_threads(options.threads);
   MemoryTracker tracker;
   std::optional<MemoryTracker::Scope> counting;
@@ -258,14 +263,20 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   std::function<void(const Action&)> doing;
   if (rendezvous)
     doing = [rendezvous](const Action& action) { rendezvous->doing(to_string(action.kind), action.microbatch); };
-  StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, doing);
+  RunCheckpoints checkpoints(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel,
+                             rendezvous);
+  const std::int64_t first_step = checkpoints.first_step();
+  StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, doing, first_step,
+                     static_cast<int>(std::max<std::int64_t>(options.steps - first_step, 1)));
   const Bytes parameters = tracker.live();
+  worker.visit_stages([&](int, StageProgram& program, Optimizer& optimizer) { checkpoints.load(program, optimizer); });
 
   RunResult result;
   std::optional<Reference> reference;
   if (options.check) {
     counting.reset();
     reference.emplace(plan, model, data, options.optimizer, options.seed);
+    checkpoints.load(reference->program(), reference->optimizer());
     result.check.emplace();
     counting.emplace(tracker);
   }
@@ -282,15 +293,30 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   std::vector<double> ends{seconds_now()};  // of each step on this rank
   const auto tell = [&](std::int64_t step) {
     try {
-      measurement.losses.push_back(losses.receive());
+      measurement.losses.push_back(
+          losses.receive(worker.asynchronous() ? static_cast<int>(step - first_step) * plan.microbatches : 0));
     } catch (const ChannelError& e) {
       throw ChannelError("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": " + e.what());
     }
-    const auto k = static_cast<std::size_t>(step);
+    const auto k = static_cast<std::size_t>(step - first_step);
     if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k])});
   };
   const RangeName step_range = range_name("step");
-  for (std::int64_t step = 0; step < options.steps; ++step) {
+  std::int64_t done = first_step;
+  if (worker.asynchronous() && first_step < options.steps) {
+    // Rank 0 may have no microbatch of a step: it tells that one with the next.
+    std::int64_t told = first_step;
+    worker.replay([&](std::int64_t step, const std::map<int, double>& own) {
+      losses.send(own);
+      while (rank == 0 && told < step) tell(told++);
+      while (ends.size() < static_cast<std::size_t>(step - first_step) + 2) ends.push_back(seconds_now());
+    });
+    while (ends.size() < static_cast<std::size_t>(options.steps - first_step) + 1) ends.push_back(seconds_now());
+    while (rank == 0 && told + 1 < options.steps) tell(told++);
+    done = options.steps;
+    (void)checkpoints.after_step(worker, done, options.steps);
+  }
+  for (std::int64_t step = first_step; !worker.asynchronous() && step < options.steps; ++step) {
     const Range range(step_range, step);
     worker.compute(step);
     losses.send(worker.losses());
@@ -303,11 +329,16 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     }
     worker.update(step);
     ends.push_back(seconds_now());
-    if (step + 1 == std::min(kMemorySteps, options.steps)) counting.reset();
+    done = step + 1;
+    if (done - first_step == kMemorySteps) counting.reset();
     // One step behind, so that rank 0 never waits for the last stage here.
-    if (rank == 0 && step > 0) tell(step - 1);
+    if (rank == 0 && step > first_step) tell(step - 1);
+    if (checkpoints.after_step(worker, done, options.steps)) break;
   }
-  if (rank == 0 && options.steps > 0) tell(options.steps - 1);
+  counting.reset();
+  result.first_step = first_step;
+  result.steps_done = done;
+  if (rank == 0 && done > first_step) tell(done - 1);
   try {
     losses.finish();
   } catch (const ChannelError& e) {

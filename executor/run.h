@@ -13,16 +13,18 @@
 #include "executor/layer_source.h"
 #include "executor/optimizer.h"
 #include "executor/rendezvous.h"
+#include "executor/run_checkpoints.h"
 
 namespace stagecraft {
 
 /// How to run a plan.
 struct RunOptions {
-  std::int64_t steps = 10;
+  std::int64_t steps = 10;  ///< in all: a resumed run does those that are left
   std::uint64_t seed = 1;
   OptimizerOptions optimizer;
   int threads = 1;     ///< intra-op threads of each rank
   bool check = false;  ///< compare losses and gradients of every step with a single process
+  CheckpointOptions checkpoint;
 };
 
 /// A step as rank 0 saw it; `loss` is the mean over the step's samples, of the step before where ranks run ahead.
@@ -50,6 +52,8 @@ inline constexpr double kCheckTolerance = 1e-5;
 struct RunResult {
   Measurement measurement;
   std::optional<Check> check;
+  std::int64_t first_step = 0;
+  std::int64_t steps_done = 0;  ///< in all; fewer than RunOptions::steps if the run was asked to stop
 };
 
 /// Proves that the plan's action lists end before anything is launched, by replaying them with rendezvous.

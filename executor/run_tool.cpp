@@ -13,10 +13,12 @@
 #include "executor/rendezvous.h"
 #include "executor/run.h"
 #include "executor/stage_worker.h"
+#include "executor/stop_signals.h"
 #include "executor/tool_options.h"
 
 namespace {
 
+using stagecraft::CheckpointOptions;
 using stagecraft::Plan;
 using stagecraft::RunOptions;
 using stagecraft::RunResult;
@@ -33,6 +35,7 @@ struct Options {
   std::string channel;
   bool spawn = false;
   bool dry_run = false;
+  int restarts = 0;
   double timeout_s = 60;
   std::string output;
   std::string trace;
@@ -42,11 +45,14 @@ struct Options {
 /// What every rank must agree on before anything is sent.
 std::string agreement(const Plan& plan, const Options& o) {
   return stagecraft::plan_json(plan) +
-         fmt::format("model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {}",
-                     o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
-                     o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
-                     o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
-                     o.run.optimizer.rate.last, o.run.optimizer.clip_norm);
+         fmt::format(
+             "model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {} "
+             "checkpoint {} {} {} weights {}",
+             o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
+             o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
+             o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
+             o.run.optimizer.rate.last, o.run.optimizer.clip_norm, o.run.checkpoint.folder, o.run.checkpoint.every,
+             o.run.checkpoint.resume, o.run.checkpoint.weights);
 }
 
 std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
@@ -94,8 +100,17 @@ bool report(const stagecraft::Check& check) {
   return close;
 }
 
+/// What every rank ends with once the run is over.
+int status(const RunResult& result, const Options& o) {
+  return result.steps_done < o.run.steps ? stagecraft::kStopped : 0;
+}
+
 int finish(const RunResult& result, const Options& o) {
   const auto& m = result.measurement;
+  if (m.timeline.steps.empty()) {
+    std::cerr << fmt::format("nothing to do: {} steps are done, {} are wanted\n", result.first_step, o.run.steps);
+    return 0;
+  }
   const std::size_t skip = std::min<std::size_t>(2, m.timeline.steps.size() - 1);
   const stagecraft::Seconds step = stagecraft::step_time(m.timeline, skip);
   std::cerr << fmt::format("loss {:.4f} to {:.4f} in {} steps; step {}, {:.1f} samples per second\n", m.losses.front(),
@@ -103,7 +118,12 @@ int finish(const RunResult& result, const Options& o) {
                            static_cast<double>(*m.microbatch_samples) * m.microbatches / step.value);
   if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::measurement_json(m));
   if (!o.trace.empty()) stagecraft::write_text(o.trace, stagecraft::chrome_trace(m.timeline, m.model + ", measured"));
-  return result.check && !report(*result.check) ? 1 : 0;
+  if (result.check && !report(*result.check)) return 1;
+  if (result.steps_done < o.run.steps) {
+    std::cerr << fmt::format("asked to stop: {} of {} steps are done and in {}; --resume goes on\n", result.steps_done,
+                             o.run.steps, stagecraft::checkpoint_path(o.run.checkpoint.folder, result.steps_done));
+  }
+  return status(result, o);
 }
 
 /// A line now and then: every step on a terminal, about ten in all otherwise.
@@ -150,7 +170,7 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
                              common_clock(*rendezvous), [&](const stagecraft::Progress& p) { reporter(p); });
     channel->barrier();
     rendezvous->leave();
-    return launch.rank == 0 ? finish(result, o) : 0;
+    return launch.rank == 0 ? finish(result, o) : status(result, o);
   } catch (const std::exception& e) {
     rendezvous->fail(e.what());
     throw;
@@ -187,7 +207,20 @@ int run(Options o, const std::vector<std::string>& arguments) {
   if (channel == "local" && launch && launch->ranks > 1) {
     throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
   }
-  if (o.spawn && !launch) return stagecraft::spawn(count, arguments, deadline);
+  CheckpointOptions& checkpoint = o.run.checkpoint;
+  if (!launch && !checkpoint.folder.empty()) stagecraft::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
+  if (o.spawn && !launch) {
+    std::vector<std::string> again = arguments;
+    if (!checkpoint.resume) again.push_back("--resume");
+    return stagecraft::spawn(count, arguments, deadline, o.restarts, again);
+  }
+  std::optional<stagecraft::StopSignals> signals;
+  if (!checkpoint.folder.empty()) {
+    signals.emplace();
+    checkpoint.stop = [&] { return signals->asked(); };
+  }
+  checkpoint.data = o.data;
+  checkpoint.tell = [](const std::string& text) { std::cerr << text + "\n"; };
   if (channel == "gloo") {
     if (!launch)
       throw std::invalid_argument(
@@ -209,7 +242,8 @@ int main(int argc, char** argv) {
       {"run", "Trains a model as a plan says, and measures it.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"
        "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n\n"
-       "A rank that ends because of another one exits with 3.\n\n" +
+       "A rank that ends because of another one exits with 3, a run that SIGINT or SIGTERM ended after a checkpoint\n"
+       "with 75.\n\n" +
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
@@ -218,7 +252,9 @@ int main(int argc, char** argv) {
         app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")
             ->allow_extra_args(false);
         app.add_option("--data", o.data, "where samples come from")->capture_default_str();
-        app.add_option("--steps", o.run.steps, "steps to train")->capture_default_str()->check(CLI::PositiveNumber);
+        app.add_option("--steps", o.run.steps, "steps to train, with those of a resumed checkpoint")
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
         app.add_option("--channel", o.channel,
                        "local (ranks are threads) or gloo (one process a rank); default: gloo where ranks were "
                        "started, else local");
@@ -234,6 +270,24 @@ int main(int argc, char** argv) {
         app.add_option("--seed", o.run.seed, "of weights, data and dropout")->capture_default_str();
         stagecraft::add_optimizer_options(app, o.run.optimizer);
         stagecraft::add_training_options(app, o.run.optimizer);
+        const auto folder =
+            app.add_option("--checkpoint", o.run.checkpoint.folder,
+                           "folder for checkpoints, which all ranks share: the newest two are kept. SIGINT and SIGTERM "
+                           "then end the run after a whole step, with a checkpoint and exit status 75");
+        app.add_option("--checkpoint-every", o.run.checkpoint.every,
+                       "steps between checkpoints; there is one after the last step too")
+            ->needs(folder)
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
+        app.add_flag("--resume", o.run.checkpoint.resume,
+                     "begin with the newest whole checkpoint, if there is one; any plan will do")
+            ->needs(folder);
+        app.add_option("--restart", o.restarts,
+                       "with --spawn: when a rank dies, start all again from the newest checkpoint, at most so often")
+            ->needs(folder)
+            ->check(CLI::NonNegativeNumber);
+        app.add_option("--weights", o.run.checkpoint.weights,
+                       "a safetensors file with the first parameters, by name; a checkpoint to resume from wins");
         app.add_option("-o,--output", o.output, "where the measured timeline goes; - is standard output");
         app.add_option("--trace", o.trace, "a Chrome trace (also for ui.perfetto.dev) of the run");
       },

@@ -61,6 +61,7 @@ pid_t start(std::vector<std::string> arguments, const std::map<std::string, std:
   const pid_t child = fork();
   if (child != 0) return child;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setpgid(0, 0);
   if (getppid() != parent) _exit(1);
   pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   execve(argv[0], argv.data(), envp.data());
@@ -78,14 +79,14 @@ std::string ending(int rank, int raw) {
   return fmt::format("rank {} ended with status {}", rank, WEXITSTATUS(raw));
 }
 
-}  // namespace
+struct Ending {
+  int status = 0;
+  bool interrupted = false;  ///< a signal was passed on
+};
 
-int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace) {
-  if (ranks < 1) throw std::invalid_argument(fmt::format("a run has at least 1 rank, got {}", ranks));
-  if (arguments.empty() || access(arguments[0].c_str(), X_OK) != 0) {
-    throw std::invalid_argument(fmt::format("cannot execute \"{}\"", arguments.empty() ? "" : arguments[0]));
-  }
-  const BlockedSignals signals;
+/// Starts all ranks and waits for them.
+Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
+                      const BlockedSignals& signals) {
   const StoreServer server;
   std::map<std::string, std::string> environment = process_environment();
   environment["MASTER_ADDR"] = "127.0.0.1";
@@ -114,11 +115,16 @@ int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::mil
 
   int left = ranks;
   int result = 0;
+  bool stopped = false;
+  bool interrupted = false;
   bool killed = false;
   Clock::time_point failed_at;
   while (left > 0) {
     const int number = signals.next(std::chrono::milliseconds(100));
-    if (number == SIGINT || number == SIGTERM) signal_all(number);
+    if (number == SIGINT || number == SIGTERM) {
+      interrupted = true;
+      signal_all(number);
+    }
     int first = 0, first_raw = 0;
     bool failed = false;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -127,6 +133,10 @@ int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::mil
       running[rank] = -1;
       --left;
       const int status = status_of(raw);
+      if (status == kStopped) {
+        stopped = true;
+        continue;
+      }
       // Of several found at once, the one that did not merely follow another.
       if (status == 0 || (failed && status_of(first_raw) != kPeerFailed)) continue;
       failed = true;
@@ -149,7 +159,25 @@ int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::mil
       killed = true;
     }
   }
-  return result;
+  return {result == 0 && stopped ? kStopped : result, interrupted};
+}
+
+}  // namespace
+
+int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace, int restarts,
+          const std::vector<std::string>& again) {
+  if (ranks < 1) throw std::invalid_argument(fmt::format("a run has at least 1 rank, got {}", ranks));
+  if (arguments.empty() || access(arguments[0].c_str(), X_OK) != 0) {
+    throw std::invalid_argument(fmt::format("cannot execute \"{}\"", arguments.empty() ? "" : arguments[0]));
+  }
+  const BlockedSignals signals;
+  Ending ending = start_and_wait(ranks, arguments, grace, signals);
+  for (int restart = 1; restart <= restarts; ++restart) {
+    if (ending.status == 0 || ending.status == kStopped || ending.interrupted) break;
+    print(fmt::format("starting all ranks again, {} of at most {} times", restart, restarts));
+    ending = start_and_wait(ranks, again, grace, signals);
+  }
+  return ending.status;
 }
 
 }  // namespace stagecraft

@@ -130,6 +130,17 @@ void StageProgram::bind(const std::vector<at::Tensor>& values) {
   }
 }
 
+std::vector<Parameter> StageProgram::buffers() const {
+  std::vector<Parameter> out;
+  for (const LocalLayer& layer : layers_) {
+    std::size_t next = 0;
+    for (const ParameterSpec& parameter : layer.spec->parameters) {
+      if (!parameter.trainable) out.push_back({parameter.name, layer.index, layer.buffers[next++]});
+    }
+  }
+  return out;
+}
+
 Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
                              int microbatch, bool keep_graph, LayerObserver* observer) {
   Flight flight;

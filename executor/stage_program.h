@@ -19,7 +19,7 @@ struct ReceivedValue {
   bool gradient = true;
 };
 
-/// A trainable tensor of a stage. Tied parameters stand once for each layer that holds them.
+/// A trainable tensor of a stage, or a buffer. Tied parameters stand once for each layer that holds them.
 struct Parameter {
   std::string name;
   int layer = 0;  ///< index into Model::layers
@@ -65,6 +65,8 @@ class StageProgram {
   /// Model inputs that the layers read, ascending; forward wants them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
   [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
+  /// Running statistics and the like, in the order of the layers; they share memory with the program.
+  [[nodiscard]] std::vector<Parameter> buffers() const;
 
   /// Computes with `values` from now on, one leaf for each of parameters() in their order; flights that are under way
   /// keep what they began with.

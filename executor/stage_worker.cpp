@@ -379,6 +379,10 @@ void StageWorker::reduce_ties() {
   }
 }
 
+void StageWorker::visit_stages(const std::function<void(int stage, StageProgram&, Optimizer&)>& visit) {
+  for (std::size_t i = 0; i < held_.size(); ++i) visit(held_[i].stage, *held_[i].program, *optimizers_[i]);
+}
+
 std::vector<Span> StageWorker::take_spans() {
   std::vector<Span> out;
   out.swap(spans_);

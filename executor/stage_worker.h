@@ -50,6 +50,8 @@ class StageWorker {
   [[nodiscard]] const std::map<int, double>& losses() const { return losses_; }
   /// Parameters of all held stages with their gradients, valid between compute and update: sums over all microbatches.
   [[nodiscard]] std::vector<Parameter> parameters() const;
+  /// Calls `visit` with each held stage. Parameter i of the program is parameter i of the optimizer.
+  void visit_stages(const std::function<void(int stage, StageProgram&, Optimizer&)>& visit);
   /// All spans since the last call.
   [[nodiscard]] std::vector<Span> take_spans();
 

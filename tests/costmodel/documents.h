@@ -1,5 +1,6 @@
 #pragma once
 
+#include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 #include "costmodel/predict.h"
@@ -171,6 +172,29 @@ inline Measurement full_measurement() {
   measurement.timeline = full_timeline();
   measurement.provenance = full_provenance();
   return measurement;
+}
+
+inline CheckpointManifest full_checkpoint() {
+  CheckpointManifest manifest;
+  manifest.step = 3;
+  manifest.seed = 0xffffffffffffffff;
+  manifest.model = "full";
+  manifest.options = {{"width", "8"}};
+  manifest.optimizer = "sgd";
+  manifest.learning_rate = 0.5;
+  manifest.momentum = 0.25;
+  manifest.weight_decay = 0.125;
+  manifest.beta1 = 0.75;
+  manifest.beta2 = 0.875;
+  manifest.epsilon = 0.0625;
+  manifest.data = "synthetic";
+  manifest.samples = 24;
+  manifest.microbatches = 4;
+  manifest.microbatch_samples = 2;
+  manifest.plan_hash = "0123456789abcdef";
+  manifest.files = {{"part-0.safetensors", 104_B, 0x00c0ffee}, {"part-1.safetensors", 0_B, 1}};
+  manifest.provenance = full_provenance();
+  return manifest;
 }
 
 }  // namespace stagecraft

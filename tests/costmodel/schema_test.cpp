@@ -29,6 +29,8 @@ struct Kind {
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> table{
+      {"checkpoint", checkpoint_json(full_checkpoint()),
+       [](const std::string& text) { (void)parse_checkpoint(text, "file.json"); }},
       {"graph", graph_json(full_graph()), [](const std::string& text) { (void)parse_graph(text, "file.json"); }},
       {"topology", topology_json(full_topology()),
        [](const std::string& text) { (void)parse_topology(text, "file.json"); }},
@@ -206,7 +208,8 @@ TEST_P(Schema, NamesTypesAsTheReaderDoes) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Documents, Schema, testing::Values("graph", "topology", "plan", "prediction", "timeline"),
+INSTANTIATE_TEST_SUITE_P(Documents, Schema,
+                         testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

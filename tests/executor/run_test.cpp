@@ -130,13 +130,6 @@ TEST(Run, EvaluatesWithoutTraining) {
   EXPECT_EQ(losses("forward", {2, 1}), expected);
 }
 
-TEST(Run, RefusesWhatItCannotRunYet) {
-  const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
-  const Plan plan = cut_plan(planned, {3}, {1, 1}, "pipedream", 4);
-  EXPECT_THAT([&] { (void)run_local(plan, planned.model, *planned.data, {}, milliseconds(60000)); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("\"pipedream\" is asynchronous")));
-}
-
 TEST(Run, ClipsByTheWholeModelsNormUnderEveryPlan) {
   const PlannedModel planned = planned_model(
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);

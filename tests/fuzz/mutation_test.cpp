@@ -159,8 +159,8 @@ TEST_P(Reader, TakesAMutatedDocumentWholeOrThrowsFormatError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fuzz, Reader,
-                         ::testing::Values("actions", "graph", "topology", "plan", "prediction", "timeline", "nccl_tests",
-                                           "nccl_topology", "pipedream"),
+                         ::testing::Values("actions", "checkpoint", "graph", "topology", "plan", "prediction", "timeline",
+                                           "safetensors", "nccl_tests", "nccl_topology", "pipedream"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

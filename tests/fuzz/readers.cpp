@@ -5,11 +5,13 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/actions_csv.h"
+#include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/nccl_tests.h"
 #include "costmodel/format/nccl_topology.h"
 #include "costmodel/format/pipedream.h"
+#include "costmodel/format/safetensors_header.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
 
@@ -88,6 +90,16 @@ constexpr const char* kActions =
     "0F0,0SEND_F0,,0F1,0SEND_F1,0RECV_B0,0I0,0RECV_B1,0B1,0W0,0REDUCE_GRAD\r\n"
     "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1\r\n";
 
+constexpr Bytes kSafetensorsData(12);
+
+SafetensorsHeader safetensors_header() {
+  return {{{"format", "pt"}},
+          {{"a", {"F32", {2}, 0_B, 8_B}},
+           {"b", {"BF16", {}, 8_B, 10_B}},
+           {"c", {"U8", {1, 2}, 10_B, 12_B}},
+           {"d", {"BOOL", {0, 3}, 12_B, 12_B}}}};
+}
+
 Timeline timeline() {
   Timeline out;
   out.ranks = 1;
@@ -157,6 +169,7 @@ std::string with_crlf(const std::string& text) {
 const std::vector<FuzzedReader>& fuzzed_readers() {
   static const std::vector<FuzzedReader> table{
       {"actions", {kActions}, check_actions},
+      {"checkpoint", {checkpoint_json(full_checkpoint())}, json_check(parse_checkpoint, checkpoint_json)},
       {"graph", {graph_json(full_graph())}, json_check(parse_graph, graph_json)},
       {"topology", {topology_json(full_topology())}, json_check(parse_topology, topology_json)},
       {"plan", {plan_json(full_plan())}, json_check(parse_plan, plan_json)},
@@ -167,6 +180,11 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
         nccl_tests_json("all_gather_perf", "alpha", 2, {{8, 4.5}, {1048576, 20}, {8388608, 120}})},
        check_nccl_test},
       {"nccl_topology", {kNcclDump}, check_nccl_topology},
+      {"safetensors",
+       {safetensors_header_text(safetensors_header())},
+       json_check([](const std::string& text,
+                     const std::string& file) { return parse_safetensors_header(text, kSafetensorsData, file); },
+                  safetensors_header_text)},
       {"pipedream", {kProfile, with_crlf(kProfile)}, check_profile},
   };
   return table;

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// A file of a checkpoint, beside the manifest.
+struct CheckpointFile {
+  std::string name;
+  Bytes bytes;
+  std::uint32_t crc32 = 0;  ///< of the whole file, as zlib and PNG have it
+  friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
+};
+
+/// What a checkpoint says besides its tensors. Nothing here but `plan_hash` depends on the plan.
+struct CheckpointManifest {
+  std::int64_t step = 0;  ///< steps done: the number of the next one
+  std::uint64_t seed = 0;
+  std::string model;
+  std::map<std::string, std::string> options;  ///< Model::options
+  std::string optimizer;
+  double learning_rate = 0;
+  double momentum = 0;
+  double weight_decay = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+  std::string data;          ///< the data source's name
+  std::int64_t samples = 0;  ///< seen so far: the data's position
+  int microbatches = 1;
+  std::int64_t microbatch_samples = 1;
+  std::string plan_hash;  ///< for information
+  std::vector<CheckpointFile> files;
+  Provenance provenance;
+  friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
+};
+
+/// The document "stagecraft.checkpoint", described by checkpoint.schema.json. Throws FormatError as the readers of
+/// json.h do, and for a file name that is a path, stands twice, or of which there is none.
+[[nodiscard]] CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file);
+[[nodiscard]] std::string checkpoint_json(const CheckpointManifest& manifest);
+
+}  // namespace stagecraft

@@ -1,0 +1,129 @@
+#include "costmodel/format/safetensors_header.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "costmodel/format/cursor.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr const char* kMetadata = "__metadata__";
+
+const std::vector<std::pair<std::string, int>>& dtypes() {
+  static const std::vector<std::pair<std::string, int>> table{{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2},
+                                                              {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},
+                                                              {"U8", 1},  {"BOOL", 1}};
+  return table;
+}
+
+/// Bytes of the tensor's values as its shape has it; at most Cursor::kMostBytes.
+std::int64_t shape_bytes(const SafetensorsEntry& entry, const Cursor& at) {
+  if (std::ranges::find(entry.shape, 0) != entry.shape.end()) return 0;
+  std::int64_t out = safetensors_value_bytes(entry.dtype).value;
+  for (const std::int64_t extent : entry.shape) {
+    if (extent > Cursor::kMostBytes / out)
+      at.fail_type("a shape of at most " + std::to_string(Cursor::kMostBytes) + " bytes");
+    out *= extent;
+  }
+  return out;
+}
+
+SafetensorsEntry read_entry(const Cursor& at) {
+  Fields fields(at);
+  SafetensorsEntry out;
+  const Cursor dtype = fields.required("dtype");
+  out.dtype = dtype.text();
+  try {
+    (void)safetensors_value_bytes(out.dtype);
+  } catch (const std::invalid_argument& e) { dtype.fail(e.what()); }
+  const Cursor shape = fields.required("shape");
+  out.shape = shape.list([](const Cursor& c) { return c.integer(0, Cursor::kMostBytes); });
+  const Cursor offsets = fields.required("data_offsets");
+  if (offsets.elements() != 2) offsets.fail_type("two offsets, the first byte and the one behind the last");
+  out.begin = offsets.at(0).bytes();
+  out.end = offsets.at(1).bytes();
+  fields.done();
+  const std::int64_t wanted = shape_bytes(out, shape);
+  if (out.end < out.begin || out.end.value - out.begin.value != wanted)
+    offsets.fail_type("offsets " + std::to_string(wanted) + " bytes apart, as dtype and shape have it");
+  return out;
+}
+
+/// The tensors' names in the order of their bytes.
+std::vector<std::string> in_order(const SafetensorsHeader& header) {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : header.tensors) names.push_back(name);
+  std::ranges::stable_sort(names, {}, [&](const std::string& name) {
+    const SafetensorsEntry& entry = header.tensors.at(name);
+    return std::pair(entry.begin.value, entry.end.value);
+  });
+  return names;
+}
+
+}  // namespace
+
+const std::vector<std::string>& safetensors_dtypes() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> out;
+    for (const auto& [name, bytes] : dtypes()) out.push_back(name);
+    return out;
+  }();
+  return names;
+}
+
+Bytes safetensors_value_bytes(const std::string& dtype) {
+  for (const auto& [name, bytes] : dtypes()) {
+    if (name == dtype) return Bytes(bytes);
+  }
+  throw std::invalid_argument(unknown_name("dtype", dtype, safetensors_dtypes()));
+}
+
+SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, const std::string& file) {
+  const Json json = parse_document(text, file);
+  const Cursor root(json, file, "");
+  if (!json.is_object()) root.fail_type("an object");
+  SafetensorsHeader out;
+  for (const auto& [name, value] : json.items()) {
+    const Cursor at = root.member(name, value);
+    if (name == kMetadata) {
+      out.metadata = read_text_map(at);
+    } else {
+      out.tensors.emplace(name, read_entry(at));
+    }
+  }
+  std::int64_t expected = 0;
+  for (const std::string& name : in_order(out)) {
+    const SafetensorsEntry& entry = out.tensors.at(name);
+    if (entry.begin.value != expected) {
+      root.member(name, json.at(name))
+          .fail("its bytes begin at " + std::to_string(entry.begin.value) + ", those before end at " +
+                std::to_string(expected) + ", wanted neither hole nor overlap");
+    }
+    expected = entry.end.value;
+  }
+  if (expected != data.value) {
+    throw FormatError(file + ": found " + std::to_string(data.value) + " bytes after the header, wanted " +
+                      std::to_string(expected) + ", where the last tensor ends");
+  }
+  return out;
+}
+
+std::string safetensors_header_text(const SafetensorsHeader& header) {
+  Json out = Json::object();
+  if (!header.metadata.empty()) out[kMetadata] = header.metadata;
+  for (const std::string& name : in_order(header)) {
+    const SafetensorsEntry& entry = header.tensors.at(name);
+    out[name] =
+        Json{{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin.value, entry.end.value}}};
+  }
+  std::string text;
+  try {
+    text = out.dump();
+  } catch (const Json::type_error&) { throw std::invalid_argument("a tensor's name or the metadata is not UTF-8"); }
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return text;
+}
+
+}  // namespace stagecraft

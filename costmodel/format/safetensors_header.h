@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+// The safetensors format: 8 bytes with the header's length (little-endian), the header (JSON, may end in spaces), the
+// tensors' bytes without holes. Source: github.com/huggingface/safetensors, README.md, "Format".
+
+/// Where a tensor's values lie: row-major, little-endian, in [begin, end), counted from the first byte after the
+/// header.
+struct SafetensorsEntry {
+  std::string dtype;  ///< "F32", ...
+  std::vector<std::int64_t> shape;
+  Bytes begin;
+  Bytes end;
+  friend bool operator==(const SafetensorsEntry&, const SafetensorsEntry&) = default;
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, std::string> metadata;  ///< the key "__metadata__"
+  std::map<std::string, SafetensorsEntry> tensors;
+  friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
+};
+
+/// The longest header that the format allows.
+inline constexpr Bytes kMostSafetensorsHeader(100'000'000);
+
+/// All dtypes that we read: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL.
+[[nodiscard]] const std::vector<std::string>& safetensors_dtypes();
+/// Bytes of one value. Throws std::invalid_argument listing the dtypes for an unknown one.
+[[nodiscard]] Bytes safetensors_value_bytes(const std::string& dtype);
+
+/// The header that `text` is, of a file with `data` bytes after it. Throws FormatError "FILE: POINTER: found, wanted"
+/// for text that is not such a JSON object, a name that stands twice, an unknown dtype, a tensor whose shape and bytes
+/// do not agree, and tensors that overlap, leave a hole or do not end where the file does.
+[[nodiscard]] SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, const std::string& file);
+
+/// The header as text, tensors in the order of their bytes, with spaces up to a multiple of 8 bytes.
+/// Throws std::invalid_argument for a name or metadata that is not UTF-8.
+[[nodiscard]] std::string safetensors_header_text(const SafetensorsHeader& header);
+
+}  // namespace stagecraft

@@ -1,0 +1,202 @@
+#include "executor/run_checkpoints.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/version.h"
+#include "executor/planned_layers.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int kStopTag = Channel::kControlTag + 8;
+constexpr int kReportTag = Channel::kControlTag + 9;
+constexpr int kFirstStepTag = Channel::kControlTag + 10;
+constexpr std::int64_t kNoCheckpoint = -1;
+
+at::Tensor numbers(const std::vector<std::int64_t>& values) {
+  at::Tensor out = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
+  std::ranges::copy(values, out.data_ptr<std::int64_t>());
+  return out;
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(const Plan& plan, const Model& model, const CheckpointOptions& options,
+                               const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel,
+                               Rendezvous* rendezvous)
+    : plan_(plan),
+      model_(model),
+      options_(options),
+      optimizer_(optimizer),
+      seed_(seed),
+      rank_(rank),
+      channel_(channel),
+      rendezvous_(rendezvous) {
+  const std::vector<RankRole> roles = ranks(plan);
+  for (std::size_t r = 0; r < roles.size(); ++r) {
+    if (roles[r].replica == 0) writers_.push_back(static_cast<int>(r));
+  }
+  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    for (const int layer : layers[s]) {
+      for (const ParameterSpec& parameter : model.layers[static_cast<std::size_t>(layer)].parameters)
+        stage_of_.emplace(parameter.name, static_cast<int>(s));
+    }
+  }
+  if (!options.folder.empty()) find();
+  if (!files_ && !options.weights.empty()) {
+    files_.emplace(std::vector<std::string>{options.weights});
+    weights_alone_ = true;
+    check_weight_names(*files_, model);
+  }
+}
+
+CheckpointManifest RunCheckpoints::manifest(std::int64_t done) const {
+  CheckpointManifest out;
+  out.step = done;
+  out.seed = seed_;
+  out.model = model_.name;
+  out.options = model_.options;
+  out.optimizer = optimizer_.name;
+  out.learning_rate = optimizer_.learning_rate;
+  out.momentum = optimizer_.momentum;
+  out.weight_decay = optimizer_.weight_decay;
+  out.beta1 = optimizer_.beta1;
+  out.beta2 = optimizer_.beta2;
+  out.epsilon = optimizer_.epsilon;
+  out.data = options_.data;
+  out.microbatches = plan_.microbatches;
+  out.microbatch_samples = *plan_.microbatch_samples;
+  out.samples = done * out.microbatches * out.microbatch_samples;
+  out.plan_hash = fmt::format("{:016x}", mix_seed(0, plan_json(plan_)));
+  out.provenance.tool = "stagecraft-run " + std::string(version());
+  return out;
+}
+
+void RunCheckpoints::check_fits(const FoundCheckpoint& found) const {
+  const CheckpointManifest& theirs = found.manifest;
+  const CheckpointManifest ours = manifest(theirs.step);
+  const auto refuse = [&](const char* pointer, const auto& is, const auto& wanted) {
+    throw FormatError(fmt::format("{}/manifest.json: /{}: found {}, this run has {}", found.path, pointer, is, wanted));
+  };
+  const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
+  const auto set = [](const std::map<std::string, std::string>& options) {
+    std::string out = "{";
+    for (const auto& [key, value] : options) out += (out.size() > 1 ? ", " : "") + key + "=" + value;
+    return out + "}";
+  };
+  if (theirs.model != ours.model) refuse("model", quoted(theirs.model), quoted(ours.model));
+  if (theirs.options != ours.options) refuse("options", set(theirs.options), set(ours.options));
+  if (theirs.seed != ours.seed) refuse("seed", theirs.seed, ours.seed);
+  if (theirs.data != ours.data) refuse("data", quoted(theirs.data), quoted(ours.data));
+  if (theirs.samples != ours.samples) refuse("samples", theirs.samples, ours.samples);
+  if (theirs.optimizer != ours.optimizer) refuse("optimizer/name", quoted(theirs.optimizer), quoted(ours.optimizer));
+  if ((theirs.momentum == 0) != (ours.momentum == 0)) refuse("optimizer/momentum", theirs.momentum, ours.momentum);
+}
+
+void RunCheckpoints::find() {
+  std::int64_t step = kNoCheckpoint;
+  if (rank_ == 0) {
+    check_checkpoint_folder(options_.folder, options_.resume);
+    if (options_.resume) {
+      const auto found = latest_checkpoint(options_.folder, [&](const std::string& text) { tell(text); });
+      if (found) {
+        check_fits(*found);
+        step = found->manifest.step;
+        tell("resuming from " + found->path);
+      } else {
+        tell(fmt::format("{} holds no whole checkpoint, starting at step 0", options_.folder));
+      }
+    }
+    std::vector<std::unique_ptr<Sending>> sends;
+    for (int other = 1; other < channel_.ranks(); ++other)
+      sends.push_back(channel_.send(numbers({step}), other, kFirstStepTag));
+    for (const auto& sending : sends) sending->wait();
+  } else {
+    step = *channel_.receive({{1}, at::kLong}, 0, kFirstStepTag)->wait().const_data_ptr<std::int64_t>();
+  }
+  if (step == kNoCheckpoint) return;
+  first_step_ = step;
+  previous_ = step;
+  open();
+}
+
+void RunCheckpoints::open() {
+  const std::string path = checkpoint_path(options_.folder, first_step_);
+  const std::string name = path + "/manifest.json";
+  std::vector<std::string> paths;
+  for (const CheckpointFile& file : parse_checkpoint(read_text(name), name).files)
+    paths.push_back(path + "/" + file.name);
+  files_.emplace(paths);
+  check_names(*files_, model_, optimizer_);
+}
+
+void RunCheckpoints::load(StageProgram& program, Optimizer& optimizer) const {
+  if (!files_) return;
+  if (weights_alone_) {
+    load_weights(*files_, program);
+  } else {
+    load_state(*files_, program, optimizer);
+  }
+}
+
+bool RunCheckpoints::after_step(StageWorker& worker, std::int64_t done, std::int64_t steps) {
+  if (options_.folder.empty()) return false;
+  const bool stop = options_.stop && agree_to_stop();
+  if (stop || done == steps || done % options_.every == 0) write(worker, done);
+  return stop;
+}
+
+bool RunCheckpoints::agree_to_stop() {
+  at::Tensor asked = at::empty({1}, at::kFloat);
+  *asked.data_ptr<float>() = options_.stop() ? 1.0F : 0.0F;
+  std::vector<int> all;
+  for (int r = 0; r < channel_.ranks(); ++r) all.push_back(r);
+  if (all.size() > 1) channel_.all_reduce(asked, all, kStopTag);
+  return *asked.const_data_ptr<float>() > 0;
+}
+
+void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
+  if (rendezvous_) rendezvous_->doing("checkpoint", -1);
+  const std::string partial =
+      rank_ == 0 ? begin_checkpoint(options_.folder, done) : partial_path(options_.folder, done);
+  channel_.barrier();
+  const auto writer = std::ranges::find(writers_, rank_);
+  CheckpointManifest written = manifest(done);
+  const auto part = [](std::ptrdiff_t number) { return fmt::format("part-{}.safetensors", number); };
+  std::unique_ptr<Sending> report;
+  FileDigest own;
+  if (writer != writers_.end()) {
+    NamedTensors tensors;
+    worker.visit_stages([&](int stage, StageProgram& program, Optimizer& optimizer) {
+      collect_state(program, optimizer, [&](const std::string& name) { return stage_of_.at(name) == stage; }, tensors);
+    });
+    own = write_safetensors(partial + "/" + part(writer - writers_.begin()), tensors);
+    if (rank_ != 0) report = channel_.send(numbers({own.bytes.value, own.crc32}), 0, kReportTag);
+  }
+  if (report) report->wait();
+  if (rank_ != 0) return;
+  for (std::size_t i = 0; i < writers_.size(); ++i) {
+    if (writers_[i] != 0) {
+      const at::Tensor arrived = channel_.receive({{2}, at::kLong}, writers_[i], kReportTag)->wait();
+      const std::int64_t* values = arrived.const_data_ptr<std::int64_t>();
+      own = {Bytes(values[0]), static_cast<std::uint32_t>(values[1])};
+    }
+    written.files.push_back({part(static_cast<std::ptrdiff_t>(i)), own.bytes, own.crc32});
+  }
+  commit_checkpoint(options_.folder, written, previous_);
+  previous_ = done;
+}
+
+void RunCheckpoints::tell(const std::string& text) const {
+  if (options_.tell) options_.tell(text);
+}
+
+}  // namespace stagecraft

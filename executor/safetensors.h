@@ -1,0 +1,79 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "costmodel/format/safetensors_header.h"
+
+namespace stagecraft {
+
+/// Tensors by their full names.
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+/// What a file is known by.
+struct FileDigest {
+  Bytes bytes;
+  std::uint32_t crc32 = 0;  ///< as zlib has it
+  friend bool operator==(const FileDigest&, const FileDigest&) = default;
+};
+
+/// Reads the whole file. Throws FormatError with the path and the system's reason.
+[[nodiscard]] FileDigest file_digest(const std::string& path);
+
+/// A safetensors file, open for reading. Opening reads the header alone, `read` one tensor.
+class SafetensorsFile {
+ public:
+  /// Throws FormatError as parse_safetensors_header does, for a header longer than the file or the format allows, and
+  /// with the system's reason.
+  explicit SafetensorsFile(const std::string& path);
+  ~SafetensorsFile();
+  SafetensorsFile(SafetensorsFile&& other) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const SafetensorsHeader& header() const { return header_; }
+  /// The tensor `name`, on the CPU, with memory of its own. Throws FormatError naming file and tensor for one that the
+  /// file lacks (listing what it has) and for a file that became shorter.
+  [[nodiscard]] at::Tensor read(const std::string& name) const;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  SafetensorsHeader header_;
+  std::int64_t data_begin_ = 0;
+};
+
+/// Several files as one: no name may stand in two of them.
+class TensorFiles {
+ public:
+  /// Throws FormatError as SafetensorsFile does, and naming tensor and files for a name that stands twice.
+  explicit TensorFiles(const std::vector<std::string>& paths);
+
+  [[nodiscard]] bool holds(const std::string& name) const { return file_of_.contains(name); }
+  /// All names, ascending.
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// The file that holds `name`, else the first; for messages.
+  [[nodiscard]] const std::string& path_of(const std::string& name) const;
+  /// Throws FormatError as SafetensorsFile::read.
+  [[nodiscard]] at::Tensor read(const std::string& name) const;
+
+ private:
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, std::size_t> file_of_;
+};
+
+/// Writes `tensors` (of any device; their values, without autograd state) to `path`: beside it, synced, then renamed,
+/// so that a reader never sees half a file. The same bytes for the same values: tensors with larger values first, then
+/// by name. Throws FormatError with the path and the system's reason, the old file then stands unchanged;
+/// std::invalid_argument naming a tensor of a dtype that the format has no word for.
+FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors,
+                             const std::map<std::string, std::string>& metadata = {});
+
+/// Makes what was created, renamed or removed in the folder `path` last over a crash. Throws FormatError.
+void sync_directory(const std::string& path);
+
+}  // namespace stagecraft
