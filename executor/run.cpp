@@ -229,17 +229,10 @@ void gather(RunResult& result, int rank, Channel& channel) {
 
 }  // namespace
 
-void verify_lists(const Plan& plan) {
-  const ScheduleEntry schedule = schedule_of(plan);
-  const std::string trouble = !schedule.trains                       ? "trains nothing"
-                              : schedule.weights != Weights::Flushed ? "runs steps into each other"
-                              : schedule.splits_backward             ? "splits the backward"
-                                                                     : "";
-  if (!trouble.empty()) {
-    throw std::invalid_argument("schedule \"" + plan.schedule + "\" " + trouble +
-                                ", which run cannot do yet; gpipe and 1f1b run");
-  }
-  const auto result = verify(plan, action_lists(plan));
+void verify_lists(const Plan& plan, std::int64_t steps) {
+  const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
+  const int covered = asynchronous ? static_cast<int>(std::max<std::int64_t>(steps, 1)) : 1;
+  const auto result = verify(plan, action_lists(plan, 2, {}, covered), {.steps = covered});
   if (const auto* infeasible = std::get_if<Infeasible>(&result))
     throw std::invalid_argument("the plan cannot run: " + infeasible->reason);
 }
@@ -352,7 +345,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
 
 RunResult run_local(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
                     std::chrono::milliseconds deadline, const std::function<void(const Progress&)>& progress) {
-  verify_lists(plan);
+  verify_lists(plan, options.steps);
   const int count = static_cast<int>(ranks(plan).size());
   auto channels = make_local_channels(count, deadline);
   const auto begin = std::chrono::steady_clock::now();

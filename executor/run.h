@@ -56,9 +56,10 @@ struct RunResult {
   std::int64_t steps_done = 0;  ///< in all; fewer than RunOptions::steps if the run was asked to stop
 };
 
-/// Proves that the plan's action lists end before anything is launched, by replaying them with rendezvous.
-/// Throws std::invalid_argument with the actions that wait for each other.
-void verify_lists(const Plan& plan);
+/// Proves before anything is launched that the plan's action lists end and do what the plan says, see verify; those of
+/// an asynchronous schedule cover all `steps`. Throws std::invalid_argument with what does not hold, or the actions that
+/// wait for each other.
+void verify_lists(const Plan& plan, std::int64_t steps);
 
 /// Runs rank `rank` of `plan` over `channel` and gathers the result on rank 0. `rendezvous`, if given, is told what the
 /// rank is doing. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every

@@ -186,7 +186,7 @@ int run(Options o, const std::vector<std::string>& arguments) {
   o.run.optimizer.rate.steps = o.run.steps;
   stagecraft::validate(o.run.optimizer);
   (void)stagecraft::layers_of_stages(plan, model);
-  stagecraft::verify_lists(plan);
+  stagecraft::verify_lists(plan, o.run.steps);
   if (o.dry_run) {
     print_roles(plan);
     return 0;

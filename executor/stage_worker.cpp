@@ -340,8 +340,9 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   if (own.versions) own.versions->resume(action.microbatch);
   if (plan_.stages[at_(own.stage)].recompute) own.program->recompute(flight);
   own.input_gradients[at_(action.microbatch)] =
-      splits_backward_ ? own.program->backward_of_inputs(std::move(flight), gradients, own.rests[action.microbatch])
-                       : own.program->backward(std::move(flight), gradients);
+      own.split.contains(action.microbatch)
+          ? own.program->backward_of_inputs(std::move(flight), gradients, own.rests[action.microbatch])
+          : own.program->backward(std::move(flight), gradients);
   hand_over(action, own, true, own.input_gradients[at_(action.microbatch)]);
   if (own.versions) own.versions->collect(action.microbatch);
   record(action, step, start);

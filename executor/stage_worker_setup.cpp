@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "executor/gradient_norm.h"
 #include "executor/stage_worker.h"
 
 // What a rank holds before its first action.

@@ -78,8 +78,8 @@ TEST(Ranges, OfARunAreLayersInActionsInSteps) {
 TEST(Ranges, OfAProfileAreLayersInIterations) {
   std::vector<std::string> all;
   for (const auto& [thread, ranges] : heard("profile")) all.insert(all.end(), ranges.begin(), ranges.end());
-  EXPECT_THAT(all, Contains("iteration [0]"));
-  EXPECT_THAT(all, Contains("iteration [0] > fc1 forward [0]"));
+  EXPECT_THAT(all, Contains("iteration [1]"));
+  EXPECT_THAT(all, Contains("iteration [1] > fc1 forward [0]"));
   EXPECT_THAT(all, Contains("watched iteration [0] > fc1 forward [0]"));
   EXPECT_THAT(all, Contains("watched iteration [0] > fc1 backward [0]"));
 }

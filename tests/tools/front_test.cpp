@@ -27,7 +27,7 @@ TEST_F(Front, ListsTheVerbs) {
     const Outcome o = front(word);
     EXPECT_EQ(o.status, 0);
     EXPECT_THAT(o.out, HasSubstr("usage: stagecraft VERB [options]"));
-    EXPECT_THAT(o.out, ::testing::ContainsRegex("verbs: compare export import.* plan predict"));
+    EXPECT_THAT(o.out, ::testing::ContainsRegex("verbs: compare .*export import.* plan predict"));
   }
 }
 
@@ -41,7 +41,7 @@ TEST_F(Front, RunsTheProgramOfTheVerb) {
 TEST_F(Front, ListsTheVerbsForOneThatIsUnknown) {
   const Outcome o = front("magic --help");
   EXPECT_EQ(o.status, 2);
-  EXPECT_THAT(o.err, ::testing::ContainsRegex("stagecraft: unknown verb \"magic\", known are compare export import"));
+  EXPECT_THAT(o.err, ::testing::ContainsRegex("stagecraft: unknown verb \"magic\", known are compare .*export import"));
 }
 
 TEST_F(Front, FindsProgramsBesideItselfAndSaysWhenThereAreNone) {
