@@ -2,16 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <unordered_map>
 
 namespace stagecraft {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
 
 int in_flight(const std::vector<Action>& list, int stage) {
   // A microbatch is let go by its weight gradient, or its backward if it has none, or at once if it has neither.
@@ -52,31 +46,6 @@ std::vector<Bytes> tied_bytes(const Graph& graph, const Plan& plan) {
     if (stages.size() < 2) continue;
     for (const auto& [stage, bytes] : stages) out[static_cast<std::size_t>(stage)] += bytes;
   }
-  return out;
-}
-
-std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
-  std::vector<int> parent(plan.stages.size());
-  std::iota(parent.begin(), parent.end(), 0);
-  const auto root = [&](int s) {
-    while (parent[at(s)] != s) s = parent[at(s)];
-    return s;
-  };
-  std::unordered_map<std::string, int> stage_of;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) stage_of[id] = static_cast<int>(s);
-  }
-  std::map<std::string, int> first;
-  for (const Layer& layer : graph.layers) {
-    const auto it = stage_of.find(layer.id);
-    if (it == stage_of.end()) continue;
-    for (const TiedParameter& tied : layer.tied) {
-      const auto [holder, fresh] = first.emplace(tied.name, it->second);
-      if (!fresh) parent[at(root(it->second))] = root(holder->second);
-    }
-  }
-  std::vector<int> out;
-  for (int s = 0; s < static_cast<int>(parent.size()); ++s) out.push_back(root(s));
   return out;
 }
 

@@ -15,10 +15,6 @@ namespace stagecraft {
 /// another stage, 0 for most.
 [[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const Plan& plan);
 
-/// One number a stage, that of a stage of its group: stages that share tied parameters, if only through others, are a
-/// group, whose ranks reduce together.
-[[nodiscard]] std::vector<int> reduce_groups(const Graph& graph, const Plan& plan);
-
 /// The stages that share tied parameters with others, see action_lists.
 [[nodiscard]] std::vector<int> tied_stages(const Graph& graph, const Plan& plan);
 

@@ -8,6 +8,7 @@
 
 #include "costmodel/format/json.h"
 #include "costmodel/memory.h"
+#include "costmodel/predict.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft {
