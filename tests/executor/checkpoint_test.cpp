@@ -114,6 +114,13 @@ TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
       [&] { std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(-1, std::ios::end).put('\1'); },
       file + ": found checksum ");
   damage([&] { fs::remove(file); }, file + ": cannot read: No such file or directory");
+  damage(
+      [&] {
+        std::string text = read_text(folder() + "/step-6/manifest.json");
+        text.replace(text.find("\"learning_rate\": 0.5"), 20, "\"learning_rate\": 0.7");
+        write_text(folder() + "/step-6/manifest.json", text);
+      },
+      folder() + "/step-6/manifest.json: /manifest_crc32: found ");
   damage([&] { fs::resize_file(folder() + "/step-6/manifest.json", 20); }, folder() + "/step-6/manifest.json: line ");
   damage(
       [&] { write_text(folder() + "/step-6/manifest.json", checkpoint_json(check_checkpoint(folder() + "/step-3"))); },
