@@ -58,6 +58,11 @@ void remove_checkpoint(const std::string& path) {
   if (error) fail(path, "remove", error);
 }
 
+std::uint32_t own_checksum(CheckpointManifest manifest) {
+  manifest.manifest_crc32 = 0;
+  return crc32_of(checkpoint_json(manifest));
+}
+
 std::string spec_text(const at::Tensor& tensor) {
   return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
@@ -127,6 +132,9 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& folder) {
 CheckpointManifest check_checkpoint(const std::string& path) {
   const std::string name = path + "/" + kManifest;
   CheckpointManifest manifest = parse_checkpoint(read_text(name), name);
+  if (const std::uint32_t found = own_checksum(manifest); found != manifest.manifest_crc32)
+    throw FormatError(fmt::format("{}: /manifest_crc32: found {:08x}, the document's is {:08x}", name,
+                                  manifest.manifest_crc32, found));
   if (step_of(fs::path(path).filename().string()) != manifest.step)
     throw FormatError(fmt::format("{}: /step: found {}, which is not the folder's", name, manifest.step));
   for (const CheckpointFile& file : manifest.files) {
@@ -195,7 +203,9 @@ void commit_checkpoint(const std::string& folder, const CheckpointManifest& mani
     if (static_cast<std::int64_t>(bytes) != file.bytes.value)
       throw FormatError(fmt::format("{}: found {} bytes, wanted {}", place, bytes, file.bytes.value));
   }
-  write_text(partial + "/" + kManifest, checkpoint_json(manifest));
+  CheckpointManifest checked = manifest;
+  checked.manifest_crc32 = own_checksum(manifest);
+  write_text(partial + "/" + kManifest, checkpoint_json(checked));
   sync_directory(partial);
   // Of the same step only a damaged one can be there.
   if (fs::exists(path, error)) remove_checkpoint(path);

@@ -45,9 +45,9 @@ void check_checkpoint_folder(const std::string& folder, bool resume);
 /// which the checkpoint's files are to be written, whose path it gives. To be called by one process. Throws FormatError
 /// with the path and the system's reason.
 [[nodiscard]] std::string begin_checkpoint(const std::string& folder, std::int64_t step);
-/// Makes the checkpoint exist once all its files are written, then removes all others but that of step `keep`, their
-/// manifests first. Throws FormatError with the path and the reason, and if a file is not there with the bytes that the
-/// manifest says; older checkpoints then stand.
+/// Makes the checkpoint exist, with the manifest's own checksum set, once all its files are written, then removes all
+/// others but that of step `keep`, their manifests first. Throws FormatError with the path and the reason, and if a
+/// file is not there with the bytes that the manifest says; older checkpoints then stand.
 void commit_checkpoint(const std::string& folder, const CheckpointManifest& manifest, std::optional<std::int64_t> keep);
 
 /// Adds to `out` what a checkpoint holds of the stage for the parameters and buffers that `wanted` names: values, and

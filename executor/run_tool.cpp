@@ -209,6 +209,8 @@ int run(Options o, const std::vector<std::string>& arguments) {
   }
   CheckpointOptions& checkpoint = o.run.checkpoint;
   if (!launch && !checkpoint.folder.empty()) stagecraft::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
+  if (!launch && !checkpoint.weights.empty())
+    stagecraft::check_weight_names(stagecraft::TensorFiles({checkpoint.weights}), model);
   if (o.spawn && !launch) {
     std::vector<std::string> again = arguments;
     if (!checkpoint.resume) again.push_back("--resume");

@@ -107,6 +107,11 @@ FileDigest file_digest(const std::string& path) {
   return {Bytes(bytes), static_cast<std::uint32_t>(crc)};
 }
 
+std::uint32_t crc32_of(const std::string& text) {
+  return static_cast<std::uint32_t>(
+      ::crc32_z(::crc32(0, nullptr, 0), reinterpret_cast<const Bytef*>(text.data()), text.size()));
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   Descriptor file(open_for_reading(path));
   const std::int64_t bytes = file_bytes(file.get(), path);

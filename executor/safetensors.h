@@ -24,6 +24,9 @@ struct FileDigest {
 /// Reads the whole file. Throws FormatError with the path and the system's reason.
 [[nodiscard]] FileDigest file_digest(const std::string& path);
 
+/// CRC-32 of `text`, as zlib has it.
+[[nodiscard]] std::uint32_t crc32_of(const std::string& text);
+
 /// A safetensors file, open for reading. Opening reads the header alone, `read` one tensor.
 class SafetensorsFile {
  public:

@@ -32,6 +32,8 @@ std::string crc_text(std::uint32_t crc) {
   return text;
 }
 
+std::uint32_t read_crc(const Cursor& at) { return read_digits<std::uint32_t>(at, 16, 8, "8 hexadecimal digits"); }
+
 CheckpointFile read_file(const Cursor& at) {
   Fields fields(at);
   CheckpointFile out;
@@ -41,7 +43,7 @@ CheckpointFile read_file(const Cursor& at) {
       out.name.find('\0') != out.name.npos)
     name.fail_type("the name of a file beside the manifest");
   out.bytes = fields.required("file_bytes").bytes();
-  out.crc32 = read_digits<std::uint32_t>(fields.required("crc32"), 16, 8, "8 hexadecimal digits");
+  out.crc32 = read_crc(fields.required("crc32"));
   fields.done();
   return out;
 }
@@ -83,6 +85,7 @@ CheckpointManifest parse_checkpoint(const std::string& text, const std::string& 
   for (std::size_t i = 0; i < out.files.size(); ++i) {
     if (!names.insert(out.files[i].name).second) files.at(i).fail("file \"" + out.files[i].name + "\" stands twice");
   }
+  out.manifest_crc32 = read_crc(fields.required("manifest_crc32"));
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
   return out;
@@ -108,6 +111,7 @@ std::string checkpoint_json(const CheckpointManifest& manifest) {
     out["files"].push_back(
         Json{{"name", file.name}, {"file_bytes", file.bytes.value}, {"crc32", crc_text(file.crc32)}});
   }
+  out["manifest_crc32"] = crc_text(manifest.manifest_crc32);
   if (manifest.provenance != Provenance{}) out["provenance"] = provenance_json(manifest.provenance);
   return dump(out);
 }

@@ -37,6 +37,7 @@ struct CheckpointManifest {
   std::int64_t microbatch_samples = 1;
   std::string plan_hash;  ///< for information
   std::vector<CheckpointFile> files;
+  std::uint32_t manifest_crc32 = 0;  ///< of the document with 0 here; the reader leaves the comparison to its caller
   Provenance provenance;
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };

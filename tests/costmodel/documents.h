@@ -193,6 +193,7 @@ inline CheckpointManifest full_checkpoint() {
   manifest.microbatch_samples = 2;
   manifest.plan_hash = "0123456789abcdef";
   manifest.files = {{"part-0.safetensors", 104_B, 0x00c0ffee}, {"part-1.safetensors", 0_B, 1}};
+  manifest.manifest_crc32 = 0x01020304;
   manifest.provenance = full_provenance();
   return manifest;
 }

@@ -165,5 +165,82 @@ TEST_F(RunTool, EndsAllRanksWhenOneIsKilled) {
   EXPECT_LT(seconds, 15);
 }
 
+/// Shell lines: waits until the run in the background has told a step.
+constexpr const char* kUntilAStep = "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n";
+
+TEST_F(RunTool, ResumesUnderAnotherPlan) {
+  const std::string common = " --checkpoint saved --checkpoint-every 2 --optimizer adam";
+  EXPECT_EQ(run("plan.json -o whole.json --optimizer adam").status, 0);
+  const Outcome first = folder_.run("stagecraft-run plan.json --spawn --steps 2 --timeout 5 --resume" + common);
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("saved holds no whole checkpoint, starting at step 0\n"));
+  const Outcome second = run("plan.json -o rest.json --resume --check" + common);
+  EXPECT_EQ(second.status, 0) << second.err;
+  EXPECT_THAT(second.err, HasSubstr("resuming from saved/step-2\n"));
+  EXPECT_THAT(second.err, HasSubstr("all bit-equal"));
+  const auto losses = [&](const char* file) { return parse_measurement(folder_.read(file), file).losses; };
+  EXPECT_THAT(losses("rest.json"), ::testing::ElementsAre(losses("whole.json").back()));
+  const Outcome done = run("plan.json --resume" + common);
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("nothing to do: 3 steps are done, 3 are wanted\n"));
+  const Outcome fresh = run("plan.json --spawn" + common);
+  EXPECT_EQ(fresh.status, 1);
+  EXPECT_EQ(fresh.err,
+            "stagecraft-run: saved/step-3 is there already; go on from it with --resume, or take another folder\n");
+}
+
+TEST_F(RunTool, WritesACheckpointWhenAskedToStop) {
+  for (const char* where : {" --spawn", ""}) {
+    const Outcome o =
+        folder_.run("rm -rf saved\nstagecraft-run plan.json --steps 100000000 --timeout 5 --checkpoint saved" +
+                    std::string(where) + " 2> run.txt & run=$!\n" + kUntilAStep + "kill -TERM $run\nwait $run");
+    EXPECT_EQ(o.status, 75) << folder_.read("run.txt");
+    EXPECT_THAT(folder_.read("run.txt"), HasSubstr(" of 100000000 steps are done and in saved/step-"));
+    const Outcome files = folder_.run("ls saved/*/manifest.json | wc -l; ls -d saved/*.partial");
+    EXPECT_THAT(files.out, ::testing::AnyOf("1\n", "2\n"));
+  }
+}
+
+TEST_F(RunTool, StartsAllRanksAgainFromTheLastCheckpoint) {
+  const Outcome o = folder_.run(
+      "stagecraft-run plan.json --steps 100 --spawn --timeout 3 --checkpoint saved --checkpoint-every 1 --restart 2 "
+      "2> run.txt & run=$!\n"
+      "until grep -q 'step 10/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n"
+      "for child in $(cat /proc/$run/task/*/children); do\n"
+      "  if tr '\\0' '\\n' < /proc/$child/environ | grep -qx RANK=1; then kill -KILL $child; fi\n"
+      "done\n"
+      "wait $run");
+  const std::string told = folder_.read("run.txt");
+  EXPECT_EQ(o.status, 0) << told;
+  EXPECT_THAT(told, HasSubstr("stagecraft: rank 1 was killed by signal 9 (Killed)\n"));
+  EXPECT_THAT(told, HasSubstr("stagecraft: starting all ranks again, 1 of at most 2 times\n"));
+  EXPECT_THAT(told, HasSubstr("resuming from saved/step-"));
+  EXPECT_THAT(told, HasSubstr("step 100/100"));
+}
+
+TEST_F(RunTool, EndsWithTheReasonWhenACheckpointCannotBeWritten) {
+  // A limit on a file's length, in blocks of 1024 bytes, stands for a disk that is full.
+  folder_.write("small.json", plan_json(cut_plan(*planned_, {}, {1}, "1f1b", 4)));
+  EXPECT_EQ(folder_.run("stagecraft-run small.json --steps 2 --checkpoint saved").status, 0);
+  const Outcome o =
+      folder_.run("trap '' XFSZ; ulimit -f 1\nstagecraft-run small.json --steps 4 --checkpoint saved --resume");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err, HasSubstr("saved/step-4.partial/part-0.safetensors: cannot write: File too large"));
+  const Outcome after = folder_.run("stagecraft-run small.json --steps 4 --checkpoint saved --resume");
+  EXPECT_EQ(after.status, 0);
+  EXPECT_THAT(after.err, HasSubstr("resuming from saved/step-2\n"));
+}
+
+TEST_F(RunTool, WantsAFolderForWhatConcernsCheckpoints) {
+  for (const char* option : {"--resume", "--checkpoint-every 3", "--restart 1"}) {
+    const Outcome o = run("plan.json " + std::string(option));
+    EXPECT_EQ(o.status, 2) << option;
+    EXPECT_THAT(o.err, HasSubstr("requires --checkpoint"));
+  }
+  EXPECT_EQ(run("plan.json --checkpoint saved --checkpoint-every 0").status, 2);
+  EXPECT_EQ(run("plan.json --spawn --weights none.safetensors").err,
+            "stagecraft-run: none.safetensors: cannot read: No such file or directory\n");
+}
+
 }  // namespace
 }  // namespace stagecraft
