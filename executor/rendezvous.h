@@ -72,10 +72,11 @@ inline constexpr int kStopped = 75;
 /// Starts `ranks` copies of the program at `arguments[0]` with `arguments`, each told its rank through the environment,
 /// and a meeting point on the loopback interface; waits for all. When one fails the others get `grace` to end by
 /// themselves and are then killed. Returns 0, kStopped if a rank ended with that and none failed, or the first failing
-/// rank's exit status (128 + signal for one killed), having printed which rank it was. SIGINT and SIGTERM are passed
-/// on; the ranks stand in process groups of their own, so that a terminal's Ctrl-C reaches each of them once.
-/// A failure is followed by up to `restarts` new starts of all ranks, with `again` instead of `arguments`, unless a
-/// signal was passed on.
+/// rank's exit status (128 + signal for one killed; that of a rank with kPeerFailed only if no other failed of its
+/// own), having printed which rank it was. Ranks that are halted (SIGSTOP) while all others have ended are killed after
+/// `grace` too. SIGINT and SIGTERM are passed on; the ranks stand in process groups of their own, so that a terminal's
+/// Ctrl-C reaches each of them once. A failure is followed by up to `restarts` new starts of all ranks, with `again`
+/// instead of `arguments`, unless a signal was passed on.
 [[nodiscard]] int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
                         int restarts = 0, const std::vector<std::string>& again = {});
 

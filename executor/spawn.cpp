@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -96,7 +97,8 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
   environment["TORCHELASTIC_RUN_ID"] = fmt::format("stagecraft-{}", getpid());
   environment.erase("TORCHELASTIC_RESTART_COUNT");
 
-  std::vector<pid_t> running(ranks, -1);  // -1 once it has ended
+  std::vector<pid_t> running(ranks, -1);   // -1 once it has ended
+  std::vector<bool> halted(ranks, false);  // by SIGSTOP and the like
   const auto signal_all = [&](int number) {
     for (const pid_t child : running) {
       if (child > 0) kill(child, number);
@@ -119,6 +121,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
   bool interrupted = false;
   bool killed = false;
   Clock::time_point failed_at;
+  Clock::time_point last_end;
   while (left > 0) {
     const int number = signals.next(std::chrono::milliseconds(100));
     if (number == SIGINT || number == SIGTERM) {
@@ -129,7 +132,11 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
     bool failed = false;
     for (int rank = 0; rank < ranks; ++rank) {
       int raw = 0;
-      if (running[rank] < 0 || waitpid(running[rank], &raw, WNOHANG) != running[rank]) continue;
+      if (running[rank] < 0 || waitpid(running[rank], &raw, WNOHANG | WUNTRACED | WCONTINUED) != running[rank])
+        continue;
+      halted[rank] = WIFSTOPPED(raw);
+      if (WIFSTOPPED(raw) || WIFCONTINUED(raw)) continue;
+      last_end = Clock::now();
       running[rank] = -1;
       --left;
       const int status = status_of(raw);
@@ -143,10 +150,17 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
       first = rank;
       first_raw = raw;
     }
-    if (failed && result == 0) {
+    const bool cause = result == kPeerFailed && !killed && status_of(first_raw) != kPeerFailed;
+    if (failed && (result == 0 || cause)) {
+      if (result == 0) failed_at = Clock::now();
       result = status_of(first_raw);
-      failed_at = Clock::now();
       print(ending(first, first_raw));
+    }
+    // Ranks that end well watch each other no more.
+    const bool all_halted = left > 0 && left < ranks && std::ranges::count(halted, true) == left;
+    if (all_halted && result == 0 && Clock::now() - last_end >= grace) {
+      result = 128 + SIGKILL;
+      failed_at = last_end;
     }
     if (result != 0 && left > 0 && !killed && Clock::now() - failed_at >= grace) {
       std::vector<int> stuck;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/meeting_store.h"
+#include "tests/support/run_command.h"
 
 // Runs of real processes: rank_program under spawn. Its deadline for a silent rank is 2 s.
 
@@ -53,6 +54,50 @@ TEST(Spawn, PassesTerminationOn) {
   const Outcome outcome = run(2, {"terminate"});
   EXPECT_EQ(outcome.status, 128 + 15);
   EXPECT_THAT(outcome.text, HasSubstr("was killed by signal 15"));
+}
+
+/// What spawn gives, and prints, for ranks that are shell scripts in a folder of their own.
+Outcome spawn_scripts(int ranks, const std::string& first, int restarts = 0, const std::string& again = "") {
+  const testing::CommandFolder folder;
+  const auto script = [&](const std::string& text) {
+    return std::vector<std::string>{"/bin/sh", "-c", "cd '" + folder.path().string() + "'; " + text};
+  };
+  ::testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.status = spawn(ranks, script(first), milliseconds(300), restarts, script(again));
+  outcome.text = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(Spawn, GivesTheStatusOfTheCauseThoughOneThatFollowedItEndedBefore) {
+  const Outcome outcome =
+      spawn_scripts(2, "if [ $RANK = 0 ]; then touch ended; exit 3; fi; until [ -e ended ]; do :; done; exit 1");
+  EXPECT_EQ(outcome.status, 1) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 ended with status 1\n"));
+}
+
+TEST(Spawn, KillsARankThatIsHaltedWhenAllOthersHaveEndedWell) {
+  const Outcome outcome = spawn_scripts(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi");
+  EXPECT_EQ(outcome.status, 128 + 9);
+  EXPECT_EQ(outcome.text, "stagecraft: rank 1 did not end within 0.3 s and is killed\n");
+}
+
+TEST(Spawn, StartsAllRanksAgainAtMostSoOften) {
+  EXPECT_EQ(spawn_scripts(2, "exit $RANK", 1, "exit 0").status, 0);
+  const Outcome outcome = spawn_scripts(2, "exit $((4 * RANK))", 2, "exit $((5 * RANK))");
+  EXPECT_EQ(outcome.status, 5);
+  EXPECT_EQ(outcome.text,
+            "stagecraft: rank 1 ended with status 4\n"
+            "stagecraft: starting all ranks again, 1 of at most 2 times\n"
+            "stagecraft: rank 1 ended with status 5\n"
+            "stagecraft: starting all ranks again, 2 of at most 2 times\n"
+            "stagecraft: rank 1 ended with status 5\n");
+}
+
+TEST(Spawn, DoesNotTakeARankThatWasAskedToStopForAFailure) {
+  const Outcome outcome = spawn_scripts(2, "exit 75", 3, "exit 0");
+  EXPECT_EQ(outcome.status, kStopped);
+  EXPECT_EQ(outcome.text, "");
 }
 
 TEST(Spawn, RefusesWhatItCannotStart) {
