@@ -144,6 +144,8 @@ void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const st
   std::int64_t carried = 0;
   std::int64_t held = 0;
   std::int64_t most = 0;
+  // While earlier layers' backwards run, the loss and its own gradient are still there: the caller holds them.
+  const std::int64_t to_the_end = 2 * activation_bytes(graph.layers.back()).value;
   for (std::size_t i = inputs; i < graph.layers.size(); ++i) {
     Layer& layer = graph.layers[i];
     const std::int64_t growth = observed.growth()[i - inputs] + carried;
@@ -151,7 +153,8 @@ void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const st
     carried = std::min<std::int64_t>(growth, 0);
     layer.workspace_bytes = Bytes(std::max<std::int64_t>(observed.transient()[i - inputs], 0));
     held += layer.saved_bytes->value;
-    most = std::max(most, held + layer.workspace_bytes->value);
+    const bool last = i + 1 == graph.layers.size();
+    most = std::max(most, held + layer.workspace_bytes->value + (last ? 0 : to_the_end));
     layer.gradient_bytes = Bytes(0);
   }
   for (const Parameter& parameter : parameters) {
