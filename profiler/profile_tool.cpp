@@ -215,6 +215,7 @@ int main(int argc, char** argv) {
         app.add_option("--microbatch", o.microbatches,
                        "samples in a microbatch; several, as 1,2,4, give a graph each: graph-1.json, graph-2.json, ...")
             ->delimiter(',')
+            ->allow_extra_args(false)
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
         app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();

@@ -39,6 +39,12 @@ TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {
   }
 }
 
+TEST_F(ProfileTool, TakesTheModelAfterItsOptions) {
+  const Outcome o = profile("--set width=8 --max-seconds 0.01 --warmup 1 --concurrent 1 --microbatch 2 mlp -o -");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(parse_graph(o.out, "out").microbatch_samples, 2);
+}
+
 TEST_F(ProfileTool, ComputesInBfloat16) {
   const Outcome o = profile(kTiny + "--dtype bfloat16 --concurrent 1 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
