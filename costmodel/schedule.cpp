@@ -15,28 +15,22 @@
 namespace stagecraft {
 namespace {
 
-constexpr std::array<std::pair<ActionKind, const char*>, 9> kWords{{
-    {ActionKind::Forward, "forward"},
-    {ActionKind::Backward, "backward"},
-    {ActionKind::WeightGradient, "weight-gradient"},
-    {ActionKind::SendActivation, "send-activation"},
-    {ActionKind::ReceiveActivation, "receive-activation"},
-    {ActionKind::SendGradient, "send-gradient"},
-    {ActionKind::ReceiveGradient, "receive-gradient"},
-    {ActionKind::Reduce, "reduce"},
-    {ActionKind::Update, "update"},
-}};
-
-constexpr std::array<std::pair<ActionKind, const char*>, 9> kCells{{
-    {ActionKind::Forward, "F"},
-    {ActionKind::Backward, "B"},
-    {ActionKind::WeightGradient, "W"},
-    {ActionKind::SendActivation, "SEND_F"},
-    {ActionKind::ReceiveActivation, "RECV_F"},
-    {ActionKind::SendGradient, "SEND_B"},
-    {ActionKind::ReceiveGradient, "RECV_B"},
-    {ActionKind::Reduce, "REDUCE_GRAD"},
-    {ActionKind::Update, "UPDATE"},
+/// What an action is called: in files and messages, and in torch's cells.
+struct Word {
+  ActionKind kind;
+  const char* word;
+  const char* cell;
+};
+constexpr std::array<Word, 9> kWords{{
+    {ActionKind::Forward, "forward", "F"},
+    {ActionKind::Backward, "backward", "B"},
+    {ActionKind::WeightGradient, "weight-gradient", "W"},
+    {ActionKind::SendActivation, "send-activation", "SEND_F"},
+    {ActionKind::ReceiveActivation, "receive-activation", "RECV_F"},
+    {ActionKind::SendGradient, "send-gradient", "SEND_B"},
+    {ActionKind::ReceiveGradient, "receive-gradient", "RECV_B"},
+    {ActionKind::Reduce, "reduce", "REDUCE_GRAD"},
+    {ActionKind::Update, "update", "UPDATE"},
 }};
 
 Action compute(ActionKind kind, int stage, int microbatch) { return {kind, stage, microbatch, -1}; }
@@ -194,29 +188,27 @@ ScheduleEntry asynchronous_entry(const std::string& name, Weights weights) {
 }  // namespace
 
 const char* to_string(ActionKind kind) {
-  for (const auto& [value, word] : kWords) {
-    if (value == kind) return word;
+  for (const Word& each : kWords) {
+    if (each.kind == kind) return each.word;
   }
   return "?";
 }
 
 ActionKind action_kind(const std::string& word) {
   std::vector<std::string> known;
-  for (const auto& [value, text] : kWords) {
-    if (word == text) return value;
-    known.emplace_back(text);
+  for (const Word& each : kWords) {
+    if (word == each.word) return each.kind;
+    known.emplace_back(each.word);
   }
   throw std::invalid_argument(unknown_name("action", word, known));
 }
 
 std::string action_text(const Action& action) {
   std::string out = std::to_string(action.stage);
-  bool transfer = false;
-  for (const auto& [kind, cell] : kCells) {
-    if (kind != action.kind) continue;
-    out += cell;
-    transfer = kind >= ActionKind::SendActivation && kind <= ActionKind::ReceiveGradient;
+  for (const Word& each : kWords) {
+    if (each.kind == action.kind) out += each.cell;
   }
+  const bool transfer = action.kind >= ActionKind::SendActivation && action.kind <= ActionKind::ReceiveGradient;
   if (action.microbatch >= 0) out += std::to_string(action.microbatch);
   if (!transfer || std::abs(action.peer - action.stage) == 1) return out;
   const bool send = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
