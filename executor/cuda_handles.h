@@ -15,12 +15,16 @@
 
 namespace stagecraft {
 
+/// "links_nccl_cuda.cpp:12".
+[[nodiscard]] inline std::string place_text(const std::source_location& place) {
+  const std::string_view path = place.file_name();
+  return std::string(path.substr(path.find_last_of('/') + 1)) + ":" + std::to_string(place.line());
+}
+
 /// "cudaMalloc: cudaErrorMemoryAllocation (out of memory), at links_nccl_cuda.cpp:12".
 [[nodiscard]] inline std::string refusal(const char* call, const std::string& code, const std::string& text,
                                          const std::source_location& place) {
-  const std::string_view path = place.file_name();
-  return std::string(call) + ": " + code + " (" + text + "), at " +
-         std::string(path.substr(path.find_last_of('/') + 1)) + ":" + std::to_string(place.line());
+  return std::string(call) + ": " + code + " (" + text + "), at " + place_text(place);
 }
 
 /// Throw DeviceError with call, code, text and place unless `status` is success.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "costmodel/errors.h"
+#include "executor/cuda_handles.h"
 #include "executor/device.h"
 #include "profiler/kernels/decode_cupti.h"
 #include "profiler/kernels/tracer.h"
@@ -67,8 +68,8 @@ bool tracing_for_administrators_only() {
 void check(CUptiResult status, const char* call, const std::string& holder = {},
            std::source_location where = std::source_location::current()) {
   if (status == CUPTI_SUCCESS) return;
-  throw DeviceError(cupti_refusal(call, status, holder, tracing_for_administrators_only()) + " (" + where.file_name() +
-                    ":" + std::to_string(where.line()) + ")");
+  throw DeviceError(cupti_refusal(call, status, holder, tracing_for_administrators_only()) + ", at " +
+                    place_text(where));
 }
 
 /// Files of libcupti in this process: two of them would each see half.
