@@ -130,7 +130,8 @@ void copy_counts(ProfileQuality& quality, const TraceQuality& trace) {
 
 std::int64_t allocator_peak(c10::Device device, const MemoryTracker& memory) {
   if (device.is_cpu()) return memory.peak().value;
-  return at::accelerator::getDeviceStats(device.index()).allocated_bytes[0].peak;
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return at::accelerator::getDeviceStats(device.index()).allocated_bytes[kAll].peak;
 }
 
 /// Fills the layers' bytes from one iteration, and what they add up to beside the allocator's peak.

@@ -16,6 +16,8 @@ constexpr std::int64_t kBeginMark = 1;
 constexpr std::int64_t kEndMark = 2;
 constexpr int kStepsModulo = 4096;
 
+bool is_mark(const Tag& tag) { return tag.phase == Phase::Data && (tag.layer == kBeginMark || tag.layer == kEndMark); }
+
 class TracingWatch : public Watch {
  public:
   TracingWatch(const std::vector<Parameter>& parameters, KernelTracer& tracer, c10::Device device, int last_layer,
@@ -77,8 +79,7 @@ class TracingWatch : public Watch {
     trace_ = attribute(recorded);
     std::map<std::pair<int, std::int64_t>, const DeviceActivity*> marks;
     for (const Attributed& each : trace_.activities) {
-      if (each.tag.phase == Phase::Data && (each.tag.layer == kBeginMark || each.tag.layer == kEndMark))
-        marks[{each.tag.step, each.tag.layer}] = &each.activity;
+      if (is_mark(each.tag)) marks[{each.tag.step, each.tag.layer}] = &each.activity;
     }
     std::vector<StepShares> out;
     for (const int step : std::exchange(steps_, {})) {
@@ -86,7 +87,9 @@ class TracingWatch : public Watch {
       const auto end = marks.find({step % kStepsModulo, kEndMark});
       // Without its marks a step cannot be bounded; the trace's quality says that records are missing.
       if (begin == marks.end() || end == marks.end() || end->second->begin_ns < begin->second->end_ns) continue;
-      out.push_back(shares(of_step(step), begin->second->end_ns, end->second->begin_ns));
+      const std::int64_t from = begin->second->end_ns;
+      const std::int64_t to = end->second->begin_ns;
+      out.push_back(shares(of_step(step, from, to), from, to));
     }
     return out;
   }
@@ -102,11 +105,11 @@ class TracingWatch : public Watch {
   }
 
  private:
-  /// A step's own activities: a tag of another step would be one that a thread kept.
-  std::vector<Attributed> of_step(int step) const {
+  /// What a step's time [from, to) holds: a tag of another step would be one that a thread kept.
+  std::vector<Attributed> of_step(int step, std::int64_t from, std::int64_t to) const {
     std::vector<Attributed> out;
     for (const Attributed& each : trace_.activities) {
-      if (each.tag.phase == Phase::Data && (each.tag.layer == kBeginMark || each.tag.layer == kEndMark)) continue;
+      if (is_mark(each.tag) || each.activity.end_ns < from || each.activity.begin_ns > to) continue;
       Attributed own = each;
       if (own.tag.step != step % kStepsModulo) own.tag = {};
       out.push_back(own);
