@@ -16,6 +16,7 @@ namespace stagecraft {
 namespace {
 
 using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 using std::chrono::milliseconds;
@@ -139,10 +140,8 @@ TEST(AsynchronousRun, EqualsASingleProcessWithItsDelaysBitForBit) {
     for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
       for (const std::vector<int>& replicas :
            std::vector<std::vector<int>>{{1}, {1, 1}, {1, 1, 1}, {2, 1}, {1, 2}, {2}}) {
-        std::vector<int> cuts;
-        for (std::size_t s = 1; s < replicas.size(); ++s)
-          cuts.push_back(static_cast<int>(s) * layers / static_cast<int>(replicas.size()));
-        const Plan plan = cut_plan(planned, cuts, replicas, schedule, 6);
+        const Plan plan =
+            cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, 6);
         for (const char* optimizer : {"sgd", "adamw"}) {
           RunOptions options;
           options.steps = 4;

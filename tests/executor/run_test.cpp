@@ -12,6 +12,7 @@ namespace stagecraft {
 namespace {
 
 using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 using std::chrono::milliseconds;
@@ -45,10 +46,8 @@ TEST(Run, EqualsASingleProcessBitForBitForEveryScheduleAndReplicaVector) {
     for (const std::vector<int>& replicas :
          std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
       for (const int microbatches : {1, 2, 5}) {
-        std::vector<int> cuts;
-        for (std::size_t s = 1; s < replicas.size(); ++s)
-          cuts.push_back(static_cast<int>(s) * layers / static_cast<int>(replicas.size()));
-        const Plan plan = cut_plan(planned, cuts, replicas, schedule, microbatches);
+        const Plan plan =
+            cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, microbatches);
         std::string what = std::string(schedule) + " M=" + std::to_string(microbatches) + " replicas";
         for (const int r : replicas) what += " " + std::to_string(r);
         expect_bit_equal(planned, plan, checked(2), what);
@@ -62,13 +61,6 @@ TEST(Run, EqualsASingleProcessUnderEveryOptimizer) {
   for (const char* optimizer : {"sgd", "adam", "adamw"}) {
     expect_bit_equal(planned, cut_plan(planned, {3}, {2, 1}, "1f1b", 3), checked(4, optimizer), optimizer);
   }
-}
-
-/// `layers` cut in `stages` parts of about the same length.
-std::vector<int> even_cuts(int layers, int stages) {
-  std::vector<int> out;
-  for (int s = 1; s < stages; ++s) out.push_back(s * layers / stages);
-  return out;
 }
 
 TEST(Run, EqualsASingleProcessWithTheBackwardInTwoParts) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "profiler/model_graph.h"
 #include "tests/profiler/small_models.h"
 
 namespace stagecraft {
@@ -26,15 +27,7 @@ struct Tail {
       }
     }
     Whole whole(model);
-    std::vector<std::vector<at::Tensor>> outputs(model.layers.size());
-    Model recording = model;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      recording.layers[i].forward = [inner = model.layers[i].forward, &own = outputs[i]](const LayerCall& call) {
-        return own = inner(call);
-      };
-    }
-    StageProgram all(recording, Whole::layers(model), {}, {}, 1);
-    (void)all.forward({}, whole.batch, 0, 0);
+    const auto outputs = layer_outputs(model, whole.batch, 1, {});
     std::vector<ReceivedValue> received;
     for (const auto& [key, value] : crossing) {
       received.push_back(value);

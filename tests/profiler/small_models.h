@@ -8,6 +8,7 @@
 #include "executor/data_source.h"
 #include "executor/layer_source.h"
 #include "executor/stage_program.h"
+#include "profiler/watch.h"
 
 namespace stagecraft {
 
@@ -55,6 +56,16 @@ struct Whole {
   StageProgram program;
   std::vector<at::Tensor> batch;
 };
+
+/// One watched step of `whole`.
+inline void run_step(Whole& whole, Watch& watch, int step = 0) {
+  watch.begin_step(step);
+  Flight flight = whole.forward(&watch);
+  watch.begin_backward();
+  (void)whole.program.backward(std::move(flight), {});
+  watch.end_backward();
+  watch.end_step();
+}
 
 inline Model tiny_mlp() {
   return build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}});

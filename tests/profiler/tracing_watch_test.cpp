@@ -85,15 +85,6 @@ class FakeTracer : public KernelTracer {
   at::CallbackHandle callback_ = 0;
 };
 
-void run_step(Whole& whole, Watch& watch, int step) {
-  watch.begin_step(step);
-  Flight flight = whole.forward(&watch);
-  watch.begin_backward();
-  (void)whole.program.backward(std::move(flight), {});
-  watch.end_backward();
-  watch.end_step();
-}
-
 class TracingWatchOn : public testing::TestWithParam<Small> {};
 
 TEST_P(TracingWatchOn, GivesEachKernelToALayerByBothWays) {

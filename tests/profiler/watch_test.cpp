@@ -24,15 +24,6 @@ std::unique_ptr<Watch> watch_over(Whole& whole, std::function<std::int64_t()> no
   return make_marking_watch(whole.program.parameters(), make_host_marks(std::move(now)));
 }
 
-void run_step(Whole& whole, Watch& watch, int step = 0) {
-  watch.begin_step(step);
-  Flight flight = whole.forward(&watch);
-  watch.begin_backward();
-  (void)whole.program.backward(std::move(flight), {});
-  watch.end_backward();
-  watch.end_step();
-}
-
 std::vector<std::int64_t> busy(const StepShares& step, Phase phase, std::int64_t layers) {
   std::vector<std::int64_t> out;
   for (std::int64_t layer = 0; layer < layers; ++layer) {

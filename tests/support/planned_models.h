@@ -53,4 +53,11 @@ inline Plan cut_plan(const PlannedModel& planned, const std::vector<int>& cuts, 
   return make_plan(planned.graph, flat_topology(devices), partition, settings);
 }
 
+/// Where to cut `layers` layers in `stages` parts of about the same length.
+inline std::vector<int> even_cuts(int layers, int stages) {
+  std::vector<int> out;
+  for (int s = 1; s < stages; ++s) out.push_back(s * layers / stages);
+  return out;
+}
+
 }  // namespace stagecraft::testing
