@@ -6,8 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
+
+#include "executor/control_tags.h"
 
 namespace stagecraft {
 
@@ -25,7 +26,7 @@ std::map<std::string, double> squared_norms(const std::vector<Parameter>& parame
 }
 
 std::map<std::string, double> gather_squared_norms(Channel& channel, const std::map<std::string, double>& own,
-                                                   const std::vector<std::string>& names, int tag) {
+                                                   const std::vector<std::string>& names) {
   constexpr double kAbsent = -1;
   const auto count = static_cast<std::int64_t>(names.size());
   at::Tensor rows = at::full({channel.ranks() * count}, kAbsent, at::TensorOptions().dtype(at::kDouble));
@@ -34,9 +35,7 @@ std::map<std::string, double> gather_squared_norms(Channel& channel, const std::
     const auto it = own.find(names[static_cast<std::size_t>(i)]);
     if (it != own.end()) values[channel.rank() * count + i] = it->second;
   }
-  std::vector<int> all(static_cast<std::size_t>(channel.ranks()));
-  std::iota(all.begin(), all.end(), 0);
-  all_gather(channel, rows, all, tag);
+  all_gather(channel, rows, all_ranks(channel), kNormTag);
   std::map<std::string, double> out;
   for (std::int64_t rank = 0; rank < channel.ranks(); ++rank) {
     for (std::int64_t i = 0; i < count; ++i) {

@@ -17,7 +17,7 @@ namespace stagecraft {
 /// All ranks call it.
 [[nodiscard]] std::map<std::string, double> gather_squared_norms(Channel& channel,
                                                                  const std::map<std::string, double>& own,
-                                                                 const std::vector<std::string>& names, int tag);
+                                                                 const std::vector<std::string>& names);
 
 /// What to divide summed gradients by, beyond `divisor`, so that the norm of their mean is at most `limit`: 1, or
 /// norm / limit if that is more. The squares are added in the order of their names, so that every rank of every plan

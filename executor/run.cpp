@@ -17,6 +17,7 @@
 
 #include "costmodel/format/json.h"
 #include "costmodel/verify.h"
+#include "executor/control_tags.h"
 #include "executor/memory_tracker.h"
 #include "executor/ranges.h"
 #include "executor/reference.h"
@@ -28,9 +29,6 @@ namespace {
 /// Steps during which memory is counted: the first makes the optimizer's state, the second holds everything. They are
 /// the warm-up steps that a comparison leaves out, so counting disturbs no time that counts.
 constexpr std::int64_t kMemorySteps = 2;
-constexpr int kLossTag = Channel::kControlTag + 1;
-constexpr int kLengthTag = Channel::kControlTag + 2;
-constexpr int kResultTag = Channel::kControlTag + 3;
 /// More than any sane result; bounds what a broken peer can make rank 0 allocate.
 constexpr std::int64_t kMostResultBytes = std::int64_t{1} << 32;
 

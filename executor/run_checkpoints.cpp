@@ -10,14 +10,12 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/version.h"
+#include "executor/control_tags.h"
 #include "executor/planned_layers.h"
 
 namespace stagecraft {
 namespace {
 
-constexpr int kStopTag = Channel::kControlTag + 8;
-constexpr int kReportTag = Channel::kControlTag + 9;
-constexpr int kFirstStepTag = Channel::kControlTag + 10;
 constexpr std::int64_t kNoCheckpoint = -1;
 
 at::Tensor numbers(const std::vector<std::int64_t>& values) {
@@ -157,9 +155,7 @@ bool RunCheckpoints::after_step(StageWorker& worker, std::int64_t done, std::int
 bool RunCheckpoints::agree_to_stop() {
   at::Tensor asked = at::empty({1}, at::kFloat);
   *asked.data_ptr<float>() = options_.stop() ? 1.0F : 0.0F;
-  std::vector<int> all;
-  for (int r = 0; r < channel_.ranks(); ++r) all.push_back(r);
-  if (all.size() > 1) channel_.all_reduce(asked, all, kStopTag);
+  if (channel_.ranks() > 1) channel_.all_reduce(asked, all_ranks(channel_), kStopTag);
   return *asked.const_data_ptr<float>() > 0;
 }
 

@@ -8,8 +8,10 @@
 #include <map>
 #include <set>
 #include <stdexcept>
-#include <unordered_map>
+#include <tuple>
+#include <utility>
 
+#include "executor/control_tags.h"
 #include "executor/dtype.h"
 #include "executor/gradient_norm.h"
 
@@ -17,7 +19,6 @@ namespace stagecraft {
 namespace {
 
 constexpr std::size_t kManySends = 32;
-constexpr int kNormTag = Channel::kControlTag + 4;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
@@ -31,6 +32,19 @@ std::string describe(int rank, const Action& action) {
   std::string out =
       "rank " + std::to_string(rank) + ", stage " + std::to_string(action.stage) + ", " + to_string(action.kind);
   if (action.microbatch >= 0) out += " of microbatch " + std::to_string(action.microbatch);
+  return out;
+}
+
+/// One buffer of zeros, and in it a view for each of `values`, of its shape.
+std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::Tensor>& values) {
+  std::int64_t count = 0;
+  for (const at::Tensor& value : values) count += value.numel();
+  std::pair<at::Tensor, std::vector<at::Tensor>> out{at::zeros({count}, at::kFloat), {}};
+  std::int64_t offset = 0;
+  for (const at::Tensor& value : values) {
+    out.second.push_back(out.first.narrow(0, offset, value.numel()).view(value.sizes()));
+    offset += value.numel();
+  }
   return out;
 }
 
@@ -79,21 +93,32 @@ void StageWorker::prepare_gradients(Held& own) {
   std::vector<Parameter>& parameters = own.program->parameters();
   for (Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
   if (own.replica_group.size() < 2 || asynchronous_) return;
-  const auto tied = [&](std::size_t i) { return own.tied.contains(static_cast<int>(i)); };
-  if (!own.flat.defined()) {
-    std::int64_t count = 0;
-    for (std::size_t i = 0; i < parameters.size(); ++i) count += tied(i) ? 0 : parameters[i].value.numel();
-    own.flat = at::zeros({count}, at::kFloat);
-  } else {
-    own.flat.zero_();
-  }
-  std::int64_t offset = 0;
+  std::vector<Parameter*> untied;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (tied(i)) continue;
-    const std::int64_t n = parameters[i].value.numel();
-    parameters[i].value.mutable_grad() = own.flat.narrow(0, offset, n).view(parameters[i].value.sizes());
-    offset += n;
+    if (!own.tied.contains(static_cast<int>(i))) untied.push_back(&parameters[i]);
   }
+  if (own.flat.defined()) {
+    own.flat.zero_();
+  } else {
+    std::vector<at::Tensor> values;
+    for (const Parameter* parameter : untied) values.push_back(parameter->value);
+    std::tie(own.flat, own.flat_views) = flat_like(values);
+  }
+  for (std::size_t i = 0; i < untied.size(); ++i) untied[i]->value.mutable_grad() = own.flat_views[i];
+}
+
+void StageWorker::perform(std::size_t index, std::int64_t step) {
+  const Action& action = actions_[index];
+  if (doing_) doing_(action);
+  const Range range(ranges_[index], step);
+  try {
+    run(action, step);
+  } catch (const ChannelError& e) { throw ChannelError(describe(rank_, action) + ": " + e.what()); }
+}
+
+void StageWorker::finish_sends() {
+  for (const auto& sending : sending_) sending->wait();
+  sending_.clear();
 }
 
 void StageWorker::compute(std::int64_t step) {
@@ -101,19 +126,13 @@ void StageWorker::compute(std::int64_t step) {
   for (Held& each : held_) prepare_gradients(each);
   std::size_t reduced = 0;
   for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const Action& action = actions_[i];
-    if (action.kind == ActionKind::Update) continue;
-    if (doing_) doing_(action);
-    const Range range(ranges_[i], step);
-    try {
-      run(action, step);
-    } catch (const ChannelError& e) { throw ChannelError(describe(rank_, action) + ": " + e.what()); }
+    if (actions_[i].kind == ActionKind::Update) continue;
+    perform(i, step);
     // Ties last, in one order on all ranks: their members hold different stages.
-    if (action.kind == ActionKind::Reduce && ++reduced == reduces_) reduce_ties();
+    if (actions_[i].kind == ActionKind::Reduce && ++reduced == reduces_) reduce_ties();
   }
-  if (reduces_ == 0) reduce_ties();
-  for (const auto& sending : sending_) sending->wait();
-  sending_.clear();
+  if (reduces_ == 0 && schedule_.trains) reduce_ties();
+  finish_sends();
 }
 
 void StageWorker::replay(const std::function<void(std::int64_t step, const std::map<int, double>& losses)>& done) {
@@ -127,40 +146,26 @@ void StageWorker::replay(const std::function<void(std::int64_t step, const std::
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     const Action& action = actions_[i];
     if (action.microbatch >= 0) step = action.microbatch / plan_.microbatches;
-    if (doing_) doing_(action);
-    const Range range(ranges_[i], first_step_ + step);
-    try {
-      run(action, first_step_ + step);
-    } catch (const ChannelError& e) { throw ChannelError(describe(rank_, action) + ": " + e.what()); }
+    perform(i, first_step_ + step);
     if (!losses_.empty()) losses[step].merge(losses_);
     losses_.clear();
     if (action.kind == ActionKind::Backward && --left[step] == 0) done(first_step_ + step, losses[step]);
   }
-  for (const auto& sending : sending_) sending->wait();
-  sending_.clear();
+  finish_sends();
 }
 
 void StageWorker::reduce_waiting(Held& own) {
   const at::NoGradGuard no_graph;
   if (own.replica_group.size() < 2) return;
   std::vector<at::Tensor>& waiting = own.versions->waiting();
-  const std::vector<Parameter>& parameters = own.program->parameters();
-  std::int64_t count = 0;
-  for (const Parameter& parameter : parameters) count += parameter.value.numel();
-  at::Tensor flat = at::zeros({count}, at::kFloat);
-  std::int64_t offset = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::int64_t n = parameters[i].value.numel();
-    if (waiting[i].defined()) flat.narrow(0, offset, n).copy_(waiting[i].reshape({n}));
-    offset += n;
+  std::vector<at::Tensor> values;
+  for (const Parameter& parameter : own.program->parameters()) values.push_back(parameter.value);
+  auto [flat, views] = flat_like(values);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (waiting[i].defined()) views[i].copy_(waiting[i]);
   }
-  channel_.all_reduce(flat, own.replica_group, Channel::kControlTag);
-  offset = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::int64_t n = parameters[i].value.numel();
-    waiting[i] = flat.narrow(0, offset, n).view(parameters[i].value.sizes());
-    offset += n;
-  }
+  channel_.all_reduce(flat, own.replica_group, kReplicasTag);
+  waiting = std::move(views);
 }
 
 void StageWorker::update_version(const Action& action) {
@@ -176,7 +181,7 @@ void StageWorker::update(std::int64_t step) {
   }
   double divisor = plan_.microbatches;
   if (optimizer_.clip_norm > 0) {
-    const auto squared = gather_squared_norms(channel_, squared_norms(parameters()), trainable_, kNormTag);
+    const auto squared = gather_squared_norms(channel_, squared_norms(parameters()), trainable_);
     divisor *= clip_divisor(squared, divisor, optimizer_.clip_norm);
   }
   for (std::size_t i = 0; i < held_.size(); ++i) {
@@ -358,7 +363,7 @@ void StageWorker::weight_gradient(const Action& action, std::int64_t step) {
 
 void StageWorker::reduce(Held& own) {
   const at::NoGradGuard no_graph;
-  if (own.flat.defined()) channel_.all_reduce(own.flat, own.replica_group, Channel::kControlTag);
+  if (own.flat.defined()) channel_.all_reduce(own.flat, own.replica_group, kReplicasTag);
 }
 
 void StageWorker::reduce_ties() {

@@ -68,8 +68,9 @@ class StageWorker {
     std::set<int> split;                                   // microbatches whose backward comes in two parts
     std::map<int, SplitBackward> rests;                    // by microbatch, until its weight gradients are due
     std::vector<int> replica_group;
-    at::Tensor flat;     // gradients of a replicated stage, one buffer
-    std::set<int> tied;  // positions in the program's parameters
+    at::Tensor flat;                     // gradients of a replicated stage, one buffer
+    std::vector<at::Tensor> flat_views;  // in it, one of each parameter that is not tied
+    std::set<int> tied;                  // positions in the program's parameters
     std::unique_ptr<Prefetch> data;
     std::unique_ptr<WeightVersions> versions;    // of an asynchronous schedule
     std::map<int, std::pair<int, int>> covered;  // by update: microbatches whose gradients it applies, the last one
@@ -84,6 +85,9 @@ class StageWorker {
   void tie(const std::map<std::string, std::vector<int>>& tied);
   void load_ahead(Held& held, std::int64_t first_step);
 
+  /// Runs entry `index` of the list; an error says which it was.
+  void perform(std::size_t index, std::int64_t step);
+  void finish_sends();
   void run(const Action& action, std::int64_t step);
   void post_receive(const Action& action);
   /// What crosses `boundary`, checked against the plan.

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "executor/control_tags.h"
 #include "executor/gradient_norm.h"
 #include "executor/stage_worker.h"
 
@@ -147,9 +148,8 @@ void StageWorker::tie(const std::map<std::string, std::vector<int>>& tied) {
     }
     tie.ranks.assign(members.begin(), members.end());
     // Every holder numbers the name alike: its place among all tied names.
-    tie.tag = Channel::kControlTag + 16 +
-              (it == tied.end() ? 512 + static_cast<int>(ties_.size())
-                                : static_cast<int>(std::distance(tied.begin(), tied.find(name))));
+    tie.tag = it == tied.end() ? kOwnTiesTag + static_cast<int>(ties_.size())
+                               : kTiesTag + static_cast<int>(std::distance(tied.begin(), it));
     ties_.push_back(std::move(tie));
     for (const auto& [h, i] : own) held_[at_(h)].tied.insert(i);
   }

@@ -3,7 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <set>
+#include <utility>
 
 namespace stagecraft {
 
@@ -51,14 +51,6 @@ void WeightVersions::update(double divisor, double rate_factor) {
   // A step that is one behind wants the version before the newest.
   const int kept = weights_ == Weights::StepBefore ? updates_ - 1 : updates_;
   std::erase_if(versions_, [&](const auto& entry) { return entry.first < kept; });
-}
-
-std::size_t WeightVersions::alive() const {
-  std::set<const void*> out;
-  for (const auto* each : {&versions_, &used_}) {
-    for (const auto& [number, version] : *each) out.insert(version.get());
-  }
-  return out.size();
 }
 
 }  // namespace stagecraft

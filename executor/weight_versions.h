@@ -33,8 +33,6 @@ class WeightVersions {
   void update(double divisor, double rate_factor);
   /// Updates so far.
   [[nodiscard]] int updates() const { return updates_; }
-  /// Versions that somebody may still compute with.
-  [[nodiscard]] std::size_t alive() const;
 
  private:
   using Version = std::shared_ptr<std::vector<at::Tensor>>;

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <numeric>
+#include <vector>
+
+#include "executor/channel.h"
+
+// The runtime's own exchanges, each with tags of its own, and who takes part in most of them.
+
+namespace stagecraft {
+
+inline constexpr int kReplicasTag = Channel::kControlTag;        ///< all-reduce among a stage's replicas
+inline constexpr int kLossTag = Channel::kControlTag + 1;        ///< microbatch losses, to rank 0
+inline constexpr int kLengthTag = Channel::kControlTag + 2;      ///< of a rank's result
+inline constexpr int kResultTag = Channel::kControlTag + 3;      ///< a rank's result, to rank 0
+inline constexpr int kNormTag = Channel::kControlTag + 4;        ///< gradient norms
+inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether anybody asks to stop
+inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written of a checkpoint, to rank 0
+inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< where a run resumes, from rank 0
+inline constexpr int kTiesTag = Channel::kControlTag + 16;       ///< and up: parameters that several stages hold
+inline constexpr int kOwnTiesTag = kTiesTag + 512;  ///< and up: those that several layers of one stage hold
+
+/// Every rank of `channel`, ascending.
+[[nodiscard]] inline std::vector<int> all_ranks(const Channel& channel) {
+  std::vector<int> out(static_cast<std::size_t>(channel.ranks()));
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+}  // namespace stagecraft
