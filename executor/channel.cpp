@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "executor/channel_checks.h"
 
@@ -56,10 +57,92 @@ struct Chunks {
 
 /// Adds `more` to `sum`.
 void add(at::Tensor& sum, const at::Tensor& more) {
+  if (!sum.is_cpu()) {
+    sum.add_(more);
+    return;
+  }
   float* out = sum.data_ptr<float>();
   const float* in = more.const_data_ptr<float>();
   for (std::int64_t i = 0, n = sum.numel(); i < n; ++i) out[i] += in[i];
 }
+
+/// A message from each other member to each, which are added up in their order.
+class Round {
+ public:
+  /// Sends `out(i)` to member i and posts receives like `in`.
+  template <typename Out>
+  Round(Channel& channel, const std::vector<int>& members, int tag, const at::Tensor& in, const Out& out) : own_(in) {
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      parts_.emplace_back();
+      if (members[i] == channel.rank()) continue;
+      parts_.back() = channel.receive(spec_of(in), members[i], tag);
+      sends_.push_back(channel.send(out(static_cast<std::int64_t>(i)), members[i], tag));
+    }
+  }
+  [[nodiscard]] at::Tensor sum() {
+    at::Tensor sum;
+    for (const auto& part : parts_) {
+      const at::Tensor one = part ? part->wait() : own_;
+      if (sum.defined())
+        add(sum, one);
+      else
+        sum = one.clone();
+    }
+    return sum;
+  }
+  void finish_sends() {
+    for (const auto& sending : sends_) sending->wait();
+  }
+
+ private:
+  at::Tensor own_;
+  std::vector<std::unique_ptr<Receiving>> parts_;  // by member, none for this rank
+  std::vector<std::unique_ptr<Sending>> sends_;
+};
+
+class NothingToReduce : public Reducing {
+ public:
+  void wait() override {}
+};
+
+class OrderedReducing : public Reducing {
+ public:
+  OrderedReducing(Channel& channel, at::Tensor values, const std::vector<int>& members, int tag)
+      : channel_(channel), values_(std::move(values)), members_(members), tag_(tag) {
+    constexpr std::int64_t kFewValues = 4096;
+    few_ = values_.numel() * static_cast<std::int64_t>(members.size()) <= kFewValues;
+    if (few_) {
+      // Everyone sends everything and sums for itself, one round instead of two.
+      const at::Tensor own = values_.clone();
+      round_.emplace(channel, members, tag, own, [&](std::int64_t) { return own; });
+    } else {
+      const Chunks chunks(channel, values_, members);
+      round_.emplace(channel, members, tag, chunks[chunks.mine], [&](std::int64_t i) { return chunks[i]; });
+    }
+  }
+  void wait() override {
+    const at::Tensor sum = round_->sum();
+    if (few_) {
+      round_->finish_sends();
+      values_.copy_(sum);
+      return;
+    }
+    const Chunks chunks(channel_, values_, members_);
+    chunks[chunks.mine].copy_(sum);
+    round_->finish_sends();
+    // A member's chunk arrives once that member has read ours: from then on ours may be written, on the local channel
+    // too.
+    all_gather(channel_, values_, members_, tag_);
+  }
+
+ private:
+  Channel& channel_;
+  at::Tensor values_;
+  std::vector<int> members_;
+  int tag_;
+  bool few_ = false;
+  std::optional<Round> round_;
+};
 
 }  // namespace
 
@@ -92,10 +175,9 @@ void check_edge(const Channel& channel, int peer, int tag) {
 
 void check_sendable(const at::Tensor& tensor) {
   if (!tensor.defined()) throw std::invalid_argument("cannot send an undefined tensor");
-  if (!tensor.is_cpu() || !tensor.is_contiguous()) {
-    throw std::invalid_argument(fmt::format("cannot send a tensor that is not contiguous on the CPU: {} on {}",
-                                            describe(spec_of(tensor)), tensor.device().str()));
-  }
+  if (!tensor.is_contiguous())
+    throw std::invalid_argument(
+        fmt::format("cannot send a tensor that is not contiguous: {}", describe(spec_of(tensor))));
 }
 
 void check_members(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
@@ -134,23 +216,9 @@ void ordered_reduce_scatter(Channel& channel, at::Tensor& values, const std::vec
   check_reducible(channel, values, members, tag, "reduce-scatter");
   const Chunks chunks(channel, values, members);
   if (chunks.members == 1) return;
-  std::vector<std::unique_ptr<Sending>> sends;
-  std::vector<std::unique_ptr<Receiving>> parts;
-  for (std::int64_t i = 0; i < chunks.members; ++i) {
-    if (i == chunks.mine) continue;
-    parts.push_back(channel.receive(spec_of(chunks[chunks.mine]), members[i], tag));
-    sends.push_back(channel.send(chunks[i], members[i], tag));
-  }
-  at::Tensor sum;
-  for (std::int64_t i = 0, next = 0; i < chunks.members; ++i) {
-    const at::Tensor one = i == chunks.mine ? chunks[i] : parts[next++]->wait();
-    if (i == 0)
-      sum = one.clone();
-    else
-      add(sum, one);
-  }
-  chunks[chunks.mine].copy_(sum);
-  for (auto& sending : sends) sending->wait();
+  Round round(channel, members, tag, chunks[chunks.mine], [&](std::int64_t i) { return chunks[i]; });
+  chunks[chunks.mine].copy_(round.sum());
+  round.finish_sends();
 }
 
 void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
@@ -172,37 +240,11 @@ void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& me
   for (auto& sending : sends) sending->wait();
 }
 
-void ordered_all_reduce(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
+std::unique_ptr<Reducing> start_ordered_all_reduce(Channel& channel, const at::Tensor& values,
+                                                   const std::vector<int>& members, int tag) {
   check_reducible(channel, values, members, tag);
-  const auto n = static_cast<std::int64_t>(members.size());
-  if (n == 1) return;
-  constexpr std::int64_t kFewValues = 4096;
-  if (values.numel() * n > kFewValues) {
-    ordered_reduce_scatter(channel, values, members, tag);
-    // A member's chunk arrives once that member has read ours: from then on ours may be written, on the local channel
-    // too.
-    all_gather(channel, values, members, tag);
-    return;
-  }
-  // Few values: everyone sends everything and sums for itself, one round instead of two.
-  const at::Tensor own = values.detach().clone();
-  std::vector<std::unique_ptr<Sending>> sends;
-  std::vector<std::unique_ptr<Receiving>> receives;
-  for (const int member : members) {
-    if (member == channel.rank()) continue;
-    receives.push_back(channel.receive(spec_of(own), member, tag));
-    sends.push_back(channel.send(own, member, tag));
-  }
-  at::Tensor sum;
-  for (std::int64_t i = 0, next = 0; i < n; ++i) {
-    const at::Tensor one = members[i] == channel.rank() ? own : receives[next++]->wait();
-    if (i == 0)
-      sum = one.clone();
-    else
-      add(sum, one);
-  }
-  for (auto& sending : sends) sending->wait();
-  values.detach().copy_(sum);
+  if (members.size() == 1) return std::make_unique<NothingToReduce>();
+  return std::make_unique<OrderedReducing>(channel, values.detach(), members, tag);
 }
 
 const std::vector<std::string>& channel_names() {

@@ -317,6 +317,10 @@ class GlooChannel : public Channel {
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
     check_edge(*this, to, tag);
     check_sendable(tensor);
+    if (!tensor.is_cpu()) {
+      throw std::invalid_argument(fmt::format("channel gloo carries tensors on the CPU, got {} on {}",
+                                              describe(spec_of(tensor)), tensor.device().str()));
+    }
     const TensorSpec spec = spec_of(tensor);
     check_dimensions(spec);
     line_->throw_if_aborted();
@@ -352,8 +356,9 @@ class GlooChannel : public Channel {
     return std::make_unique<GlooReceiving>(line_, inlet, std::move(incoming), from, tag);
   }
 
-  void all_reduce(at::Tensor& values, const std::vector<int>& members, int tag) override {
-    ordered_all_reduce(*this, values, members, tag);
+  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                             int tag) override {
+    return start_ordered_all_reduce(*this, values, members, tag);
   }
 
   void barrier() override {

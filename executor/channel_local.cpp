@@ -1,3 +1,5 @@
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/Event.h>
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -27,9 +29,35 @@ void spin(const Ready& ready) {
   while (!ready() && Clock::now() < end) sched_yield();
 }
 
+/// A tensor on its way. On a GPU `made` comes once the sender's stream has written it.
+struct Parcel {
+  at::Tensor tensor;
+  std::shared_ptr<c10::Event> made;
+};
+
+Parcel pack(const at::Tensor& tensor) {
+  Parcel out{tensor.detach(), nullptr};
+  if (!tensor.is_cpu()) {
+    out.made = std::make_shared<c10::Event>(tensor.device().type());
+    out.made->record(at::accelerator::getCurrentStream(tensor.device().index()));
+  }
+  return out;
+}
+
+/// The tensor, for this thread's current stream.
+at::Tensor unpack(Parcel parcel) {
+  if (parcel.made) {
+    const c10::Stream stream = at::accelerator::getCurrentStream(parcel.tensor.device().index());
+    parcel.made->block(stream);
+    // The sender lets it go while this stream still reads it.
+    parcel.tensor.record_stream(stream);
+  }
+  return std::move(parcel.tensor);
+}
+
 /// What one rank was sent by one peer under one tag, by number. Kept until the receive with that number takes it.
 struct Mailbox {
-  std::map<std::uint64_t, at::Tensor> tensors;
+  std::map<std::uint64_t, Parcel> parcels;
   std::uint64_t sent = 0;
   std::uint64_t posted = 0;
 };
@@ -97,26 +125,26 @@ class LocalReceiving : public Receiving {
   }
 
   at::Tensor wait() override {
-    at::Tensor tensor = take();
+    at::Tensor tensor = unpack(take());
     if (!same_spec(spec_, tensor)) throw wrong_spec(rank_, spec_, from_, tag_, spec_of(tensor));
     return tensor;
   }
 
  private:
-  at::Tensor take() {
+  Parcel take() {
     std::uint64_t seen = inbox_.arrivals.load(std::memory_order_acquire);
-    if (auto tensor = look()) return *std::move(tensor);
+    if (auto parcel = look()) return *std::move(parcel);
     const auto end = Clock::now() + world_->deadline;
     for (auto stop = Clock::now() + kSpin; Clock::now() < stop; sched_yield()) {
       const std::uint64_t now = inbox_.arrivals.load(std::memory_order_acquire);
       if (now == seen) continue;
       seen = now;
-      if (auto tensor = look()) return *std::move(tensor);
+      if (auto parcel = look()) return *std::move(parcel);
     }
     std::unique_lock lock(inbox_.mutex);
     while (true) {
       world_->throw_if_aborted();
-      if (auto node = mailbox_->tensors.extract(number_)) return std::move(node.mapped());
+      if (auto node = mailbox_->parcels.extract(number_)) return std::move(node.mapped());
       if (Clock::now() >= end) throw late_tensor(rank_, world_->deadline, from_, tag_);
       inbox_.asleep = true;
       inbox_.arrived.wait_until(lock, end);
@@ -124,10 +152,10 @@ class LocalReceiving : public Receiving {
     }
   }
 
-  std::optional<at::Tensor> look() {
+  std::optional<Parcel> look() {
     world_->throw_if_aborted();
     const std::lock_guard lock(inbox_.mutex);
-    auto node = mailbox_->tensors.extract(number_);
+    auto node = mailbox_->parcels.extract(number_);
     if (!node) return std::nullopt;
     return std::move(node.mapped());
   }
@@ -142,6 +170,108 @@ class LocalReceiving : public Receiving {
   std::uint64_t number_;
 };
 
+/// Brings `values` to the meeting as member `mine`, and returns how often this member has come.
+std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& members, std::size_t mine,
+                   std::optional<at::Tensor> values) {
+  world.throw_if_aborted();
+  const std::lock_guard lock(meeting.mutex);
+  if (!meeting.broken.empty()) throw ChannelError(meeting.broken);
+  if (values) meeting.values[mine] = *std::move(values);
+  const std::uint64_t round = ++meeting.rounds[mine];
+  if (++meeting.present == members.size()) {
+    meeting.present = 0;
+    meeting.round.store(round, std::memory_order_release);
+    meeting.complete.notify_all();
+  }
+  return round;
+}
+
+/// Returns when all members have come `round` times; `what()` says to what.
+template <typename What>
+void await(World& world, Meeting& meeting, const std::vector<int>& members, int rank, std::uint64_t round,
+           const What& what) {
+  const auto over = [&] { return meeting.round.load(std::memory_order_acquire) >= round; };
+  spin(over);
+  if (over()) return;
+  const auto end = Clock::now() + world.deadline;
+  std::unique_lock lock(meeting.mutex);
+  while (!over()) {
+    if (world.aborted) {
+      lock.unlock();
+      world.throw_if_aborted();
+    }
+    if (!meeting.broken.empty()) throw ChannelError(meeting.broken);
+    if (Clock::now() >= end) {
+      std::vector<int> absent;
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        if (meeting.rounds[i] < round) absent.push_back(members[i]);
+      }
+      meeting.broken =
+          fmt::format("rank {} waited {} for {} {}", rank, seconds_text(world.deadline), name_ranks(absent), what());
+      meeting.complete.notify_all();
+      throw ChannelError(meeting.broken);
+    }
+    meeting.complete.wait_until(lock, end);
+  }
+}
+
+/// Replaces chunk `mine` of every member's values by its sum in member order. No other member touches that chunk.
+void sum_chunk(const std::vector<at::Tensor>& values, std::size_t mine) {
+  const auto n = static_cast<std::int64_t>(values.size());
+  const std::int64_t numel = values[0].numel();
+  const std::int64_t end = numel * (static_cast<std::int64_t>(mine) + 1) / n;
+  std::vector<float*> data(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) data[i] = static_cast<float*>(values[i].data_ptr());
+  constexpr std::int64_t kBlock = 2048;  // stays in the first-level cache
+  float sum[kBlock];
+  for (std::int64_t at = numel * static_cast<std::int64_t>(mine) / n; at < end; at += kBlock) {
+    const std::int64_t count = std::min(kBlock, end - at);
+    std::copy_n(data[0] + at, count, sum);
+    for (std::size_t i = 1; i < data.size(); ++i) {
+      const float* in = data[i] + at;
+      for (std::int64_t k = 0; k < count; ++k) sum[k] += in[k];
+    }
+    for (float* out : data) std::copy_n(sum, count, out + at);
+  }
+}
+
+/// An all-reduce whose members add up a part each, in place.
+class LocalReducing : public Reducing {
+ public:
+  LocalReducing(std::shared_ptr<World> world, Meeting& meeting, std::vector<int> members, int rank, int tag,
+                const at::Tensor& values)
+      : world_(std::move(world)),
+        meeting_(meeting),
+        members_(std::move(members)),
+        rank_(rank),
+        tag_(tag),
+        mine_(static_cast<std::size_t>(std::find(members_.begin(), members_.end(), rank) - members_.begin())),
+        round_(come(*world_, meeting_, members_, mine_, values.detach())) {}
+
+  void wait() override {
+    const auto what = [this] { return fmt::format("in an all-reduce under tag {}", tag_); };
+    await(*world_, meeting_, members_, rank_, round_, what);
+    const std::vector<at::Tensor>& values = meeting_.values;
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+      if (values[i].numel() == values[0].numel()) continue;
+      throw ChannelError(fmt::format("rank {} brings {} values to the all-reduce under tag {}, rank {} brings {}",
+                                     members_[i], values[i].numel(), tag_, members_[0], values[0].numel()));
+    }
+    sum_chunk(values, mine_);
+    await(*world_, meeting_, members_, rank_, come(*world_, meeting_, members_, mine_, std::nullopt), what);
+    meeting_.values[mine_].reset();
+  }
+
+ private:
+  std::shared_ptr<World> world_;
+  Meeting& meeting_;
+  std::vector<int> members_;
+  int rank_;
+  int tag_;
+  std::size_t mine_;
+  std::uint64_t round_;
+};
+
 class LocalChannel : public Channel {
  public:
   LocalChannel(std::shared_ptr<World> world, int rank) : world_(std::move(world)), rank_(rank) {}
@@ -154,11 +284,12 @@ class LocalChannel : public Channel {
     check_sendable(tensor);
     world_->throw_if_aborted();
     Inbox& inbox = world_->inboxes[to];
+    Parcel parcel = pack(tensor);
     bool wake = false;
     {
       const std::lock_guard lock(inbox.mutex);
       Mailbox& mailbox = inbox.mailbox(rank_, tag);
-      mailbox.tensors.emplace(mailbox.sent++, tensor.detach());
+      mailbox.parcels.emplace(mailbox.sent++, std::move(parcel));
       inbox.arrivals.fetch_add(1, std::memory_order_release);
       wake = inbox.asleep;
     }
@@ -172,29 +303,16 @@ class LocalChannel : public Channel {
     return std::make_unique<LocalReceiving>(world_, rank_, spec, from, tag);
   }
 
-  void all_reduce(at::Tensor& values, const std::vector<int>& members, int tag) override {
-    check_reducible(*this, values, members, tag);
-    if (members.size() == 1) return;
-    const std::size_t mine = std::find(members.begin(), members.end(), rank_) - members.begin();
-    Meeting& meeting = find_meeting(members, tag);
-    const auto what = [tag] { return fmt::format("in an all-reduce under tag {}", tag); };
-    meet(meeting, members, mine, values.detach(), what);
-    for (std::size_t i = 1; i < members.size(); ++i) {
-      if (meeting.values[i].numel() == meeting.values[0].numel()) continue;
-      throw ChannelError(fmt::format("rank {} brings {} values to the all-reduce under tag {}, rank {} brings {}",
-                                     members[i], meeting.values[i].numel(), tag, members[0],
-                                     meeting.values[0].numel()));
-    }
-    sum_chunk(meeting.values, mine);
-    meet(meeting, members, mine, std::nullopt, what);
-    meeting.values[mine].reset();
-  }
+  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                             int tag) override;
 
   void barrier() override {
     std::vector<int> all(world_->inboxes.size());
     for (int i = 0; i < ranks(); ++i) all[i] = i;
     constexpr int kBarrier = -1;  // no tag of an all-reduce
-    meet(find_meeting(all, kBarrier), all, rank_, std::nullopt, [] { return std::string("at a barrier"); });
+    Meeting& meeting = find_meeting(all, kBarrier);
+    await(*world_, meeting, all, rank_, come(*world_, meeting, all, rank_, std::nullopt),
+          [] { return std::string("at a barrier"); });
   }
 
   void abort(const std::string& reason) override {
@@ -226,74 +344,17 @@ class LocalChannel : public Channel {
     return *meeting;
   }
 
-  /// Returns when all members have come as often as this one, having seen the `values` that all of them brought.
-  template <typename What>
-  void meet(Meeting& meeting, const std::vector<int>& members, std::size_t mine, std::optional<at::Tensor> values,
-            const What& what) {
-    world_->throw_if_aborted();
-    std::uint64_t round = 0;
-    {
-      const std::lock_guard lock(meeting.mutex);
-      if (!meeting.broken.empty()) throw ChannelError(meeting.broken);
-      if (values) meeting.values[mine] = *std::move(values);
-      round = ++meeting.rounds[mine];
-      if (++meeting.present == members.size()) {
-        meeting.present = 0;
-        meeting.round.store(round, std::memory_order_release);
-      }
-    }
-    const auto over = [&] { return meeting.round.load(std::memory_order_acquire) >= round; };
-    if (over()) {
-      meeting.complete.notify_all();
-      return;
-    }
-    spin(over);
-    if (over()) return;
-    const auto end = Clock::now() + world_->deadline;
-    std::unique_lock lock(meeting.mutex);
-    while (!over()) {
-      if (world_->aborted) {
-        lock.unlock();
-        world_->throw_if_aborted();
-      }
-      if (!meeting.broken.empty()) throw ChannelError(meeting.broken);
-      if (Clock::now() >= end) {
-        std::vector<int> absent;
-        for (std::size_t i = 0; i < members.size(); ++i) {
-          if (meeting.rounds[i] < round) absent.push_back(members[i]);
-        }
-        meeting.broken = fmt::format("rank {} waited {} for {} {}", rank_, seconds_text(world_->deadline),
-                                     name_ranks(absent), what());
-        meeting.complete.notify_all();
-        throw ChannelError(meeting.broken);
-      }
-      meeting.complete.wait_until(lock, end);
-    }
-  }
-
-  /// Replaces chunk `mine` of every member's values by its sum in member order. No other member touches that chunk.
-  static void sum_chunk(const std::vector<at::Tensor>& values, std::size_t mine) {
-    const auto n = static_cast<std::int64_t>(values.size());
-    const std::int64_t numel = values[0].numel();
-    const std::int64_t end = numel * (static_cast<std::int64_t>(mine) + 1) / n;
-    std::vector<float*> data(values.size());
-    for (std::size_t i = 0; i < values.size(); ++i) data[i] = static_cast<float*>(values[i].data_ptr());
-    constexpr std::int64_t kBlock = 2048;  // stays in the first-level cache
-    float sum[kBlock];
-    for (std::int64_t at = numel * static_cast<std::int64_t>(mine) / n; at < end; at += kBlock) {
-      const std::int64_t count = std::min(kBlock, end - at);
-      std::copy_n(data[0] + at, count, sum);
-      for (std::size_t i = 1; i < data.size(); ++i) {
-        const float* in = data[i] + at;
-        for (std::int64_t k = 0; k < count; ++k) sum[k] += in[k];
-      }
-      for (float* out : data) std::copy_n(sum, count, out + at);
-    }
-  }
-
   std::shared_ptr<World> world_;
   int rank_;
 };
+
+std::unique_ptr<Reducing> LocalChannel::start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                                         int tag) {
+  check_reducible(*this, values, members, tag);
+  // One member has nothing to add; on a GPU the parts are sent and added there.
+  if (members.size() == 1 || !values.is_cpu()) return start_ordered_all_reduce(*this, values, members, tag);
+  return std::make_unique<LocalReducing>(world_, find_meeting(members, tag), members, rank_, tag, values);
+}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "executor/channel.h"
 #include "tests/executor/channel_suite.h"
@@ -84,7 +85,33 @@ TEST_P(AllReduceSuite, AllReduceSumsInMemberOrderBitForBit) {
 }
 
 TEST_P(AllReduceSuite, TheOrderedAllReduceHasTheSameBits) {
-  on_ranks([](Channel& channel) { expect_sums(channel, ordered_all_reduce); });
+  on_ranks([](Channel& channel) {
+    expect_sums(channel, [](Channel& on, at::Tensor& values, const std::vector<int>& members, int tag) {
+      start_ordered_all_reduce(on, values, members, tag)->wait();
+    });
+  });
+}
+
+TEST_P(AllReduceSuite, SeveralAllReducesCanBeUnderWay) {
+  on_ranks([](Channel& channel) {
+    const std::vector<int> members = all_of(channel);
+    const std::vector<std::int64_t> counts{3, 20000, 64};
+    std::vector<at::Tensor> values;
+    std::vector<std::unique_ptr<Reducing>> under_way;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const std::vector<float> mine = brought(channel.rank(), counts[i], static_cast<int>(i));
+      values.push_back(at::empty({counts[i]}, at::kFloat));
+      std::copy(mine.begin(), mine.end(), values.back().mutable_data_ptr<float>());
+      under_way.push_back(channel.start_all_reduce(values.back(), members, 20 + static_cast<int>(i)));
+    }
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      under_way[i]->wait();
+      const std::vector<float> sum = sum_in_order(members, counts[i], static_cast<int>(i));
+      EXPECT_TRUE(
+          std::ranges::equal(std::span(values[i].const_data_ptr<float>(), static_cast<std::size_t>(counts[i])), sum))
+          << counts[i];
+    }
+  });
 }
 
 TEST_P(AllReduceSuite, AllReduceOfOneMemberChangesNothing) {
