@@ -1,11 +1,14 @@
 #include "executor/planned_layers.h"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <unordered_map>
 
 #include "costmodel/errors.h"
+#include "executor/control_tags.h"
 
 namespace stagecraft {
 
@@ -65,6 +68,65 @@ std::map<std::string, std::vector<int>> tied_parameters(const Model& model,
   }
   std::erase_if(holders, [](const auto& entry) { return entry.second.size() < 2; });
   return holders;
+}
+
+std::vector<TiedGradient> tied_of_rank(const Plan& plan, const Model& model,
+                                       const std::vector<std::vector<int>>& layers,
+                                       const std::map<std::string, std::vector<int>>& tied, int rank) {
+  const RankRole role = ranks(plan).at(static_cast<std::size_t>(rank));
+  struct Holders {
+    int layers = 0;
+    int stage = 0;
+    std::vector<std::int64_t> shape;
+  };
+  std::map<std::string, Holders> held;  // by this rank
+  for (const int stage : role.stages) {
+    for (const int layer : layers[static_cast<std::size_t>(stage)]) {
+      for (const ParameterSpec& parameter : model.layers[static_cast<std::size_t>(layer)].parameters) {
+        if (!parameter.trainable) continue;
+        auto [it, fresh] = held.emplace(parameter.name, Holders{0, stage, parameter.shape});
+        ++it->second.layers;
+      }
+    }
+  }
+  std::vector<TiedGradient> out;
+  for (const auto& [name, own] : held) {
+    const auto it = tied.find(name);
+    if (own.layers < 2 && it == tied.end()) continue;
+    TiedGradient parameter{name, own.shape, {}, 0};
+    std::set<int> members;
+    for (const int stage : it == tied.end() ? std::vector<int>{own.stage} : it->second) {
+      for (int r = 0; r < static_cast<int>(plan.stages[static_cast<std::size_t>(stage)].devices.size()); ++r)
+        members.insert(rank_of(plan, stage, r));
+    }
+    parameter.ranks.assign(members.begin(), members.end());
+    // Every holder numbers the name alike: its place among all tied names, or among those of the one stage.
+    parameter.tag = it == tied.end() ? kOwnTiesTag + static_cast<int>(out.size())
+                                     : kTiesTag + static_cast<int>(std::distance(tied.begin(), it));
+    out.push_back(std::move(parameter));
+  }
+  return out;
+}
+
+std::vector<std::vector<Action>> planned_actions(const Plan& plan, const std::map<std::string, std::vector<int>>& tied,
+                                                 int steps) {
+  constexpr int kMicrobatchesAhead = 2;
+  std::set<int> stages;
+  for (const auto& [name, holders] : tied) stages.insert(holders.begin(), holders.end());
+  return action_lists(plan, kMicrobatchesAhead, {stages.begin(), stages.end()}, steps);
+}
+
+std::vector<int> tied_groups(const Plan& plan, const std::map<std::string, std::vector<int>>& tied) {
+  std::vector<int> group(plan.stages.size());
+  std::iota(group.begin(), group.end(), 0);
+  for (const auto& [name, holders] : tied) {
+    for (const int stage : holders) {
+      const int from = group[static_cast<std::size_t>(stage)];
+      const int to = group[static_cast<std::size_t>(holders.front())];
+      std::ranges::replace(group, from, to);
+    }
+  }
+  return group;
 }
 
 }  // namespace stagecraft

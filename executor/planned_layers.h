@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,5 +17,27 @@ namespace stagecraft {
 /// Stages that share a parameter with another one, by parameter name: name -> stages ascending, at least two.
 [[nodiscard]] std::map<std::string, std::vector<int>> tied_parameters(const Model& model,
                                                                       const std::vector<std::vector<int>>& layers);
+
+/// The gradient of a parameter that several layers hold: summed over all its holders.
+struct TiedGradient {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<int> ranks;  ///< holders, ascending, each once
+  int tag = 0;             ///< of the sum; the same on every holder
+};
+
+/// Those that `rank` holds, in the order in which it sums them. `tied` as tied_parameters gives it.
+[[nodiscard]] std::vector<TiedGradient> tied_of_rank(const Plan& plan, const Model& model,
+                                                     const std::vector<std::vector<int>>& layers,
+                                                     const std::map<std::string, std::vector<int>>& tied, int rank);
+
+/// The action lists of all ranks as they are run: action_lists, two microbatches ahead, with a Reduce for each stage of
+/// `tied`.
+[[nodiscard]] std::vector<std::vector<Action>> planned_actions(const Plan& plan,
+                                                               const std::map<std::string, std::vector<int>>& tied,
+                                                               int steps);
+
+/// Stages that share a parameter reduce together: a number for each stage, the same for those that do. For verify.
+[[nodiscard]] std::vector<int> tied_groups(const Plan& plan, const std::map<std::string, std::vector<int>>& tied);
 
 }  // namespace stagecraft

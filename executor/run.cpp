@@ -227,10 +227,12 @@ void gather(RunResult& result, int rank, Channel& channel) {
 
 }  // namespace
 
-void verify_lists(const Plan& plan, std::int64_t steps) {
+void verify_lists(const Plan& plan, const Model& model, std::int64_t steps) {
   // Of an asynchronous schedule's steps those that reach its steady state show all that can happen.
   const int covered = static_cast<int>(std::clamp<std::int64_t>(steps, 1, step_window(plan).steps));
-  const auto result = verify(plan, action_lists(plan, 2, {}, covered), {.steps = covered});
+  const auto tied = tied_parameters(model, layers_of_stages(plan, model));
+  const auto result =
+      verify(plan, planned_actions(plan, tied, covered), {.steps = covered, .reduce_groups = tied_groups(plan, tied)});
   if (const auto* infeasible = std::get_if<Infeasible>(&result))
     throw std::invalid_argument("the plan cannot run: " + infeasible->reason);
 }
@@ -343,7 +345,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
 
 RunResult run_local(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
                     std::chrono::milliseconds deadline, const std::function<void(const Progress&)>& progress) {
-  verify_lists(plan, options.steps);
+  verify_lists(plan, model, options.steps);
   const int count = static_cast<int>(ranks(plan).size());
   auto channels = make_local_channels(count, deadline);
   const auto begin = std::chrono::steady_clock::now();

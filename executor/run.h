@@ -59,7 +59,7 @@ struct RunResult {
 /// Proves before anything is launched that the plan's action lists end and do what the plan says, see verify; those of
 /// an asynchronous schedule cover as many of the run's `steps` as show its steady state. Throws std::invalid_argument
 /// with what does not hold, or the actions that wait for each other.
-void verify_lists(const Plan& plan, std::int64_t steps);
+void verify_lists(const Plan& plan, const Model& model, std::int64_t steps);
 
 /// Runs rank `rank` of `plan` over `channel` and gathers the result on rank 0. `rendezvous`, if given, is told what the
 /// rank is doing. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every

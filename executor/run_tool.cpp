@@ -185,8 +185,7 @@ int run(Options o, const std::vector<std::string>& arguments) {
   const auto data = stagecraft::make_data_source(o.data, model, o.run.seed);
   o.run.optimizer.rate.steps = o.run.steps;
   stagecraft::validate(o.run.optimizer);
-  (void)stagecraft::layers_of_stages(plan, model);
-  stagecraft::verify_lists(plan, o.run.steps);
+  stagecraft::verify_lists(plan, model, o.run.steps);
   if (o.dry_run) {
     print_roles(plan);
     return 0;
