@@ -9,7 +9,6 @@
 
 namespace stagecraft {
 
-inline constexpr int kReplicasTag = Channel::kControlTag;        ///< all-reduce among a stage's replicas
 inline constexpr int kLossTag = Channel::kControlTag + 1;        ///< microbatch losses, to rank 0
 inline constexpr int kLengthTag = Channel::kControlTag + 2;      ///< of a rank's result
 inline constexpr int kResultTag = Channel::kControlTag + 3;      ///< a rank's result, to rank 0
@@ -18,7 +17,9 @@ inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether an
 inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written of a checkpoint, to rank 0
 inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< where a run resumes, from rank 0
 inline constexpr int kTiesTag = Channel::kControlTag + 16;       ///< and up: parameters that several stages hold
-inline constexpr int kOwnTiesTag = kTiesTag + 512;  ///< and up: those that several layers of one stage hold
+inline constexpr int kOwnTiesTag = kTiesTag + (1 << 13);  ///< and up: those that several layers of one stage hold
+inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket
+inline constexpr int kMostBuckets = 1 << 14;
 
 /// Every rank of `channel`, ascending.
 [[nodiscard]] inline std::vector<int> all_ranks(const Channel& channel) {

@@ -81,10 +81,6 @@ int StageWorker::runner(int stage, int microbatch) const {
   return rank_of(plan_, stage, microbatch % static_cast<int>(plan_.stages[at_(stage)].devices.size()));
 }
 
-int StageWorker::tag(int boundary, std::size_t tensor, bool gradient) const {
-  return first_tag_[at_(boundary)] + 2 * static_cast<int>(tensor) + (gradient ? 1 : 0);
-}
-
 void StageWorker::record(const Action& action, std::int64_t step, double start) {
   spans_.push_back({rank_, static_cast<int>(step), action, Seconds(start), Seconds(now_())});
 }
@@ -93,18 +89,14 @@ void StageWorker::prepare_gradients(Held& own) {
   std::vector<Parameter>& parameters = own.program->parameters();
   for (Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
   if (own.replica_group.size() < 2 || asynchronous_) return;
-  std::vector<Parameter*> untied;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!own.tied.contains(static_cast<int>(i))) untied.push_back(&parameters[i]);
+  if (!own.reduction) {
+    std::vector<at::Tensor> untied;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!own.tied.contains(static_cast<int>(i))) untied.push_back(parameters[i].value);
+    }
+    own.reduction = std::make_unique<GradientReduction>(channel_, own.replica_group, std::move(untied), std::nullopt);
   }
-  if (own.flat.defined()) {
-    own.flat.zero_();
-  } else {
-    std::vector<at::Tensor> values;
-    for (const Parameter* parameter : untied) values.push_back(parameter->value);
-    std::tie(own.flat, own.flat_views) = flat_like(values);
-  }
-  for (std::size_t i = 0; i < untied.size(); ++i) untied[i]->value.mutable_grad() = own.flat_views[i];
+  own.reduction->begin_step();
 }
 
 void StageWorker::perform(std::size_t index, std::int64_t step) {
@@ -164,7 +156,7 @@ void StageWorker::reduce_waiting(Held& own) {
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (waiting[i].defined()) views[i].copy_(waiting[i]);
   }
-  channel_.all_reduce(flat, own.replica_group, kReplicasTag);
+  channel_.all_reduce(flat, own.replica_group, kBucketsTag);
   waiting = std::move(views);
 }
 
@@ -243,7 +235,7 @@ void StageWorker::post_receive(const Action& action) {
   const auto& tensors = plan_.boundaries[at_(b)].tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (gradient && !tensors[t].gradient) continue;
-    posted.push_back(channel_.receive(spec_of(tensors[t]), from, tag(b, t, gradient)));
+    posted.push_back(channel_.receive(spec_of(tensors[t]), from, tags_.tag(b, t, gradient)));
   }
 }
 
@@ -291,7 +283,7 @@ void StageWorker::send(const Action& action, const std::vector<at::Tensor>& tens
   std::size_t next = 0;
   for (std::size_t t = 0; t < joined.size(); ++t) {
     if (gradient && !joined[t].gradient) continue;
-    sending_.push_back(channel_.send(given[next++], to, tag(b, t, gradient)));
+    sending_.push_back(channel_.send(given[next++], to, tags_.tag(b, t, gradient)));
   }
 }
 
@@ -343,6 +335,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   }
   const double start = now_();
   if (own.versions) own.versions->resume(action.microbatch);
+  if (own.reduction && action.microbatch == own.last_backward) own.reduction->last_backward();
   if (plan_.stages[at_(own.stage)].recompute) own.program->recompute(flight);
   own.input_gradients[at_(action.microbatch)] =
       own.split.contains(action.microbatch)
@@ -362,8 +355,7 @@ void StageWorker::weight_gradient(const Action& action, std::int64_t step) {
 }
 
 void StageWorker::reduce(Held& own) {
-  const at::NoGradGuard no_graph;
-  if (own.flat.defined()) channel_.all_reduce(own.flat, own.replica_group, kReplicasTag);
+  if (own.reduction) own.reduction->finish();
 }
 
 void StageWorker::reduce_ties() {

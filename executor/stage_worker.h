@@ -13,6 +13,8 @@
 #include "costmodel/timeline.h"
 #include "executor/channel.h"
 #include "executor/data_source.h"
+#include "executor/edge_tags.h"
+#include "executor/gradient_buckets.h"
 #include "executor/layer_source.h"
 #include "executor/optimizer.h"
 #include "executor/planned_layers.h"
@@ -68,9 +70,9 @@ class StageWorker {
     std::set<int> split;                                   // microbatches whose backward comes in two parts
     std::map<int, SplitBackward> rests;                    // by microbatch, until its weight gradients are due
     std::vector<int> replica_group;
-    at::Tensor flat;                     // gradients of a replicated stage, one buffer
-    std::vector<at::Tensor> flat_views;  // in it, one of each parameter that is not tied
-    std::set<int> tied;                  // positions in the program's parameters
+    std::set<int> tied;                            // positions in the program's parameters
+    std::unique_ptr<GradientReduction> reduction;  // of a replicated stage's parameters that are not tied
+    int last_backward = -1;                        // microbatch, of the step
     std::unique_ptr<Prefetch> data;
     std::unique_ptr<WeightVersions> versions;    // of an asynchronous schedule
     std::map<int, std::pair<int, int>> covered;  // by update: microbatches whose gradients it applies, the last one
@@ -82,7 +84,7 @@ class StageWorker {
   };
   [[nodiscard]] Held& held(int stage);
   void hold(int stage, const std::vector<std::vector<int>>& layers, std::uint64_t seed);
-  void tie(const std::map<std::string, std::vector<int>>& tied);
+  void tie(const std::vector<TiedGradient>& tied);
   void load_ahead(Held& held, std::int64_t first_step);
 
   /// Runs entry `index` of the list; an error says which it was.
@@ -107,7 +109,6 @@ class StageWorker {
   void prepare_gradients(Held& held);
   [[nodiscard]] int boundary_with(const Held& held, int peer) const;
   [[nodiscard]] int runner(int stage, int microbatch) const;
-  [[nodiscard]] int tag(int boundary, std::size_t tensor, bool gradient) const;
   void record(const Action& action, std::int64_t step, double start);
 
   const Model& model_;
@@ -131,7 +132,7 @@ class StageWorker {
   std::vector<Tie> ties_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  // one a held stage
 
-  std::vector<int> first_tag_;
+  EdgeTags tags_;
   // [gradient][boundary][microbatch]: what was posted, or, of a stage that this rank holds too, handed over.
   std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];

@@ -34,17 +34,16 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       schedule_(schedule_of(plan)),
       asynchronous_(schedule_.weights != Weights::Flushed),
       first_step_(first_step),
-      steps_(asynchronous_ ? steps : 1) {
+      steps_(asynchronous_ ? steps : 1),
+      tags_(plan) {
   const RankRole role = ranks(plan).at(at_(rank));
   const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
   const auto tied = tied_parameters(model, layers);
-  std::set<int> tied_stages;
-  for (const auto& [name, stages] : tied) tied_stages.insert(stages.begin(), stages.end());
   if (asynchronous_ && optimizer.clip_norm > 0) {
     throw std::invalid_argument("schedule \"" + plan.schedule +
                                 "\" has no moment at which the whole gradient is there to be clipped; take 1f1b");
   }
-  actions_ = action_lists(plan, 2, {tied_stages.begin(), tied_stages.end()}, steps_).at(at_(rank));
+  actions_ = planned_actions(plan, tied, steps_).at(at_(rank));
   for (const Action& action : actions_) {
     std::string name = to_string(action.kind);
     if (action.microbatch >= 0) name += " " + std::to_string(action.microbatch);
@@ -53,13 +52,6 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
   wait_range_ = range_name("wait");
   reduces_ = static_cast<std::size_t>(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind));
 
-  int tags = 0;
-  for (const Boundary& boundary : plan.boundaries) {
-    first_tag_.push_back(tags);
-    tags += 2 * static_cast<int>(boundary.tensors.size());
-  }
-  if (tags > Channel::kControlTag)
-    throw std::invalid_argument("the plan has " + std::to_string(tags) + " tensor edges, more than a channel has tags");
   for (const bool gradient : {false, true}) {
     posted_[gradient].resize(plan.boundaries.size());
     handed_[gradient].resize(plan.boundaries.size());
@@ -71,7 +63,10 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
     Held& own = held_.back();
     for (const Action& action : actions_) {
       if (action.kind == ActionKind::WeightGradient && action.stage == stage) own.split.insert(action.microbatch);
+      // A backward in parts leaves its weight gradients for later, so there is nothing to wait for in it.
+      if (action.kind == ActionKind::Backward && action.stage == stage) own.last_backward = action.microbatch;
     }
+    if (own.split.contains(own.last_backward)) own.last_backward = -1;
     load_ahead(own, first_step);
     std::vector<at::Tensor> values;
     for (const Parameter& parameter : own.program->parameters()) values.push_back(parameter.value);
@@ -86,7 +81,7 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       last = m;
     }
   }
-  tie(tied);
+  tie(tied_of_rank(plan, model, layers, tied, rank));
 }
 
 void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, std::uint64_t seed) {
@@ -122,36 +117,22 @@ void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, s
   held_.push_back(std::move(own));
 }
 
-void StageWorker::tie(const std::map<std::string, std::vector<int>>& tied) {
-  // A name that several layers hold, here or elsewhere, is summed over all its holders.
-  std::map<std::string, std::vector<std::pair<int, int>>> copies;
-  for (std::size_t h = 0; h < held_.size(); ++h) {
-    const std::vector<Parameter>& parameters = held_[h].program->parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      copies[parameters[i].name].emplace_back(static_cast<int>(h), static_cast<int>(i));
-  }
-  for (const auto& [name, own] : copies) {
-    const auto it = tied.find(name);
-    if (own.size() < 2 && it == tied.end()) continue;
+void StageWorker::tie(const std::vector<TiedGradient>& tied) {
+  for (const TiedGradient& each : tied) {
     if (asynchronous_) {
-      throw std::invalid_argument("parameter \"" + name + "\" is held by several layers, which schedule \"" +
+      throw std::invalid_argument("parameter \"" + each.name + "\" is held by several layers, which schedule \"" +
                                   plan_.schedule + "\" cannot keep equal; take 1f1b");
     }
-    Tie tie;
-    tie.copies = own;
-    std::set<int> members;
-    const std::vector<int> stages =
-        it == tied.end() ? std::vector<int>{held_[at_(own.front().first)].stage} : it->second;
-    for (const int s : stages) {
-      for (int r = 0; r < static_cast<int>(plan_.stages[at_(s)].devices.size()); ++r)
-        members.insert(rank_of(plan_, s, r));
+    Tie tie{{}, each.ranks, each.tag};
+    for (std::size_t h = 0; h < held_.size(); ++h) {
+      const std::vector<Parameter>& parameters = held_[h].program->parameters();
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (parameters[i].name != each.name) continue;
+        tie.copies.emplace_back(static_cast<int>(h), static_cast<int>(i));
+        held_[h].tied.insert(static_cast<int>(i));
+      }
     }
-    tie.ranks.assign(members.begin(), members.end());
-    // Every holder numbers the name alike: its place among all tied names.
-    tie.tag = it == tied.end() ? kOwnTiesTag + static_cast<int>(ties_.size())
-                               : kTiesTag + static_cast<int>(std::distance(tied.begin(), it));
     ties_.push_back(std::move(tie));
-    for (const auto& [h, i] : own) held_[at_(h)].tied.insert(i);
   }
 }
 
