@@ -71,6 +71,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.model = graph.name;
   plan.options = graph.options;
   plan.microbatch_samples = graph.microbatch_samples;
+  plan.dtype = graph.dtype;
   plan.microbatches = settings.microbatches;
   plan.schedule = settings.schedule;
   plan.strategy = settings.strategy;
@@ -83,6 +84,8 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
              " replicas, at least 1 is wanted");
     }
     Stage stage;
+    stage.recompute = settings.recompute;
+    stage.recompute_every = settings.recompute_every;
     for (int r = 0; r < replicas; ++r) stage.devices.push_back(next_device++);
     plan.stages.push_back(std::move(stage));
   }
@@ -106,6 +109,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.boundaries = boundaries_of(graph, partition.stage_of_layer);
   plan.warmups = warmup_counts(partition.replicas);
   plan.listed = settings.listed;
+  plan.gradient_bucket_bytes = settings.gradient_bucket_bytes;
   validate(plan);
   return plan;
 }
@@ -153,6 +157,10 @@ ScheduleEntry schedule_of(const Plan& plan) {
 void validate(const Plan& plan) {
   const int stages = static_cast<int>(plan.stages.size());
   if (stages == 0) refuse("the plan has no stages");
+  if (plan.gradient_bucket_bytes && *plan.gradient_bucket_bytes < Bytes(1)) {
+    refuse("gradient buckets hold " + std::to_string(plan.gradient_bucket_bytes->value) +
+           " bytes, at least 1 is wanted");
+  }
   std::unordered_map<std::string, int> stage_of;
   std::map<int, int> stage_of_device;
   check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));
@@ -161,6 +169,14 @@ void validate(const Plan& plan) {
     const Stage& stage = plan.stages[static_cast<std::size_t>(s)];
     if (stage.layers.empty()) refuse(stage_text(s) + " has no layers");
     if (stage.devices.empty()) refuse(stage_text(s) + " has no devices");
+    if (stage.recompute_every < 0) {
+      refuse(stage_text(s) + " recomputes every " + std::to_string(stage.recompute_every) +
+             " layers, at least 0 is wanted");
+    }
+    if (stage.recompute_every > 0 && !stage.recompute) {
+      refuse(stage_text(s) + " recomputes nothing, so recompute_every " + std::to_string(stage.recompute_every) +
+             " says nothing");
+    }
     for (const std::string& layer : stage.layers) {
       const auto [it, fresh] = stage_of.emplace(layer, s);
       if (!fresh) refuse("layer \"" + layer + "\" stands in " + stage_text(it->second) + " and in " + stage_text(s));
@@ -241,6 +257,9 @@ void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
   if (boundaries_of(graph, stage_of_layer) != plan.boundaries) {
     refuse("the boundaries are not those of the graph's edges; make the plan again from this graph");
   }
+  // Plans of format version 2 and older say no dtype.
+  if (!plan.dtype.empty() && !graph.dtype.empty() && plan.dtype != graph.dtype)
+    refuse("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);
   if (plan.microbatch_samples != graph.microbatch_samples) {
     const auto text = [](const std::optional<std::int64_t>& samples, const std::string& some, const std::string& none) {
       return samples ? some + " " + std::to_string(*samples) + " samples" : none;

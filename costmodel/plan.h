@@ -16,6 +16,9 @@ struct Stage {
   std::vector<std::string> layers;  ///< layer ids in execution order
   std::vector<int> devices;         ///< device numbers of the topology, one a replica
   bool recompute = false;           ///< drop activations after forward and run it again before backward
+  /// With `recompute`: layers run again at once; only what crosses from one such segment to others is kept between
+  /// forward and backward. 0: the whole stage is one segment.
+  int recompute_every = 0;
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -46,6 +49,7 @@ struct Plan {
   std::string model;                           ///< Graph::name
   std::map<std::string, std::string> options;  ///< Graph::options
   std::optional<std::int64_t> microbatch_samples;
+  std::string dtype;  ///< Graph::dtype: of the computation; empty: unknown, which is run as float32
   int microbatches = 1;
   std::string schedule = "1f1b";
   int chunks = 1;        ///< stages on one device, see PipelineShape
@@ -54,6 +58,8 @@ struct Plan {
   std::vector<Boundary> boundaries;
   std::vector<int> warmups;                 ///< one a stage
   std::vector<std::vector<Action>> listed;  ///< of schedule "listed": each rank's actions but Update, see action_lists
+  /// Gradients of a stage are summed over its replicas in buckets of at most so many bytes; absent: all in one.
+  std::optional<Bytes> gradient_bucket_bytes;
   std::optional<Seconds> steady_state;  ///< slowest stage's time per microbatch, as the strategy's own objective has it
   std::optional<Seconds> iteration;     ///< predicted time of one step
   Provenance provenance;
@@ -73,6 +79,9 @@ struct PlanSettings {
   std::string schedule = "1f1b";
   std::string strategy = "";                     ///< Plan::strategy
   std::vector<std::vector<Action>> listed = {};  ///< Plan::listed
+  bool recompute = false;                        ///< Stage::recompute of every stage
+  int recompute_every = 0;                       ///< Stage::recompute_every of every stage, with `recompute`
+  std::optional<Bytes> gradient_bucket_bytes = {};
 };
 
 /// The plan of `partition`: layers in topological order, devices in order 0.. stage by stage, boundaries from the
@@ -84,7 +93,7 @@ struct PlanSettings {
 
 /// Throws std::invalid_argument naming what does not fit: a layer of the graph missing or twice, an unknown layer, an
 /// edge to an earlier stage, boundaries other than the edges say, a device that does not exist or is used twice by
-/// different stages (chunks = 1), a schedule that cannot run it, warm-ups missing.
+/// different stages (chunks = 1), a schedule that cannot run it, warm-ups missing, another dtype than the graph's.
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
 /// The schedule of the plan, with what `listed` says of it where that is the schedule.

@@ -110,6 +110,16 @@ void declare(CLI::App& app, Request& request) {
   stagecraft::add_bytes_option(
       app, "--memory-limit", request.options.constraints.memory_limit,
       "what a plan may use of one device, 16e9 or 16GiB; pipedream keeps it by PipeDream's own rule");
+  app.add_flag("--recompute", request.settings.recompute,
+               "every stage drops its activations after forward and runs it again before backward");
+  app.add_option("--recompute-every", request.settings.recompute_every,
+                 "as --recompute, but so many layers are run again at once, and what crosses between such segments is "
+                 "kept; the whole stage if absent")
+      ->check(CLI::PositiveNumber)
+      ->type_name("LAYERS");
+  stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.settings.gradient_bucket_bytes,
+                               "replicas sum their gradients in buckets of at most so much, 25e6 or 25MiB; all of a "
+                               "stage in one if absent");
   app.add_option("-o,--output", request.output, "where the plan goes; - is standard output")->capture_default_str();
 
   const std::string group = "PipeDream";
@@ -126,6 +136,9 @@ void declare(CLI::App& app, Request& request) {
                  "transfers are divided by it; if absent they cost nothing")
       ->group(group);
   app.callback([&request, &app] {
+    if (app.count("--recompute-every") > 0) request.settings.recompute = true;
+    if (request.settings.gradient_bucket_bytes && *request.settings.gradient_bucket_bytes < stagecraft::Bytes(1))
+      throw CLI::ValidationError("--gradient-bucket-bytes", "found 0, at least 1 byte is wanted");
     request.microbatches_given = app.count("--microbatches") > 0;
     check_usage(request);
   });

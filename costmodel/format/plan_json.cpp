@@ -7,7 +7,7 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.plan";
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMostDevices = 1 << 24;
 
@@ -19,6 +19,10 @@ Stage read_stage(const Cursor& at) {
   out.layers = fields.required("layers").list([](const Cursor& c) { return c.text(); });
   out.devices = fields.required("devices").list(whole);
   if (const auto v = fields.optional("recompute")) out.recompute = v->boolean();
+  if (const auto v = fields.optional("recompute_every")) {
+    out.recompute_every = static_cast<int>(v->integer(1, kMostDevices));
+    if (!out.recompute) v->fail("says nothing without \"recompute\": true");
+  }
   fields.done();
   return out;
 }
@@ -81,6 +85,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   out.model = fields.required("model").text();
   if (const auto v = fields.optional("options")) out.options = read_text_map(*v);
   if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMany);
+  if (const auto v = fields.optional("dtype")) out.dtype = v->text();
   out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, 1 << 20));
   out.schedule = fields.required("schedule").text();
   if (const auto v = fields.optional("chunks")) out.chunks = static_cast<int>(v->integer(1, 1 << 20));
@@ -96,6 +101,8 @@ Plan parse_plan(const std::string& text, const std::string& file) {
     for (const Stage& stage : out.stages) replicas.push_back(std::max<int>(1, static_cast<int>(stage.devices.size())));
     out.warmups = warmup_counts(replicas);
   }
+  if (const auto v = fields.optional("gradient_bucket_bytes"))
+    out.gradient_bucket_bytes = Bytes(v->integer(1, Cursor::kMostBytes));
   if (const auto v = fields.optional("actions")) out.listed = v->list(read_row);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
@@ -107,6 +114,7 @@ std::string plan_json(const Plan& plan) {
   out["model"] = plan.model;
   if (!plan.options.empty()) out["options"] = plan.options;
   if (plan.microbatch_samples) out["microbatch_samples"] = *plan.microbatch_samples;
+  if (!plan.dtype.empty()) out["dtype"] = plan.dtype;
   out["microbatches"] = plan.microbatches;
   out["schedule"] = plan.schedule;
   if (plan.chunks > 1) out["chunks"] = plan.chunks;
@@ -119,11 +127,13 @@ std::string plan_json(const Plan& plan) {
     s["layers"] = stage.layers;
     s["devices"] = stage.devices;
     if (stage.recompute) s["recompute"] = true;
+    if (stage.recompute_every > 0) s["recompute_every"] = stage.recompute_every;
     out["stages"].push_back(s);
   }
   out["boundaries"] = Json::array();
   for (const Boundary& boundary : plan.boundaries) out["boundaries"].push_back(boundary_json(boundary));
   out["warmups"] = plan.warmups;
+  if (plan.gradient_bucket_bytes) out["gradient_bucket_bytes"] = plan.gradient_bucket_bytes->value;
   if (!plan.listed.empty()) {
     out["actions"] = Json::array();
     for (const auto& list : plan.listed) out["actions"].push_back(actions_row(list));

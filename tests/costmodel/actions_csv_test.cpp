@@ -172,11 +172,30 @@ TEST(PlanDocument, NamesThePlaceOfAWrongAction) {
               ThrowsMessage<FormatError>(HasSubstr("plan.json: /actions/1: cell 2: found \"1C0\", wanted a stage")));
 }
 
-TEST(PlanDocument, ReadsVersionOne) {
+TEST(PlanDocument, ReadsVersionsOneAndTwo) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  std::string text = plan_json(plan);
-  text.replace(text.find("\"version\": 2"), 12, "\"version\": 1");
-  EXPECT_EQ(parse_plan(text, "plan.json"), plan);
+  for (const char* version : {"\"version\": 1", "\"version\": 2"}) {
+    std::string text = plan_json(plan);
+    text.replace(text.find("\"version\": 3"), 12, version);
+    EXPECT_EQ(parse_plan(text, "plan.json"), plan);
+  }
+}
+
+TEST(PlanDocument, LeavesOutWhatIsNotSet) {
+  const std::string text = plan_json(row_plan("1f1b", {1}, 2));  // whose tensors would have a dtype
+  for (const char* key : {"dtype", "gradient_bucket_bytes", "recompute"})
+    EXPECT_EQ(text.find(key), std::string::npos) << key;
+}
+
+TEST(PlanDocument, RefusesARecomputeEveryThatSaysNothing) {
+  Plan plan = row_plan("1f1b", {1, 1}, 2);
+  plan.stages[1].recompute = true;
+  plan.stages[1].recompute_every = 3;
+  EXPECT_EQ(parse_plan(plan_json(plan), "plan.json"), plan);
+  plan.stages[1].recompute = false;
+  EXPECT_THAT(
+      [&] { (void)parse_plan(plan_json(plan), "plan.json"); },
+      ThrowsMessage<FormatError>("plan.json: /stages/1/recompute_every: says nothing without \"recompute\": true"));
 }
 
 TEST(PlanOfLists, FindsStagesReplicasAndChunks) {

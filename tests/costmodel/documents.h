@@ -106,7 +106,9 @@ inline Plan full_plan() {
   plan.schedule = "listed";
   plan.chunks = 2;
   plan.strategy = "by hand";
-  plan.stages = {{{"a"}, {0}, true}, {{"b"}, {1}, false}, {{"c"}, {0}, false}, {{"d"}, {1}, false}};
+  plan.dtype = "bfloat16";
+  plan.gradient_bucket_bytes = Bytes(1024);
+  plan.stages = {{{"a"}, {0}, true, 2}, {{"b"}, {1}, false}, {{"c"}, {0}, false}, {{"d"}, {1}, false}};
   for (int s = 0; s < 3; ++s) {
     const std::string layer(1, static_cast<char>('a' + s));
     plan.boundaries.push_back(

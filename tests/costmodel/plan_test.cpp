@@ -84,6 +84,19 @@ TEST(MakePlan, SendsAllOutputsTogetherWhereTheEdgeDoesNotSayWhich) {
   EXPECT_EQ(plan.boundaries[0].tensors, (std::vector<BoundaryTensor>{{"l0", {}, 15_B, {}, "", true}}));
 }
 
+TEST(MakePlan, TakesTheDtypeOfTheGraphAndTheSettingsOfAllStages) {
+  Graph graph = chain();
+  graph.dtype = "bfloat16";
+  PlanSettings settings;
+  settings.recompute = true;
+  settings.recompute_every = 2;
+  settings.gradient_bucket_bytes = 100_B;
+  const Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 1}, {1, 1}}, settings);
+  EXPECT_EQ(plan.dtype, "bfloat16");
+  EXPECT_EQ(plan.gradient_bucket_bytes, 100_B);
+  EXPECT_EQ(plan.stages, (std::vector<Stage>{{{"l0"}, {0}, true, 2}, {{"l1", "l2"}, {1}, true, 2}}));
+}
+
 TEST(MakePlan, SendsNoInputs) {
   EXPECT_THAT(crossings(planned(chain_with_input(), {0, 1, 2, -1}, {1, 1, 1})), ElementsAre("0-1 l0", "1-2 l1"));
 }
@@ -126,6 +139,10 @@ TEST(ValidatePlan, NamesWhatIsWrongWithThePlanAlone) {
       {"stage 1: device -1 does not exist", [](Plan& p) { p.stages[1].devices = {-1}; }},
       {"stage 1: device 3 stands twice", [](Plan& p) { p.stages[1].devices = {3, 3}; }},
       {"device 0 stands in stage 0 and in stage 1", [](Plan& p) { p.stages[1].devices = {0}; }},
+      {"gradient buckets hold 0 bytes, at least 1 is wanted", [](Plan& p) { p.gradient_bucket_bytes = Bytes(0); }},
+      {"stage 1 recomputes every -1 layers, at least 0 is wanted", [](Plan& p) { p.stages[1].recompute_every = -1; }},
+      {"stage 1 recomputes nothing, so recompute_every 2 says nothing",
+       [](Plan& p) { p.stages[1].recompute_every = 2; }},
       {"the plan has 2 warm-up counts for 3 stages", [](Plan& p) { p.warmups.pop_back(); }},
       {"stage 1: the warm-up count -1 is negative", [](Plan& p) { p.warmups[1] = -1; }},
       {"boundary 0 to 3: stages are 0..2", [](Plan& p) { p.boundaries[1].destination = 3; }},
@@ -160,10 +177,14 @@ TEST(ValidatePlan, HoldsChunksToTheDevicesOfTheirPosition) {
 }
 
 TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
-  const Graph graph = chain_with_input();
+  Graph graph = chain_with_input();
+  graph.dtype = "float32";
   const Topology topology = flat_topology(2);
   const Plan good = planned(graph, {0, 1, 1, -1}, {1, 1}, 2);
   ASSERT_NO_THROW(validate(good, graph, topology));
+  Plan older = good;
+  older.dtype = "";
+  ASSERT_NO_THROW(validate(older, graph, topology));
   const std::vector<Fault> faults{
       {"stage 1: device 2 does not exist, topology \"flat\" has 0..1", [](Plan& p) { p.stages[1].devices = {2}; }},
       {"layer \"l2\" stands in no stage", [](Plan& p) { p.stages[1].layers = {"l1"}; }},
@@ -172,6 +193,7 @@ TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
        [](Plan& p) { p.boundaries[0].tensors[0].bytes = 11_B; }},
       {"the plan is for microbatches of 3 samples, the graph does not state its own",
        [](Plan& p) { p.microbatch_samples = 3; }},
+      {"the plan computes in float16, the graph was measured in float32", [](Plan& p) { p.dtype = "float16"; }},
   };
   for (const Fault& fault : faults) {
     Plan plan = good;

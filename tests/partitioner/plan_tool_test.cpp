@@ -111,6 +111,21 @@ TEST_F(PlanTool, GivesEachStageTheReplicasAskedFor) {
               HasSubstr("replicas: found 2 numbers for 3 stages"));
 }
 
+TEST_F(PlanTool, WritesRecomputationAndBucketsIntoThePlan) {
+  const Outcome every = run("graph.json topology.json --recompute-every 3 --gradient-bucket-bytes 25MiB");
+  EXPECT_EQ(every.status, 0) << every.err;
+  const Plan plan = parse_plan(every.out, "out");
+  EXPECT_EQ(plan.gradient_bucket_bytes, Bytes(25 << 20));
+  for (const Stage& stage : plan.stages) {
+    EXPECT_TRUE(stage.recompute);
+    EXPECT_EQ(stage.recompute_every, 3);
+  }
+  const Plan whole = parse_plan(run("graph.json topology.json --recompute").out, "out");
+  EXPECT_TRUE(whole.stages[0].recompute);
+  EXPECT_EQ(whole.stages[0].recompute_every, 0);
+  EXPECT_FALSE(parse_plan(run("graph.json topology.json").out, "out").stages[0].recompute);
+}
+
 TEST_F(PlanTool, ListsTheStrategies) {
   const Outcome o = run("graph.json topology.json --strategy magic");
   EXPECT_EQ(o.status, 1);
@@ -170,6 +185,8 @@ TEST_F(PlanTool, EndsWithTwoOnWrongUsage) {
            {"graph.json -n 4 -b 1e9 1e9", "--bandwidths: found 2 for 1 levels of --devices"},
            {"graph.json topology.json --microbatches many", "--microbatches"},
            {"graph.json topology.json --memory-limit 3apples", "--memory-limit"},
+           {"graph.json topology.json --recompute-every 0", "--recompute-every"},
+           {"graph.json topology.json --gradient-bucket-bytes 0", "--gradient-bucket-bytes"},
            {"graph.json topology.json --strategy uniform --straight-pipeline",
             "uniform takes none of PipeDream's options"},
            {"graph.json topology.json --magic", "--magic"}}) {
