@@ -91,10 +91,25 @@ class DeviceGuard {
   check(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", place);
   return CudaStream(out);
 }
+/// One whose kernels go before those of other streams, where the GPU knows priorities.
+[[nodiscard]] inline CudaStream make_urgent_stream(std::source_location place = std::source_location::current()) {
+  int least = 0;
+  int most = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange", place);
+  cudaStream_t out = nullptr;
+  check(cudaStreamCreateWithPriority(&out, cudaStreamNonBlocking, most), "cudaStreamCreateWithPriority", place);
+  return CudaStream(out);
+}
 /// One that keeps time.
 [[nodiscard]] inline CudaEvent make_event(std::source_location place = std::source_location::current()) {
   cudaEvent_t out = nullptr;
   check(cudaEventCreateWithFlags(&out, cudaEventDefault), "cudaEventCreateWithFlags", place);
+  return CudaEvent(out);
+}
+/// One that only orders streams.
+[[nodiscard]] inline CudaEvent make_order_event(std::source_location place = std::source_location::current()) {
+  cudaEvent_t out = nullptr;
+  check(cudaEventCreateWithFlags(&out, cudaEventDisableTiming), "cudaEventCreateWithFlags", place);
   return CudaEvent(out);
 }
 [[nodiscard]] inline DeviceMemory make_device_memory(std::size_t bytes,
