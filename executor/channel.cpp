@@ -209,7 +209,8 @@ ChannelError wrong_spec(int rank, const TensorSpec& expected, int from, int tag,
 
 ChannelError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag) {
   return ChannelError(
-      fmt::format("rank {} waited {} for a tensor from rank {} under tag {}", rank, seconds_text(deadline), from, tag));
+      fmt::format("rank {} waited {} for a tensor from rank {} under tag {}", rank, seconds_text(deadline), from, tag),
+      ChannelError::Cause::Deadline);
 }
 
 void ordered_reduce_scatter(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {

@@ -10,12 +10,28 @@
 #include <string>
 #include <vector>
 
+#include "executor/activity.h"
+
 namespace stagecraft {
 
 /// A peer failed, was silent past the deadline, or was told to stop. Not the input's fault.
 class ChannelError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  enum class Cause {
+    Found,     ///< this rank found something wrong
+    Deadline,  ///< this rank waited in vain
+    Peer,      ///< another rank failed, or is gone
+  };
+  explicit ChannelError(const std::string& text, Cause cause = Cause::Found)
+      : std::runtime_error(text), cause_(cause) {}
+  [[nodiscard]] Cause cause() const { return cause_; }
+  /// The same between these words.
+  [[nodiscard]] ChannelError within(const std::string& before, const std::string& after = "") const {
+    return ChannelError(before + what() + after, cause_);
+  }
+
+ private:
+  Cause cause_;
 };
 
 /// What arrives: known on both ends before anything is sent.
@@ -85,6 +101,9 @@ class Channel {
   /// Ends every wait of every rank that can be reached, now and later, with ChannelError(reason). Any thread may call
   /// it.
   virtual void abort(const std::string& reason) = 0;
+
+  /// What this rank does: its waits for others are noted there by the channel, everything else by those who use it.
+  [[nodiscard]] virtual Activity& activity() = 0;
 
   static constexpr int kMostTags = 1 << 24;
   /// Tags from here on are for the runtime's own exchanges, not for plan edges.

@@ -16,6 +16,7 @@
 
 #include "executor/channel.h"
 #include "executor/channel_checks.h"
+#include "executor/control_tags.h"
 #include "executor/meeting_store.h"
 #include "executor/rendezvous.h"
 
@@ -25,7 +26,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-constexpr int kBarrierTag = Channel::kMostTags - 1;
 constexpr const char* kAbortKey = "abort";
 
 // Gloo moves bytes: it knows no shapes, and a message longer than its receive terminates the process. So the
@@ -83,6 +83,7 @@ std::string short_text(const std::exception& error) {
 struct Line {
   int rank = 0;
   std::chrono::milliseconds deadline{};
+  std::shared_ptr<Activity> activity;
   c10::intrusive_ptr<c10d::Store> store;
   std::mutex mutex;  ///< of the group and the reason
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
@@ -92,7 +93,7 @@ struct Line {
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw ChannelError(reason);
+    throw ChannelError(reason, ChannelError::Cause::Peer);
   }
 
   /// Throws what a failed operation with `peer` means: an abort here or there, or a lost peer.
@@ -103,8 +104,9 @@ struct Line {
       if (store->check({kAbortKey})) told = store->get_to_str(kAbortKey);
     } catch (const std::exception&) {  // the meeting point is gone as well; the lost peer is the news
     }
-    if (!told.empty()) throw ChannelError(told);
-    throw ChannelError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)));
+    if (!told.empty()) throw ChannelError(told, ChannelError::Cause::Peer);
+    throw ChannelError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
+                       ChannelError::Cause::Peer);
   }
 };
 
@@ -191,6 +193,7 @@ class GlooSending : public Sending {
 
   void wait() override {
     if (waited_) return;
+    line_->activity->wait_for(flight_->to, flight_->tag);
     if (!handed_over_) {
       line_->throw_if_aborted();
       const auto start = Clock::now();
@@ -206,6 +209,7 @@ class GlooSending : public Sending {
       lock.unlock();
       rethrow();
     }
+    line_->activity->go_on();
     waited_ = true;
   }
 
@@ -213,7 +217,8 @@ class GlooSending : public Sending {
   [[nodiscard]] std::string doing() const { return fmt::format("while sending to it under tag {}", flight_->tag); }
   [[nodiscard]] ChannelError late() const {
     return ChannelError(fmt::format("rank {} waited {} for rank {} to take a tensor under tag {}", line_->rank,
-                                    seconds_text(line_->deadline), flight_->to, flight_->tag));
+                                    seconds_text(line_->deadline), flight_->to, flight_->tag),
+                        ChannelError::Cause::Deadline);
   }
   void rethrow() {
     if (!flight_->error) return;
@@ -284,9 +289,11 @@ class GlooReceiving : public Receiving {
  private:
   void wait_for(c10d::Work& work) {
     line_->throw_if_aborted();
+    line_->activity->wait_for(from_, tag_);
     const auto start = Clock::now();
     try {
       work.wait(line_->deadline);
+      line_->activity->go_on();
     } catch (const std::exception& error) {
       if (!line_->aborted && Clock::now() - start >= line_->deadline) {
         throw late_tensor(line_->rank, line_->deadline, from_, tag_);
@@ -313,6 +320,7 @@ class GlooChannel : public Channel {
 
   int rank() const override { return line_->rank; }
   int ranks() const override { return ranks_; }
+  Activity& activity() override { return *line_->activity; }
 
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
     check_edge(*this, to, tag);
@@ -371,7 +379,7 @@ class GlooChannel : public Channel {
         (void)receiving->wait();
         sending->wait();
       }
-    } catch (const ChannelError& error) { throw ChannelError(fmt::format("{}, at a barrier", error.what())); }
+    } catch (const ChannelError& error) { throw error.within("", ", at a barrier"); }
   }
 
   void abort(const std::string& reason) override {
@@ -421,10 +429,12 @@ std::shared_ptr<gloo::transport::Device> make_device(const LaunchInfo& launch) {
 
 }  // namespace
 
-std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline) {
+std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline,
+                                           std::shared_ptr<Activity> activity) {
   auto line = std::make_shared<Line>();
   line->rank = launch.rank;
   line->deadline = deadline;
+  line->activity = activity ? std::move(activity) : std::make_shared<Activity>();
   line->store = connect_store(launch, "channel", deadline);
   const auto options = c10d::ProcessGroupGloo::Options::create(deadline);
   options->threads = 1;  // serves collectives, of which there are none
@@ -433,7 +443,8 @@ std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono
     line->group = c10::make_intrusive<c10d::ProcessGroupGloo>(line->store, launch.rank, launch.ranks, options);
   } catch (const std::exception& error) {
     throw ChannelError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
-                                   launch.ranks - 1, seconds_text(deadline), short_text(error)));
+                                   launch.ranks - 1, seconds_text(deadline), short_text(error)),
+                       ChannelError::Cause::Deadline);
   }
   return std::make_unique<GlooChannel>(std::move(line), launch.ranks);
 }

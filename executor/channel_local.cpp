@@ -12,6 +12,7 @@
 
 #include "executor/channel.h"
 #include "executor/channel_checks.h"
+#include "executor/control_tags.h"
 
 namespace stagecraft {
 namespace {
@@ -88,9 +89,10 @@ struct Meeting {
 
 /// What the ranks share.
 struct World {
-  World(int ranks, std::chrono::milliseconds longest) : inboxes(ranks), deadline(longest) {}
+  World(int ranks, std::chrono::milliseconds longest) : inboxes(ranks), activities(ranks), deadline(longest) {}
 
   std::vector<Inbox> inboxes;
+  std::vector<Activity> activities;  ///< by rank
   std::chrono::milliseconds deadline;
   std::mutex mutex;  ///< of meetings and reason
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Meeting>> meetings;
@@ -100,7 +102,7 @@ struct World {
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw ChannelError(reason);
+    throw ChannelError(reason, ChannelError::Cause::Peer);
   }
 };
 
@@ -141,10 +143,15 @@ class LocalReceiving : public Receiving {
       seen = now;
       if (auto parcel = look()) return *std::move(parcel);
     }
+    Activity& activity = world_->activities[rank_];
+    activity.wait_for(from_, tag_);
     std::unique_lock lock(inbox_.mutex);
     while (true) {
       world_->throw_if_aborted();
-      if (auto node = mailbox_->parcels.extract(number_)) return std::move(node.mapped());
+      if (auto node = mailbox_->parcels.extract(number_)) {
+        activity.go_on();
+        return std::move(node.mapped());
+      }
       if (Clock::now() >= end) throw late_tensor(rank_, world_->deadline, from_, tag_);
       inbox_.asleep = true;
       inbox_.arrived.wait_until(lock, end);
@@ -175,7 +182,7 @@ std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& membe
                    std::optional<at::Tensor> values) {
   world.throw_if_aborted();
   const std::lock_guard lock(meeting.mutex);
-  if (!meeting.broken.empty()) throw ChannelError(meeting.broken);
+  if (!meeting.broken.empty()) throw ChannelError(meeting.broken, ChannelError::Cause::Deadline);
   if (values) meeting.values[mine] = *std::move(values);
   const std::uint64_t round = ++meeting.rounds[mine];
   if (++meeting.present == members.size()) {
@@ -188,7 +195,7 @@ std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& membe
 
 /// Returns when all members have come `round` times; `what()` says to what.
 template <typename What>
-void await(World& world, Meeting& meeting, const std::vector<int>& members, int rank, std::uint64_t round,
+void await(World& world, Meeting& meeting, const std::vector<int>& members, int rank, std::uint64_t round, int tag,
            const What& what) {
   const auto over = [&] { return meeting.round.load(std::memory_order_acquire) >= round; };
   spin(over);
@@ -200,7 +207,7 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
       lock.unlock();
       world.throw_if_aborted();
     }
-    if (!meeting.broken.empty()) throw ChannelError(meeting.broken);
+    if (!meeting.broken.empty()) throw ChannelError(meeting.broken, ChannelError::Cause::Deadline);
     if (Clock::now() >= end) {
       std::vector<int> absent;
       for (std::size_t i = 0; i < members.size(); ++i) {
@@ -209,10 +216,11 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
       meeting.broken =
           fmt::format("rank {} waited {} for {} {}", rank, seconds_text(world.deadline), name_ranks(absent), what());
       meeting.complete.notify_all();
-      throw ChannelError(meeting.broken);
+      throw ChannelError(meeting.broken, ChannelError::Cause::Deadline);
     }
     meeting.complete.wait_until(lock, end);
   }
+  activity.go_on();
 }
 
 /// Replaces chunk `mine` of every member's values by its sum in member order. No other member touches that chunk.
@@ -250,7 +258,7 @@ class LocalReducing : public Reducing {
 
   void wait() override {
     const auto what = [this] { return fmt::format("in an all-reduce under tag {}", tag_); };
-    await(*world_, meeting_, members_, rank_, round_, what);
+    await(*world_, meeting_, members_, rank_, round_, tag_, what);
     const std::vector<at::Tensor>& values = meeting_.values;
     for (std::size_t i = 1; i < members_.size(); ++i) {
       if (values[i].numel() == values[0].numel()) continue;
@@ -258,7 +266,7 @@ class LocalReducing : public Reducing {
                                      members_[i], values[i].numel(), tag_, members_[0], values[0].numel()));
     }
     sum_chunk(values, mine_);
-    await(*world_, meeting_, members_, rank_, come(*world_, meeting_, members_, mine_, std::nullopt), what);
+    await(*world_, meeting_, members_, rank_, come(*world_, meeting_, members_, mine_, std::nullopt), tag_, what);
     meeting_.values[mine_].reset();
   }
 
@@ -309,11 +317,12 @@ class LocalChannel : public Channel {
   void barrier() override {
     std::vector<int> all(world_->inboxes.size());
     for (int i = 0; i < ranks(); ++i) all[i] = i;
-    constexpr int kBarrier = -1;  // no tag of an all-reduce
-    Meeting& meeting = find_meeting(all, kBarrier);
-    await(*world_, meeting, all, rank_, come(*world_, meeting, all, rank_, std::nullopt),
+    Meeting& meeting = find_meeting(all, kBarrierTag);
+    await(*world_, meeting, all, rank_, come(*world_, meeting, all, rank_, std::nullopt), kBarrierTag,
           [] { return std::string("at a barrier"); });
   }
+
+  Activity& activity() override { return world_->activities[rank_]; }
 
   void abort(const std::string& reason) override {
     {

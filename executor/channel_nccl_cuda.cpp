@@ -112,11 +112,12 @@ struct Line {
   std::atomic<bool> aborted = false;
   std::mutex mutex;
   std::string reason;
+  bool late = false;  ///< this rank found out
 
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw ChannelError(reason);
+    throw ChannelError(reason, late ? ChannelError::Cause::Deadline : ChannelError::Cause::Peer);
   }
   /// Makes what this thread enqueues from now on wait for `operation`.
   void order_after(const Operation& operation) {
@@ -296,6 +297,8 @@ class NcclChannel : public Channel {
     return std::make_unique<NcclReducing>(line_, std::move(operation), own, std::move(gathered));
   }
 
+  Activity& activity() override { return control_->activity(); }
+
   void barrier() override {
     line_->throw_if_aborted();
     control_->barrier();
@@ -392,7 +395,8 @@ class NcclChannel : public Channel {
       throw;
     } catch (const std::exception&) {
       throw ChannelError(fmt::format("rank {} waited {} for rank {} to begin NCCL communicator \"{}\"", rank(),
-                                     seconds_text(deadline_), plan.ranks.front(), plan.name));
+                                     seconds_text(deadline_), plan.ranks.front(), plan.name),
+                         ChannelError::Cause::Deadline);
     }
     return id;
   }
@@ -408,7 +412,8 @@ class NcclChannel : public Channel {
       if (state != ncclInProgress) check(state, lane.plan.name.c_str());
       if (Clock::now() > end) {
         throw ChannelError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
-                                       seconds_text(deadline_), what, lane.plan.name));
+                                       seconds_text(deadline_), what, lane.plan.name),
+                           ChannelError::Cause::Deadline);
       }
       std::this_thread::yield();
     }
@@ -459,7 +464,7 @@ class NcclChannel : public Channel {
       check(cudaEventRecord(operation->done.get(), lane.stream.get()), "cudaEventRecord");
     } catch (const DeviceError&) {
       // A peer that gave up leaves errors here before its reason is heard.
-      if (const std::string reason = told(); !reason.empty()) throw ChannelError(reason);
+      if (const std::string reason = told(); !reason.empty()) throw ChannelError(reason, ChannelError::Cause::Peer);
       throw;
     }
     const std::lock_guard lock(lane.mutex);
@@ -523,6 +528,8 @@ class NcclChannel : public Channel {
       if (lane->pending.empty()) continue;
       const Operation& first = *lane->pending.front();
       if (Clock::now() - first.since < deadline_) continue;
+      const std::lock_guard inner(line_->mutex);
+      line_->late = true;
       return fmt::format("rank {} waited {} for {} {} under tag {} of {}", rank(), seconds_text(deadline_), first.kind,
                          first.number, first.tag, lane->plan.name);
     }

@@ -20,6 +20,7 @@ inline constexpr int kTiesTag = Channel::kControlTag + 16;       ///< and up: pa
 inline constexpr int kOwnTiesTag = kTiesTag + (1 << 13);  ///< and up: those that several layers of one stage hold
 inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket
 inline constexpr int kMostBuckets = 1 << 14;
+inline constexpr int kBarrierTag = Channel::kMostTags - 1;
 
 /// Every rank of `channel`, ascending.
 [[nodiscard]] inline std::vector<int> all_ranks(const Channel& channel) {

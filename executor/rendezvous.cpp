@@ -31,24 +31,38 @@ std::string rank_key(int rank) { return fmt::format("rank/{}", rank); }
 std::string to_text(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<std::uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// What a heartbeat says: its number, then the action.
-std::string heartbeat(std::uint64_t number, const char* action, int microbatch) {
-  if (*action == 0) return fmt::format("{} ", number);
-  if (microbatch < 0) return fmt::format("{} {}", number, action);
-  return fmt::format("{} {} of microbatch {}", number, action, microbatch);
+/// What a heartbeat says: its number, then what the rank does.
+std::string heartbeat(std::uint64_t number, const std::string& activity) {
+  return fmt::format("{} {}", number, activity);
 }
+
+/// A failure as it stands in the store: who found it, and what it is.
+std::string finding(int rank, const std::string& reason) { return fmt::format("{} {}", rank, reason); }
+
+/// What follows the number of a heartbeat or a finding.
+std::string after_number(const std::string& text) {
+  const std::size_t space = text.find(' ');
+  return space == std::string::npos ? "" : text.substr(space + 1);
+}
+
+/// The last heartbeat of a rank, and for how long it has been the last.
+struct Heard {
+  std::string beat;
+  Seconds silent{0};
+};
 
 class StoreRendezvous : public Rendezvous {
  public:
   StoreRendezvous(const LaunchInfo& launch, std::chrono::milliseconds deadline)
       : launch_(launch),
         deadline_(deadline),
-        period_(std::clamp(deadline / 8, std::chrono::milliseconds(20), std::chrono::milliseconds(250))) {
+        period_(std::clamp(deadline / 8, std::chrono::milliseconds(20), std::chrono::milliseconds(250))),
+        heard_(launch.ranks) {
     if (launch.rank == 0 && !launch.served) server_ = std::make_unique<StoreServer>(launch.port);
     store_ = connect_store(launch, "meet", deadline);
     watch_store_ = connect_store(launch, "meet", deadline);
     store_->compareSet(kFailureKey, {}, to_bytes(kNoFailure));
-    publish(heartbeat(0, "", -1));
+    publish(heartbeat(0, ""));
     for (int rank = 0; rank < launch.ranks; ++rank) rank_keys_.push_back(rank_key(rank));
     wait_for_all(rank_keys_, "join the run");
     heart_ = std::thread([this] { beat(); });
@@ -66,12 +80,12 @@ class StoreRendezvous : public Rendezvous {
     for (int rank = 0; rank < launch_.ranks; ++rank) keys.push_back(fmt::format("exchange/{}/{}/{}", key, round, rank));
     try {
       store_->set(keys[launch_.rank], value);
-    } catch (const std::exception&) { throw ChannelError(gone()); }
+    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
     wait_for_all(keys, fmt::format("bring \"{}\"", key));
     std::vector<std::string> values;
     try {
       for (const auto& bytes : store_->multiGet(keys)) values.push_back(to_text(bytes));
-    } catch (const std::exception&) { throw ChannelError(gone()); }
+    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
     return values;
   }
 
@@ -79,19 +93,21 @@ class StoreRendezvous : public Rendezvous {
     if (leaving_.exchange(true)) return;
     try {
       const bool names_itself = reason.starts_with(fmt::format("rank {} ", launch_.rank));
-      const std::string own = names_itself ? reason : fmt::format("rank {} failed: {}", launch_.rank, reason);
+      const std::string own =
+          finding(launch_.rank, names_itself ? reason : fmt::format("rank {} failed: {}", launch_.rank, reason));
       const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(own)));
-      if (first != own) say(first);
+      if (first != own) {
+        say(after_number(first));
+      } else if (const std::string lines = report(); !lines.empty()) {
+        say(fmt::format("when rank {} failed:{}", launch_.rank, lines));
+      }
       publish(kLeft);
       say_farewell();
-    } catch (const std::exception&) { say(gone()); }
+    } catch (const std::exception&) { say(gone() + report()); }
     unguard();
   }
 
-  void doing(const char* action, int microbatch) noexcept override {
-    action_.store(action, std::memory_order_relaxed);
-    microbatch_.store(microbatch, std::memory_order_relaxed);
-  }
+  std::shared_ptr<Activity> activity() const override { return activity_; }
 
   void leave() noexcept override {
     if (leaving_) return;
@@ -131,9 +147,10 @@ class StoreRendezvous : public Rendezvous {
       for (int rank = 0; rank < launch_.ranks; ++rank) {
         if (!store_->check({keys[rank]})) absent.push_back(rank);
       }
-    } catch (const std::exception&) { throw ChannelError(gone()); }
+    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
     throw ChannelError(
-        fmt::format("rank {} waited {} for {} to {}", launch_.rank, seconds_text(deadline_), name_ranks(absent), what));
+        fmt::format("rank {} waited {} for {} to {}", launch_.rank, seconds_text(deadline_), name_ranks(absent), what),
+        ChannelError::Cause::Deadline);
   }
 
   [[nodiscard]] std::string gone() const {
@@ -145,38 +162,23 @@ class StoreRendezvous : public Rendezvous {
   void beat() {
     std::vector<std::string> keys = {kFailureKey};
     keys.insert(keys.end(), rank_keys_.begin(), rank_keys_.end());
-    std::vector<std::string> last(launch_.ranks);
-    std::vector<Seconds> silent(launch_.ranks, Seconds(0));
     auto before = Clock::now();
     for (std::uint64_t number = 1; !leaving_; ++number) {
       try {
-        publish(
-            heartbeat(number, action_.load(std::memory_order_relaxed), microbatch_.load(std::memory_order_relaxed)));
+        publish(heartbeat(number, activity_->text()));
         const auto values = watch_store_->multiGet(keys);
         beats_.fetch_add(1, std::memory_order_relaxed);
         if (leaving_) return;
-        if (const std::string failure = to_text(values[0]); failure != kNoFailure) end(failure);
+        if (const std::string failure = to_text(values[0]); failure != kNoFailure) end(failure, false);
         // Only time in which this thread ran counts: after a stop of its own process all others look silent.
         const Seconds passed = std::min<Seconds>(Clock::now() - before, 2 * period_);
         before = Clock::now();
-        bool all_left = true;
-        for (int rank = 0; rank < launch_.ranks; ++rank) {
-          if (rank == launch_.rank) continue;
-          std::string text = to_text(values[rank + 1]);
-          if (text == kLeft) continue;
-          all_left = false;
-          silent[rank] = text == last[rank] ? silent[rank] + passed : Seconds(0);
-          last[rank] = std::move(text);
-          if (silent[rank] > deadline_) accuse(rank, silent[rank], last[rank]);
-        }
-        if (all_left) {
-          const std::lock_guard lock(mutex_);
-          all_left_ = true;
-          changed_.notify_all();
-        }
+        const std::optional<int> silent = hear(values, passed);
+        if (silent) accuse(*silent);
       } catch (const std::exception&) {
-        if (!leaving_) print_and_exit(gone());
-        return;
+        if (leaving_) return;
+        say(gone() + report());
+        ::_exit(kPeerFailed);  // other threads may be inside calls that do not return
       }
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, period_, [this] { return leaving_.load(); });
@@ -196,29 +198,75 @@ class StoreRendezvous : public Rendezvous {
       silent = now == last ? silent + passed : Seconds(0);
       last = now;
       if (silent > deadline_) {
-        print_and_exit(fmt::format("the meeting point at {}{} has been silent for {}", meeting_point(launch_),
-                                   launch_.served ? "" : ", kept by rank 0,", seconds_text(silent)));
+        lock.unlock();
+        say(fmt::format("the meeting point at {}{} has been silent for {}", meeting_point(launch_),
+                        launch_.served ? "" : ", kept by rank 0,", seconds_text(silent)) +
+            report());
+        ::_exit(kHung);
       }
     }
   }
 
-  [[noreturn]] void accuse(int rank, Seconds silence, const std::string& last) {
-    const std::string action = last.substr(last.find(' ') + 1);
-    const std::string text =
-        fmt::format("rank {} has been silent for {}, {}", rank, seconds_text(silence),
-                    action.empty() ? "it had not begun" : fmt::format("its last action was {}", action));
-    // The first finding stands, so that all ranks say the same.
-    end(to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(text))));
+  /// Takes the heartbeats of all ranks (after the failure) that were found `passed` after those before. A rank that has
+  /// been silent for longer than the deadline, if there is one.
+  std::optional<int> hear(const std::vector<std::vector<std::uint8_t>>& values, Seconds passed) {
+    const std::lock_guard lock(mutex_);
+    std::optional<int> silent;
+    bool all_left = true;
+    for (int rank = 0; rank < launch_.ranks; ++rank) {
+      if (rank == launch_.rank) continue;
+      Heard& heard = heard_[rank];
+      std::string beat = to_text(values[rank + 1]);
+      heard.silent = beat == heard.beat ? heard.silent + passed : Seconds(0);
+      heard.beat = std::move(beat);
+      if (heard.beat == kLeft) continue;
+      all_left = false;
+      if (!silent && heard.silent > deadline_) silent = rank;
+    }
+    if (all_left) {
+      all_left_ = true;
+      changed_.notify_all();
+    }
+    return silent;
   }
 
-  [[noreturn]] void end(const std::string& failure) {
+  [[noreturn]] void accuse(int rank) {
+    const std::string text =
+        finding(launch_.rank, fmt::format("rank {} has been silent for {}", rank, seconds_text(heard_[rank].silent)));
+    // The first finding stands, so that all ranks say the same.
+    const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(text)));
+    end(first, first == text);
+  }
+
+  [[noreturn]] void end(const std::string& failure, bool found_here) {
+    say(after_number(failure) + (found_here ? report() : ""));
     try {
       publish(kLeft);
-      if (server_) say(failure);
       say_farewell();
-    } catch (const std::exception&) {  // the reason is what counts
+    } catch (const std::exception&) {  // the reason is what counts, and it is told
     }
-    print_and_exit(server_ ? "" : failure);
+    ::_exit(found_here ? kHung : kPeerFailed);
+  }
+
+  /// A line about each rank, each after a line's end; nothing if no rank has begun anything.
+  [[nodiscard]] std::string report() noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      std::string lines;
+      bool begun = false;
+      for (int rank = 0; rank < launch_.ranks; ++rank) {
+        const Heard& heard = heard_[rank];
+        const bool own = rank == launch_.rank;
+        std::string text = own ? activity_->text() : heard.beat == kLeft ? "has left" : after_number(heard.beat);
+        begun = begun || !text.empty();
+        if (text.empty()) text = "has not begun";
+        if (!own && heard.beat != kLeft && heard.silent > 2 * period_) {
+          text += fmt::format(" (last heard {} ago)", seconds_text(heard.silent));
+        }
+        lines += fmt::format("\nstagecraft:   rank {}: {}", rank, text);
+      }
+      return begun ? lines : "";
+    } catch (const std::exception&) { return ""; }
   }
 
   /// Where this rank serves the meeting point: stays until all others have read the reason, or kFarewell.
@@ -235,11 +283,6 @@ class StoreRendezvous : public Rendezvous {
   static void say(const std::string& text) {
     const std::string line = fmt::format("stagecraft: {}\n", text);  // one write: lines of several ranks do not mix
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
-  }
-
-  [[noreturn]] static void print_and_exit(const std::string& text) {
-    if (!text.empty()) say(text);
-    ::_exit(kPeerFailed);  // other threads may be inside calls that do not return
   }
 
   void unguard() {
@@ -262,14 +305,14 @@ class StoreRendezvous : public Rendezvous {
   c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for everything that must not wait behind it
   std::vector<std::string> rank_keys_;
   std::map<std::string, int> rounds_;
-  std::atomic<const char*> action_ = "";
-  std::atomic<int> microbatch_ = -1;
+  std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
   std::atomic<std::uint64_t> beats_ = 0;
   std::atomic<bool> leaving_ = false;  ///< nothing that the others do concerns this rank any more
   std::mutex publishing_;
   bool said_left_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::vector<Heard> heard_;  ///< by rank
   bool all_left_ = false;
   bool guarded_ = true;
   std::thread heart_;
@@ -277,6 +320,18 @@ class StoreRendezvous : public Rendezvous {
 };
 
 }  // namespace
+
+int exit_status(const ChannelError& error) {
+  switch (error.cause()) {
+    case ChannelError::Cause::Deadline:
+      return kHung;
+    case ChannelError::Cause::Peer:
+      return kPeerFailed;
+    case ChannelError::Cause::Found:
+      break;
+  }
+  return 1;
+}
 
 std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline) {
   return std::make_unique<StoreRendezvous>(launch, deadline);

@@ -44,39 +44,47 @@ class Rendezvous {
   /// Tells all ranks that this one failed and why; the first reason stays, and is printed here if it is another's.
   /// To be called while this rank's channel is still there: the others would take its end for the cause. Never throws.
   virtual void fail(const std::string& reason) noexcept = 0;
-  /// Says in the heartbeat what this rank is doing, for others' reports: ("forward", 3) reads "forward of microbatch
-  /// 3",
-  /// ("update", -1) reads "update". `action` must live as long as the program. Cheap.
-  virtual void doing(const char* action, int microbatch) noexcept = 0;
+  /// What this rank does, which its heartbeat tells the others for their reports; to be given to the rank's channel.
+  [[nodiscard]] virtual std::shared_ptr<Activity> activity() const = 0;
   /// This rank is done; its silence is no failure from now on. If it keeps the meeting point, returns when all others
   /// have left too. A rendezvous that ends with neither leave nor fail fails.
   virtual void leave() noexcept = 0;
 };
 
 /// Joins the run. A thread watches the store: when any rank fails, falls silent for longer than `deadline`, or the
-/// store itself is gone, it prints what happened on standard error, naming the rank and its last action, and ends the
-/// process with kPeerFailed. Throws ChannelError if the meeting point is not reached before the deadline.
+/// store itself is gone, it prints what happened on standard error and ends the process with kPeerFailed, or kHung if
+/// it is this rank that found a silence. The rank that found the cause of the end also prints a line about each rank:
+/// what it does, whom it waits for and for how long, or that it is silent or has left; every rank does if the store is
+/// gone, and none if no rank has begun anything. Throws ChannelError if the meeting point is not reached before the
+/// deadline.
 [[nodiscard]] std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
 /// Exit status of a rank that ended because of another one.
 inline constexpr int kPeerFailed = 3;
+/// Exit status of a rank that waited in vain: a deadline passed, or a rank fell silent.
+inline constexpr int kHung = 4;
 /// Exit status of a rank that was asked to stop, and did so with a checkpoint. sysexits.h calls 75 EX_TEMPFAIL: start
 /// again later.
 inline constexpr int kStopped = 75;
 
 /// The Gloo channel of a run over TCP; to be made after `join`. Listens on the interface that GLOO_SOCKET_IFNAME names,
 /// else on loopback if the meeting point is there, else where the host's name points. Collective: returns when all
-/// ranks are connected. Throws ChannelError if they are not before the deadline.
-[[nodiscard]] std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline);
+/// ranks are connected. Throws ChannelError if they are not before the deadline. Waits are noted in `activity`, if
+/// given.
+[[nodiscard]] std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline,
+                                                         std::shared_ptr<Activity> activity = nullptr);
+
+/// The exit status that tells an error's cause: 1, kHung or kPeerFailed.
+[[nodiscard]] int exit_status(const ChannelError& error);
 
 /// Starts `ranks` copies of the program at `arguments[0]` with `arguments`, each told its rank through the environment,
 /// and a meeting point on the loopback interface; waits for all. When one fails the others get `grace` to end by
 /// themselves and are then killed. Returns 0, kStopped if a rank ended with that and none failed, or the first failing
-/// rank's exit status (128 + signal for one killed; that of a rank with kPeerFailed only if no other failed of its
-/// own), having printed which rank it was. Ranks that are halted (SIGSTOP) while all others have ended are killed after
-/// `grace` too. SIGINT and SIGTERM are passed on; the ranks stand in process groups of their own, so that a terminal's
-/// Ctrl-C reaches each of them once. A failure is followed by up to `restarts` new starts of all ranks, with `again`
-/// instead of `arguments`, unless a signal was passed on.
+/// rank's exit status (128 + signal for one killed; kHung only if no rank failed of its own, and kPeerFailed only if
+/// none found a hang either), having printed which rank it was. Ranks that are halted (SIGSTOP) while all others have
+/// ended are killed after `grace` too. SIGINT and SIGTERM are passed on; the ranks stand in process groups of their
+/// own, so that a terminal's Ctrl-C reaches each of them once. A failure is followed by up to `restarts` new starts of
+/// all ranks, with `again` instead of `arguments`, unless a signal was passed on.
 [[nodiscard]] int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
                         int restarts = 0, const std::vector<std::string>& again = {});
 

@@ -225,6 +225,19 @@ void gather(RunResult& result, int rank, Channel& channel) {
             [](const RankMemory& a, const RankMemory& b) { return a.rank < b.rank; });
 }
 
+/// A missed deadline of a local channel with a line about each rank; any other error as it is.
+std::exception_ptr with_report(std::exception_ptr error, const std::vector<std::unique_ptr<Channel>>& channels) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ChannelError& e) {
+    if (e.cause() != ChannelError::Cause::Deadline) return error;
+    std::string lines;
+    for (std::size_t rank = 0; rank < channels.size(); ++rank)
+      lines += "\n  rank " + std::to_string(rank) + ": " + channels[rank]->activity().text();
+    return std::make_exception_ptr(e.within("", lines));
+  } catch (...) { return error; }
+}
+
 }  // namespace
 
 void verify_lists(const Plan& plan, const Model& model, std::int64_t steps) {
@@ -238,7 +251,7 @@ void verify_lists(const Plan& plan, const Model& model, std::int64_t steps) {
 }
 
 RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
-                   Channel& channel, Rendezvous* rendezvous, const std::function<double()>& seconds_now,
+                   Channel& channel, const std::function<double()>& seconds_now,
                    const std::function<void(const Progress&)>& progress) {
   if (!plan.microbatch_samples) {
     throw std::invalid_argument(
@@ -253,13 +266,9 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   MemoryTracker tracker;
   std::optional<MemoryTracker::Scope> counting;
   counting.emplace(tracker);
-  std::function<void(const Action&)> doing;
-  if (rendezvous)
-    doing = [rendezvous](const Action& action) { rendezvous->doing(to_string(action.kind), action.microbatch); };
-  RunCheckpoints checkpoints(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel,
-                             rendezvous);
+  RunCheckpoints checkpoints(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel);
   const std::int64_t first_step = checkpoints.first_step();
-  StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, doing, first_step,
+  StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, first_step,
                      static_cast<int>(std::max<std::int64_t>(options.steps - first_step, 1)));
   const Bytes parameters = tracker.live();
   worker.visit_stages([&](int, StageProgram& program, Optimizer& optimizer) { checkpoints.load(program, optimizer); });
@@ -289,7 +298,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
       measurement.losses.push_back(
           losses.receive(worker.asynchronous() ? static_cast<int>(step - first_step) * plan.microbatches : 0));
     } catch (const ChannelError& e) {
-      throw ChannelError("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": " + e.what());
+      throw e.within("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": ");
     }
     const auto k = static_cast<std::size_t>(step - first_step);
     if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k])});
@@ -334,11 +343,10 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   if (rank == 0 && done > first_step) tell(done - 1);
   try {
     losses.finish();
-  } catch (const ChannelError& e) {
-    throw ChannelError("rank " + std::to_string(rank) + ", sending losses: " + e.what());
-  }
+  } catch (const ChannelError& e) { throw e.within("rank " + std::to_string(rank) + ", sending losses: "); }
   measurement.timeline.spans = worker.take_spans();
   measurement.timeline.memory.push_back({rank, tracker.peak(), {{"parameters", parameters}}});
+  channel.activity().begin({.action = "gathering of results"});
   gather(result, rank, channel);
   return result;
 }
@@ -359,12 +367,11 @@ RunResult run_local(const Plan& plan, const Model& model, const DataSource& data
       threads.emplace_back([&, rank] {
         Channel& channel = *channels[static_cast<std::size_t>(rank)];
         try {
-          results[static_cast<std::size_t>(rank)] =
-              run_rank(plan, model, data, options, rank, channel, nullptr, now, progress);
+          results[static_cast<std::size_t>(rank)] = run_rank(plan, model, data, options, rank, channel, now, progress);
         } catch (const std::exception& e) {
           {
             const std::lock_guard lock(mutex);
-            if (!failure) failure = std::current_exception();
+            if (!failure) failure = with_report(std::current_exception(), channels);
           }
           channel.abort("rank " + std::to_string(rank) + " failed: " + e.what());
         }

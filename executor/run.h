@@ -12,7 +12,6 @@
 #include "executor/data_source.h"
 #include "executor/layer_source.h"
 #include "executor/optimizer.h"
-#include "executor/rendezvous.h"
 #include "executor/run_checkpoints.h"
 
 namespace stagecraft {
@@ -61,16 +60,16 @@ struct RunResult {
 /// with what does not hold, or the actions that wait for each other.
 void verify_lists(const Plan& plan, const Model& model, std::int64_t steps);
 
-/// Runs rank `rank` of `plan` over `channel` and gathers the result on rank 0. `rendezvous`, if given, is told what the
-/// rank is doing. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
+/// Runs rank `rank` of `plan` over `channel`, whose activity is told what the rank is doing, and gathers the result on
+/// rank 0. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
 /// step. Throws std::invalid_argument for a plan that does not fit the model, ChannelError that names rank and action.
 [[nodiscard]] RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
-                                 const RunOptions& options, int rank, Channel& channel, Rendezvous* rendezvous,
+                                 const RunOptions& options, int rank, Channel& channel,
                                  const std::function<double()>& seconds_now,
                                  const std::function<void(const Progress&)>& progress = {});
 
 /// Runs all ranks as threads of this process over local channels. A failing rank ends the others; the first failure
-/// is thrown.
+/// is thrown, a missed deadline with a line a rank on what it does and whom it waits for.
 [[nodiscard]] RunResult run_local(const Plan& plan, const Model& model, const DataSource& data,
                                   const RunOptions& options, std::chrono::milliseconds deadline,
                                   const std::function<void(const Progress&)>& progress = {});

@@ -27,16 +27,14 @@ at::Tensor numbers(const std::vector<std::int64_t>& values) {
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const Plan& plan, const Model& model, const CheckpointOptions& options,
-                               const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel,
-                               Rendezvous* rendezvous)
+                               const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel)
     : plan_(plan),
       model_(model),
       options_(options),
       optimizer_(optimizer),
       seed_(seed),
       rank_(rank),
-      channel_(channel),
-      rendezvous_(rendezvous) {
+      channel_(channel) {
   const std::vector<RankRole> roles = ranks(plan);
   for (std::size_t r = 0; r < roles.size(); ++r) {
     if (roles[r].replica == 0) writers_.push_back(static_cast<int>(r));
@@ -160,7 +158,7 @@ bool RunCheckpoints::agree_to_stop() {
 }
 
 void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
-  if (rendezvous_) rendezvous_->doing("checkpoint", -1);
+  channel_.activity().begin({.action = "checkpoint", .step = done - 1});
   const std::string partial =
       rank_ == 0 ? begin_checkpoint(options_.folder, done) : partial_path(options_.folder, done);
   channel_.barrier();

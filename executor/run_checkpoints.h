@@ -12,7 +12,6 @@
 #include "executor/checkpoint.h"
 #include "executor/layer_source.h"
 #include "executor/optimizer.h"
-#include "executor/rendezvous.h"
 #include "executor/stage_worker.h"
 
 namespace stagecraft {
@@ -38,8 +37,7 @@ class RunCheckpoints {
   /// model, seed, kind of optimizer, data source or number of samples a step, and std::invalid_argument for a folder
   /// that holds checkpoints though none is to be resumed.
   RunCheckpoints(const Plan& plan, const Model& model, const CheckpointOptions& options,
-                 const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel,
-                 Rendezvous* rendezvous);
+                 const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel);
 
   /// The step to begin with: that of the checkpoint, or 0.
   [[nodiscard]] std::int64_t first_step() const { return first_step_; }
@@ -65,7 +63,6 @@ class RunCheckpoints {
   std::uint64_t seed_;
   int rank_;
   Channel& channel_;
-  Rendezvous* rendezvous_;
   std::vector<int> writers_;             // replica 0 of each pipeline position
   std::map<std::string, int> stage_of_;  // the stage that writes a name
   std::int64_t first_step_ = 0;

@@ -163,11 +163,11 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
     }
     // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer
     // computes.
-    channel = stagecraft::make_gloo_channel(launch, kPatience * deadline);
+    channel = stagecraft::make_gloo_channel(launch, kPatience * deadline, rendezvous->activity());
     Reporter reporter;
     const RunResult result =
-        stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, rendezvous.get(),
-                             common_clock(*rendezvous), [&](const stagecraft::Progress& p) { reporter(p); });
+        stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, common_clock(*rendezvous),
+                             [&](const stagecraft::Progress& p) { reporter(p); });
     channel->barrier();
     rendezvous->leave();
     return launch.rank == 0 ? finish(result, o) : status(result, o);
@@ -243,8 +243,12 @@ int main(int argc, char** argv) {
       {"run", "Trains a model as a plan says, and measures it.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"
        "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n\n"
-       "A rank that ends because of another one exits with 3, a run that SIGINT or SIGTERM ended after a checkpoint\n"
-       "with 75.\n\n" +
+       "Exit status, besides the usual ones below:\n"
+       "  3             this rank ended because another one failed or is gone\n"
+       "  4             a deadline passed or a rank fell silent, and this rank found it out\n"
+       "  75            ended by SIGINT or SIGTERM, after a checkpoint\n"
+       "  128 + signal  killed\n"
+       "With --spawn the most telling of all ranks': a rank's own failure, else 4, else 3.\n\n" +
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
@@ -292,5 +296,12 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", o.output, "where the measured timeline goes; - is standard output");
         app.add_option("--trace", o.trace, "a Chrome trace (also for ui.perfetto.dev) of the run");
       },
-      [&] { return run(o, arguments); });
+      [&] {
+        try {
+          return run(o, arguments);
+        } catch (const stagecraft::ChannelError& e) {
+          std::cerr << "stagecraft-run: " << e.what() << "\n";
+          return stagecraft::exit_status(e);
+        }
+      });
 }

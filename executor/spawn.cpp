@@ -70,6 +70,13 @@ pid_t start(std::vector<std::string> arguments, const std::map<std::string, std:
   _exit(kCannotExecute);
 }
 
+/// How much a status says about the cause of a run's end.
+int weight(int status) {
+  if (status == 0) return 0;
+  if (status == kPeerFailed) return 1;
+  return status == kHung ? 2 : 3;
+}
+
 int status_of(int raw) { return WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITSTATUS(raw); }
 
 void print(const std::string& text) { fmt::print(stderr, "stagecraft: {}\n", text); }
@@ -145,12 +152,12 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
         continue;
       }
       // Of several found at once, the one that did not merely follow another.
-      if (status == 0 || (failed && status_of(first_raw) != kPeerFailed)) continue;
+      if (weight(status) <= (failed ? weight(status_of(first_raw)) : 0)) continue;
       failed = true;
       first = rank;
       first_raw = raw;
     }
-    const bool cause = result == kPeerFailed && !killed && status_of(first_raw) != kPeerFailed;
+    const bool cause = !killed && weight(status_of(first_raw)) > weight(result);
     if (failed && (result == 0 || cause)) {
       if (result == 0) failed_at = Clock::now();
       result = status_of(first_raw);

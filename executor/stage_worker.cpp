@@ -99,13 +99,17 @@ void StageWorker::prepare_gradients(Held& own) {
   own.reduction->begin_step();
 }
 
+void StageWorker::begin(const Action& action, std::int64_t step) {
+  channel_.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
+}
+
 void StageWorker::perform(std::size_t index, std::int64_t step) {
   const Action& action = actions_[index];
-  if (doing_) doing_(action);
+  begin(action, step);
   const Range range(ranges_[index], step);
   try {
     run(action, step);
-  } catch (const ChannelError& e) { throw ChannelError(describe(rank_, action) + ": " + e.what()); }
+  } catch (const ChannelError& e) { throw e.within(describe(rank_, action) + ": "); }
 }
 
 void StageWorker::finish_sends() {
@@ -178,7 +182,7 @@ void StageWorker::update(std::int64_t step) {
   }
   for (std::size_t i = 0; i < held_.size(); ++i) {
     const Action action{ActionKind::Update, held_[i].stage, -1, -1};
-    if (doing_) doing_(action);
+    begin(action, step);
     const Range range(ranges_.back(), step);  // updates end the list
     const double start = now_();
     optimizers_[i]->step(divisor, rate_factor(optimizer_.rate, step));

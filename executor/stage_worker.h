@@ -28,13 +28,13 @@ namespace stagecraft {
 /// Runs one rank's action list, step by step, on tensors. A rank may hold several stages.
 class StageWorker {
  public:
-  /// `now` gives seconds since the run's start. `doing`, if set, is told each action before it begins. `first_step` is
-  /// the number of the first step that compute will be called with; the others follow it.
+  /// `now` gives seconds since the run's start. The channel's activity is told each action before it begins.
+  /// `first_step` is the number of the first step that compute will be called with; the others follow it.
   /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages does, and for an
   /// asynchronous schedule.
   StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
               const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-              std::function<void(const Action&)> doing = {}, std::int64_t first_step = 0, int steps = 1);
+              std::int64_t first_step = 0, int steps = 1);
 
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws ChannelError that names rank
   /// and action.
@@ -87,6 +87,7 @@ class StageWorker {
   void tie(const std::vector<TiedGradient>& tied);
   void load_ahead(Held& held, std::int64_t first_step);
 
+  void begin(const Action& action, std::int64_t step);
   /// Runs entry `index` of the list; an error says which it was.
   void perform(std::size_t index, std::int64_t step);
   void finish_sends();
@@ -119,7 +120,6 @@ class StageWorker {
   OptimizerOptions optimizer_;
   std::vector<std::string> trainable_;
   std::function<double()> now_;
-  std::function<void(const Action&)> doing_;
   ScheduleEntry schedule_;
   bool asynchronous_ = false;
   std::int64_t first_step_ = 0;

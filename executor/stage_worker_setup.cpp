@@ -21,7 +21,7 @@ std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
                          const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-                         std::function<void(const Action&)> doing, std::int64_t first_step, int steps)
+                         std::int64_t first_step, int steps)
     : model_(model),
       plan_(plan),
       rank_(rank),
@@ -30,7 +30,6 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       optimizer_(optimizer),
       trainable_(trainable_names(model)),
       now_(std::move(now)),
-      doing_(std::move(doing)),
       schedule_(schedule_of(plan)),
       asynchronous_(schedule_.weights != Weights::Flushed),
       first_step_(first_step),

@@ -109,7 +109,7 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& 
   std::unique_ptr<stagecraft::Channel>
       channel;  // outlives a failure's report: the others would take its end for the cause
   try {
-    channel = stagecraft::make_gloo_channel(launch, deadline);
+    channel = stagecraft::make_gloo_channel(launch, deadline, rendezvous->activity());
     const LinkMeasurement measured = measure(*channel, o);
     channel->barrier();
     rendezvous->leave();

@@ -260,7 +260,7 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const Ru
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   RunResult result;
   on_nccl(count, program, std::chrono::minutes(1), [&](int rank, Channel& channel) {
-    RunResult own = run_rank(plan, planned.model, *planned.data, options, rank, channel, nullptr, now);
+    RunResult own = run_rank(plan, planned.model, *planned.data, options, rank, channel, now);
     if (rank == 0) result = std::move(own);
   });
   const RunResult expected = run_local(plan, planned.model, *planned.data, options, std::chrono::minutes(1));

@@ -170,8 +170,20 @@ TEST_P(ChannelSuite, NamesWhoWaitedForWhomWhenTheDeadlinePasses) {
         if (channel.rank() != 1) return;
         EXPECT_EQ(error_of([&] { (void)channel.receive({{4}, at::kFloat}, 0, 3)->wait(); }),
                   "rank 1 waited 0.3 s for a tensor from rank 0 under tag 3");
+        EXPECT_THAT(channel.activity().text(), ::testing::MatchesRegex("waits 0\\.[3-9] s for rank 0 under tag 3"));
       },
       kShort);
+}
+
+TEST_P(ChannelSuite, AWaitThatWasNotInVainIsForgotten) {
+  on_ranks([](Channel& channel) {
+    const TensorSpec spec{{4}, at::kFloat};
+    channel.activity().begin({.action = "update"});
+    if (channel.rank() == 0) channel.send(numbered(spec, 0, 3, 0), 1, 3)->wait();
+    if (channel.rank() == 1) (void)channel.receive(spec, 0, 3)->wait();
+    channel.barrier();
+    EXPECT_THAT(channel.activity().text(), ::testing::MatchesRegex("update for [0-9.]+ s"));
+  });
 }
 
 TEST_P(ChannelSuite, AnAbortFromAnotherThreadEndsAWait) {

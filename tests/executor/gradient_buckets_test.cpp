@@ -39,6 +39,7 @@ class CountingChannel : public Channel {
   }
   void barrier() override {}
   void abort(const std::string&) override {}
+  Activity& activity() override { return activity_; }
 
   struct Wait : Reducing {
     explicit Wait(CountingChannel& c) : channel(c) {}
@@ -48,6 +49,9 @@ class CountingChannel : public Channel {
   std::vector<std::pair<int, std::int64_t>> started;  // bucket, values
   std::vector<double> sums;                           // of the values as they were started
   int waited = 0;
+
+ private:
+  Activity activity_;
 };
 
 /// A chain y = (((x w0) w1) w2): its backward has the gradient of w2 first.

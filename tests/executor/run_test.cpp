@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <thread>
 
 #include "costmodel/format/chakra.h"
 #include "tests/support/planned_models.h"
@@ -237,6 +239,38 @@ TEST(Run, TheLossFallsAndDoesNotDependOnThePlan) {
       run_local(cut_plan(planned, {3}, {1, 1}, "1f1b", 4), planned.model, *planned.data, options, milliseconds(60000));
   EXPECT_EQ(one.measurement.losses, two.measurement.losses);
   EXPECT_EQ(one.measurement.losses.size(), 5u);
+}
+
+/// Holds up the first stage's microbatch 1 for longer than kHurry.
+class LateData : public DataSource {
+ public:
+  static constexpr milliseconds kHurry{600};
+  explicit LateData(const DataSource& data) : data_(data) {}
+  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
+                                std::span<const int> inputs) const override {
+    if (microbatch == 1 && std::ranges::count(inputs, 0) > 0) std::this_thread::sleep_for(2 * kHurry);
+    return data_.batch(step, microbatch, microbatches, samples, inputs);
+  }
+
+ private:
+  const DataSource& data_;
+};
+
+TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3);
+  try {
+    (void)run_local(cut_plan(planned, {3}, {1, 1}, "gpipe", 2), planned.model, LateData(*planned.data), RunOptions{},
+                    LateData::kHurry);
+    FAIL() << "rank 0 does not send in time";
+  } catch (const ChannelError& error) {
+    EXPECT_EQ(error.cause(), ChannelError::Cause::Deadline);
+    EXPECT_THAT(
+        error.what(),
+        ::testing::MatchesRegex(
+            "rank 1, stage 1, forward of microbatch 1: rank 1 waited 0.6 s for a tensor from rank 0 under tag 0"
+            "\n  rank 0: forward of microbatch 1 of stage 0 in step 1 for 0\\.[67] s"
+            "\n  rank 1: forward of microbatch 1 of stage 1 in step 1, waits 0\\.[67] s for rank 0 under tag 0"));
+  }
 }
 
 TEST(Run, RefusesAPlanOfAnotherModel) {

@@ -59,7 +59,7 @@ int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
     std::this_thread::sleep_for(kChannelDeadline);
   }
   if (odd_one) {
-    meeting.doing("forward", 3);
+    meeting.activity()->begin({.action = "forward", .stage = 1, .microbatch = 3});
     std::this_thread::sleep_for(kHeartbeats);
     if (name == "kill") raise(SIGKILL);
     if (name == "stop") raise(SIGSTOP);
@@ -82,14 +82,14 @@ int run(const std::string& name, std::uint16_t port) {
   std::unique_ptr<Channel> channel;  // lives until fail() was called: its end would be the others' first news
   try {
     meeting = join(launch, kDeadline);
-    channel = make_gloo_channel(launch, kChannelDeadline);
+    channel = make_gloo_channel(launch, kChannelDeadline, meeting->activity());
     const int status = run_case(name, *channel, *meeting);
     meeting->leave();
     return status;
   } catch (const ChannelError& error) {
     std::fprintf(stderr, "rank %d: %s\n", launch.rank, error.what());
     if (meeting) meeting->fail(error.what());
-    return kPeerFailed;
+    return exit_status(error);
   }
 }
 
