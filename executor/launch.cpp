@@ -48,9 +48,6 @@ LaunchInfo ranks_from(const Environment& environment, const std::string& rank, c
   return launch;
 }
 
-/// A port that runs of different jobs rarely share; no launcher's and below the usual ephemeral ones.
-std::uint16_t port_of_job(std::int64_t job) { return static_cast<std::uint16_t>(20000 + job % 12000); }
-
 /// The first host of a Slurm node list: "node03" of "node[03-05,9],b1".
 std::string first_host(const std::string& name, const std::string& list) {
   std::string host;
@@ -95,11 +92,19 @@ void prefer_master(const Environment& environment, LaunchInfo& launch) {
   }
 }
 
+/// Whether srun started this process as a task. The script of sbatch and salloc's shell have SLURM_PROCID too: without
+/// a step's number, or with one of those that Slurm keeps for such.
+bool is_slurm_task(const Environment& environment) {
+  const auto step = find(environment, "SLURM_STEP_ID");
+  constexpr std::int64_t kFirstReserved = 0xfffffff0;
+  return find(environment, "SLURM_PROCID") && step && to_number("SLURM_STEP_ID", *step, 0, kMostIds) < kFirstReserved;
+}
+
 LaunchInfo from_slurm(const Environment& environment) {
   LaunchInfo launch = ranks_from(environment, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID");
   launch.launcher = "slurm";
   const std::int64_t job = to_number("SLURM_JOB_ID", need(environment, "SLURM_JOB_ID", "SLURM_PROCID"), 0, kMostIds);
-  const std::int64_t step = to_number("SLURM_STEP_ID", find(environment, "SLURM_STEP_ID").value_or("0"), 0, kMostIds);
+  const std::int64_t step = to_number("SLURM_STEP_ID", need(environment, "SLURM_STEP_ID", "SLURM_PROCID"), 0, kMostIds);
   launch.run_id = fmt::format("{}.{}", job, step);
   launch.port = port_of_job(job + step);
   if (!find(environment, "MASTER_ADDR")) {
@@ -135,9 +140,11 @@ LaunchInfo from_open_mpi(const Environment& environment) {
 
 }  // namespace
 
+std::uint16_t port_of_job(std::int64_t job) { return static_cast<std::uint16_t>(20000 + job % 12000); }
+
 std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment) {
   if (find(environment, "RANK")) return from_torchrun(environment);
-  if (find(environment, "SLURM_PROCID")) return from_slurm(environment);
+  if (is_slurm_task(environment)) return from_slurm(environment);
   if (find(environment, "OMPI_COMM_WORLD_RANK")) return from_open_mpi(environment);
   return std::nullopt;
 }

@@ -144,7 +144,8 @@ std::string find_mismatch(const NcclProgram& program) {
                                                : NcclCall::Kind::Receive;
       for (std::size_t i = 0; i < std::max(own.size(), first.size()); ++i) {
         const auto text = [&](const std::vector<const NcclCall*>& list) {
-          return i < list.size() ? (list[i]->kind == NcclCall::Kind::AllReduce ? "an " : "a ") + to_string(*list[i]) : std::string("nothing");
+          return i < list.size() ? (list[i]->kind == NcclCall::Kind::AllReduce ? "an " : "a ") + to_string(*list[i])
+                                 : std::string("nothing");
         };
         const bool same =
             i < own.size() && i < first.size() && own[i]->kind == wanted && bytes(*own[i]) == bytes(*first[i]);

@@ -25,12 +25,15 @@ struct LaunchInfo {
 };
 
 /// The launch that these environment variables describe: torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
-/// MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), Slurm (SLURM_PROCID,
-/// SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID), Open MPI
-/// (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), in this order; MASTER_ADDR and MASTER_PORT win over what Slurm and Open
-/// MPI say. Absent if there is none of them. Throws std::invalid_argument naming the variable for one that is missing,
-/// not a number or out of range.
+/// MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), a task of Slurm's srun
+/// (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID),
+/// Open MPI (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), in this order; MASTER_ADDR and MASTER_PORT win over what Slurm
+/// and Open MPI say. Absent if there is none of them, and in sbatch's script and salloc's shell, which are no tasks.
+/// Throws std::invalid_argument naming the variable for one that is missing, not a number or out of range.
 [[nodiscard]] std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment);
+/// A port for the run of this number (of a job, of a process), one of 20000..31999: runs of different jobs rarely share
+/// it, and it is no launcher's and below the usual ephemeral ones.
+[[nodiscard]] std::uint16_t port_of_job(std::int64_t job);
 /// The variables of this process.
 [[nodiscard]] std::map<std::string, std::string> process_environment();
 
@@ -76,16 +79,5 @@ inline constexpr int kStopped = 75;
 
 /// The exit status that tells an error's cause: 1, kHung or kPeerFailed.
 [[nodiscard]] int exit_status(const ChannelError& error);
-
-/// Starts `ranks` copies of the program at `arguments[0]` with `arguments`, each told its rank through the environment,
-/// and a meeting point on the loopback interface; waits for all. When one fails the others get `grace` to end by
-/// themselves and are then killed. Returns 0, kStopped if a rank ended with that and none failed, or the first failing
-/// rank's exit status (128 + signal for one killed; kHung only if no rank failed of its own, and kPeerFailed only if
-/// none found a hang either), having printed which rank it was. Ranks that are halted (SIGSTOP) while all others have
-/// ended are killed after `grace` too. SIGINT and SIGTERM are passed on; the ranks stand in process groups of their
-/// own, so that a terminal's Ctrl-C reaches each of them once. A failure is followed by up to `restarts` new starts of
-/// all ranks, with `again` instead of `arguments`, unless a signal was passed on.
-[[nodiscard]] int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
-                        int restarts = 0, const std::vector<std::string>& again = {});
 
 }  // namespace stagecraft

@@ -3,17 +3,21 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <cstdlib>
 #include <fstream>
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
-#include "costmodel/progress.h"
 #include "costmodel/tool.h"
+#include "executor/hosts.h"
+#include "executor/rank_log.h"
 #include "executor/rendezvous.h"
 #include "executor/run.h"
+#include "executor/run_report.h"
+#include "executor/spawn.h"
 #include "executor/stage_worker.h"
 #include "executor/stop_signals.h"
+#include "executor/tether.h"
 #include "executor/tool_options.h"
 
 namespace {
@@ -34,6 +38,9 @@ struct Options {
   std::string data = "synthetic";
   std::string channel;
   bool spawn = false;
+  std::string hosts;
+  std::string remote_shell = stagecraft::SpawnOptions{}.remote_shell;
+  std::string logs;
   bool dry_run = false;
   int restarts = 0;
   double timeout_s = 60;
@@ -72,74 +79,30 @@ std::function<double()> common_clock(stagecraft::Rendezvous& rendezvous) {
   return [raw, origin] { return raw() - origin; };
 }
 
-void print_roles(const Plan& plan) {
-  std::string out;
-  const auto roles = stagecraft::ranks(plan);
-  const auto lists = stagecraft::action_lists(plan);
-  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
-    const int s = roles[rank].stages.front();
-    const auto& layers = plan.stages[static_cast<std::size_t>(s)].layers;
-    out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions a step\n", rank,
-                       roles[rank].device, s, roles[rank].replica, layers.size(), layers.front(), layers.back(),
-                       lists[rank].size());
-  }
-  std::cout << out;
-}
-
-/// Prints the check's verdict; false if the run was wrong.
-bool report(const stagecraft::Check& check) {
-  const bool equal = check.different == 0 && check.losses_different == 0;
-  const bool close =
-      check.largest_error <= stagecraft::kCheckTolerance && check.largest_loss_error <= stagecraft::kCheckTolerance;
-  std::cerr << fmt::format(
-      "check against a single process: {} gradient values and {} losses, {}\n", check.values, check.losses,
-      equal ? "all bit-equal"
-            : fmt::format("{} values and {} losses differ, largest relative error {:.2g} ({})", check.different,
-                          check.losses_different, std::max(check.largest_error, check.largest_loss_error),
-                          close ? "within rounding" : "WRONG"));
-  return close;
-}
-
 /// What every rank ends with once the run is over.
 int status(const RunResult& result, const Options& o) {
   return result.steps_done < o.run.steps ? stagecraft::kStopped : 0;
 }
 
-int finish(const RunResult& result, const Options& o) {
+int finish(const RunResult& result, const Options& o, std::optional<stagecraft::Seconds> predicted) {
   const auto& m = result.measurement;
   if (m.timeline.steps.empty()) {
     std::cerr << fmt::format("nothing to do: {} steps are done, {} are wanted\n", result.first_step, o.run.steps);
     return 0;
   }
-  const std::size_t skip = std::min<std::size_t>(2, m.timeline.steps.size() - 1);
-  const stagecraft::Seconds step = stagecraft::step_time(m.timeline, skip);
-  std::cerr << fmt::format("loss {:.4f} to {:.4f} in {} steps; step {}, {:.1f} samples per second\n", m.losses.front(),
-                           m.losses.back(), m.losses.size(), stagecraft::format_seconds(step),
-                           static_cast<double>(*m.microbatch_samples) * m.microbatches / step.value);
+  std::cerr << stagecraft::closing_text(m, predicted) + "\n";
   if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::measurement_json(m));
   if (!o.trace.empty()) stagecraft::write_text(o.trace, stagecraft::chrome_trace(m.timeline, m.model + ", measured"));
-  if (result.check && !report(*result.check)) return 1;
+  if (result.check) {
+    std::cerr << stagecraft::check_text(*result.check) + "\n";
+    if (!stagecraft::is_close(*result.check)) return 1;
+  }
   if (result.steps_done < o.run.steps) {
     std::cerr << fmt::format("asked to stop: {} of {} steps are done and in {}; --resume goes on\n", result.steps_done,
                              o.run.steps, stagecraft::checkpoint_path(o.run.checkpoint.folder, result.steps_done));
   }
   return status(result, o);
 }
-
-/// A line now and then: every step on a terminal, about ten in all otherwise.
-class Reporter {
- public:
-  void operator()(const stagecraft::Progress& p) {
-    const std::string text = fmt::format("step {}/{} loss {:.4f} {} a step", p.step + 1, p.steps, p.loss,
-                                         stagecraft::format_seconds(p.step_time));
-    line_.show(text);
-    const std::int64_t every = std::max<std::int64_t>(1, p.steps / 10);
-    if (!line_.visible() && ((p.step + 1) % every == 0 || p.step == 0)) std::cerr << text << "\n";
-  }
-
- private:
-  stagecraft::ProgressLine line_;
-};
 
 int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& plan, const stagecraft::Model& model,
                            const stagecraft::DataSource& data, const Options& o, milliseconds deadline) {
@@ -164,20 +127,41 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
     // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer
     // computes.
     channel = stagecraft::make_gloo_channel(launch, kPatience * deadline, rendezvous->activity());
-    Reporter reporter;
+    stagecraft::StepReporter reporter(plan);
     const RunResult result =
         stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, common_clock(*rendezvous),
                              [&](const stagecraft::Progress& p) { reporter(p); });
     channel->barrier();
     rendezvous->leave();
-    return launch.rank == 0 ? finish(result, o) : status(result, o);
+    return launch.rank == 0 ? finish(result, o, plan.iteration) : status(result, o);
   } catch (const std::exception& e) {
     rendezvous->fail(e.what());
     throw;
   }
 }
 
-int run(Options o, const std::vector<std::string>& arguments) {
+/// Starts one process a rank, here or on the hosts, and waits for them.
+int start_ranks(const Options& o, int ranks, const std::vector<std::string>& arguments, milliseconds deadline) {
+  stagecraft::SpawnOptions options;
+  options.restarts = o.restarts;
+  options.again = arguments;
+  if (!o.run.checkpoint.resume) options.again.push_back("--resume");
+  if (!o.logs.empty()) stagecraft::check_log_folder(o.logs);
+  if (!o.hosts.empty()) {
+    options.hosts = stagecraft::read_hosts(o.hosts);
+    options.remote_shell = o.remote_shell;
+  }
+  return stagecraft::spawn(ranks, arguments, deadline, options);
+}
+
+int run(Options o, const std::vector<std::string>& arguments, std::optional<stagecraft::RankLog>& log) {
+  const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
+  const bool starts = (o.spawn || !o.hosts.empty()) && !launch;
+  // Before anything is said, and before there are threads.
+  if (!o.logs.empty() && !starts && !o.dry_run)
+    log.emplace(o.logs, launch ? launch->rank : 0, launch ? launch->ranks : 1);
+  std::optional<stagecraft::Tether> tether;
+  if (launch && std::getenv(stagecraft::kTetherVariable)) tether.emplace(fmt::format("rank {}", launch->rank));
   const Plan plan = stagecraft::read_plan(o.plan);
   auto settings = plan.options;
   for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
@@ -187,22 +171,24 @@ int run(Options o, const std::vector<std::string>& arguments) {
   stagecraft::validate(o.run.optimizer);
   stagecraft::verify_lists(plan, model, o.run.steps);
   if (o.dry_run) {
-    print_roles(plan);
+    std::cout << stagecraft::roles_text(plan);
     return 0;
   }
   // A run is long: whoever will write its result tells now whether that can be done.
   stagecraft::check_can_write(o.output);
   stagecraft::check_can_write(o.trace);
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
-  const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
   const int count = static_cast<int>(stagecraft::ranks(plan).size());
-  const std::string channel = !o.channel.empty() ? o.channel : launch || o.spawn ? "gloo" : "local";
+  const std::string channel = !o.channel.empty() ? o.channel : launch || starts ? "gloo" : "local";
   const std::vector<std::string> known = stagecraft::channel_names();
   if (std::find(known.begin(), known.end(), channel) == known.end()) {
     throw std::invalid_argument(stagecraft::unknown_name("channel", channel, known));
   }
   const std::string threads = "channel local runs all ranks as threads of one process";
-  if (channel == "local" && o.spawn) throw std::invalid_argument(threads + "; leave out --spawn, or take channel gloo");
+  if (channel == "local" && (o.spawn || !o.hosts.empty())) {
+    throw std::invalid_argument(
+        fmt::format("{}; leave out --{}, or take channel gloo", threads, o.spawn ? "spawn" : "hosts"));
+  }
   if (channel == "local" && launch && launch->ranks > 1) {
     throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
   }
@@ -210,11 +196,7 @@ int run(Options o, const std::vector<std::string>& arguments) {
   if (!launch && !checkpoint.folder.empty()) stagecraft::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
   if (!launch && !checkpoint.weights.empty())
     stagecraft::check_weight_names(stagecraft::TensorFiles({checkpoint.weights}), model);
-  if (o.spawn && !launch) {
-    std::vector<std::string> again = arguments;
-    if (!checkpoint.resume) again.push_back("--resume");
-    return stagecraft::spawn(count, arguments, deadline, o.restarts, again);
-  }
+  if (starts) return start_ranks(o, count, arguments, deadline);
   std::optional<stagecraft::StopSignals> signals;
   if (!checkpoint.folder.empty()) {
     signals.emplace();
@@ -228,21 +210,23 @@ int run(Options o, const std::vector<std::string>& arguments) {
           "channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun");
     return run_one_process_a_rank(*launch, plan, model, *data, o, deadline);
   }
-  Reporter reporter;
+  stagecraft::StepReporter reporter(plan);
   return finish(stagecraft::run_local(plan, model, *data, o.run, kPatience * deadline,
                                       [&](const stagecraft::Progress& p) { reporter(p); }),
-                o);
+                o, plan.iteration);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options o;
+  std::optional<stagecraft::RankLog> log;  // outlives the last message
   const std::vector<std::string> arguments = stagecraft::own_command(argc, argv);
   return stagecraft::run_tool(
       {"run", "Trains a model as a plan says, and measures it.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"
-       "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n\n"
+       "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n"
+       "  stagecraft run plan.json --hosts hosts.txt --logs logs --steps 50\n\n"
        "Exit status, besides the usual ones below:\n"
        "  3             this rank ended because another one failed or is gone\n"
        "  4             a deadline passed or a rank fell silent, and this rank found it out\n"
@@ -263,7 +247,18 @@ int main(int argc, char** argv) {
         app.add_option("--channel", o.channel,
                        "local (ranks are threads) or gloo (one process a rank); default: gloo where ranks were "
                        "started, else local");
-        app.add_flag("--spawn", o.spawn, "start one process a rank on this machine");
+        const auto here = app.add_flag("--spawn", o.spawn, "start one process a rank on this machine");
+        app.add_option(
+               "--hosts", o.hosts,
+               "start one process a rank on the machines of this file, in order: a line NAME [slots=N] for each. "
+               "All have this program, the working folder and what the options name at the same path; the "
+               "first one's name is where all meet (else MASTER_ADDR, MASTER_PORT)")
+            ->excludes(here);
+        app.add_option("--remote-shell", o.remote_shell,
+                       "with --hosts: what starts a rank; gets a host and a command line as ssh does")
+            ->capture_default_str();
+        app.add_option("--logs", o.logs,
+                       "folder for what each rank writes, rank-N.log; rank 0's goes to the terminal too");
         app.add_flag("--dry-run", o.dry_run, "print who does what, and run nothing");
         app.add_flag("--check", o.run.check, "compare losses and all gradients of every step with a single process");
         app.add_option("--threads", o.run.threads, "threads of one rank")
@@ -288,7 +283,8 @@ int main(int argc, char** argv) {
                      "begin with the newest whole checkpoint, if there is one; any plan will do")
             ->needs(folder);
         app.add_option("--restart", o.restarts,
-                       "with --spawn: when a rank dies, start all again from the newest checkpoint, at most so often")
+                       "with --spawn or --hosts: when a rank dies, start all again from the newest checkpoint, at most "
+                       "so often")
             ->needs(folder)
             ->check(CLI::NonNegativeNumber);
         app.add_option("--weights", o.run.checkpoint.weights,
@@ -298,7 +294,7 @@ int main(int argc, char** argv) {
       },
       [&] {
         try {
-          return run(o, arguments);
+          return run(o, arguments, log);
         } catch (const stagecraft::ChannelError& e) {
           std::cerr << "stagecraft-run: " << e.what() << "\n";
           return stagecraft::exit_status(e);

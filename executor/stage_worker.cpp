@@ -94,7 +94,8 @@ void StageWorker::prepare_gradients(Held& own) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!own.tied.contains(static_cast<int>(i))) untied.push_back(parameters[i].value);
     }
-    own.reduction = std::make_unique<GradientReduction>(channel_, own.replica_group, std::move(untied), plan_.gradient_bucket_bytes);
+    own.reduction = std::make_unique<GradientReduction>(channel_, own.replica_group, std::move(untied),
+                                                        plan_.gradient_bucket_bytes);
   }
   own.reduction->begin_step();
 }

@@ -12,6 +12,7 @@
 #include "costmodel/tool.h"
 #include "executor/device.h"
 #include "executor/rendezvous.h"
+#include "executor/spawn.h"
 #include "executor/tool_options.h"
 #include "profiler/links_channel.h"
 #include "profiler/links_nccl.h"

@@ -76,6 +76,13 @@ TEST(LaunchFromEnvironment, ReadsSlurm) {
   EXPECT_EQ(launch.launcher, "slurm");
 }
 
+TEST(LaunchFromEnvironment, IsAbsentInTheScriptOfSbatchAndTheShellOfSalloc) {
+  EXPECT_FALSE(launch_from_environment(without(kSlurm, "SLURM_STEP_ID")).has_value());
+  for (const char* step : {"4294967290", "4294967291", "4294967292"}) {  // slurm.h: interactive, batch, extern
+    EXPECT_FALSE(launch_from_environment(with(kSlurm, "SLURM_STEP_ID", step)).has_value()) << step;
+  }
+}
+
 TEST(LaunchFromEnvironment, KeepsTheSlurmPortInRange) {
   // 12000 ports from 20000 on: job 24001 with step 2 is 3 past the second round.
   EXPECT_EQ(launch_from_environment(with(kSlurm, "SLURM_JOB_ID", "24001"))->port, 20000 + 3);

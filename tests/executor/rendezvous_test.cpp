@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/meeting_store.h"
+#include "executor/spawn.h"
 #include "tests/support/run_command.h"
 
 // Runs of real processes: rank_program under spawn. Its deadline for a silent rank is 2 s.
@@ -71,7 +72,7 @@ Outcome spawn_scripts(int ranks, const std::string& first, int restarts = 0, con
   };
   ::testing::internal::CaptureStderr();
   Outcome outcome;
-  outcome.status = spawn(ranks, script(first), milliseconds(300), restarts, script(again));
+  outcome.status = spawn(ranks, script(first), milliseconds(300), {.restarts = restarts, .again = script(again)});
   outcome.text = ::testing::internal::GetCapturedStderr();
   return outcome;
 }
