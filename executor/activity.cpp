@@ -10,8 +10,6 @@ namespace {
 /// What a message under `tag` is for.
 std::string purpose(int tag) {
   switch (tag) {
-    case kReplicasTag:
-      return " to add up replicas' gradients";
     case kLossTag:
       return " about losses";
     case kLengthTag:
@@ -27,6 +25,7 @@ std::string purpose(int tag) {
     case kBarrierTag:
       return " at a barrier";
     default:
+      if (tag >= kBucketsTag) return " to add up replicas' gradients";
       return tag >= kTiesTag ? " to add up tied gradients" : fmt::format(" under tag {}", tag);
   }
 }

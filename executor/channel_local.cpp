@@ -201,7 +201,14 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
   spin(over);
   if (over()) return;
   const auto end = Clock::now() + world.deadline;
+  Activity& activity = world.activities[rank];
   std::unique_lock lock(meeting.mutex);
+  const auto is_absent = [&](std::size_t i) { return meeting.rounds[i] < round; };
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (!is_absent(i)) continue;
+    activity.wait_for(members[i], tag);
+    break;
+  }
   while (!over()) {
     if (world.aborted) {
       lock.unlock();
@@ -211,7 +218,7 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
     if (Clock::now() >= end) {
       std::vector<int> absent;
       for (std::size_t i = 0; i < members.size(); ++i) {
-        if (meeting.rounds[i] < round) absent.push_back(members[i]);
+        if (is_absent(i)) absent.push_back(members[i]);
       }
       meeting.broken =
           fmt::format("rank {} waited {} for {} {}", rank, seconds_text(world.deadline), name_ranks(absent), what());

@@ -33,7 +33,7 @@ TEST(Activity, NamesWhomItWaitsForUntilItGoesOn) {
   activity.wait_for(2, 5);
   EXPECT_EQ(text(), "waits 3.0 s for rank 2 under tag 5");
   activity.begin({.action = "backward", .stage = 0, .microbatch = 1});
-  activity.wait_for(1, kReplicasTag);
+  activity.wait_for(1, kBucketsTag);
   EXPECT_EQ(text(), "backward of microbatch 1 of stage 0, waits 3.0 s for rank 1 to add up replicas' gradients");
   activity.go_on();
   EXPECT_EQ(text(), "backward of microbatch 1 of stage 0 for 3.0 s");
