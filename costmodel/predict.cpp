@@ -57,6 +57,29 @@ Seconds loading_time(const Graph& graph, const Stage& stage) {
   return sum;
 }
 
+/// The buckets of a replicated stage's gradients, which a backward completes from the last layer to the first: a bucket
+/// takes layers until it holds enough, all that a layer holds of its own together.
+std::vector<ReduceBucket> reduce_buckets(const Graph& graph, const Topology& topology, const Stage& stage,
+                                         Bytes bucket_bytes, double closure) {
+  std::vector<ReduceBucket> out;
+  if (stage.devices.size() < 2) return out;
+  std::unordered_map<std::string, const Layer*> by_id;
+  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
+  Seconds left;
+  for (const std::string& id : stage.layers) left += by_id.at(id)->backward.median * closure;
+  Bytes bytes;
+  for (auto id = stage.layers.rbegin(); id != stage.layers.rend(); ++id) {
+    const Layer& layer = *by_id.at(*id);
+    left -= layer.backward.median * closure;
+    bytes += layer.parameter_bytes;
+    for (const TiedParameter& tied : layer.tied) bytes -= tied.bytes;
+    if (bytes == Bytes(0) || (bytes < bucket_bytes && std::next(id) != stage.layers.rend())) continue;
+    out.push_back({all_reduce_time(bytes, stage.devices, topology), std::max(left, Seconds(0))});
+    bytes = Bytes(0);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
@@ -122,7 +145,11 @@ SimulationInput simulation_input(const Graph& graph, const Topology& topology, c
     cost.update = cost.update * closure;
     if (plan.stages[s].recompute) cost.backward += cost.forward;
     cost.forward += loading_time(graph, plan.stages[s]);
-    cost.reduce = all_reduce_time(parameters - tied[s], plan.stages[s].devices, topology);
+    if (plan.gradient_bucket_bytes && schedule_of(plan).weights == Weights::Flushed) {
+      cost.buckets = reduce_buckets(graph, topology, plan.stages[s], *plan.gradient_bucket_bytes, closure);
+    } else {
+      cost.reduce = all_reduce_time(parameters - tied[s], plan.stages[s].devices, topology);
+    }
     if (tied[s] > Bytes(0)) {
       std::vector<int> holders;
       for (std::size_t other = 0; other < plan.stages.size(); ++other) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <queue>
 #include <set>
@@ -422,9 +423,21 @@ class Simulation {
     auto& waiting = reduce_waiting_[at(group)];
     waiting.push_back({rank, now_});
     if (static_cast<int>(waiting.size()) < reduce_members_[at(group)]) return;
-    const Seconds cost_of_group = in_.stages[at(action.stage)].reduce;
     std::vector<std::pair<int, double>> members;
     members.swap(waiting);
+    // A stage's buckets go one after the other, each once all its replicas have it.
+    double left = 0;
+    std::map<int, std::vector<double>> arrivals;  // by stage
+    for (const auto& [member, since] : members)
+      arrivals[in_.lists[at(member)][next_[at(member)]].stage].push_back(since);
+    for (const auto& [stage, times] : arrivals) {
+      const double last = *std::max_element(times.begin(), times.end());
+      double end = 0;
+      for (const ReduceBucket& bucket : in_.stages[at(stage)].buckets)
+        end = std::max(end, last - bucket.before_end.value) + bucket.time.value;
+      left = std::max(left, end - now_);
+    }
+    const Seconds cost_of_group = in_.stages[at(action.stage)].reduce + Seconds(left);
     for (const auto& [member, since] : members) {
       record(member, in_.lists[at(member)][next_[at(member)]], since, now_ + cost_of_group.value);
       Flow flow;

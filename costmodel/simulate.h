@@ -13,13 +13,20 @@
 
 namespace stagecraft {
 
+/// Gradients that replicas sum together, while the backward goes on.
+struct ReduceBucket {
+  Seconds time;        ///< of the all-reduce
+  Seconds before_end;  ///< its gradients are complete so long before the last backward ends
+};
+
 /// What one action costs on a device that has its host for itself.
 struct StageCost {
   Seconds forward;          ///< of one microbatch
   Seconds backward;         ///< of one microbatch; the input gradient alone if the schedule splits the backward
   Seconds weight_gradient;  ///< of one microbatch, if the schedule splits the backward
   Seconds reduce;           ///< of one Reduce, among all replicas (and other holders of tied parameters)
-  Seconds update;           ///< of one Update
+  std::vector<ReduceBucket> buckets = {};  ///< that go before it, one after the other, in this order
+  Seconds update;                          ///< of one Update
 };
 
 /// How a message moves.
@@ -66,9 +73,9 @@ struct SimulationInput {
 /// The timeline of the steps, or the reason why it cannot end: the actions that wait for each other in a circle.
 /// Forward, Backward, WeightGradient and Update spans are computation; a Receive span is the time for which the rank
 /// stood waiting for that message; a Send span is the message's own time on the link; a Reduce span runs from this
-/// rank's arrival to the end. Reduce and Update are of the step of the rank's gradient before them. A step lasts from
-/// the end of the step before to the end of its last action. Deterministic. Throws std::invalid_argument if both ends
-/// of an edge disagree on order.
+/// rank's arrival to the end, with what its buckets did not do before. Reduce and Update are of the step of the rank's
+/// gradient before them. A step lasts from the end of the step before to the end of its last action. Deterministic.
+/// Throws std::invalid_argument if both ends of an edge disagree on order.
 [[nodiscard]] std::variant<Timeline, Infeasible> simulate(const SimulationInput& input);
 
 /// Number of actions in the lists.

@@ -253,5 +253,49 @@ TEST(Simulate, ReplicasWaitForEachOtherInReduce) {
   EXPECT_DOUBLE_EQ(prediction.iteration.value, 2 * 3 + 0.5);
 }
 
+TEST(Simulate, BucketsAreReducedWhileTheLastBackwardGoesOn) {
+  // A backward of 8 s ends at 10 on both replicas. The first bucket has its gradients at 4 and takes 3: until 7. The
+  // second has its own at 6, waits for the first, and takes 2: until 9. The third has its own at the end, and takes 1.
+  SimulationInput input;
+  const std::vector<Action> list{
+      {ActionKind::Forward, 0, 0, -1}, {ActionKind::Backward, 0, 0, -1}, {ActionKind::Reduce, 0, -1, -1}};
+  input.lists = {list, list};
+  input.lists[1][0].microbatch = input.lists[1][1].microbatch = 1;
+  StageCost cost{Seconds(2), Seconds(8), {}, {}, {}};
+  cost.buckets = {{Seconds(3), Seconds(6)}, {Seconds(2), Seconds(4)}, {Seconds(1), Seconds(0)}};
+  input.stages = {cost};
+  input.replicas = {2};
+  input.first_rank = {0};
+  input.reduce_group = {0};
+  input.microbatches = 2;
+  const auto end = [&] { return std::get<Timeline>(simulate(input)).steps.front().end.value; };
+  EXPECT_DOUBLE_EQ(end(), 11);
+  // A slower second bucket pushes the third: 7 + 5 + 1.
+  input.stages[0].buckets[1].time = Seconds(5);
+  EXPECT_DOUBLE_EQ(end(), 13);
+  // What several stages share comes after all buckets.
+  input.stages[0].reduce = Seconds(0.5);
+  EXPECT_DOUBLE_EQ(end(), 13.5);
+}
+
+TEST(Predict, ReducesInBucketsThatThePlanSays) {
+  // Three layers of backward 1, 2 and 4 s and 5e8, 1e9 and 1e9 bytes on two replicas; a ring of 2 moves the bytes once:
+  // 0.5, 1 and 1 s. In one piece: 2.5 s after the backward of 7 s. In three: the last layer's gradients are there 3 s
+  // before the end, the middle one's 1 s: 1 s and 1 s are done by then, 0.5 s is left.
+  const Graph graph = chain_graph({1, 1, 1}, {1, 2, 4}, Bytes(0), Bytes(0));
+  Graph own = graph;
+  own.layers[0].parameter_bytes = Bytes(500'000'000);
+  own.layers[1].parameter_bytes = own.layers[2].parameter_bytes = Bytes(1'000'000'000);
+  const Topology topology = flat_topology(2, 1e9);
+  Plan plan = make_plan(own, topology, {.stage_of_layer = {0, 0, 0}, .replicas = {2}}, {.microbatches = 2});
+  const auto iteration = [&] { return std::get<Prediction>(predict(own, topology, plan)).iteration.value; };
+  EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 2.5);
+  plan.gradient_bucket_bytes = Bytes(1);
+  EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 0.5);
+  // Two buckets: those of the last two layers are there 1 s before the end and take 2 s, then come 0.5 s.
+  plan.gradient_bucket_bytes = Bytes(1'000'000'001);
+  EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 1 + 0.5);
+}
+
 }  // namespace
 }  // namespace stagecraft
