@@ -1,6 +1,7 @@
 #include "executor/device.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
 #include <charconv>
@@ -39,6 +40,17 @@ c10::Device open_device(const std::string& name) {
   }
   at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(index));
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+OwnStream::OwnStream(c10::Device device) {
+  if (device.is_cpu()) return;
+  at::accelerator::setDeviceIndex(device.index());
+  before_ = at::accelerator::getCurrentStream(device.index());
+  at::accelerator::setCurrentStream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+}
+
+OwnStream::~OwnStream() {
+  if (before_) at::accelerator::setCurrentStream(*before_);
 }
 
 void synchronize(c10::Device device) {

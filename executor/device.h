@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <optional>
@@ -22,6 +23,9 @@ namespace stagecraft {
 /// Why this process can use no GPU, and what would help; nothing if it can.
 [[nodiscard]] std::optional<std::string> no_gpu_reason();
 
+/// How many GPUs this process can use.
+[[nodiscard]] int gpu_count();
+
 /// What is known of one GPU of this machine.
 struct GpuProperties {
   std::string name;
@@ -33,6 +37,19 @@ struct GpuProperties {
 };
 /// Throws DeviceError without GPU `index`.
 [[nodiscard]] GpuProperties gpu_properties(int index);
+
+/// While it lives the calling thread enqueues its work for `device` on a stream of its own, not on the default one,
+/// which waits for others. Nothing for a CPU.
+class OwnStream {
+ public:
+  explicit OwnStream(c10::Device device);
+  ~OwnStream();
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+ private:
+  std::optional<c10::Stream> before_;
+};
 
 /// Returns when `device` has done all work; at once on a CPU.
 void synchronize(c10::Device device);

@@ -32,6 +32,11 @@ std::optional<std::string> no_gpu_reason() {
   return found + "; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu";
 }
 
+int gpu_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 GpuProperties gpu_properties(int index) {
   if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
   cudaDeviceProp properties{};

@@ -149,6 +149,16 @@ std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, st
   return std::nullopt;
 }
 
+int gpu_of_rank(const LaunchInfo& launch, int gpus, bool share) {
+  if (gpus > 0 && share) return launch.local_rank % gpus;
+  if (gpus == 1 && launch.launcher == "slurm") return 0;
+  if (launch.local_rank < gpus) return launch.local_rank;
+  throw std::invalid_argument(
+      fmt::format("rank {} is number {} on its machine, which has {} GPU{}: start fewer ranks there, or let them share "
+                  "with --share-gpu",
+                  launch.rank, launch.local_rank + 1, gpus, gpus == 1 ? "" : "s"));
+}
+
 std::map<std::string, std::string> process_environment() {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -134,10 +134,12 @@ void Optimizer::step(double divisor, double rate_factor) {
 OptimizerState Optimizer::state(std::size_t i) const { return {first_.at(i), second_.at(i), steps_.at(i)}; }
 
 void Optimizer::set_state(std::size_t i, OptimizerState state) {
+  const c10::Device device = parameters_.at(i).device();
   begun_.at(i) = state.first.defined();
-  first_.at(i) = std::move(state.first);
-  second_.at(i) = std::move(state.second);
-  steps_.at(i) = std::move(state.steps);
+  const auto place = [device](at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
+  first_.at(i) = place(state.first);
+  second_.at(i) = place(state.second);
+  steps_.at(i) = place(state.steps);
 }
 
 }  // namespace stagecraft

@@ -12,7 +12,7 @@
 namespace stagecraft {
 
 Reference::Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
-                     std::uint64_t seed)
+                     std::uint64_t seed, Placement placement)
     : plan_(plan), model_(model), data_(data), options_(optimizer), stage_of_layer_(model.layers.size()) {
   const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
   for (std::size_t s = 0; s < layers.size(); ++s) {
@@ -21,7 +21,7 @@ Reference::Reference(const Plan& plan, const Model& model, const DataSource& dat
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
   program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{},
-                                            std::vector<ValueRef>{}, seed);
+                                            std::vector<ValueRef>{}, seed, placement);
   std::vector<at::Tensor> values;
   for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));

@@ -21,7 +21,7 @@ class Reference {
  public:
   /// Arguments must outlive it.
   Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
-            std::uint64_t seed);
+            std::uint64_t seed, Placement placement = {});
   /// Forward and backward of all microbatches; fills gradients and losses.
   void compute(std::int64_t step);
   /// Updates the parameters with the gradients divided by the number of microbatches.

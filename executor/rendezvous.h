@@ -34,6 +34,11 @@ struct LaunchInfo {
 /// A port for the run of this number (of a job, of a process), one of 20000..31999: runs of different jobs rarely share
 /// it, and it is no launcher's and below the usual ephemeral ones.
 [[nodiscard]] std::uint16_t port_of_job(std::int64_t job);
+/// Index of the GPU that a rank computes on, of `gpus` that it sees: that of its local rank; the only one, where Slurm
+/// gives each task one of its own; with `share`, the local rank modulo their number. Throws std::invalid_argument if
+/// there are too few, saying what helps.
+[[nodiscard]] int gpu_of_rank(const LaunchInfo& launch, int gpus, bool share);
+
 /// The variables of this process.
 [[nodiscard]] std::map<std::string, std::string> process_environment();
 

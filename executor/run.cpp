@@ -18,6 +18,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/verify.h"
 #include "executor/control_tags.h"
+#include "executor/device.h"
 #include "executor/memory_tracker.h"
 #include "executor/ranges.h"
 #include "executor/reference.h"
@@ -125,8 +126,8 @@ void compare_gradients(StageWorker& worker, const Reference& reference, Check& c
   }
 }
 
-void compare_losses(const StageWorker& worker, const Reference& reference, Check& check) {
-  for (const auto& [microbatch, found] : worker.losses()) {
+void compare_losses(const std::map<int, double>& losses, const Reference& reference, Check& check) {
+  for (const auto& [microbatch, found] : losses) {
     const double expected = reference.losses()[static_cast<std::size_t>(microbatch)];
     ++check.losses;
     if (found != expected) ++check.losses_different;
@@ -263,13 +264,15 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
                                 plan.schedule + "\" has none that could be compared");
   }
   at::set_num_threads(options.threads);
-  MemoryTracker tracker;
+  const OwnStream stream(options.device);
+  const Placement placement{.device = options.device};
+  MemoryTracker tracker(options.device.type());
   std::optional<MemoryTracker::Scope> counting;
   counting.emplace(tracker);
   RunCheckpoints checkpoints(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel);
   const std::int64_t first_step = checkpoints.first_step();
   StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, first_step,
-                     static_cast<int>(std::max<std::int64_t>(options.steps - first_step, 1)));
+                     static_cast<int>(std::max<std::int64_t>(options.steps - first_step, 1)), placement);
   const Bytes parameters = tracker.live();
   worker.visit_stages([&](int, StageProgram& program, Optimizer& optimizer) { checkpoints.load(program, optimizer); });
 
@@ -277,7 +280,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   std::optional<Reference> reference;
   if (options.check) {
     counting.reset();
-    reference.emplace(plan, model, data, options.optimizer, options.seed);
+    reference.emplace(plan, model, data, options.optimizer, options.seed, placement);
     checkpoints.load(reference->program(), reference->optimizer());
     result.check.emplace();
     counting.emplace(tracker);
@@ -305,42 +308,56 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   };
   const RangeName step_range = range_name("step");
   std::int64_t done = first_step;
+  // A GPU's losses are fetched a step late, so that the host never waits for the step that it has just enqueued. And
+  // rank 0 tells a step later still, so that it never waits for the last stage.
+  const std::int64_t lag = options.device.is_cpu() || reference ? 0 : 1;
+  std::int64_t sent = first_step;
+  std::int64_t told = first_step;
+  const auto send_until = [&](std::int64_t end) {
+    for (; sent < end; ++sent) losses.send(worker.take_losses(sent));
+  };
+  const auto tell_until = [&](std::int64_t end) {
+    for (; rank == 0 && told < end; ++told) tell(told);
+  };
   if (worker.asynchronous() && first_step < options.steps) {
-    // Rank 0 may have no microbatch of a step: it tells that one with the next.
-    std::int64_t told = first_step;
-    worker.replay([&](std::int64_t step, const std::map<int, double>& own) {
-      losses.send(own);
-      while (rank == 0 && told < step) tell(told++);
+    // This rank may have no microbatch of a step: it hears of that one with the next.
+    worker.replay([&](std::int64_t step) {
       while (ends.size() < static_cast<std::size_t>(step - first_step) + 2) ends.push_back(seconds_now());
+      send_until(step + 1 - lag);
+      tell_until(step - lag);
     });
     while (ends.size() < static_cast<std::size_t>(options.steps - first_step) + 1) ends.push_back(seconds_now());
-    while (rank == 0 && told + 1 < options.steps) tell(told++);
     done = options.steps;
+    send_until(done);
+    tell_until(done - 1);
     (void)checkpoints.after_step(worker, done, options.steps);
   }
   for (std::int64_t step = first_step; !worker.asynchronous() && step < options.steps; ++step) {
     const Range range(step_range, step);
     worker.compute(step);
-    losses.send(worker.losses());
     if (reference) {
       counting.reset();
+      const std::map<int, double> own = worker.take_losses(step);
+      losses.send(own);
+      sent = step + 1;
       reference->compute(step);
       compare_gradients(worker, *reference, *result.check);
-      compare_losses(worker, *reference, *result.check);
+      compare_losses(own, *reference, *result.check);
       reference->update();
     }
+    send_until(step + 1 - lag);
     worker.update(step);
     ends.push_back(seconds_now());
     done = step + 1;
     if (done - first_step == kMemorySteps) counting.reset();
-    // One step behind, so that rank 0 never waits for the last stage here.
-    if (rank == 0 && step > first_step) tell(step - 1);
+    tell_until(step - lag);
     if (checkpoints.after_step(worker, done, options.steps)) break;
   }
   counting.reset();
   result.first_step = first_step;
   result.steps_done = done;
-  if (rank == 0 && done > first_step) tell(done - 1);
+  send_until(done);
+  tell_until(done);
   try {
     losses.finish();
   } catch (const ChannelError& e) { throw e.within("rank " + std::to_string(rank) + ", sending losses: "); }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,7 +23,8 @@ struct RunOptions {
   std::int64_t steps = 10;  ///< in all: a resumed run does those that are left
   std::uint64_t seed = 1;
   OptimizerOptions optimizer;
-  int threads = 1;     ///< intra-op threads of each rank
+  int threads = 1;  ///< intra-op threads of each rank
+  c10::Device device{c10::kCPU};
   bool check = false;  ///< compare losses and gradients of every step with a single process
   CheckpointOptions checkpoint;
 };

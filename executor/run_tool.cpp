@@ -9,6 +9,8 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/tool.h"
+#include "executor/channel_nccl.h"
+#include "executor/device.h"
 #include "executor/hosts.h"
 #include "executor/rank_log.h"
 #include "executor/rendezvous.h"
@@ -37,6 +39,9 @@ struct Options {
   std::vector<std::string> set;
   std::string data = "synthetic";
   std::string channel;
+  std::string device = "cpu";
+  bool share_gpu = false;
+  bool deterministic = false;
   bool spawn = false;
   std::string hosts;
   std::string remote_shell = stagecraft::SpawnOptions{}.remote_shell;
@@ -54,12 +59,12 @@ std::string agreement(const Plan& plan, const Options& o) {
   return stagecraft::plan_json(plan) +
          fmt::format(
              "model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {} "
-             "checkpoint {} {} {} weights {}",
+             "checkpoint {} {} {} weights {} device {} channel {} deterministic {}",
              o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
              o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
              o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
              o.run.optimizer.rate.last, o.run.optimizer.clip_norm, o.run.checkpoint.folder, o.run.checkpoint.every,
-             o.run.checkpoint.resume, o.run.checkpoint.weights);
+             o.run.checkpoint.resume, o.run.checkpoint.weights, o.device, o.channel, o.deterministic);
 }
 
 std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
@@ -104,8 +109,25 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
   return status(result, o);
 }
 
+/// What this rank computes on.
+c10::Device open_rank_device(const Options& o, const stagecraft::LaunchInfo& launch) {
+  if (o.device != "cuda") return stagecraft::open_device(o.device);
+  if (const auto reason = stagecraft::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
+  return stagecraft::open_device(
+      fmt::format("cuda:{}", stagecraft::gpu_of_rank(launch, stagecraft::gpu_count(), o.share_gpu)));
+}
+
+/// What the ranks ask of NCCL, proved to match.
+stagecraft::NcclProgram proved_nccl_program(const Plan& plan, const stagecraft::Model& model, std::int64_t steps) {
+  const int covered = static_cast<int>(std::min<std::int64_t>(steps, stagecraft::step_window(plan).steps));
+  stagecraft::NcclProgram program = stagecraft::nccl_program(plan, model, std::max(covered, 1));
+  if (const std::string wrong = stagecraft::find_mismatch(program); !wrong.empty())
+    throw std::logic_error("the plan's transfers do not match: " + wrong);
+  return program;
+}
+
 int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& plan, const stagecraft::Model& model,
-                           const stagecraft::DataSource& data, const Options& o, milliseconds deadline) {
+                           const stagecraft::DataSource& data, Options o, milliseconds deadline) {
   const int wanted = static_cast<int>(stagecraft::ranks(plan).size());
   if (launch.ranks != wanted) {
     throw std::invalid_argument(
@@ -127,6 +149,12 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
     // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer
     // computes.
     channel = stagecraft::make_gloo_channel(launch, kPatience * deadline, rendezvous->activity());
+    o.run.device = open_rank_device(o, launch);
+    if (o.channel == "nccl") {
+      if (o.share_gpu) stagecraft::share_gpu(launch.rank);
+      channel = stagecraft::make_nccl_channel(launch, proved_nccl_program(plan, model, o.run.steps), std::move(channel),
+                                              o.run.device, kPatience * deadline, {.deterministic = o.deterministic});
+    }
     stagecraft::StepReporter reporter(plan);
     const RunResult result =
         stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, common_clock(*rendezvous),
@@ -138,6 +166,21 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
     rendezvous->fail(e.what());
     throw;
   }
+}
+
+/// The channel's name. `apart`: ranks are processes.
+std::string choose_channel(const Options& o, bool apart) {
+  std::vector<std::string> known = stagecraft::channel_names();
+  known.emplace_back("nccl");
+  const bool on_gpu = o.device.starts_with("cuda");
+  const std::string channel = !o.channel.empty() ? o.channel : !apart ? "local" : on_gpu ? "nccl" : "gloo";
+  if (std::find(known.begin(), known.end(), channel) == known.end())
+    throw std::invalid_argument(stagecraft::unknown_name("channel", channel, known));
+  if (channel == "nccl" && !on_gpu)
+    throw std::invalid_argument("channel nccl joins GPUs: add --device cuda, or take channel gloo");
+  if (channel == "gloo" && on_gpu)
+    throw std::invalid_argument("channel gloo joins CPUs: take channel nccl, or --device cpu");
+  return channel;
 }
 
 /// Starts one process a rank, here or on the hosts, and waits for them.
@@ -179,11 +222,8 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   stagecraft::check_can_write(o.trace);
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   const int count = static_cast<int>(stagecraft::ranks(plan).size());
-  const std::string channel = !o.channel.empty() ? o.channel : launch || starts ? "gloo" : "local";
-  const std::vector<std::string> known = stagecraft::channel_names();
-  if (std::find(known.begin(), known.end(), channel) == known.end()) {
-    throw std::invalid_argument(stagecraft::unknown_name("channel", channel, known));
-  }
+  const std::string channel = choose_channel(o, launch || starts);
+  o.channel = channel;
   const std::string threads = "channel local runs all ranks as threads of one process";
   if (channel == "local" && (o.spawn || !o.hosts.empty())) {
     throw std::invalid_argument(
@@ -204,12 +244,14 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   }
   checkpoint.data = o.data;
   checkpoint.tell = [](const std::string& text) { std::cerr << text + "\n"; };
-  if (channel == "gloo") {
-    if (!launch)
-      throw std::invalid_argument(
-          "channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun");
+  if (channel != "local") {
+    if (!launch) {
+      throw std::invalid_argument(fmt::format(
+          "channel {} runs one process a rank: add --spawn, or start with torchrun, srun or mpirun", channel));
+    }
     return run_one_process_a_rank(*launch, plan, model, *data, o, deadline);
   }
+  o.run.device = stagecraft::open_device(o.device);
   stagecraft::StepReporter reporter(plan);
   return finish(stagecraft::run_local(plan, model, *data, o.run, kPatience * deadline,
                                       [&](const stagecraft::Progress& p) { reporter(p); }),
@@ -244,9 +286,18 @@ int main(int argc, char** argv) {
         app.add_option("--steps", o.run.steps, "steps to train, with those of a resumed checkpoint")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
-        app.add_option("--channel", o.channel,
-                       "local (ranks are threads) or gloo (one process a rank); default: gloo where ranks were "
-                       "started, else local");
+        app.add_option(
+            "--channel", o.channel,
+            "local (ranks are threads), or one process a rank over gloo (CPUs) or nccl (GPUs); default: local "
+            "unless ranks were started");
+        app.add_option("--device", o.device,
+                       "cpu, cuda (the GPU of each rank's place on its machine) or cuda:N (of all ranks)")
+            ->capture_default_str();
+        app.add_flag("--share-gpu", o.share_gpu,
+                     "several ranks may compute on one GPU, for checks: transfers between them go through the host");
+        app.add_flag("--deterministic", o.deterministic,
+                     "gradients of replicas are added in the order of the ranks over nccl too, which costs memory and "
+                     "time; over local and gloo they always are");
         const auto here = app.add_flag("--spawn", o.spawn, "start one process a rank on this machine");
         app.add_option(
                "--hosts", o.hosts,

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "executor/control_tags.h"
+#include "executor/device.h"
 #include "executor/dtype.h"
 #include "executor/gradient_norm.h"
 
@@ -39,7 +40,9 @@ std::string describe(int rank, const Action& action) {
 std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::Tensor>& values) {
   std::int64_t count = 0;
   for (const at::Tensor& value : values) count += value.numel();
-  std::pair<at::Tensor, std::vector<at::Tensor>> out{at::zeros({count}, at::kFloat), {}};
+  const c10::Device device = values.empty() ? c10::Device(c10::kCPU) : values.front().device();
+  std::pair<at::Tensor, std::vector<at::Tensor>> out{at::zeros({count}, at::TensorOptions(at::kFloat).device(device)),
+                                                     {}};
   std::int64_t offset = 0;
   for (const at::Tensor& value : values) {
     out.second.push_back(out.first.narrow(0, offset, value.numel()).view(value.sizes()));
@@ -81,8 +84,25 @@ int StageWorker::runner(int stage, int microbatch) const {
   return rank_of(plan_, stage, microbatch % static_cast<int>(plan_.stages[at_(stage)].devices.size()));
 }
 
-void StageWorker::record(const Action& action, std::int64_t step, double start) {
-  spans_.push_back({rank_, static_cast<int>(step), action, Seconds(start), Seconds(now_())});
+void StageWorker::record(const Action& action, std::int64_t step, DeviceClock::Moment start) {
+  const DeviceClock::Moment end = clock_.mark();
+  const Span span{rank_, static_cast<int>(step), action, Seconds(start.seconds), Seconds(end.seconds)};
+  if (placement_.device.is_cpu()) {
+    spans_.push_back(span);
+  } else {
+    unsettled_.push_back({span, start, end});
+  }
+}
+
+void StageWorker::settle_spans(bool all) {
+  if (all) synchronize(placement_.device);
+  while (!unsettled_.empty() && clock_.come(unsettled_.front().end)) {
+    Unsettled& next = unsettled_.front();
+    next.span.start = Seconds(clock_.seconds(next.start));
+    next.span.end = Seconds(clock_.seconds(next.end));
+    spans_.push_back(next.span);
+    unsettled_.pop_front();
+  }
 }
 
 void StageWorker::prepare_gradients(Held& own) {
@@ -119,7 +139,7 @@ void StageWorker::finish_sends() {
 }
 
 void StageWorker::compute(std::int64_t step) {
-  losses_.clear();
+  settle_spans(false);
   for (Held& each : held_) prepare_gradients(each);
   std::size_t reduced = 0;
   for (std::size_t i = 0; i < actions_.size(); ++i) {
@@ -130,12 +150,12 @@ void StageWorker::compute(std::int64_t step) {
   }
   if (reduces_ == 0 && schedule_.trains) reduce_ties();
   finish_sends();
+  losses_.end_step(step);
 }
 
-void StageWorker::replay(const std::function<void(std::int64_t step, const std::map<int, double>& losses)>& done) {
+void StageWorker::replay(const std::function<void(std::int64_t step)>& done) {
   for (Held& each : held_) prepare_gradients(each);
-  std::map<int, std::map<int, double>> losses;  // by step
-  std::map<int, int> left;                      // backwards of each step
+  std::map<int, int> left;  // backwards of each step
   for (const Action& action : actions_) {
     if (action.kind == ActionKind::Backward) ++left[action.microbatch / plan_.microbatches];
   }
@@ -144,9 +164,10 @@ void StageWorker::replay(const std::function<void(std::int64_t step, const std::
     const Action& action = actions_[i];
     if (action.microbatch >= 0) step = action.microbatch / plan_.microbatches;
     perform(i, first_step_ + step);
-    if (!losses_.empty()) losses[step].merge(losses_);
-    losses_.clear();
-    if (action.kind == ActionKind::Backward && --left[step] == 0) done(first_step_ + step, losses[step]);
+    if (action.kind != ActionKind::Backward || --left[step] > 0) continue;
+    losses_.end_step(first_step_ + step);
+    settle_spans(false);
+    done(first_step_ + step);
   }
   finish_sends();
 }
@@ -185,7 +206,7 @@ void StageWorker::update(std::int64_t step) {
     const Action action{ActionKind::Update, held_[i].stage, -1, -1};
     begin(action, step);
     const Range range(ranges_.back(), step);  // updates end the list
-    const double start = now_();
+    const DeviceClock::Moment start = clock_.mark();
     optimizers_[i]->step(divisor, rate_factor(optimizer_.rate, step));
     record(action, step, start);
   }
@@ -205,17 +226,17 @@ void StageWorker::run(const Action& action, std::int64_t step) {
     case ActionKind::ReceiveGradient:
       return post_receive(action);
     case ActionKind::SendActivation: {
-      const double start = now_();
+      const DeviceClock::Moment start = clock_.mark();
       send(action, held(action.stage).flights[at_(action.microbatch)].sent);
       return record(action, step, start);
     }
     case ActionKind::SendGradient: {
-      const double start = now_();
+      const DeviceClock::Moment start = clock_.mark();
       send(action, held(action.stage).input_gradients[at_(action.microbatch)]);
       return record(action, step, start);
     }
     case ActionKind::Reduce: {
-      const double start = now_();
+      const DeviceClock::Moment start = clock_.mark();
       if (asynchronous_) {
         reduce_waiting(held(action.stage));
       } else {
@@ -224,7 +245,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
       return record(action, step, start);
     }
     case ActionKind::Update: {
-      const double start = now_();
+      const DeviceClock::Moment start = clock_.mark();
       update_version(action);
       return record(action, step, start);
     }
@@ -248,7 +269,7 @@ std::vector<at::Tensor> StageWorker::await(const Action& consumer, int boundary,
   const Boundary& joined = plan_.boundaries[at_(boundary)];
   const int peer = gradient ? joined.destination : joined.source;
   const Range range(wait_range_, consumer.microbatch);
-  const double start = now_();
+  const DeviceClock::Moment start = clock_.mark();
   std::vector<at::Tensor> out = std::move(handed_[gradient][at_(boundary)][at_(consumer.microbatch)]);
   handed_[gradient][at_(boundary)][at_(consumer.microbatch)].clear();
   auto& posted = posted_[gradient][at_(boundary)][at_(consumer.microbatch)];
@@ -307,14 +328,14 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   for (const int b : own.incoming) {
     for (at::Tensor& tensor : await(action, b, false, step)) received.push_back(std::move(tensor));
   }
-  const double start = now_();
+  const DeviceClock::Moment start = clock_.mark();
   std::vector<at::Tensor> data;
   if (own.data) data = own.data->take();
   const bool keep_graph = schedule_.trains && !plan_.stages[at_(own.stage)].recompute;
   if (own.versions) own.versions->begin(action.microbatch, action.microbatch / plan_.microbatches);
   Flight flight = own.program->forward(std::move(received), std::move(data), step,
                                        action.microbatch % plan_.microbatches, keep_graph);
-  if (flight.loss.defined()) losses_[action.microbatch] = flight.loss.item<double>();
+  if (flight.loss.defined()) losses_.add(step, action.microbatch, flight.loss);
   hand_over(action, own, false, flight.sent);
   own.flights[at_(action.microbatch)] = std::move(flight);
   record(action, step, start);
@@ -338,7 +359,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
       ++next;
     }
   }
-  const double start = now_();
+  const DeviceClock::Moment start = clock_.mark();
   if (own.versions) own.versions->resume(action.microbatch);
   if (own.reduction && action.microbatch == own.last_backward) own.reduction->last_backward();
   if (plan_.stages[at_(own.stage)].recompute) own.program->recompute(flight);
@@ -353,7 +374,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
 
 void StageWorker::weight_gradient(const Action& action, std::int64_t step) {
   Held& own = held(action.stage);
-  const double start = now_();
+  const DeviceClock::Moment start = clock_.mark();
   const auto rest = own.rests.extract(action.microbatch);
   if (!rest.empty()) rest.mapped().of_weights();
   record(action, step, start);
@@ -387,6 +408,7 @@ void StageWorker::visit_stages(const std::function<void(int stage, StageProgram&
 }
 
 std::vector<Span> StageWorker::take_spans() {
+  settle_spans(true);
   std::vector<Span> out;
   out.swap(spans_);
   return out;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "costmodel/timeline.h"
 #include "executor/channel.h"
 #include "executor/data_source.h"
+#include "executor/device_clock.h"
 #include "executor/edge_tags.h"
 #include "executor/gradient_buckets.h"
 #include "executor/layer_source.h"
@@ -21,6 +23,7 @@
 #include "executor/prefetch.h"
 #include "executor/ranges.h"
 #include "executor/stage_program.h"
+#include "executor/step_losses.h"
 #include "executor/weight_versions.h"
 
 namespace stagecraft {
@@ -30,11 +33,11 @@ class StageWorker {
  public:
   /// `now` gives seconds since the run's start. The channel's activity is told each action before it begins.
   /// `first_step` is the number of the first step that compute will be called with; the others follow it.
-  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages does, and for an
-  /// asynchronous schedule.
+  /// On a GPU everything is enqueued on the current stream of the calling thread, which must stay the same one.
+  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages does.
   StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
               const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-              std::int64_t first_step = 0, int steps = 1);
+              std::int64_t first_step = 0, int steps = 1, Placement placement = {});
 
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws ChannelError that names rank
   /// and action.
@@ -44,17 +47,17 @@ class StageWorker {
   void update(std::int64_t step);
 
   /// Runs all steps of an asynchronous schedule, updates included. `done` is told a step when this rank has done the
-  /// last of its backwards of it, with its losses by microbatch, counted on over the steps.
-  void replay(const std::function<void(std::int64_t step, const std::map<int, double>& losses)>& done);
+  /// last of its backwards of it; the microbatches of its losses are counted on over the steps.
+  void replay(const std::function<void(std::int64_t step)>& done);
   [[nodiscard]] bool asynchronous() const { return asynchronous_; }
 
-  /// Losses of this rank's microbatches in the last step, by microbatch; empty if another rank has the loss.
-  [[nodiscard]] const std::map<int, double>& losses() const { return losses_; }
+  /// Takes the losses of this rank's microbatches in a step that it has run, as StepLosses::take.
+  [[nodiscard]] std::map<int, double> take_losses(std::int64_t step) { return losses_.take(step); }
   /// Parameters of all held stages with their gradients, valid between compute and update: sums over all microbatches.
   [[nodiscard]] std::vector<Parameter> parameters() const;
   /// Calls `visit` with each held stage. Parameter i of the program is parameter i of the optimizer.
   void visit_stages(const std::function<void(int stage, StageProgram&, Optimizer&)>& visit);
-  /// All spans since the last call.
+  /// All spans since the last call. On a GPU waits until it is done with them.
   [[nodiscard]] std::vector<Span> take_spans();
 
  private:
@@ -110,7 +113,8 @@ class StageWorker {
   void prepare_gradients(Held& held);
   [[nodiscard]] int boundary_with(const Held& held, int peer) const;
   [[nodiscard]] int runner(int stage, int microbatch) const;
-  void record(const Action& action, std::int64_t step, double start);
+  void record(const Action& action, std::int64_t step, DeviceClock::Moment start);
+  void settle_spans(bool all);
 
   const Model& model_;
   const Plan& plan_;
@@ -119,7 +123,8 @@ class StageWorker {
   const DataSource& data_;
   OptimizerOptions optimizer_;
   std::vector<std::string> trainable_;
-  std::function<double()> now_;
+  Placement placement_;
+  DeviceClock clock_;
   ScheduleEntry schedule_;
   bool asynchronous_ = false;
   std::int64_t first_step_ = 0;
@@ -137,7 +142,13 @@ class StageWorker {
   std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
   std::vector<std::unique_ptr<Sending>> sending_;
-  std::map<int, double> losses_;  // by microbatch
+  StepLosses losses_;
+  struct Unsettled {
+    Span span;
+    DeviceClock::Moment start;
+    DeviceClock::Moment end;
+  };
+  std::deque<Unsettled> unsettled_;  // spans whose moments have not come
   std::vector<Span> spans_;
 };
 

@@ -21,7 +21,7 @@ std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
                          const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-                         std::int64_t first_step, int steps)
+                         std::int64_t first_step, int steps, Placement placement)
     : model_(model),
       plan_(plan),
       rank_(rank),
@@ -29,12 +29,14 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       data_(data),
       optimizer_(optimizer),
       trainable_(trainable_names(model)),
-      now_(std::move(now)),
+      placement_(placement),
+      clock_(placement.device, std::move(now)),
       schedule_(schedule_of(plan)),
       asynchronous_(schedule_.weights != Weights::Flushed),
       first_step_(first_step),
       steps_(asynchronous_ ? steps : 1),
-      tags_(plan) {
+      tags_(plan),
+      losses_(placement.device) {
   const RankRole role = ranks(plan).at(at_(rank));
   const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
   const auto tied = tied_parameters(model, layers);
@@ -108,7 +110,8 @@ void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, s
       }
     }
   }
-  own.program = std::make_unique<StageProgram>(model_, layers[at_(stage)], std::move(received), std::move(sent), seed);
+  own.program = std::make_unique<StageProgram>(model_, layers[at_(stage)], std::move(received), std::move(sent), seed,
+                                               placement_);
   own.flights.resize(at_(plan_.microbatches * steps_));
   own.input_gradients.resize(at_(plan_.microbatches * steps_));
   for (int r = 0; r < static_cast<int>(plan_.stages[at_(stage)].devices.size()); ++r)
@@ -146,8 +149,14 @@ void StageWorker::load_ahead(Held& own, std::int64_t first_step) {
       [this, order, first_step, inputs = own.program->data_inputs()](std::int64_t i) {
         const auto count = static_cast<std::int64_t>(order.size());
         const int microbatch = order[static_cast<std::size_t>(i % count)];
-        return data_.batch(first_step + i / count * steps_ + microbatch / plan_.microbatches,
-                           microbatch % plan_.microbatches, plan_.microbatches, *plan_.microbatch_samples, inputs);
+        std::vector<at::Tensor> batch =
+            data_.batch(first_step + i / count * steps_ + microbatch / plan_.microbatches,
+                        microbatch % plan_.microbatches, plan_.microbatches, *plan_.microbatch_samples, inputs);
+        // A copy to a GPU goes on beside the host from such memory only.
+        if (!placement_.device.is_cpu()) {
+          for (at::Tensor& tensor : batch) tensor = tensor.pin_memory();
+        }
+        return batch;
       },
       kBatchesAhead);
 }

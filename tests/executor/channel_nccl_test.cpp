@@ -1,20 +1,17 @@
 #include "executor/channel_nccl.h"
 
-#include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <exception>
 #include <latch>
 #include <mutex>
-#include <numeric>
 #include <set>
 #include <thread>
 
-#include "executor/control_tags.h"
 #include "executor/meeting_store.h"
 #include "executor/run.h"
-#include "tests/executor/channel_suite.h"
+#include "tests/executor/nccl_suite.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/pretended_nccl.h"
 
@@ -74,55 +71,17 @@ void on_nccl(int ranks, const NcclProgram& program, std::chrono::milliseconds de
   if (first) std::rethrow_exception(first);
 }
 
-/// Edges both ways between any two ranks, three tags each, and reductions of all ranks and of the outer two.
-NcclProgram all_to_all(int ranks) {
-  NcclProgram out;
-  std::vector<int> all(static_cast<std::size_t>(ranks));
-  std::iota(all.begin(), all.end(), 0);
-  for (const int from : all) {
-    for (const int to : all) {
-      if (from == to) continue;
-      out.communicators.push_back(
-          {"edge " + std::to_string(from) + " " + std::to_string(to), {from, to}, {0, 1, 2}, false, 0});
-    }
-  }
-  out.communicators.push_back({"sum of all", all, {100, 101}, true, 0});
-  if (ranks > 2) out.communicators.push_back({"sum of two", {0, ranks - 1}, {100}, true, 0});
-  out.rounds = assign_rounds(out.communicators);
-  return out;
-}
-
 class NcclChannelOf : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclChannelOf, ::testing::Values(2, 3, 4));
 
 TEST_P(NcclChannelOf, DeliversEveryElementOfEveryDtypeInOrderOnEveryEdge) {
-  const int ranks = GetParam();
-  const std::vector<TensorSpec> specs{{{7, 11}, at::kFloat}, {{5}, at::kLong},  {{2, 3}, at::kBFloat16},
-                                      {{0, 3}, at::kFloat},  {{}, at::kDouble}, {{9}, at::kBool}};
-  on_nccl(ranks, all_to_all(ranks), kLong, [&](int rank, Channel& channel) {
-    std::vector<std::unique_ptr<Sending>> sends;
-    std::vector<std::unique_ptr<Receiving>> receives;
-    // Everything is posted before anything is waited for, in an order that on one stream a peer would be a deadlock.
-    for (int peer = 0; peer < ranks; ++peer) {
-      if (peer == rank) continue;
-      for (std::size_t i = 0; i < specs.size(); ++i) {
-        const int tag = static_cast<int>(i % 3);
-        sends.push_back(channel.send(numbered(specs[i], rank, tag, static_cast<int>(i)), peer, tag));
-      }
-      for (std::size_t i = 0; i < specs.size(); ++i)
-        receives.push_back(channel.receive(specs[i], peer, static_cast<int>(i % 3)));
-    }
-    std::size_t next = 0;
-    for (int peer = 0; peer < ranks; ++peer) {
-      if (peer == rank) continue;
-      for (std::size_t i = 0; i < specs.size(); ++i) {
-        const int tag = static_cast<int>(i % 3);
-        EXPECT_TRUE(same(receives[next++]->wait(), numbered(specs[i], peer, tag, static_cast<int>(i)))) << i;
-      }
-    }
-    for (const auto& sending : sends) sending->wait();
-    channel.barrier();
-  });
+  on_nccl(GetParam(), all_to_all(GetParam()), kLong,
+          [&](int, Channel& channel) { expect_deliveries(channel, c10::Device(c10::kCPU)); });
+}
+
+TEST_P(NcclChannelOf, OrdersItsStreams) {
+  on_nccl(GetParam(), all_to_all(GetParam()), kLong,
+          [&](int, Channel& channel) { expect_ordered_streams(channel, c10::Device(c10::kCPU)); });
 }
 
 TEST_P(NcclChannelOf, SumsOverItsMembersAndSendsTheRestOverTheControlChannel) {
@@ -130,22 +89,7 @@ TEST_P(NcclChannelOf, SumsOverItsMembersAndSendsTheRestOverTheControlChannel) {
   for (const bool deterministic : {false, true}) {
     (void)take_pretended_calls();
     on_nccl(ranks, all_to_all(ranks), kLong,
-            [&](int rank, Channel& channel) {
-              std::vector<int> all(static_cast<std::size_t>(ranks));
-              std::iota(all.begin(), all.end(), 0);
-              at::Tensor one = at::full({5}, rank + 1.0);
-              at::Tensor two = at::full({2, 3}, 10.0 * (rank + 1));
-              const auto first = channel.start_all_reduce(one, all, 100);
-              const auto second = channel.start_all_reduce(two, all, 101);
-              first->wait();
-              second->wait();
-              const double sum = ranks * (ranks + 1) / 2.0;
-              EXPECT_TRUE(one.eq(sum).all().item<bool>());
-              EXPECT_TRUE(two.eq(10 * sum).all().item<bool>());
-              at::Tensor control = at::full({3}, 1.0);
-              channel.all_reduce(control, all, kStopTag);
-              EXPECT_TRUE(control.eq(ranks).all().item<bool>());
-            },
+            [&](int, Channel& channel) { expect_sums_of_all(channel, c10::Device(c10::kCPU)); },
             {.deterministic = deterministic});
     const auto calls = take_pretended_calls();
     EXPECT_EQ(calls.size(), 2U * static_cast<std::size_t>(ranks));

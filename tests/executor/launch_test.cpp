@@ -187,5 +187,24 @@ TEST(LaunchFromEnvironment, NamesWhatIsOutOfRange) {
   EXPECT_EQ(error_of(with(kTorchrun, "LOCAL_RANK", "9")), "environment: LOCAL_RANK is 9, which is not in 0..7");
 }
 
+TEST(GpuOfRank, IsTheLocalRanksUnlessSlurmGaveEachTaskItsOwn) {
+  LaunchInfo launch{.rank = 6, .ranks = 8, .local_rank = 2, .launcher = "torchrun"};
+  EXPECT_EQ(gpu_of_rank(launch, 4, false), 2);
+  EXPECT_EQ(gpu_of_rank(launch, 2, true), 0);
+  EXPECT_EQ(gpu_of_rank(launch, 1, true), 0);
+  launch.launcher = "slurm";
+  EXPECT_EQ(gpu_of_rank(launch, 4, false), 2);
+  EXPECT_EQ(gpu_of_rank(launch, 1, false), 0);
+}
+
+TEST(GpuOfRank, SaysWhatHelpsWhereThereAreTooFew) {
+  const LaunchInfo launch{.rank = 6, .ranks = 8, .local_rank = 2, .launcher = "torchrun"};
+  EXPECT_THAT(
+      [&] { (void)gpu_of_rank(launch, 1, false); },
+      ::testing::ThrowsMessage<std::invalid_argument>("rank 6 is number 3 on its machine, which has 1 GPU: start fewer "
+                                                      "ranks there, or let them share with --share-gpu"));
+  EXPECT_THROW((void)gpu_of_rank(launch, 0, true), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace stagecraft

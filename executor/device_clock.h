@@ -1,0 +1,38 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace stagecraft {
+
+/// Moments of a rank's work in seconds of the run's clock. On a CPU a moment is when it is asked for. On a GPU it is
+/// when this thread's current stream gets there, which is known only later; asking never waits.
+class DeviceClock {
+ public:
+  /// `now` gives the seconds of the run's clock.
+  DeviceClock(c10::Device device, std::function<double()> now);
+
+  struct Moment {
+    double seconds = 0;  ///< on a CPU
+    int event = -1;      ///< on a GPU
+  };
+  [[nodiscard]] Moment mark();
+  /// Whether the moment has come. Later ones of one stream do not come before it.
+  [[nodiscard]] bool come(const Moment& moment) const;
+  /// Its time; to be asked once, after it has come, and in the order of the marks.
+  [[nodiscard]] double seconds(const Moment& moment);
+
+ private:
+  c10::Device device_;
+  std::function<double()> now_;
+  std::vector<std::unique_ptr<c10::Event>> events_;
+  std::vector<int> idle_;
+  int base_ = -1;  ///< an event whose time is known; the others are told from it
+  double base_seconds_ = 0;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,101 @@
+// One rank of a run over NCCL on a GPU, which nccl_gpu_test starts: nccl_rank_program CASE. All ranks share the first
+// GPU.
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/rand.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "executor/channel_nccl.h"
+#include "executor/device.h"
+#include "executor/rendezvous.h"
+#include "profiler/kernels/tracer.h"
+#include "tests/executor/nccl_suite.h"
+
+namespace stagecraft {
+namespace {
+
+using std::chrono::seconds;
+
+/// A kernel that waits for a peer and one that computes have run side by side.
+bool overlap(const KernelTrace& trace) {
+  std::vector<const DeviceActivity*> transfers, others;
+  for (const DeviceActivity& activity : trace.activities) {
+    if (activity.name < 0) continue;
+    const std::string& name = trace.names[static_cast<std::size_t>(activity.name)];
+    (name.find("nccl") == std::string::npos ? others : transfers).push_back(&activity);
+  }
+  std::printf("%zu kernels of NCCL, %zu others\n", transfers.size(), others.size());
+  return std::ranges::any_of(transfers, [&](const DeviceActivity* transfer) {
+    return std::ranges::any_of(others, [&](const DeviceActivity* other) {
+      return transfer->begin_ns < other->end_ns && other->begin_ns < transfer->end_ns;
+    });
+  });
+}
+
+void expect_overlap(Channel& channel, c10::Device device, KernelTracer& tracer) {
+  const TensorSpec spec{{1 << 24}, at::kFloat};
+  const auto options = at::TensorOptions(at::kFloat).device(device);
+  const at::Tensor factor = at::rand({2048, 2048}, options);
+  const at::Tensor values = at::rand(spec.shape, options);
+  at::Tensor product = factor;
+  synchronize(device);
+  channel.barrier();
+  tracer.start();
+  const int peer = 1 - channel.rank();
+  const auto receiving = channel.receive(spec, peer, 0);
+  const auto sending = channel.send(values, peer, 0);
+  for (int i = 0; i < 100; ++i) product = at::matmul(product, factor).mul(1e-3);
+  (void)receiving->wait();
+  sending->wait();
+  synchronize(device);
+  tracer.stop();
+  EXPECT_TRUE(overlap(tracer.take()));
+  channel.barrier();
+}
+
+int run(const std::string& name) {
+  std::unique_ptr<KernelTracer> tracer;
+  if (name == "overlap") tracer = make_cupti_tracer();  // before the first context
+  const LaunchInfo launch = *launch_from_environment(process_environment());
+  const auto meeting = join(launch, seconds(30));
+  std::unique_ptr<Channel> channel;
+  try {
+    share_gpu(launch.rank);
+    const c10::Device device = open_device("cuda:0");
+    const OwnStream stream(device);
+    const auto deadline = name == "late" ? seconds(3) : seconds(60);
+    channel = make_nccl_channel(launch, all_to_all(launch.ranks), make_gloo_channel(launch, seconds(60)), device,
+                                deadline, {.deterministic = name == "deterministic"});
+    if (name == "deliveries") expect_deliveries(*channel, device);
+    if (name == "sums" || name == "deterministic") expect_sums_of_all(*channel, device);
+    if (name == "streams") expect_ordered_streams(*channel, device);
+    if (name == "overlap") expect_overlap(*channel, device, *tracer);
+    if (name == "late") {
+      const std::string error = error_of([&] {
+        if (launch.rank == 1) (void)channel->receive({{4}, at::kFloat}, 0, 0)->wait();
+        // Nobody sends it: the watching threads end the run.
+        const auto end = std::chrono::steady_clock::now() + seconds(30);
+        while (std::chrono::steady_clock::now() < end) channel->barrier();
+      });
+      EXPECT_NE(error.find("edge 0 1"), std::string::npos) << error;
+      synchronize(device);
+    }
+    meeting->leave();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank %d: %s\n", launch.rank, error.what());
+    meeting->fail(error.what());
+    return 1;
+  }
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace stagecraft
+
+int main(int count, char** arguments) {
+  ::testing::InitGoogleTest(&count, arguments);
+  return stagecraft::run(arguments[1]);
+}
