@@ -1,5 +1,5 @@
 """What the trials share: a small model and its plans, runs and their checkpoints seen from outside."""
-import json, os, re, shutil, socket, struct, subprocess, sys, time, zlib
+import json, os, re, shutil, socket, struct, subprocess, sys, tempfile, time, zlib
 
 MODEL = ["mlp", "--set", "inputs=64", "--set", "width=96", "--set", "layers=4", "--microbatch", "16"]
 PLANS = [(2, "1f1b"), (2, "gpipe"), (3, "1f1b"), (3, "gpipe")]  # one replica a stage: sums in the same order
@@ -153,3 +153,126 @@ def until(holds, limit, what):
             return value, took
         demand(took < limit, f"waited {limit} s for {what}")
         time.sleep(0.02)
+
+
+# A launcher may start its ranks seconds apart, and none waits longer than the timeout for the others.
+STEPS, EVERY, TIMEOUT_S = 300, 5, 6
+# Silence until it is noticed, the second that the first rank leaves others to read why, and as much again: the machine may
+# be busy.
+DEADLINE_S = 2 * TIMEOUT_S + 2
+
+
+class Launcher:
+    """Runs of one small plan of 3 ranks under a launcher, beside the same plan under --spawn."""
+
+    def __init__(self, bin_folder, work, command):
+        self.bin, self.work, self.command, self.count = bin_folder, work, command, 0
+        make_plans(bin_folder, work)
+        self.program = [os.path.join(bin_folder, "stagecraft-run"), plan_name(3, "1f1b"), *TRAINING, "--steps",
+                        str(STEPS), "--timeout", str(TIMEOUT_S)]
+        tool(bin_folder, work, "stagecraft-run", *self.program[1:], "--spawn", "-o", "spawned.json", "--checkpoint",
+             "spawned")
+
+    def path(self, *parts):
+        return os.path.join(self.work, *parts)
+
+    def start(self, *more):
+        self.count += 1
+        self.logs = f"logs-{self.count}"
+        self.output = open(self.path(f"output-{self.count}.txt"), "w+")
+        arguments = [*self.program, "--logs", self.logs, "-o", f"measured-{self.count}.json", *more]
+        self.process = subprocess.Popen([*self.command, *arguments], cwd=self.work, stdin=subprocess.DEVNULL,
+                                        stdout=self.output, stderr=subprocess.STDOUT)
+
+    def log(self, rank):
+        try:
+            with open(self.path(self.logs, f"rank-{rank}.log"), errors="replace") as file:
+                return file.read()
+        except OSError:
+            return ""
+
+    def said(self):
+        with open(self.output.name, errors="replace") as file:
+            output = file.read()
+        return "\n".join([output] + [f"rank {rank}: {self.log(rank)}" for rank in range(3)])
+
+    def ranks(self):
+        return ranks_in(self.work)
+
+    def wait_for_a_checkpoint(self):
+        before = newest(self.path("saved"))
+        def told():
+            demand(self.process.poll() is None, f"ended with {self.process.poll()}: {self.said()}")
+            return newest(self.path("saved")) > before and len(self.ranks()) == 3
+        until(told, 60, "a checkpoint")
+
+    def end(self, limit=300):
+        """The launcher's exit status, and the seconds from now until no rank was there."""
+        try:
+            _, took = until(lambda: not self.ranks(), limit, "the end of all ranks")
+            return self.process.wait(DEADLINE_S + 30), took
+        except (Wrong, subprocess.TimeoutExpired) as problem:
+            raise Wrong(f"{problem}: {self.said()}")
+
+    def demand_equal(self):
+        """The run just made ended with the losses and tensors of the spawned one."""
+        own, spawned = losses_of(self.path(f"measured-{self.count}.json")), losses_of(self.path("spawned.json"))
+        demand(own == spawned[STEPS - len(own):], f"losses differ from those under --spawn: {own} and {spawned}")
+        if os.path.isdir(self.path("saved")):
+            demand(tensors(self.path("saved", f"step-{STEPS}")) == tensors(self.path("spawned", f"step-{STEPS}")),
+                   "tensors differ from those under --spawn")
+        return len(own)
+
+    def undisturbed(self):
+        self.start()
+        status, _ = self.end()
+        demand(status == 0, f"ended with {status}: {self.said()}")
+        print(f"  {self.demand_equal()} steps have the losses of --spawn, bit for bit; logs: "
+              f"{' '.join(sorted(os.listdir(self.path(self.logs))))}")
+
+    CHECKPOINTS = ["--checkpoint", "saved", "--checkpoint-every", str(EVERY), "--resume"]
+
+    def kill_a_rank(self):
+        """SIGKILL for rank 1: no rank outlives the deadline, and another one's log names it."""
+        self.start(*self.CHECKPOINTS)
+        self.wait_for_a_checkpoint()
+        os.kill(self.ranks()[1], 9)
+        status, took = self.end(DEADLINE_S)
+        demand(status != 0, f"a killed rank ends with 0: {self.said()}")
+        demand(re.search(r"rank 1", self.log(0) + self.log(2)), f"no log names rank 1: {self.said()}")
+        print(f"  rank 1 killed: all ranks gone after {took:.1f} s of {DEADLINE_S} s, exit status {status}, "
+              f"checkpoint at step {newest(self.path('saved'))}; said: "
+              + (re.findall(r"[^\n]*rank 1[^\n]*", self.log(0) + self.log(2))[0]))
+
+    def ask_to_stop(self, ask, statuses=(75,)):
+        """`ask(self)` passes SIGTERM to the ranks: they end with a checkpoint."""
+        self.start(*self.CHECKPOINTS)
+        self.wait_for_a_checkpoint()
+        ask(self)
+        status, took = self.end(DEADLINE_S)
+        found = re.search(r"asked to stop: (\d+) of", self.log(0))
+        demand(status in statuses and found, f"asked to stop, ended with {status}: {self.said()}")
+        demand(newest(self.path("saved")) == int(found[1]), f"no checkpoint at step {found[1]}: {self.said()}")
+        print(f"  asked to stop: all ranks gone after {took:.1f} s, exit status {status}, checkpoint at step {found[1]}")
+
+    def go_on(self):
+        begin = newest(self.path("saved"))
+        self.start(*self.CHECKPOINTS)
+        status, _ = self.end()
+        demand(status == 0, f"ended with {status}: {self.said()}")
+        demand(f"resuming from saved/step-{begin}" in self.log(0), f"did not resume from step {begin}: {self.said()}")
+        print(f"  resumed at step {begin}: {self.demand_equal()} more steps end with the bits of the spawned run")
+
+
+def run_trial(main):
+    """The exit status of a trial: `main(bin_folder, work_folder)`, with what was wrong on standard error."""
+    work = tempfile.mkdtemp(prefix="stagecraft_trial.")
+    os.chmod(work, 0o755)
+    try:
+        main(os.path.abspath(default_bin()), work)
+        return 0
+    except Wrong as problem:
+        print(f"wrong: {problem}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
