@@ -169,9 +169,9 @@ class Launcher:
         self.bin, self.work, self.command, self.count = bin_folder, work, command, 0
         make_plans(bin_folder, work)
         self.program = [os.path.join(bin_folder, "stagecraft-run"), plan_name(3, "1f1b"), *TRAINING, "--timeout",
-                        str(TIMEOUT_S), "--steps", str(STEPS)]
-        tool(bin_folder, work, "stagecraft-run", *self.program[1:], "--spawn", "-o", "spawned.json", "--checkpoint",
-             "spawned")
+                        str(TIMEOUT_S)]
+        tool(bin_folder, work, "stagecraft-run", *self.program[1:], "--steps", str(STEPS), "--spawn", "-o",
+             "spawned.json", "--checkpoint", "spawned")
 
     def path(self, *parts):
         return os.path.join(self.work, *parts)
@@ -180,7 +180,7 @@ class Launcher:
         self.count += 1
         self.logs = f"logs-{self.count}"
         self.output = open(self.path(f"output-{self.count}.txt"), "w+")
-        arguments = [*self.program[:-1], str(steps), "--logs", self.logs, "-o", f"measured-{self.count}.json", *more]
+        arguments = [*self.program, "--steps", str(steps), "--logs", self.logs, "-o", f"measured-{self.count}.json", *more]
         self.process = subprocess.Popen([*self.command, *arguments], cwd=self.work, stdin=subprocess.DEVNULL,
                                         stdout=self.output, stderr=subprocess.STDOUT)
 
