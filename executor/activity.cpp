@@ -22,6 +22,8 @@ std::string purpose(int tag) {
     case kReportTag:
     case kFirstStepTag:
       return " about a checkpoint";
+    case kProofTag:
+      return " to prove who it is";
     case kBarrierTag:
       return " at a barrier";
     default:

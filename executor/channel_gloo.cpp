@@ -18,7 +18,9 @@
 #include "executor/channel_checks.h"
 #include "executor/control_tags.h"
 #include "executor/meeting_store.h"
+#include "executor/peer_proof.h"
 #include "executor/rendezvous.h"
+#include "executor/tensor_header.h"
 
 namespace stagecraft {
 namespace {
@@ -35,22 +37,6 @@ constexpr const char* kAbortKey = "abort";
 constexpr int kHeaderSlot = Channel::kMostTags;
 constexpr int kSlotStep = Channel::kMostTags * 2;
 constexpr int kSlots = 64;  // a slot is a non-negative int
-constexpr std::size_t kMostDimensions = 14;
-
-at::Tensor make_header(const TensorSpec& spec) {
-  at::Tensor header = at::empty({static_cast<std::int64_t>(kMostDimensions + 2)}, at::kLong);
-  auto* out = header.mutable_data_ptr<std::int64_t>();
-  std::fill_n(out, header.numel(), 0);
-  out[0] = static_cast<std::int64_t>(spec.dtype);
-  out[1] = static_cast<std::int64_t>(spec.shape.size());
-  std::copy(spec.shape.begin(), spec.shape.end(), out + 2);
-  return header;
-}
-
-TensorSpec read_header(const at::Tensor& header) {
-  const auto* in = header.const_data_ptr<std::int64_t>();
-  return {{in + 2, in + 2 + std::min<std::int64_t>(in[1], kMostDimensions)}, static_cast<at::ScalarType>(in[0])};
-}
 
 /// One direction of an edge under one tag: the spec last announced and how many were.
 struct Announced {
@@ -101,7 +87,7 @@ struct Line {
     throw_if_aborted();
     std::string told;
     try {
-      if (store->check({kAbortKey})) told = store->get_to_str(kAbortKey);
+      if (store->check({kAbortKey})) told = printable(store->get_to_str(kAbortKey));
     } catch (const std::exception&) {  // the meeting point is gone as well; the lost peer is the news
     }
     if (!told.empty()) throw ChannelError(told, ChannelError::Cause::Peer);
@@ -274,7 +260,7 @@ class GlooReceiving : public Receiving {
       Incoming& next = *inlet_.unposted.front();
       if (next.header_work) {
         wait_for(*next.header_work);
-        const TensorSpec got = read_header(next.header);
+        const TensorSpec got = read_header(next.header, fmt::format("rank {} under tag {}", from_, tag_));
         if (got.dtype != next.spec.dtype || got.shape != next.spec.shape) {
           throw wrong_spec(line_->rank, next.spec, from_, tag_, got);
         }
@@ -391,7 +377,7 @@ class GlooChannel : public Channel {
     }
     if (ranks_ == 1) return;
     try {
-      if (!line_->store->check({kAbortKey})) line_->store->set(kAbortKey, reason);
+      if (!line_->store->check({kAbortKey})) line_->store->set(kAbortKey, printable(reason));
     } catch (const std::exception&) {  // the others learn from the closed connections alone
     }
     // ProcessGroupGloo::abort does nothing. But a wait that times out closes every connection of the group, which
@@ -416,37 +402,38 @@ class GlooChannel : public Channel {
   std::unordered_map<std::uint64_t, Inlet> in_;
 };
 
-/// The interface that GLOO_SOCKET_IFNAME names, loopback if the meeting point is there, else that of the host's name.
+/// The interface that GLOO_SOCKET_IFNAME names, else the address given or the one on the way to the meeting point.
 std::shared_ptr<gloo::transport::Device> make_device(const LaunchInfo& launch) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(name);
   }
-  if (launch.host.starts_with("127.") || launch.host == "localhost" || launch.host == "::1") {
-    return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
-  }
-  return c10d::ProcessGroupGloo::createDefaultDevice();
+  const bool any = launch.listen.empty() || launch.listen == "0.0.0.0" || launch.listen == "::";
+  return c10d::ProcessGroupGloo::createDeviceForHostname(any ? address_towards(launch.host) : launch.listen);
 }
 
 }  // namespace
 
 std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline,
                                            std::shared_ptr<Activity> activity) {
+  const LaunchInfo found = find_meeting(launch, deadline);
   auto line = std::make_shared<Line>();
   line->rank = launch.rank;
   line->deadline = deadline;
   line->activity = activity ? std::move(activity) : std::make_shared<Activity>();
-  line->store = connect_store(launch, "channel", deadline);
+  line->store = connect_store(found, "channel", deadline);
   const auto options = c10d::ProcessGroupGloo::Options::create(deadline);
   options->threads = 1;  // serves collectives, of which there are none
   try {
-    options->devices.push_back(make_device(launch));
+    options->devices.push_back(make_device(found));
     line->group = c10::make_intrusive<c10d::ProcessGroupGloo>(line->store, launch.rank, launch.ranks, options);
   } catch (const std::exception& error) {
     throw ChannelError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
                                    launch.ranks - 1, seconds_text(deadline), short_text(error)),
                        ChannelError::Cause::Deadline);
   }
-  return std::make_unique<GlooChannel>(std::move(line), launch.ranks);
+  auto channel = std::make_unique<GlooChannel>(line, launch.ranks);
+  if (launch.ranks > 1) prove_to_each_other(*channel, run_key(launch.secret, launch.run_id));
+  return channel;
 }
 
 }  // namespace stagecraft

@@ -572,7 +572,8 @@ std::unique_ptr<Channel> make_nccl_channel(const LaunchInfo& launch, NcclProgram
                                            std::chrono::milliseconds deadline, const NcclOptions& options) {
   // Kernels of several communicators on one GPU then start in the order of the calls.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  return std::make_unique<NcclChannel>(launch, std::move(program), std::move(control), device, deadline, options);
+  return std::make_unique<NcclChannel>(find_meeting(launch, deadline), std::move(program), std::move(control), device,
+                                       deadline, options);
 }
 
 void share_gpu(int rank) {

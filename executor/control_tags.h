@@ -16,6 +16,7 @@ inline constexpr int kNormTag = Channel::kControlTag + 4;        ///< gradient n
 inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether anybody asks to stop
 inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written of a checkpoint, to rank 0
 inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< where a run resumes, from rank 0
+inline constexpr int kProofTag = Channel::kControlTag + 11;      ///< that a peer knows the run's secret
 inline constexpr int kTiesTag = Channel::kControlTag + 16;       ///< and up: parameters that several stages hold
 inline constexpr int kOwnTiesTag = kTiesTag + (1 << 13);  ///< and up: those that several layers of one stage hold
 inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket

@@ -11,6 +11,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "executor/secret.h"
 
 namespace stagecraft {
 namespace {

@@ -49,6 +49,4 @@ struct Place {
 /// NCCL_, CUDA_, OMP_, MKL_ or TORCH_, and LD_LIBRARY_PATH.
 [[nodiscard]] std::map<std::string, std::string> handed_over(const std::map<std::string, std::string>& environment);
 
-inline constexpr const char* kSecretVariable = "STAGECRAFT_SECRET";
-
 }  // namespace stagecraft

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "executor/rendezvous.h"
+#include "executor/secret.h"
 
 extern char** environ;
 
@@ -77,10 +78,12 @@ LaunchInfo from_torchrun(const Environment& environment) {
   launch.host = need(environment, "MASTER_ADDR", "RANK");
   launch.port =
       static_cast<std::uint16_t>(to_number("MASTER_PORT", need(environment, "MASTER_PORT", "RANK"), 1, 65535));
-  launch.served = find(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   const std::string id = find(environment, "TORCHELASTIC_RUN_ID").value_or("0");
   launch.run_id = id + "." + find(environment, "TORCHELASTIC_RESTART_COUNT").value_or("0");
   launch.launcher = id.starts_with("stagecraft-") ? "stagecraft" : "torchrun";
+  const bool store = find(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.served = store && launch.launcher == "stagecraft";
+  launch.agent = store && !launch.served;
   return launch;
 }
 
@@ -143,10 +146,19 @@ LaunchInfo from_open_mpi(const Environment& environment) {
 std::uint16_t port_of_job(std::int64_t job) { return static_cast<std::uint16_t>(20000 + job % 12000); }
 
 std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment) {
-  if (find(environment, "RANK")) return from_torchrun(environment);
-  if (is_slurm_task(environment)) return from_slurm(environment);
-  if (find(environment, "OMPI_COMM_WORLD_RANK")) return from_open_mpi(environment);
-  return std::nullopt;
+  std::optional<LaunchInfo> launch;
+  if (find(environment, "RANK")) {
+    launch = from_torchrun(environment);
+  } else if (is_slurm_task(environment)) {
+    launch = from_slurm(environment);
+  } else if (find(environment, "OMPI_COMM_WORLD_RANK")) {
+    launch = from_open_mpi(environment);
+  }
+  if (launch) {
+    launch->secret = find(environment, kSecretVariable).value_or("");
+    launch->listen = find(environment, "STAGECRAFT_LISTEN").value_or("");
+  }
+  return launch;
 }
 
 int gpu_of_rank(const LaunchInfo& launch, int gpus, bool share) {

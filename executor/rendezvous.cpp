@@ -22,6 +22,8 @@ using Seconds = std::chrono::duration<double>;
 constexpr const char* kFailureKey = "failure";
 constexpr const char* kNoFailure = "none";
 constexpr const char* kLeft = "left";
+/// Of what a rank brings to an exchange.
+constexpr std::size_t kMostExchangedBytes = std::size_t{1} << 20;
 
 /// How long the rank that serves the meeting point stays for the others to read why the run ends.
 constexpr auto kFarewell = std::chrono::milliseconds(1000);
@@ -37,12 +39,12 @@ std::string heartbeat(std::uint64_t number, const std::string& activity) {
 }
 
 /// A failure as it stands in the store: who found it, and what it is.
-std::string finding(int rank, const std::string& reason) { return fmt::format("{} {}", rank, reason); }
+std::string finding(int rank, const std::string& reason) { return fmt::format("{} {}", rank, printable(reason)); }
 
 /// What follows the number of a heartbeat or a finding.
 std::string after_number(const std::string& text) {
   const std::size_t space = text.find(' ');
-  return space == std::string::npos ? "" : text.substr(space + 1);
+  return space == std::string::npos ? "" : printable(text.substr(space + 1));
 }
 
 /// The last heartbeat of a rank, and for how long it has been the last.
@@ -54,13 +56,13 @@ struct Heard {
 class StoreRendezvous : public Rendezvous {
  public:
   StoreRendezvous(const LaunchInfo& launch, std::chrono::milliseconds deadline)
-      : launch_(launch),
+      : server_(launch.rank == 0 && !launch.served ? serve_meeting(launch, deadline) : nullptr),
+        launch_(find_meeting(launch, deadline)),
         deadline_(deadline),
         period_(std::clamp(deadline / 8, std::chrono::milliseconds(20), std::chrono::milliseconds(250))),
         heard_(launch.ranks) {
-    if (launch.rank == 0 && !launch.served) server_ = std::make_unique<StoreServer>(launch.port);
-    store_ = connect_store(launch, "meet", deadline);
-    watch_store_ = connect_store(launch, "meet", deadline);
+    store_ = connect_store(launch_, kMeetPrefix, deadline);
+    watch_store_ = connect_store(launch_, kMeetPrefix, deadline);
     store_->compareSet(kFailureKey, {}, to_bytes(kNoFailure));
     publish(heartbeat(0, ""));
     for (int rank = 0; rank < launch.ranks; ++rank) rank_keys_.push_back(rank_key(rank));
@@ -86,6 +88,11 @@ class StoreRendezvous : public Rendezvous {
     try {
       for (const auto& bytes : store_->multiGet(keys)) values.push_back(to_text(bytes));
     } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
+    for (std::size_t rank = 0; rank < values.size(); ++rank) {
+      if (values[rank].size() <= kMostExchangedBytes) continue;
+      throw ChannelError(fmt::format("rank {} brings {} bytes as \"{}\", at most {} are taken", rank,
+                                     values[rank].size(), key, kMostExchangedBytes));
+    }
     return values;
   }
 
@@ -143,14 +150,24 @@ class StoreRendezvous : public Rendezvous {
       return;
     } catch (const std::exception&) {}
     std::vector<int> absent;
+    std::string why;
     try {
       for (int rank = 0; rank < launch_.ranks; ++rank) {
-        if (!store_->check({keys[rank]})) absent.push_back(rank);
+        if (store_->check({keys[rank]})) continue;
+        absent.push_back(rank);
+        if (store_->check({refused_key(std::to_string(rank))}))
+          why += fmt::format("; rank {} has another secret than the meeting point", rank);
       }
     } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
-    throw ChannelError(
-        fmt::format("rank {} waited {} for {} to {}", launch_.rank, seconds_text(deadline_), name_ranks(absent), what),
-        ChannelError::Cause::Deadline);
+    if (server_ && is_loopback(server_->endpoint().address) && !is_loopback(launch_.host)) {
+      why += fmt::format(
+          "; {} stands for {} here, where other machines reach nothing: set STAGECRAFT_LISTEN to the "
+          "address that they know",
+          launch_.host, server_->endpoint().address);
+    }
+    throw ChannelError(fmt::format("rank {} waited {} for {} to {}{}", launch_.rank, seconds_text(deadline_),
+                                   name_ranks(absent), what, why),
+                       ChannelError::Cause::Deadline);
   }
 
   [[nodiscard]] std::string gone() const {
@@ -297,10 +314,10 @@ class StoreRendezvous : public Rendezvous {
     if (guard_.joinable()) guard_.join();
   }
 
+  std::unique_ptr<StoreServer> server_;
   LaunchInfo launch_;
   std::chrono::milliseconds deadline_;
   std::chrono::milliseconds period_;
-  std::unique_ptr<StoreServer> server_;
   c10::intrusive_ptr<c10d::Store> store_;        ///< for the caller's thread, which may wait in it
   c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for everything that must not wait behind it
   std::vector<std::string> rank_keys_;

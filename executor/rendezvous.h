@@ -19,7 +19,10 @@ struct LaunchInfo {
   int local_rank = 0;
   std::string host = "127.0.0.1";  ///< of the meeting point
   std::uint16_t port = 0;
-  bool served = false;       ///< somebody else (the spawning parent, torchrun's agent) serves the meeting point
+  bool served = false;       ///< the spawning parent serves the meeting point; else rank 0 does
+  bool agent = false;        ///< host and port are those of torchrun's agent, which rank 0 tells the meeting point's
+  std::string listen;        ///< the only address at which rank 0 listens; empty: the one that `host` stands for
+  std::string secret;        ///< who does not know it is not let in
   std::string run_id = "0";  ///< keeps restarts and neighbouring runs apart
   std::string launcher;      ///< "torchrun", "slurm", "open mpi", "stagecraft"; for messages
 };
@@ -29,7 +32,8 @@ struct LaunchInfo {
 /// (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID),
 /// Open MPI (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), in this order; MASTER_ADDR and MASTER_PORT win over what Slurm
 /// and Open MPI say. Absent if there is none of them, and in sbatch's script and salloc's shell, which are no tasks.
-/// Throws std::invalid_argument naming the variable for one that is missing, not a number or out of range.
+/// STAGECRAFT_SECRET and STAGECRAFT_LISTEN are taken with any of them. Throws std::invalid_argument naming the variable
+/// for one that is missing, not a number or out of range.
 [[nodiscard]] std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment);
 /// A port for the run of this number (of a job, of a process), one of 20000..31999: runs of different jobs rarely share
 /// it, and it is no launcher's and below the usual ephemeral ones.
@@ -76,9 +80,10 @@ inline constexpr int kHung = 4;
 inline constexpr int kStopped = 75;
 
 /// The Gloo channel of a run over TCP; to be made after `join`. Listens on the interface that GLOO_SOCKET_IFNAME names,
-/// else on loopback if the meeting point is there, else where the host's name points. Collective: returns when all
-/// ranks are connected. Throws ChannelError if they are not before the deadline. Waits are noted in `activity`, if
-/// given.
+/// else at LaunchInfo::listen, else at this machine's address on the way to the meeting point, which is loopback if
+/// that is there. All ranks prove to each other over the new connections that they know the run's secret. Collective:
+/// returns when all ranks are connected. Throws ChannelError if they are not before the deadline. Waits are noted in
+/// `activity`, if given.
 [[nodiscard]] std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline,
                                                          std::shared_ptr<Activity> activity = nullptr);
 

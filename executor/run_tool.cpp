@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -21,6 +22,7 @@
 #include "executor/stop_signals.h"
 #include "executor/tether.h"
 #include "executor/tool_options.h"
+#include "executor/wire.h"
 
 namespace {
 
@@ -80,7 +82,12 @@ std::function<double()> common_clock(stagecraft::Rendezvous& rendezvous) {
   const bool one_machine =
       std::all_of(boots.begin(), boots.end(), [&](const std::string& b) { return b == boots.front(); });
   const std::vector<std::string> starts = rendezvous.exchange("clock", fmt::format("{}", raw()));
-  const double origin = one_machine ? std::stod(starts.front()) : raw();
+  double first = 0;
+  const std::string& text = starts.front();
+  if (std::from_chars(text.data(), text.data() + text.size(), first).ec != std::errc()) {
+    throw stagecraft::ChannelError("rank 0 says that its clock shows \"" + stagecraft::printable(text, 40) + "\"");
+  }
+  const double origin = one_machine ? first : raw();
   return [raw, origin] { return raw() - origin; };
 }
 
@@ -274,7 +281,11 @@ int main(int argc, char** argv) {
        "  4             a deadline passed or a rank fell silent, and this rank found it out\n"
        "  75            ended by SIGINT or SIGTERM, after a checkpoint\n"
        "  128 + signal  killed\n"
-       "With --spawn the most telling of all ranks': a rank's own failure, else 4, else 3.\n\n" +
+       "With --spawn the most telling of all ranks': a rank's own failure, else 4, else 3.\n\n"
+       "Environment, where ranks were started by another launcher: STAGECRAFT_SECRET, which only the run's ranks "
+       "know,\n"
+       "keeps others out; STAGECRAFT_LISTEN is the address to listen on, if not the one that rank 0's host stands "
+       "for.\n\n" +
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {

@@ -20,6 +20,7 @@
 #include "executor/channel_checks.h"
 #include "executor/meeting_store.h"
 #include "executor/rendezvous.h"
+#include "executor/secret.h"
 #include "executor/tether.h"
 
 namespace stagecraft {
@@ -149,18 +150,18 @@ struct Ending {
 };
 
 /// Where rank 0 keeps the meeting point of ranks on several hosts.
-struct MeetingPlace {
+struct MeetingAddress {
   std::string host;
   std::string port;
 };
 
-MeetingPlace meeting_place(const std::vector<Place>& places, const std::map<std::string, std::string>& environment,
-                           int number_of_start) {
+MeetingAddress meeting_address(const std::vector<Place>& places, const std::map<std::string, std::string>& environment,
+                               int number_of_start) {
   const auto set = [&](const char* name) {
     const auto at = environment.find(name);
     return at == environment.end() ? std::string() : at->second;
   };
-  MeetingPlace out{set("MASTER_ADDR"), set("MASTER_PORT")};
+  MeetingAddress out{set("MASTER_ADDR"), set("MASTER_PORT")};
   // Another one each time: ranks of the start before may still be on their way out.
   if (out.port.empty()) out.port = std::to_string(port_of_job(getpid() + number_of_start));
   if (!out.host.empty()) return out;
@@ -176,19 +177,19 @@ MeetingPlace meeting_place(const std::vector<Place>& places, const std::map<std:
 
 /// The start of each rank: on this machine, meeting at `server`, or on the places that the hosts give.
 std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, const SpawnOptions& options,
-                          int number_of_start, const std::optional<StoreServer>& server) {
-  const std::map<std::string, std::string> own = process_environment();
+                          const std::map<std::string, std::string>& own, const std::string& id, int number_of_start,
+                          const std::optional<StoreServer>& server) {
   std::map<std::string, std::string> launch;
   launch["WORLD_SIZE"] = std::to_string(ranks);
-  launch["TORCHELASTIC_RUN_ID"] = fmt::format("stagecraft-{}", getpid());
+  launch["TORCHELASTIC_RUN_ID"] = id;
   launch["TORCHELASTIC_RESTART_COUNT"] = std::to_string(number_of_start);
   launch["TORCHELASTIC_USE_AGENT_STORE"] = server ? "True" : "False";
   std::vector<Place> places(ranks);
   for (int rank = 0; rank < ranks; ++rank) places[rank] = {"localhost", rank};
-  MeetingPlace meeting{"127.0.0.1", server ? std::to_string(server->port()) : ""};
+  MeetingAddress meeting{"127.0.0.1", server ? std::to_string(server->port()) : ""};
   if (!server) {
     places = place_ranks(options.hosts, ranks);
-    meeting = meeting_place(places, own, number_of_start);
+    meeting = meeting_address(places, own, number_of_start);
   }
   launch["MASTER_ADDR"] = meeting.host;
   launch["MASTER_PORT"] = meeting.port;
@@ -233,9 +234,17 @@ void wait_for_leftovers() {
 /// Starts all ranks and waits for them.
 Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
                       const SpawnOptions& options, int number_of_start, const BlockedSignals& signals) {
+  std::map<std::string, std::string> own = process_environment();
+  if (options.hosts.empty()) own.erase("STAGECRAFT_LISTEN");
+  const std::string id = fmt::format("stagecraft-{}", getpid());
   std::optional<StoreServer> server;
-  if (options.hosts.empty()) server.emplace();
-  const std::vector<Start> all = starts(ranks, arguments, options, number_of_start, server);
+  // A secret of this start's own, unless the ranks of a file of hosts were given one.
+  std::string& secret = own[kSecretVariable];
+  if (options.hosts.empty() || secret.empty()) secret = random_secret();
+  // The run's id as launch_from_environment reads it.
+  if (options.hosts.empty())
+    server.emplace(MeetingPlace{.secret = secret, .run_id = fmt::format("{}.{}", id, number_of_start)});
+  const std::vector<Start> all = starts(ranks, arguments, options, own, id, number_of_start, server);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
   std::vector<Child> running;

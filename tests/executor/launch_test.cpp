@@ -55,13 +55,29 @@ TEST(LaunchFromEnvironment, ReadsTheAgentOfTorchrun) {
   Environment environment = with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True");
   environment = with(with(environment, "TORCHELASTIC_RUN_ID", "job"), "TORCHELASTIC_RESTART_COUNT", "2");
   const LaunchInfo launch = launch_from_environment(environment).value();
-  EXPECT_TRUE(launch.served);
+  EXPECT_TRUE(launch.agent);
+  EXPECT_FALSE(launch.served);
   EXPECT_EQ(launch.run_id, "job.2");
-  EXPECT_FALSE(launch_from_environment(with(environment, "TORCHELASTIC_USE_AGENT_STORE", "False"))->served);
+  EXPECT_FALSE(launch_from_environment(with(environment, "TORCHELASTIC_USE_AGENT_STORE", "False"))->agent);
 }
 
 TEST(LaunchFromEnvironment, KnowsItsOwnSpawn) {
-  EXPECT_EQ(launch_from_environment(with(kTorchrun, "TORCHELASTIC_RUN_ID", "stagecraft-12"))->launcher, "stagecraft");
+  const LaunchInfo launch = launch_from_environment(with(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True"),
+                                                         "TORCHELASTIC_RUN_ID", "stagecraft-12"))
+                                .value();
+  EXPECT_EQ(launch.launcher, "stagecraft");
+  EXPECT_TRUE(launch.served);
+  EXPECT_FALSE(launch.agent);
+}
+
+TEST(LaunchFromEnvironment, TakesSecretAndAddressToListenOnFromEveryLauncher) {
+  for (const Environment& base : {kTorchrun, kSlurm, kOpenMpi}) {
+    EXPECT_EQ(launch_from_environment(base)->secret, "");
+    const LaunchInfo launch =
+        launch_from_environment(with(with(base, "STAGECRAFT_SECRET", "s3"), "STAGECRAFT_LISTEN", "10.0.0.7")).value();
+    EXPECT_EQ(launch.secret, "s3");
+    EXPECT_EQ(launch.listen, "10.0.0.7");
+  }
 }
 
 TEST(LaunchFromEnvironment, ReadsSlurm) {

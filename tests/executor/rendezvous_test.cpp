@@ -58,6 +58,13 @@ TEST(Spawn, ReturnsTheStatusOfTheRankThatFailed) {
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 2 ended with status 7\n"));
 }
 
+TEST(Spawn, ListensOnLoopbackOnly) {
+  const Outcome outcome = run(2, {"listen"});
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  const Outcome served_by_rank_0 = run(2, {"listen_rank", free_port()});
+  EXPECT_EQ(served_by_rank_0.status, 0) << served_by_rank_0.text;
+}
+
 TEST(Spawn, PassesTerminationOn) {
   const Outcome outcome = run(2, {"terminate"});
   EXPECT_EQ(outcome.status, 128 + 15);
@@ -212,6 +219,27 @@ TEST(Rendezvous, SaysThatTheMeetingPointWasNotReached) {
     EXPECT_THAT(error.what(), HasSubstr("rank 1 did not reach the meeting point at 127.0.0.1:" +
                                         std::to_string(launch.port) + " within 1.0 s"));
   }
+}
+
+TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
+  const StoreServer server({.secret = "ours"});
+  const auto error_of_joining = [&](int rank, const std::string& secret) -> std::string {
+    LaunchInfo launch;
+    launch.rank = rank;
+    launch.ranks = 2;
+    launch.port = server.port();
+    launch.served = true;
+    launch.secret = secret;
+    try {
+      (void)join(launch, milliseconds(300));
+    } catch (const ChannelError& error) { return error.what(); }
+    return "no error";
+  };
+  const std::string place = "the meeting point at 127.0.0.1:" + std::to_string(server.port());
+  EXPECT_EQ(error_of_joining(1, "theirs"),
+            "rank 1 has another secret than " + place + "; start all ranks with the same STAGECRAFT_SECRET");
+  EXPECT_EQ(error_of_joining(0, "ours"),
+            "rank 0 waited 0.3 s for rank 1 to join the run; rank 1 has another secret than the meeting point");
 }
 
 TEST(Rendezvous, NamesTheRanksThatDidNotJoin) {

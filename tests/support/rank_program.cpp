@@ -6,6 +6,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -20,6 +24,32 @@ constexpr std::chrono::milliseconds kDeadline{2000};
 constexpr std::chrono::milliseconds kChannelDeadline{10000};
 /// In which at least one heartbeat goes out.
 constexpr std::chrono::milliseconds kHeartbeats{700};
+
+/// Whether the sockets on which the process listens, of which there is one at least, are all for this machine alone.
+bool listens_on_loopback_only(pid_t process) {
+  std::set<std::string> own;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("socket:[")) own.insert(target.substr(8, target.size() - 9));
+  }
+  int found = 0;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    while (std::getline(file, line)) {
+      // number, local address, remote address, state, two queues, two timers, user, timeout, inode
+      std::istringstream words(line);
+      std::string skip, address, state, inode;
+      words >> skip >> address >> skip >> state >> skip >> skip >> skip >> skip >> skip >> inode;
+      if (state != "0A" || !own.contains(inode)) continue;
+      ++found;
+      const std::string host = address.substr(0, address.find(':'));
+      if (host != "0100007F" && host != "00000000000000000000000001000000") return false;
+    }
+  }
+  return found > 0;
+}
 
 /// Never sent.
 void wait_for_rank_1(Channel& channel) { (void)channel.receive({{4}, at::kFloat}, 1, 3)->wait(); }
@@ -49,6 +79,8 @@ int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
     if (channel.rank() == channel.ranks() - 1) std::this_thread::sleep_for(kHeartbeats);
     return 0;
   }
+  if (name == "listen_rank") return listens_on_loopback_only(getpid()) ? 0 : 15;
+  if (name == "listen") return listens_on_loopback_only(getpid()) && listens_on_loopback_only(getppid()) ? 0 : 14;
   if (name == "status") return channel.rank() == 2 ? 7 : 0;
   if (name == "terminate") {
     if (channel.rank() == 0) kill(getppid(), SIGTERM);

@@ -165,6 +165,22 @@ TEST_F(RunTool, EndsAllRanksWhenOneIsKilled) {
   EXPECT_LT(seconds, 15);
 }
 
+TEST_F(RunTool, EndsWithFourAndALineARankWhenOneFallsSilent) {
+  const Outcome o = folder_.run(
+      "stagecraft-run plan.json --steps 100000000 --spawn --timeout 2 2> run.txt & run=$!\n"
+      "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n"
+      "for child in $(cat /proc/$run/task/*/children); do\n"
+      "  if tr '\\0' '\\n' < /proc/$child/environ | grep -qx RANK=1; then kill -STOP $child; fi\n"
+      "done\n"
+      "wait $run");
+  const std::string told = folder_.read("run.txt");
+  EXPECT_EQ(o.status, 4) << told;
+  EXPECT_THAT(told, ::testing::ContainsRegex(
+                        "stagecraft: rank 1 has been silent for [2-4]\\.[0-9] s\n"
+                        "stagecraft:   rank 0: .+ of stage 0 in step [0-9]+, waits [1-9]\\.[0-9] s for rank 1 .+\n"
+                        "stagecraft:   rank 1: .+ \\(last heard [2-4]\\.[0-9] s ago\\)\n"));
+}
+
 /// Shell lines: waits until the run in the background has told a step.
 constexpr const char* kUntilAStep = "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n";
 
