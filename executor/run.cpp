@@ -30,8 +30,6 @@ namespace {
 /// Steps during which memory is counted: the first makes the optimizer's state, the second holds everything. They are
 /// the warm-up steps that a comparison leaves out, so counting disturbs no time that counts.
 constexpr std::int64_t kMemorySteps = 2;
-/// More than any sane result; bounds what a broken peer can make rank 0 allocate.
-constexpr std::int64_t kMostResultBytes = std::int64_t{1} << 32;
 
 std::vector<int> loss_ranks(const Plan& plan, const Model& model) {
   const int last = static_cast<int>(model.layers.size()) - 1;
@@ -164,6 +162,11 @@ void merge(const std::string& bytes, int rank, Measurement& whole, Check& check)
   if (bytes.size() < sizeof numbers)
     throw ChannelError("rank " + std::to_string(rank) + " sent a result that is too short");
   std::memcpy(numbers, bytes.data(), sizeof numbers);
+  constexpr double kMostCount = 1e15;
+  for (const double count : {numbers[0], numbers[1], numbers[3], numbers[4]}) {
+    if (!(count >= 0 && count <= kMostCount))
+      throw ChannelError("rank " + std::to_string(rank) + " sent a check of " + std::to_string(count) + " values");
+  }
   add(check, {static_cast<std::int64_t>(numbers[0]), static_cast<std::int64_t>(numbers[1]), numbers[2],
               static_cast<std::int64_t>(numbers[3]), static_cast<std::int64_t>(numbers[4]), numbers[5]});
   const Measurement part = parse_measurement(bytes.substr(sizeof numbers), "result of rank " + std::to_string(rank));
@@ -187,8 +190,18 @@ void derive_steps(Timeline& timeline) {
   }
 }
 
+/// More bytes than any rank's result of `steps` steps can have; bounds what a broken peer can make rank 0 allocate.
+std::int64_t most_result_bytes(const Plan& plan, std::int64_t steps) {
+  constexpr std::int64_t kSpanBytes = 512, kOtherBytes = std::int64_t{1} << 20;
+  std::size_t actions = 0;
+  for (const auto& list : action_lists(plan)) actions = std::max(actions, list.size());
+  // A wait for what stays on the rank is a span that no action stands for; updates end each step.
+  const std::size_t waits = 2 * static_cast<std::size_t>(plan.microbatches) * plan.boundaries.size();
+  return kOtherBytes + steps * kSpanBytes * static_cast<std::int64_t>(actions + waits + plan.stages.size());
+}
+
 /// Moves every rank's part to rank 0.
-void gather(RunResult& result, int rank, Channel& channel) {
+void gather(RunResult& result, const Plan& plan, int rank, Channel& channel) {
   Check check = result.check.value_or(Check{});
   if (rank != 0) {
     const std::string bytes = pack(result.measurement, check);
@@ -205,9 +218,10 @@ void gather(RunResult& result, int rank, Channel& channel) {
   for (int other = 1; other < channel.ranks(); ++other) {
     const at::Tensor length = channel.receive({{1}, at::kLong}, other, kLengthTag)->wait();
     const std::int64_t count = *length.const_data_ptr<std::int64_t>();
-    if (count < 0 || count > kMostResultBytes) {
+    const std::int64_t most = most_result_bytes(plan, result.steps_done - result.first_step);
+    if (count < 0 || count > most) {
       throw ChannelError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
-                         " bytes");
+                         " bytes, the plan gives at most " + std::to_string(most));
     }
     const at::Tensor body = channel.receive({{count}, at::kByte}, other, kResultTag)->wait();
     merge(std::string(static_cast<const char*>(body.const_data_ptr()), static_cast<std::size_t>(count)), other,
@@ -364,7 +378,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   measurement.timeline.spans = worker.take_spans();
   measurement.timeline.memory.push_back({rank, tracker.peak(), {{"parameters", parameters}}});
   channel.activity().begin({.action = "gathering of results"});
-  gather(result, rank, channel);
+  gather(result, plan, rank, channel);
   return result;
 }
 

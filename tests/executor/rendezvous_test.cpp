@@ -242,6 +242,22 @@ TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
             "rank 0 waited 0.3 s for rank 1 to join the run; rank 1 has another secret than the meeting point");
 }
 
+TEST(Rendezvous, TakesNoLongValueInAnExchange) {
+  const StoreServer server;
+  LaunchInfo launch;
+  launch.port = server.port();
+  launch.served = true;
+  const auto meeting = join(launch, milliseconds(20000));
+  EXPECT_EQ(meeting->exchange("plan", std::string(1 << 20, 'x')).front().size(), 1U << 20);
+  try {
+    (void)meeting->exchange("plan", std::string((1 << 20) + 1, 'x'));
+    FAIL() << "the value is too long";
+  } catch (const ChannelError& error) {
+    EXPECT_STREQ(error.what(), "rank 0 brings 1048577 bytes as \"plan\", at most 1048576 are taken");
+  }
+  meeting->leave();
+}
+
 TEST(Rendezvous, NamesTheRanksThatDidNotJoin) {
   const StoreServer server;
   LaunchInfo launch;

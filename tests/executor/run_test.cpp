@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "costmodel/format/chakra.h"
+#include "executor/control_tags.h"
 #include "tests/support/planned_models.h"
 
 namespace stagecraft {
@@ -270,6 +271,54 @@ TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
             "rank 1, stage 1, forward of microbatch 1: rank 1 waited 0.6 s for a tensor from rank 0 under tag 0"
             "\n  rank 0: forward of microbatch 1 of stage 0 in step 1 for 0\\.[67] s"
             "\n  rank 1: forward of microbatch 1 of stage 1 in step 1, waits 0\\.[67] s for rank 0 under tag 0"));
+  }
+}
+
+/// A rank's channel that tells another length of its result.
+class Boasting : public Channel {
+ public:
+  Boasting(Channel& channel, std::int64_t length) : channel_(channel), length_(length) {}
+  int rank() const override { return channel_.rank(); }
+  int ranks() const override { return channel_.ranks(); }
+  std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
+    if (tag != kLengthTag) return channel_.send(tensor, to, tag);
+    at::Tensor length = tensor.clone();
+    *length.data_ptr<std::int64_t>() = length_;
+    return channel_.send(length, to, tag);
+  }
+  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
+    return channel_.receive(spec, from, tag);
+  }
+  void all_reduce(at::Tensor& values, const std::vector<int>& members, int tag) override {
+    channel_.all_reduce(values, members, tag);
+  }
+  void barrier() override { channel_.barrier(); }
+  void abort(const std::string& reason) override { channel_.abort(reason); }
+  Activity& activity() override { return channel_.activity(); }
+
+ private:
+  Channel& channel_;
+  std::int64_t length_;
+};
+
+TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3);
+  const Plan plan = cut_plan(planned, {3}, {1, 1}, "1f1b", 2);
+  // 1 MiB, and for each of 10 steps 512 bytes for each span: the list of either rank has 2 forwards, 2 backwards, 2
+  // sends, 2 receives and an update; 2 microbatches may wait at 1 boundary, twice; 2 stages.
+  const std::int64_t most = (1 << 20) + 10 * 512 * (9 + 4 + 2);
+  for (const std::int64_t length : {std::int64_t{-1}, most + 1, std::int64_t{1} << 60}) {
+    const auto channels = make_local_channels(2, milliseconds(20000));
+    const auto run = [&](int rank, Channel& channel) {
+      return run_rank(plan, planned.model, *planned.data, RunOptions{}, rank, channel, [] { return 0.0; });
+    };
+    std::jthread peer([&] {
+      Boasting boasting(*channels[1], length);
+      (void)run(1, boasting);
+    });
+    EXPECT_THAT([&] { (void)run(0, *channels[0]); },
+                ThrowsMessage<ChannelError>("rank 1 announces a result of " + std::to_string(length) +
+                                            " bytes, the plan gives at most " + std::to_string(most)));
   }
 }
 
