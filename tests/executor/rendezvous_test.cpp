@@ -170,6 +170,14 @@ TEST(Rendezvous, AFailingRankTellsTheOthersWhy) {
   EXPECT_THAT(outcome.text, Not(HasSubstr("did not end within")));
 }
 
+TEST(Rendezvous, PrintsOfAHostileRankOneLineWithoutControlCharacters) {
+  const Outcome outcome = run(3, {"hostile"});
+  EXPECT_EQ(outcome.status, kPeerFailed) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft:  [2Jall is well stagecraft: rank 0 is to blame......"));
+  EXPECT_EQ(outcome.text.find_first_of("\x1b\x07"), std::string::npos);
+  EXPECT_LT(outcome.text.size(), 20000U) << "3 ranks, at most 4000 characters each, and spawn's lines";
+}
+
 TEST(Rendezvous, NamesWhoDidNotBringAValue) {
   const Outcome outcome = run(3, {"absent"});
   EXPECT_EQ(outcome.status, kHung);

@@ -2,6 +2,7 @@
 // point.
 #include <ATen/ops/full.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <csignal>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "executor/channel.h"
+#include "executor/meeting_store.h"
 #include "executor/rendezvous.h"
 
 namespace stagecraft {
@@ -88,6 +90,13 @@ int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
   }
   if (name == "absent") {
     if (!odd_one) (void)meeting.exchange("plan", "a");
+    std::this_thread::sleep_for(kChannelDeadline);
+  }
+  if (odd_one && name == "hostile") {
+    // A member that does not keep to what a rendezvous writes: no number, control characters, no end.
+    const auto store = connect_store(*launch_from_environment(process_environment()), kMeetPrefix, kDeadline);
+    store->set("rank/1", std::string(100000, '\x07'));
+    store->set("failure", "1 \x1b[2Jall is well\nstagecraft: rank 0 is to blame" + std::string(100000, '.'));
     std::this_thread::sleep_for(kChannelDeadline);
   }
   if (odd_one) {
