@@ -58,6 +58,45 @@ std::vector<int> tied_stages(const Graph& graph, const Plan& plan) {
   return out;
 }
 
+namespace {
+
+/// Of a stage that recomputes, for one microbatch.
+struct Recomputed {
+  Bytes kept;     ///< values that a segment gives and a later one reads
+  Bytes largest;  ///< saved bytes of the segment with the most
+};
+
+Recomputed recomputed(const Graph& graph, const Stage& stage) {
+  const int length = stage.recompute_every > 0 ? stage.recompute_every : static_cast<int>(stage.layers.size());
+  std::unordered_map<std::string, int> segment_of;
+  for (std::size_t i = 0; i < stage.layers.size(); ++i) segment_of[stage.layers[i]] = static_cast<int>(i) / length;
+  std::map<int, Bytes> saved;
+  const auto segment = [&](int layer) {
+    const auto it = segment_of.find(graph.layers[static_cast<std::size_t>(layer)].id);
+    return it == segment_of.end() ? -1 : it->second;
+  };
+  Recomputed out;
+  for (int i = 0; i < static_cast<int>(graph.layers.size()); ++i) {
+    const Layer& layer = graph.layers[static_cast<std::size_t>(i)];
+    if (segment(i) < 0) continue;
+    Bytes& sum = saved[segment(i)];
+    sum += layer.saved_bytes.value_or(activation_bytes(layer));
+    out.largest = std::max(out.largest, sum);
+  }
+  std::set<std::pair<int, int>> crossing;  // layer and output, -1: all of them
+  for (const Edge& edge : graph.edges) {
+    if (segment(edge.source) >= 0 && segment(edge.destination) > segment(edge.source))
+      crossing.emplace(edge.source, edge.output.value_or(-1));
+  }
+  for (const auto& [source, output] : crossing) {
+    const Layer& layer = graph.layers[static_cast<std::size_t>(source)];
+    out.kept += output < 0 ? activation_bytes(layer) : layer.outputs[static_cast<std::size_t>(output)].bytes;
+  }
+  return out;
+}
+
+}  // namespace
+
 RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int held) {
   const Stage& own = plan.stages[static_cast<std::size_t>(stage)];
   const ScheduleEntry schedule = schedule_of(plan);
@@ -101,7 +140,12 @@ RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int hel
   if (schedule.trains) {
     out.parts["gradients"] = parameters;
     out.parts["optimizer"] = parameters * graph.optimizer_state_values;
-    out.parts["activations"] = own.recompute ? held * received + saved : held * (saved + received);
+    out.parts["activations"] = held * (saved + received);
+    if (own.recompute) {
+      const Recomputed again = recomputed(graph, own);
+      const Bytes run_again = schedule.splits_backward ? held * saved : again.largest;
+      out.parts["activations"] = held * (received + again.kept) + run_again;
+    }
     out.parts["reduction"] = own.devices.size() > 1 ? parameters : Bytes(0);
   } else {
     out.parts["activations"] = held * received + largest;

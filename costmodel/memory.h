@@ -21,7 +21,9 @@ namespace stagecraft {
 /// Peak bytes of a rank of `stage` that holds `in_flight` microbatches at once, by part:
 ///   parameters, gradients (as many bytes), optimizer (optimizer_state_values for each parameter value),
 ///   activations (in_flight * (saved bytes of its layers + what it receives); layers without saved_bytes count their
-///     outputs; with recomputation in_flight * what it receives, and one microbatch in full),
+///     outputs; with recomputation in_flight * (what it receives + what crosses between its segments), and the saved
+///     bytes of the largest segment once; where the schedule parts the backward, of all segments in_flight times, since
+///     what was run again stays until the weights' part),
 ///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge),
 ///   workspace (the largest of any layer; layers that do not say count their largest output once),
 ///   reduction (a copy of the gradients while replicas sum them),

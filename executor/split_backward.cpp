@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -182,6 +183,12 @@ std::pair<std::vector<at::Tensor>, SplitBackward> SplitBackward::of_inputs(const
   for (const at::Tensor& input : inputs) out.first.push_back(input.requires_grad() ? found[next++] : at::Tensor());
   out.second.rest_ = std::move(rest);
   return out;
+}
+
+void SplitBackward::before(SplitBackward earlier) {
+  if (!earlier.rest_) return;
+  if (rest_) std::ranges::move(rest_->waiting, std::back_inserter(earlier.rest_->waiting));
+  rest_ = std::move(earlier.rest_);
 }
 
 void SplitBackward::of_weights() {

@@ -24,6 +24,8 @@ class SplitBackward {
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
 
+  /// Takes over what is left of a backward that came after this one, of the layers before it.
+  void before(SplitBackward earlier);
   /// Adds to the weights' grad and lets the graph go. Nothing the second time.
   void of_weights();
 

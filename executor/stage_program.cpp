@@ -2,11 +2,13 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <tuple>
@@ -148,19 +150,27 @@ Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::T
   flight.data = std::move(data);
   flight.step = step;
   flight.microbatch = microbatch;
-  if (keep_graph) {
-    run(flight, true, observer);
+  std::optional<at::NoGradGuard> no_graph;
+  if (!keep_graph) no_graph.emplace();
+  Values values = begin(flight);
+  if (keep_graph && !segments_.empty()) {
+    for (const Segment& segment : segments_) {
+      run(flight, segment.first, segment.last, values, {.write_buffers = true, .drop_graph = true}, observer);
+      // Later layers let go of what they read last.
+      for (const int slot : segment.outputs) {
+        if (const auto it = std::ranges::lower_bound(kept_slots_, slot); it != kept_slots_.end() && *it == slot)
+          flight.kept.push_back(values[static_cast<std::size_t>(slot)]);
+      }
+    }
   } else {
-    const at::NoGradGuard no_graph;
-    run(flight, true, observer);
+    run(flight, 0, layers_.size(), values, {.write_buffers = true, .drop_graph = false}, observer);
   }
+  end(flight, values);
   return flight;
 }
 
-void StageProgram::recompute(Flight& flight) { run(flight, false, nullptr); }
-
-void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observer) {
-  std::vector<at::Tensor> values(static_cast<std::size_t>(slots_));
+StageProgram::Values StageProgram::begin(Flight& flight) const {
+  Values values(static_cast<std::size_t>(slots_));
   for (std::size_t i = 0; i < received_slots_.size(); ++i) {
     // A leaf of this stage's graph over the sender's data.
     at::Tensor leaf = flight.received[i].detach();
@@ -173,11 +183,16 @@ void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observ
       flight.data[i] = flight.data[i].to(placement_.device, /*non_blocking=*/true);
     values[static_cast<std::size_t>(data_slots_[i])] = flight.data[i];
   }
-  const Autocast autocast(placement_);
+  return values;
+}
 
+void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
+                       LayerObserver* observer) {
+  const Autocast autocast(placement_);
   std::vector<at::Tensor> arguments;
   std::vector<at::Tensor> buffers;
-  for (LocalLayer& layer : layers_) {
+  for (std::size_t l = first; l < last; ++l) {
+    LocalLayer& layer = layers_[l];
     const Range range(layer.range, flight.microbatch);
     if (observer) observer->begin(layer.index);
     arguments.clear();
@@ -186,7 +201,7 @@ void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observ
     call.inputs = arguments;
     call.parameters = layer.parameters;
     call.buffers = layer.buffers;
-    if (!write_buffers && !layer.buffers.empty()) {
+    if (!how.write_buffers && !layer.buffers.empty()) {
       buffers.clear();
       for (const at::Tensor& buffer : layer.buffers) buffers.push_back(buffer.clone());
       call.buffers = buffers;
@@ -198,12 +213,22 @@ void StageProgram::run(Flight& flight, bool write_buffers, LayerObserver* observ
       throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +
                              " tensors, its description says " + std::to_string(layer.results.size()));
     }
-    for (std::size_t i = 0; i < results.size(); ++i)
-      values[static_cast<std::size_t>(layer.results[i])] = std::move(results[i]);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const auto slot = static_cast<std::size_t>(layer.results[i]);
+      if (how.drop_graph) {
+        // Not by a forward without autograd: some kernels (oneDNN's LSTM) give other last bits then.
+        results[i] = results[i].detach();
+        if (differentiable_[slot] && results[i].is_floating_point()) results[i].requires_grad_(true);
+      }
+      values[slot] = std::move(results[i]);
+    }
     arguments.clear();
     for (const int slot : layer.last_use) values[static_cast<std::size_t>(slot)].reset();
     if (observer) observer->end(layer.index);
   }
+}
+
+void StageProgram::end(Flight& flight, const Values& values) const {
   flight.sent.clear();
   for (const int slot : sent_slots_) flight.sent.push_back(values[static_cast<std::size_t>(slot)]);
   if (loss_slot_ >= 0) flight.loss = values[static_cast<std::size_t>(loss_slot_)];
@@ -213,7 +238,7 @@ namespace {
 
 /// What a backward starts from.
 struct Roots {
-  Roots(const Flight& flight, const std::vector<at::Tensor>& sent_gradients) {
+  Roots(const Flight& flight, const std::vector<at::Tensor>& sent_gradients, double loss_gradient) {
     for (std::size_t i = 0; i < flight.sent.size(); ++i) {
       if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
       tensors.push_back(flight.sent[i]);
@@ -221,7 +246,7 @@ struct Roots {
     }
     if (flight.loss.defined() && flight.loss.requires_grad()) {
       tensors.push_back(flight.loss);
-      gradients.emplace_back();
+      gradients.push_back(at::full_like(flight.loss, loss_gradient));
     }
   }
   torch::autograd::variable_list tensors;
@@ -243,20 +268,27 @@ std::vector<at::Tensor> StageProgram::received_gradients(const Flight& flight,
   return out;
 }
 
-std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients) {
-  const Roots roots(flight, sent_gradients);
-  if (!roots.tensors.empty()) torch::autograd::backward(roots.tensors, roots.gradients);
-  std::vector<at::Tensor> found;
-  for (const at::Tensor& received : flight.received) found.push_back(received.grad());
-  return received_gradients(flight, found);
+std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
+                                               double loss_gradient) {
+  return backward(std::move(flight), sent_gradients, nullptr, loss_gradient);
 }
 
 std::vector<at::Tensor> StageProgram::backward_of_inputs(Flight flight, const std::vector<at::Tensor>& sent_gradients,
-                                                         SplitBackward& rest) {
-  const Roots roots(flight, sent_gradients);
+                                                         SplitBackward& rest, double loss_gradient) {
+  return backward(std::move(flight), sent_gradients, &rest, loss_gradient);
+}
+
+std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
+                                               SplitBackward* rest, double loss_gradient) {
+  if (!segments_.empty()) return backward_by_segments(std::move(flight), sent_gradients, rest, loss_gradient);
+  const Roots roots(flight, sent_gradients, loss_gradient);
   std::vector<at::Tensor> found(flight.received.size());
-  if (!roots.tensors.empty())
-    std::tie(found, rest) = SplitBackward::of_inputs(roots.tensors, roots.gradients, flight.received);
+  if (!roots.tensors.empty() && rest) {
+    std::tie(found, *rest) = SplitBackward::of_inputs(roots.tensors, roots.gradients, flight.received);
+  } else if (!roots.tensors.empty()) {
+    torch::autograd::backward(roots.tensors, roots.gradients);
+    for (std::size_t i = 0; i < found.size(); ++i) found[i] = flight.received[i].grad();
+  }
   return received_gradients(flight, found);
 }
 

@@ -40,6 +40,7 @@ struct Flight {
   std::vector<at::Tensor> data;
   std::vector<at::Tensor> sent;  ///< in the order of `sent`, with their graph
   at::Tensor loss;               ///< of the stage that holds the last layer
+  std::vector<at::Tensor> kept;  ///< where the stage recomputes: what crosses between its segments
   std::int64_t step = 0;
   int microbatch = 0;
 };
@@ -73,21 +74,25 @@ class StageProgram {
   void bind(const std::vector<at::Tensor>& values);
 
   /// Runs the layers on `data`, which is copied to the device first. Values are let go after their last reader.
-  /// `keep_graph` false runs without autograd, as for recomputation: then only `sent` and `loss` are of use.
+  /// `keep_graph` false runs without autograd: then only `sent` and `loss` are of use.
   [[nodiscard]] Flight forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
                                int microbatch, bool keep_graph = true, LayerObserver* observer = nullptr);
 
-  /// Runs the flight's forward again, with graph, for a flight made without; writes no buffer.
-  void recompute(Flight& flight);
+  /// From now on a forward keeps no graph, but the values that cross from one segment of `layers` layers to a later
+  /// one; backward runs one segment after the other again, from the last, with the same random numbers and without
+  /// writing a buffer. 0: all layers are one segment. Gradients have the bits that they have without it.
+  void recompute_every(int layers);
 
   /// Adds to the parameters' grad and returns the gradient of each received value: undefined where none is wanted,
   /// zeros where the layers did not use it. `sent_gradients` holds one tensor for each sent value, undefined where none
-  /// comes back.
-  [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients);
+  /// comes back. The loss's own gradient is `loss_gradient`.
+  [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
+                                                 double loss_gradient = 1);
 
   /// The first part of backward: the same result, while what it adds to the parameters' grad waits in `rest`.
+  /// Where the stage recomputes, what was run again stays until `rest` is done.
   [[nodiscard]] std::vector<at::Tensor> backward_of_inputs(Flight flight, const std::vector<at::Tensor>& sent_gradients,
-                                                           SplitBackward& rest);
+                                                           SplitBackward& rest, double loss_gradient = 1);
 
  private:
   struct LocalLayer {
@@ -100,7 +105,29 @@ class StageProgram {
     std::vector<at::Tensor> buffers;
     RangeName range;
   };
-  void run(Flight& flight, bool write_buffers, LayerObserver* observer);
+  /// Layers that are run again at once: those from `first` to before `last`.
+  struct Segment {
+    std::size_t first = 0;
+    std::size_t last = 0;
+    std::vector<int> inputs;   ///< slots that its layers read and others fill
+    std::vector<int> outputs;  ///< slots that it fills and that are kept, sent or the loss
+  };
+  using Values = std::vector<at::Tensor>;  ///< by slot
+  /// The received values and the data in their slots, the former as leaves of a graph.
+  [[nodiscard]] Values begin(Flight& flight) const;
+  struct Manner {
+    bool write_buffers = true;
+    bool drop_graph = false;  ///< each layer's, once it has run
+  };
+  /// Runs layers `first` to before `last` of the stage.
+  void run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
+           LayerObserver* observer);
+  void end(Flight& flight, const Values& values) const;
+  [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
+                                                 SplitBackward* rest, double loss_gradient);
+  [[nodiscard]] std::vector<at::Tensor> backward_by_segments(Flight flight,
+                                                             const std::vector<at::Tensor>& sent_gradients,
+                                                             SplitBackward* rest, double loss_gradient);
   [[nodiscard]] std::vector<at::Tensor> received_gradients(const Flight& flight,
                                                            const std::vector<at::Tensor>& found) const;
 
@@ -112,6 +139,9 @@ class StageProgram {
   std::vector<int> data_slots_;
   std::vector<int> sent_slots_;
   int loss_slot_ = -1;
+  std::vector<Segment> segments_;  ///< where the stage recomputes
+  std::vector<int> kept_slots_;
+  std::vector<bool> differentiable_;  ///< by slot: whether a gradient may come to it
   int slots_ = 0;
   std::uint64_t seed_;
   Placement placement_;

@@ -331,10 +331,9 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   const DeviceClock::Moment start = clock_.mark();
   std::vector<at::Tensor> data;
   if (own.data) data = own.data->take();
-  const bool keep_graph = schedule_.trains && !plan_.stages[at_(own.stage)].recompute;
   if (own.versions) own.versions->begin(action.microbatch, action.microbatch / plan_.microbatches);
   Flight flight = own.program->forward(std::move(received), std::move(data), step,
-                                       action.microbatch % plan_.microbatches, keep_graph);
+                                       action.microbatch % plan_.microbatches, schedule_.trains);
   if (flight.loss.defined()) losses_.add(step, action.microbatch, flight.loss);
   hand_over(action, own, false, flight.sent);
   own.flights[at_(action.microbatch)] = std::move(flight);
@@ -362,7 +361,6 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   const DeviceClock::Moment start = clock_.mark();
   if (own.versions) own.versions->resume(action.microbatch);
   if (own.reduction && action.microbatch == own.last_backward) own.reduction->last_backward();
-  if (plan_.stages[at_(own.stage)].recompute) own.program->recompute(flight);
   own.input_gradients[at_(action.microbatch)] =
       own.split.contains(action.microbatch)
           ? own.program->backward_of_inputs(std::move(flight), gradients, own.rests[action.microbatch])

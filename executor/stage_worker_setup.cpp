@@ -112,6 +112,7 @@ void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, s
   }
   own.program = std::make_unique<StageProgram>(model_, layers[at_(stage)], std::move(received), std::move(sent), seed,
                                                placement_);
+  if (plan_.stages[at_(stage)].recompute) own.program->recompute_every(plan_.stages[at_(stage)].recompute_every);
   own.flights.resize(at_(plan_.microbatches * steps_));
   own.input_gradients.resize(at_(plan_.microbatches * steps_));
   for (int r = 0; r < static_cast<int>(plan_.stages[at_(stage)].devices.size()); ++r)

@@ -95,6 +95,34 @@ TEST(StageMemory, KeepsOnlyWhatItReceivesWhenItRecomputes) {
   EXPECT_EQ(stage_memory(graph, plan, 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received and 4 in full
 }
 
+TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
+  // l0 -> l1 -> l2 -> l3 -> l4, and l1 -> l4 too; stage 0 is l0, stage 1 the others: segments {l1, l2} and {l3, l4}.
+  Graph graph = chain_graph({1, 1, 1, 1, 1}, {1, 1, 1, 1, 1});
+  graph.edges.push_back({1, 4, 0});
+  for (int i = 0; i < 5; ++i) {
+    Layer& layer = graph.layers[static_cast<std::size_t>(i)];
+    layer.outputs[0].bytes = Bytes(i + 1);
+    layer.saved_bytes = Bytes(10 * (i + 1));
+  }
+  Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 1, 1, 1}, {1, 1}}, {});
+  plan.stages[1].recompute = true;
+  plan.stages[1].recompute_every = 2;
+  // A microbatch: 1 received, l1's 2 and l2's 3 cross; then l3's 40 and l4's 50 once, more than 20 + 30.
+  EXPECT_EQ(stage_memory(graph, plan, 1, 3).parts.at("activations"), 108_B);
+  // Segments {l1, l2, l3} and {l4}: 1 + l1's 2 + l3's 4, and 20 + 30 + 40 once.
+  plan.stages[1].recompute_every = 3;
+  EXPECT_EQ(stage_memory(graph, plan, 1, 3).parts.at("activations"), 111_B);
+  // All four are one segment, as without a number: nothing crosses, 20 + 30 + 40 + 50 once.
+  for (const int every : {0, 4, 9}) {
+    plan.stages[1].recompute_every = every;
+    EXPECT_EQ(stage_memory(graph, plan, 1, 3).parts.at("activations"), 143_B) << every;
+  }
+  // Parted backwards: of each microbatch 1 + 2 + 3 and all 140.
+  plan.stages[1].recompute_every = 2;
+  plan.schedule = "zb-h1";
+  EXPECT_EQ(stage_memory(graph, plan, 1, 3).parts.at("activations"), 438_B);
+}
+
 TEST(StageMemory, ExpectsNoGradientWhereNoneComesBack) {
   Graph graph = two_layers();
   graph.layers[0].outputs[0].requires_grad = false;

@@ -85,6 +85,19 @@ TEST(Predict, AddsTheForwardAgainWhereAStageRecomputes) {
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).iteration.value, 12);  // 3 * (1 + 1 + 2)
 }
 
+TEST(Predict, AddsTheForwardOnceMoreHoweverManySegmentsAreRecomputed) {
+  const Graph graph = chain_graph({1, 2, 3}, {2, 4, 6});
+  const Topology topology = flat_topology(1);
+  PlanSettings settings;
+  settings.microbatches = 3;
+  settings.recompute = true;
+  for (const int every : {0, 1, 2, 3}) {
+    settings.recompute_every = every;
+    const Plan plan = make_plan(graph, topology, {{0, 0, 0}, {1}}, settings);
+    EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).iteration.value, 72) << every;  // 3 * (6 + 6 + 12)
+  }
+}
+
 TEST(Predict, AddsTheMeasuredLoadingOfInputsToTheStagesThatReadThem) {
   Graph graph = chain_graph({1, 1}, {2, 2});
   Layer input;

@@ -196,11 +196,70 @@ TEST(Run, TiedParametersInOneStageEqualASingleProcess) {
   expect_bit_equal(gpt, cut_plan(gpt, {}, {2}, "1f1b", 3), checked(2), "gpt replicated in one stage");
 }
 
-TEST(Run, RecomputationChangesNothing) {
-  const PlannedModel planned = planned_model("convnet", {}, 2);
-  Plan plan = cut_plan(planned, {3}, {1, 1}, "1f1b", 3);
-  plan.stages[0].recompute = true;
-  expect_bit_equal(planned, plan, checked(2), "recompute");
+/// `plan` with every stage running `every` layers again at once before its backward; 0: all of them.
+Plan recomputing(Plan plan, int every) {
+  for (Stage& stage : plan.stages) {
+    stage.recompute = true;
+    stage.recompute_every = every;
+  }
+  return plan;
+}
+
+TEST(Run, RecomputationChangesNothingForAnySegmentsAndReplicas) {
+  const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
+  for (const std::vector<int>& replicas :
+       std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
+    const int layers = static_cast<int>(mlp.model.layers.size());
+    const Plan plan = cut_plan(mlp, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 5);
+    for (const int every : {0, 1, 2, 100})
+      expect_bit_equal(mlp, recomputing(plan, every), checked(2), "mlp every " + std::to_string(every));
+  }
+}
+
+TEST(Run, RecomputationChangesNothingWithSkipsDropoutAndBatchNorm) {
+  for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
+           {"convnet", {{"channels", "4"}}},
+           {"resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}},
+           {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}},
+           {"gnmt",
+            {{"hidden", "8"},
+             {"layers", "3"},
+             {"vocabulary", "16"},
+             {"source_sequence", "5"},
+             {"target_sequence", "4"}}}}) {
+    const PlannedModel planned = planned_model(name, set, 2);
+    const int layers = static_cast<int>(planned.model.layers.size());
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+      for (const int every : {0, 1, 2, 3, 5}) {
+        const Plan plan = cut_plan(planned, even_cuts(layers, 2), {1, 1}, schedule, 3);
+        expect_bit_equal(planned, recomputing(plan, every), checked(2),
+                         name + " " + schedule + " every " + std::to_string(every));
+        const Plan one = cut_plan(planned, {}, {1}, schedule, 2);
+        expect_bit_equal(planned, recomputing(one, every), checked(1),
+                         name + " in one stage, every " + std::to_string(every));
+      }
+    }
+  }
+}
+
+TEST(Run, RecomputationHoldsLessMemoryAndInSegmentsLessAgain) {
+  // Twelve linear layers, each with its relu; a value of one microbatch takes 512 * 64 floats.
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "64"}, {"width", "64"}, {"layers", "12"}}, 512);
+  constexpr std::int64_t kValue = 512 * 64 * 4;
+  const auto peak = [&](const Plan& plan) {
+    RunOptions options;
+    options.steps = 2;
+    return run_local(plan, planned.model, *planned.data, options, milliseconds(60000))
+        .measurement.timeline.memory.front()
+        .total.value;
+  };
+  // Each microbatch in flight keeps the outputs of eleven relus, with recomputation only one does, at whose backward
+  // there are the gradients of at most two values besides.
+  const Plan three_in_flight = cut_plan(planned, {}, {1}, "gpipe", 3);
+  EXPECT_GT(peak(three_in_flight) - peak(recomputing(three_in_flight, 0)), (2 * 11 - 2) * kValue);
+  // Of the relus' outputs four layers at once keep the five that cross and two of the segment under way.
+  const Plan one_in_flight = cut_plan(planned, {}, {1}, "gpipe", 1);
+  EXPECT_GT(peak(recomputing(one_in_flight, 0)) - peak(recomputing(one_in_flight, 4)), 3 * kValue);
 }
 
 TEST(Run, MeasuresTheOrderOfTheActionLists) {
