@@ -11,6 +11,7 @@
 #include "executor/optimizer.h"
 #include "executor/safetensors.h"
 #include "executor/stage_program.h"
+#include "executor/tensor_files.h"
 
 // A checkpoint is a folder DIR/step-N with manifest.json and one or more safetensors files. Its tensors stand under
 // their full names, so that any plan loads what any other wrote. While it is written the folder's name ends in

@@ -21,7 +21,7 @@ struct CheckpointOptions {
   std::string folder;        ///< empty: no checkpoints; else one that all ranks share
   std::int64_t every = 100;  ///< steps; there is one after the last step in any case
   bool resume = false;       ///< begin with the newest whole checkpoint, if there is one
-  std::string weights;       ///< a safetensors file with the first parameters, unless a checkpoint is loaded; or empty
+  std::string weights;       ///< a file of tensors (see tensor_files.h) with the first parameters, unless a checkpoint is loaded; or empty
   std::string data;          ///< name of the data source, for the manifest
   /// Asked on each rank after each step, if set (on all ranks or none): true on any rank ends the run there, with a
   /// checkpoint.

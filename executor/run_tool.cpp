@@ -349,8 +349,10 @@ int main(int argc, char** argv) {
                        "so often")
             ->needs(folder)
             ->check(CLI::NonNegativeNumber);
-        app.add_option("--weights", o.run.checkpoint.weights,
-                       "a safetensors file with the first parameters, by name; a checkpoint to resume from wins");
+        app.add_option(
+            "--weights", o.run.checkpoint.weights,
+            "a safetensors file, or a state dict that torch.save wrote (.pt, .pth), with the first parameters by "
+            "name; a checkpoint to resume from wins");
         app.add_option("-o,--output", o.output, "where the measured timeline goes; - is standard output");
         app.add_option("--trace", o.trace, "a Chrome trace (also for ui.perfetto.dev) of the run");
       },

@@ -135,19 +135,15 @@ SafetensorsFile::~SafetensorsFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      header_(std::move(other.header_)),
-      data_begin_(other.data_begin_) {}
+std::vector<std::string> SafetensorsFile::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, entry] : header_.tensors) out.push_back(name);
+  return out;
+}
 
 at::Tensor SafetensorsFile::read(const std::string& name) const {
   const auto it = header_.tensors.find(name);
-  if (it == header_.tensors.end()) {
-    std::vector<std::string> known;
-    for (const auto& [each, entry] : header_.tensors) known.push_back(each);
-    throw FormatError(path_ + ": " + unknown_name("tensor", name, known));
-  }
+  if (it == header_.tensors.end()) throw FormatError(path_ + ": " + unknown_name("tensor", name, names()));
   const SafetensorsEntry& entry = it->second;
   const auto dtype = std::ranges::find(dtypes(), entry.dtype, &std::pair<std::string, at::ScalarType>::first);
   at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(dtype->second));
@@ -155,33 +151,6 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   if (!read_exactly(descriptor_, path_, out.data_ptr(), count, data_begin_ + entry.begin.value))
     throw FormatError(path_ + ": tensor \"" + name + "\": the file became shorter");
   return out;
-}
-
-TensorFiles::TensorFiles(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
-    files_.emplace_back(path);
-    for (const auto& [name, entry] : files_.back().header().tensors) {
-      const auto [it, fresh] = file_of_.emplace(name, files_.size() - 1);
-      if (!fresh) throw FormatError(path + ": tensor \"" + name + "\" stands in " + files_[it->second].path() + " too");
-    }
-  }
-}
-
-std::vector<std::string> TensorFiles::names() const {
-  std::vector<std::string> out;
-  for (const auto& [name, file] : file_of_) out.push_back(name);
-  return out;
-}
-
-const std::string& TensorFiles::path_of(const std::string& name) const {
-  const auto it = file_of_.find(name);
-  return files_.at(it == file_of_.end() ? 0 : it->second).path();
-}
-
-at::Tensor TensorFiles::read(const std::string& name) const {
-  const auto it = file_of_.find(name);
-  if (it == file_of_.end()) throw FormatError(files_.at(0).path() + ": " + unknown_name("tensor", name, names()));
-  return files_[it->second].read(name);
 }
 
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "costmodel/format/safetensors_header.h"
+#include "executor/tensor_files.h"
 
 namespace stagecraft {
 
@@ -28,45 +29,25 @@ struct FileDigest {
 [[nodiscard]] std::uint32_t crc32_of(const std::string& text);
 
 /// A safetensors file, open for reading. Opening reads the header alone, `read` one tensor.
-class SafetensorsFile {
+class SafetensorsFile : public TensorFile {
  public:
   /// Throws FormatError as parse_safetensors_header does, for a header longer than the file or the format allows, and
   /// with the system's reason.
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
+  ~SafetensorsFile() override;
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const override { return path_; }
+  [[nodiscard]] std::vector<std::string> names() const override;
   [[nodiscard]] const SafetensorsHeader& header() const { return header_; }
-  /// The tensor `name`, on the CPU, with memory of its own. Throws FormatError naming file and tensor for one that the
-  /// file lacks (listing what it has) and for a file that became shorter.
-  [[nodiscard]] at::Tensor read(const std::string& name) const;
+  [[nodiscard]] at::Tensor read(const std::string& name) const override;
 
  private:
   std::string path_;
   int descriptor_ = -1;
   SafetensorsHeader header_;
   std::int64_t data_begin_ = 0;
-};
-
-/// Several files as one: no name may stand in two of them.
-class TensorFiles {
- public:
-  /// Throws FormatError as SafetensorsFile does, and naming tensor and files for a name that stands twice.
-  explicit TensorFiles(const std::vector<std::string>& paths);
-
-  [[nodiscard]] bool holds(const std::string& name) const { return file_of_.contains(name); }
-  /// All names, ascending.
-  [[nodiscard]] std::vector<std::string> names() const;
-  /// The file that holds `name`, else the first; for messages.
-  [[nodiscard]] const std::string& path_of(const std::string& name) const;
-  /// Throws FormatError as SafetensorsFile::read.
-  [[nodiscard]] at::Tensor read(const std::string& name) const;
-
- private:
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, std::size_t> file_of_;
 };
 
 /// Writes `tensors` (of any device; their values, without autograd state) to `path`: beside it, synced, then renamed,

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace stagecraft {
+
+/// A file of tensors by name, open for reading; of which kind is told by its first bytes.
+class TensorFile {
+ public:
+  virtual ~TensorFile() = default;
+  [[nodiscard]] virtual const std::string& path() const = 0;
+  /// All names, ascending.
+  [[nodiscard]] virtual std::vector<std::string> names() const = 0;
+  /// The tensor `name`, on the CPU, with memory of its own. Throws FormatError naming file and tensor for one that the
+  /// file lacks (listing what it has) and for a file that became shorter.
+  [[nodiscard]] virtual at::Tensor read(const std::string& name) const = 0;
+};
+
+/// Opens a safetensors file, or one that torch.save wrote. Throws FormatError as their classes do.
+[[nodiscard]] std::unique_ptr<TensorFile> open_tensor_file(const std::string& path);
+
+/// Several files as one: no name may stand in two of them.
+class TensorFiles {
+ public:
+  /// Throws FormatError as open_tensor_file does, and naming tensor and files for a name that stands twice.
+  explicit TensorFiles(const std::vector<std::string>& paths);
+
+  [[nodiscard]] bool holds(const std::string& name) const { return file_of_.contains(name); }
+  /// All names, ascending.
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// The file that holds `name`, else the first; for messages.
+  [[nodiscard]] const std::string& path_of(const std::string& name) const;
+  /// Throws FormatError as TensorFile::read.
+  [[nodiscard]] at::Tensor read(const std::string& name) const;
+
+ private:
+  std::vector<std::unique_ptr<TensorFile>> files_;
+  std::map<std::string, std::size_t> file_of_;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace stagecraft {
+
+/// A tensor as a state dict describes it: a view of a storage, which is another record of the file.
+struct PickledTensor {
+  std::string storage;  ///< its record is called data/STORAGE
+  at::ScalarType dtype = at::kFloat;
+  std::int64_t storage_values = 0;
+  std::int64_t offset = 0;  ///< of the first value, in values
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  ///< in values, not negative
+  friend bool operator==(const PickledTensor&, const PickledTensor&) = default;
+};
+
+/// The tensors of a state dict that torch.save pickled, by name: of the dict itself, or of the dict under its key
+/// "state_dict" or "model". Nothing of the pickle is executed: classes and functions are looked up in a list of those
+/// that state dicts need, and stand for what they would make. Every tensor lies within its storage and has no more
+/// values than it. Batch norm's num_batches_tracked, which no layer here has, are left out. Throws FormatError that
+/// begins with `file` for any other bytes, with the place in the pickle, what was found and what would be right.
+[[nodiscard]] std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle, const std::string& file);
+
+}  // namespace stagecraft
