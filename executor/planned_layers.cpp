@@ -9,6 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/control_tags.h"
+#include "executor/dtype.h"
 
 namespace stagecraft {
 
@@ -52,6 +53,14 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
     }
   }
   return out;
+}
+
+at::ScalarType compute_type(const Plan& plan) {
+  if (plan.dtype.empty()) return at::kFloat;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    if (plan.dtype == dtype_name(type)) return type;
+  }
+  throw std::invalid_argument("the plan computes in \"" + plan.dtype + "\", wanted float32, bfloat16 or float16");
 }
 
 std::map<std::string, std::vector<int>> tied_parameters(const Model& model,

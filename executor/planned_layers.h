@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <map>
 #include <string>
@@ -13,6 +15,10 @@ namespace stagecraft {
 /// Index into Model::layers of each plan stage's layers. Throws std::invalid_argument if the plan does not fit the
 /// model: a layer that the model lacks (listing what it has), one that no stage runs, or a boundary without shapes.
 [[nodiscard]] std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& model);
+
+/// The type in which the plan's stages compute, float32 where it does not say. Throws std::invalid_argument for a type
+/// other than float32, bfloat16 and float16.
+[[nodiscard]] at::ScalarType compute_type(const Plan& plan);
 
 /// Stages that share a parameter with another one, by parameter name: name -> stages ascending, at least two.
 [[nodiscard]] std::map<std::string, std::vector<int>> tied_parameters(const Model& model,

@@ -12,7 +12,7 @@
 namespace stagecraft {
 
 Reference::Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
-                     std::uint64_t seed, Placement placement)
+                     std::uint64_t seed, c10::Device device)
     : plan_(plan), model_(model), data_(data), options_(optimizer), stage_of_layer_(model.layers.size()) {
   const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
   for (std::size_t s = 0; s < layers.size(); ++s) {
@@ -21,7 +21,7 @@ Reference::Reference(const Plan& plan, const Model& model, const DataSource& dat
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
   program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{},
-                                            std::vector<ValueRef>{}, seed, placement);
+                                            std::vector<ValueRef>{}, seed, Placement{device, compute_type(plan)});
   std::vector<at::Tensor> values;
   for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));
@@ -48,7 +48,7 @@ void Reference::compute(std::int64_t step) {
     Flight flight = program_->forward(
         {}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
     losses_.push_back(flight.loss.item<double>());
-    (void)program_->backward(std::move(flight), {});
+    (void)program_->backward(std::move(flight), {}, scaler_ ? scaler_->scale() : 1);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       sums[i][static_cast<std::size_t>(m) % sums[i].size()] = parameters[i].value.grad();
     }
@@ -83,10 +83,12 @@ void Reference::compute(std::int64_t step) {
 }
 
 void Reference::update() {
-  double divisor = plan_.microbatches;
+  const bool skipped = overflow();
+  double divisor = plan_.microbatches * (scaler_ ? scaler_->scale() : 1);
   if (options_.clip_norm > 0)
     divisor *= clip_divisor(squared_norms(program_->parameters()), divisor, options_.clip_norm);
-  optimizer_->step(divisor, rate_factor(options_.rate, step_));
+  if (scaler_) scaler_->update(skipped);
+  if (!skipped) optimizer_->step(divisor, rate_factor(options_.rate, step_));
 }
 
 at::Tensor Reference::gradient(int layer, const std::string& name) const {

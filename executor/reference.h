@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "costmodel/plan.h"
 #include "executor/data_source.h"
 #include "executor/layer_source.h"
+#include "executor/loss_scaler.h"
 #include "executor/optimizer.h"
 #include "executor/stage_program.h"
 
@@ -21,11 +23,16 @@ class Reference {
  public:
   /// Arguments must outlive it.
   Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
-            std::uint64_t seed, Placement placement = {});
+            std::uint64_t seed, c10::Device device = c10::Device(c10::kCPU));
   /// Forward and backward of all microbatches; fills gradients and losses.
   void compute(std::int64_t step);
-  /// Updates the parameters with the gradients divided by the number of microbatches.
+  /// Updates the parameters with the gradients divided by the number of microbatches and the loss's scale, unless they
+  /// overflow under one.
   void update();
+  /// As StageWorker::scale_loss.
+  void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
+  /// Whether the step's gradients overflow under a scale.
+  [[nodiscard]] bool overflow() const { return scaler_ && overflows(program_->parameters()); }
 
   /// Parameter i of the program is parameter i of the optimizer.
   [[nodiscard]] StageProgram& program() { return *program_; }
@@ -47,6 +54,7 @@ class Reference {
   std::vector<int> stage_of_layer_;
   std::map<std::pair<int, std::string>, at::Tensor> gradients_;
   std::vector<double> losses_;
+  std::optional<LossScaler> scaler_;
 };
 
 }  // namespace stagecraft

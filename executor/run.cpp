@@ -279,23 +279,27 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   }
   at::set_num_threads(options.threads);
   const OwnStream stream(options.device);
-  const Placement placement{.device = options.device};
   MemoryTracker tracker(options.device.type());
   std::optional<MemoryTracker::Scope> counting;
   counting.emplace(tracker);
   RunCheckpoints checkpoints(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel);
   const std::int64_t first_step = checkpoints.first_step();
   StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, first_step,
-                     static_cast<int>(std::max<std::int64_t>(options.steps - first_step, 1)), placement);
+                     static_cast<int>(std::max<std::int64_t>(options.steps - first_step, 1)), options.device);
   const Bytes parameters = tracker.live();
   worker.visit_stages([&](int, StageProgram& program, Optimizer& optimizer) { checkpoints.load(program, optimizer); });
+
+  std::optional<LossScaler> scaler = loss_scaler_of(plan, options.loss_scale);
+  if (scaler && checkpoints.loss_scale()) scaler->set_state(*checkpoints.loss_scale());
+  if (scaler) worker.scale_loss(*scaler);
 
   RunResult result;
   std::optional<Reference> reference;
   if (options.check) {
     counting.reset();
-    reference.emplace(plan, model, data, options.optimizer, options.seed, placement);
+    reference.emplace(plan, model, data, options.optimizer, options.seed, options.device);
     checkpoints.load(reference->program(), reference->optimizer());
+    if (scaler) reference->scale_loss(*scaler);
     result.check.emplace();
     counting.emplace(tracker);
   }
@@ -318,7 +322,10 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
       throw e.within("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": ");
     }
     const auto k = static_cast<std::size_t>(step - first_step);
-    if (progress) progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k])});
+    if (progress) {
+      progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k]),
+                worker.loss_scaler() ? std::optional(worker.loss_scaler()->scale()) : std::nullopt});
+    }
   };
   const RangeName step_range = range_name("step");
   std::int64_t done = first_step;
@@ -355,7 +362,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
       losses.send(own);
       sent = step + 1;
       reference->compute(step);
-      compare_gradients(worker, *reference, *result.check);
+      if (!reference->overflow()) compare_gradients(worker, *reference, *result.check);
       compare_losses(own, *reference, *result.check);
       reference->update();
     }
@@ -372,6 +379,10 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   result.steps_done = done;
   send_until(done);
   tell_until(done);
+  if (worker.loss_scaler()) {
+    result.loss_scale = worker.loss_scaler()->state();
+    result.skipped_steps = worker.loss_scaler()->skipped();
+  }
   try {
     losses.finish();
   } catch (const ChannelError& e) { throw e.within("rank " + std::to_string(rank) + ", sending losses: "); }

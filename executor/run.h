@@ -13,6 +13,7 @@
 #include "executor/channel.h"
 #include "executor/data_source.h"
 #include "executor/layer_source.h"
+#include "executor/loss_scaler.h"
 #include "executor/optimizer.h"
 #include "executor/run_checkpoints.h"
 
@@ -25,7 +26,8 @@ struct RunOptions {
   OptimizerOptions optimizer;
   int threads = 1;  ///< intra-op threads of each rank
   c10::Device device{c10::kCPU};
-  bool check = false;  ///< compare losses and gradients of every step with a single process
+  bool check = false;                ///< compare losses and gradients of every step with a single process
+  LossScaleOptions loss_scale = {};  ///< of a plan in float16
   CheckpointOptions checkpoint;
 };
 
@@ -35,6 +37,7 @@ struct Progress {
   std::int64_t steps = 0;
   double loss = 0;
   Seconds step_time;
+  std::optional<double> loss_scale = {};  ///< of the next step, in float16
 };
 
 /// Outcome of RunOptions::check over all steps and ranks.
@@ -55,7 +58,9 @@ struct RunResult {
   Measurement measurement;
   std::optional<Check> check;
   std::int64_t first_step = 0;
-  std::int64_t steps_done = 0;  ///< in all; fewer than RunOptions::steps if the run was asked to stop
+  std::optional<LossScale> loss_scale;  ///< after the last step, in float16
+  std::int64_t skipped_steps = 0;       ///< by overflows
+  std::int64_t steps_done = 0;          ///< in all; fewer than RunOptions::steps if the run was asked to stop
 };
 
 /// Proves before anything is launched that the plan's action lists end and do what the plan says, see verify; those of

@@ -128,8 +128,9 @@ void RunCheckpoints::open() {
   const std::string path = checkpoint_path(options_.folder, first_step_);
   const std::string name = path + "/manifest.json";
   std::vector<std::string> paths;
-  for (const CheckpointFile& file : parse_checkpoint(read_text(name), name).files)
-    paths.push_back(path + "/" + file.name);
+  const CheckpointManifest found = parse_checkpoint(read_text(name), name);
+  for (const CheckpointFile& file : found.files) paths.push_back(path + "/" + file.name);
+  if (found.loss_scale) loss_scale_ = {*found.loss_scale, found.loss_scale_steps};
   files_.emplace(paths);
   check_names(*files_, model_, optimizer_);
 }
@@ -164,6 +165,10 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   channel_.barrier();
   const auto writer = std::ranges::find(writers_, rank_);
   CheckpointManifest written = manifest(done);
+  if (worker.loss_scaler()) {
+    written.loss_scale = worker.loss_scaler()->state().scale;
+    written.loss_scale_steps = worker.loss_scaler()->state().steps;
+  }
   const auto part = [](std::ptrdiff_t number) { return fmt::format("part-{}.safetensors", number); };
   std::unique_ptr<Sending> report;
   FileDigest own;

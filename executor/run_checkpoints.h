@@ -21,8 +21,9 @@ struct CheckpointOptions {
   std::string folder;        ///< empty: no checkpoints; else one that all ranks share
   std::int64_t every = 100;  ///< steps; there is one after the last step in any case
   bool resume = false;       ///< begin with the newest whole checkpoint, if there is one
-  std::string weights;       ///< a file of tensors (see tensor_files.h) with the first parameters, unless a checkpoint is loaded; or empty
-  std::string data;          ///< name of the data source, for the manifest
+  std::string weights;  ///< a file of tensors (see tensor_files.h) with the first parameters, unless a checkpoint is
+                        ///< loaded; or empty
+  std::string data;     ///< name of the data source, for the manifest
   /// Asked on each rank after each step, if set (on all ranks or none): true on any rank ends the run there, with a
   /// checkpoint.
   std::function<bool()> stop;
@@ -41,6 +42,8 @@ class RunCheckpoints {
 
   /// The step to begin with: that of the checkpoint, or 0.
   [[nodiscard]] std::int64_t first_step() const { return first_step_; }
+  /// The scale of the loss that the checkpoint says, if it says one.
+  [[nodiscard]] const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
   /// Sets what the program holds from the checkpoint or the file of weights, if there is one.
   void load(StageProgram& program, Optimizer& optimizer) const;
   /// To be called after each step, `done` of `steps` being done: writes a checkpoint where one is due. True if the run
@@ -68,6 +71,7 @@ class RunCheckpoints {
   std::int64_t first_step_ = 0;
   std::optional<std::int64_t> previous_;  // step of the last checkpoint known to be whole
   std::optional<TensorFiles> files_;
+  std::optional<LossScale> loss_scale_;
   bool weights_alone_ = false;
 };
 

@@ -24,8 +24,9 @@ StepReporter::StepReporter(const Plan& plan)
     : samples_(plan.microbatch_samples.value_or(0) * plan.microbatches), predicted_(plan.iteration) {}
 
 void StepReporter::operator()(const Progress& progress) {
-  const std::string text = fmt::format("step {}/{} loss {:.4f} {}", progress.step + 1, progress.steps, progress.loss,
-                                       speed_text(samples_, progress.step_time, predicted_));
+  std::string text = fmt::format("step {}/{} loss {:.4f} {}", progress.step + 1, progress.steps, progress.loss,
+                                 speed_text(samples_, progress.step_time, predicted_));
+  if (progress.loss_scale) text += fmt::format(", loss scale {:g}", *progress.loss_scale);
   line_.show(text);
   const std::int64_t every = std::max<std::int64_t>(1, progress.steps / 10);
   if (!line_.visible() && ((progress.step + 1) % every == 0 || progress.step == 0)) std::cerr << text + "\n";

@@ -54,6 +54,7 @@ struct Options {
   std::string output;
   std::string trace;
   RunOptions run;
+  bool scales_loss = false;  ///< an option of the loss scale was given
 };
 
 /// What every rank must agree on before anything is sent.
@@ -61,12 +62,13 @@ std::string agreement(const Plan& plan, const Options& o) {
   return stagecraft::plan_json(plan) +
          fmt::format(
              "model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {} "
-             "checkpoint {} {} {} weights {} device {} channel {} deterministic {}",
+             "loss scale {} {} checkpoint {} {} {} weights {} device {} channel {} deterministic {}",
              o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
              o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
              o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
-             o.run.optimizer.rate.last, o.run.optimizer.clip_norm, o.run.checkpoint.folder, o.run.checkpoint.every,
-             o.run.checkpoint.resume, o.run.checkpoint.weights, o.device, o.channel, o.deterministic);
+             o.run.optimizer.rate.last, o.run.optimizer.clip_norm, o.run.loss_scale.fixed.value_or(0),
+             o.run.loss_scale.growth_interval, o.run.checkpoint.folder, o.run.checkpoint.every, o.run.checkpoint.resume,
+             o.run.checkpoint.weights, o.device, o.channel, o.deterministic);
 }
 
 std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
@@ -103,6 +105,10 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
     return 0;
   }
   std::cerr << stagecraft::closing_text(m, predicted) + "\n";
+  if (result.loss_scale) {
+    std::cerr << fmt::format("loss scale {:g} at the end; {} of {} steps overflowed and were left out\n",
+                             result.loss_scale->scale, result.skipped_steps, m.losses.size());
+  }
   if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::measurement_json(m));
   if (!o.trace.empty()) stagecraft::write_text(o.trace, stagecraft::chrome_trace(m.timeline, m.model + ", measured"));
   if (result.check) {
@@ -219,6 +225,10 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   const auto data = stagecraft::make_data_source(o.data, model, o.run.seed);
   o.run.optimizer.rate.steps = o.run.steps;
   stagecraft::validate(o.run.optimizer);
+  if (!stagecraft::loss_scaler_of(plan, o.run.loss_scale) && o.scales_loss) {
+    throw std::invalid_argument(fmt::format("{}: a loss scale goes with training in float16, the plan computes in {}",
+                                            o.plan, plan.dtype.empty() ? "float32" : plan.dtype));
+  }
   stagecraft::verify_lists(plan, model, o.run.steps);
   if (o.dry_run) {
     std::cout << stagecraft::roles_text(plan);
@@ -332,6 +342,22 @@ int main(int argc, char** argv) {
         app.add_option("--seed", o.run.seed, "of weights, data and dropout")->capture_default_str();
         stagecraft::add_optimizer_options(app, o.run.optimizer);
         stagecraft::add_training_options(app, o.run.optimizer);
+        const auto scale = app.add_option_function<std::string>(
+            "--loss-scale",
+            [&](const std::string& text) {
+              try {
+                o.run.loss_scale.fixed = stagecraft::parse_loss_scale(text);
+              } catch (const std::invalid_argument& e) { throw CLI::ValidationError("--loss-scale", e.what()); }
+            },
+            "of a plan in float16, what the loss's gradient begins with: a number, or dynamic, which begins at 65536, "
+            "halves with each step that overflows and is left out, and doubles after --loss-scale-growth-interval "
+            "steps without; dynamic if absent");
+        const auto interval =
+            app.add_option("--loss-scale-growth-interval", o.run.loss_scale.growth_interval, "of a dynamic loss scale")
+                ->capture_default_str()
+                ->type_name("STEPS")
+                ->check(CLI::PositiveNumber);
+        app.callback([&o, scale, interval] { o.scales_loss = scale->count() + interval->count() > 0; });
         const auto folder =
             app.add_option("--checkpoint", o.run.checkpoint.folder,
                            "folder for checkpoints, which all ranks share: the newest two are kept. SIGINT and SIGTERM "

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -197,17 +198,23 @@ void StageWorker::update(std::int64_t step) {
     for (Held& each : held_) each.flights.assign(each.flights.size(), {});
     return;
   }
-  double divisor = plan_.microbatches;
+  double divisor = plan_.microbatches * (scaler_ ? scaler_->scale() : 1);
+  bool overflow = false;
   if (optimizer_.clip_norm > 0) {
     const auto squared = gather_squared_norms(channel_, squared_norms(parameters()), trainable_);
+    // In double no square of a finite gradient overflows, so the norms tell of gradients that do.
+    overflow = scaler_ && !std::ranges::all_of(squared, [](const auto& each) { return std::isfinite(each.second); });
     divisor *= clip_divisor(squared, divisor, optimizer_.clip_norm);
+  } else if (scaler_) {
+    overflow = on_any_rank(channel_, overflows(parameters()));
   }
+  if (scaler_) scaler_->update(overflow);
   for (std::size_t i = 0; i < held_.size(); ++i) {
     const Action action{ActionKind::Update, held_[i].stage, -1, -1};
     begin(action, step);
     const Range range(ranges_.back(), step);  // updates end the list
     const DeviceClock::Moment start = clock_.mark();
-    optimizers_[i]->step(divisor, rate_factor(optimizer_.rate, step));
+    if (!overflow) optimizers_[i]->step(divisor, rate_factor(optimizer_.rate, step));
     record(action, step, start);
   }
 }
@@ -361,10 +368,11 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   const DeviceClock::Moment start = clock_.mark();
   if (own.versions) own.versions->resume(action.microbatch);
   if (own.reduction && action.microbatch == own.last_backward) own.reduction->last_backward();
+  const double scale = scaler_ ? scaler_->scale() : 1;
   own.input_gradients[at_(action.microbatch)] =
       own.split.contains(action.microbatch)
-          ? own.program->backward_of_inputs(std::move(flight), gradients, own.rests[action.microbatch])
-          : own.program->backward(std::move(flight), gradients);
+          ? own.program->backward_of_inputs(std::move(flight), gradients, own.rests[action.microbatch], scale)
+          : own.program->backward(std::move(flight), gradients, scale);
   hand_over(action, own, true, own.input_gradients[at_(action.microbatch)]);
   if (own.versions) own.versions->collect(action.microbatch);
   record(action, step, start);

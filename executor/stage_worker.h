@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "executor/edge_tags.h"
 #include "executor/gradient_buckets.h"
 #include "executor/layer_source.h"
+#include "executor/loss_scaler.h"
 #include "executor/optimizer.h"
 #include "executor/planned_layers.h"
 #include "executor/prefetch.h"
@@ -37,7 +39,7 @@ class StageWorker {
   /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages does.
   StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
               const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-              std::int64_t first_step = 0, int steps = 1, Placement placement = {});
+              std::int64_t first_step = 0, int steps = 1, c10::Device device = c10::Device(c10::kCPU));
 
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws ChannelError that names rank
   /// and action.
@@ -50,6 +52,11 @@ class StageWorker {
   /// last of its backwards of it; the microbatches of its losses are counted on over the steps.
   void replay(const std::function<void(std::int64_t step)>& done);
   [[nodiscard]] bool asynchronous() const { return asynchronous_; }
+
+  /// To be called before the first step, where the loss's gradient begins with a scale: updates divide by it, and a
+  /// step in which a gradient of any rank overflows changes no parameter of any rank. All ranks or none.
+  void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
+  [[nodiscard]] const std::optional<LossScaler>& loss_scaler() const { return scaler_; }
 
   /// Takes the losses of this rank's microbatches in a step that it has run, as StepLosses::take.
   [[nodiscard]] std::map<int, double> take_losses(std::int64_t step) { return losses_.take(step); }
@@ -126,6 +133,7 @@ class StageWorker {
   Placement placement_;
   DeviceClock clock_;
   ScheduleEntry schedule_;
+  std::optional<LossScaler> scaler_;
   bool asynchronous_ = false;
   std::int64_t first_step_ = 0;
   int steps_ = 1;

@@ -21,7 +21,7 @@ std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
                          const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
-                         std::int64_t first_step, int steps, Placement placement)
+                         std::int64_t first_step, int steps, c10::Device device)
     : model_(model),
       plan_(plan),
       rank_(rank),
@@ -29,14 +29,14 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       data_(data),
       optimizer_(optimizer),
       trainable_(trainable_names(model)),
-      placement_(placement),
-      clock_(placement.device, std::move(now)),
+      placement_{device, compute_type(plan)},
+      clock_(device, std::move(now)),
       schedule_(schedule_of(plan)),
       asynchronous_(schedule_.weights != Weights::Flushed),
       first_step_(first_step),
       steps_(asynchronous_ ? steps : 1),
       tags_(plan),
-      losses_(placement.device) {
+      losses_(device) {
   const RankRole role = ranks(plan).at(at_(rank));
   const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
   const auto tied = tied_parameters(model, layers);

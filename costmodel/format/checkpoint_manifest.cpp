@@ -10,7 +10,7 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.checkpoint";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 /// An unsigned number as text in `base`; `wanted` for messages. Only the form that the writer gives is taken.
@@ -77,6 +77,12 @@ CheckpointManifest parse_checkpoint(const std::string& text, const std::string& 
   out.samples = fields.required("samples").integer(0, kMany);
   out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, 1 << 20));
   out.microbatch_samples = fields.required("microbatch_samples").integer(1, kMany);
+  if (const auto v = fields.optional("loss_scale")) {
+    Fields scale(*v);
+    out.loss_scale = scale.required("scale").number();
+    out.loss_scale_steps = scale.required("steps").integer(0, kMany);
+    scale.done();
+  }
   out.plan_hash = fields.required("plan_hash").text();
   const Cursor files = fields.required("files");
   out.files = files.list(read_file);
@@ -105,6 +111,8 @@ std::string checkpoint_json(const CheckpointManifest& manifest) {
   out["samples"] = manifest.samples;
   out["microbatches"] = manifest.microbatches;
   out["microbatch_samples"] = manifest.microbatch_samples;
+  if (manifest.loss_scale)
+    out["loss_scale"] = Json{{"scale", *manifest.loss_scale}, {"steps", manifest.loss_scale_steps}};
   out["plan_hash"] = manifest.plan_hash;
   out["files"] = Json::array();
   for (const CheckpointFile& file : manifest.files) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,9 @@ struct CheckpointManifest {
   std::int64_t samples = 0;  ///< seen so far: the data's position
   int microbatches = 1;
   std::int64_t microbatch_samples = 1;
-  std::string plan_hash;  ///< for information
+  std::optional<double> loss_scale;   ///< of a run in float16
+  std::int64_t loss_scale_steps = 0;  ///< without an overflow since the scale last changed
+  std::string plan_hash;              ///< for information
   std::vector<CheckpointFile> files;
   std::uint32_t manifest_crc32 = 0;  ///< of the document with 0 here; the reader leaves the comparison to its caller
   Provenance provenance;

@@ -24,6 +24,16 @@ TEST(CheckpointManifest, ComesBackAsWritten) {
   EXPECT_THAT(checkpoint_json(full_checkpoint()), HasSubstr(R"("crc32": "00c0ffee")"));
 }
 
+TEST(CheckpointManifest, ReadsVersionOneWhichHasNoLossScale) {
+  CheckpointManifest manifest = full_checkpoint();
+  manifest.loss_scale.reset();
+  manifest.loss_scale_steps = 0;
+  std::string text = checkpoint_json(manifest);
+  EXPECT_EQ(text.find("loss_scale"), std::string::npos);
+  text.replace(text.find("\"version\": 2"), 12, "\"version\": 1");
+  EXPECT_EQ(parse_checkpoint(text, "manifest.json"), manifest);
+}
+
 TEST(CheckpointManifest, NamesWhatIsWrong) {
   for (const auto& [from, to, message] : std::vector<std::array<std::string, 3>>{
            {"part-0.safetensors", "../part-0.safetensors",
@@ -33,7 +43,7 @@ TEST(CheckpointManifest, NamesWhatIsWrong) {
            {"00c0ffee", "00C0FFEE", "/files/0/crc32: found \"00C0FFEE\", wanted 8 hexadecimal digits"},
            {"18446744073709551615", "18446744073709551616",
             "/seed: found \"18446744073709551616\", wanted a whole number of 64 bits as text"},
-           {"\"version\": 1", "\"version\": 2", "/version: found version 2, this program reads version 1"}}) {
+           {"\"version\": 2", "\"version\": 3", "/version: found version 3, this program reads version 1 to 2"}}) {
     EXPECT_THAT([&] { (void)parse_checkpoint(changed(from, to), "manifest.json"); },
                 ThrowsMessage<FormatError>(HasSubstr("manifest.json: " + message)));
   }

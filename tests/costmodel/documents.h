@@ -193,6 +193,8 @@ inline CheckpointManifest full_checkpoint() {
   manifest.samples = 24;
   manifest.microbatches = 4;
   manifest.microbatch_samples = 2;
+  manifest.loss_scale = 32768;
+  manifest.loss_scale_steps = 7;
   manifest.plan_hash = "0123456789abcdef";
   manifest.files = {{"part-0.safetensors", 104_B, 0x00c0ffee}, {"part-1.safetensors", 0_B, 1}};
   manifest.manifest_crc32 = 0x01020304;

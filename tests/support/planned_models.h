@@ -21,12 +21,13 @@ struct PlannedModel {
 };
 
 inline PlannedModel planned_model(const std::string& name, const std::map<std::string, std::string>& set,
-                                  std::int64_t microbatch_samples) {
+                                  std::int64_t microbatch_samples, at::ScalarType compute = at::kFloat) {
   PlannedModel out;
   out.model = build_model(name, set);
   out.data = make_data_source("synthetic", out.model, 3);
   ProfileOptions options;
   options.microbatch_samples = microbatch_samples;
+  options.placement.compute = compute;
   options.warmup = 0;
   options.rule.fewest = options.rule.least = 1;
   options.rule.most_seconds = 0;
