@@ -114,6 +114,7 @@ std::map<std::string, std::string> handed_over(const std::map<std::string, std::
   constexpr std::array kBegins = {"STAGECRAFT_", "GLOO_", "NCCL_", "CUDA_", "OMP_", "MKL_", "TORCH_"};
   std::map<std::string, std::string> out;
   for (const auto& [name, value] : environment) {
+    if (name == "STAGECRAFT_LISTEN") continue;  // an address of this machine
     const auto begins = [&name = name](const char* begin) { return name.starts_with(begin); };
     if (name == "LD_LIBRARY_PATH" || std::ranges::any_of(kBegins, begins)) out[name] = value;
   }

@@ -46,7 +46,7 @@ struct Place {
                                          const std::string& folder);
 
 /// The variables of `environment` that a rank on another machine gets: those whose names begin with STAGECRAFT_, GLOO_,
-/// NCCL_, CUDA_, OMP_, MKL_ or TORCH_, and LD_LIBRARY_PATH.
+/// NCCL_, CUDA_, OMP_, MKL_ or TORCH_, and LD_LIBRARY_PATH; but not STAGECRAFT_LISTEN, an address of this one.
 [[nodiscard]] std::map<std::string, std::string> handed_over(const std::map<std::string, std::string>& environment);
 
 }  // namespace stagecraft

@@ -159,6 +159,7 @@ class StoreRendezvous : public Rendezvous {
           why += fmt::format("; rank {} has another secret than the meeting point", rank);
       }
     } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
+    if (absent.empty()) return;  // the last has come since
     if (server_ && is_loopback(server_->endpoint().address) && !is_loopback(launch_.host)) {
       why += fmt::format(
           "; {} stands for {} here, where other machines reach nothing: set STAGECRAFT_LISTEN to the "

@@ -259,8 +259,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
       for (int other = 0; other < rank; ++other) waitpid(running[other].process, nullptr, 0);
       throw ChannelError(fmt::format("cannot start rank {}: {}", rank, why));
     }
-    const auto secret = all[rank].environment.find(kSecretVariable);
-    if (!running[rank].host.empty() && secret != all[rank].environment.end()) tell(running[rank], secret->second);
+    if (!running[rank].host.empty()) tell(running[rank], secret);
   }
 
   int left = ranks;

@@ -89,7 +89,7 @@ TEST(HandedOver, TakesWhatConcernsTheRunAndNothingElse) {
                                                    {"OMP_NUM_THREADS", "1"},
                                                    {"STAGECRAFT_SECRET", "s"}};
   std::map<std::string, std::string> all = kept;
-  all.insert({{"HOME", "/home/me"}, {"PATH", "/bin"}, {"SLURM_PROCID", "0"}});
+  all.insert({{"HOME", "/home/me"}, {"PATH", "/bin"}, {"SLURM_PROCID", "0"}, {"STAGECRAFT_LISTEN", "10.0.0.1"}});
   EXPECT_EQ(handed_over(all), kept);
 }
 

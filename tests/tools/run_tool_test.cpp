@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "costmodel/format/json.h"
+#include "executor/device.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
@@ -76,6 +77,10 @@ TEST_F(RunTool, NamesBadInput) {
            {"plan.json -o nowhere/measured.json", "stagecraft-run: nowhere/measured.json: cannot write: No such file"},
            {"plan.json --channel gloo",
             "channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun"},
+           {"plan.json --channel nccl --spawn", "channel nccl joins GPUs: add --device cuda, or take channel gloo"},
+           {"plan.json --device cuda --channel gloo --spawn",
+            "channel gloo joins CPUs: take channel nccl, or --device cpu"},
+           {"plan.json --device tpu", "unknown device \"tpu\", known are cpu, cuda"},
            {"plan.json --channel local --spawn",
             "channel local runs all ranks as threads of one process; leave out --spawn, or take channel gloo"}}) {
     const Outcome o = run(arguments);
@@ -83,6 +88,15 @@ TEST_F(RunTool, NamesBadInput) {
     EXPECT_THAT(o.err, HasSubstr(message));
     EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << "one line, not one a rank: " << o.err;
     EXPECT_EQ(o.out, "");
+  }
+}
+
+TEST_F(RunTool, SaysWhyThereIsNoGpu) {
+  if (!no_gpu_reason()) GTEST_SKIP() << "this machine has one";
+  for (const char* how : {"", " --spawn"}) {
+    const Outcome outcome = run(std::string("plan.json --device cuda") + how);
+    EXPECT_EQ(outcome.status, 1) << how;
+    EXPECT_THAT(outcome.err, HasSubstr(*no_gpu_reason())) << how;
   }
 }
 
