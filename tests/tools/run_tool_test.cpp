@@ -60,6 +60,24 @@ double seconds_of(const std::function<void()>& call) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+TEST_F(RunTool, TellsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
+  const auto half = testing::planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3, at::kHalf);
+  folder_.write("half.json", plan_json(cut_plan(half, {3}, {1, 1}, "1f1b", 4)));
+  const Outcome trained = run("half.json --loss-scale 1024 --check");
+  EXPECT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("a step, loss scale 1024\n"));
+  EXPECT_THAT(trained.err, HasSubstr("loss scale 1024 at the end; 0 of 3 steps overflowed and were left out\n"));
+  EXPECT_THAT(trained.err, HasSubstr("all bit-equal"));
+  const Outcome single = run("plan.json --loss-scale dynamic");
+  EXPECT_EQ(single.status, 1);
+  EXPECT_EQ(single.err,
+            "stagecraft-run: plan.json: a loss scale goes with training in float16, the plan computes in "
+            "float32\n");
+  const Outcome wrong = run("half.json --loss-scale -3");
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("wanted dynamic or a number above 0"));
+}
+
 TEST_F(RunTool, NamesBadInput) {
   folder_.write("text.json", "a plan");
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
