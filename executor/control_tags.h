@@ -14,6 +14,7 @@ inline constexpr int kLengthTag = Channel::kControlTag + 2;      ///< of a rank'
 inline constexpr int kResultTag = Channel::kControlTag + 3;      ///< a rank's result, to rank 0
 inline constexpr int kNormTag = Channel::kControlTag + 4;        ///< gradient norms
 inline constexpr int kOverflowTag = Channel::kControlTag + 5;    ///< whether a gradient of any rank overflows
+inline constexpr int kStatisticsTag = Channel::kControlTag + 6;  ///< batch norm's statistics, among a stage's replicas
 inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether anybody asks to stop
 inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written of a checkpoint, to rank 0
 inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< where a run resumes, from rank 0

@@ -25,6 +25,9 @@ Reference::Reference(const Plan& plan, const Model& model, const DataSource& dat
   std::vector<at::Tensor> values;
   for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));
+  statistics_ = std::make_unique<MovingStatistics>(model, *program_, [this](int layer) {
+    return plan_.stages[static_cast<std::size_t>(stage_of_layer_[static_cast<std::size_t>(layer)])].devices.size() > 1;
+  });
 }
 
 void Reference::compute(std::int64_t step) {
@@ -45,8 +48,10 @@ void Reference::compute(std::int64_t step) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       parameters[i].value.mutable_grad() = sums[i][static_cast<std::size_t>(m) % sums[i].size()];
     }
+    statistics_->begin();
     Flight flight = program_->forward(
         {}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
+    statistics_->end(m);
     losses_.push_back(flight.loss.item<double>());
     (void)program_->backward(std::move(flight), {}, scaler_ ? scaler_->scale() : 1);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -83,6 +88,7 @@ void Reference::compute(std::int64_t step) {
 }
 
 void Reference::update() {
+  statistics_->apply();
   const bool skipped = overflow();
   double divisor = plan_.microbatches * (scaler_ ? scaler_->scale() : 1);
   if (options_.clip_norm > 0)

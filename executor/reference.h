@@ -11,6 +11,7 @@
 #include "executor/data_source.h"
 #include "executor/layer_source.h"
 #include "executor/loss_scaler.h"
+#include "executor/moving_statistics.h"
 #include "executor/optimizer.h"
 #include "executor/stage_program.h"
 
@@ -18,7 +19,7 @@ namespace stagecraft {
 
 /// The whole model in one process, without stages, over the same microbatches as a plan: what a run must equal.
 /// Where a stage is replicated its gradients are summed in the same order: each replica's own microbatches first, then
-/// the replicas in order.
+/// the replicas in order; running statistics of batch norm move by the same sums as the replicas'.
 class Reference {
  public:
   /// Arguments must outlive it.
@@ -51,6 +52,7 @@ class Reference {
   std::int64_t step_ = 0;
   std::unique_ptr<StageProgram> program_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<MovingStatistics> statistics_;  ///< of replicated stages
   std::vector<int> stage_of_layer_;
   std::map<std::pair<int, std::string>, at::Tensor> gradients_;
   std::vector<double> losses_;

@@ -194,6 +194,11 @@ void StageWorker::update_version(const Action& action) {
 }
 
 void StageWorker::update(std::int64_t step) {
+  for (Held& each : held_) {
+    if (!each.statistics) continue;
+    each.statistics->exchange(channel_, each.replica_group, plan_.microbatches);
+    each.statistics->apply();
+  }
   if (!schedule_.trains) {
     for (Held& each : held_) each.flights.assign(each.flights.size(), {});
     return;
@@ -339,8 +344,10 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   std::vector<at::Tensor> data;
   if (own.data) data = own.data->take();
   if (own.versions) own.versions->begin(action.microbatch, action.microbatch / plan_.microbatches);
+  if (own.statistics) own.statistics->begin();
   Flight flight = own.program->forward(std::move(received), std::move(data), step,
                                        action.microbatch % plan_.microbatches, schedule_.trains);
+  if (own.statistics) own.statistics->end(action.microbatch);
   if (flight.loss.defined()) losses_.add(step, action.microbatch, flight.loss);
   hand_over(action, own, false, flight.sent);
   own.flights[at_(action.microbatch)] = std::move(flight);

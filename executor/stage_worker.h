@@ -20,6 +20,7 @@
 #include "executor/gradient_buckets.h"
 #include "executor/layer_source.h"
 #include "executor/loss_scaler.h"
+#include "executor/moving_statistics.h"
 #include "executor/optimizer.h"
 #include "executor/planned_layers.h"
 #include "executor/prefetch.h"
@@ -84,8 +85,9 @@ class StageWorker {
     std::unique_ptr<GradientReduction> reduction;  // of a replicated stage's parameters that are not tied
     int last_backward = -1;                        // microbatch, of the step
     std::unique_ptr<Prefetch> data;
-    std::unique_ptr<WeightVersions> versions;    // of an asynchronous schedule
-    std::map<int, std::pair<int, int>> covered;  // by update: microbatches whose gradients it applies, the last one
+    std::unique_ptr<MovingStatistics> statistics;  // of a replicated stage of a synchronous schedule
+    std::unique_ptr<WeightVersions> versions;      // of an asynchronous schedule
+    std::map<int, std::pair<int, int>> covered;    // by update: microbatches whose gradients it applies, the last one
   };
   struct Tie {
     std::vector<std::pair<int, int>> copies;  // positions among the held stages and in the program's parameters

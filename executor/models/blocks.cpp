@@ -23,6 +23,8 @@
 
 #include <cmath>
 
+#include "executor/moving_statistics.h"
+
 namespace stagecraft {
 namespace {
 
@@ -120,7 +122,7 @@ ValueRef batch_norm2d(Model& model, const std::string& name, ValueRef in, std::i
                  .parameters = {ones(name + ".weight", {channels}), zeros(name + ".bias", {channels}), mean, variance},
                  .forward = [](const LayerCall& call) -> Tensors {
                    return {at::batch_norm(call.inputs[0], call.parameters[0], call.parameters[1], call.buffers[0],
-                                          call.buffers[1], call.training, /*momentum=*/0.1, /*eps=*/1e-5,
+                                          call.buffers[1], call.training, kBatchNormMomentum, /*eps=*/1e-5,
                                           /*cudnn_enabled=*/true)};
                  }});
 }

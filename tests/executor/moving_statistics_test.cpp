@@ -1,0 +1,100 @@
+#include "executor/moving_statistics.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <thread>
+
+#include "executor/reference.h"
+#include "executor/stage_worker.h"
+#include "tests/support/planned_models.h"
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+
+constexpr std::uint64_t kSeed = 1;
+constexpr int kSteps = 3;
+
+/// Running statistics by name, of each rank that holds them.
+using Statistics = std::map<std::string, std::vector<at::Tensor>>;
+
+Statistics after_training(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
+  const int count = static_cast<int>(ranks(plan).size());
+  const auto channels = make_local_channels(count, std::chrono::milliseconds(60000));
+  Statistics out;
+  std::mutex mutex;
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < count; ++rank) {
+      threads.emplace_back([&, rank] {
+        StageWorker worker(planned.model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
+                           optimizer, kSeed, [] { return 0.0; });
+        for (int step = 0; step < kSteps; ++step) {
+          worker.compute(step);
+          worker.update(step);
+        }
+        const std::lock_guard lock(mutex);
+        worker.visit_stages([&](int, StageProgram& program, Optimizer&) {
+          for (const Parameter& buffer : program.buffers()) out[buffer.name].push_back(buffer.value.clone());
+        });
+      });
+    }
+  }
+  return out;
+}
+
+Statistics of_a_single_process(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
+  Reference reference(plan, planned.model, *planned.data, optimizer, kSeed);
+  for (int step = 0; step < kSteps; ++step) {
+    reference.compute(step);
+    reference.update();
+  }
+  Statistics out;
+  for (const Parameter& buffer : reference.program().buffers()) out[buffer.name].push_back(buffer.value.clone());
+  return out;
+}
+
+TEST(MovingStatistics, AreThoseOfASingleProcessBitForBitOnEveryReplica) {
+  const PlannedModel planned = planned_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}, 2);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  OptimizerOptions optimizer;
+  for (const std::vector<int>& replicas :
+       std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
+    for (const int microbatches : {1, 5}) {
+      Plan plan =
+          cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", microbatches);
+      plan.stages[0].recompute = true;  // which writes none a second time
+      const Statistics found = after_training(planned, plan, optimizer);
+      const Statistics expected = of_a_single_process(planned, plan, optimizer);
+      ASSERT_GT(expected.size(), 0U);
+      ASSERT_EQ(found.size(), expected.size());
+      for (const auto& [name, values] : found) {
+        for (const at::Tensor& value : values) EXPECT_TRUE(at::equal(value, expected.at(name).front())) << name;
+      }
+    }
+  }
+}
+
+TEST(MovingStatistics, DoNotDependOnTheReplicas) {
+  const PlannedModel planned = planned_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}, 2);
+  OptimizerOptions optimizer;
+  optimizer.learning_rate = 0;  // so that no weight depends on them either
+  const Statistics alone = after_training(planned, cut_plan(planned, {}, {1}, "1f1b", 5), optimizer);
+  const Statistics three = after_training(planned, cut_plan(planned, {}, {3}, "1f1b", 5), optimizer);
+  for (const auto& [name, values] : three) {
+    ASSERT_EQ(values.size(), 3U);
+    // One replica's kernel rounds the moved value once, others the microbatch's part before.
+    for (const at::Tensor& value : values) EXPECT_TRUE(at::allclose(value, alone.at(name).front(), 1e-5, 1e-7)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft
