@@ -25,8 +25,8 @@ struct StageCost {
   Seconds backward;         ///< of one microbatch; the input gradient alone if the schedule splits the backward
   Seconds weight_gradient;  ///< of one microbatch, if the schedule splits the backward
   Seconds reduce;           ///< of one Reduce, among all replicas (and other holders of tied parameters)
-  std::vector<ReduceBucket> buckets = {};  ///< that go before it, one after the other, in this order
-  Seconds update;                          ///< of one Update
+  Seconds update;           ///< of one Update
+  std::vector<ReduceBucket> buckets = {};  ///< that go before `reduce`, one after the other, in this order
 };
 
 /// How a message moves.

@@ -4,14 +4,36 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
+#include <functional>
+#include <numeric>
+
 #include "executor/control_tags.h"
 
 namespace stagecraft {
 
+namespace {
+
+bool moves(const LayerSpec& layer) { return layer.kind == "BatchNorm2d"; }
+
+}  // namespace
+
+std::int64_t moving_values(const Model& model, const std::vector<int>& layers) {
+  std::int64_t out = 0;
+  for (const int index : layers) {
+    const LayerSpec& layer = model.layers[static_cast<std::size_t>(index)];
+    if (!moves(layer)) continue;
+    for (const ParameterSpec& buffer : layer.parameters) {
+      if (buffer.trainable) continue;
+      out += std::accumulate(buffer.shape.begin(), buffer.shape.end(), std::int64_t{1}, std::multiplies<>());
+    }
+  }
+  return out;
+}
+
 MovingStatistics::MovingStatistics(const Model& model, const StageProgram& program,
                                    const std::function<bool(int)>& wanted) {
   for (const Parameter& buffer : program.buffers()) {
-    if (model.layers[static_cast<std::size_t>(buffer.layer)].kind != "BatchNorm2d" || !wanted(buffer.layer)) continue;
+    if (!moves(model.layers[static_cast<std::size_t>(buffer.layer)]) || !wanted(buffer.layer)) continue;
     // With a version count of its own: graphs save running statistics, whose values their backward never reads.
     running_.push_back(buffer.value.variable_data());
     values_ += buffer.value.numel();

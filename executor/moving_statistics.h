@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <vector>
@@ -13,6 +14,9 @@ namespace stagecraft {
 
 /// How far one microbatch moves batch norm's running statistics.
 inline constexpr double kBatchNormMomentum = 0.1;
+
+/// Number of values of the running statistics of `layers` of `model`: what MovingStatistics exchanges a microbatch.
+[[nodiscard]] std::int64_t moving_values(const Model& model, const std::vector<int>& layers);
 
 /// Running statistics that several replicas see microbatches for. A forward between `begin` and `end` leaves them as
 /// they are and what its microbatch adds to them in a record; `apply` replays the records of all replicas in the order

@@ -13,6 +13,7 @@
 #include "executor/dtype.h"
 #include "executor/edge_tags.h"
 #include "executor/gradient_buckets.h"
+#include "executor/moving_statistics.h"
 #include "executor/planned_layers.h"
 
 namespace stagecraft {
@@ -21,6 +22,12 @@ namespace {
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 int replicas(const Plan& plan, int stage) { return static_cast<int>(plan.stages[at_(stage)].devices.size()); }
+
+std::vector<int> replica_group(const Plan& plan, int stage) {
+  std::vector<int> out;
+  for (int r = 0; r < replicas(plan, stage); ++r) out.push_back(rank_of(plan, stage, r));
+  return out;
+}
 
 int boundary_between(const Plan& plan, int stage, int peer) {
   for (std::size_t b = 0; b < plan.boundaries.size(); ++b) {
@@ -170,6 +177,7 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
   const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
   const auto lists = planned_actions(plan, tied, asynchronous ? steps : 1);
   const EdgeTags tags(plan);
+  const std::vector<RankRole> roles = ranks(plan);
   const auto add = [&](std::vector<NcclCall>& calls, NcclCall::Kind kind, int communicator, int tag, TensorSpec spec) {
     communicators.carries(communicator, tag);
     calls.push_back({kind, communicator, tag, std::move(spec)});
@@ -209,9 +217,7 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
         case ActionKind::Reduce: {
           const int r = replicas(plan, action.stage);
           if (r > 1) {
-            std::vector<int> members;
-            for (int j = 0; j < r; ++j) members.push_back(rank_of(plan, action.stage, j));
-            const int group = communicators.reduction(members, false);
+            const int group = communicators.reduction(replica_group(plan, action.stage), false);
             const auto buckets = asynchronous
                                      ? gradient_buckets(parameter_values(model, layers[at_(action.stage)], {}), {})
                                      : gradient_buckets(parameter_values(model, layers[at_(action.stage)], ties),
@@ -229,6 +235,13 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
       }
     }
     if (reduces == 0 && schedule_of(plan).trains) reduce_ties();
+    if (asynchronous) continue;
+    for (const int stage : roles[rank].stages) {
+      const std::int64_t values = moving_values(model, layers[at_(stage)]);
+      if (replicas(plan, stage) < 2 || values == 0) continue;
+      add(calls, NcclCall::Kind::AllReduce, communicators.reduction(replica_group(plan, stage), false), kStatisticsTag,
+          {{plan.microbatches, values}, at::kFloat});
+    }
   }
   // Creation order, and with it the numbers that the calls use.
   std::vector<std::string> before;

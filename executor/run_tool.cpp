@@ -256,8 +256,10 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   if (starts && o.hosts.empty() && o.device == "cuda") {
     // Before ranks are started that would all say so.
     if (const auto reason = stagecraft::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
-    (void)stagecraft::gpu_of_rank({.rank = count - 1, .ranks = count, .local_rank = count - 1}, stagecraft::gpu_count(),
-                                  o.share_gpu);
+    stagecraft::LaunchInfo last;
+    last.ranks = count;
+    last.rank = last.local_rank = count - 1;
+    (void)stagecraft::gpu_of_rank(last, stagecraft::gpu_count(), o.share_gpu);
   }
   if (starts) return start_ranks(o, count, arguments, deadline);
   std::optional<stagecraft::StopSignals> signals;

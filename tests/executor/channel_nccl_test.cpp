@@ -266,6 +266,9 @@ TEST(NcclRun, CarriesTiedParametersSkipsAndSeveralStagesOnARank) {
   Plan bucketed = cut_plan(gpt, even_cuts(layers, 2), {2, 3}, "1f1b", 5);
   bucketed.gradient_bucket_bytes = Bytes(2000);
   expect_trains_alike(gpt, bucketed, options, "gpt 2 3 in buckets");
+  const PlannedModel convnet = planned_model("convnet", {{"channels", "4"}}, 2);
+  const int cut = static_cast<int>(convnet.model.layers.size()) / 2;
+  expect_trains_alike(convnet, cut_plan(convnet, {cut}, {3, 2}, "1f1b", 4), options, "batch norm");
   Plan interleaved = cut_plan(gpt, even_cuts(layers, 4), {1, 1, 1, 1}, "gpipe", 4);
   interleaved.schedule = "interleaved-1f1b";
   interleaved.chunks = 2;

@@ -4,6 +4,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/rank_log.h"
+#include "executor/secret.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft {

@@ -203,8 +203,18 @@ TEST(LaunchFromEnvironment, NamesWhatIsOutOfRange) {
   EXPECT_EQ(error_of(with(kTorchrun, "LOCAL_RANK", "9")), "environment: LOCAL_RANK is 9, which is not in 0..7");
 }
 
+/// The third rank of its machine, under torchrun.
+LaunchInfo seventh_of_eight() {
+  LaunchInfo launch;
+  launch.rank = 6;
+  launch.ranks = 8;
+  launch.local_rank = 2;
+  launch.launcher = "torchrun";
+  return launch;
+}
+
 TEST(GpuOfRank, IsTheLocalRanksUnlessSlurmGaveEachTaskItsOwn) {
-  LaunchInfo launch{.rank = 6, .ranks = 8, .local_rank = 2, .launcher = "torchrun"};
+  LaunchInfo launch = seventh_of_eight();
   EXPECT_EQ(gpu_of_rank(launch, 4, false), 2);
   EXPECT_EQ(gpu_of_rank(launch, 2, true), 0);
   EXPECT_EQ(gpu_of_rank(launch, 1, true), 0);
@@ -214,7 +224,7 @@ TEST(GpuOfRank, IsTheLocalRanksUnlessSlurmGaveEachTaskItsOwn) {
 }
 
 TEST(GpuOfRank, SaysWhatHelpsWhereThereAreTooFew) {
-  const LaunchInfo launch{.rank = 6, .ranks = 8, .local_rank = 2, .launcher = "torchrun"};
+  const LaunchInfo launch = seventh_of_eight();
   EXPECT_THAT(
       [&] { (void)gpu_of_rank(launch, 1, false); },
       ::testing::ThrowsMessage<std::invalid_argument>("rank 6 is number 3 on its machine, which has 1 GPU: start fewer "

@@ -348,8 +348,9 @@ class Boasting : public Channel {
   std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
     return channel_.receive(spec, from, tag);
   }
-  void all_reduce(at::Tensor& values, const std::vector<int>& members, int tag) override {
-    channel_.all_reduce(values, members, tag);
+  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                             int tag) override {
+    return channel_.start_all_reduce(values, members, tag);
   }
   void barrier() override { channel_.barrier(); }
   void abort(const std::string& reason) override { channel_.abort(reason); }
