@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "costmodel/format/json.h"
+#include "costmodel/timeline_order.h"
 #include "costmodel/verify.h"
 #include "executor/control_tags.h"
 #include "executor/device.h"
@@ -240,6 +241,17 @@ void gather(RunResult& result, const Plan& plan, int rank, Channel& channel) {
             [](const RankMemory& a, const RankMemory& b) { return a.rank < b.rank; });
 }
 
+/// Throws if any rank measured anything else, or in another order, than its list says.
+void check_order(const RunResult& result, const Plan& plan, const Model& model, std::int64_t steps) {
+  const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
+  const auto done = static_cast<int>(result.steps_done - result.first_step);
+  const auto lists = planned_actions(plan, tied_parameters(model, layers_of_stages(plan, model)),
+                                     asynchronous ? static_cast<int>(std::max<std::int64_t>(steps, 1)) : 1);
+  const auto wrong = disorder(result.measurement.timeline, plan, lists, asynchronous ? std::min(done, 1) : done,
+                              static_cast<int>(result.first_step));
+  if (wrong) throw ChannelError("the run did not keep to its plan: " + *wrong);
+}
+
 /// A missed deadline of a local channel with a line about each rank; any other error as it is.
 std::exception_ptr with_report(std::exception_ptr error, const std::vector<std::unique_ptr<Channel>>& channels) {
   try {
@@ -390,6 +402,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   measurement.timeline.memory.push_back({rank, tracker.peak(), {{"parameters", parameters}}});
   channel.activity().begin({.action = "gathering of results"});
   gather(result, plan, rank, channel);
+  if (rank == 0) check_order(result, plan, model, options.steps - first_step);
   return result;
 }
 

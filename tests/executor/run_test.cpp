@@ -262,32 +262,6 @@ TEST(Run, RecomputationHoldsLessMemoryAndInSegmentsLessAgain) {
   EXPECT_GT(peak(recomputing(one_in_flight, 0)) - peak(recomputing(one_in_flight, 4)), 3 * kValue);
 }
 
-TEST(Run, MeasuresTheOrderOfTheActionLists) {
-  const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "3"}}, 2);
-  const Plan plan = cut_plan(planned, {3}, {2, 1}, "1f1b", 5);
-  RunOptions options;
-  options.steps = 2;
-  const RunResult result = run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
-  const auto lists = action_lists(plan);
-  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-    std::vector<Action> expected;
-    for (const Action& a : lists[rank]) {
-      if (a.kind != ActionKind::ReceiveActivation && a.kind != ActionKind::ReceiveGradient) expected.push_back(a);
-    }
-    for (int step = 0; step < 2; ++step) {
-      std::vector<Action> found;
-      for (const Span& span : result.measurement.timeline.spans) {
-        if (span.rank != static_cast<int>(rank) || span.step != step) continue;
-        const Action& a = span.action;
-        if (a.kind != ActionKind::ReceiveActivation && a.kind != ActionKind::ReceiveGradient) found.push_back(a);
-      }
-      EXPECT_EQ(found, expected) << "rank " << rank << " step " << step;
-    }
-  }
-  EXPECT_EQ(result.measurement.timeline.steps.size(), 2u);
-  EXPECT_EQ(result.measurement.timeline.memory.size(), 3u);
-}
-
 TEST(Run, TheLossFallsAndDoesNotDependOnThePlan) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "32"}, {"layers", "3"}}, 4);
   RunOptions options;

@@ -1,0 +1,87 @@
+#include "costmodel/timeline_order.h"
+
+#include <gtest/gtest.h>
+
+namespace stagecraft {
+namespace {
+
+constexpr auto F = ActionKind::Forward;
+constexpr auto B = ActionKind::Backward;
+constexpr auto SA = ActionKind::SendActivation;
+constexpr auto RA = ActionKind::ReceiveActivation;
+constexpr auto SG = ActionKind::SendGradient;
+constexpr auto RG = ActionKind::ReceiveGradient;
+constexpr auto U = ActionKind::Update;
+
+/// Three stages, a rank each: 0 -> 1 -> 2, and 0 -> 2 with and 0 -> 1 without gradients.
+Plan plan() {
+  Plan out;
+  out.schedule = "gpipe";
+  out.microbatches = 1;
+  for (int s = 0; s < 3; ++s) out.stages.push_back({.layers = {}, .devices = {s}});
+  BoundaryTensor differentiable;
+  BoundaryTensor number;
+  number.gradient = false;
+  out.boundaries = {{0, 1, {number}}, {0, 2, {differentiable}}, {1, 2, {differentiable}}};
+  return out;
+}
+
+/// Of ranks 0, 1 and 2.
+std::vector<std::vector<Action>> lists() {
+  return {{{F, 0, 0, -1}, {SA, 0, 0, 1}, {SA, 0, 0, 2}, {RG, 0, 0, 2}, {B, 0, 0, -1}, {U, 0, -1, -1}},
+          {{RA, 1, 0, 0}, {F, 1, 0, -1}, {SA, 1, 0, 2}, {RG, 1, 0, 2}, {B, 1, 0, -1}, {U, 1, -1, -1}},
+          {{RA, 2, 0, 1}, {RA, 2, 0, 0}, {F, 2, 0, -1}, {B, 2, 0, -1}, {SG, 2, 0, 1}, {SG, 2, 0, 0}, {U, 2, -1, -1}}};
+}
+
+/// What ranks that do as the lists say measure in steps 4 and 5; of all ranks at once, as a run may gather it.
+Timeline measured() {
+  const std::vector<std::vector<Action>> spans = {
+      {{F, 0, 0, -1}, {SA, 0, 0, 1}, {SA, 0, 0, 2}, {RG, 0, 0, 2}, {B, 0, 0, -1}, {U, 0, -1, -1}},
+      {{RA, 1, 0, 0}, {F, 1, 0, -1}, {SA, 1, 0, 2}, {RG, 1, 0, 2}, {B, 1, 0, -1}, {U, 1, -1, -1}},
+      {{RA, 2, 0, 0}, {RA, 2, 0, 1}, {F, 2, 0, -1}, {B, 2, 0, -1}, {SG, 2, 0, 1}, {SG, 2, 0, 0}, {U, 2, -1, -1}}};
+  Timeline out;
+  out.ranks = 3;
+  for (const int step : {4, 5}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      for (const Action& action : spans[static_cast<std::size_t>(rank)])
+        out.spans.push_back({rank, step, action, {}, {}});
+    }
+  }
+  return out;
+}
+
+std::optional<std::string> found(const Timeline& timeline) { return disorder(timeline, plan(), lists(), 2, 4); }
+
+TEST(Disorder, IsNoneWhereEveryRankDidAsItsListSays) { EXPECT_EQ(found(measured()), std::nullopt); }
+
+TEST(Disorder, NamesRankStepEntryAndBothActionsOfASwap) {
+  Timeline timeline = measured();
+  std::swap(timeline.spans[19 + 1].action, timeline.spans[19 + 2].action);  // the sends of rank 0 in step 5
+  EXPECT_EQ(found(timeline), "rank 0, step 6, entry 2: measured \"0SEND_F0 to stage 2\", the list says \"0SEND_F0\"");
+}
+
+TEST(Disorder, NamesWhatIsMissing) {
+  Timeline timeline = measured();
+  timeline.spans.erase(timeline.spans.begin() + 6);  // rank 1's first wait
+  EXPECT_EQ(found(timeline), "rank 1, step 5, entry 1: measured \"1F0\", the list says \"1RECV_F0\"");
+  timeline = measured();
+  timeline.spans.pop_back();
+  EXPECT_EQ(found(timeline), "rank 2, step 6, entry 7: measured nothing, the list says \"2UPDATE\"");
+}
+
+TEST(Disorder, NamesWhatIsTooMuch) {
+  Timeline timeline = measured();
+  timeline.spans.push_back(timeline.spans.front());
+  EXPECT_EQ(found(timeline), "rank 0: measured \"0F0\" after the end of its list");
+  timeline.spans.back().rank = 3;
+  EXPECT_EQ(found(timeline), "a span of rank 3 was measured, the plan has ranks 0..2");
+}
+
+TEST(Disorder, NamesASpanOfAnotherStep) {
+  Timeline timeline = measured();
+  timeline.spans[0].step = 5;
+  EXPECT_EQ(found(timeline), "rank 0, step 5, entry 1: measured \"0F0\" as a part of step 6");
+}
+
+}  // namespace
+}  // namespace stagecraft
