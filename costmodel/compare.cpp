@@ -50,6 +50,38 @@ std::string comparison_json(const Comparison& c, const char* unit) {
 
 }  // namespace
 
+std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
+  const std::vector<StepTime>& steps = timeline.steps;
+  std::vector<std::vector<double>> busy(static_cast<std::size_t>(timeline.ranks), std::vector<double>(steps.size()));
+  for (const Span& span : timeline.spans) {
+    switch (span.action.kind) {
+      case ActionKind::SendActivation:
+      case ActionKind::ReceiveActivation:
+      case ActionKind::SendGradient:
+      case ActionKind::ReceiveGradient:
+        continue;
+      default:
+        break;
+    }
+    // By time and not by number: where steps run into each other a rank works for two of them at once.
+    auto step = std::ranges::upper_bound(steps, span.start, {}, &StepTime::end);
+    for (; step != steps.end() && step->start < span.end; ++step) {
+      const Seconds inside = std::min(span.end, step->end) - std::max(span.start, step->start);
+      busy[static_cast<std::size_t>(span.rank)][static_cast<std::size_t>(step - steps.begin())] += inside.value;
+    }
+  }
+  std::vector<double> out;
+  for (const std::vector<double>& of_rank : busy) {
+    std::vector<double> shares;
+    for (std::size_t i = first; i < steps.size(); ++i) {
+      const double time = (steps[i].end - steps[i].start).value;
+      if (time > 0) shares.push_back(std::max(0.0, 1 - of_rank[i] / time));
+    }
+    out.push_back(shares.empty() ? 0 : median(std::move(shares)));
+  }
+  return out;
+}
+
 Report compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip) {
   const Timeline& measured = measurement.timeline;
   if (prediction.timeline.stage_of_rank != measured.stage_of_rank) {
@@ -81,6 +113,10 @@ Report compare(const Prediction& prediction, const Measurement& measurement, std
     if (key.second == ActionKind::SendActivation || key.second == ActionKind::SendGradient) continue;
     out.actions.push_back({key.first, key.second, time});
   }
+  const std::vector<double> predicted_idle = idle_shares(prediction.timeline);
+  const std::vector<double> measured_idle = idle_shares(measured, out.skipped);
+  for (std::size_t rank = 0; rank < std::min(predicted_idle.size(), measured_idle.size()); ++rank)
+    out.bubbles.push_back({static_cast<int>(rank), {predicted_idle[rank], measured_idle[rank]}});
   for (const RankMemory& p : prediction.timeline.memory) {
     for (const RankMemory& m : measured.memory) {
       if (p.rank != m.rank) continue;
@@ -106,6 +142,11 @@ std::string report_text(const Report& report) {
     row(fmt::format("stage {} {}{}", action.stage, to_string(action.kind), wait ? " (wait)" : ""),
         milliseconds(action.time.predicted), milliseconds(action.time.measured), percent(action.time));
   }
+  for (const BubbleComparison& bubble : report.bubbles) {
+    const auto [predicted, measured] = bubble.share;
+    row(fmt::format("rank {} bubble", bubble.rank), fmt::format("{:.1f} %", predicted * 100),
+        fmt::format("{:.1f} %", measured * 100), fmt::format("{:+.1f} pt", (predicted - measured) * 100));
+  }
   for (const MemoryComparison& memory : report.memory) {
     row(fmt::format("rank {} peak memory", memory.rank), mebibytes(memory.bytes.predicted),
         mebibytes(memory.bytes.measured), percent(memory.bytes));
@@ -125,6 +166,11 @@ std::string report_json(const Report& report) {
     const ActionComparison& a = report.actions[i];
     out += fmt::format("{}\n  {{\"stage\": {}, \"action\": \"{}\", {}}}", i ? "," : "", a.stage, to_string(a.kind),
                        comparison_json(a.time, "_s"));
+  }
+  out += "],\n \"bubbles\": [";
+  for (std::size_t i = 0; i < report.bubbles.size(); ++i) {
+    out += fmt::format("{}\n  {{\"rank\": {}, {}}}", i ? "," : "", report.bubbles[i].rank,
+                       comparison_json(report.bubbles[i].share, "_share"));
   }
   out += "],\n \"memory\": [";
   for (std::size_t i = 0; i < report.memory.size(); ++i) {

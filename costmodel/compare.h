@@ -34,6 +34,12 @@ struct MemoryComparison {
   Comparison bytes;
 };
 
+/// Share of a step in which one rank stands still; of several steps the median.
+struct BubbleComparison {
+  int rank = 0;
+  Comparison share;
+};
+
 /// Predicted beside measured.
 struct Report {
   Comparison step;                    ///< seconds of one step
@@ -42,8 +48,13 @@ struct Report {
   std::size_t steps = 0;              ///< measured steps that count
   std::size_t skipped = 0;            ///< steps left out at the start
   std::vector<ActionComparison> actions;
+  std::vector<BubbleComparison> bubbles;
   std::vector<MemoryComparison> memory;
 };
+
+/// By rank, the share of a step in which the rank neither computes nor reduces nor updates: it waits, sends, or has
+/// nothing to do. Of the steps from number `first` on the median; 0 without any.
+[[nodiscard]] std::vector<double> idle_shares(const Timeline& timeline, std::size_t first = 0);
 
 /// Compares; the first `skip` measured steps are warm-up and left out, but never the last one.
 /// Send spans are left out: what a sender sees of a message differs between channels, its cost shows in the receiver's

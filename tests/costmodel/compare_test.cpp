@@ -83,6 +83,41 @@ TEST(Compare, NeverSkipsTheLastStep) {
   EXPECT_EQ(compare(prediction(), measurement(), 0).step.measured, 6);  // median of 10, 4 and 6
 }
 
+TEST(IdleShares, AreTheStepLessComputationUpdateAndReductionWhenTheyWere) {
+  // Rank 0 is busy for 6 of 8 s, 4 of 8 s and 8 of 8 s, though the number of the step is another one for the span that
+  // crosses into the second step; rank 1 for nothing but transfers.
+  Timeline timeline;
+  timeline.ranks = 2;
+  timeline.steps = {{0, 0_s, 8_s}, {1, 8_s, 16_s}, {2, 16_s, 24_s}};
+  timeline.spans = {span(0, ActionKind::Forward, 0, 0, 2),   span(0, ActionKind::SendActivation, 0, 2, 3),
+                    span(0, ActionKind::Backward, 0, 3, 6),  span(0, ActionKind::Update, -1, 7, 9),
+                    span(1, ActionKind::Forward, 1, 10, 11), span(1, ActionKind::WeightGradient, 1, 12, 14),
+                    span(2, ActionKind::Reduce, -1, 16, 24)};
+  timeline.spans.push_back({1, 0, {ActionKind::ReceiveActivation, 1, 0, 0}, 0_s, 24_s});
+  EXPECT_EQ(idle_shares(timeline), (std::vector<double>{0.25, 1}));     // median of 1/4, 1/2 and 0
+  EXPECT_EQ(idle_shares(timeline, 1), (std::vector<double>{0.25, 1}));  // of 1/2 and 0
+  EXPECT_EQ(idle_shares(timeline, 3), (std::vector<double>{0, 0}));
+}
+
+TEST(Compare, PutsEachRanksPredictedBubbleBesideTheMeasuredOne) {
+  Prediction predicted = prediction();
+  predicted.timeline.spans.pop_back();  // the send
+  predicted.timeline.spans.pop_back();  // a forward of two: idle for 2 of 4 s
+  Measurement measured = measurement();
+  measured.timeline.spans = {span(0, ActionKind::Forward, 0, 0, 10), span(1, ActionKind::Forward, 0, 10, 13),
+                             span(2, ActionKind::Forward, 0, 17, 20)};  // idle for 0 of 10, 1 of 4 and 3 of 6 s
+  const Report report = compare(predicted, measured, 1);
+  ASSERT_EQ(report.bubbles.size(), 1U);
+  EXPECT_EQ(report.bubbles[0].rank, 0);
+  EXPECT_EQ(report.bubbles[0].share.predicted, 0.5);
+  EXPECT_EQ(report.bubbles[0].share.measured, 0.375);
+  EXPECT_THAT(report_text(report),
+              HasSubstr("rank 0 bubble                              50.0 %         37.5 %   +12.5 pt"));
+  const auto json = nlohmann::json::parse(report_json(report));
+  EXPECT_EQ(json["bubbles"][0]["predicted_share"], 0.5);
+  EXPECT_EQ(json["bubbles"][0]["measured_share"], 0.375);
+}
+
 TEST(Compare, HasNoErrorWhereNothingWasMeasured) {
   EXPECT_EQ((Comparison{1, 0}).error(), std::nullopt);
   Measurement silent = measurement();
