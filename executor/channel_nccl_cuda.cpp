@@ -378,26 +378,25 @@ class NcclChannel : public Channel {
   ncclUniqueId exchange_id(std::size_t number, const CommunicatorPlan& plan, bool first) {
     const std::string key = fmt::format("communicator/{}", number);
     ncclUniqueId id{};
+    if (first) {
+      check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+      store_->set(key, std::vector<std::uint8_t>(id.internal, id.internal + sizeof id.internal));
+      return id;
+    }
+    std::vector<std::uint8_t> bytes;
     try {
-      if (first) {
-        check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-        store_->set(key, std::vector<std::uint8_t>(id.internal, id.internal + sizeof id.internal));
-        return id;
-      }
       store_->wait({key}, deadline_);
-      const std::vector<std::uint8_t> bytes = store_->get(key);
-      if (bytes.size() != sizeof id.internal) {
-        throw ChannelError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, wanted {}",
-                                       plan.ranks.front(), plan.name, bytes.size(), sizeof id.internal));
-      }
-      std::copy(bytes.begin(), bytes.end(), id.internal);
-    } catch (const ChannelError&) { throw; } catch (const DeviceError&) {
-      throw;
+      bytes = store_->get(key);
     } catch (const std::exception&) {
       throw ChannelError(fmt::format("rank {} waited {} for rank {} to begin NCCL communicator \"{}\"", rank(),
                                      seconds_text(deadline_), plan.ranks.front(), plan.name),
                          ChannelError::Cause::Deadline);
     }
+    if (bytes.size() != sizeof id.internal) {
+      throw ChannelError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, wanted {}",
+                                     plan.ranks.front(), plan.name, bytes.size(), sizeof id.internal));
+    }
+    std::copy(bytes.begin(), bytes.end(), id.internal);
     return id;
   }
 

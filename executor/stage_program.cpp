@@ -246,7 +246,8 @@ struct Roots {
     }
     if (flight.loss.defined() && flight.loss.requires_grad()) {
       tensors.push_back(flight.loss);
-      gradients.push_back(at::full_like(flight.loss, loss_gradient));
+      // The engine makes the ones, as part of the step that a profile watches.
+      gradients.push_back(loss_gradient == 1 ? at::Tensor() : at::full_like(flight.loss, loss_gradient));
     }
   }
   torch::autograd::variable_list tensors;

@@ -91,7 +91,7 @@ struct Group {
   std::string name;
   int ranks = 0;
   std::set<int> joined;
-  bool aborted = false;
+  std::set<int> aborted;  ///< ranks; the others hear nothing of it
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> messages;  // by sender and receiver
   std::map<long, Collective> collectives;                                        // by number
 };
@@ -132,14 +132,14 @@ bool begin(ncclComm_t own, cudaStream_t stream, const std::string& kind, std::si
   if (own->calls > 0 && own->stream != stream) offend(who + kind + " on another stream than before");
   own->stream = stream;
   if (own->calls++ > 0) calls.push_back({own->group->name, own->rank, kind, bytes});
-  return !own->group->aborted;
+  return !own->group->aborted.contains(own->rank);
 }
 
-/// Waits for `condition` unless the group is aborted or stalled; false if it was aborted.
+/// Waits for `condition` unless the group is stalled, or until this rank aborts; false if it did.
 template <class Condition>
-bool wait_for(std::unique_lock<std::mutex>& lock, const Group& group, const Condition& condition) {
-  changed.wait(lock, [&] { return group.aborted || (stalled != group.name && condition()); });
-  return !group.aborted;
+bool wait_for(std::unique_lock<std::mutex>& lock, const Group& group, int rank, const Condition& condition) {
+  changed.wait(lock, [&] { return group.aborted.contains(rank) || (stalled != group.name && condition()); });
+  return !group.aborted.contains(rank);
 }
 
 ncclResult_t collect(ncclComm_t own, cudaStream_t stream, const std::string& kind, const void* from, void* to,
@@ -160,7 +160,7 @@ ncclResult_t collect(ncclComm_t own, cudaStream_t stream, const std::string& kin
       collective.done = true;
       changed.notify_all();
     }
-    (void)wait_for(lock, *group, [&] { return collective.done; });
+    (void)wait_for(lock, *group, rank, [&] { return collective.done; });
   });
   return ncclSuccess;
 }
@@ -305,7 +305,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
   const std::unique_ptr<ncclComm> own(handle);
   {
     const std::lock_guard lock(mutex);
-    own->group->aborted = true;
+    own->group->aborted.insert(own->rank);
     --communicators;
   }
   changed.notify_all();
@@ -329,7 +329,7 @@ ncclResult_t ncclSend(const void* values, std::size_t count, ncclDataType_t type
     const auto message = std::make_shared<Message>(Message{values, bytes});
     group->messages[{rank, peer}].push_back(message);
     changed.notify_all();
-    (void)wait_for(lock, *group, [&] { return message->taken; });
+    (void)wait_for(lock, *group, rank, [&] { return message->taken; });
   });
   return ncclSuccess;
 }
@@ -340,7 +340,7 @@ ncclResult_t ncclRecv(void* values, std::size_t count, ncclDataType_t type, int 
   run_or_enqueue(stream, [=, group = own->group, rank = own->rank] {
     std::unique_lock lock(mutex);
     auto& waiting = group->messages[{peer, rank}];
-    if (!wait_for(lock, *group, [&] { return !waiting.empty(); })) return;
+    if (!wait_for(lock, *group, rank, [&] { return !waiting.empty(); })) return;
     const auto message = waiting.front();
     waiting.pop_front();
     if (message->bytes != bytes) {
