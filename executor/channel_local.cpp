@@ -1,5 +1,7 @@
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/core/DimVector.h>
 #include <c10/core/Event.h>
+#include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -7,7 +9,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <map>
+#include <memory_resource>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 
 #include "executor/channel.h"
@@ -58,7 +62,8 @@ at::Tensor unpack(Parcel parcel) {
 
 /// What one rank was sent by one peer under one tag, by number. Kept until the receive with that number takes it.
 struct Mailbox {
-  std::map<std::uint64_t, Parcel> parcels;
+  explicit Mailbox(std::pmr::memory_resource* memory) : parcels(memory) {}
+  std::pmr::map<std::uint64_t, Parcel> parcels;
   std::uint64_t sent = 0;
   std::uint64_t posted = 0;
 };
@@ -69,15 +74,20 @@ struct Inbox {
   std::condition_variable arrived;
   bool asleep = false;
   std::atomic<std::uint64_t> arrivals = 0;
+  std::pmr::unsynchronized_pool_resource memory;         ///< of the parcels
   std::unordered_map<std::uint64_t, Mailbox> mailboxes;  ///< by sender and tag
 
   Mailbox& mailbox(int from, int tag) {
-    return mailboxes[static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint64_t>(tag)];
+    return mailboxes.try_emplace(static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint64_t>(tag), &memory)
+        .first->second;
   }
 };
 
 /// Where the members of an all-reduce meet.
 struct Meeting {
+  explicit Meeting(std::vector<int> all) : members(std::move(all)), values(members.size()), rounds(members.size()) {}
+
+  std::vector<int> members;
   std::mutex mutex;
   std::condition_variable complete;
   std::vector<at::Tensor> values;     ///< by member
@@ -89,13 +99,15 @@ struct Meeting {
 
 /// What the ranks share.
 struct World {
-  World(int ranks, std::chrono::milliseconds longest) : inboxes(ranks), activities(ranks), deadline(longest) {}
+  World(int ranks, std::chrono::milliseconds longest)
+      : inboxes(ranks), activities(ranks), memory(ranks), deadline(longest) {}
 
   std::vector<Inbox> inboxes;
-  std::vector<Activity> activities;  ///< by rank
+  std::vector<Activity> activities;                            ///< by rank
+  std::vector<std::pmr::unsynchronized_pool_resource> memory;  ///< by rank, for what its own thread makes and drops
   std::chrono::milliseconds deadline;
-  std::mutex mutex;  ///< of meetings and reason
-  std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Meeting>> meetings;
+  std::mutex mutex;                                               ///< of meetings and reason
+  std::map<int, std::vector<std::unique_ptr<Meeting>>> meetings;  ///< by tag
   std::string reason;
   std::atomic<bool> aborted = false;
 
@@ -106,19 +118,46 @@ struct World {
   }
 };
 
-class Sent : public Sending {
+/// An operation of a rank, in memory that its next operation takes again: there is one for every message, and in the
+/// steady state none of them allocates. The rank's own thread makes and drops it.
+template <typename Operation, typename Interface>
+class Pooled : public Interface {
  public:
+  template <typename... Arguments>
+  static std::unique_ptr<Operation> make(const std::shared_ptr<World>& world, int rank, Arguments&&... arguments) {
+    return std::unique_ptr<Operation>(new (world->memory[rank])
+                                          Operation(world, rank, std::forward<Arguments>(arguments)...));
+  }
+  static void* operator new(std::size_t bytes, std::pmr::memory_resource& memory) { return memory.allocate(bytes); }
+  /// Reached through the interface's virtual destructor.
+  static void operator delete(Pooled* self, std::destroying_delete_t) {
+    const std::shared_ptr<World> world = self->world_;
+    std::pmr::memory_resource& memory = world->memory[self->rank_];
+    auto* const operation = static_cast<Operation*>(self);
+    operation->~Operation();
+    memory.deallocate(operation, sizeof(Operation));
+  }
+
+ protected:
+  Pooled(std::shared_ptr<World> world, int rank) : world_(std::move(world)), rank_(rank) {}
+  std::shared_ptr<World> world_;
+  int rank_;
+};
+
+class Sent : public Pooled<Sent, Sending> {
+ public:
+  using Pooled::Pooled;
   bool done() override { return true; }
   void wait() override {}
 };
 
-class LocalReceiving : public Receiving {
+class LocalReceiving : public Pooled<LocalReceiving, Receiving> {
  public:
-  LocalReceiving(std::shared_ptr<World> world, int rank, TensorSpec spec, int from, int tag)
-      : world_(std::move(world)),
+  LocalReceiving(std::shared_ptr<World> world, int rank, const TensorSpec& spec, int from, int tag)
+      : Pooled(std::move(world), rank),
         inbox_(world_->inboxes[rank]),
-        rank_(rank),
-        spec_(std::move(spec)),
+        shape_(spec.shape.begin(), spec.shape.end()),
+        dtype_(spec.dtype),
         from_(from),
         tag_(tag) {
     const std::lock_guard lock(inbox_.mutex);
@@ -128,7 +167,8 @@ class LocalReceiving : public Receiving {
 
   at::Tensor wait() override {
     at::Tensor tensor = unpack(take());
-    if (!same_spec(spec_, tensor)) throw wrong_spec(rank_, spec_, from_, tag_, spec_of(tensor));
+    if (tensor.sizes() != at::IntArrayRef(shape_) || tensor.scalar_type() != dtype_)
+      throw wrong_spec(rank_, {{shape_.begin(), shape_.end()}, dtype_}, from_, tag_, spec_of(tensor));
     return tensor;
   }
 
@@ -167,11 +207,10 @@ class LocalReceiving : public Receiving {
     return std::move(node.mapped());
   }
 
-  std::shared_ptr<World> world_;
   Inbox& inbox_;
   Mailbox* mailbox_;
-  int rank_;
-  TensorSpec spec_;
+  at::DimVector shape_;
+  at::ScalarType dtype_;
   int from_;
   int tag_;
   std::uint64_t number_;
@@ -235,7 +274,7 @@ void sum_chunk(const std::vector<at::Tensor>& values, std::size_t mine) {
   const auto n = static_cast<std::int64_t>(values.size());
   const std::int64_t numel = values[0].numel();
   const std::int64_t end = numel * (static_cast<std::int64_t>(mine) + 1) / n;
-  std::vector<float*> data(values.size());
+  c10::SmallVector<float*, 8> data(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) data[i] = static_cast<float*>(values[i].data_ptr());
   constexpr std::int64_t kBlock = 2048;  // stays in the first-level cache
   float sum[kBlock];
@@ -251,14 +290,12 @@ void sum_chunk(const std::vector<at::Tensor>& values, std::size_t mine) {
 }
 
 /// An all-reduce whose members add up a part each, in place.
-class LocalReducing : public Reducing {
+class LocalReducing : public Pooled<LocalReducing, Reducing> {
  public:
-  LocalReducing(std::shared_ptr<World> world, Meeting& meeting, std::vector<int> members, int rank, int tag,
-                const at::Tensor& values)
-      : world_(std::move(world)),
+  LocalReducing(std::shared_ptr<World> world, int rank, Meeting& meeting, int tag, const at::Tensor& values)
+      : Pooled(std::move(world), rank),
         meeting_(meeting),
-        members_(std::move(members)),
-        rank_(rank),
+        members_(meeting.members),
         tag_(tag),
         mine_(static_cast<std::size_t>(std::find(members_.begin(), members_.end(), rank) - members_.begin())),
         round_(come(*world_, meeting_, members_, mine_, values.detach())) {}
@@ -278,10 +315,8 @@ class LocalReducing : public Reducing {
   }
 
  private:
-  std::shared_ptr<World> world_;
   Meeting& meeting_;
-  std::vector<int> members_;
-  int rank_;
+  const std::vector<int>& members_;
   int tag_;
   std::size_t mine_;
   std::uint64_t round_;
@@ -309,13 +344,13 @@ class LocalChannel : public Channel {
       wake = inbox.asleep;
     }
     if (wake) inbox.arrived.notify_one();
-    return std::make_unique<Sent>();
+    return Sent::make(world_, rank_);
   }
 
   std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
     check_edge(*this, from, tag);
     world_->throw_if_aborted();
-    return std::make_unique<LocalReceiving>(world_, rank_, spec, from, tag);
+    return LocalReceiving::make(world_, rank_, spec, from, tag);
   }
 
   std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
@@ -337,9 +372,11 @@ class LocalChannel : public Channel {
       if (world_->aborted) return;
       world_->reason = reason;
       world_->aborted.store(true, std::memory_order_release);
-      for (auto& [key, meeting] : world_->meetings) {
-        { const std::lock_guard inner(meeting->mutex); }
-        meeting->complete.notify_all();
+      for (auto& [tag, meetings] : world_->meetings) {
+        for (const auto& meeting : meetings) {
+          { const std::lock_guard inner(meeting->mutex); }
+          meeting->complete.notify_all();
+        }
       }
     }
     for (Inbox& inbox : world_->inboxes) {
@@ -351,13 +388,11 @@ class LocalChannel : public Channel {
  private:
   Meeting& find_meeting(const std::vector<int>& members, int tag) {
     const std::lock_guard lock(world_->mutex);
-    auto& meeting = world_->meetings[{members, tag}];
-    if (!meeting) {
-      meeting = std::make_unique<Meeting>();
-      meeting->values.resize(members.size());
-      meeting->rounds.resize(members.size());
-    }
-    return *meeting;
+    auto& under_tag = world_->meetings[tag];
+    const auto it =
+        std::ranges::find(under_tag, members, [](const auto& meeting) -> const auto& { return meeting->members; });
+    if (it != under_tag.end()) return **it;
+    return *under_tag.emplace_back(std::make_unique<Meeting>(members));
   }
 
   std::shared_ptr<World> world_;
@@ -369,7 +404,7 @@ std::unique_ptr<Reducing> LocalChannel::start_all_reduce(const at::Tensor& value
   check_reducible(*this, values, members, tag);
   // One member has nothing to add; on a GPU the parts are sent and added there.
   if (members.size() == 1 || !values.is_cpu()) return start_ordered_all_reduce(*this, values, members, tag);
-  return std::make_unique<LocalReducing>(world_, find_meeting(members, tag), members, rank_, tag, values);
+  return LocalReducing::make(world_, rank_, find_meeting(members, tag), tag, values);
 }
 
 }  // namespace

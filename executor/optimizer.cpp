@@ -86,17 +86,21 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> pa
 
 void Optimizer::rebind(std::vector<at::Tensor> parameters) { parameters_ = std::move(parameters); }
 
+void Optimizer::Lists::clear() {
+  for (std::vector<at::Tensor>* list : {&values, &gradients, &first, &second, &steps}) list->clear();
+}
+
 void Optimizer::step(double divisor, double rate_factor) {
   const at::NoGradGuard no_graph;
   const double rate = options_.learning_rate * rate_factor;
   const std::int64_t kept = state_values(options_);
   // Parameters in their first step go apart: SGD then takes the gradient itself as momentum.
-  const std::vector<bool> begun = begun_;
   for (const bool first_step : {true, false}) {
-    std::vector<at::Tensor> values, gradients, first, second, steps;
+    lists_.clear();
+    auto& [values, gradients, first, second, steps] = lists_;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor& gradient = parameters_[i].grad();
-      if (!gradient.defined() || begun[i] == first_step) continue;
+      if (!gradient.defined() || begun_[i] == first_step) continue;
       if (first_step) {
         if (kept >= 1) first_[i] = at::zeros_like(parameters_[i]);
         if (kept >= 2) {
@@ -128,6 +132,7 @@ void Optimizer::step(double divisor, double rate_factor) {
                         options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
     }
   }
+  lists_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();
 }
 

@@ -76,6 +76,12 @@ class Optimizer {
   std::vector<at::Tensor> second_;  // Adam's second moment
   std::vector<at::Tensor> steps_;   // Adam's count
   std::vector<bool> begun_;
+  // What a kernel is given. Empty between steps; kept for its memory.
+  struct Lists {
+    std::vector<at::Tensor> values, gradients, first, second, steps;
+    void clear();
+  };
+  Lists lists_;
 };
 
 }  // namespace stagecraft

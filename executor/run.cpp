@@ -50,7 +50,7 @@ class LossGathering {
   LossGathering(const Plan& plan, const Model& model, int rank, Channel& channel)
       : plan_(plan), sources_(loss_ranks(plan, model)), rank_(rank), channel_(channel) {}
 
-  void send(const std::map<int, double>& losses) {
+  void send(const MicrobatchLosses& losses) {
     std::vector<double> own;
     for (const auto& [microbatch, loss] : losses) own.push_back(loss);
     const auto it = std::find(sources_.begin(), sources_.end(), rank_);
@@ -125,7 +125,7 @@ void compare_gradients(StageWorker& worker, const Reference& reference, Check& c
   }
 }
 
-void compare_losses(const std::map<int, double>& losses, const Reference& reference, Check& check) {
+void compare_losses(const MicrobatchLosses& losses, const Reference& reference, Check& check) {
   for (const auto& [microbatch, found] : losses) {
     const double expected = reference.losses()[static_cast<std::size_t>(microbatch)];
     ++check.losses;
@@ -370,7 +370,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     worker.compute(step);
     if (reference) {
       counting.reset();
-      const std::map<int, double> own = worker.take_losses(step);
+      const MicrobatchLosses own = worker.take_losses(step);
       losses.send(own);
       sent = step + 1;
       reference->compute(step);

@@ -143,6 +143,14 @@ std::vector<Parameter> StageProgram::buffers() const {
   return out;
 }
 
+void Flight::clear() {
+  received.clear();
+  data.clear();
+  sent.clear();
+  loss.reset();
+  kept.clear();
+}
+
 Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
                              int microbatch, bool keep_graph, LayerObserver* observer) {
   Flight flight;
@@ -150,9 +158,15 @@ Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::T
   flight.data = std::move(data);
   flight.step = step;
   flight.microbatch = microbatch;
+  forward(flight, keep_graph, observer);
+  return flight;
+}
+
+void StageProgram::forward(Flight& flight, bool keep_graph, LayerObserver* observer) {
   std::optional<at::NoGradGuard> no_graph;
   if (!keep_graph) no_graph.emplace();
-  Values values = begin(flight);
+  Values& values = values_;
+  begin(flight, values);
   if (keep_graph && !segments_.empty()) {
     for (const Segment& segment : segments_) {
       run(flight, segment.first, segment.last, values, {.write_buffers = true, .drop_graph = true}, observer);
@@ -166,11 +180,11 @@ Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::T
     run(flight, 0, layers_.size(), values, {.write_buffers = true, .drop_graph = false}, observer);
   }
   end(flight, values);
-  return flight;
+  values.clear();
 }
 
-StageProgram::Values StageProgram::begin(Flight& flight) const {
-  Values values(static_cast<std::size_t>(slots_));
+void StageProgram::begin(Flight& flight, Values& values) const {
+  values.assign(static_cast<std::size_t>(slots_), at::Tensor());
   for (std::size_t i = 0; i < received_slots_.size(); ++i) {
     // A leaf of this stage's graph over the sender's data.
     at::Tensor leaf = flight.received[i].detach();
@@ -183,13 +197,12 @@ StageProgram::Values StageProgram::begin(Flight& flight) const {
       flight.data[i] = flight.data[i].to(placement_.device, /*non_blocking=*/true);
     values[static_cast<std::size_t>(data_slots_[i])] = flight.data[i];
   }
-  return values;
 }
 
 void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
                        LayerObserver* observer) {
   const Autocast autocast(placement_);
-  std::vector<at::Tensor> arguments;
+  std::vector<at::Tensor>& arguments = arguments_;
   std::vector<at::Tensor> buffers;
   for (std::size_t l = first; l < last; ++l) {
     LocalLayer& layer = layers_[l];
@@ -234,63 +247,57 @@ void StageProgram::end(Flight& flight, const Values& values) const {
   if (loss_slot_ >= 0) flight.loss = values[static_cast<std::size_t>(loss_slot_)];
 }
 
-namespace {
-
-/// What a backward starts from.
-struct Roots {
-  Roots(const Flight& flight, const std::vector<at::Tensor>& sent_gradients, double loss_gradient) {
-    for (std::size_t i = 0; i < flight.sent.size(); ++i) {
-      if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
-      tensors.push_back(flight.sent[i]);
-      gradients.push_back(sent_gradients[i]);
-    }
-    if (flight.loss.defined() && flight.loss.requires_grad()) {
-      tensors.push_back(flight.loss);
-      // The engine makes the ones, as part of the step that a profile watches.
-      gradients.push_back(loss_gradient == 1 ? at::Tensor() : at::full_like(flight.loss, loss_gradient));
-    }
-  }
-  torch::autograd::variable_list tensors;
-  torch::autograd::variable_list gradients;
-};
-
-}  // namespace
-
-std::vector<at::Tensor> StageProgram::received_gradients(const Flight& flight,
-                                                         const std::vector<at::Tensor>& found) const {
-  std::vector<at::Tensor> out;
-  for (std::size_t i = 0; i < flight.received.size(); ++i) {
-    if (!received_[i].gradient) {
-      out.emplace_back();
-      continue;
-    }
-    out.push_back(found[i].defined() ? found[i].contiguous() : at::zeros_like(flight.received[i]));
-  }
-  return out;
-}
-
 std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
                                                double loss_gradient) {
-  return backward(std::move(flight), sent_gradients, nullptr, loss_gradient);
+  std::vector<at::Tensor> out;
+  backward(flight, sent_gradients, loss_gradient, out);
+  return out;
 }
 
 std::vector<at::Tensor> StageProgram::backward_of_inputs(Flight flight, const std::vector<at::Tensor>& sent_gradients,
                                                          SplitBackward& rest, double loss_gradient) {
-  return backward(std::move(flight), sent_gradients, &rest, loss_gradient);
+  std::vector<at::Tensor> out;
+  backward(flight, sent_gradients, loss_gradient, out, &rest);
+  return out;
 }
 
-std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
-                                               SplitBackward* rest, double loss_gradient) {
-  if (!segments_.empty()) return backward_by_segments(std::move(flight), sent_gradients, rest, loss_gradient);
-  const Roots roots(flight, sent_gradients, loss_gradient);
-  std::vector<at::Tensor> found(flight.received.size());
-  if (!roots.tensors.empty() && rest) {
-    std::tie(found, *rest) = SplitBackward::of_inputs(roots.tensors, roots.gradients, flight.received);
-  } else if (!roots.tensors.empty()) {
-    torch::autograd::backward(roots.tensors, roots.gradients);
-    for (std::size_t i = 0; i < found.size(); ++i) found[i] = flight.received[i].grad();
+void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_gradients, double loss_gradient,
+                            std::vector<at::Tensor>& received_gradients, SplitBackward* rest) {
+  std::vector<at::Tensor>& found = received_gradients;
+  found.clear();
+  if (!segments_.empty()) {
+    backward_by_segments(flight, sent_gradients, rest, loss_gradient, found);
+  } else {
+    roots_.clear();
+    root_gradients_.clear();
+    for (std::size_t i = 0; i < flight.sent.size(); ++i) {
+      if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
+      roots_.push_back(flight.sent[i]);
+      root_gradients_.push_back(sent_gradients[i]);
+    }
+    if (flight.loss.defined() && flight.loss.requires_grad()) {
+      roots_.push_back(flight.loss);
+      // The engine makes the ones, as part of the step that a profile watches.
+      root_gradients_.push_back(loss_gradient == 1 ? at::Tensor() : at::full_like(flight.loss, loss_gradient));
+    }
+    if (!roots_.empty() && rest) {
+      std::tie(found, *rest) = SplitBackward::of_inputs(roots_, root_gradients_, flight.received);
+    } else if (!roots_.empty()) {
+      torch::autograd::backward(roots_, root_gradients_);
+      for (const at::Tensor& leaf : flight.received) found.push_back(leaf.grad());
+    }
+    roots_.clear();
+    root_gradients_.clear();
   }
-  return received_gradients(flight, found);
+  found.resize(flight.received.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!received_[i].gradient) {
+      found[i].reset();
+    } else {
+      found[i] = found[i].defined() ? found[i].contiguous() : at::zeros_like(flight.received[i]);
+    }
+  }
+  flight.clear();
 }
 
 }  // namespace stagecraft

@@ -43,6 +43,9 @@ struct Flight {
   std::vector<at::Tensor> kept;  ///< where the stage recomputes: what crosses between its segments
   std::int64_t step = 0;
   int microbatch = 0;
+
+  /// Lets go of all tensors; the vectors keep their memory.
+  void clear();
 };
 
 /// Where and in which type a stage computes. Parameters stay float32; with another `compute` type (bfloat16, float16)
@@ -78,6 +81,10 @@ class StageProgram {
   [[nodiscard]] Flight forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
                                int microbatch, bool keep_graph = true, LayerObserver* observer = nullptr);
 
+  /// The same in place: `flight` says what came in, its data, step and microbatch. A flight that was cleared and is
+  /// used again allocates nothing.
+  void forward(Flight& flight, bool keep_graph = true, LayerObserver* observer = nullptr);
+
   /// From now on a forward keeps no graph, but the values that cross from one segment of `layers` layers to a later
   /// one; backward runs one segment after the other again, from the last, with the same random numbers and without
   /// writing a buffer. 0: all layers are one segment. Gradients have the bits that they have without it.
@@ -93,6 +100,10 @@ class StageProgram {
   /// Where the stage recomputes, what was run again stays until `rest` is done.
   [[nodiscard]] std::vector<at::Tensor> backward_of_inputs(Flight flight, const std::vector<at::Tensor>& sent_gradients,
                                                            SplitBackward& rest, double loss_gradient = 1);
+
+  /// backward, or with `rest` backward_of_inputs, of a flight that it clears; the result replaces `received_gradients`.
+  void backward(Flight& flight, const std::vector<at::Tensor>& sent_gradients, double loss_gradient,
+                std::vector<at::Tensor>& received_gradients, SplitBackward* rest = nullptr);
 
  private:
   struct LocalLayer {
@@ -114,7 +125,7 @@ class StageProgram {
   };
   using Values = std::vector<at::Tensor>;  ///< by slot
   /// The received values and the data in their slots, the former as leaves of a graph.
-  [[nodiscard]] Values begin(Flight& flight) const;
+  void begin(Flight& flight, Values& values) const;
   struct Manner {
     bool write_buffers = true;
     bool drop_graph = false;  ///< each layer's, once it has run
@@ -123,13 +134,9 @@ class StageProgram {
   void run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
            LayerObserver* observer);
   void end(Flight& flight, const Values& values) const;
-  [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
-                                                 SplitBackward* rest, double loss_gradient);
-  [[nodiscard]] std::vector<at::Tensor> backward_by_segments(Flight flight,
-                                                             const std::vector<at::Tensor>& sent_gradients,
-                                                             SplitBackward* rest, double loss_gradient);
-  [[nodiscard]] std::vector<at::Tensor> received_gradients(const Flight& flight,
-                                                           const std::vector<at::Tensor>& found) const;
+  /// Puts what backward gives, before received_gradients, into `found`.
+  void backward_by_segments(Flight& flight, const std::vector<at::Tensor>& sent_gradients, SplitBackward* rest,
+                            double loss_gradient, std::vector<at::Tensor>& found);
 
   std::vector<LocalLayer> layers_;
   std::vector<Parameter> parameters_;
@@ -143,6 +150,11 @@ class StageProgram {
   std::vector<int> kept_slots_;
   std::vector<bool> differentiable_;  ///< by slot: whether a gradient may come to it
   int slots_ = 0;
+  // Empty between calls; kept for their memory.
+  Values values_;
+  std::vector<at::Tensor> arguments_;
+  std::vector<at::Tensor> roots_;
+  std::vector<at::Tensor> root_gradients_;
   std::uint64_t seed_;
   Placement placement_;
 };

@@ -57,9 +57,10 @@ void StageProgram::recompute_every(int layers) {
   }
 }
 
-std::vector<at::Tensor> StageProgram::backward_by_segments(Flight flight, const std::vector<at::Tensor>& sent_gradients,
-                                                           SplitBackward* rest, double loss_gradient) {
-  Values given = begin(flight);
+void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Tensor>& sent_gradients,
+                                        SplitBackward* rest, double loss_gradient, std::vector<at::Tensor>& found) {
+  Values given;
+  begin(flight, given);
   for (std::size_t i = 0; i < kept_slots_.size(); ++i) given[at_(kept_slots_[i])] = std::move(flight.kept[i]);
   Values gradients(at_(slots_));
   for (std::size_t i = 0; i < sent_slots_.size(); ++i) gradients[at_(sent_slots_[i])] = sent_gradients[i];
@@ -96,17 +97,15 @@ std::vector<at::Tensor> StageProgram::backward_by_segments(Flight flight, const 
     values.clear();
     if (roots.empty()) continue;
     if (rest) {
-      auto [found, own] = SplitBackward::of_inputs(roots, root_gradients, leaves);
+      auto [of_leaves, own] = SplitBackward::of_inputs(roots, root_gradients, leaves);
       rest->before(std::move(own));
-      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = found[i];
+      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = of_leaves[i];
     } else {
       torch::autograd::backward(roots, root_gradients);
       for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = leaves[i].grad();
     }
   }
-  std::vector<at::Tensor> found;
   for (const int slot : received_slots_) found.push_back(gradients[at_(slot)]);
-  return received_gradients(flight, found);
 }
 
 }  // namespace stagecraft

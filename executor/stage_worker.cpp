@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -51,8 +52,6 @@ std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::T
   }
   return out;
 }
-
-TensorSpec spec_of(const BoundaryTensor& tensor) { return {tensor.shape, dtype_of(tensor.dtype)}; }
 
 }  // namespace
 
@@ -273,40 +272,36 @@ void StageWorker::post_receive(const Action& action) {
   const auto& tensors = plan_.boundaries[at_(b)].tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (gradient && !tensors[t].gradient) continue;
-    posted.push_back(channel_.receive(spec_of(tensors[t]), from, tags_.tag(b, t, gradient)));
+    posted.push_back(channel_.receive(specs_[at_(b)][t], from, tags_.tag(b, t, gradient)));
   }
 }
 
-std::vector<at::Tensor> StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step) {
+void StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step,
+                        std::vector<at::Tensor>& out) {
   const Boundary& joined = plan_.boundaries[at_(boundary)];
   const int peer = gradient ? joined.destination : joined.source;
   const Range range(wait_range_, consumer.microbatch);
   const DeviceClock::Moment start = clock_.mark();
-  std::vector<at::Tensor> out = std::move(handed_[gradient][at_(boundary)][at_(consumer.microbatch)]);
-  handed_[gradient][at_(boundary)][at_(consumer.microbatch)].clear();
+  auto& handed = handed_[gradient][at_(boundary)][at_(consumer.microbatch)];
+  std::ranges::move(handed, std::back_inserter(out));
+  handed.clear();
   auto& posted = posted_[gradient][at_(boundary)][at_(consumer.microbatch)];
   for (const auto& receiving : posted) out.push_back(receiving->wait());
   posted.clear();
   record({gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, consumer.stage, consumer.microbatch,
           peer},
          step, start);
-  return out;
 }
 
-std::vector<at::Tensor> StageWorker::planned(const Action& action, const Held& own, int boundary, bool gradient,
-                                             const std::vector<at::Tensor>& tensors) const {
-  std::vector<at::Tensor> out;
-  const auto& planned = plan_.boundaries[at_(boundary)].tensors;
-  for (std::size_t t = 0; t < planned.size(); ++t) {
-    if (gradient && !planned[t].gradient) continue;
-    out.push_back(tensors[at_(own.slots[at_(boundary)][t])].detach().contiguous());
-    const at::Tensor& tensor = out.back();
-    if (tensor.sizes() != at::IntArrayRef(planned[t].shape) || tensor.scalar_type() != dtype_of(planned[t].dtype)) {
-      throw std::invalid_argument(describe(rank_, action) + ": layer \"" + planned[t].layer + "\" gives " +
-                                  shape_text(dtype_name(tensor.scalar_type()), tensor.sizes()) + ", the plan says " +
-                                  shape_text(planned[t].dtype, planned[t].shape) +
-                                  "; profile and plan this model again");
-    }
+at::Tensor StageWorker::planned(const Action& action, const Held& own, int boundary, std::size_t t,
+                                const std::vector<at::Tensor>& tensors) const {
+  at::Tensor out = tensors[at_(own.slots[at_(boundary)][t])].detach().contiguous();
+  if (const TensorSpec& spec = specs_[at_(boundary)][t];
+      out.sizes() != at::IntArrayRef(spec.shape) || out.scalar_type() != spec.dtype) {
+    const BoundaryTensor& planned = plan_.boundaries[at_(boundary)].tensors[t];
+    throw std::invalid_argument(describe(rank_, action) + ": layer \"" + planned.layer + "\" gives " +
+                                shape_text(dtype_name(out.scalar_type()), out.sizes()) + ", the plan says " +
+                                shape_text(planned.dtype, planned.shape) + "; profile and plan this model again");
   }
   return out;
 }
@@ -317,11 +312,9 @@ void StageWorker::send(const Action& action, const std::vector<at::Tensor>& tens
   const int b = boundary_with(own, action.peer);
   const int to = runner(action.peer, action.microbatch);
   const auto& joined = plan_.boundaries[at_(b)].tensors;
-  const std::vector<at::Tensor> given = planned(action, own, b, gradient, tensors);
-  std::size_t next = 0;
   for (std::size_t t = 0; t < joined.size(); ++t) {
     if (gradient && !joined[t].gradient) continue;
-    sending_.push_back(channel_.send(given[next++], to, tags_.tag(b, t, gradient)));
+    sending_.push_back(channel_.send(planned(action, own, b, t, tensors), to, tags_.tag(b, t, gradient)));
   }
 }
 
@@ -330,66 +323,64 @@ void StageWorker::hand_over(const Action& action, const Held& own, bool gradient
   for (const int b : gradient ? own.incoming : own.outgoing) {
     const Boundary& joined = plan_.boundaries[at_(b)];
     if (runner(gradient ? joined.source : joined.destination, action.microbatch) != rank_) continue;
-    handed_[gradient][at_(b)][at_(action.microbatch)] = planned(action, own, b, gradient, tensors);
+    for (std::size_t t = 0; t < joined.tensors.size(); ++t) {
+      if (gradient && !joined.tensors[t].gradient) continue;
+      handed_[gradient][at_(b)][at_(action.microbatch)].push_back(planned(action, own, b, t, tensors));
+    }
   }
 }
 
 void StageWorker::forward(const Action& action, std::int64_t step) {
   Held& own = held(action.stage);
-  std::vector<at::Tensor> received;
-  for (const int b : own.incoming) {
-    for (at::Tensor& tensor : await(action, b, false, step)) received.push_back(std::move(tensor));
-  }
+  Flight& flight = own.flights[at_(action.microbatch)];
+  flight.clear();
+  for (const int b : own.incoming) await(action, b, false, step, flight.received);
   const DeviceClock::Moment start = clock_.mark();
-  std::vector<at::Tensor> data;
-  if (own.data) data = own.data->take();
+  if (own.data) flight.data = own.data->take();
   if (own.versions) own.versions->begin(action.microbatch, action.microbatch / plan_.microbatches);
   if (own.statistics) own.statistics->begin();
-  Flight flight = own.program->forward(std::move(received), std::move(data), step,
-                                       action.microbatch % plan_.microbatches, schedule_.trains);
+  flight.step = step;
+  flight.microbatch = action.microbatch % plan_.microbatches;
+  own.program->forward(flight, schedule_.trains);
   if (own.statistics) own.statistics->end(action.microbatch);
   if (flight.loss.defined()) losses_.add(step, action.microbatch, flight.loss);
   hand_over(action, own, false, flight.sent);
-  own.flights[at_(action.microbatch)] = std::move(flight);
   record(action, step, start);
 }
 
 void StageWorker::backward(const Action& action, std::int64_t step) {
   Held& own = held(action.stage);
-  Flight flight = std::move(own.flights[at_(action.microbatch)]);
-  own.flights[at_(action.microbatch)] = {};
+  Flight& flight = own.flights[at_(action.microbatch)];
   // Later stages' gradients first, the order in which an unsplit backward meets them.
-  std::vector<at::Tensor> gradients(flight.sent.size());
+  sent_gradients_.assign(flight.sent.size(), at::Tensor());
   for (auto b = own.outgoing.rbegin(); b != own.outgoing.rend(); ++b) {
     const auto& planned = plan_.boundaries[at_(*b)].tensors;
     if (std::none_of(planned.begin(), planned.end(), [](const BoundaryTensor& t) { return t.gradient; })) continue;
-    const std::vector<at::Tensor> arrived = await(action, *b, true, step);
+    await(action, *b, true, step, arrived_);
     std::size_t next = 0;
     for (std::size_t t = 0; t < planned.size(); ++t) {
       if (!planned[t].gradient) continue;
-      at::Tensor& sum = gradients[at_(own.slots[at_(*b)][t])];
-      sum = sum.defined() ? sum.add(arrived[next]) : arrived[next];
+      at::Tensor& sum = sent_gradients_[at_(own.slots[at_(*b)][t])];
+      sum = sum.defined() ? sum.add(arrived_[next]) : arrived_[next];
       ++next;
     }
+    arrived_.clear();
   }
   const DeviceClock::Moment start = clock_.mark();
   if (own.versions) own.versions->resume(action.microbatch);
   if (own.reduction && action.microbatch == own.last_backward) own.reduction->last_backward();
-  const double scale = scaler_ ? scaler_->scale() : 1;
-  own.input_gradients[at_(action.microbatch)] =
-      own.split.contains(action.microbatch)
-          ? own.program->backward_of_inputs(std::move(flight), gradients, own.rests[action.microbatch], scale)
-          : own.program->backward(std::move(flight), gradients, scale);
-  hand_over(action, own, true, own.input_gradients[at_(action.microbatch)]);
+  std::vector<at::Tensor>& gradients = own.input_gradients[at_(action.microbatch)];
+  own.program->backward(flight, sent_gradients_, scaler_ ? scaler_->scale() : 1, gradients,
+                        own.split.contains(action.microbatch) ? &own.rests[at_(action.microbatch)] : nullptr);
+  sent_gradients_.clear();
+  hand_over(action, own, true, gradients);
   if (own.versions) own.versions->collect(action.microbatch);
   record(action, step, start);
 }
 
 void StageWorker::weight_gradient(const Action& action, std::int64_t step) {
-  Held& own = held(action.stage);
   const DeviceClock::Moment start = clock_.mark();
-  const auto rest = own.rests.extract(action.microbatch);
-  if (!rest.empty()) rest.mapped().of_weights();
+  held(action.stage).rests[at_(action.microbatch)].of_weights();
   record(action, step, start);
 }
 

@@ -60,7 +60,7 @@ class StageWorker {
   [[nodiscard]] const std::optional<LossScaler>& loss_scaler() const { return scaler_; }
 
   /// Takes the losses of this rank's microbatches in a step that it has run, as StepLosses::take.
-  [[nodiscard]] std::map<int, double> take_losses(std::int64_t step) { return losses_.take(step); }
+  [[nodiscard]] MicrobatchLosses take_losses(std::int64_t step) { return losses_.take(step); }
   /// Parameters of all held stages with their gradients, valid between compute and update: sums over all microbatches.
   [[nodiscard]] std::vector<Parameter> parameters() const;
   /// Calls `visit` with each held stage. Parameter i of the program is parameter i of the optimizer.
@@ -79,7 +79,7 @@ class StageWorker {
     std::vector<Flight> flights;          // by microbatch
     std::vector<std::vector<at::Tensor>> input_gradients;  // by microbatch, until sent
     std::set<int> split;                                   // microbatches whose backward comes in two parts
-    std::map<int, SplitBackward> rests;                    // by microbatch, until its weight gradients are due
+    std::vector<SplitBackward> rests;                      // by microbatch, until its weight gradients are due
     std::vector<int> replica_group;
     std::set<int> tied;                            // positions in the program's parameters
     std::unique_ptr<GradientReduction> reduction;  // of a replicated stage's parameters that are not tied
@@ -105,13 +105,14 @@ class StageWorker {
   void finish_sends();
   void run(const Action& action, std::int64_t step);
   void post_receive(const Action& action);
-  /// What crosses `boundary`, checked against the plan.
-  [[nodiscard]] std::vector<at::Tensor> planned(const Action& action, const Held& held, int boundary, bool gradient,
-                                                const std::vector<at::Tensor>& tensors) const;
+  /// What crosses `boundary` as its tensor number `t`, checked against the plan.
+  [[nodiscard]] at::Tensor planned(const Action& action, const Held& held, int boundary, std::size_t t,
+                                   const std::vector<at::Tensor>& tensors) const;
   void send(const Action& action, const std::vector<at::Tensor>& tensors);
   /// To the stages of this rank itself, which no action stands for.
   void hand_over(const Action& action, const Held& held, bool gradient, const std::vector<at::Tensor>& tensors);
-  std::vector<at::Tensor> await(const Action& consumer, int boundary, bool gradient, std::int64_t step);
+  /// Adds what crosses `boundary` for the consumer's microbatch to `out`.
+  void await(const Action& consumer, int boundary, bool gradient, std::int64_t step, std::vector<at::Tensor>& out);
   void forward(const Action& action, std::int64_t step);
   void backward(const Action& action, std::int64_t step);
   void weight_gradient(const Action& action, std::int64_t step);
@@ -148,6 +149,7 @@ class StageWorker {
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  // one a held stage
 
   EdgeTags tags_;
+  std::vector<std::vector<TensorSpec>> specs_;  // by boundary and its tensors
   // [gradient][boundary][microbatch]: what was posted, or, of a stage that this rank holds too, handed over.
   std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
@@ -159,6 +161,9 @@ class StageWorker {
     DeviceClock::Moment end;
   };
   std::deque<Unsettled> unsettled_;  // spans whose moments have not come
+  // Empty between actions; kept for their memory.
+  std::vector<at::Tensor> arrived_;
+  std::vector<at::Tensor> sent_gradients_;
   std::vector<Span> spans_;
 };
 

@@ -4,7 +4,9 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "costmodel/timeline_order.h"
 #include "executor/control_tags.h"
+#include "executor/dtype.h"
 #include "executor/gradient_norm.h"
 #include "executor/stage_worker.h"
 
@@ -14,6 +16,8 @@ namespace stagecraft {
 namespace {
 
 constexpr std::size_t kBatchesAhead = 2;
+/// Spans of a run that room is made for at once; longer runs make more as they go.
+constexpr std::size_t kMostSpansAhead = std::size_t{1} << 20;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
@@ -51,8 +55,15 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
     ranges_.push_back(range_name(name));
   }
   wait_range_ = range_name("wait");
+  spans_.reserve(std::min(kMostSpansAhead, measured_actions(plan, actions_).size() *
+                                               static_cast<std::size_t>(asynchronous_ ? 1 : std::max(steps, 1))));
   reduces_ = static_cast<std::size_t>(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind));
 
+  for (const Boundary& boundary : plan.boundaries) {
+    specs_.emplace_back();
+    for (const BoundaryTensor& tensor : boundary.tensors)
+      specs_.back().push_back({tensor.shape, dtype_of(tensor.dtype)});
+  }
   for (const bool gradient : {false, true}) {
     posted_[gradient].resize(plan.boundaries.size());
     handed_[gradient].resize(plan.boundaries.size());
@@ -115,6 +126,7 @@ void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, s
   if (plan_.stages[at_(stage)].recompute) own.program->recompute_every(plan_.stages[at_(stage)].recompute_every);
   own.flights.resize(at_(plan_.microbatches * steps_));
   own.input_gradients.resize(at_(plan_.microbatches * steps_));
+  own.rests.resize(at_(plan_.microbatches * steps_));
   for (int r = 0; r < static_cast<int>(plan_.stages[at_(stage)].devices.size()); ++r)
     own.replica_group.push_back(rank_of(plan_, stage, r));
   if (own.replica_group.size() > 1 && !asynchronous_)

@@ -7,7 +7,7 @@
 namespace stagecraft {
 
 void StepLosses::add(std::int64_t step, int microbatch, const at::Tensor& loss) {
-  Step& own = steps_[step];
+  Step& own = of(step);
   if (device_.is_cpu()) {
     own.losses[microbatch] = loss.item<double>();
     return;
@@ -17,7 +17,7 @@ void StepLosses::add(std::int64_t step, int microbatch, const at::Tensor& loss) 
 }
 
 void StepLosses::end_step(std::int64_t step) {
-  Step& own = steps_[step];
+  Step& own = of(step);
   if (own.microbatches.empty()) return;
   const at::Tensor all = at::stack(own.on_device).to(at::kDouble);
   own.on_device.clear();
@@ -27,9 +27,9 @@ void StepLosses::end_step(std::int64_t step) {
   own.come->record(at::accelerator::getCurrentStream(device_.index()));
 }
 
-std::map<int, double> StepLosses::take(std::int64_t step) {
+MicrobatchLosses StepLosses::take(std::int64_t step) {
   auto node = steps_.extract(step);
-  if (node.empty()) return {};
+  if (node.empty()) return MicrobatchLosses(&memory_);
   Step& own = node.mapped();
   if (own.come) {
     own.come->synchronize();
