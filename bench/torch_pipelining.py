@@ -12,7 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 
 class Transformer(nn.Module):
@@ -43,27 +43,34 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("vocabulary", "width", "layers", "heads", "feedforward", "sequence", "microbatch", "microbatches", "steps"):
         parser.add_argument("--" + name, type=int, required=True)
-    parser.add_argument("--schedule", choices=("gpipe", "1f1b"), required=True)
+    parser.add_argument("--schedule", choices=("gpipe", "1f1b", "interleaved-1f1b"), required=True)
     o = parser.parse_args()
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo")
     torch.manual_seed(1)
-    half = o.layers // 2
-    module = Transformer(o, 0 if rank == 0 else half, half if rank == 0 else o.layers)
+    # Interleaved: two stages a rank, stage s on rank s mod 2.
+    stages = 4 if o.schedule == "interleaved-1f1b" else 2
+    numbers = range(rank, stages, 2)
+    modules = nn.ModuleList(Transformer(o, s * o.layers // stages, (s + 1) * o.layers // stages) for s in numbers)
     # Shapes are given, because inferring them needs numpy, which the wheel does not bring.
     hidden = torch.empty(o.microbatch, o.sequence, o.width)
     logits = torch.empty(o.microbatch, o.sequence, o.vocabulary)
     ids = torch.empty(o.microbatch, o.sequence, dtype=torch.int64)
-    stage = PipelineStage(module, rank, 2, torch.device("cpu"), input_args=(ids if rank == 0 else hidden,),
-                          output_args=(hidden if rank == 0 else logits,))
+    held = [
+        PipelineStage(module, s, stages, torch.device("cpu"), input_args=(ids if s == 0 else hidden,),
+                      output_args=(logits if s == stages - 1 else hidden,))
+        for s, module in zip(numbers, modules)
+    ]
 
     def loss(output, target):
         return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
-    kind = ScheduleGPipe if o.schedule == "gpipe" else Schedule1F1B
-    schedule = kind(stage, o.microbatches, loss_fn=loss)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.0, fused=True)
+    if o.schedule == "interleaved-1f1b":
+        schedule = ScheduleInterleaved1F1B(held, o.microbatches, loss_fn=loss)
+    else:
+        schedule = (ScheduleGPipe if o.schedule == "gpipe" else Schedule1F1B)(held[0], o.microbatches, loss_fn=loss)
+    optimizer = torch.optim.SGD(modules.parameters(), lr=0.0, fused=True)
     samples = o.microbatch * o.microbatches
     tokens = torch.randint(o.vocabulary, (samples, o.sequence))
     target = torch.randint(o.vocabulary, (samples, o.sequence))
