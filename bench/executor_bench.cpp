@@ -4,8 +4,13 @@
 #include <benchmark/benchmark.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "executor/ranges.h"
@@ -83,6 +88,108 @@ void overhead(benchmark::State& state, const std::string& schedule, int stages) 
 BENCHMARK_CAPTURE(overhead, gpipe_1_rank, "gpipe", 1)->UseManualTime()->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(overhead, 1f1b_2_ranks, "1f1b", 2)->UseManualTime()->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(overhead, gpipe_2_ranks, "gpipe", 2)->UseManualTime()->Unit(benchmark::kMillisecond);
+
+double microseconds(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Medians, in microseconds, of what a rank with all layers does without any executor.
+struct Alone {
+  double forward = 0;
+  double backward = 0;
+  double update = 0;  ///< LibTorch's fused kernel, called as Optimizer calls it
+};
+
+Alone alone() {
+  at::set_num_threads(1);
+  const Model& model = tiny().model;
+  std::vector<int> all;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) all.push_back(static_cast<int>(i));
+  StageProgram program(model, all, {}, {}, 1);
+  const auto batch = tiny().data->batch(0, 0, 1, 1, program.data_inputs());
+  std::vector<double> forward, backward, update;
+  std::vector<at::Tensor> values, gradients;
+  for (int i = 0; i < 4000; ++i) {
+    Flight flight;
+    forward.push_back(microseconds([&] { flight = program.forward({}, batch, i, 0); }));
+    backward.push_back(microseconds([&] { (void)program.backward(std::move(flight), {}); }));
+  }
+  for (const Parameter& parameter : program.parameters()) {
+    values.push_back(parameter.value);
+    gradients.push_back(parameter.value.grad());
+  }
+  const at::NoGradGuard no_graph;
+  for (int i = 0; i < 1000; ++i) {
+    update.push_back(microseconds([&] {
+      const at::Tensor scale = at::scalar_tensor(kMicrobatches, at::TensorOptions(at::kFloat));
+      at::_fused_sgd_(values, gradients, {}, 0.0, 0.0, 0.01, 0.0, false, false, false, scale);
+    }));
+  }
+  return {median(forward), median(backward), median(update)};
+}
+
+/// One batch, made ahead: making it is not the executor's.
+class SameBatch : public DataSource {
+ public:
+  SameBatch() : batch_(tiny().data->batch(0, 0, 1, 1, std::vector<int>{0, 1})) {}
+  std::vector<at::Tensor> batch(std::int64_t, int, int, std::int64_t, std::span<const int> inputs) const override {
+    std::vector<at::Tensor> out;
+    for (const int input : inputs) out.push_back(batch_[static_cast<std::size_t>(input)]);
+    return out;
+  }
+
+ private:
+  std::vector<at::Tensor> batch_;
+};
+
+double median_span(const Timeline& timeline, ActionKind kind) {
+  constexpr int kWarmup = 20;
+  std::vector<double> times;
+  for (const Span& span : timeline.spans) {
+    if (span.step >= kWarmup && span.action.kind == kind) times.push_back((span.end - span.start).value * 1e6);
+  }
+  return median(std::move(times));
+}
+
+/// Counters are medians, in microseconds, of one action less what LibTorch takes for it alone: forward, backward and
+/// update of one rank; sending, posting and taking of a message by one thread that holds both ends, so that nobody
+/// waits; reduce of two replicas, which wait for each other in it.
+void one_action(benchmark::State& state) {
+  const testing::PlannedModel& planned = tiny();
+  const Plan plan = testing::cut_plan(planned, {}, {1}, "1f1b", kMicrobatches);
+  const Plan replicated = testing::cut_plan(planned, {}, {2}, "1f1b", kMicrobatches);
+  const SameBatch data;
+  RunOptions options;
+  options.steps = kSteps;
+  Alone libtorch;
+  std::jthread([&] { libtorch = alone(); }).join();
+  for (auto _ : state) {
+    const auto deadline = std::chrono::milliseconds(60000);
+    const RunResult one = run_local(plan, planned.model, data, options, deadline);
+    const Timeline& timeline = one.measurement.timeline;
+    state.counters["forward_us"] = median_span(timeline, ActionKind::Forward) - libtorch.forward;
+    state.counters["backward_us"] = median_span(timeline, ActionKind::Backward) - libtorch.backward;
+    state.counters["update_us"] = median_span(timeline, ActionKind::Update) - libtorch.update;
+    const RunResult two = run_local(replicated, planned.model, data, options, deadline);
+    state.counters["reduce_us"] = median_span(two.measurement.timeline, ActionKind::Reduce);
+
+    const auto channels = make_local_channels(2, deadline);
+    const at::Tensor tensor = at::zeros({1, 1});
+    std::vector<double> post, send, take;
+    for (int i = 0; i < 4000; ++i) {
+      std::unique_ptr<Receiving> receiving;
+      post.push_back(microseconds([&] { receiving = channels[1]->receive({{1, 1}, at::kFloat}, 0, 1); }));
+      send.push_back(microseconds([&] { channels[0]->send(tensor, 1, 1)->wait(); }));
+      take.push_back(microseconds([&] { (void)receiving->wait(); }));
+    }
+    state.counters["post_us"] = median(post);
+    state.counters["send_us"] = median(send);
+    state.counters["take_us"] = median(take);
+  }
+}
+BENCHMARK(one_action)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 /// A range while no tool listens.
 void range_without_a_tool(benchmark::State& state) {
