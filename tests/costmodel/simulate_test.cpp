@@ -46,7 +46,7 @@ SimulationInput input_of(const Numbers& n, TransferMode mode = TransferMode::Lat
     }
     input.stages.push_back({Seconds(n.forward[static_cast<std::size_t>(s)]),
                             Seconds(n.backward[static_cast<std::size_t>(s)]), Seconds(n.weight_gradient), Seconds(0),
-                            {}, Seconds(0)});
+                            Seconds(0)});
     input.first_rank.push_back(s % (stages / n.chunks));
     input.reduce_group.push_back(s);
   }
@@ -230,9 +230,7 @@ TEST(Simulate, RanksOfOneHostSlowEachOtherDown) {
   // Two ranks compute 4 s each side by side on a host where two at once take twice as long: 8 s; alone 4 s.
   SimulationInput input;
   input.lists = {{{ActionKind::Update, 0, -1, -1}}, {{ActionKind::Update, 1, -1, -1}}};
-  StageCost update_alone;
-  update_alone.update = Seconds(4);
-  input.stages = {update_alone, update_alone};
+  input.stages = {StageCost{{}, {}, {}, {}, Seconds(4)}, StageCost{{}, {}, {}, {}, Seconds(4)}};
   input.replicas = {1, 1};
   input.first_rank = {0, 1};
   input.reduce_group = {0, 1};
@@ -263,7 +261,7 @@ TEST(Simulate, BucketsAreReducedWhileTheLastBackwardGoesOn) {
       {ActionKind::Forward, 0, 0, -1}, {ActionKind::Backward, 0, 0, -1}, {ActionKind::Reduce, 0, -1, -1}};
   input.lists = {list, list};
   input.lists[1][0].microbatch = input.lists[1][1].microbatch = 1;
-  StageCost cost{Seconds(2), Seconds(8), {}, {}, {}, {}};
+  StageCost cost{Seconds(2), Seconds(8), {}, {}, {}};
   cost.buckets = {{Seconds(3), Seconds(6)}, {Seconds(2), Seconds(4)}, {Seconds(1), Seconds(0)}};
   input.stages = {cost};
   input.replicas = {2};
