@@ -9,7 +9,8 @@ int main(int argc, char** argv) {
   std::size_t skip = 2;
   bool json = false;
   return stagecraft::run_tool(
-      {"compare", "Puts a prediction beside a measured run: the step, each stage's actions, each rank's bubble, memory.",
+      {"compare",
+       "Puts a prediction beside a measured run: the step, each stage's actions, each rank's bubble, memory.",
        "stagecraft compare prediction.json measured.json"},
       argc, argv,
       [&](CLI::App& app) {
