@@ -243,7 +243,11 @@ void StageWorker::run(const Action& action, std::int64_t step) {
     }
     case ActionKind::SendGradient: {
       const DeviceClock::Moment start = clock_.mark();
-      send(action, held(action.stage).input_gradients[at_(action.microbatch)]);
+      Held& own = held(action.stage);
+      std::vector<at::Tensor>& gradients = own.input_gradients[at_(action.microbatch)];
+      send(action, gradients);
+      // The transfer holds them as long as it needs them.
+      for (const int slot : own.slots[at_(boundary_with(own, action.peer))]) gradients[at_(slot)].reset();
       return record(action, step, start);
     }
     case ActionKind::Reduce: {
