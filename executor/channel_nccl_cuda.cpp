@@ -1,6 +1,4 @@
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -9,7 +7,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <deque>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -17,8 +14,8 @@
 
 #include "executor/channel_checks.h"
 #include "executor/channel_nccl.h"
-#include "executor/cuda_handles.h"
 #include "executor/meeting_store.h"
+#include "executor/nccl_transfers.h"
 
 namespace stagecraft {
 namespace {
@@ -28,172 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kAbortKey = "abort";
 /// How often the watching thread looks.
 constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
-
-/// The stream that this thread computes on. A CPU has none: libraries that pretend take that for the host itself.
-cudaStream_t compute_stream(c10::Device device) {
-  if (device.is_cpu()) return nullptr;
-  return static_cast<cudaStream_t>(at::accelerator::getCurrentStream(device.index()).native_handle());
-}
-
-/// Makes `device` current, if it is a GPU.
-class OnDevice {
- public:
-  explicit OnDevice(c10::Device device) {
-    if (!device.is_cpu()) guard_.emplace(device.index());
-  }
-
- private:
-  std::optional<DeviceGuard> guard_;
-};
-
-/// A call of NCCL that was enqueued.
-struct Operation {
-  CudaEvent ready = make_order_event();  ///< what it needs is there
-  CudaEvent done = make_order_event();
-  const char* kind = "";
-  int tag = 0;
-  std::uint64_t number = 0;  ///< on its communicator, from 1
-  Clock::time_point since;   ///< it is the first that is not done
-};
-
-/// Memory for received tensors of one tag, used again and again.
-struct Pool {
-  struct Slot {
-    at::Tensor memory;
-    CudaEvent free;  ///< its last reader is done
-  };
-  Pool(c10::Device d, cudaStream_t c) : device(d), compute(c) {}
-  c10::Device device;
-  cudaStream_t compute;
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Slot>> idle;
-
-  /// Slots come back from whatever thread drops the last reference, when all readers are enqueued.
-  static void give_back(const std::shared_ptr<Pool>& pool, Slot* slot) noexcept {
-    std::unique_ptr<Slot> own(slot);
-    try {
-      const OnDevice guard(pool->device);
-      check(cudaEventRecord(own->free.get(), pool->compute), "cudaEventRecord");
-      const std::lock_guard lock(pool->mutex);
-      pool->idle.push_back(std::move(own));
-    } catch (const std::exception&) {  // the device is lost: the memory is not used again
-    }
-  }
-};
-
-/// One communicator of this rank.
-struct Lane {
-  CommunicatorPlan plan;
-  CudaStream stream;
-  NcclCommunicator communicator;
-  std::unordered_map<int, std::shared_ptr<Pool>> pools;  ///< by tag
-  std::mutex mutex;                                      ///< of what follows
-  std::deque<std::shared_ptr<Operation>> pending;
-  std::vector<std::shared_ptr<Operation>> idle;
-  std::uint64_t calls = 0;
-
-  /// Lets go what is done. Needs the mutex and the device.
-  void reap() {
-    while (!pending.empty()) {
-      const cudaError_t status = cudaEventQuery(pending.front()->done.get());
-      if (status == cudaErrorNotReady) return;
-      check(status, "cudaEventQuery");
-      idle.push_back(std::move(pending.front()));
-      pending.pop_front();
-      if (!pending.empty()) pending.front()->since = Clock::now();
-    }
-  }
-};
-
-/// What a channel shares with the transfers that it gave out.
-struct Line {
-  int rank = 0;
-  c10::Device device{c10::kCPU};
-  std::atomic<bool> aborted = false;
-  std::mutex mutex;
-  std::string reason;
-  bool late = false;  ///< this rank found out
-
-  void throw_if_aborted() {
-    if (!aborted.load(std::memory_order_acquire)) return;
-    const std::lock_guard lock(mutex);
-    throw ChannelError(reason, late ? ChannelError::Cause::Deadline : ChannelError::Cause::Peer);
-  }
-  /// Makes what this thread enqueues from now on wait for `operation`.
-  void order_after(const Operation& operation) {
-    throw_if_aborted();
-    const OnDevice guard(device);
-    check(cudaStreamWaitEvent(compute_stream(device), operation.done.get(), 0), "cudaStreamWaitEvent");
-    throw_if_aborted();
-  }
-};
-
-class NcclSending : public Sending {
- public:
-  NcclSending(std::shared_ptr<Line> line, std::shared_ptr<Operation> operation, at::Tensor tensor)
-      : line_(std::move(line)), operation_(std::move(operation)), tensor_(std::move(tensor)) {}
-  bool done() override {
-    line_->throw_if_aborted();
-    const OnDevice guard(line_->device);
-    const cudaError_t status = cudaEventQuery(operation_->done.get());
-    if (status == cudaErrorNotReady) return false;
-    check(status, "cudaEventQuery");
-    return true;
-  }
-  void wait() override { line_->order_after(*operation_); }
-
- private:
-  std::shared_ptr<Line> line_;
-  std::shared_ptr<Operation> operation_;
-  at::Tensor tensor_;
-};
-
-class NcclReceiving : public Receiving {
- public:
-  NcclReceiving(std::shared_ptr<Line> line, std::shared_ptr<Operation> operation, std::shared_ptr<Pool> pool,
-                std::unique_ptr<Pool::Slot> slot, TensorSpec spec)
-      : line_(std::move(line)),
-        operation_(std::move(operation)),
-        pool_(std::move(pool)),
-        slot_(std::move(slot)),
-        spec_(std::move(spec)) {}
-  at::Tensor wait() override {
-    line_->order_after(*operation_);
-    Pool::Slot* slot = slot_.release();
-    return at::from_blob(
-        slot->memory.data_ptr(), spec_.shape, [pool = pool_, slot](void*) { Pool::give_back(pool, slot); },
-        at::TensorOptions(spec_.dtype).device(line_->device), line_->device);
-  }
-
- private:
-  std::shared_ptr<Line> line_;
-  std::shared_ptr<Operation> operation_;
-  std::shared_ptr<Pool> pool_;
-  std::unique_ptr<Pool::Slot> slot_;
-  TensorSpec spec_;
-};
-
-class NcclReducing : public Reducing {
- public:
-  /// `gathered`, if it is defined, holds every member's values, which are then added in order.
-  NcclReducing(std::shared_ptr<Line> line, std::shared_ptr<Operation> operation, at::Tensor values, at::Tensor gathered)
-      : line_(std::move(line)),
-        operation_(std::move(operation)),
-        values_(std::move(values)),
-        gathered_(std::move(gathered)) {}
-  void wait() override {
-    line_->order_after(*operation_);
-    if (!gathered_.defined()) return;
-    values_.copy_(gathered_[0]);
-    for (std::int64_t i = 1; i < gathered_.size(0); ++i) values_.add_(gathered_[i]);
-  }
-
- private:
-  std::shared_ptr<Line> line_;
-  std::shared_ptr<Operation> operation_;
-  at::Tensor values_;
-  at::Tensor gathered_;
-};
 
 class NothingToReduce : public Reducing {
  public:
@@ -214,10 +45,10 @@ class NcclChannel : public Channel {
         options_(options),
         store_(connect_store(launch, "nccl", deadline)),
         watch_store_(connect_store(launch, "nccl", deadline)),
-        line_(std::make_shared<Line>()) {
+        line_(std::make_shared<NcclLine>()) {
     line_->rank = launch.rank;
     line_->device = device;
-    const OnDevice guard(device);
+    const CurrentGpu guard(device);
     for (std::size_t c = 0; c < program_.communicators.size(); ++c) {
       const CommunicatorPlan& plan = program_.communicators[c];
       if (std::ranges::find(plan.ranks, launch.rank) != plan.ranks.end()) create(c, plan);
@@ -243,7 +74,7 @@ class NcclChannel : public Channel {
     check_edge(*this, to, tag);
     check_sendable(tensor);
     check_device(tensor);
-    auto operation = enqueue(*edge->second, "send", tag, [&](Lane& lane, Operation& own) {
+    auto operation = enqueue(*edge->second, "send", tag, [&](NcclLane& lane, NcclOperation& own) {
       order_after_compute(lane, own);
       if (tensor.numel() == 0) return ncclSuccess;
       return ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, 1, lane.communicator.get(),
@@ -257,11 +88,11 @@ class NcclChannel : public Channel {
     if (edge == in_.end()) return control_->receive(spec, from, tag);
     check_edge(*this, from, tag);
     line_->throw_if_aborted();
-    const OnDevice guard(line_->device);
-    std::shared_ptr<Pool>& pool = edge->second->pools[tag];
-    if (!pool) pool = std::make_shared<Pool>(line_->device, compute_stream(line_->device));
-    std::unique_ptr<Pool::Slot> slot = take(*pool, spec);
-    auto operation = enqueue(*edge->second, "receive", tag, [&](Lane& lane, Operation&) {
+    const CurrentGpu guard(line_->device);
+    std::shared_ptr<NcclPool>& pool = edge->second->pools[tag];
+    if (!pool) pool = std::make_shared<NcclPool>(line_->device, compute_stream(line_->device));
+    std::unique_ptr<NcclPool::Slot> slot = take(*pool, spec);
+    auto operation = enqueue(*edge->second, "receive", tag, [&](NcclLane& lane, NcclOperation&) {
       check(cudaStreamWaitEvent(lane.stream.get(), slot->free.get(), 0), "cudaStreamWaitEvent");
       if (slot->memory.numel() == 0) return ncclSuccess;
       return ncclRecv(slot->memory.data_ptr(), slot->memory.nbytes(), ncclUint8, 0, lane.communicator.get(),
@@ -283,7 +114,7 @@ class NcclChannel : public Channel {
     if (options_.deterministic && members.size() > 2) {
       gathered = at::empty({static_cast<std::int64_t>(members.size()), own.numel()}, own.options());
     }
-    auto operation = enqueue(*found->first, "all-reduce", tag, [&](Lane& lane, Operation& operation_) {
+    auto operation = enqueue(*found->first, "all-reduce", tag, [&](NcclLane& lane, NcclOperation& operation_) {
       order_after_compute(lane, operation_);
       const auto count = static_cast<std::size_t>(own.numel());
       if (count == 0) return ncclSuccess;
@@ -329,8 +160,8 @@ class NcclChannel : public Channel {
 
  private:
   void create(std::size_t number, const CommunicatorPlan& plan) {
-    lanes_.push_back(std::make_unique<Lane>());
-    Lane& lane = *lanes_.back();
+    lanes_.push_back(std::make_unique<NcclLane>());
+    NcclLane& lane = *lanes_.back();
     lane.plan = plan;
     lane.stream = make_urgent_stream();
     const auto place = std::ranges::find(plan.ranks, rank()) - plan.ranks.begin();
@@ -347,7 +178,7 @@ class NcclChannel : public Channel {
     // The first call sets up the connection and waits for the other end, whatever its size: better now than in a step,
     // where calls of several communicators could wait for each other.
     at::Tensor one = at::empty({1}, at::TensorOptions(at::kFloat).device(line_->device)).fill_(0);
-    auto operation = std::make_shared<Operation>();
+    auto operation = std::make_shared<NcclOperation>();
     order_after_compute(lane, *operation);
     if (plan.reduces) {
       settle(lane,
@@ -402,7 +233,7 @@ class NcclChannel : public Channel {
 
   /// Polls until `done()`, the deadline or an error of NCCL.
   template <typename Done>
-  void wait_until(Lane& lane, const char* what, const Done& done) {
+  void wait_until(NcclLane& lane, const char* what, const Done& done) {
     const auto end = Clock::now() + deadline_;
     while (!done()) {
       line_->throw_if_aborted();
@@ -420,7 +251,7 @@ class NcclChannel : public Channel {
 
   /// Returns once the call that answered `status` is enqueued: a communicator that does not block may say "in progress"
   /// before.
-  void settle(Lane& lane, ncclResult_t status, const char* call) {
+  void settle(NcclLane& lane, ncclResult_t status, const char* call) {
     if (status != ncclInProgress) check(status, call);
     wait_until(lane, call, [&] {
       ncclResult_t state = ncclSuccess;
@@ -430,24 +261,24 @@ class NcclChannel : public Channel {
   }
 
   /// Makes the lane wait for what is enqueued on this thread's stream so far.
-  void order_after_compute(Lane& lane, Operation& operation) {
+  void order_after_compute(NcclLane& lane, NcclOperation& operation) {
     check(cudaEventRecord(operation.ready.get(), compute_stream(line_->device)), "cudaEventRecord");
     check(cudaStreamWaitEvent(lane.stream.get(), operation.ready.get(), 0), "cudaStreamWaitEvent");
   }
 
   /// `call(lane, operation)` enqueues on the lane's stream.
   template <typename Call>
-  std::shared_ptr<Operation> enqueue(Lane& lane, const char* kind, int tag, const Call& call) {
+  std::shared_ptr<NcclOperation> enqueue(NcclLane& lane, const char* kind, int tag, const Call& call) {
     line_->throw_if_aborted();
-    const OnDevice guard(line_->device);
-    std::shared_ptr<Operation> operation;
+    const CurrentGpu guard(line_->device);
+    std::shared_ptr<NcclOperation> operation;
     {
       const std::lock_guard lock(lane.mutex);
       lane.reap();
       // Whoever still holds one may ask for its event.
       const auto unused = std::ranges::find_if(lane.idle, [](const auto& each) { return each.use_count() == 1; });
       if (unused == lane.idle.end()) {
-        operation = std::make_shared<Operation>();
+        operation = std::make_shared<NcclOperation>();
       } else {
         operation = std::move(*unused);
         *unused = std::move(lane.idle.back());
@@ -474,19 +305,19 @@ class NcclChannel : public Channel {
   }
 
   /// Memory for `spec` whose `free` has been recorded.
-  std::unique_ptr<Pool::Slot> take(Pool& pool, const TensorSpec& spec) {
+  std::unique_ptr<NcclPool::Slot> take(NcclPool& pool, const TensorSpec& spec) {
     {
       const std::lock_guard lock(pool.mutex);
       const auto fits =
           std::ranges::find_if(pool.idle, [&](const auto& each) { return same_spec(spec, each->memory); });
       if (fits != pool.idle.end()) {
-        std::unique_ptr<Pool::Slot> slot = std::move(*fits);
+        std::unique_ptr<NcclPool::Slot> slot = std::move(*fits);
         *fits = std::move(pool.idle.back());
         pool.idle.pop_back();
         return slot;
       }
     }
-    auto slot = std::make_unique<Pool::Slot>();
+    auto slot = std::make_unique<NcclPool::Slot>();
     slot->memory = at::empty(spec.shape, at::TensorOptions(spec.dtype).device(line_->device));
     slot->free = make_order_event();
     // The allocator may give what work that is enqueued here still reads.
@@ -515,7 +346,7 @@ class NcclChannel : public Channel {
 
   /// Why the run cannot go on; empty if it can.
   std::string trouble() {
-    const OnDevice guard(line_->device);
+    const CurrentGpu guard(line_->device);
     for (const auto& lane : lanes_) {
       const std::lock_guard lock(lane->mutex);
       lane->reap();
@@ -525,7 +356,7 @@ class NcclChannel : public Channel {
         if (state != ncclInProgress) check(state, lane->plan.name.c_str());
       }
       if (lane->pending.empty()) continue;
-      const Operation& first = *lane->pending.front();
+      const NcclOperation& first = *lane->pending.front();
       if (Clock::now() - first.since < deadline_) continue;
       const std::lock_guard inner(line_->mutex);
       line_->late = true;
@@ -552,12 +383,12 @@ class NcclChannel : public Channel {
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for the watching thread, and who aborts
   std::mutex telling_;                           ///< of watch_store_
-  std::shared_ptr<Line> line_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  ///< in the order of their creation
-  std::unordered_map<std::uint64_t, Lane*> out_;
-  std::unordered_map<std::uint64_t, Lane*> in_;
-  std::vector<std::pair<Lane*, int>> reductions_;  ///< with their tags
-  std::timed_mutex calling_;                       ///< held while a call of NCCL runs
+  std::shared_ptr<NcclLine> line_;
+  std::vector<std::unique_ptr<NcclLane>> lanes_;  ///< in the order of their creation
+  std::unordered_map<std::uint64_t, NcclLane*> out_;
+  std::unordered_map<std::uint64_t, NcclLane*> in_;
+  std::vector<std::pair<NcclLane*, int>> reductions_;  ///< with their tags
+  std::timed_mutex calling_;                           ///< held while a call of NCCL runs
   std::mutex watching_;
   std::condition_variable changed_;
   bool stop_ = false;
