@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@ namespace stagecraft {
 
 /// "rank 2" or "ranks 2, 3".
 [[nodiscard]] std::string name_ranks(const std::vector<int>& ranks);
+
+/// One number for a peer and a tag.
+[[nodiscard]] constexpr std::uint64_t edge_key(int peer, int tag) {
+  return static_cast<std::uint64_t>(peer) << 32 | static_cast<std::uint64_t>(tag);
+}
 
 /// "5.0 s".
 [[nodiscard]] std::string seconds_text(std::chrono::duration<double> time);

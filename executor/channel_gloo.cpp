@@ -53,10 +53,6 @@ struct Announced {
   [[nodiscard]] int slot(int tag) const { return tag + kSlotStep * (count % kSlots); }
 };
 
-std::uint64_t edge_key(int peer, int tag) {
-  return static_cast<std::uint64_t>(peer) << 32 | static_cast<std::uint64_t>(tag);
-}
-
 /// An error's text without gloo's source position and c10's stack trace.
 std::string short_text(const std::exception& error) {
   std::string text = error.what();

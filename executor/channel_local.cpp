@@ -77,10 +77,7 @@ struct Inbox {
   std::pmr::unsynchronized_pool_resource memory;         ///< of the parcels
   std::unordered_map<std::uint64_t, Mailbox> mailboxes;  ///< by sender and tag
 
-  Mailbox& mailbox(int from, int tag) {
-    return mailboxes.try_emplace(static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint64_t>(tag), &memory)
-        .first->second;
-  }
+  Mailbox& mailbox(int from, int tag) { return mailboxes.try_emplace(edge_key(from, tag), &memory).first->second; }
 };
 
 /// Where the members of an all-reduce meet.

@@ -26,15 +26,6 @@ constexpr const char* kAbortKey = "abort";
 /// How often the watching thread looks.
 constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
 
-class NothingToReduce : public Reducing {
- public:
-  void wait() override {}
-};
-
-std::uint64_t edge_key(int peer, int tag) {
-  return static_cast<std::uint64_t>(peer) << 32 | static_cast<std::uint64_t>(tag);
-}
-
 class NcclChannel : public Channel {
  public:
   NcclChannel(const LaunchInfo& launch, NcclProgram program, std::unique_ptr<Channel> control, c10::Device device,
@@ -108,7 +99,7 @@ class NcclChannel : public Channel {
     if (found == reductions_.end()) return control_->start_all_reduce(values, members, tag);
     check_reducible(*this, values, members, tag);
     check_device(values);
-    if (members.size() == 1) return std::make_unique<NothingToReduce>();
+    if (members.size() == 1) return start_ordered_all_reduce(*this, values, members, tag);
     const at::Tensor own = values.detach().view({-1});
     at::Tensor gathered;
     if (options_.deterministic && members.size() > 2) {

@@ -3,9 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
-
-#include <functional>
-#include <numeric>
+#include <c10/util/accumulate.h>
 
 #include "executor/control_tags.h"
 
@@ -24,7 +22,7 @@ std::int64_t moving_values(const Model& model, const std::vector<int>& layers) {
     if (!moves(layer)) continue;
     for (const ParameterSpec& buffer : layer.parameters) {
       if (buffer.trainable) continue;
-      out += std::accumulate(buffer.shape.begin(), buffer.shape.end(), std::int64_t{1}, std::multiplies<>());
+      out += c10::multiply_integers(buffer.shape);
     }
   }
   return out;

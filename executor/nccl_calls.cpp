@@ -1,13 +1,14 @@
 #include "executor/nccl_calls.h"
 
+#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <tuple>
 
+#include "costmodel/queue_replay.h"
 #include "executor/channel_checks.h"
 #include "executor/control_tags.h"
 #include "executor/dtype.h"
@@ -21,22 +22,6 @@ namespace {
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
-int replicas(const Plan& plan, int stage) { return static_cast<int>(plan.stages[at_(stage)].devices.size()); }
-
-std::vector<int> replica_group(const Plan& plan, int stage) {
-  std::vector<int> out;
-  for (int r = 0; r < replicas(plan, stage); ++r) out.push_back(rank_of(plan, stage, r));
-  return out;
-}
-
-int boundary_between(const Plan& plan, int stage, int peer) {
-  for (std::size_t b = 0; b < plan.boundaries.size(); ++b) {
-    const Boundary& boundary = plan.boundaries[b];
-    if (std::minmax(boundary.source, boundary.destination) == std::minmax(stage, peer)) return static_cast<int>(b);
-  }
-  throw std::logic_error("an action names a peer that no boundary joins");
-}
-
 /// Values of each trainable parameter of `layers` that is not among `tied`, in the order of a StageProgram.
 std::vector<std::int64_t> parameter_values(const Model& model, const std::vector<int>& layers,
                                            const std::vector<TiedGradient>& tied) {
@@ -44,8 +29,7 @@ std::vector<std::int64_t> parameter_values(const Model& model, const std::vector
   for (const int layer : layers) {
     for (const ParameterSpec& parameter : model.layers[at_(layer)].parameters) {
       if (!parameter.trainable || std::ranges::count(tied, parameter.name, &TiedGradient::name) > 0) continue;
-      out.push_back(
-          std::accumulate(parameter.shape.begin(), parameter.shape.end(), std::int64_t{1}, std::multiplies<>()));
+      out.push_back(c10::multiply_integers(parameter.shape));
     }
   }
   return out;
@@ -97,15 +81,6 @@ std::string to_string(const NcclCall& call) {
   return fmt::format("{} of {} under tag {}", kind, describe(call.spec), call.tag);
 }
 
-int NcclProgram::edge(int from, int to, int tag) const {
-  for (std::size_t c = 0; c < communicators.size(); ++c) {
-    const CommunicatorPlan& each = communicators[c];
-    if (!each.reduces && each.ranks[0] == from && each.ranks[1] == to && std::ranges::binary_search(each.tags, tag))
-      return static_cast<int>(c);
-  }
-  return -1;
-}
-
 int NcclProgram::reduction(const std::vector<int>& members, int tag) const {
   for (std::size_t c = 0; c < communicators.size(); ++c) {
     const CommunicatorPlan& each = communicators[c];
@@ -134,9 +109,7 @@ std::string find_mismatch(const NcclProgram& program) {
       calls[at_(call.communicator)][static_cast<int>(rank)].push_back(&call);
   }
   const auto bytes = [](const NcclCall& call) {
-    std::int64_t count = static_cast<std::int64_t>(c10::elementSize(call.spec.dtype));
-    for (const std::int64_t length : call.spec.shape) count *= length;
-    return count;
+    return static_cast<std::int64_t>(c10::elementSize(call.spec.dtype)) * c10::multiply_integers(call.spec.shape);
   };
   for (std::size_t c = 0; c < calls.size(); ++c) {
     const CommunicatorPlan& communicator = program.communicators[c];
@@ -177,6 +150,7 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
   const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
   const auto lists = planned_actions(plan, tied, asynchronous ? steps : 1);
   const EdgeTags tags(plan);
+  const MessageTable messages(plan, plan.microbatches * (asynchronous ? steps : 1));
   const std::vector<RankRole> roles = ranks(plan);
   const auto add = [&](std::vector<NcclCall>& calls, NcclCall::Kind kind, int communicator, int tag, TensorSpec spec) {
     communicators.carries(communicator, tag);
@@ -202,8 +176,8 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
         case ActionKind::ReceiveGradient: {
           const bool gradient = action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
           const bool out_going = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
-          const int b = boundary_between(plan, action.stage, action.peer);
-          const int peer = rank_of(plan, action.peer, action.microbatch % replicas(plan, action.peer));
+          const int b = *messages.boundary(action.stage, action.peer);
+          const int peer = messages.runner(action.peer, action.microbatch);
           const int own = static_cast<int>(rank);
           const int edge = communicators.edge(b, gradient, out_going ? own : peer, out_going ? peer : own);
           const auto& tensors = plan.boundaries[at_(b)].tensors;
@@ -215,9 +189,9 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
           break;
         }
         case ActionKind::Reduce: {
-          const int r = replicas(plan, action.stage);
-          if (r > 1) {
-            const int group = communicators.reduction(replica_group(plan, action.stage), false);
+          const std::vector<int> members = replica_ranks(plan, action.stage);
+          if (members.size() > 1) {
+            const int group = communicators.reduction(members, false);
             const auto buckets = asynchronous
                                      ? gradient_buckets(parameter_values(model, layers[at_(action.stage)], {}), {})
                                      : gradient_buckets(parameter_values(model, layers[at_(action.stage)], ties),
@@ -238,8 +212,9 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
     if (asynchronous) continue;
     for (const int stage : roles[rank].stages) {
       const std::int64_t values = moving_values(model, layers[at_(stage)]);
-      if (replicas(plan, stage) < 2 || values == 0) continue;
-      add(calls, NcclCall::Kind::AllReduce, communicators.reduction(replica_group(plan, stage), false), kStatisticsTag,
+      const std::vector<int> members = replica_ranks(plan, stage);
+      if (members.size() < 2 || values == 0) continue;
+      add(calls, NcclCall::Kind::AllReduce, communicators.reduction(members, false), kStatisticsTag,
           {{plan.microbatches, values}, at::kFloat});
     }
   }

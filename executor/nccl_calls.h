@@ -46,9 +46,7 @@ struct NcclProgram {
   /// No two calls share an ncclGroupStart: a group would make an edge wait for its neighbours.
   std::vector<std::vector<NcclCall>> calls;
 
-  /// The communicator of the edge from one rank to another under `tag`, or of the reduction of `members`; -1 if there
-  /// is none.
-  [[nodiscard]] int edge(int from, int to, int tag) const;
+  /// The communicator that reduces over `members` under `tag`; -1 if there is none.
   [[nodiscard]] int reduction(const std::vector<int>& members, int tag) const;
 };
 

@@ -79,6 +79,13 @@ std::map<std::string, std::vector<int>> tied_parameters(const Model& model,
   return holders;
 }
 
+std::vector<int> replica_ranks(const Plan& plan, int stage) {
+  std::vector<int> out;
+  for (int r = 0; r < static_cast<int>(plan.stages[static_cast<std::size_t>(stage)].devices.size()); ++r)
+    out.push_back(rank_of(plan, stage, r));
+  return out;
+}
+
 std::vector<TiedGradient> tied_of_rank(const Plan& plan, const Model& model,
                                        const std::vector<std::vector<int>>& layers,
                                        const std::map<std::string, std::vector<int>>& tied, int rank) {
@@ -105,8 +112,8 @@ std::vector<TiedGradient> tied_of_rank(const Plan& plan, const Model& model,
     TiedGradient parameter{name, own.shape, {}, 0};
     std::set<int> members;
     for (const int stage : it == tied.end() ? std::vector<int>{own.stage} : it->second) {
-      for (int r = 0; r < static_cast<int>(plan.stages[static_cast<std::size_t>(stage)].devices.size()); ++r)
-        members.insert(rank_of(plan, stage, r));
+      const std::vector<int> replicas = replica_ranks(plan, stage);
+      members.insert(replicas.begin(), replicas.end());
     }
     parameter.ranks.assign(members.begin(), members.end());
     // Every holder numbers the name alike: its place among all tied names, or among those of the one stage.

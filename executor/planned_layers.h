@@ -37,6 +37,9 @@ struct TiedGradient {
                                                      const std::vector<std::vector<int>>& layers,
                                                      const std::map<std::string, std::vector<int>>& tied, int rank);
 
+/// The ranks that run `stage`, by replica.
+[[nodiscard]] std::vector<int> replica_ranks(const Plan& plan, int stage);
+
 /// The action lists of all ranks as they are run: action_lists, two microbatches ahead, with a Reduce for each stage of
 /// `tied`.
 [[nodiscard]] std::vector<std::vector<Action>> planned_actions(const Plan& plan,

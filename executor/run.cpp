@@ -38,8 +38,8 @@ std::vector<int> loss_ranks(const Plan& plan, const Model& model) {
   std::vector<int> out;
   for (std::size_t s = 0; s < layers.size(); ++s) {
     if (std::find(layers[s].begin(), layers[s].end(), last) == layers[s].end()) continue;
-    for (int r = 0; r < static_cast<int>(plan.stages[s].devices.size()); ++r)
-      out.push_back(rank_of(plan, static_cast<int>(s), r));
+    const std::vector<int> replicas = replica_ranks(plan, static_cast<int>(s));
+    out.insert(out.end(), replicas.begin(), replicas.end());
   }
   return out;
 }

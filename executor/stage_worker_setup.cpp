@@ -127,8 +127,7 @@ void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, s
   own.flights.resize(at_(plan_.microbatches * steps_));
   own.input_gradients.resize(at_(plan_.microbatches * steps_));
   own.rests.resize(at_(plan_.microbatches * steps_));
-  for (int r = 0; r < static_cast<int>(plan_.stages[at_(stage)].devices.size()); ++r)
-    own.replica_group.push_back(rank_of(plan_, stage, r));
+  own.replica_group = replica_ranks(plan_, stage);
   if (own.replica_group.size() > 1 && !asynchronous_)
     own.statistics = std::make_unique<MovingStatistics>(model_, *own.program, [](int) { return true; });
   held_.push_back(std::move(own));

@@ -10,6 +10,7 @@
 #include "costmodel/format/json.h"
 #include "executor/control_tags.h"
 #include "executor/run.h"
+#include "tests/support/forwarding_channel.h"
 #include "tests/support/planned_models.h"
 
 // What ran is what the schedule says: on local channels all ranks read one clock, so that times compare too.
@@ -214,13 +215,11 @@ TEST(RunOrder, IsTheSchedulesOnEveryRankAndKeepsEveryDependencyInTime) {
 }
 
 /// Sends rank 0 a result whose first two spans are swapped.
-class Lying : public Channel {
+class Lying : public testing::ForwardingChannel {
  public:
-  explicit Lying(Channel& channel) : channel_(channel) {}
-  int rank() const override { return channel_.rank(); }
-  int ranks() const override { return channel_.ranks(); }
+  explicit Lying(Channel& channel) : ForwardingChannel(channel) {}
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
-    if (tag != kResultTag) return channel_.send(tensor, to, tag);
+    if (tag != kResultTag) return ForwardingChannel::send(tensor, to, tag);
     constexpr std::size_t kCheck = 6 * sizeof(double);
     const at::Tensor swapped = tensor.clone();
     char* const bytes = static_cast<char*>(swapped.data_ptr());
@@ -230,21 +229,8 @@ class Lying : public Channel {
     const std::string text = measurement_json(told);
     EXPECT_EQ(text.size(), length - kCheck);
     std::ranges::copy(text, bytes + kCheck);
-    return channel_.send(swapped, to, tag);
+    return ForwardingChannel::send(swapped, to, tag);
   }
-  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
-    return channel_.receive(spec, from, tag);
-  }
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                             int tag) override {
-    return channel_.start_all_reduce(values, members, tag);
-  }
-  void barrier() override { channel_.barrier(); }
-  void abort(const std::string& reason) override { channel_.abort(reason); }
-  Activity& activity() override { return channel_.activity(); }
-
- private:
-  Channel& channel_;
 };
 
 TEST(RunOrder, RefusesATimelineThatTellsOfAnotherOrder) {

@@ -9,6 +9,7 @@
 
 #include "costmodel/format/chakra.h"
 #include "executor/control_tags.h"
+#include "tests/support/forwarding_channel.h"
 #include "tests/support/planned_models.h"
 
 namespace stagecraft {
@@ -308,30 +309,17 @@ TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
 }
 
 /// A rank's channel that tells another length of its result.
-class Boasting : public Channel {
+class Boasting : public testing::ForwardingChannel {
  public:
-  Boasting(Channel& channel, std::int64_t length) : channel_(channel), length_(length) {}
-  int rank() const override { return channel_.rank(); }
-  int ranks() const override { return channel_.ranks(); }
+  Boasting(Channel& channel, std::int64_t length) : ForwardingChannel(channel), length_(length) {}
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
-    if (tag != kLengthTag) return channel_.send(tensor, to, tag);
+    if (tag != kLengthTag) return ForwardingChannel::send(tensor, to, tag);
     at::Tensor length = tensor.clone();
     *length.data_ptr<std::int64_t>() = length_;
-    return channel_.send(length, to, tag);
+    return ForwardingChannel::send(length, to, tag);
   }
-  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
-    return channel_.receive(spec, from, tag);
-  }
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                             int tag) override {
-    return channel_.start_all_reduce(values, members, tag);
-  }
-  void barrier() override { channel_.barrier(); }
-  void abort(const std::string& reason) override { channel_.abort(reason); }
-  Activity& activity() override { return channel_.activity(); }
 
  private:
-  Channel& channel_;
   std::int64_t length_;
 };
 

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "executor/channel.h"
+
+namespace stagecraft::testing {
+
+/// Does what another channel does, but for what a test makes it do otherwise.
+class ForwardingChannel : public Channel {
+ public:
+  explicit ForwardingChannel(Channel& channel) : channel_(channel) {}
+  int rank() const override { return channel_.rank(); }
+  int ranks() const override { return channel_.ranks(); }
+  std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
+    return channel_.send(tensor, to, tag);
+  }
+  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
+    return channel_.receive(spec, from, tag);
+  }
+  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                             int tag) override {
+    return channel_.start_all_reduce(values, members, tag);
+  }
+  void barrier() override { channel_.barrier(); }
+  void abort(const std::string& reason) override { channel_.abort(reason); }
+  Activity& activity() override { return channel_.activity(); }
+
+ private:
+  Channel& channel_;
+};
+
+}  // namespace stagecraft::testing
