@@ -75,7 +75,8 @@ Model build_model(const std::string& name, const std::map<std::string, std::stri
 }
 
 at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed) {
-  const at::Tensor value = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat));
+  if (parameter.load) return parameter.load();
+  const at::Tensor value = at::empty(parameter.shape, at::TensorOptions().dtype(parameter.dtype));
   const auto generator = [&] { return at::make_generator<at::CPUGeneratorImpl>(mix_seed(seed, parameter.name)); };
   switch (parameter.init) {
     case Init::Zeros:

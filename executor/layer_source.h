@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -25,6 +26,14 @@ struct ParameterSpec {
   Init init = Init::Zeros;
   double scale = 0;
   bool trainable = true;
+  at::ScalarType dtype = at::kFloat;  ///< of a buffer; parameters are float32
+  /// Where the tensor comes from a file: makes a fresh one, on the CPU, at each call. `init` and `scale` then say
+  /// nothing. Throws FormatError if its bytes are damaged.
+  std::function<at::Tensor()> load = {};
+  /// Of a buffer that a training forward moves to decay * old + something that does not depend on old (running
+  /// statistics, counts): replicas can replay each other's moves. Absent: it is never written, or `written` says so.
+  std::optional<double> decay = {};
+  bool written = false;  ///< a forward writes it in a way that nobody can replay
 };
 
 /// Where an argument of a layer comes from: output `output` of layer `layer`, or input `input` of the model.
@@ -58,9 +67,16 @@ struct LayerSpec {
 /// What a data source must give for one sample: `shape` without the batch axis.
 struct ModelInput {
   std::string name;   ///< "image", "tokens", "target", ...
-  std::string dtype;  ///< "float32" or "int64"
+  std::string dtype;  ///< "float32" or "int64"; of a model from a file also "bool" and the other types of dtype.h
   std::vector<std::int64_t> shape;
-  std::int64_t classes = 0;  ///< int64 inputs lie in [0, classes)
+  std::int64_t classes = 0;  ///< int64 inputs lie in [least, classes)
+  std::int64_t least = 0;
+  /// Where the samples stand in the tensor that the layers read. Absent: it has no such axis, one tensor serves all.
+  std::optional<int> batch_axis = 0;
+  /// A value that follows from other inputs alone and that no data source gives: it is made from those that `sources`
+  /// lists (indices of inputs that are not derived), wherever a layer reads it. Its shape is only known then.
+  std::function<at::Tensor(std::span<const at::Tensor> sources)> derive = {};
+  std::vector<int> sources = {};
 };
 
 /// A model as a list of layers in execution order; the last layer gives the loss, the mean over the microbatch, as its
@@ -70,6 +86,10 @@ struct Model {
   std::map<std::string, std::string> options;  ///< those that are not defaults
   std::vector<ModelInput> inputs;
   std::vector<LayerSpec> layers;
+  std::int64_t least_samples = 1;  ///< in a microbatch
+  std::int64_t most_samples = std::numeric_limits<std::int64_t>::max();
+  /// Names of layers that could not stand alone: which layer they are part of, and why.
+  std::map<std::string, std::string> merged;
 };
 
 /// An option of a model: `key=value` on the command line, a whole number in least..most.
@@ -98,7 +118,7 @@ struct LayerSource {
 /// the known ones) and for a value that is not a whole number in range.
 [[nodiscard]] Model build_model(const std::string& name, const std::map<std::string, std::string>& set);
 
-/// The initial value of a parameter or buffer under `seed`: float32, on the CPU, without requires_grad.
+/// The initial value of a parameter or buffer under `seed`, or as its file has it: on the CPU, without requires_grad.
 [[nodiscard]] at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed);
 
 /// A seed from a run seed and any words and numbers: the same on every machine.

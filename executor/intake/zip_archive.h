@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace stagecraft {
+
+/// A file inside a ZIP archive.
+struct ZipRecord {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  ///< of its first byte in the archive
+  std::uint32_t crc32 = 0;
+};
+
+/// Bytes of a record: a private mapping of the file, which may be written without changing it. Its pages are read when
+/// they are touched. A file that is cut short while it is mapped ends the process; replacing it by renaming does not.
+class MappedRecord {
+ public:
+  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  ~MappedRecord();
+  MappedRecord(const MappedRecord&) = delete;
+  MappedRecord& operator=(const MappedRecord&) = delete;
+
+ private:
+  friend class ZipArchive;
+  MappedRecord(void* begin, std::size_t length, std::span<std::byte> bytes)
+      : begin_(begin), length_(length), bytes_(bytes) {}
+  void* begin_;
+  std::size_t length_;
+  std::span<std::byte> bytes_;
+};
+
+/// A ZIP archive whose records are stored as they are, as PyTorch writes them. Calls from several threads are fine.
+class ZipArchive {
+ public:
+  /// Reads the directory. Throws FormatError, naming the file and the record, for a file that is absent, no ZIP archive
+  /// or cut short, for records that are compressed, encrypted, twice there, overlapping, outside the file or named with
+  /// anything but letters, digits and "._-/@+ ", with an empty, "." or ".." part or over 4096 characters, for a record
+  /// whose local header says something else than the directory, and for more than a million of them.
+  explicit ZipArchive(std::string path);
+  ~ZipArchive();
+  ZipArchive(ZipArchive&&) noexcept;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  /// In the order of the directory.
+  [[nodiscard]] const std::vector<ZipRecord>& records() const { return records_; }
+  /// The record called `name`, or null.
+  [[nodiscard]] const ZipRecord* find(const std::string& name) const;
+
+  /// The record's text. Throws FormatError if it is longer than `most` bytes, cannot be read, or has another CRC.
+  [[nodiscard]] std::string read(const ZipRecord& record, std::uint64_t most) const;
+  /// A mapping of the record; `check` reads it through first and throws FormatError if its CRC is another.
+  [[nodiscard]] std::shared_ptr<MappedRecord> map(const ZipRecord& record, bool check) const;
+
+ private:
+  std::string path_;
+  int file_ = -1;
+  std::vector<ZipRecord> records_;
+};
+
+}  // namespace stagecraft
