@@ -14,18 +14,8 @@ namespace {
 
 constexpr const char* kFashionMnistDirectory = "/usr/share/datasets/fashion-mnist";
 
-}  // namespace
-
-const std::vector<DataSourceKind>& data_sources() {
-  static const std::vector<DataSourceKind> sources{
-      {"synthetic", "", "random values that fit any model"},
-      {"fashion-mnist", "DIR", "60000 images of clothing, from Debian's package dataset-fashion-mnist or from DIR"},
-      {"text", "FILE", "the bytes of FILE as tokens, the next byte as target"},
-  };
-  return sources;
-}
-
-std::unique_ptr<DataSource> make_data_source(const std::string& name, const Model& model, std::uint64_t seed) {
+/// The source `name` for inputs that it gives all by itself, sample by sample.
+std::unique_ptr<DataSource> open_source(const std::string& name, const Model& model, std::uint64_t seed) {
   const std::size_t colon = name.find(':');
   const std::string kind = name.substr(0, colon);
   const std::string argument = colon == std::string::npos ? "" : name.substr(colon + 1);
@@ -44,6 +34,21 @@ std::unique_ptr<DataSource> make_data_source(const std::string& name, const Mode
   std::vector<std::string> known;
   for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
   throw std::invalid_argument(unknown_name("data source", kind, known));
+}
+
+}  // namespace
+
+const std::vector<DataSourceKind>& data_sources() {
+  static const std::vector<DataSourceKind> sources{
+      {"synthetic", "", "random values that fit any model"},
+      {"fashion-mnist", "DIR", "60000 images of clothing, from Debian's package dataset-fashion-mnist or from DIR"},
+      {"text", "FILE", "the bytes of FILE as tokens, the next byte as target"},
+  };
+  return sources;
+}
+
+std::unique_ptr<DataSource> make_data_source(const std::string& name, const Model& model, std::uint64_t seed) {
+  return arranged_source(open_source(name, without_derived(model), seed), model);
 }
 
 std::string describe_inputs(const Model& model) {

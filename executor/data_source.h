@@ -15,8 +15,10 @@ namespace stagecraft {
 class DataSource {
  public:
   virtual ~DataSource() = default;
-  /// One tensor for each of the model's inputs that `inputs` names by index, [samples, shape of the input...], on the
-  /// CPU: the samples of microbatch `microbatch` of 0..microbatches-1 in step `step`, counted from 0.
+  /// One tensor for each of the model's inputs that `inputs` names by index, contiguous, on the CPU: the samples of
+  /// microbatch `microbatch` of 0..microbatches-1 in step `step`, counted from 0. Its shape is the input's with
+  /// `samples` put in at the batch axis; without such an axis it is the input's alone, the same tensor in every
+  /// microbatch; a derived input has the shape that its function gives it.
   [[nodiscard]] virtual std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches,
                                                       std::int64_t samples, std::span<const int> inputs) const = 0;
 };

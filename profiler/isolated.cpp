@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "executor/device.h"
+#include "profiler/model_graph.h"
 #include "profiler/stream_gate.h"
 #include "profiler/watch.h"
 
@@ -16,17 +16,6 @@ namespace {
 
 constexpr double kSecondsPerNanosecond = 1e-9;
 constexpr int kRunsAtOnce = 4;
-
-/// The model's inputs that some layer reads, ascending: what a batch holds.
-std::vector<int> inputs_read(const Model& model) {
-  std::set<int> out;
-  for (const LayerSpec& layer : model.layers) {
-    for (const ValueRef& value : layer.inputs) {
-      if (value.layer < 0) out.insert(value.input);
-    }
-  }
-  return {out.begin(), out.end()};
-}
 
 /// One layer as a stage of its own.
 struct Alone {

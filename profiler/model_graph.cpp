@@ -1,5 +1,6 @@
 #include "profiler/model_graph.h"
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
@@ -16,7 +17,26 @@ Output output_of(const at::Tensor& tensor) {
           tensor.requires_grad()};
 }
 
+Output unread(const ModelInput& input, std::int64_t samples) {
+  std::vector<std::int64_t> shape = input.shape;
+  if (input.batch_axis) shape.insert(shape.begin() + *input.batch_axis, samples);
+  std::int64_t values = 1;
+  for (const std::int64_t axis : shape) values *= axis;
+  const std::int64_t bytes = values * static_cast<std::int64_t>(c10::elementSize(dtype_of(input.dtype)));
+  return {Bytes(bytes), shape, input.dtype, false};
+}
+
 }  // namespace
+
+std::vector<int> inputs_read(const Model& model) {
+  std::set<int> out;
+  for (const LayerSpec& layer : model.layers) {
+    for (const ValueRef& value : layer.inputs) {
+      if (value.layer < 0) out.insert(value.input);
+    }
+  }
+  return {out.begin(), out.end()};
+}
 
 std::vector<int> all_layers(const Model& model) {
   std::vector<int> out(model.layers.size());
@@ -38,7 +58,8 @@ std::vector<std::vector<at::Tensor>> layer_outputs(const Model& model, const std
   return outputs;
 }
 
-Graph model_graph(const Model& model, const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples) {
+Graph model_graph(const Model& model, const std::vector<at::Tensor>& batch,
+                  const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples) {
   Graph graph;
   graph.name = model.name;
   graph.options = model.options;
@@ -50,16 +71,17 @@ Graph model_graph(const Model& model, const std::vector<std::vector<at::Tensor>>
     for (const std::string& name : own) ++holders[name];
   }
   const int inputs = static_cast<int>(model.inputs.size());
+  const std::vector<int> read = inputs_read(model);
   for (const ModelInput& input : model.inputs) {
     Layer layer;
     layer.id = layer.name = input_id(input);
     layer.kind = kInputKind;
-    std::vector<std::int64_t> shape = input.shape;
-    shape.insert(shape.begin(), samples);
-    std::int64_t values = 1;
-    for (const std::int64_t axis : shape) values *= axis;
-    const std::int64_t bytes = values * static_cast<std::int64_t>(c10::elementSize(dtype_of(input.dtype)));
-    layer.outputs = {{Bytes(bytes), shape, input.dtype, false}};
+    const auto place = std::ranges::lower_bound(read, static_cast<int>(graph.layers.size()));
+    if (place != read.end() && *place == static_cast<int>(graph.layers.size())) {
+      layer.outputs = {output_of(batch.at(static_cast<std::size_t>(place - read.begin())))};
+    } else if (!input.derive) {
+      layer.outputs = {unread(input, samples)};
+    }
     graph.layers.push_back(std::move(layer));
   }
   for (std::size_t i = 0; i < model.layers.size(); ++i) {

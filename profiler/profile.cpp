@@ -259,8 +259,8 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   std::vector<at::Tensor> batch = load(0);
   tell("warm-up", 0);
   Profile out;
-  out.graph =
-      model_graph(model, layer_outputs(model, batch, options.seed, options.placement), options.microbatch_samples);
+  out.graph = model_graph(model, batch, layer_outputs(model, batch, options.seed, options.placement),
+                          options.microbatch_samples);
   Graph& graph = out.graph;
   graph.dtype = dtype_name(options.placement.compute);
   graph.optimizer = options.optimizer.name;
