@@ -23,12 +23,13 @@
 
 #include <cmath>
 
-#include "executor/moving_statistics.h"
-
 namespace stagecraft {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
+
+/// How far one microbatch moves batch norm's running statistics.
+constexpr double kBatchNormMomentum = 0.1;
 
 }  // namespace
 
@@ -115,6 +116,7 @@ ValueRef batch_norm2d(Model& model, const std::string& name, ValueRef in, std::i
   ParameterSpec mean = zeros(name + ".running_mean", {channels});
   ParameterSpec variance = ones(name + ".running_var", {channels});
   mean.trainable = variance.trainable = false;
+  mean.decay = variance.decay = 1 - kBatchNormMomentum;
   return append(model,
                 {.name = name,
                  .kind = "BatchNorm2d",

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,6 +20,8 @@ using stagecraft::testing::cut_plan;
 using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 constexpr std::uint64_t kSeed = 1;
 constexpr int kSteps = 3;
@@ -93,6 +96,82 @@ TEST(MovingStatistics, DoNotDependOnTheReplicas) {
     ASSERT_EQ(values.size(), 3U);
     // One replica's kernel rounds the moved value once, others the microbatch's part before.
     for (const at::Tensor& value : values) EXPECT_TRUE(at::allclose(value, alone.at(name).front(), 1e-5, 1e-7)) << name;
+  }
+}
+
+constexpr std::int64_t kNoDouble = (std::int64_t{1} << 53) + 1;  // the first whole number that is none
+
+/// A small mlp whose every layer with weights counts its calls from kNoDouble on, keeps a moving mean of its first
+/// input in float64 and half of its last mean in bfloat16.
+Model counting_model() {
+  Model model = build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "3"}, {"classes", "3"}});
+  for (LayerSpec& layer : model.layers) {
+    if (layer.parameters.empty()) continue;
+    ParameterSpec calls{.name = layer.name + ".calls", .shape = {}, .trainable = false, .dtype = at::kLong};
+    calls.load = [] { return at::scalar_tensor(kNoDouble, at::TensorOptions().dtype(at::kLong)); };
+    calls.decay = 1;
+    ParameterSpec mean{.name = layer.name + ".mean", .shape = {2}, .trainable = false, .dtype = at::kDouble};
+    mean.decay = 0.75;
+    ParameterSpec last{.name = layer.name + ".last", .shape = {1}, .trainable = false, .dtype = at::kBFloat16};
+    last.decay = 0;
+    ParameterSpec frozen{.name = layer.name + ".frozen", .shape = {3}, .init = Init::Ones, .trainable = false};
+    layer.parameters.insert(layer.parameters.end(), {calls, mean, last, frozen});
+    layer.forward = [inner = layer.forward](const LayerCall& call) {
+      const at::Tensor seen = call.inputs[0].detach().mean().to(at::kDouble);
+      call.buffers[0].add_(1);
+      call.buffers[1].mul_(0.75).add_(seen.mul(0.25));
+      call.buffers[2].copy_(seen.mul(0.5));
+      return inner(call);
+    };
+  }
+  return model;
+}
+
+TEST(MovingStatistics, KeepEachBufferInItsType) {
+  const PlannedModel planned = planned_model(counting_model(), 2);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {3}, {2, 1}, {3, 2}}) {
+    constexpr int kMicrobatches = 5;
+    const Plan plan =
+        cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", kMicrobatches);
+    const Statistics found = after_training(planned, plan, {});
+    const Statistics expected = of_a_single_process(planned, plan, {});
+    ASSERT_EQ(found.size(), expected.size());
+    std::size_t counts = 0;
+    for (const auto& [name, values] : found) {
+      for (const at::Tensor& value : values) {
+        EXPECT_TRUE(at::equal(value, expected.at(name).front())) << name;
+        if (!name.ends_with(".calls")) continue;
+        ++counts;
+        EXPECT_EQ(value.item<std::int64_t>(), kNoDouble + kSteps * kMicrobatches);
+      }
+      EXPECT_EQ(values.front().scalar_type(), expected.at(name).front().scalar_type());
+    }
+    EXPECT_GE(counts, 3U);
+  }
+}
+
+TEST(MovingStatistics, CountWhatTheyExchange) {
+  const Model model = counting_model();
+  // Of a layer: 8 bytes of one int64, 16 of two float64 and 2 of a bfloat16; nothing of the frozen one.
+  EXPECT_EQ(moving_values(model, {0}), 8 + 16 + 2);
+  const Model norm = build_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}});
+  EXPECT_EQ(norm.layers[1].kind, "BatchNorm2d");
+  EXPECT_EQ(moving_values(norm, {1}), 2 * 4);  // mean and variance of four channels
+}
+
+TEST(MovingStatistics, RefuseADecayThatTheTypeCannotHold) {
+  for (const auto& [dtype, decay, word] :
+       {std::tuple{at::kLong, 0.5, "int64 decays by 0.5"}, std::tuple{at::kBool, 1.0, "bool decays by 1"}}) {
+    Model model = counting_model();
+    ParameterSpec& calls = model.layers[0].parameters[2];
+    calls.load = {};
+    calls.dtype = dtype;
+    calls.decay = decay;
+    const StageProgram program(model, {0}, {}, {{.layer = 0}}, kSeed);
+    EXPECT_THAT([&] { MovingStatistics(model, program, [](int) { return true; }); },
+                ThrowsMessage<std::invalid_argument>(
+                    StartsWith("layer \"fc1\": buffer \"fc1.calls\" of " + std::string(word))));
   }
 }
 

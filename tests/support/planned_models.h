@@ -20,10 +20,9 @@ struct PlannedModel {
   std::unique_ptr<DataSource> data;
 };
 
-inline PlannedModel planned_model(const std::string& name, const std::map<std::string, std::string>& set,
-                                  std::int64_t microbatch_samples, at::ScalarType compute = at::kFloat) {
+inline PlannedModel planned_model(Model model, std::int64_t microbatch_samples, at::ScalarType compute = at::kFloat) {
   PlannedModel out;
-  out.model = build_model(name, set);
+  out.model = std::move(model);
   out.data = make_data_source("synthetic", out.model, 3);
   ProfileOptions options;
   options.microbatch_samples = microbatch_samples;
@@ -33,6 +32,11 @@ inline PlannedModel planned_model(const std::string& name, const std::map<std::s
   options.rule.most_seconds = 0;
   out.graph = profile_model(out.model, *out.data, options).graph;
   return out;
+}
+
+inline PlannedModel planned_model(const std::string& name, const std::map<std::string, std::string>& set,
+                                  std::int64_t microbatch_samples, at::ScalarType compute = at::kFloat) {
+  return planned_model(build_model(name, set), microbatch_samples, compute);
 }
 
 /// The plan that cuts the model's layers, in order, before each layer number in `cuts`.
