@@ -1,7 +1,10 @@
 #include "executor/planned_layers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -26,8 +29,13 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
     std::vector<int> layers;
     for (const std::string& id : stage.layers) {
       const auto it = index.find(id);
-      if (it == index.end())
-        throw std::invalid_argument("model \"" + model.name + "\": " + unknown_name("layer", id, names));
+      if (it == index.end()) {
+        const auto merged = model.merged.find(id);
+        throw std::invalid_argument("model \"" + model.name + "\": " +
+                                    (merged == model.merged.end()
+                                         ? unknown_name("layer", id, names)
+                                         : "layer \"" + id + "\" cannot stand alone: " + merged->second));
+      }
       layers.push_back(it->second);
     }
     std::sort(layers.begin(), layers.end());
@@ -53,6 +61,40 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
     }
   }
   return out;
+}
+
+void check_samples(const Model& model, std::int64_t samples) {
+  const std::int64_t least = model.least_samples, most = model.most_samples;
+  if (samples >= least && samples <= most) return;
+  if (least == most) {
+    throw std::invalid_argument(
+        fmt::format("{} was exported for {} samples a microbatch, found {}; export it with a dynamic batch or "
+                    "plan with microbatches of {}",
+                    model.name, least, samples, least));
+  }
+  const std::string bounds = most == std::numeric_limits<std::int64_t>::max() ? fmt::format("{} or more", least)
+                                                                              : fmt::format("{}..{}", least, most);
+  throw std::invalid_argument(
+      fmt::format("{} was exported for {} samples a microbatch, found {}", model.name, bounds, samples));
+}
+
+void check_fits(const Plan& plan, const Model& model, const std::vector<std::vector<int>>& layers) {
+  if (plan.microbatch_samples) check_samples(model, *plan.microbatch_samples);
+  // An asynchronous schedule's replicas keep buffers of their own.
+  if (schedule_of(plan).weights != Weights::Flushed) return;
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    if (plan.stages[s].devices.size() < 2) continue;
+    for (const int index : layers[s]) {
+      const LayerSpec& layer = model.layers[static_cast<std::size_t>(index)];
+      const auto buffer =
+          std::ranges::find_if(layer.parameters, [](const auto& each) { return !each.trainable && each.written; });
+      if (buffer == layer.parameters.end()) continue;
+      throw std::invalid_argument(
+          fmt::format("layer \"{}\" writes its buffer \"{}\" in a way that replicas cannot replay; plan stage {} "
+                      "without replicas",
+                      layer.name, buffer->name, s));
+    }
+  }
 }
 
 at::ScalarType compute_type(const Plan& plan) {

@@ -13,8 +13,17 @@
 namespace stagecraft {
 
 /// Index into Model::layers of each plan stage's layers. Throws std::invalid_argument if the plan does not fit the
-/// model: a layer that the model lacks (listing what it has), one that no stage runs, or a boundary without shapes.
+/// model: a layer that the model lacks (listing what it has, or saying which one it is part of and why), one that no
+/// stage runs, or a boundary without shapes.
 [[nodiscard]] std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& model);
+
+/// Throws std::invalid_argument naming model and bounds if `model` does not run with `samples` in a microbatch.
+void check_samples(const Model& model, std::int64_t samples);
+
+/// Throws std::invalid_argument as check_samples, and naming layer and buffer if the plan gives a stage replicas that
+/// would have to agree on a buffer which a forward writes in a way that nobody can replay. `layers` as
+/// layers_of_stages gives it.
+void check_fits(const Plan& plan, const Model& model, const std::vector<std::vector<int>>& layers);
 
 /// The type in which the plan's stages compute, float32 where it does not say. Throws std::invalid_argument for a type
 /// other than float32, bfloat16 and float16.

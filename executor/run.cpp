@@ -270,7 +270,9 @@ std::exception_ptr with_report(std::exception_ptr error, const std::vector<std::
 void verify_lists(const Plan& plan, const Model& model, std::int64_t steps) {
   // Of an asynchronous schedule's steps those that reach its steady state show all that can happen.
   const int covered = static_cast<int>(std::clamp<std::int64_t>(steps, 1, step_window(plan).steps));
-  const auto tied = tied_parameters(model, layers_of_stages(plan, model));
+  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
+  check_fits(plan, model, layers);
+  const auto tied = tied_parameters(model, layers);
   const auto result =
       verify(plan, planned_actions(plan, tied, covered), {.steps = covered, .reduce_groups = tied_groups(plan, tied)});
   if (const auto* infeasible = std::get_if<Infeasible>(&result))

@@ -65,7 +65,7 @@ struct RunResult {
 
 /// Proves before anything is launched that the plan's action lists end and do what the plan says, see verify; those of
 /// an asynchronous schedule cover as many of the run's `steps` as show its steady state. Throws std::invalid_argument
-/// with what does not hold, or the actions that wait for each other.
+/// with what does not hold, or the actions that wait for each other, and as check_fits.
 void verify_lists(const Plan& plan, const Model& model, std::int64_t steps);
 
 /// Runs rank `rank` of `plan` over `channel`, whose activity is told what the rank is doing, and gathers the result on

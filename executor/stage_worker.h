@@ -37,7 +37,8 @@ class StageWorker {
   /// `now` gives seconds since the run's start. The channel's activity is told each action before it begins.
   /// `first_step` is the number of the first step that compute will be called with; the others follow it.
   /// On a GPU everything is enqueued on the current stream of the calling thread, which must stay the same one.
-  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages does.
+  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages and
+  /// check_fits do.
   StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
               const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
               std::int64_t first_step = 0, int steps = 1, c10::Device device = c10::Device(c10::kCPU));

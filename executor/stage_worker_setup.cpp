@@ -43,6 +43,7 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       losses_(device) {
   const RankRole role = ranks(plan).at(at_(rank));
   const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
+  check_fits(plan, model, layers);
   const auto tied = tied_parameters(model, layers);
   if (asynchronous_ && optimizer.clip_norm > 0) {
     throw std::invalid_argument("schedule \"" + plan.schedule +

@@ -16,6 +16,7 @@
 #include "executor/device.h"
 #include "executor/dtype.h"
 #include "executor/memory_tracker.h"
+#include "executor/planned_layers.h"
 #include "profiler/isolated.h"
 #include "profiler/layer_memory.h"
 #include "profiler/model_graph.h"
@@ -234,6 +235,7 @@ void check(const ProfileOptions& options) {
 Profile profile_model(const Model& model, const DataSource& data, const ProfileOptions& options,
                       const std::function<void(const ProfileProgress&)>& progress, KernelTracer* tracer) {
   check(options);
+  check_samples(model, options.microbatch_samples);
   const auto tell = [&](const std::string& phase, std::size_t iteration, double error = 0) {
     if (progress) progress({phase, iteration, error});
   };

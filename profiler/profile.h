@@ -61,7 +61,7 @@ struct Profile {
 /// between the layers. There a layer's times are its shares of the step, with idle gaps scaled so that a watched step
 /// lasts as long as an unwatched one, and the update, which is one for all parameters, is told in proportion to the
 /// layers' values. What speaks against the measurement stands in Graph::quality.
-/// Throws std::invalid_argument for options out of range, DeviceError as the device.
+/// Throws std::invalid_argument for options out of range and as check_samples, DeviceError as the device.
 [[nodiscard]] Profile profile_model(const Model& model, const DataSource& data, const ProfileOptions& options,
                                     const std::function<void(const ProfileProgress&)>& progress = {},
                                     KernelTracer* tracer = nullptr);

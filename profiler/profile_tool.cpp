@@ -10,6 +10,7 @@
 #include "costmodel/tool.h"
 #include "executor/device.h"
 #include "executor/dtype.h"
+#include "executor/planned_layers.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
 #include "profiler/profile.h"
@@ -153,6 +154,7 @@ std::vector<std::string> layer_names(const stagecraft::Model& model) {
 int run(Options o) {
   check(o);
   const stagecraft::Model model = stagecraft::build_model(o.model, stagecraft::parse_settings(o.set));
+  for (const std::int64_t samples : o.microbatches) stagecraft::check_samples(model, samples);
   const auto source = stagecraft::make_data_source(o.data, model, o.profile.seed);
   // CUPTI wants to be there before the first context is made.
   const std::unique_ptr<stagecraft::KernelTracer> tracer =
