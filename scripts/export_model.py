@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""stagecraft export-model: writes a PyTorch model, with its loss, as an archive that stagecraft trains without Python."""
+
+import argparse
+import os
+import sys
+
+DESCRIPTION = """\
+Exports a PyTorch model with its loss by torch.export, in training mode and for any number of samples, proves on two
+batches that the result trains as the model does, bit for bit, and writes it.
+
+MODEL is one of
+  module:callable          a function or class in the current folder or on sys.path that gives an nn.Module
+  folder/file.py:callable  the same in a file
+  torchvision:NAME         such as torchvision:resnet18, or only resnet18
+  transformers:TYPE        such as transformers:gpt2 or bert, with random weights; --model-args sets its configuration
+  transformers:FILE.json   a configuration file
+"""
+
+LOSSES = """\
+losses:
+  cross_entropy    class scores against the input "target" of class numbers. Classes are axis 1 of outputs with two axes or
+                   four and more, and the last axis of outputs with three (sequences); a target given by --input decides
+  mse, bce         mse_loss and binary_cross_entropy_with_logits against the input "target" of the output's shape
+  next_token       cross entropy of the scores at each token against the token after it; no target
+  in-model         the model returns its loss (first, or as --loss-output says)
+  none             no loss
+  module:callable  called with what the model returns; its further parameters are names of inputs
+"""
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="stagecraft export-model", description=DESCRIPTION, epilog=LOSSES,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("-o", "--output", metavar="FILE.pt2", required=True, help="the archive to write")
+    parser.add_argument("--model-args", nargs="+", default=[], metavar="KEY=VALUE", action="extend",
+                        help="arguments of the callable, or fields of a transformers configuration")
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=TYPE[SHAPE]",
+                        help="an input: the shape of one sample, then :batch_axis=N|none and :range=LOW..HIGH if wanted, as in "
+                             "tokens=int64[128]:range=0..50257 (HIGH is excluded). Names are forward's parameters; if none is, "
+                             "inputs go by place")
+    parser.add_argument("--inputs", metavar="MODULE:CALLABLE", help="a callable that gives a dict of example tensors instead")
+    parser.add_argument("--batch-axis", action="append", default=[], metavar="NAME=N|none",
+                        help="the batch axis of a tensor of --inputs, if it is not 0")
+    parser.add_argument("--loss", metavar="LOSS", help="see below; known by themselves are those of torchvision's classifiers and "
+                                                       "of transformers' language models")
+    parser.add_argument("--loss-output", type=int, default=0, metavar="INDEX",
+                        help="which of the tensors that the model returns the loss takes (default: 0)")
+    parser.add_argument("--pretrained", action="store_true", help="weights that torchvision or transformers download")
+    parser.add_argument("--weights", metavar="FILE", help="a state dict: of torch.save, or FILE.safetensors")
+    parser.add_argument("--static", type=int, metavar="N", help="export for exactly N samples")
+    parser.add_argument("--max-samples", type=int, default=65536, metavar="N", help="the most samples (default: 65536)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random weights and of the record (default: 0)")
+    record = parser.add_argument_group("a record of training in Python, to compare with")
+    record.add_argument("--record", metavar="FILE.safetensors", help="train the exported program by SGD and write inputs, losses, "
+                                                                     "gradients, parameters and buffers")
+    record.add_argument("--steps", type=int, default=3, metavar="N", help="optimizer steps (default: 3)")
+    record.add_argument("--microbatches", type=int, default=2, metavar="N", help="microbatches a step (default: 2)")
+    record.add_argument("--samples", type=int, default=2, metavar="N", help="samples a microbatch (default: 2)")
+    record.add_argument("--learning-rate", type=float, default=0.1, metavar="X", help="(default: 0.1)")
+    parser.add_argument("--debug", action="store_true", help="show where in Python an error arose")
+    options = parser.parse_args(arguments)
+    for name, least in (("static", 1), ("max_samples", 2), ("steps", 1), ("microbatches", 1), ("samples", 1), ("loss_output", 0)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            parser.error(f"--{name.replace('_', '-')} is {value}, must be {least} or more")
+    if not 0 <= options.seed < 2**64:
+        parser.error(f"--seed is {options.seed}, must be in 0..{2**64 - 1}")
+    if not options.output.endswith(".pt2"):
+        parser.error(f"--output is {options.output}, must end in .pt2")
+    if options.record and not options.record.endswith(".safetensors"):
+        parser.error(f"--record is {options.record}, must end in .safetensors")
+    if options.inputs and options.input:
+        parser.error("--input and --inputs exclude each other")
+    if options.batch_axis and not options.inputs:
+        parser.error("--batch-axis goes with --inputs; --input has :batch_axis=N")
+    return options
+
+
+def request_of(options):
+    """What to export, from the command line."""
+    import torch
+
+    from exporter.errors import ExportError
+    from exporter.inputs import parse_input
+    from exporter.losses import LOSSES
+    from exporter.models import find_model, load_callable, load_weights, parse_arguments
+    from exporter.program import Request
+
+    torch.manual_seed(options.seed)
+    found = find_model(options.model, parse_arguments(options.model_args), options.pretrained)
+    if options.weights:
+        load_weights(found.model, options.weights)
+    inputs = tuple(parse_input(text) for text in options.input) or found.inputs
+    if options.inputs:
+        inputs = examples(load_callable(options.inputs, "--inputs")(), options.batch_axis)
+    loss = options.loss or found.loss
+    if loss is None:
+        raise ExportError(f"the loss of {options.model} is not known; give --loss {', '.join(LOSSES)} or module:callable")
+    if ":" in loss:
+        loss = load_callable(loss, "--loss")
+    return Request(found.model, options.model, inputs, loss, options.loss_output, found.constants, options.static,
+                   options.max_samples, options.seed)
+
+
+def examples(tensors, axes):
+    """Inputs from the user's example tensors."""
+    from exporter.errors import ExportError
+    from exporter.inputs import from_examples
+
+    if not isinstance(tensors, dict):
+        raise ExportError(f"--inputs: gives {type(tensors).__name__}, must give a dict of tensors")
+    chosen = {}
+    for text in axes:
+        name, _, axis = text.partition("=")
+        if name not in tensors or not (axis == "none" or axis.isdecimal()):
+            raise ExportError(f'--batch-axis "{text}": must be NAME=N or NAME=none, NAME one of {", ".join(tensors)}')
+        chosen[name] = None if axis == "none" else int(axis)
+    return tuple(from_examples(name, tensor, chosen.get(name, 0)) for name, tensor in tensors.items())
+
+
+def main(arguments):
+    options = parse(arguments)
+    try:
+        import torch
+    except ImportError:
+        print("export-model: Python has no torch, run scripts/setup, or set STAGECRAFT_PYTHON to a Python that has torch 2.11",
+              file=sys.stderr)
+        return 1
+    from exporter import program, record
+    from exporter.errors import ExportError, first_line
+
+    try:
+        done = program.export(request_of(options))
+        training = record.Training(options.steps, options.microbatches, options.samples, options.learning_rate, options.seed)
+        tensors = record.make_record(done, training) if options.record else None
+        program.save(done, options.output)
+        if options.record:
+            record.save_record(options.record, tensors, training)
+    except ExportError as error:
+        if options.debug:
+            raise
+        print(f"export-model: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if options.debug:
+            raise
+        print(f"export-model: {first_line(error)} (--debug tells where)", file=sys.stderr)
+        return 1
+    batch = f"{done.least} samples" if done.symbol is None else f"{done.least}..{done.most} samples"
+    nodes = sum(node.op == "call_function" for node in done.exported.graph.nodes)
+    print(f"{options.output}: {options.model}, {nodes} nodes, {batch}, inputs {', '.join(each.name for each in done.inputs)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    sys.exit(main(sys.argv[1:]))

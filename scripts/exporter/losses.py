@@ -1,0 +1,157 @@
+"""Losses by name, and the model that gives its loss before its outputs."""
+
+import dataclasses
+import inspect
+from typing import Callable
+
+import torch
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from .errors import ExportError, unknown_name
+from .inputs import Input
+
+LOSSES = ("cross_entropy", "mse", "next_token", "bce", "in-model", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """`function(result of the model, tensors of all inputs by name)` is the loss; None: there is none."""
+
+    function: Callable | None
+    inputs: tuple = ()  # those that the loss needs beside the model's
+
+
+def tensors_of(result):
+    """The tensors in what a model returned, however nested, in order."""
+    return [leaf for leaf in pytree.tree_leaves(_plain(result)) if isinstance(leaf, torch.Tensor)]
+
+
+def _plain(result):
+    """Mappings of classes that pytree does not know (ModelOutput) as dicts."""
+    return dict(result) if isinstance(result, dict) else result
+
+
+def choose_loss(name, result, inputs, batch, loss_output):
+    """The loss called `name` for a model that gives `result` for `batch` samples of `inputs` (by name).
+    A custom loss is a callable given in place of a name. Throws ExportError."""
+    if callable(name):
+        return _custom(name, inputs)
+    if name not in LOSSES:
+        raise ExportError(f"--loss: {unknown_name('loss', name, LOSSES + ('module:callable',))}")
+    if name == "none":
+        return Loss(None)
+    found = tensors_of(result)
+    if loss_output >= len(found):
+        raise ExportError(f"--loss-output {loss_output}: the model gives {len(found)} tensors, the first is 0")
+    output = found[loss_output]
+    if name == "in-model":
+        if output.dim() != 0 or not output.dtype.is_floating_point:
+            raise ExportError(f"--loss in-model: output {loss_output} of the model has shape {list(output.shape)}, a loss "
+                              f"is one number; --loss-output picks another output")
+        return Loss(lambda result, inputs: tensors_of(result)[loss_output])
+    axis = _batch_axis(output, inputs, batch)
+    return {"cross_entropy": _cross_entropy, "next_token": _next_token, "mse": _mse, "bce": _bce}[name](
+        output, inputs, axis, loss_output)
+
+
+def _batch_axis(output, inputs, batch):
+    axes = [each.batch_axis for each in inputs.values() if each.batch_axis is not None]
+    for axis in axes + [0]:
+        if output.dim() > axis and output.shape[axis] == batch:
+            return axis
+    raise ExportError(f"--loss: the model's output has shape {list(output.shape)} for {batch} samples, no axis of it is the "
+                      f"batch; --loss-output picks another output, --loss module:callable takes a loss of your own")
+
+
+def _without(shape, axis):
+    return tuple(shape[:axis]) + tuple(shape[axis + 1 :])
+
+
+def _target(inputs, dtype, shape, batch_axis, bounds):
+    """The input `target` if the user did not give it."""
+    if "target" in inputs:
+        return ()
+    return (Input("target", dtype, _without(shape, batch_axis), batch_axis, bounds),)
+
+
+def _cross_entropy(output, inputs, batch_axis, index):
+    if output.dim() < 2:
+        raise ExportError(f"--loss cross_entropy: the output has shape {list(output.shape)}, it lacks an axis of classes")
+    classes = output.dim() - 1 if output.dim() <= 3 else 1
+    if "target" in inputs:
+        wanted = inputs["target"].full_shape(output.shape[batch_axis])
+        fitting = [axis for axis in (classes, 1, output.dim() - 1) if _without(output.shape, axis) == wanted]
+        if not fitting:
+            raise ExportError(f"--loss cross_entropy: the output has shape {list(output.shape)} and target {list(wanted)}; "
+                              f"target must have that shape without the axis of classes, 1 or the last")
+        classes = fitting[0]
+    extra = _target(inputs, torch.int64, _without(output.shape, classes), batch_axis, (0, output.shape[classes]))
+
+    def function(result, tensors):
+        scores, target = tensors_of(result)[index], tensors["target"]
+        if classes == scores.dim() - 1 and scores.dim() > 2:
+            scores, target = scores.flatten(0, -2), target.flatten()
+        return functional.cross_entropy(scores, target)
+
+    return Loss(function, extra)
+
+
+def _next_token(output, inputs, batch_axis, index):
+    tokens = [each for each in inputs.values() if each.dtype in (torch.int64, torch.int32) and len(each.shape) == 1]
+    named = [each for each in tokens if each.name in ("input_ids", "tokens")] or tokens
+    if output.dim() != 3 or len(named) != 1:
+        raise ExportError(f"--loss next_token: needs scores of three axes and one input of token numbers, found an output of "
+                          f"shape {list(output.shape)} and {', '.join(each.name for each in named) or 'no such input'}; an "
+                          f"input called tokens is taken before others")
+    name, time = named[0].name, 1 - batch_axis
+
+    def function(result, tensors):
+        scores, tokens = tensors_of(result)[index], tensors[name]
+        length = tokens.shape[time] - 1
+        scores, tokens = scores.narrow(time, 0, length), tokens.narrow(time, 1, length)
+        return functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
+
+    return Loss(function)
+
+
+def _mse(output, inputs, batch_axis, index):
+    extra = _target(inputs, output.dtype, output.shape, batch_axis, None)
+    return Loss(lambda result, tensors: functional.mse_loss(tensors_of(result)[index], tensors["target"]), extra)
+
+
+def _bce(output, inputs, batch_axis, index):
+    extra = _target(inputs, output.dtype, output.shape, batch_axis, (0, 1))
+    return Loss(lambda result, tensors: functional.binary_cross_entropy_with_logits(tensors_of(result)[index],
+                                                                                     tensors["target"]), extra)
+
+
+def _custom(function, inputs):
+    """A loss of the user's: its first parameter gets what the model returns, each other the input of that name."""
+    names = list(inspect.signature(function).parameters)[1:]
+    for name in names:
+        if name not in inputs:
+            raise ExportError(f'--loss: the loss wants an input "{name}", there are {", ".join(inputs)}; --input adds it')
+    return Loss(lambda result, tensors: function(result, *(tensors[name] for name in names)))
+
+
+def with_loss(model, call, names, loss):
+    """Makes `model`, in place, return (loss, *outputs) for inputs called `names` in this order, and gives it back.
+    `call(forward, tensors by name)` runs the model's own forward. The class is replaced, not wrapped, so that
+    parameters and modules keep their names."""
+    base = type(model)
+
+    def run(self, tensors):
+        result = call(lambda *given, **named: base.forward(self, *given, **named), tensors)
+        found = tensors_of(result)
+        if loss.function is None:
+            return tuple(found)
+        value = loss.function(result, tensors)
+        return (value, *(each for each in found if each is not value))
+
+    scope = {"run": run}
+    pairs = ", ".join(f'"{name}": {name}' for name in names)
+    exec(f"def forward(self, {', '.join(names)}):\n    return run(self, {{{pairs}}})\n", scope)
+    model.__class__ = type(base.__name__, (base,), {"forward": scope["forward"], "__module__": base.__module__,
+                                                    "__qualname__": base.__qualname__})
+    return model

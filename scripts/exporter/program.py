@@ -1,0 +1,266 @@
+"""From a model, its inputs and its loss to a checked torch.export program, and to the archive."""
+
+import copy
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+import zipfile
+
+import torch
+
+from . import refuse, self_check
+from .errors import ExportError, first_line, notice, progress
+from .inputs import draw_all
+from .losses import choose_loss, tensors_of, with_loss
+
+SAMPLES = 3  # no batch of examples is 1, which torch.export takes for a constant, or 2, which models have as an extent
+
+
+@dataclasses.dataclass
+class Request:
+    """What to export. `call(forward, tensors by name)` runs the model on its own inputs. `static`: the fixed number of
+    samples; None: any number from 1 to `most`."""
+
+    model: torch.nn.Module
+    name: str
+    inputs: tuple
+    loss: object = "none"
+    loss_output: int = 0
+    constants: dict = dataclasses.field(default_factory=dict)
+    static: int | None = None
+    most: int = 65536
+    seed: int = 0
+
+
+@dataclasses.dataclass
+class Program:
+    """An exported program that passed its checks. `eager` is the model it was made from, never run, with the loss.
+    `inputs` are in the program's order, the loss's own last."""
+
+    exported: torch.export.ExportedProgram
+    eager: torch.nn.Module
+    inputs: tuple
+    has_loss: bool
+    symbol: str | None
+    least: int
+    most: int
+    name: str
+    tied: list
+
+
+def export(request):
+    """The program of a request. Throws ExportError where it would not train as the model does."""
+    model = request.model
+    refuse.check_model(model)
+    model.cpu()
+    _set_training(model)
+    names = [each.name for each in request.inputs]
+    if len(set(names)) < len(names):
+        raise ExportError(f"--input: {max(names, key=names.count)} is there twice")
+    if not names:
+        raise ExportError("the inputs are not known; give each as --input NAME=dtype[extent,...], as in x=float32[3,224,224]")
+    call = _caller(model, names, request.constants, request.loss)
+    samples = request.static or SAMPLES
+    result = _probe(model, call, request.inputs, samples, request.seed)
+    if not tensors_of(result):
+        raise ExportError(f"{request.name}: forward gives {type(result).__name__} without a tensor in it")
+    by_name = {each.name: each for each in request.inputs}
+    loss = choose_loss(request.loss, result, by_name, samples, request.loss_output)
+    inputs = tuple(request.inputs) + loss.inputs
+    names = [each.name for each in inputs]
+    eager = with_loss(_copied(model), call, names, loss)
+    with_loss(model, call, names, loss)
+    _probe_loss(_copied(eager), inputs, samples, request.seed, loss)
+
+    progress("exporting")
+    exported, batch = _export(model, inputs, request)
+    refuse.check_program(exported, [each.name for each in inputs])
+    symbol, least, most = batch
+    progress("comparing the exported program with the model")
+    for count in ([samples] if symbol is None else _two_batches(least, most)):
+        self_check.check(eager, exported, draw_all(inputs, count, request.seed + 1), count, request.seed)
+    return Program(exported, eager, inputs, loss.function is not None, symbol, least, most, request.name, _tied(eager))
+
+
+def _two_batches(least, most):
+    return [count for count in (max(least, 2), max(least, 2) + 3) if count <= most] or [least]
+
+
+def _set_training(model):
+    """In training mode; modules that were frozen one by one stay so."""
+    if not model.training:
+        notice("the model was in evaluation mode as a whole, it is exported in training mode")
+        model.train()
+        return
+    frozen = [name for name, module in model.named_modules() if not module.training]
+    if frozen:
+        notice(f"{frozen[0]}{f' and {len(frozen) - 1} more modules' if len(frozen) > 1 else ''} stays in evaluation mode")
+
+
+def _caller(model, names, constants, loss):
+    """How to run forward: inputs whose names it has go by name; if it has none of them, all go by place."""
+    import inspect
+
+    parameters = inspect.signature(model.forward).parameters
+    open_ended = any(each.kind == each.VAR_KEYWORD for each in parameters.values())
+    own = [name for name in names if name in parameters]
+    wanted = [each.name for each in parameters.values()
+              if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    places = [each for each in parameters.values() if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    varied = any(each.kind == each.VAR_POSITIONAL for each in parameters.values())
+    beside = set(names) - set(own)  # for the loss, unless forward takes them by place
+    if callable(loss):
+        beside &= set(list(inspect.signature(loss).parameters)[1:])
+    else:
+        beside &= {"target"}
+    positional = [name for name in names if name not in own and name not in beside]
+    if own and positional and not open_ended:
+        raise ExportError(f"--input: forward has no parameter {positional[0]}, it has {', '.join(parameters)}")
+    if own and not positional or open_ended and not places:
+        missing = [name for name in wanted if name not in own]
+        if missing:
+            raise ExportError(f"--input: forward needs {missing[0]} too, given are {', '.join(names)}")
+        return lambda forward, tensors: forward(**{name: tensors[name] for name in own + positional}, **constants)
+    if not varied and not len([n for n in wanted]) <= len(positional) <= len(places):
+        raise ExportError(f"--input: forward takes {', '.join(parameters) or 'nothing'}; given are {', '.join(names)}")
+    return lambda forward, tensors: forward(*(tensors[name] for name in positional), **constants)
+
+
+def _copied(model):
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise ExportError(f"the model cannot be copied, {first_line(error)}; tensors that it keeps between calls must be "
+                          f"detached") from error
+
+
+def _probe(model, call, inputs, samples, seed):
+    """What the model returns for random samples; the model itself is left as it was."""
+    trial = _copied(model)
+    tensors = dict(zip((each.name for each in inputs), draw_all(inputs, samples, seed)))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        try:
+            return call(trial.forward, tensors)
+        except Exception as error:
+            given = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
+            raise ExportError(f"running the model on {given} fails, {first_line(error)}") from error
+
+
+def _probe_loss(trial, inputs, samples, seed, loss):
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        try:
+            out = trial(*draw_all(inputs, samples, seed))
+        except Exception as error:
+            raise ExportError(f"--loss: running the loss fails, {first_line(error)}") from error
+    if loss.function is not None and (not isinstance(out[0], torch.Tensor) or out[0].dim() != 0):
+        shape = list(out[0].shape) if isinstance(out[0], torch.Tensor) else type(out[0]).__name__
+        raise ExportError(f"--loss: the loss is {shape}, must be one number, such as its mean")
+
+
+def _export(model, inputs, request):
+    """The program, and its (symbol or None, least, most)."""
+    first = None
+    if request.static is None:
+        for least in (1, 2):
+            batch = torch.export.Dim("batch", min=least, max=request.most)
+            shapes = tuple(None if each.batch_axis is None else {each.batch_axis: batch} for each in inputs)
+            try:
+                exported = _traced(copy.deepcopy(model), draw_all(inputs, SAMPLES, request.seed), shapes)
+                return exported, _batch_of(exported, inputs)
+            except Exception as error:
+                first = first or error
+        notice(f"the number of samples cannot be left open: {refuse.why_static(first)}; trying a fixed batch of {SAMPLES}, "
+               f"--static N takes another")
+    samples = request.static or SAMPLES
+    try:
+        exported = _traced(model, draw_all(inputs, samples, request.seed), None)
+    except Exception as error:
+        raise ExportError(f"torch.export fails, {refuse.why_not(error)}") from error
+    return exported, (None, samples, samples)
+
+
+def _traced(model, tensors, shapes):
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(model, tuple(tensors), dynamic_shapes=shapes, strict=False)
+    finally:
+        logging.disable(logging.NOTSET)
+    for module in exported.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                for key in ("stack_trace", "torch_fn", "source_fn_stack", "from_node", "custom"):
+                    node.meta.pop(key, None)
+    return exported
+
+
+def _batch_of(exported, inputs):
+    """(symbol, least, most) of the one free number of a program."""
+    places = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    symbols = {}
+    for each in inputs:
+        if each.batch_axis is not None and each.name in places:
+            extent = places[each.name].meta["val"].shape[each.batch_axis]
+            if not isinstance(extent, torch.SymInt):
+                raise ExportError(f"the batch axis of {each.name} became the constant {extent}")
+            symbols[extent.node.expr] = each.name
+    if len(symbols) != 1:
+        raise ExportError("the inputs do not share one batch axis")
+    (symbol,) = symbols
+    bounds = exported.range_constraints[symbol]
+    return str(symbol), int(bounds.lower), int(bounds.upper)
+
+
+def _tied(model):
+    """Names of parameters that are one tensor, in groups."""
+    groups = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def description(program):
+    """extra/stagecraft.json."""
+    return {
+        "format": "stagecraft.pt2",
+        "version": 1,
+        "batch_symbol": program.symbol,
+        "inputs": [{"name": each.name, "batch_axis": each.batch_axis, "range": list(each.range) if each.range else None}
+                   for each in program.inputs],
+        "samples": {"least": program.least, "most": program.most},
+        "loss_output": 0 if program.has_loss else None,
+        "tied": program.tied,
+        "model": program.name,
+        "torch": torch.__version__.split("+")[0],
+    }
+
+
+def save(program, path):
+    """Writes the archive; `path` is either the old file or the whole new one."""
+    progress(f"writing {path}")
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        # A folder beside, not a name beside: the archive's root is called like its file.
+        beside = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=folder)
+    except OSError as error:
+        raise ExportError(f"{path}: cannot be written, {error.strerror}") from error
+    try:
+        file = os.path.join(beside, os.path.basename(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.save(program.exported, file,
+                              extra_files={"stagecraft.json": json.dumps(description(program), indent=1)})
+        with zipfile.ZipFile(file) as archive:
+            refuse.check_archive(archive, program.exported)
+        os.replace(file, path)
+    except (OSError, RuntimeError) as error:
+        raise ExportError(f"{path}: cannot be written, {first_line(error)}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

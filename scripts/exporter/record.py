@@ -1,0 +1,177 @@
+"""A record of training in Python: what a runner without Python must reproduce."""
+
+import copy
+import ctypes
+import dataclasses
+import json
+import os
+import struct
+
+import torch
+
+from .errors import ExportError, progress
+from .inputs import draw_all
+from .self_check import module_of, one_thread, same
+
+_MASK = (1 << 64) - 1
+_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+def _scramble(x):
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def mix_seed(seed, word, a=0, b=0):
+    """The same 64 bits as mix_seed of executor/layer_source.h."""
+    value = 0xCBF29CE484222325
+    for byte in word.encode():
+        value = ((value ^ byte) * 0x100000001B3) & _MASK
+    for part in (seed, a, b):
+        value = _scramble(value ^ _scramble(part & _MASK))
+    return value
+
+
+def is_random(node):
+    """Whether a node of the graph may draw from torch's generator."""
+    target = node.target
+    if node.op != "call_function":
+        return False
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        owner = node.graph.owning_module
+        inner = [getattr(owner, each.target) for each in node.all_input_nodes if each.op == "get_attr"]
+        return any(is_random(each) for module in inner if isinstance(module, torch.fx.GraphModule)
+                   for each in module.graph.nodes)
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+class _Seeded(torch.fx.Interpreter):
+    """Seeds torch's generator before each random node of the outermost graph."""
+
+    def __init__(self, module, seed):
+        super().__init__(module)
+        self.seed, self.step, self.microbatch = seed, 0, 0
+
+    def run_node(self, node):
+        if is_random(node):
+            torch.manual_seed(mix_seed(self.seed, node.name, self.step, self.microbatch))
+        return super().run_node(node)
+
+
+@dataclasses.dataclass
+class Training:
+    """How to train for a record: `samples` in each of `microbatches` a step."""
+
+    steps: int = 3
+    microbatches: int = 2
+    samples: int = 2
+    learning_rate: float = 0.1
+    seed: int = 0
+
+
+def check_training(program, training):
+    """Throws ExportError if the program cannot be trained so."""
+    if not program.has_loss:
+        raise ExportError("--record: the program has no loss, --loss gives it one")
+    if not program.least <= training.samples <= program.most:
+        wanted = f"{program.least}" if program.least == program.most else f"in {program.least}..{program.most}"
+        raise ExportError(f"--samples {training.samples}: the program takes microbatches of {wanted}")
+
+
+def make_record(program, training):
+    """The record's tensors by name. Throws ExportError if a model without random operators trains otherwise."""
+    check_training(program, training)
+    return one_thread(lambda: _make_record(program, training))
+
+
+def _make_record(program, training):
+    module = module_of(program.exported)
+    exported_names = [node.name for node in program.exported.graph.nodes if node.op == "call_function"]
+    names = [node.name for node in module.graph.nodes if node.op == "call_function"]
+    if names != exported_names:
+        raise ExportError("--record: torch renamed the nodes of the program, so its random numbers cannot be repeated")
+    interpreter = _Seeded(module, training.seed)
+
+    def run(step, microbatch, tensors):
+        interpreter.step, interpreter.microbatch = step, microbatch
+        return interpreter.run(*tensors)
+
+    count = training.steps * training.microbatches
+    drawn = draw_all(program.inputs, count * training.samples, mix_seed(training.seed, "record"))
+    progress(f"training {training.steps} steps for the record")
+    out = dict(zip((each.name for each in program.inputs), drawn))
+    out |= _train(module, run, program.inputs, drawn, training)
+    if not any(is_random(node) for node in module.graph.nodes):
+        eager = copy.deepcopy(program.eager)
+        other = _train(eager, lambda step, microbatch, tensors: eager(*tensors), program.inputs, drawn, training)
+        for name, tensor in other.items():
+            if not same(tensor, out.get(name)):
+                raise ExportError(f"--record: {name} differs between the model and the exported program")
+    return out
+
+
+def _train(model, run, inputs, drawn, training):
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    trainable = list({id(each): each for each in parameters.values() if each.requires_grad}.values())
+    persistent = set(model.state_dict())
+    out, losses = {}, torch.empty(training.steps, training.microbatches)
+    optimizer = torch.optim.SGD(trainable, lr=training.learning_rate, foreach=False)
+    for step in range(training.steps):
+        for parameter in trainable:
+            parameter.grad = None
+        for microbatch in range(training.microbatches):
+            first = (step * training.microbatches + microbatch) * training.samples
+            tensors = [tensor.clone() if each.batch_axis is None else
+                       tensor.narrow(each.batch_axis, first, training.samples).clone(memory_format=torch.contiguous_format)
+                       for each, tensor in zip(inputs, drawn)]
+            loss = run(step, microbatch, tensors)[0]
+            losses[step, microbatch] = loss.detach()
+            loss.backward()
+        for name, parameter in parameters.items():
+            if parameter.grad is not None:
+                out[f"gradient.{step}/{name}"] = parameter.grad.clone()
+        for parameter in trainable:
+            if parameter.grad is not None:
+                parameter.grad.div_(training.microbatches)
+        optimizer.step()
+    out["loss"] = losses
+    for name, parameter in parameters.items():
+        out[f"parameter/{name}"] = parameter.detach().clone()
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        if name in persistent:
+            out[f"buffer/{name}"] = buffer.detach().clone()
+    return out
+
+
+def save_record(path, tensors, training):
+    """Writes a safetensors file; `path` is either the old file or the whole new one."""
+    metadata = {"format": "stagecraft.record", "version": "1"} | {
+        key: str(value) for key, value in dataclasses.asdict(training).items()}
+    header, place, blocks = {"__metadata__": metadata}, 0, []
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
+        blocks.append(_bytes(tensor))
+        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [place, place + len(blocks[-1])]}
+        place += len(blocks[-1])
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    beside = f"{path}.{os.getpid()}.partial"
+    try:
+        with open(beside, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for block in blocks:
+                file.write(block)
+        os.replace(beside, path)
+    except OSError as error:
+        raise ExportError(f"{path}: cannot be written, {error.strerror}") from error
+    finally:
+        if os.path.exists(beside):
+            os.unlink(beside)
+
+
+def _bytes(tensor):
+    dense = tensor.detach().contiguous()
+    return ctypes.string_at(dense.data_ptr(), dense.numel() * dense.element_size()) if dense.numel() else b""

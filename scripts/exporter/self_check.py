@@ -1,0 +1,129 @@
+"""Proves that the exported program trains as the model does, bit for bit."""
+
+import copy
+import warnings
+
+import torch
+
+from .errors import ExportError, first_line
+
+
+def one_thread(function):
+    """Runs `function` on one thread: sums of several have no fixed order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return function()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def module_of(exported):
+    """The program as a module with tensors of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return copy.deepcopy(exported).module()
+
+
+def check(eager, exported, tensors, samples, seed):
+    """Compares outputs, gradients and buffers of copies of both after one pass. Throws ExportError."""
+    one_thread(lambda: _check(eager, exported, tensors, samples, seed))
+
+
+def _check(eager, exported, tensors, samples, seed):
+    eager, program = copy.deepcopy(eager), module_of(exported)
+    where = f"self-check at {samples} samples"
+    wanted, notes = _run(eager, tensors, seed, f"{where}: the model")
+    found, _ = _run(program, tensors, seed, f"{where}: the exported program")
+    if len(wanted.outputs) != len(found.outputs):
+        raise ExportError(f"{where}: the model gives {len(wanted.outputs)} tensors, the exported program {len(found.outputs)}")
+    for index, (a, b) in enumerate(zip(wanted.outputs, found.outputs)):
+        if not same(a, b):
+            raise ExportError(f"{where}: output {index} differs{_by(a, b)}; the model may keep state outside its buffers or "
+                              f"branch on the values of tensors")
+    for kind, ours, theirs in (("parameter", wanted.gradients, found.gradients), ("buffer", wanted.buffers, found.buffers)):
+        for name, a in ours.items():
+            b = theirs.get(name)
+            if not same(a, b):
+                raise ExportError(f"{where}: {kind} {name}: {_difference(kind, a, b)}; {_cause(kind, a, b, notes)}")
+
+
+class _Pass:
+    def __init__(self, outputs, gradients, buffers):
+        self.outputs, self.gradients, self.buffers = outputs, gradients, buffers
+
+
+def _run(model, tensors, seed, where):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
+        try:
+            outputs = model(*(tensor.clone() for tensor in tensors))
+            outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+            total = outputs[0] if outputs[0].dim() == 0 and outputs[0].requires_grad else sum(
+                each.sum() for each in outputs if each.requires_grad)
+            notes = _notes(total)
+            if isinstance(total, torch.Tensor) and total.requires_grad:
+                total.backward()
+        except Exception as error:
+            raise ExportError(f"{where}: {first_line(error)}") from error
+    gradients = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise ExportError(f"parameter {name} has a sparse gradient, these are not trained; set sparse=False")
+        gradients[name] = parameter.grad
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    return _Pass([each.detach() for each in outputs], gradients, buffers), notes
+
+
+def _notes(total):
+    """Names of the model's own autograd functions in the graph of the loss."""
+    found, seen, todo = [], set(), [getattr(total, "grad_fn", None)]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            found.append(type(node).__name__.removesuffix("Backward"))
+        todo.extend(next for next, _ in node.next_functions)
+    return found
+
+
+def same(a, b):
+    """Whether two tensors are equal bit for bit, or both are absent; NaN equals itself."""
+    if a is None or b is None:
+        return a is b
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(torch.all((a == b) | ((a != a) & (b != b))))
+
+
+def _by(a, b):
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return f", {a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
+    return f" by up to {(a.double() - b.double()).abs().max().item():.3g}"
+
+
+def _difference(kind, a, b):
+    what = "the gradient" if kind == "parameter" else "its value after a pass"
+    if a is None:
+        return f"{what} exists in the exported program only"
+    if b is None:
+        return f"{what} exists in the model only"
+    return f"{what} differs{_by(a, b)}"
+
+
+def _cause(kind, a, b, notes):
+    if "CheckpointFunction" in notes:
+        return "the model uses reentrant checkpointing, which torch.export loses; use_reentrant=False, or none when exporting"
+    if notes:
+        return (f"the model uses the autograd.Function {notes[0]}, whose backward torch.export replaces by that of its forward; "
+                f"write it with torch's operators")
+    if kind == "parameter" and a is None:
+        return "probably torch.inference_mode or a tensor detached by hand, which torch.export loses; use torch.no_grad"
+    if kind == "parameter" and b is None:
+        return ("probably a custom autograd.Function or reentrant checkpointing, which torch.export loses; write it with torch's "
+                "operators, or use_reentrant=False")
+    return ("probably a custom autograd.Function, a hook on a tensor, or state outside the buffers, which torch.export loses"
+            if kind == "parameter" else "probably a buffer that is replaced in forward; write into it with copy_")

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""make.py NAME... DIR writes DIR/NAME.pt2 and DIR/NAME.safetensors, a record of 3 steps of 2 microbatches of 2 samples, for
+each test model named; "all" names every model whose package is installed. make.py --list lists the names. 77: none was."""
+
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts")]
+
+SEED = 7
+
+
+def request(name):
+    """What exporting the test model takes, built from its seed."""
+    import torch
+    from exporter.inputs import parse_input
+    from exporter.program import Request
+    from table import MODELS
+
+    entry = MODELS[name]
+    torch.manual_seed(SEED)
+    return Request(entry.build(), name, tuple(map(parse_input, entry.inputs)), entry.loss, seed=SEED, **entry.options)
+
+
+def make(name, folder):
+    """Writes both files; gives the program and the record's tensors."""
+    from exporter import program, record
+    from table import MODELS
+
+    entry = MODELS[name]
+    done = program.export(request(name))
+    training = record.Training(samples=entry.samples, learning_rate=entry.learning_rate, seed=SEED)
+    tensors = record.make_record(done, training)
+    program.save(done, os.path.join(folder, f"{name}.pt2"))
+    record.save_record(os.path.join(folder, f"{name}.safetensors"), tensors, training)
+    return done, tensors
+
+
+def main(arguments):
+    from exporter.errors import ExportError
+    from table import MODELS
+
+    if arguments == ["--list"]:
+        print("\n".join(MODELS))
+        return 0
+    if len(arguments) < 2 or arguments[0].startswith("-"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    *names, folder = arguments
+    if names == ["all"]:
+        names = list(MODELS)
+    unknown = [name for name in names if name not in MODELS]
+    if unknown:
+        print(f'make.py: unknown model "{unknown[0]}", known are {", ".join(MODELS)}', file=sys.stderr)
+        return 2
+    installed = [name for name in names if MODELS[name].is_installed()]
+    for name in [name for name in names if name not in installed]:
+        print(f"make.py: {name} needs {MODELS[name].needs}, scripts/setup --with-models installs it", file=sys.stderr)
+    os.makedirs(folder, exist_ok=True)
+    for name in installed:
+        try:
+            done, tensors = make(name, folder)
+        except ExportError as error:
+            print(f"make.py: {name}: {error}", file=sys.stderr)
+            return 1
+        losses = tensors["loss"]
+        print(f"{name}: {done.least}..{done.most} samples, loss {losses[0].mean():.4f} to {losses[-1].mean():.4f}")
+    return 0 if installed else 77
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
