@@ -64,7 +64,7 @@ void read_optimizer(const Cursor& at, CheckpointManifest& out) {
 
 CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
-  const Cursor root(json, file, "");
+  const Cursor root(json, file);
   Fields fields(root);
   check_header(fields, kFormat, kVersion);
   CheckpointManifest out;

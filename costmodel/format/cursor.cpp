@@ -107,7 +107,7 @@ std::string dump(const Json& value) {
 std::map<std::string, std::string> read_text_map(const Cursor& at) {
   if (!at.value().is_object()) at.fail_type("an object");
   std::map<std::string, std::string> out;
-  for (const auto& [key, value] : at.value().items()) out[key] = at.member(key, value).text();
+  for (const auto& [key, value] : at.value().items()) out[key] = at.inside(value).text();
   return out;
 }
 

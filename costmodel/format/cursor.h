@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -15,22 +16,25 @@
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
 
-// For the readers of this folder only: a place in a JSON document that knows its file and pointer.
+// For the readers of this folder and of executor/intake only: a place in a JSON document that knows its file and
+// pointer.
 
 namespace stagecraft {
 
 /// Keys stay in the order of writing, so that files read from top to bottom.
 using Json = nlohmann::ordered_json;
 
+/// Cheap to copy: the pointer is looked for in the document when it is asked for.
 class Cursor {
  public:
-  Cursor(const Json& value, std::string file, std::string pointer)
-      : value_(&value), file_(std::move(file)), pointer_(std::move(pointer)) {}
+  Cursor(const Json& document, std::string file)
+      : value_(&document), document_(&document), file_(std::make_shared<const std::string>(std::move(file))) {}
 
   const Json& value() const { return *value_; }
   /// Throws FormatError "file: pointer: message".
   [[noreturn]] void fail(const std::string& message) const {
-    throw FormatError(file_ + ": " + (pointer_.empty() ? "/" : pointer_) + ": " + message);
+    const std::string found = pointer();
+    throw FormatError(file() + ": " + (found.empty() ? "/" : found) + ": " + message);
   }
   [[noreturn]] void fail_type(std::string_view wanted) const {
     std::string shown = value_->dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -89,12 +93,12 @@ class Cursor {
     if (!value_->is_array()) fail_type("an array");
     return value_->size();
   }
-  Cursor at(std::size_t i) const { return {(*value_)[i], file_, pointer_ + "/" + std::to_string(i)}; }
-  /// The member `key` of this object, whose value is `value`.
-  Cursor member(const std::string& key, const Json& value) const {
-    std::string escaped;
-    for (const char c : key) escaped += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-    return {value, file_, pointer_ + "/" + escaped};
+  Cursor at(std::size_t i) const { return inside((*value_)[i]); }
+  /// The place of `value`, which is part of the document.
+  Cursor inside(const Json& value) const { return {value, *document_, file_}; }
+  /// The same place; errors say `what` after the file.
+  Cursor under(const std::string& what) const {
+    return {*value_, *document_, std::make_shared<const std::string>(file() + ": " + what)};
   }
   template <class F>
   auto list(F&& read) const {
@@ -104,16 +108,40 @@ class Cursor {
     for (std::size_t i = 0; i < n; ++i) out.push_back(read(at(i)));
     return out;
   }
-  const std::string& file() const { return file_; }
-  const std::string& pointer() const { return pointer_; }
+  const std::string& file() const { return *file_; }
+  std::string pointer() const {
+    std::string out;
+    (void)find_pointer(*document_, out);
+    return out;
+  }
 
   /// Half of the 64-bit range, so that a few of them add up without overflow.
   static constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
  private:
+  Cursor(const Json& value, const Json& document, std::shared_ptr<const std::string> file)
+      : value_(&value), document_(&document), file_(std::move(file)) {}
+
+  bool find_pointer(const Json& in, std::string& pointer) const {
+    if (&in == value_) return true;
+    const std::size_t length = pointer.size();
+    std::size_t i = 0;
+    for (auto it = in.begin(); in.is_structured() && it != in.end(); ++it, ++i) {
+      pointer += '/';
+      if (in.is_array()) {
+        pointer += std::to_string(i);
+      } else {
+        for (const char c : it.key()) pointer += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+      }
+      if (find_pointer(*it, pointer)) return true;
+      pointer.resize(length);
+    }
+    return false;
+  }
+
   const Json* value_;
-  std::string file_;
-  std::string pointer_;
+  const Json* document_;
+  std::shared_ptr<const std::string> file_;
 };
 
 /// An object whose keys are asked for one by one; `done` refuses what was not asked for.
@@ -127,14 +155,14 @@ class Fields {
     known_.push_back(key);
     const auto it = at_.value().find(key);
     if (it == at_.value().end()) at_.fail("key \"" + key + "\" is missing");
-    return at_.member(key, *it);
+    return at_.inside(*it);
   }
   /// Absent and null are the same.
   std::optional<Cursor> optional(const std::string& key) {
     known_.push_back(key);
     const auto it = at_.value().find(key);
     if (it == at_.value().end() || it->is_null()) return std::nullopt;
-    return at_.member(key, *it);
+    return at_.inside(*it);
   }
   void done() const {
     for (const auto& [key, value] : at_.value().items()) {

@@ -177,7 +177,7 @@ Json layer_json(const Layer& layer) {
 
 Graph parse_graph(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
-  const Cursor root(json, file, "");
+  const Cursor root(json, file);
   Fields fields(root);
   check_header(fields, kFormat, kVersion);
   Graph out;

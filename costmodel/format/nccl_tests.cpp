@@ -269,7 +269,7 @@ NcclTest parse_nccl_test(const std::string& text, const std::string& file) {
   if (!is_utf8(text)) throw FormatError(file + ": not UTF-8");
   if (text.starts_with("{")) {
     const Json json = parse_document(text, file);
-    return read_json(Cursor(json, file, ""));
+    return read_json(Cursor(json, file));
   }
   TextReader reader(file);
   std::istringstream in(text);

@@ -78,7 +78,7 @@ Json boundary_json(const Boundary& boundary) {
 
 Plan parse_plan(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
-  const Cursor root(json, file, "");
+  const Cursor root(json, file);
   Fields fields(root);
   check_header(fields, kFormat, kVersion);
   Plan out;

@@ -82,11 +82,11 @@ Bytes safetensors_value_bytes(const std::string& dtype) {
 
 SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, const std::string& file) {
   const Json json = parse_document(text, file);
-  const Cursor root(json, file, "");
+  const Cursor root(json, file);
   if (!json.is_object()) root.fail_type("an object");
   SafetensorsHeader out;
   for (const auto& [name, value] : json.items()) {
-    const Cursor at = root.member(name, value);
+    const Cursor at = root.inside(value);
     if (name == kMetadata) {
       out.metadata = read_text_map(at);
     } else {
@@ -97,7 +97,7 @@ SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, 
   for (const std::string& name : in_order(out)) {
     const SafetensorsEntry& entry = out.tensors.at(name);
     if (entry.begin.value != expected) {
-      root.member(name, json.at(name))
+      root.inside(json.at(name))
           .fail("its bytes begin at " + std::to_string(entry.begin.value) + ", those before end at " +
                 std::to_string(expected) + ", wanted neither hole nor overlap");
     }

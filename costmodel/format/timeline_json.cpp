@@ -162,7 +162,7 @@ std::string prediction_json(const Prediction& prediction) {
 
 Prediction parse_prediction(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
-  Fields fields(Cursor(json, file, ""));
+  Fields fields(Cursor(json, file));
   check_header(fields, "stagecraft.prediction", kVersion);
   Prediction out;
   out.iteration = fields.required("iteration_s").seconds();
@@ -188,7 +188,7 @@ std::string measurement_json(const Measurement& measurement) {
 
 Measurement parse_measurement(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
-  Fields fields(Cursor(json, file, ""));
+  Fields fields(Cursor(json, file));
   check_header(fields, "stagecraft.timeline", kVersion);
   Measurement out;
   out.model = fields.required("model").text();

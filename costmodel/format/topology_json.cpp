@@ -91,7 +91,7 @@ Json level_json(const Level& level) {
 
 Topology parse_topology(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
-  const Cursor root(json, file, "");
+  const Cursor root(json, file);
   Fields fields(root);
   check_header(fields, kFormat, kVersion);
   Topology out;
