@@ -58,9 +58,13 @@ class ZipArchive {
   [[nodiscard]] std::shared_ptr<MappedRecord> map(const ZipRecord& record, bool check) const;
 
  private:
+  void read_directory();
+  void check_sum(const ZipRecord& record, const void* data) const;
+
   std::string path_;
   int file_ = -1;
   std::vector<ZipRecord> records_;
+  std::vector<std::size_t> by_name_;  ///< indices into records_, by ascending name
 };
 
 }  // namespace stagecraft
