@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "executor/intake/imported_model.h"
 #include "executor/models/sources.h"
 
 namespace stagecraft {
@@ -48,12 +49,13 @@ const std::vector<LayerSource>& layer_sources() {
 }
 
 Model build_model(const std::string& name, const std::map<std::string, std::string>& set) {
+  if (is_model_file(name)) return import_model(name, set);
   const std::vector<LayerSource>& sources = layer_sources();
   const auto source = std::ranges::find(sources, name, &LayerSource::name);
   if (source == sources.end()) {
     std::vector<std::string> known;
     for (const LayerSource& each : sources) known.push_back(each.name);
-    throw std::invalid_argument(unknown_name("model", name, known));
+    throw std::invalid_argument(unknown_name("model", name, known) + ", and files that end in .pt2");
   }
   std::map<std::string, std::int64_t> values;
   std::vector<std::string> known;

@@ -33,7 +33,8 @@ struct ParameterSpec {
   /// Of a buffer that a training forward moves to decay * old + something that does not depend on old (running
   /// statistics, counts): replicas can replay each other's moves. Absent: it is never written, or `written` says so.
   std::optional<double> decay = {};
-  bool written = false;  ///< a forward writes it in a way that nobody can replay
+  bool written = false;   ///< a forward writes it in a way that nobody can replay
+  bool constant = false;  ///< no part of the model's state: in no checkpoint, asked of no file of weights
 };
 
 /// Where an argument of a layer comes from: output `output` of layer `layer`, or input `input` of the model.
@@ -51,6 +52,9 @@ struct LayerCall {
   std::span<const at::Tensor> buffers;     ///< and the others; written in place when training
   std::uint64_t random_seed = 0;
   bool training = true;
+  std::uint64_t seed = 0;  ///< what random_seed was mixed from, with the layer's name
+  std::int64_t step = 0;
+  int microbatch = 0;
 };
 
 /// One layer: what it is, what it holds, what it does. Costs nothing until its parameters are made.

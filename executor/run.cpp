@@ -24,6 +24,7 @@
 #include "executor/ranges.h"
 #include "executor/reference.h"
 #include "executor/stage_worker.h"
+#include "executor/training_record.h"
 
 namespace stagecraft {
 namespace {
@@ -114,14 +115,7 @@ void compare_gradients(StageWorker& worker, const Reference& reference, Check& c
     if (!expected.defined() && !found.defined()) continue;
     if (!expected.defined()) expected = at::zeros_like(found);
     if (!found.defined()) found = at::zeros_like(expected);
-    const at::Tensor difference = found.sub(expected).abs();
-    check.values += found.numel();
-    if (found.numel() == 0) continue;
-    // Not a number equals nothing, so a run that diverges is told as different.
-    check.different += found.numel() - found.eq(expected).sum().item<std::int64_t>();
-    const double scale = std::max(expected.abs().max().item<double>(), 1e-30);
-    const double error = difference.max().item<double>() / scale;
-    check.largest_error = std::isnan(error) ? error : std::max(check.largest_error, error);
+    compare_values(found, expected, check);
   }
 }
 
@@ -228,7 +222,10 @@ void gather(RunResult& result, const Plan& plan, int rank, Channel& channel) {
     merge(std::string(static_cast<const char*>(body.const_data_ptr()), static_cast<std::size_t>(count)), other,
           result.measurement, check);
   }
-  if (result.check) result.check = check;
+  if (result.check) {
+    check.with = result.check->with;
+    result.check = check;
+  }
   Timeline& timeline = result.measurement.timeline;
   Seconds first(1e300);
   for (const Span& span : timeline.spans) first = std::min(first, span.start);
@@ -287,9 +284,15 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
         "the plan does not say the samples of a microbatch; plan from a graph that stagecraft profile wrote");
   }
   const ScheduleEntry schedule = schedule_of(plan);
-  if (options.check && (!schedule.trains || schedule.weights != Weights::Flushed)) {
-    throw std::invalid_argument("a check compares a step's gradients with a single process's, schedule \"" +
-                                plan.schedule + "\" has none that could be compared");
+  const bool compares = options.check || !options.expected.empty();
+  if (compares && (!schedule.trains || schedule.weights != Weights::Flushed)) {
+    throw std::invalid_argument("a check compares a step's gradients with others, schedule \"" + plan.schedule +
+                                "\" has none that could be compared");
+  }
+  std::optional<TrainingRecord> record;
+  if (!options.expected.empty()) {
+    record.emplace(options.expected);
+    record->check_fits(plan, options);
   }
   at::set_num_threads(options.threads);
   const OwnStream stream(options.device);
@@ -316,6 +319,10 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     if (scaler) reference->scale_loss(*scaler);
     result.check.emplace();
     counting.emplace(tracker);
+  }
+  if (record) {
+    result.check.emplace();
+    result.check->with = options.expected;
   }
   LossGathering losses(plan, model, rank, channel);
   Measurement& measurement = result.measurement;
@@ -345,7 +352,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
   std::int64_t done = first_step;
   // A GPU's losses are fetched a step late, so that the host never waits for the step that it has just enqueued. And
   // rank 0 tells a step later still, so that it never waits for the last stage.
-  const std::int64_t lag = options.device.is_cpu() || reference ? 0 : 1;
+  const std::int64_t lag = options.device.is_cpu() || reference || record ? 0 : 1;
   std::int64_t sent = first_step;
   std::int64_t told = first_step;
   const auto send_until = [&](std::int64_t end) {
@@ -380,6 +387,13 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
       compare_losses(own, *reference, *result.check);
       reference->update();
     }
+    if (record) {
+      const MicrobatchLosses own = worker.take_losses(step);
+      losses.send(own);
+      sent = step + 1;
+      record->compare_gradients(step, worker.parameters(), *result.check);
+      record->compare_losses(step, own, *result.check);
+    }
     send_until(step + 1 - lag);
     worker.update(step);
     ends.push_back(seconds_now());
@@ -387,6 +401,11 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     if (done - first_step == kMemorySteps) counting.reset();
     tell_until(step - lag);
     if (checkpoints.after_step(worker, done, options.steps)) break;
+  }
+  if (record) {
+    worker.visit_stages([&](int, StageProgram& program, Optimizer&) {
+      record->compare_end(program.parameters(), program.buffers(), *result.check);
+    });
   }
   counting.reset();
   result.first_step = first_step;

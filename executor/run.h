@@ -26,7 +26,10 @@ struct RunOptions {
   OptimizerOptions optimizer;
   int threads = 1;  ///< intra-op threads of each rank
   c10::Device device{c10::kCPU};
-  bool check = false;                ///< compare losses and gradients of every step with a single process
+  bool check = false;  ///< compare losses and gradients of every step with a single process
+  /// Compare losses, gradients, and the parameters and buffers at the end with this file, see TrainingRecord; empty:
+  /// no.
+  std::string expected = {};
   LossScaleOptions loss_scale = {};  ///< of a plan in float16
   CheckpointOptions checkpoint;
 };
@@ -40,14 +43,15 @@ struct Progress {
   std::optional<double> loss_scale = {};  ///< of the next step, in float16
 };
 
-/// Outcome of RunOptions::check over all steps and ranks.
+/// Outcome of RunOptions::check, or of RunOptions::expected, over all steps and ranks.
 struct Check {
-  std::int64_t values = 0;     ///< gradient values compared
+  std::int64_t values = 0;     ///< of gradients compared, with a file also of parameters and buffers
   std::int64_t different = 0;  ///< that are not the same number
   double largest_error = 0;    ///< largest difference of a value over the largest absolute value of its tensor
   std::int64_t losses = 0;     ///< microbatch losses compared
   std::int64_t losses_different = 0;
-  double largest_loss_error = 0;  ///< relative
+  double largest_loss_error = 0;          ///< relative
+  std::string with = "a single process";  ///< or the file
 };
 
 /// Largest relative error that a check lets pass where the sums are not the same tree: torch.testing's for float32.

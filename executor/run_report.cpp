@@ -47,7 +47,8 @@ bool is_close(const Check& check) {
 std::string check_text(const Check& check) {
   const bool equal = check.different == 0 && check.losses_different == 0;
   return fmt::format(
-      "check against a single process: {} gradient values and {} losses, {}", check.values, check.losses,
+      "check against {}: {} {}values and {} losses, {}", check.with, check.values,
+      check.with == Check{}.with ? "gradient " : "", check.losses,
       equal ? "all bit-equal"
             : fmt::format("{} values and {} losses differ, largest relative error {:.2g} ({})", check.different,
                           check.losses_different, std::max(check.largest_error, check.largest_loss_error),

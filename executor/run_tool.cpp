@@ -62,13 +62,13 @@ std::string agreement(const Plan& plan, const Options& o) {
   return stagecraft::plan_json(plan) +
          fmt::format(
              "model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {} "
-             "loss scale {} {} checkpoint {} {} {} weights {} device {} channel {} deterministic {}",
+             "loss scale {} {} checkpoint {} {} {} weights {} device {} channel {} deterministic {} expect {}",
              o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
              o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
              o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
              o.run.optimizer.rate.last, o.run.optimizer.clip_norm, o.run.loss_scale.fixed.value_or(0),
              o.run.loss_scale.growth_interval, o.run.checkpoint.folder, o.run.checkpoint.every, o.run.checkpoint.resume,
-             o.run.checkpoint.weights, o.device, o.channel, o.deterministic);
+             o.run.checkpoint.weights, o.device, o.channel, o.deterministic, o.run.expected);
 }
 
 std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
@@ -340,7 +340,12 @@ int main(int argc, char** argv) {
         app.add_option("--logs", o.logs,
                        "folder for what each rank writes, rank-N.log; rank 0's goes to the terminal too");
         app.add_flag("--dry-run", o.dry_run, "print who does what, and run nothing");
-        app.add_flag("--check", o.run.check, "compare losses and all gradients of every step with a single process");
+        const auto check = app.add_flag("--check", o.run.check,
+                                        "compare losses and all gradients of every step with a single process");
+        app.add_option("--expect", o.run.expected,
+                       "compare losses, gradients, and the parameters and buffers at the end with this file, which "
+                       "stagecraft export-model --record wrote: what the same training came to in Python")
+            ->excludes(check);
         app.add_option("--threads", o.run.threads, "threads of one rank")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);

@@ -137,7 +137,9 @@ std::vector<Parameter> StageProgram::buffers() const {
   for (const LocalLayer& layer : layers_) {
     std::size_t next = 0;
     for (const ParameterSpec& parameter : layer.spec->parameters) {
-      if (!parameter.trainable) out.push_back({parameter.name, layer.index, layer.buffers[next++]});
+      if (parameter.trainable) continue;
+      const at::Tensor& value = layer.buffers[next++];
+      if (!parameter.constant) out.push_back({parameter.name, layer.index, value});
     }
   }
   return out;
@@ -221,6 +223,9 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     }
     call.random_seed = mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
                                 static_cast<std::uint64_t>(flight.microbatch));
+    call.seed = seed_;
+    call.step = flight.step;
+    call.microbatch = flight.microbatch;
     std::vector<at::Tensor> results = layer.spec->forward(call);
     if (results.size() != layer.results.size()) {
       throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +

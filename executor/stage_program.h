@@ -69,7 +69,8 @@ class StageProgram {
   /// Model inputs that the layers read, ascending; forward wants them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
   [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
-  /// Running statistics and the like, in the order of the layers; they share memory with the program.
+  /// Running statistics and the like, in the order of the layers, without constants; they share memory with the
+  /// program.
   [[nodiscard]] std::vector<Parameter> buffers() const;
 
   /// Computes with `values` from now on, one leaf for each of parameters() in their order; flights that are under way

@@ -1,0 +1,325 @@
+#include "executor/intake/imported_model.h"
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
+#include "costmodel/errors.h"
+#include "executor/intake/layer_groups.h"
+#include "executor/intake/node_program.h"
+#include "executor/intake/pt2_graph.h"
+
+namespace stagecraft {
+namespace {
+
+using Origin = GraphValue::Origin;
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+/// FROM..TO.
+std::pair<std::int64_t, std::int64_t> parse_range(const std::string& key, const std::string& text) {
+  std::int64_t from = 0, to = 0;
+  const std::size_t dots = text.find("..");
+  const char* const end = text.data() + text.size();
+  if (dots != std::string::npos) {
+    const auto a = std::from_chars(text.data(), text.data() + dots, from);
+    const auto b = std::from_chars(text.data() + dots + 2, end, to);
+    if (a.ec == std::errc() && a.ptr == text.data() + dots && b.ec == std::errc() && b.ptr == end && from < to)
+      return {from, to};
+  }
+  throw std::invalid_argument("setting " + key + " is \"" + text + "\", wanted FROM..TO, as 0..50257 for 0 to 50256");
+}
+
+std::string setting(const std::map<std::string, std::string>& settings, const std::string& key,
+                    const std::string& otherwise) {
+  const auto it = settings.find(key);
+  return it == settings.end() ? otherwise : it->second;
+}
+
+/// How a buffer moves in a training forward.
+struct Movement {
+  std::optional<double> decay;
+  bool written = false;
+};
+
+Movement movement_of(const OperatorGraph& graph, const std::vector<int>& nodes, int buffer) {
+  std::set<int> same{buffer};
+  Movement out;
+  for (const int n : nodes) {
+    const GraphNode& node = graph.nodes[at_(n)];
+    const auto is_same = [&](int v) { return same.contains(v); };
+    if (std::ranges::none_of(node.reads, is_same)) continue;
+    const auto decay = std::ranges::find_if(node.decays, [&](const auto& d) { return is_same(d.first); });
+    if (decay == node.decays.end()) {
+      const bool writes = std::ranges::any_of(node.writes, is_same);
+      // Whoever reads it sees another value on each replica.
+      if (writes || out.decay) out.written = true;
+      for (const auto& [result, read] : node.aliases) {
+        if (is_same(read)) same.insert(result);
+      }
+      if (!writes && !out.decay) continue;
+    } else {
+      out.decay = out.decay.value_or(1) * decay->second;
+      for (const auto& [result, read] : node.aliases) {
+        if (is_same(read)) same.insert(result);
+      }
+    }
+  }
+  if (!out.decay && !out.written) return out;
+  // Replaying begins from zero, so nothing but the moves may look at it.
+  for (const int n : nodes) {
+    const GraphNode& node = graph.nodes[at_(n)];
+    for (const int v : node.reads) {
+      if (same.contains(v) && std::ranges::none_of(node.decays, [&](const auto& d) { return d.first == v; }))
+        out.written = true;
+    }
+  }
+  if (out.written) out.decay.reset();
+  return out;
+}
+
+/// Makes the layers of a model from a graph and its groups.
+class Assembler {
+ public:
+  Assembler(const OperatorGraph& graph, Grouping grouping, int root)
+      : graph_(graph), grouping_(std::move(grouping)), root_(root) {
+    for (std::size_t g = 0; g < grouping_.groups.size(); ++g) {
+      for (const int n : grouping_.groups[g].nodes) {
+        for (const int value : graph_.nodes[at_(n)].gives) made_in_[value] = static_cast<int>(g);
+      }
+    }
+    for (const int n : grouping_.shared) {
+      for (const int value : graph_.nodes[at_(n)].gives) from_inputs_.insert(value);
+    }
+    for (const LayerGroup& group : grouping_.groups) all_.insert(all_.end(), group.nodes.begin(), group.nodes.end());
+    std::ranges::sort(all_);
+  }
+
+  Model run() {
+    find_outputs();
+    std::vector<NodeProgram> programs;
+    for (std::size_t g = 0; g < grouping_.groups.size(); ++g)
+      programs.emplace_back(graph_, grouping_.groups[g].nodes, outputs_[g]);
+    std::vector<std::tuple<int, NodeProgram, std::vector<at::Tensor>>> derived;
+    for (const int value : grouping_.derived) {
+      NodeProgram program(graph_, needed_for(value), {value});
+      std::vector<at::Tensor> tensors;
+      for (const int tensor : program.tensors()) tensors.push_back(graph_.tensors[at_(tensor)].load());
+      derived.emplace_back(value, std::move(program), std::move(tensors));
+    }
+    add_inputs(programs, derived);
+    for (std::size_t g = 0; g < grouping_.groups.size(); ++g) add_layer(g, std::move(programs[g]));
+    add_unused();
+    model_.merged = std::move(grouping_.merged);
+    model_.least_samples = graph_.least_samples;
+    model_.most_samples = graph_.most_samples;
+    return std::move(model_);
+  }
+
+ private:
+  void find_outputs() {
+    outputs_.resize(grouping_.groups.size());
+    const auto cross = [&](int value, int reader) {
+      const auto made = made_in_.find(value);
+      if (made == made_in_.end() || made->second == reader) return;
+      std::vector<int>& own = outputs_[at_(made->second)];
+      if (std::ranges::find(own, value) == own.end()) own.push_back(value);
+    };
+    for (std::size_t g = 0; g < grouping_.groups.size(); ++g) {
+      for (const int n : grouping_.groups[g].nodes) {
+        for (const int value : graph_.nodes[at_(n)].reads) {
+          if (graph_.values[at_(value)].kind != GraphValue::Kind::Number) cross(value, static_cast<int>(g));
+        }
+      }
+    }
+    for (std::vector<int>& own : outputs_) std::ranges::sort(own);
+    cross(root_, -1);
+  }
+
+  /// Shared nodes that `value` follows from.
+  [[nodiscard]] std::vector<int> needed_for(int value) const {
+    std::set<int> wanted{value};
+    std::set<int> nodes;
+    // Backwards, once for each write behind a reader.
+    for (std::size_t before = wanted.size() + 1; before != wanted.size() + nodes.size();) {
+      before = wanted.size() + nodes.size();
+      for (auto n = grouping_.shared.rbegin(); n != grouping_.shared.rend(); ++n) {
+        const GraphNode& node = graph_.nodes[at_(*n)];
+        const auto is_wanted = [&](int v) { return wanted.contains(v); };
+        bool reaches = std::ranges::any_of(node.gives, is_wanted) || std::ranges::any_of(node.writes, is_wanted);
+        for (const auto& [result, read] : node.aliases) reaches = reaches || (is_wanted(read) && !node.writes.empty());
+        if (!reaches) continue;
+        nodes.insert(*n);
+        wanted.insert(node.reads.begin(), node.reads.end());
+        wanted.insert(node.gives.begin(), node.gives.end());
+      }
+    }
+    // Views through which somebody writes.
+    return {nodes.begin(), nodes.end()};
+  }
+
+  /// The model's inputs that anything reads, then those that follow from them.
+  void add_inputs(const std::vector<NodeProgram>& programs,
+                  std::vector<std::tuple<int, NodeProgram, std::vector<at::Tensor>>>& derived) {
+    std::set<int> used;
+    const auto use = [&](const NodeProgram& program) {
+      for (const int value : program.arguments()) {
+        if (graph_.values[at_(value)].origin == Origin::Input) used.insert(graph_.values[at_(value)].source);
+      }
+    };
+    for (const NodeProgram& program : programs) use(program);
+    for (const auto& [value, program, tensors] : derived) use(program);
+    for (const int input : used) {
+      input_of_[input] = static_cast<int>(model_.inputs.size());
+      model_.inputs.push_back(graph_.inputs[at_(input)]);
+    }
+    for (auto& [value, program, tensors] : derived) {
+      const GraphValue& made = graph_.values[at_(value)];
+      ModelInput input{.name = made.name, .dtype = "", .shape = {}};
+      for (const int argument : program.arguments())
+        input.sources.push_back(input_of_.at(graph_.values[at_(argument)].source));
+      input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)), held = std::move(tensors)](
+                         std::span<const at::Tensor> sources) { return shared->run(sources, held, {}).front(); };
+      derived_input_[value] = static_cast<int>(model_.inputs.size());
+      model_.inputs.push_back(std::move(input));
+    }
+  }
+
+  [[nodiscard]] ValueRef reference(int value) const {
+    const GraphValue& read = graph_.values[at_(value)];
+    if (read.origin == Origin::Input) return {-1, 0, input_of_.at(read.source)};
+    if (const auto it = derived_input_.find(value); it != derived_input_.end()) return {-1, 0, it->second};
+    const auto made = made_in_.find(value);
+    if (made == made_in_.end())
+      throw std::logic_error(graph_.file + ": value \"" + read.name + "\" is read by a layer and made by none");
+    const std::vector<int>& outputs = outputs_[at_(made->second)];
+    return {made->second, static_cast<int>(std::ranges::find(outputs, value) - outputs.begin()), -1};
+  }
+
+  [[nodiscard]] ParameterSpec spec_of(int tensor) {
+    const GraphTensor& held = graph_.tensors[at_(tensor)];
+    used_.insert(tensor);
+    ParameterSpec out{.name = held.name, .shape = held.shape};
+    out.trainable = held.trainable;
+    out.dtype = held.dtype;
+    out.load = held.load;
+    out.constant = held.constant;
+    if (held.trainable) return out;
+    for (std::size_t v = 0; v < graph_.values.size(); ++v) {
+      const GraphValue& value = graph_.values[v];
+      const bool own = (value.origin == Origin::Buffer || value.origin == Origin::Constant) && value.source == tensor;
+      if (!own) continue;
+      const Movement movement = movement_of(graph_, all_, static_cast<int>(v));
+      out.decay = movement.decay;
+      out.written = out.written || movement.written;
+    }
+    return out;
+  }
+
+  void add_layer(std::size_t g, NodeProgram program) {
+    LayerSpec layer;
+    layer.name = grouping_.groups[g].name;
+    layer.kind = grouping_.groups[g].kind;
+    layer.outputs = static_cast<int>(outputs_[g].size());
+    for (const int value : program.arguments()) layer.inputs.push_back(reference(value));
+    // LayerCall has parameters and buffers apart; where each tensor of the program is found.
+    std::vector<std::pair<bool, std::size_t>> places;
+    std::size_t parameters = 0, buffers = 0;
+    for (const int tensor : program.tensors()) {
+      layer.parameters.push_back(spec_of(tensor));
+      const bool trainable = layer.parameters.back().trainable;
+      places.emplace_back(trainable, trainable ? parameters++ : buffers++);
+    }
+    layer.forward = [program = std::make_shared<const NodeProgram>(std::move(program)),
+                     places = std::move(places)](const LayerCall& call) {
+      std::vector<at::Tensor> tensors;
+      tensors.reserve(places.size());
+      for (const auto& [trainable, place] : places)
+        tensors.push_back(trainable ? call.parameters[place] : call.buffers[place]);
+      return program->run(call.inputs, tensors, {call.seed, call.step, call.microbatch});
+    };
+    model_.layers.push_back(std::move(layer));
+  }
+
+  /// Parameters and buffers that the loss does not need stand in the last layer, so that they are kept.
+  void add_unused() {
+    for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+      if (used_.contains(static_cast<int>(t)) || graph_.tensors[t].constant) continue;
+      model_.layers.back().parameters.push_back(spec_of(static_cast<int>(t)));
+    }
+  }
+
+  const OperatorGraph& graph_;
+  Grouping grouping_;
+  int root_;
+  std::vector<int> all_;  // nodes of all groups
+  std::map<int, int> made_in_;
+  std::set<int> from_inputs_;
+  std::vector<std::vector<int>> outputs_;  // by group: values
+  std::map<int, int> input_of_;            // of the graph -> of the model
+  std::map<int, int> derived_input_;       // value -> input of the model
+  std::set<int> used_;
+  Model model_;
+};
+
+void check_settings(const std::map<std::string, std::string>& settings) {
+  for (const auto& [key, value] : settings) {
+    const bool known = std::ranges::find(import_settings(), key) != import_settings().end();
+    if (!known && !key.starts_with("range."))
+      throw std::invalid_argument(unknown_name("setting", key, import_settings()));
+  }
+}
+
+int output_index(const OperatorGraph& graph, const std::map<std::string, std::string>& settings) {
+  const std::string text = setting(settings, "loss_output", std::to_string(std::max(graph.loss, 0)));
+  int index = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  const int count = static_cast<int>(graph.outputs.size());
+  if (error != std::errc() || end != text.data() + text.size() || index < 0 || index >= count ||
+      graph.outputs[at_(index)] < 0)
+    throw std::invalid_argument(graph.file + ": setting loss_output is \"" + text +
+                                "\", wanted the number of a tensor among the model's " + std::to_string(count) +
+                                " outputs, counted from 0");
+  return index;
+}
+
+}  // namespace
+
+const std::vector<std::string>& import_settings() {
+  static const std::vector<std::string> known{"layers", "loss", "loss_output", "range.NAME"};
+  return known;
+}
+
+bool is_model_file(const std::string& name) { return name.ends_with(".pt2") || name.ends_with(".pt"); }
+
+Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings) {
+  check_settings(settings);
+  const int root = graph.outputs.empty() ? -1 : graph.outputs[at_(output_index(graph, settings))];
+  if (root < 0) throw FormatError(graph.file + ": the model gives nothing");
+  const GraphValue& value = graph.values[at_(root)];
+  const bool is_loss = value.meta && value.meta->sizes.empty() && c10::isFloatingType(value.meta->dtype);
+  if (!is_loss) {
+    throw std::invalid_argument(graph.file + ": output \"" + value.name +
+                                "\" is no loss, which is one floating-point number; export the model with its loss");
+  }
+  Grouping grouping = layer_groups(graph, root, parse_granularity(setting(settings, "layers", "auto")));
+  return Assembler(graph, std::move(grouping), root).run();
+}
+
+Model import_model(const std::string& path, const std::map<std::string, std::string>& settings) {
+  check_settings(settings);
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const auto& [key, text] : settings) {
+    if (key.starts_with("range.")) ranges[key.substr(6)] = parse_range(key, text);
+  }
+  Model model = model_of_graph(pt2_graph(read_pt2_archive(path), ranges), settings);
+  model.name = path;
+  model.options = settings;
+  if (setting(settings, "layers", "auto") == "auto") model.options.erase("layers");
+  return model;
+}
+
+}  // namespace stagecraft

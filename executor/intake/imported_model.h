@@ -1,0 +1,34 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "executor/intake/operator_graph.h"
+#include "executor/layer_source.h"
+
+namespace stagecraft {
+
+/// Settings of a model that comes from a file, as `--set key=value` gives them and as graphs and plans keep them:
+///   layers      auto, leaf, op or depth=N (default auto)
+///   loss        a name of losses.h; by default the model gives its loss itself
+///   loss_output which of the model's outputs the loss is, or is computed from (default: the file's notes, else 0)
+///   range.NAME  FROM..TO of a whole-number input: FROM to TO - 1
+[[nodiscard]] const std::vector<std::string>& import_settings();
+
+/// Whether `name` is a file that import_model reads: it ends in .pt2 or .pt.
+[[nodiscard]] bool is_model_file(const std::string& name);
+
+/// The model in file `path`: name and options as given. Parameters, buffers and layers have their names in PyTorch.
+/// Each layer runs its part of the file's graph, operator by operator, in the order of the file and with autograd; it
+/// copies what it receives and writes in place. Before each operator that draws random numbers the device's default
+/// generator gets mix_seed(run seed, name of the node, step, microbatch), so that no cut and no schedule changes them;
+/// threads take turns there. What follows from the inputs alone and several layers read is a derived input.
+/// Throws FormatError for what the file's reader refuses, std::invalid_argument for a setting that is unknown or does
+/// not fit, with what would.
+[[nodiscard]] Model import_model(const std::string& path, const std::map<std::string, std::string>& settings);
+
+/// The same of a graph that was read: layers by setting `layers`, the loss by the others.
+[[nodiscard]] Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings);
+
+}  // namespace stagecraft

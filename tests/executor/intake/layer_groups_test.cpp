@@ -1,0 +1,302 @@
+#include "executor/intake/layer_groups.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <stdexcept>
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Origin = GraphValue::Origin;
+
+/// Writes graphs by the names of their values.
+class Sketch {
+ public:
+  Sketch() { graph.file = "model.pt2"; }
+  int value(const std::string& name, Origin origin = Origin::Node) {
+    if (const auto it = index.find(name); it != index.end()) return it->second;
+    GraphValue made{.name = name, .origin = origin};
+    made.meta = TensorMeta{};
+    graph.values.push_back(made);
+    return index[name] = static_cast<int>(graph.values.size()) - 1;
+  }
+  /// A node of the same name as what it gives.
+  GraphNode& node(const std::string& name, const std::string& path, const std::vector<std::string>& reads,
+                  const std::string& type = "Block") {
+    GraphNode made{.name = name, .target = "torch.ops.aten." + name + ".default", .modules = {{"", "Net", 0}}};
+    std::string whole;
+    for (std::size_t begin = 0; begin < path.size();) {
+      const std::size_t dot = std::min(path.find('.', begin), path.size());
+      whole = path.substr(0, dot);
+      const std::string part = path.substr(begin, dot - begin);
+      // "blocks" is a list, which has no frame.
+      if (part != "blocks") made.modules.push_back({whole, dot == path.size() ? "nn." + type : "nn.Outer", 0});
+      begin = dot + 1;
+    }
+    for (const std::string& each : reads) made.reads.push_back(value(each));
+    made.gives = {value(name)};
+    graph.values[static_cast<std::size_t>(made.gives[0])].source = static_cast<int>(graph.nodes.size());
+    graph.nodes.push_back(made);
+    return graph.nodes.back();
+  }
+  void in_place(GraphNode& node, const std::string& written) {
+    node.writes = {value(written)};
+    node.aliases = {{node.gives[0], value(written)}};
+  }
+  Grouping groups(const std::string& root, const std::string& how = "auto") {
+    return layer_groups(graph, value(root), parse_granularity(how));
+  }
+
+  OperatorGraph graph;
+  std::map<std::string, int> index;
+};
+
+std::vector<std::string> names(const Grouping& grouping) {
+  std::vector<std::string> out;
+  for (const LayerGroup& group : grouping.groups) out.push_back(group.name);
+  return out;
+}
+
+/// stem, two blocks of a list with a residual each, head and loss.
+Sketch residual_net() {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("stem", "stem", {"x"}, "Conv2d");
+  for (const std::string b : {"0", "1"}) {
+    const std::string in = b == "0" ? "stem" : "add0";
+    s.node("conv" + b, "blocks." + b + ".conv", {in}, "Conv2d");
+    s.node("relu" + b, "blocks." + b + ".act", {"conv" + b}, "ReLU");
+    s.node("add" + b, "blocks." + b, {"relu" + b, in});
+  }
+  s.node("pool", "", {"add1"});
+  s.node("fc", "head", {"pool"}, "Linear");
+  s.node("loss", "", {"fc"});
+  return s;
+}
+
+TEST(LayerGroups, AutoTakesTheRepeatedBlocksAndTheirNeighbours) {
+  const Grouping found = residual_net().groups("loss");
+  EXPECT_THAT(names(found), ElementsAre("stem", "blocks.0", "blocks.1", "head"));
+  // The parent's pool joins the block before it, the loss the head.
+  EXPECT_THAT(found.groups[2].nodes, ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(found.groups[3].nodes, ElementsAre(8, 9));
+  EXPECT_EQ(found.groups[1].kind, "Block");
+  EXPECT_EQ(found.groups[0].kind, "Conv2d");
+  EXPECT_THAT(found.merged, IsEmpty());
+}
+
+TEST(LayerGroups, LeafTakesTheInnermostModules) {
+  EXPECT_THAT(names(residual_net().groups("loss", "leaf")),
+              ElementsAre("stem", "blocks.0.conv", "blocks.0.act", "blocks.1.conv", "blocks.1.act", "head"));
+}
+
+TEST(LayerGroups, DepthCountsModulesBelowTheWhole) {
+  EXPECT_THAT(names(residual_net().groups("loss", "depth=1")), ElementsAre("stem", "blocks.0", "blocks.1", "head"));
+  EXPECT_THAT(names(residual_net().groups("loss", "depth=2")),
+              ElementsAre("stem", "blocks.0.conv", "blocks.0.act", "blocks.1.conv", "blocks.1.act", "head"));
+}
+
+TEST(LayerGroups, OpTakesEachOperator) {
+  EXPECT_THAT(names(residual_net().groups("loss", "op")),
+              ElementsAre("stem:stem", "blocks.0.conv:conv0", "blocks.0.act:relu0", "blocks.0:add0",
+                          "blocks.1.conv:conv1", "blocks.1.act:relu1", "blocks.1:add1", "pool", "head:fc", "loss"));
+}
+
+TEST(LayerGroups, NodesOfAParentBeforeTheFirstChildJoinIt) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("scale", "", {"x"}).repeatable = false;
+  s.node("fc", "fc", {"scale"}, "Linear");
+  s.node("loss", "", {"fc"});
+  const Grouping found = s.groups("loss");
+  ASSERT_THAT(names(found), ElementsAre("fc"));
+  EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1, 2));
+}
+
+TEST(LayerGroups, AModelWithoutModulesIsOneLayer) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("sin", "", {"x"});
+  s.node("loss", "", {"sin"});
+  EXPECT_THAT(names(s.groups("loss")), ElementsAre("Net"));
+}
+
+TEST(LayerGroups, ASecondCallOfAModuleIsALayerOfItsOwn) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("first", "block", {"x"});
+  s.node("between", "other", {"first"});
+  s.node("second", "block", {"between"}).modules.back().call = 1;
+  s.node("loss", "", {"second"});
+  EXPECT_THAT(names(s.groups("loss")), ElementsAre("block", "other", "block@1"));
+}
+
+TEST(LayerGroups, AnInterruptedModuleIsTwoLayers) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("a", "one", {"x"});
+  s.node("b", "two", {"a"});
+  s.node("c", "one", {"b"});
+  EXPECT_THAT(names(s.groups("c")), ElementsAre("one", "two", "one#2"));
+}
+
+TEST(LayerGroups, LeavesOutWhatTheLossDoesNotNeed) {
+  Sketch s = residual_net();
+  s.node("extra", "extra", {"fc"});
+  EXPECT_THAT(names(s.groups("loss")), ElementsAre("stem", "blocks.0", "blocks.1", "head"));
+}
+
+TEST(LayerGroups, AWriteToWhatOnlyItReadsMayBeCut) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("conv", "conv", {"x"});
+  s.in_place(s.node("relu_", "relu", {"conv"}), "conv");
+  s.node("loss", "loss", {"relu_"});
+  EXPECT_THAT(names(s.groups("loss")), ElementsAre("conv", "relu", "loss"));
+}
+
+TEST(LayerGroups, MergesWhereTheOldNameIsReadAfterTheWrite) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("conv", "conv", {"x"});
+  s.in_place(s.node("relu_", "relu", {"conv"}), "conv");
+  s.node("skip", "skip", {"relu_", "conv"});
+  s.node("loss", "loss", {"skip"});
+  const Grouping found = s.groups("loss");
+  EXPECT_THAT(names(found), ElementsAre("conv", "relu", "loss"));
+  EXPECT_EQ(found.merged.at("skip"),
+            "is part of layer \"relu\": \"relu_\" writes in place to \"conv\", which is read later under that name");
+}
+
+TEST(LayerGroups, MergesWhereTwoReceivedValuesShareMemoryThatIsWritten) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("conv", "conv", {"x"});
+  GraphNode& view = s.node("view", "view", {"conv"});
+  view.aliases = {{view.gives[0], s.value("conv")}};
+  GraphNode& add = s.node("add_", "add", {"view", "conv"});
+  s.in_place(add, "view");
+  s.node("loss", "loss", {"add_"});
+  const Grouping found = s.groups("loss");
+  EXPECT_THAT(names(found), ElementsAre("conv", "loss"));
+  EXPECT_THAT(found.merged.at("add"), HasSubstr("\"add_\" writes in place to \"view\", whose memory another value"));
+}
+
+TEST(LayerGroups, MergesWhatSharesAWrittenBuffer) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.value("mean", Origin::Buffer);
+  s.node("norm", "a", {"x", "mean"}).writes = {s.value("mean")};
+  s.node("b", "b", {"norm"});
+  s.node("norm2", "c", {"b", "mean"}).writes = {s.value("mean")};
+  s.node("loss", "loss", {"norm2"});
+  const Grouping found = s.groups("loss");
+  EXPECT_THAT(names(found), ElementsAre("a", "loss"));
+  EXPECT_THAT(found.merged.at("c"), HasSubstr("\"mean\", a buffer that both use"));
+}
+
+TEST(LayerGroups, AWriteOfABufferAtTheEndJoinsTheLayerItReads) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.value("ema", Origin::Buffer);
+  s.node("a", "a", {"x"});
+  s.node("b", "b", {"a"});
+  s.node("loss", "", {"b"});
+  s.node("copy_", "", {"ema", "a"}).writes = {s.value("ema")};
+  const Grouping found = s.groups("loss");
+  EXPECT_THAT(names(found), ElementsAre("a", "b"));
+  EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 3));
+}
+
+TEST(LayerGroups, RefusesAWriteToAParameter) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.value("weight", Origin::Parameter);
+  s.node("renorm_", "embed", {"weight", "x"}).writes = {s.value("weight")};
+  s.node("loss", "embed", {"weight", "x"});
+  try {
+    (void)s.groups("loss");
+    FAIL() << "accepted";
+  } catch (const std::invalid_argument& e) {
+    EXPECT_STREQ(
+        e.what(),
+        "model.pt2: node \"renorm_\" (torch.ops.aten.renorm_.default) in module \"embed\" changes a parameter in "
+        "its forward, which replicas cannot do alike; found \"weight\", wanted a buffer");
+  }
+}
+
+TEST(LayerGroups, SharesWhatFollowsFromTheInputsAndSeveralLayersRead) {
+  Sketch s;
+  s.value("mask", Origin::Input);
+  s.value("x", Origin::Input);
+  s.node("wide", "", {"mask"}).repeatable = true;
+  s.node("bias", "", {"wide"}).repeatable = true;
+  s.node("embed", "embed", {"x"});
+  s.node("a", "blocks.0", {"embed", "bias"});
+  s.node("b", "blocks.1", {"a", "bias"});
+  s.node("loss", "", {"b"});
+  const Grouping found = s.groups("loss");
+  EXPECT_THAT(names(found), ElementsAre("embed", "blocks.0", "blocks.1"));
+  EXPECT_THAT(found.shared, ElementsAre(0, 1));
+  EXPECT_THAT(found.derived, ElementsAre(s.value("bias")));
+}
+
+TEST(LayerGroups, WhatOneLayerAloneReadsIsPartOfIt) {
+  Sketch s;
+  s.value("tokens", Origin::Input);
+  s.node("ids", "", {"tokens"}).repeatable = true;
+  s.node("first", "first", {"tokens"});
+  s.node("second", "second", {"first", "ids"});
+  s.node("loss", "", {"second"});
+  const Grouping found = s.groups("loss");
+  ASSERT_THAT(names(found), ElementsAre("first", "second"));
+  EXPECT_THAT(found.groups[1].nodes, ElementsAre(0, 2, 3));
+  EXPECT_THAT(found.shared, IsEmpty());
+}
+
+TEST(LayerGroups, WritesWithinAMaskStayWithIt) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("full", "", {}).repeatable = true;
+  GraphNode& fill = s.node("fill_", "", {"full", "x"});
+  fill.repeatable = true;
+  s.in_place(fill, "full");
+  s.node("a", "blocks.0", {"x", "full"});
+  s.node("b", "blocks.1", {"a", "fill_"});
+  const Grouping found = s.groups("b");
+  // Both nodes although fill_'s result has one reader: the memory has two.
+  EXPECT_THAT(found.shared, ElementsAre(0, 1));
+  EXPECT_THAT(found.derived, ElementsAre(s.value("full"), s.value("fill_")));
+}
+
+TEST(LayerGroups, SomethingElseThanATensorStaysInside) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("list", "a", {"x"});
+  s.graph.values[static_cast<std::size_t>(s.value("list"))].kind = GraphValue::Kind::Other;
+  s.node("b", "b", {"list"});
+  s.node("c", "c", {"b"});
+  const Grouping found = s.groups("c");
+  EXPECT_THAT(names(found), ElementsAre("a", "c"));
+  EXPECT_EQ(found.merged.at("b"), "is part of layer \"a\": \"list\", which is no tensor, goes from one to the other");
+}
+
+TEST(ParseGranularity, ListsWhatThereIs) {
+  for (const char* text : {"", "depth", "depth=0", "depth=x", "depth=101", "blocks"}) {
+    try {
+      (void)parse_granularity(text);
+      FAIL() << text;
+    } catch (const std::invalid_argument& e) {
+      EXPECT_EQ(e.what(), "layers \"" + std::string(text) + "\": wanted auto, leaf, op, or depth=N with N in 1..100");
+    }
+  }
+  EXPECT_EQ(parse_granularity("depth=12").depth, 12);
+}
+
+}  // namespace
+}  // namespace stagecraft
