@@ -16,8 +16,8 @@ namespace stagecraft {
 /// FormatError for other expressions and for empty ranges.
 [[nodiscard]] std::map<std::string, std::pair<std::int64_t, std::int64_t>> read_ranges(const Cursor& at);
 
-/// Throws FormatError quoting the first guard, a line of Python, that is neither an equality of two sizes of inputs nor
-/// a comparison of one with a number that holds over its whole range.
+/// Throws FormatError quoting the first guard, a line of Python, that sizes of the inputs within program.ranges do not
+/// imply, or that may be implied but is too hard to tell: of several symbols, or of one with millions of values.
 void check_guards(const Cursor& at, const ExportedProgram& program);
 
 }  // namespace stagecraft
