@@ -1,12 +1,15 @@
 #include "costmodel/format/cursor.h"
 
-#include <set>
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
+#include <string_view>
+#include <utility>
 
 namespace stagecraft {
 namespace {
 
-constexpr int kDeepest = 64;
+constexpr std::size_t kDeepest = 64;
 
 bool is_flat(const Json& value) {
   for (const auto& v : value) {
@@ -43,39 +46,112 @@ void append(std::string& out, const Json& value, int indent) {
   }
 }
 
+/// Builds a document from the parser's events. Members wait until their object is whole, which then takes them at once:
+/// the library's own way compares each key with all before it, and copies the keys whenever the object grows.
+class DocumentBuilder {
+ public:
+  DocumentBuilder(const std::string& text, const std::string& file) : text_(&text), file_(&file) {}
+
+  Json take() { return std::move(values_.front()); }
+
+  bool null() { return add(Json()); }
+  bool boolean(bool value) { return add(Json(value)); }
+  bool number_integer(Json::number_integer_t value) { return add(Json(value)); }
+  bool number_unsigned(Json::number_unsigned_t value) { return add(Json(value)); }
+  bool number_float(Json::number_float_t value, const std::string& /*text*/) { return add(Json(value)); }
+  bool string(std::string& value) { return add(Json(std::move(value))); }
+  bool binary(Json::binary_t& /*value*/) { return false; }
+  bool start_object(std::size_t /*elements*/) { return open(); }
+  bool start_array(std::size_t /*elements*/) { return open(); }
+  bool key(std::string& name) {
+    keys_.push_back(std::move(name));
+    return true;
+  }
+  bool end_array() {
+    const auto first = begin_of(values_, open_.back().values);
+    Json out = Json::array();
+    auto& items = out.get_ref<Json::array_t&>();
+    items.assign(std::make_move_iterator(first), std::make_move_iterator(values_.end()));
+    return close(std::move(out));
+  }
+  bool end_object() {
+    check_keys();
+    auto key = begin_of(keys_, open_.back().keys);
+    Json out = Json::object();
+    std::vector<Json::object_t::value_type>& members = out.get_ref<Json::object_t&>();
+    members.reserve(static_cast<std::size_t>(keys_.end() - key));
+    for (auto value = begin_of(values_, open_.back().values); value != values_.end(); ++value)
+      members.emplace_back(std::move(*key++), std::move(*value));
+    return close(std::move(out));
+  }
+  /// What the parser could not read, at character `end`, counted from 1.
+  bool parse_error(std::size_t end, const std::string& /*token*/, const Json::exception& error) {
+    const std::string what = error.what();
+    if (dynamic_cast<const Json::parse_error*>(&error) == nullptr)  // a number beyond double
+      throw FormatError(*file_ + ": " + what.substr(what.find("] ") + 2));
+    std::size_t line = 1;
+    std::size_t column = 1;
+    for (std::size_t i = 0; i + 1 < end && i < text_->size(); ++i) {
+      column = (*text_)[i] == '\n' ? 1 : column + 1;
+      line += (*text_)[i] == '\n' ? 1 : 0;
+    }
+    // The parser's text begins "[json.exception.parse_error.101] parse error at line 1, column 2: "; ours replaces
+    // that.
+    const std::size_t colon = what.find(": ");
+    throw FormatError(*file_ + ": line " + std::to_string(line) + " column " + std::to_string(column) +
+                      ": not JSON: " + (colon == what.npos ? what : what.substr(colon + 2)));
+  }
+
+ private:
+  /// Where the parts of an array or object begin that is not whole yet.
+  struct Open {
+    std::size_t keys;
+    std::size_t values;
+  };
+
+  template <class T>
+  static typename std::vector<T>::iterator begin_of(std::vector<T>& of, std::size_t at) {
+    return of.begin() + static_cast<std::ptrdiff_t>(at);
+  }
+  bool add(Json&& value) {
+    values_.push_back(std::move(value));
+    return true;
+  }
+  bool open() {
+    if (open_.size() == kDeepest)
+      throw FormatError(*file_ + ": nested deeper than " + std::to_string(kDeepest) + " levels");
+    open_.push_back({keys_.size(), values_.size()});
+    return true;
+  }
+  bool close(Json&& whole) {
+    keys_.erase(begin_of(keys_, open_.back().keys), keys_.end());
+    values_.erase(begin_of(values_, open_.back().values), values_.end());
+    open_.pop_back();
+    return add(std::move(whole));
+  }
+  void check_keys() {
+    sorted_.assign(begin_of(keys_, open_.back().keys), keys_.end());
+    std::sort(sorted_.begin(), sorted_.end());
+    const auto twice = std::adjacent_find(sorted_.begin(), sorted_.end());
+    if (twice != sorted_.end())
+      throw FormatError(*file_ + ": key \"" + std::string(*twice) + "\" stands twice in one object");
+  }
+
+  const std::string* text_;
+  const std::string* file_;
+  std::vector<Open> open_;
+  std::vector<std::string> keys_;  ///< of the open objects
+  std::vector<Json> values_;       ///< of the open arrays and objects; in the end the document alone
+  std::vector<std::string_view> sorted_;
+};
+
 }  // namespace
 
 Json parse_document(const std::string& text, const std::string& file) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kDeepest) throw FormatError(file + ": nested deeper than " + std::to_string(kDeepest) + " levels");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw FormatError(file + ": key \"" + parsed.get<std::string>() + "\" stands twice in one object");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, check);
-  } catch (const Json::parse_error& e) {
-    std::size_t line = 1;
-    std::size_t column = 1;
-    for (std::size_t i = 0; i + 1 < e.byte && i < text.size(); ++i) {
-      column = text[i] == '\n' ? 1 : column + 1;
-      line += text[i] == '\n' ? 1 : 0;
-    }
-    const std::string where = file + ": line " + std::to_string(line) + " column " + std::to_string(column);
-    if (text.empty()) throw FormatError(file + ": is empty, a JSON document is wanted");
-    // The parser's text begins "[json.exception.parse_error.101] parse error at line 1, column 2: "; ours replaces
-    // that.
-    const std::string what = e.what();
-    const std::size_t end = what.find(": ");
-    throw FormatError(where + ": not JSON: " + (end == what.npos ? what : what.substr(end + 2)));
-  } catch (const Json::exception& e) {  // a number beyond double
-    const std::string what = e.what();
-    throw FormatError(file + ": " + what.substr(what.find("] ") + 2));
-  }
+  if (text.empty()) throw FormatError(file + ": is empty, a JSON document is wanted");
+  DocumentBuilder builder(text, file);
+  (void)Json::sax_parse(text, &builder);
+  return builder.take();
 }
 
 void check_header(Fields& fields, const std::string& format, int newest) {
