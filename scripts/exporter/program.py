@@ -1,7 +1,10 @@
 """From a model, its inputs and its loss to a checked torch.export program, and to the archive."""
 
+import contextlib
 import copy
 import dataclasses
+import inspect
+import io
 import json
 import logging
 import os
@@ -103,8 +106,6 @@ def _set_training(model):
 
 def _caller(model, names, constants, loss):
     """How to run forward: inputs whose names it has go by name; if it has none of them, all go by place."""
-    import inspect
-
     parameters = inspect.signature(model.forward).parameters
     open_ended = any(each.kind == each.VAR_KEYWORD for each in parameters.values())
     own = [name for name in names if name in parameters]
@@ -188,7 +189,8 @@ def _export(model, inputs, request):
 def _traced(model, tensors, shapes):
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        # Of a failure torch prints the whole program; the message has what matters of it.
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             exported = torch.export.export(model, tuple(tensors), dynamic_shapes=shapes, strict=False)
     finally:

@@ -35,17 +35,19 @@ def mix_seed(seed, word, a=0, b=0):
     return value
 
 
-def is_random(node):
-    """Whether a node of the graph may draw from torch's generator."""
+def is_random(node, owner):
+    """Whether a node of the graph of module `owner` may draw from torch's generator."""
     target = node.target
     if node.op != "call_function":
         return False
     if isinstance(target, torch._ops.HigherOrderOperator):
-        owner = node.graph.owning_module
-        inner = [getattr(owner, each.target) for each in node.all_input_nodes if each.op == "get_attr"]
-        return any(is_random(each) for module in inner if isinstance(module, torch.fx.GraphModule)
-                   for each in module.graph.nodes)
+        inner = [getattr(owner, each.target, None) for each in node.all_input_nodes if each.op == "get_attr"]
+        return any(has_random(module) for module in inner if isinstance(module, torch.fx.GraphModule))
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def has_random(module):
+    return any(is_random(node, module) for node in module.graph.nodes)
 
 
 class _Seeded(torch.fx.Interpreter):
@@ -56,7 +58,7 @@ class _Seeded(torch.fx.Interpreter):
         self.seed, self.step, self.microbatch = seed, 0, 0
 
     def run_node(self, node):
-        if is_random(node):
+        if is_random(node, self.module):
             torch.manual_seed(mix_seed(self.seed, node.name, self.step, self.microbatch))
         return super().run_node(node)
 
@@ -104,7 +106,7 @@ def _make_record(program, training):
     progress(f"training {training.steps} steps for the record")
     out = dict(zip((each.name for each in program.inputs), drawn))
     out |= _train(module, run, program.inputs, drawn, training)
-    if not any(is_random(node) for node in module.graph.nodes):
+    if not has_random(module):
         eager = copy.deepcopy(program.eager)
         other = _train(eager, lambda step, microbatch, tensors: eager(*tensors), program.inputs, drawn, training)
         for name, tensor in other.items():

@@ -126,6 +126,8 @@ def why_static(error):
 
 def why_not(error):
     text = str(error)
+    if "_detect_is_causal_mask" in text:
+        return "nn.Transformer looks into its mask to see whether it is causal; say so, with tgt_is_causal=True or is_causal=True"
     if "data-dependent" in text or "Could not guard" in text or "unbacked" in text.lower():
         return (f"a branch or a shape depends on the values of a tensor (if tensor.sum() > 0, .item(), nonzero); use "
                 f"torch.where or shapes that are known [{_short(text)}]")

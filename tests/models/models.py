@@ -44,3 +44,346 @@ class TiedDropout(nn.Module):
         for block in self.blocks:
             hidden = hidden + block(hidden)
         return self.output(hidden)
+
+
+class DecoderTransformer(nn.Module):
+    """Embedding, decoder layers whose cross attention looks at the same input as their self attention,
+    final norm, output layer. The defaults are those of the pipelining example of torch.distributed."""
+
+    def __init__(self, vocabulary=10000, width=512, layers=8, heads=8, feed_forward=2048, dropout=0.1):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(
+            [nn.TransformerDecoderLayer(width, heads, feed_forward, dropout, batch_first=True) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.output = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens):
+        hidden = self.embedding(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden, hidden)
+        return self.output(self.norm(hidden))
+
+
+class EncoderDecoder(nn.Module):
+    """nn.Transformer as it comes: axis 1 is the batch."""
+
+    def __init__(self, vocabulary=40, width=16, layers=2):
+        super().__init__()
+        self.source = nn.Embedding(vocabulary, width)
+        self.target = nn.Embedding(vocabulary, width)
+        self.transformer = nn.Transformer(width, 2, layers, layers, 32, dropout=0.1)
+        self.output = nn.Linear(width, vocabulary)
+
+    def forward(self, words, translation):
+        mask = nn.Transformer.generate_square_subsequent_mask(translation.shape[0])
+        hidden = self.transformer(self.source(words), self.target(translation), tgt_mask=mask,
+                                  tgt_is_causal=True)
+        return self.output(hidden)
+
+
+class LongResidual(nn.Module):
+    """What the stem gives is added again three blocks later."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.stem = nn.Linear(8, width)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(3)])
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        first = hidden = self.stem(x)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden + first)
+
+
+class TwoHeads(nn.Module):
+    """Several tensors, one of them no loss's concern."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, width), nn.ReLU())
+        self.kind = nn.Linear(width, 4)
+        self.place = nn.Linear(width, 2)
+
+    def forward(self, x):
+        hidden = self.body(x)
+        return {"kind": self.kind(hidden), "place": self.place(hidden), "hidden": hidden}
+
+
+def two_losses(outputs, kind, place):
+    return functional.cross_entropy(outputs["kind"], kind) + 0.5 * functional.mse_loss(outputs["place"], place)
+
+
+class SharedBatchNorm(nn.Module):
+    """One BatchNorm after two convolutions: its statistics are written twice in a pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, padding=1)
+        self.second = nn.Conv2d(6, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, image):
+        hidden = functional.relu(self.norm(self.first(image)))
+        hidden = functional.relu(self.norm(self.second(hidden)))
+        return self.head(hidden.mean((2, 3)))
+
+
+class CalledTwice(nn.Module):
+    """A block with parameters called twice, another between."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.shared = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+        self.between = nn.Linear(width, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        return self.head(self.shared(self.between(self.shared(x))))
+
+
+class Scale(nn.Module):
+    """Writes into what it is given."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.bias = nn.Parameter(torch.linspace(-1, 1, width))
+
+    def forward(self, x):
+        x.add_(self.bias)
+        return x * 0.5
+
+
+class ViewsAcrossBlocks(nn.Module):
+    """A view of one block's result is overwritten in the next block, and the result is read after that."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.scale = Scale(width // 2)
+        self.second = nn.Linear(width, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        left = hidden.view(-1, 2, hidden.shape[-1] // 2)[:, 0]
+        scaled = self.scale(left)
+        hidden = self.second(hidden)
+        hidden[:, : scaled.shape[-1]] += scaled
+        return self.head(functional.relu(hidden))
+
+
+class NoGradBlock(nn.Module):
+    """A normalisation whose statistics no gradient passes, and a target network in no_grad."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.teacher = nn.Linear(width, width)
+        self.second = nn.Linear(width, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        with torch.no_grad():
+            scale = hidden.abs().mean(1, keepdim=True) + 1
+            wanted = torch.tanh(self.teacher(hidden))
+        return self.head(self.second(hidden / scale) - wanted)
+
+
+class MasksFromInputs(nn.Module):
+    """Attention with a mask of padding, an order mask and positions, all made from the inputs."""
+
+    def __init__(self, vocabulary=40, width=16, layers=2, length=32):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.blocks = nn.ModuleList([MaskedBlock(width) for _ in range(layers)])
+        self.output = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens, keep):
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        order = places[None, :] <= places[:, None]
+        mask = order[None] & (keep[:, None, :] | torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)[None])
+        hidden = self.embedding(tokens) + self.positions(places)
+        for block in self.blocks:
+            hidden = block(hidden, mask)
+        return self.output(hidden)
+
+
+class MaskedBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mix = nn.Linear(width, 3 * width)
+        self.drop = nn.Dropout(0.1)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, hidden, mask):
+        query, key, value = self.mix(self.norm(hidden)).chunk(3, dim=-1)
+        scores = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        return hidden + self.out(self.drop(weights) @ value)
+
+
+class ParentOperators(nn.Module):
+    """Functional operators of the parent between its children, at three places."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(width, width) for _ in range(3)])
+        self.head = nn.Linear(2 * width, 4)
+
+    def forward(self, x):
+        hidden = functional.layer_norm(x, x.shape[1:])
+        for index, block in enumerate(self.blocks):
+            hidden = functional.gelu(block(hidden)) * (index + 1.5)
+            hidden = functional.dropout(hidden, 0.1, self.training)
+        hidden = torch.cat([hidden, x.flip(1)], 1)
+        return self.head(hidden)
+
+
+class MixedInputs(nn.Module):
+    """Whole numbers, truth values and floats beside one table without a batch axis."""
+
+    def __init__(self, kinds=7, width=8):
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(kinds, width, mode="mean")
+        self.measure = nn.Linear(5, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, words, valid, measured, offset):
+        first = self.embedding(words)
+        second = torch.where(valid[:, None], self.measure(measured), torch.zeros_like(first))
+        return self.head(first + second + offset)
+
+
+class RunningMean(nn.Module):
+    """Buffers written by copy_ and add_ in forward, one of them not in the state dict."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.head = nn.Linear(width, 4)
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("largest", torch.zeros(width), persistent=False)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        with torch.no_grad():
+            self.mean.copy_(0.9 * self.mean + 0.1 * hidden.mean(0))
+            self.largest.copy_(torch.maximum(self.largest, hidden.amax(0)))
+            self.calls.add_(1)
+        return self.head(torch.tanh(hidden - self.mean) / (self.largest + 1))
+
+
+class PartlyFrozen(nn.Module):
+    """The first block does not learn, its BatchNorm is in evaluation mode; one parameter is used by nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(6, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Linear(8, 4)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.stem.requires_grad_(False)
+        self.stem.eval()
+
+    def forward(self, image):
+        return self.head(self.body(self.stem(image)).mean((2, 3)))
+
+
+class InPlaceActivations(nn.Module):
+    """Hardswish, ReLU6 and a residual, all in place, as in MobileNet."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.BatchNorm2d(width), nn.Hardswish(inplace=True))
+        self.blocks = nn.ModuleList([nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, groups=width), nn.BatchNorm2d(width), nn.ReLU6(inplace=True),
+            nn.Conv2d(width, width, 1), nn.BatchNorm2d(width)) for _ in range(2)])
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, image):
+        hidden = self.stem(image)
+        for block in self.blocks:
+            out = block(hidden)
+            out += hidden
+            hidden = functional.hardswish(out, inplace=True)
+        return self.head(hidden.mean((2, 3)))
+
+
+class FixedBatch(nn.Module):
+    """The number of samples is written into the code: exports only for that many."""
+
+    def __init__(self, samples=2, width=8):
+        super().__init__()
+        self.samples = samples
+        self.first = nn.Linear(8, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        hidden = self.first(x).view(self.samples, 2, -1)
+        return self.head(torch.relu(hidden).reshape(self.samples, -1))
+
+
+class TransposedNorm(nn.Module):
+    """Normalises over the last axis of activations that lie transposed in memory, from block to block."""
+
+    def __init__(self, width=8, layers=3):
+        super().__init__()
+        self.blocks = nn.ModuleList([TransposedBlock(width, 6) for _ in range(layers)])
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+
+
+class TransposedBlock(nn.Module):
+    def __init__(self, width, length):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mix = nn.Conv1d(width, width, 3, padding=1)
+        self.token = nn.Linear(length, length)
+
+    def forward(self, x):
+        hidden = self.mix(self.norm(x).transpose(1, 2))
+        return torch.relu(self.token(hidden)).transpose(1, 2)
+
+
+class AutocastBlock(nn.Module):
+    """Autocast around a block with dropout in it, as training in lower precision has it."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.second = nn.Linear(width, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = functional.dropout(torch.relu(self.second(hidden)), 0.2)
+        return self.head(hidden.float())
+
+
+class NumbersOfTheBatch(nn.Module):
+    """Computes with the number of samples, and gives its own loss after its scores."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x, target):
+        samples = x.shape[0]
+        hidden = self.first(x).reshape(samples * 2, -1)
+        hidden = hidden + torch.arange(samples * 2).unsqueeze(1) / (2 * samples)
+        scores = self.head(torch.relu(hidden).view(samples, -1))
+        return scores, functional.cross_entropy(scores, target, reduction="sum") / samples

@@ -33,6 +33,24 @@ def _torchvision(name, **arguments):
     return build
 
 
+def _small_vgg16():
+    """VGG-16's convolutions with classifier layers of 64 in place of 4096, so that a record is small."""
+    import torchvision
+    from torch import nn
+
+    model = torchvision.models.vgg16(num_classes=10)
+    model.avgpool = nn.AdaptiveAvgPool2d(1)
+    model.classifier[0], model.classifier[3], model.classifier[6] = nn.Linear(512, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+    return model
+
+
+def _small_vit():
+    """ViT-B/16 with 3 encoder layers of width 64 in place of 12 of 768."""
+    import torchvision
+
+    return torchvision.models.VisionTransformer(32, 16, 3, 4, 64, 128, dropout=0.1, num_classes=10)
+
+
 def _transformers(kind, **fields):
     def build():
         from exporter.models import find_model
@@ -46,11 +64,43 @@ IMAGE = ("image=float32[3,32,32]",)
 TOKENS = ("tokens=int64[12]:range=0..40",)
 WITHOUT_CACHE = {"constants": {"use_cache": False, "return_dict": False}}
 
+VECTOR = ("x=float32[8]",)
+
 MODELS = {
-    "mlp": Entry(models.Mlp, ("x=float32[8]",)),
+    "mlp": Entry(models.Mlp, VECTOR),
     "resnet18": Entry(_torchvision("resnet18", num_classes=10), IMAGE, needs="torchvision", learning_rate=0.01),
-    "lstm_lm": Entry(models.LstmLanguageModel, ("tokens=int64[12]:range=0..50",), "next_token"),
+    "vgg16": Entry(_small_vgg16, IMAGE, needs="torchvision", learning_rate=0.01),
+    "mobilenet_v3_small": Entry(_torchvision("mobilenet_v3_small", num_classes=10), ("image=float32[3,64,64]",),
+                                needs="torchvision", learning_rate=0.01),
+    "vit_b_16": Entry(_small_vit, IMAGE, needs="torchvision", learning_rate=0.01),
     "gpt2": Entry(_transformers("gpt2", n_layer=4, n_embd=64, n_head=4, n_positions=64, vocab_size=211),
                   ("input_ids=int64[24]:range=0..211",), "next_token", "transformers", WITHOUT_CACHE),
-    "tied_dropout": Entry(models.TiedDropout, TOKENS, "next_token"),
+    "bert": Entry(_transformers("bert", num_hidden_layers=3, hidden_size=64, num_attention_heads=4, intermediate_size=128,
+                                vocab_size=211, max_position_embeddings=64),
+                  ("input_ids=int64[24]:range=0..211", "attention_mask=int64[24]:range=0..2"), needs="transformers",
+                  options=WITHOUT_CACHE),
+    "lstm_lm": Entry(models.LstmLanguageModel, ("tokens=int64[12]:range=0..50",), "next_token"),
+    "lstm_dropout": Entry(lambda: models.LstmLanguageModel(dropout=0.2), ("tokens=int64[12]:range=0..50",), "next_token"),
+    "transformer": Entry(lambda: models.DecoderTransformer(50, 16, 4, 4, 32), ("tokens=int64[12]:range=0..50",), "next_token"),
+    "encoder_decoder": Entry(
+        models.EncoderDecoder, ("words=int64[7]:batch_axis=1:range=0..40", "translation=int64[9]:batch_axis=1:range=0..40")),
+    "tied_dropout": Entry(models.TiedDropout, TOKENS, "next_token", learning_rate=0.01),
+    "long_residual": Entry(models.LongResidual, VECTOR),
+    "two_heads": Entry(models.TwoHeads, VECTOR + ("kind=int64[]:range=0..4", "place=float32[2]"), models.two_losses),
+    "shared_batch_norm": Entry(models.SharedBatchNorm, ("image=float32[3,8,8]",)),
+    "called_twice": Entry(models.CalledTwice, VECTOR),
+    "views_across_blocks": Entry(models.ViewsAcrossBlocks, VECTOR),
+    "no_grad_block": Entry(models.NoGradBlock, VECTOR),
+    "masks_from_inputs": Entry(models.MasksFromInputs, TOKENS + ("keep=bool[12]",)),
+    "parent_operators": Entry(models.ParentOperators, VECTOR),
+    "mixed_inputs": Entry(models.MixedInputs, ("words=int64[6]:range=0..7", "valid=bool[]", "measured=float32[5]",
+                                               "offset=float32[8]:batch_axis=none")),
+    "running_mean": Entry(models.RunningMean, VECTOR, "mse"),
+    "partly_frozen": Entry(models.PartlyFrozen, ("image=float32[3,8,8]",)),
+    "in_place_activations": Entry(models.InPlaceActivations, ("image=float32[3,8,8]",)),
+    "fixed_batch": Entry(models.FixedBatch, VECTOR, options={"static": 2}),
+    "transposed_norm": Entry(models.TransposedNorm, ("x=float32[6,8]",)),
+    "autocast_block": Entry(models.AutocastBlock, VECTOR, "bce"),
+    "numbers_of_the_batch": Entry(models.NumbersOfTheBatch, VECTOR + ("target=int64[]:range=0..4",), "in-model",
+                                  options={"loss_output": 1}),
 }
