@@ -25,5 +25,16 @@ case "$output" in *"STAGECRAFT_TORCH=/nowhere has no include/ATen/ATen.h"*) ;; *
 status=0
 output=$(bash "$source/scripts/setup" --plannner 2>&1) || status=$?
 [ "$status" = 2 ] || fail "status $status, wanted 2"
-case "$output" in *"unknown option --plannner, known is --planner"*) ;; *) fail "the unknown option is not told" ;; esac
+case "$output" in *"unknown option --plannner, known are --planner and --with-models"*) ;; *) fail "the unknown option is not told" ;; esac
+
+for arguments in "--planner --with-models" "--with-models asan"; do
+  status=0
+  # shellcheck disable=SC2086
+  output=$(bash "$source/scripts/setup" $arguments 2>&1) || status=$?
+  [ "$status" = 2 ] || fail "status $status, wanted 2"
+  case "$output" in *"--with-models needs torch, which preset ${arguments##* }"* | *"which preset planner goes without"*) ;;
+    *) fail "that models need torch is not told" ;; esac
+done
+output=$(bash "$source/scripts/setup" --help)
+case "$output" in *"--with-models  torchvision"*"A second run takes seconds"*"STAGECRAFT_JOBS=N"*) ;; *) fail "the help is cut" ;; esac
 echo passed
