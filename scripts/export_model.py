@@ -26,6 +26,9 @@ losses:
   in-model         the model returns its loss (first, or as --loss-output says)
   none             no loss
   module:callable  called with what the model returns; its further parameters are names of inputs
+
+Example:
+  stagecraft export-model torchvision:resnet18 -o resnet18.pt2
 """
 
 
@@ -129,8 +132,10 @@ def main(arguments):
               file=sys.stderr)
         return 1
     from exporter import program, record
-    from exporter.errors import ExportError, first_line
+    from exporter.errors import ExportError, first_line, notice
 
+    if torch.__version__.split(".")[:2] != ["2", "11"]:
+        notice(f"torch is {torch.__version__}, stagecraft reads what 2.11 writes and may refuse this archive")
     try:
         done = program.export(request_of(options))
         training = record.Training(options.steps, options.microbatches, options.samples, options.learning_rate, options.seed)

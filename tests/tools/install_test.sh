@@ -16,3 +16,5 @@ for program in "$prefix"/bin/stagecraft-*; do
   count=$((count + 1))
 done
 [ "$count" -ge 5 ] || { echo "only $count programs were installed"; exit 1; }
+"$prefix/bin/stagecraft" export-model --help | grep -A1 '^Example:' | grep -q "stagecraft export-model " ||
+  { echo "export-model --help shows no example"; exit 1; }
