@@ -140,13 +140,14 @@ def _transformers(name, arguments, pretrained):
                 raise ExportError(f'unknown transformers model "{name}", it must be a model type such as gpt2, bert or llama, '
                                   f"a configuration file NAME.json, or, with --pretrained, a name on the hub")
             config = transformers.AutoConfig.for_model(name, **fields)
-        unknown = [key for key in fields if key not in config.to_dict() and key != "attn_implementation"]
-        if unknown and not name.endswith(".json"):
-            raise ExportError(f"transformers:{name}: {unknown_name('field', unknown[0], sorted(type(config)().to_dict()))}")
+        known = [*type(config)().to_dict(), *config.attribute_map, "attn_implementation"]
+        unknown = [key for key in fields if key not in known]
+        if unknown:
+            raise ExportError(f"transformers:{name}: {unknown_name('field', unknown[0], sorted(set(known)))}")
         causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
         masked = type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
         architecture = (config.architectures or [""])[0]
-        if masked and (architecture.endswith("ForMaskedLM") or not architecture) and not _decodes(name, config):
+        if masked and (architecture.endswith("ForMaskedLM") or not architecture) and not getattr(config, "is_decoder", False):
             make, loss = transformers.AutoModelForMaskedLM, "cross_entropy"
         elif causal:
             make, loss = transformers.AutoModelForCausalLM, "next_token"
@@ -170,10 +171,6 @@ def _transformers(name, arguments, pretrained):
         length = min(128, getattr(config, "max_position_embeddings", None) or 128)
         inputs = (Input("input_ids", torch.int64, (length,), 0, (0, config.vocab_size)),)
     return Found(model, inputs, loss, constants)
-
-
-def _decodes(name, config):
-    return getattr(config, "is_decoder", False)
 
 
 def load_weights(model, path):

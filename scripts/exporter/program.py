@@ -79,18 +79,40 @@ def export(request):
     with_loss(model, call, names, loss)
     _probe_loss(_copied(eager), inputs, samples, request.seed, loss)
 
+    leasts = [1, 2] if _runs(eager, draw_all(inputs, 1, request.seed)) else [2]
     progress("exporting")
-    exported, batch = _export(model, inputs, request)
+    exported, batch = _checked(model, eager, inputs, request, leasts)
+    return Program(exported, eager, inputs, loss.function is not None, *batch, request.name, _tied(eager))
+
+
+def _checked(model, eager, inputs, request, leasts):
+    """The program and its (symbol or None, least, most), after all checks; from leasts[0] samples on if that goes."""
+    exported, batch = _export(model, inputs, request, leasts)
     refuse.check_program(exported, [each.name for each in inputs])
-    symbol, least, most = batch
     progress("comparing the exported program with the model")
-    for count in ([samples] if symbol is None else _two_batches(least, most)):
-        self_check.check(eager, exported, draw_all(inputs, count, request.seed + 1), count, request.seed)
-    return Program(exported, eager, inputs, loss.function is not None, symbol, least, most, request.name, _tied(eager))
+    symbol, least, most = batch
+    counts = [least] if symbol is None else [count for count in (2, 5) if least <= count <= most] or [least]
+    for index, count in enumerate(counts):
+        passes = 2 if index == 0 else 1  # what the model remembers shows in the second
+        self_check.check(eager, exported, draw_all(inputs, count, request.seed + 1), count, request.seed, passes)
+    if symbol is not None and least == 1 and counts != [1]:
+        try:
+            self_check.check(eager, exported, draw_all(inputs, 1, request.seed + 1), 1, request.seed)
+        except ExportError as error:
+            notice(f"exported for 2 samples and more: {error}")
+            return _checked(model, eager, inputs, request, [2])
+    return exported, batch
 
 
-def _two_batches(least, most):
-    return [count for count in (max(least, 2), max(least, 2) + 3) if count <= most] or [least]
+def _runs(eager, tensors):
+    """Whether a model trains on these; BatchNorm may need more than one sample."""
+    trial = _copied(eager)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            trial(*tensors)
+        except Exception:
+            return False
+    return True
 
 
 def _set_training(model):
@@ -164,11 +186,11 @@ def _probe_loss(trial, inputs, samples, seed, loss):
         raise ExportError(f"--loss: the loss is {shape}, must be one number, such as its mean")
 
 
-def _export(model, inputs, request):
+def _export(model, inputs, request, leasts):
     """The program, and its (symbol or None, least, most)."""
     first = None
     if request.static is None:
-        for least in (1, 2):
+        for least in leasts:
             batch = torch.export.Dim("batch", min=least, max=request.most)
             shapes = tuple(None if each.batch_axis is None else {each.batch_axis: batch} for each in inputs)
             try:

@@ -25,16 +25,16 @@ def module_of(exported):
         return copy.deepcopy(exported).module()
 
 
-def check(eager, exported, tensors, samples, seed):
-    """Compares outputs, gradients and buffers of copies of both after one pass. Throws ExportError."""
-    one_thread(lambda: _check(eager, exported, tensors, samples, seed))
+def check(eager, exported, tensors, samples, seed, passes=1):
+    """Compares outputs, gradients and buffers of copies of both after some passes. Throws ExportError."""
+    one_thread(lambda: _check(eager, exported, tensors, samples, seed, passes))
 
 
-def _check(eager, exported, tensors, samples, seed):
+def _check(eager, exported, tensors, samples, seed, passes):
     eager, program = copy.deepcopy(eager), module_of(exported)
     where = f"self-check at {samples} samples"
-    wanted, notes = _run(eager, tensors, seed, f"{where}: the model")
-    found, _ = _run(program, tensors, seed, f"{where}: the exported program")
+    wanted, notes = _run(eager, tensors, seed, passes, f"{where}: the model")
+    found, _ = _run(program, tensors, seed, passes, f"{where}: the exported program")
     if len(wanted.outputs) != len(found.outputs):
         raise ExportError(f"{where}: the model gives {len(wanted.outputs)} tensors, the exported program {len(found.outputs)}")
     for index, (a, b) in enumerate(zip(wanted.outputs, found.outputs)):
@@ -53,18 +53,13 @@ class _Pass:
         self.outputs, self.gradients, self.buffers = outputs, gradients, buffers
 
 
-def _run(model, tensors, seed, where):
+def _run(model, tensors, seed, passes, where):
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         try:
-            outputs = model(*(tensor.clone() for tensor in tensors))
-            outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-            total = outputs[0] if outputs[0].dim() == 0 and outputs[0].requires_grad else sum(
-                each.sum() for each in outputs if each.requires_grad)
-            notes = _notes(total)
-            if isinstance(total, torch.Tensor) and total.requires_grad:
-                total.backward()
+            for _ in range(passes):
+                outputs, notes = _pass(model, tensors)
         except Exception as error:
             raise ExportError(f"{where}: {first_line(error)}") from error
     gradients = {}
@@ -76,9 +71,22 @@ def _run(model, tensors, seed, where):
     return _Pass([each.detach() for each in outputs], gradients, buffers), notes
 
 
+def _pass(model, tensors):
+    outputs = model(*(tensor.clone() for tensor in tensors))
+    outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    differentiable = [each for each in outputs if each.requires_grad]
+    if not differentiable:
+        return outputs, []
+    total = outputs[0] if outputs[0] is differentiable[0] and outputs[0].dim() == 0 else sum(
+        each.sum() for each in differentiable)
+    notes = _notes(total)
+    total.backward()
+    return outputs, notes
+
+
 def _notes(total):
     """Names of the model's own autograd functions in the graph of the loss."""
-    found, seen, todo = [], set(), [getattr(total, "grad_fn", None)]
+    found, seen, todo = [], set(), [total.grad_fn]
     while todo:
         node = todo.pop()
         if node is None or node in seen:
