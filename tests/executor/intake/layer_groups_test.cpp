@@ -85,7 +85,7 @@ TEST(LayerGroups, AutoTakesTheRepeatedBlocksAndTheirNeighbours) {
   // The parent's pool joins the block before it, the loss the head.
   EXPECT_THAT(found.groups[2].nodes, ElementsAre(4, 5, 6, 7));
   EXPECT_THAT(found.groups[3].nodes, ElementsAre(8, 9));
-  EXPECT_EQ(found.groups[1].kind, "Block");
+  EXPECT_EQ(found.groups[1].kind, "Outer");
   EXPECT_EQ(found.groups[0].kind, "Conv2d");
   EXPECT_THAT(found.merged, IsEmpty());
 }
