@@ -50,6 +50,28 @@ inline std::string models_text() {
   return out;
 }
 
+/// Options of models that come from a file, as words of --set.
+inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
+  const auto as_setting = [&app, &set](const std::string& option, const std::string& prefix, const std::string& help) {
+    app.add_option_function<std::vector<std::string>>(
+           option,
+           [&set, prefix](const std::vector<std::string>& words) {
+             for (const std::string& word : words) set.push_back(prefix + word);
+           },
+           help)
+        ->allow_extra_args(false);
+  };
+  as_setting(
+      "--layers", "layers=",
+      "of a model file: auto (repeated blocks and their neighbours, the default), leaf (innermost modules), depth=N "
+      "(modules so deep) or op (each operator)");
+  as_setting("--loss", "loss=", "of a model file that gives no loss, see below");
+  as_setting("--loss-output",
+             "loss_output=", "of a model file: the number of its output that --loss takes, or that is the loss");
+  as_setting("--input-range", "range.",
+             "of a model file: NAME=FROM..TO, the whole numbers FROM to TO - 1 of an input; may be repeated");
+}
+
 inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
   app.add_option("--optimizer", options.name, "sgd, adam or adamw")->capture_default_str();
   app.add_option("--learning-rate,--lr", options.learning_rate, "step of the optimizer")->capture_default_str();

@@ -151,10 +151,24 @@ std::vector<std::string> layer_names(const stagecraft::Model& model) {
   return out;
 }
 
+/// Layers that had to be one, in a few lines.
+void tell_merged(const stagecraft::Model& model) {
+  constexpr std::size_t kMost = 5;
+  std::size_t told = 0;
+  for (const auto& [name, reason] : model.merged) {
+    if (told++ == kMost) {
+      std::cerr << fmt::format("note: and {} more\n", model.merged.size() - kMost);
+      break;
+    }
+    std::cerr << fmt::format("note: \"{}\" {}\n", name, reason);
+  }
+}
+
 int run(Options o) {
   check(o);
   const stagecraft::Model model = stagecraft::build_model(o.model, stagecraft::parse_settings(o.set));
   for (const std::int64_t samples : o.microbatches) stagecraft::check_samples(model, samples);
+  tell_merged(model);
   const auto source = stagecraft::make_data_source(o.data, model, o.profile.seed);
   // CUPTI wants to be there before the first context is made.
   const std::unique_ptr<stagecraft::KernelTracer> tracer =
@@ -205,15 +219,19 @@ int main(int argc, char** argv) {
   o.profile.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;
   return stagecraft::run_tool(
       {"profile", "Runs a model forward and backward and measures every layer, in place.",
-       "stagecraft profile resnet18 --microbatch 8 -o graph.json\n  stagecraft profile gpt --set layers=4 --set "
+       "stagecraft profile resnet18 --microbatch 8 -o graph.json\n"
+       "  stagecraft profile model.pt2 --layers auto --microbatch 8 -o graph.json\n  stagecraft profile gpt --set "
+       "layers=4 --set "
        "width=256 "
        "--set heads=4 --microbatch 2 -o graph.json\n  stagecraft profile resnet50 --microbatch 16,32,64 --device cuda "
        "--dtype bfloat16 -o graph.json\n\n" +
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("MODEL", o.model, "a built-in model, see below")->required();
+        app.add_option("MODEL", o.model, "a built-in model, see below, or a file: model.pt2 of stagecraft export-model")
+            ->required();
         app.add_option("--set", o.set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
+        stagecraft::add_import_options(app, o.set);
         app.add_option("--microbatch", o.microbatches,
                        "samples in a microbatch; several, as 1,2,4, give a graph each: graph-1.json, graph-2.json, ...")
             ->delimiter(',')
