@@ -4,7 +4,8 @@
 
 namespace stagecraft {
 
-/// Values drawn from the seed: Normal(1) for float32, uniform in [0, classes) for int64.
+/// Values drawn from the seed: Normal(1) for floating types, both values for bool, else uniform in [least, classes).
+/// Throws std::invalid_argument naming an input of whole numbers without classes, or with a range that its type lacks.
 [[nodiscard]] std::unique_ptr<DataSource> synthetic_source(const Model& model, std::uint64_t seed);
 /// The training images of Fashion-MNIST from `directory`, in an order of its own each epoch.
 [[nodiscard]] std::unique_ptr<DataSource> fashion_mnist_source(const std::string& directory, const Model& model,

@@ -1,7 +1,13 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <limits>
+#include <stdexcept>
+#include <utility>
 
 #include "executor/data/sources.h"
+#include "executor/dtype.h"
 
 namespace stagecraft {
 namespace {
@@ -18,13 +24,18 @@ class Synthetic : public DataSource {
       const ModelInput& input = inputs_.at(static_cast<std::size_t>(index));
       std::vector<std::int64_t> shape{samples};
       shape.insert(shape.end(), input.shape.begin(), input.shape.end());
-      const bool whole = input.dtype == "int64";
-      const at::Tensor values = at::empty(shape, at::TensorOptions().dtype(whole ? at::kLong : at::kFloat));
+      const at::Tensor values = at::empty(shape, at::TensorOptions().dtype(dtype_of(input.dtype)));
       for (std::int64_t i = 0; i < samples; ++i) {
         const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(
             mix_seed(seed_, input.name, static_cast<std::uint64_t>(first + i)));
         at::Tensor sample = values.select(0, i);
-        whole ? sample.random_(0, input.classes, generator) : sample.normal_(0, 1, generator);
+        if (values.is_floating_point()) {
+          sample.normal_(0, 1, generator);
+        } else if (values.scalar_type() == at::kBool) {
+          sample.random_(0, 2, generator);
+        } else {
+          sample.random_(input.least, input.classes, generator);
+        }
       }
       out.push_back(values);
     }
@@ -36,9 +47,34 @@ class Synthetic : public DataSource {
   std::uint64_t seed_;
 };
 
+/// The least and the largest number of a type for whole ones.
+std::pair<std::int64_t, std::int64_t> whole_numbers(at::ScalarType dtype) {
+  const int bits = 8 * static_cast<int>(c10::elementSize(dtype));
+  if (dtype == at::kByte) return {0, 255};
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() >> (64 - bits);
+  return {-most - 1, most};
+}
+
 }  // namespace
 
 std::unique_ptr<DataSource> synthetic_source(const Model& model, std::uint64_t seed) {
+  for (const ModelInput& input : model.inputs) {
+    const at::ScalarType dtype = dtype_of(input.dtype);
+    if (!at::isIntegralType(dtype, /*includeBool=*/false)) continue;
+    if (input.classes == 0) {
+      throw std::invalid_argument(
+          fmt::format("data source synthetic: input \"{0}\" of model {1} holds whole numbers that nothing bounds; say "
+                      "the range, as --input-range {0}=0..50257 (setting range.{0})",
+                      input.name, model.name));
+    }
+    const auto [least, most] = whole_numbers(dtype);
+    if (input.least >= input.classes || input.least < least || input.classes - 1 > most) {
+      throw std::invalid_argument(
+          fmt::format("data source synthetic: input \"{}\" of model {} has the range {}..{}, "
+                      "wanted one that begins below its end and fits {}",
+                      input.name, model.name, input.least, input.classes, input.dtype));
+    }
+  }
   return std::make_unique<Synthetic>(model.inputs, seed);
 }
 

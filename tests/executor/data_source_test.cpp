@@ -9,10 +9,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <set>
 #include <thread>
 
 #include "costmodel/errors.h"
+#include "executor/dtype.h"
 
 namespace stagecraft {
 namespace {
@@ -325,6 +327,50 @@ TEST(Synthetic, FollowsShapeTypeAndClasses) {
   EXPECT_EQ(batch[0].sizes().vec(), (std::vector<std::int64_t>{2, 1000}));
   EXPECT_TRUE(batch[0].flatten().bincount().size(0) == 5);
   EXPECT_FALSE(batch[0].equal(batch[1]));
+}
+
+TEST(Synthetic, GivesEveryType) {
+  Model model;
+  for (const char* dtype : {"float32", "float64", "float16", "bfloat16"})
+    model.inputs.push_back({.name = dtype, .dtype = dtype, .shape = {50}});
+  for (const char* dtype : {"int64", "int32", "int16", "uint8"})
+    model.inputs.push_back({.name = dtype, .dtype = dtype, .shape = {50}, .classes = 7, .least = 5});
+  model.inputs.push_back({.name = "bool", .dtype = "bool", .shape = {50}});
+  std::vector<int> all(model.inputs.size());
+  std::iota(all.begin(), all.end(), 0);
+  const auto batch = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 40, all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(dtype_name(batch[i].scalar_type()), model.inputs[i].dtype);
+    const at::Tensor values = batch[i].to(at::kDouble);
+    if (batch[i].is_floating_point()) {
+      // Of 2000 values of deviation 1 the mean deviates by 1 / sqrt(2000).
+      EXPECT_NEAR(values.mean().item<double>(), 0, 5 / std::sqrt(2000.0)) << model.inputs[i].dtype;
+      EXPECT_NEAR(values.pow(2).mean().item<double>(), 1, 0.2) << model.inputs[i].dtype;
+    } else {
+      const bool truth = model.inputs[i].dtype == "bool";
+      EXPECT_EQ(values.min().item<double>(), truth ? 0 : 5);
+      EXPECT_EQ(values.max().item<double>(), truth ? 1 : 6);
+    }
+  }
+}
+
+TEST(Synthetic, RefusesWholeNumbersThatNothingBounds) {
+  Model model;
+  model.name = "gpt2.pt2";
+  model.inputs = {{.name = "tokens", .dtype = "int64", .shape = {4}}};
+  EXPECT_THAT([&] { (void)make_data_source("synthetic", model, 1); },
+              ThrowsMessage<std::invalid_argument>(
+                  "data source synthetic: input \"tokens\" of model gpt2.pt2 holds whole numbers that nothing bounds; "
+                  "say the range, as --input-range tokens=0..50257 (setting range.tokens)"));
+  model.inputs[0] = {.name = "tokens", .dtype = "uint8", .shape = {4}, .classes = 257};
+  EXPECT_THAT(
+      [&] { (void)make_data_source("synthetic", model, 1); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("has the range 0..257, wanted one that begins below its end "
+                                                     "and fits uint8")));
+  model.inputs[0].classes = 256;
+  EXPECT_NO_THROW((void)make_data_source("synthetic", model, 1));
+  model.inputs[0].least = 256;
+  EXPECT_THROW((void)make_data_source("synthetic", model, 1), std::invalid_argument);
 }
 
 TEST(Synthetic, IsAFunctionOfStepAndMicrobatchFromAnyThread) {
