@@ -1,74 +1,140 @@
 #include <algorithm>
+#include <filesystem>
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/actions_csv.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/foreign.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/plan_formats.h"
 #include "costmodel/tool.h"
 
 namespace {
 
-using stagecraft::Action;
-using stagecraft::ActionKind;
+using stagecraft::PlanFormat;
 
-constexpr const char* kActions = "actions";
-
-std::string actions_text(const std::string& input, bool transfers) {
-  const stagecraft::Plan plan = stagecraft::read_plan(input);
-  const stagecraft::ScheduleEntry schedule = schedule_of(plan);
-  if (schedule.weights != stagecraft::Weights::Flushed) {
-    throw std::invalid_argument(input + ": schedule \"" + plan.schedule +
-                                "\" updates in the midst of its lists, for which the text form has no word");
-  }
-  // torch's own simulator holds a rank at a receive, so each stands right before what needs it.
-  auto lists = action_lists(plan, 1);
-  for (auto& list : lists) {
-    std::erase_if(list, [&](const Action& action) {
-      const bool computes = action.kind == ActionKind::Forward || action.kind == ActionKind::Backward ||
-                            action.kind == ActionKind::WeightGradient;
-      return action.kind == ActionKind::Update || (!transfers && !computes);
-    });
-  }
-  try {
-    return stagecraft::actions_csv(lists);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(input + ": " + e.what()); }
-}
-
-/// Formats of other programs that can be written, the lists of a plan among them.
-std::vector<stagecraft::ForeignFormat> formats() {
+/// Formats of other programs that a graph can be written in.
+std::vector<stagecraft::ForeignFormat> graph_formats() {
   std::vector<stagecraft::ForeignFormat> out = stagecraft::foreign_formats();
   std::erase_if(out, [](const stagecraft::ForeignFormat& f) { return !f.write; });
-  out.insert(out.begin(), {kActions, "a plan's lists as the CSV of torch.distributed.pipelining", {}, {}});
   return out;
+}
+
+/// The formats of graphs and of plans for --help.
+std::string known_formats() {
+  std::string out = stagecraft::format_list(graph_formats());
+  for (const PlanFormat& format : stagecraft::plan_formats()) out += ", " + format.name + " (" + format.what + ")";
+  return out;
+}
+
+/// The one called `name` among the formats of plans, or none.
+const PlanFormat* find_plan_format(const std::string& name) {
+  for (const PlanFormat& format : stagecraft::plan_formats()) {
+    if (format.name == name) return &format;
+  }
+  return nullptr;
+}
+
+/// What the command line says.
+struct Request {
+  std::string format;
+  std::string input;
+  std::string output = "-";
+  std::string kind;
+  std::string graph;
+  stagecraft::PlanTextOptions options;
+};
+
+void check_usage(const Request& request) {
+  const auto only_of = [&](bool given, const char* option, const char* format) {
+    if (given && request.format != format)
+      throw CLI::ValidationError(option, std::string("only ") + format + " has it");
+  };
+  if (request.options.transfers && request.format != "actions") {
+    throw CLI::ValidationError("--transfers", "only actions have them");
+  }
+  only_of(request.options.depths, "--depths", "pipedream-conf");
+  only_of(!request.graph.empty(), "--graph", "pipedream-conf");
+  const PlanFormat* const format = find_plan_format(request.format);
+  const std::vector<std::string> kinds = format == nullptr ? std::vector<std::string>{} : format->kinds;
+  std::string known;
+  for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
+  if (!request.kind.empty() && std::find(kinds.begin(), kinds.end(), request.kind) == kinds.end()) {
+    throw CLI::ValidationError("--kind", known.empty() ? "format " + request.format + " is one text"
+                                                       : "found \"" + request.kind + "\", wanted " + known);
+  }
+  if (request.kind.empty() && !kinds.empty() && request.output == "-") {
+    throw CLI::ValidationError("--kind", "format " + request.format + " is several texts: give one of " + known +
+                                             ", or -o FOLDER for all of them");
+  }
+  if (request.kind == "graph" && request.graph.empty()) {
+    throw CLI::ValidationError("--graph", "is wanted for --kind graph");
+  }
+}
+
+void export_plan(Request& request, const PlanFormat& format) {
+  const stagecraft::Plan plan = stagecraft::read_plan(request.input);
+  if (!request.graph.empty()) request.options.graph = stagecraft::read_graph(request.graph);
+  stagecraft::PlanTexts written;
+  try {
+    written = format.write(plan, request.options);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.input + ": " + e.what()); }
+  for (const std::string& warning : written.warnings) std::cerr << "stagecraft-export: note: " << warning << "\n";
+  const bool folder = !format.kinds.empty() && request.kind.empty();
+  if (folder) {
+    std::error_code error;
+    std::filesystem::create_directories(request.output, error);
+    if (error) throw stagecraft::FormatError(request.output + ": " + error.message());
+  }
+  for (const stagecraft::PlanText& text : written.texts) {
+    if (!request.kind.empty() && text.kind != request.kind) continue;
+    stagecraft::write_text(folder ? (std::filesystem::path(request.output) / text.file).string() : request.output,
+                           text.text);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string format;
-  std::string input;
-  std::string output = "-";
-  bool transfers = false;
+  Request request;
   return stagecraft::run_tool(
-      {"export", "Turns a document into another program's. Formats: " + stagecraft::format_list(formats()) + ".",
-       "stagecraft export pipedream graph.json -o graph.txt\n  stagecraft export actions plan.json -o schedule.csv"},
+      {"export", "Turns a document into another program's. Formats: " + known_formats() + ".",
+       "stagecraft export pipedream graph.json -o graph.txt\n"
+       "  stagecraft export actions plan.json -o schedule.csv\n"
+       "  stagecraft export torch-pipelining plan.json -o folder && torchrun --nproc-per-node 2 folder/pipeline.py "
+       "...\n"
+       "  stagecraft export pipedream-conf plan.json --graph graph.json -o folder\n"
+       "  stagecraft export deepspeed plan.json --kind python -o planned_pipeline.py\n"
+       "  pretrain_gpt.py --pipeline-model-parallel-layout \"$(stagecraft export megatron plan.json)\" ..."},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("FORMAT", format, "what to write")->required();
-        app.add_option("FILE", input, "the graph or plan; - is standard input")->required();
-        app.add_option("-o,--output", output, "where the text goes; - is standard output")->capture_default_str();
-        app.add_flag("--transfers", transfers, "of actions: sends, receives and reduces too, not computation alone");
-        app.callback([&] {
-          if (transfers && format != kActions) throw CLI::ValidationError("--transfers", "only actions have them");
-        });
+        app.add_option("FORMAT", request.format, "what to write")->required();
+        app.add_option("FILE", request.input, "the graph or plan; - is standard input")->required();
+        app.add_option("-o,--output", request.output,
+                       "where the text goes, - is standard output; of a format with several texts and without --kind, "
+                       "the folder for them")
+            ->capture_default_str();
+        app.add_option("--kind", request.kind, "the one text to write, of a format with several");
+        app.add_option("--graph", request.graph, "of pipedream-conf: graph.json, to be written with the plan's stages");
+        app.add_flag("--depths", request.options.depths,
+                     "of pipedream-conf: the plan's warm-ups as stage_to_depth_map, for the hybrid configuration");
+        app.add_flag("--transfers", request.options.transfers,
+                     "of actions: sends, receives and reduces too, not computation alone");
+        app.callback([&] { check_usage(request); });
       },
       [&] {
-        const std::vector<stagecraft::ForeignFormat> known = formats();
-        const stagecraft::ForeignFormat& foreign = stagecraft::find_format(known, format);
+        if (const PlanFormat* const format = find_plan_format(request.format)) {
+          export_plan(request, *format);
+          return 0;
+        }
+        const auto known = graph_formats();
+        std::vector<std::string> names;
+        for (const auto& format : known) names.push_back(format.name);
+        const auto it = std::find(names.begin(), names.end(), request.format);
+        if (it == names.end()) (void)stagecraft::plan_format(request.format, names);
         stagecraft::write_text(
-            output, format == kActions ? actions_text(input, transfers) : foreign.write(stagecraft::read_graph(input)));
+            request.output,
+            stagecraft::find_format(known, request.format).write(stagecraft::read_graph(request.input)));
         return 0;
       });
 }

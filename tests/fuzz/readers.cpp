@@ -6,11 +6,14 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/actions_csv.h"
 #include "costmodel/format/checkpoint_manifest.h"
+#include "costmodel/format/deepspeed_parts.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/megatron_layout.h"
 #include "costmodel/format/nccl_tests.h"
 #include "costmodel/format/nccl_topology.h"
 #include "costmodel/format/pipedream.h"
+#include "costmodel/format/pipedream_conf.h"
 #include "costmodel/format/safetensors_header.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
@@ -74,6 +77,45 @@ bool check_nccl_topology(const std::string& text) {
   const std::optional<Topology> topology = parsed(parse_nccl_topology, text);
   return topology && check_topology(*topology);
 }
+
+/// A graph of as many layers as `parts` wants, or none where that is too many.
+bool check_parts(const std::string& text) {
+  const bool taken = json_check(parse_deepspeed_parts, deepspeed_parts_json)(text);
+  if (!taken) return false;
+  const DeepspeedParts parts = *parsed(parse_deepspeed_parts, text);
+  if (parts.parts.back() > 1000) return true;
+  Graph graph;
+  for (int i = 0; i < parts.parts.back(); ++i) {
+    graph.layers.emplace_back().id =
+        parts.layers.empty() ? std::to_string(i) : parts.layers[static_cast<std::size_t>(i)];
+  }
+  const Partition partition = deepspeed_partition(parts, graph);
+  demand(partition.replicas.size() + 1 == parts.parts.size(), "bounds give another number of stages");
+  return true;
+}
+
+bool check_conf(const std::string& text) {
+  if (!json_check(parse_pipedream_conf, pipedream_conf_text)(text)) return false;
+  const PipedreamConf conf = *parsed(parse_pipedream_conf, text);
+  Graph graph;
+  for (std::size_t m = 0; m + 1 < conf.module_to_stage.size(); ++m) {
+    Layer& layer = graph.layers.emplace_back();
+    layer.id = std::to_string(m);
+    layer.stage = static_cast<int>(m);
+  }
+  const Partition partition = pipedream_conf_partition(conf, graph);
+  demand(partition.replicas.size() == conf.ranks.size(), "a configuration gives another number of stages");
+  return true;
+}
+
+bool check_layout(const std::string& text) {
+  const auto stages = parsed(parse_megatron_layout, text);
+  if (!stages) return false;
+  demand(parsed(parse_megatron_layout, megatron_layout_text(*stages)) == stages,
+         "a layout changes when written and read");
+  return true;
+}
+
 bool check_actions(const std::string& text) {
   const auto lists = parsed(parse_actions_csv, text);
   if (!lists) return false;
@@ -141,6 +183,11 @@ constexpr const char* kProfile =
     "\tnode1 -- node2\n"
     "\tnode2 -- node3\n";
 
+constexpr const char* kConf =
+    "{\"module_to_stage_map\": [0, 1, 1, 2, 2],\n"
+    " \"stage_to_rank_map\": {\"0\": [0, 3], \"1\": [1], \"2\": [2]},\n"
+    " \"stage_to_depth_map\": {\"0\": 2, \"1\": 1, \"2\": 0}}\n";
+
 constexpr const char* kNcclDump =
     "<system version=\"1\">\n"
     "  <cpu host_hash=\"0x1\" numaid=\"0\">\n"
@@ -172,6 +219,11 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
       {"checkpoint", {checkpoint_json(full_checkpoint())}, json_check(parse_checkpoint, checkpoint_json)},
       {"graph", {graph_json(full_graph())}, json_check(parse_graph, graph_json)},
       {"topology", {topology_json(full_topology())}, json_check(parse_topology, topology_json)},
+      {"deepspeed_parts",
+       {"{\"partition_method\": \"uniform\", \"parts\": [0, 2, 3], \"layers\": [\"a\", \"b\", \"c\"]}", "[0, 19, 22]"},
+       check_parts},
+      {"megatron_layout", {"Et*3|(tt|)*29,m|L", "E(t*2|t)*3,ttL\n"}, check_layout},
+      {"pipedream_conf", {kConf}, check_conf},
       {"plan", {plan_json(full_plan())}, json_check(parse_plan, plan_json)},
       {"prediction", {prediction_document()}, json_check(parse_prediction, prediction_json)},
       {"timeline", {measurement_document()}, json_check(parse_measurement, measurement_json)},
