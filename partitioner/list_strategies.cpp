@@ -10,19 +10,12 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/split.h"
+
 namespace stagecraft {
 namespace {
 
 const Layer& layer_at(const Graph& graph, int index) { return graph.layers[static_cast<std::size_t>(index)]; }
-
-/// Layers that a stage can hold, in topological order.
-std::vector<int> computing_layers(const Graph& graph) {
-  std::vector<int> layers;
-  for (const int index : topological_order(graph)) {
-    if (!is_input(layer_at(graph, index))) layers.push_back(index);
-  }
-  return layers;
-}
 
 Seconds both_ways(const Layer& layer) { return layer.forward.median + layer.backward.median; }
 
@@ -136,7 +129,7 @@ std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts, 
 }
 
 StrategyResult uniform_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
-  const std::vector<int> layers = computing_layers(graph);
+  const std::vector<int> layers = layer_list(graph);
   return list_partition(graph, topology, options, layers, std::vector<double>(layers.size(), 1),
                         [](const std::vector<double>& weights, int parts, const std::vector<int>&) {
                           return uniform_bounds(static_cast<int>(weights.size()), parts);
@@ -144,7 +137,7 @@ StrategyResult uniform_partition(const Graph& graph, const Topology& topology, c
 }
 
 StrategyResult parameters_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
-  const std::vector<int> layers = computing_layers(graph);
+  const std::vector<int> layers = layer_list(graph);
   std::vector<double> weights;
   for (const int index : layers) {
     const Layer& layer = layer_at(graph, index);
@@ -155,7 +148,7 @@ StrategyResult parameters_partition(const Graph& graph, const Topology& topology
 
 StrategyResult type_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
   const std::regex regex = compiled(options.regex);
-  const std::vector<int> layers = computing_layers(graph);
+  const std::vector<int> layers = layer_list(graph);
   std::vector<double> weights;
   std::set<std::string> kinds;
   bool any = false;
@@ -175,7 +168,7 @@ StrategyResult type_partition(const Graph& graph, const Topology& topology, cons
 }
 
 StrategyResult profile_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
-  const std::vector<int> layers = computing_layers(graph);
+  const std::vector<int> layers = layer_list(graph);
   std::vector<double> weights;
   for (const int index : layers) weights.push_back(both_ways(layer_at(graph, index)).value);
   return list_partition(graph, topology, options, layers, weights, balanced_bounds);

@@ -7,7 +7,9 @@
 #include "costmodel/format/actions_csv.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/plan_formats.h"
 #include "costmodel/tool.h"
+#include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
 #include "partitioner/strategy.h"
 
@@ -21,6 +23,8 @@ using stagecraft::Topology;
 constexpr const char* kExample =
     "stagecraft plan graph.json topology.json --microbatches 8 -o plan.json\n"
     "  stagecraft plan graph.json topology.json --strategy profile --replicas 2,1 -o plan.json\n"
+    "  stagecraft plan graph.json topology.json --split-at layer2.0,layer4.0 --schedule gpipe -o plan.json\n"
+    "  stagecraft plan graph.json topology.json --from pipedream-conf hybrid_conf.json -o plan.json\n"
     "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
 
 /// The strategy that tries the others and takes the plan with the shortest predicted step.
@@ -29,13 +33,18 @@ constexpr const char* kAll = "auto";
 /// Before the file of lists that are to be the schedule.
 constexpr const char* kCsv = "csv:";
 
+/// Plan::strategy of a split by hand.
+constexpr const char* kSplitAt = "split-at";
+
 /// What the command line says.
 struct Request {
   std::string graph;
   std::string topology;
   std::vector<int> devices;
   std::vector<double> bandwidths;
-  std::string strategy;  ///< empty: pipedream where one of its options stands, else all
+  std::string strategy;               ///< empty: pipedream where one of its options stands, else all
+  std::vector<std::string> split_at;  ///< first layers of the stages after the first
+  std::vector<std::string> from;      ///< format and file of another program's plan; or empty
   std::optional<stagecraft::Bytes> memory;
   stagecraft::StrategyOptions options;
   stagecraft::PlanSettings settings;
@@ -64,6 +73,11 @@ void check_usage(Request& request) {
   const stagecraft::PipedreamOptions& p = request.options.pipedream;
   const bool pipedreams_own = p.straight_pipeline || p.use_memory_constraint || p.use_fewer_machines ||
                               p.activation_compression_ratio || request.memory;
+  const bool given = !request.split_at.empty() || !request.from.empty();
+  if (given && (!request.strategy.empty() || pipedreams_own || request.options.constraints.stages)) {
+    throw CLI::ValidationError(request.from.empty() ? "--split-at" : "--from",
+                               "says the stages, so that --strategy, --stages and PipeDream's options have no place");
+  }
   if (request.strategy.empty()) request.strategy = pipedreams_own ? "pipedream" : kAll;
   if (pipedreams_own && request.strategy != "pipedream") {
     throw CLI::ValidationError("--strategy", request.strategy + " takes none of PipeDream's options");
@@ -95,6 +109,18 @@ void declare(CLI::App& app, Request& request) {
       ->type_name("BYTES_PER_S ...");
   app.add_option("--strategy", request.strategy,
                  "how to part the graph; auto if absent, or pipedream with one of its options:" + names);
+  std::string formats;
+  for (const stagecraft::PlanFormat& format : stagecraft::plan_formats()) formats += "\n  " + format.name;
+  app.add_option("--split-at", request.split_at,
+                 "the stages by hand: the first layers of all but the first stage, ids of layers or paths of modules")
+      ->delimiter(',')
+      ->type_name("LAYER ...");
+  app.add_option("--from", request.from,
+                 "the stages as another program's file has them; lists of actions say schedule, replicas and "
+                 "microbatches, and go with --split-at. Formats:" +
+                     formats)
+      ->expected(2)
+      ->type_name("FORMAT FILE");
   app.add_option("--stages", request.options.constraints.stages,
                  "how many stages, for all strategies but pipedream; one a device if absent");
   app.add_option("--replicas", request.options.constraints.replicas,
@@ -212,13 +238,11 @@ stagecraft::RankedPlan best_of_all(const Request& request, const Graph& graph, c
   return std::move(ranked.front());
 }
 
-stagecraft::RankedPlan plan_of(const Request& request, const Graph& graph, const Topology& topology) {
-  const auto result = stagecraft::partition(request.strategy, graph, topology, request.options);
-  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
-    throw std::runtime_error(request.graph + ": " + infeasible->reason);
-  }
-  stagecraft::RankedPlan ranked = stagecraft::predicted_plan(
-      graph, topology, std::get<std::vector<stagecraft::Candidate>>(result).front(), request.settings, request.options);
+/// The plan of one candidate; throws where it needs more memory than there is.
+stagecraft::RankedPlan plan_of(const Request& request, const Graph& graph, const Topology& topology,
+                               const stagecraft::Candidate& candidate) {
+  stagecraft::RankedPlan ranked =
+      stagecraft::predicted_plan(graph, topology, candidate, request.settings, request.options);
   const std::string excess = stagecraft::memory_excess(ranked, topology, request.options);
   // PipeDream's own memory rule has the last word where its strategy was asked for by name.
   if (!excess.empty() && request.strategy == "pipedream") warn(excess + ", as the cost model counts");
@@ -226,33 +250,73 @@ stagecraft::RankedPlan plan_of(const Request& request, const Graph& graph, const
   return ranked;
 }
 
-/// Takes schedule, stages, replicas and microbatches from the lists of csv:FILE.
-void take_lists(Request& request) {
+stagecraft::RankedPlan best_of_one(const Request& request, const Graph& graph, const Topology& topology) {
+  const auto result = stagecraft::partition(request.strategy, graph, topology, request.options);
+  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
+    throw std::runtime_error(request.graph + ": " + infeasible->reason);
+  }
+  return plan_of(request, graph, topology, std::get<std::vector<stagecraft::Candidate>>(result).front());
+}
+
+/// Takes schedule, stages, replicas and microbatches from lists that came without a plan.
+void take_lists(Request& request, const Plan& shape) {
+  if (shape.chunks > 1) throw std::invalid_argument("several stages on a rank, plan gives each stage its own devices");
+  if (request.microbatches_given && request.settings.microbatches != shape.microbatches) {
+    throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches says {}", shape.microbatches,
+                                            request.settings.microbatches));
+  }
+  if (!request.split_at.empty() && request.split_at.size() + 1 != shape.stages.size()) {
+    throw std::invalid_argument(
+        fmt::format("found {} stages, --split-at says {}", shape.stages.size(), request.split_at.size() + 1));
+  }
+  request.settings.microbatches = shape.microbatches;
+  request.settings.schedule = shape.schedule;
+  request.settings.listed = shape.listed;
+  stagecraft::Constraints& constraints = request.options.constraints;
+  constraints.stages = static_cast<int>(shape.stages.size());
+  constraints.replicas.clear();
+  for (const Stage& stage : shape.stages) constraints.replicas.push_back(static_cast<int>(stage.devices.size()));
+  if (request.strategy == kAll) request.strategy = "profile";
+}
+
+/// take_lists with those of csv:FILE.
+void take_csv(Request& request) {
   const std::string path = request.settings.schedule.substr(std::string(kCsv).size());
   const auto lists = stagecraft::parse_actions_csv(stagecraft::read_text(path), path);
   try {
-    const Plan shape = stagecraft::plan_of_lists(lists);
-    if (shape.chunks > 1)
-      throw std::invalid_argument("several stages on a rank, plan gives each stage its own devices");
-    if (request.microbatches_given && request.settings.microbatches != shape.microbatches) {
-      throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches says {}", shape.microbatches,
-                                              request.settings.microbatches));
-    }
-    request.settings.microbatches = shape.microbatches;
-    request.settings.schedule = shape.schedule;
-    request.settings.listed = shape.listed;
-    stagecraft::Constraints& constraints = request.options.constraints;
-    constraints.stages = static_cast<int>(shape.stages.size());
-    constraints.replicas.clear();
-    for (const Stage& stage : shape.stages) constraints.replicas.push_back(static_cast<int>(stage.devices.size()));
-    if (request.strategy == kAll) request.strategy = "profile";
+    take_lists(request, stagecraft::plan_of_lists(lists));
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
 }
 
+/// The stages that the command line or another program's file says; absent where a strategy is to find them.
+std::optional<stagecraft::Candidate> given_stages(Request& request, const Graph& graph) {
+  std::optional<stagecraft::Candidate> out;
+  if (!request.from.empty()) {
+    const std::string& path = request.from[1];
+    const stagecraft::PlanFormat& format = stagecraft::plan_format(request.from[0]);
+    stagecraft::ForeignPlan plan = format.read({stagecraft::read_text(path), path}, graph);
+    try {
+      if (plan.lists) take_lists(request, *plan.lists);
+      if (plan.partition) {
+        if (!request.split_at.empty()) throw std::invalid_argument("says the stages, --split-at does too");
+        request.strategy = format.name;
+        out = given_candidate(graph, std::move(*plan.partition), std::move(plan.devices), std::move(plan.warmups),
+                              request.options.constraints.replicas);
+      }
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+  }
+  if (!request.split_at.empty()) {
+    request.strategy = kSplitAt;
+    try {
+      out = split_candidate(graph, request.split_at, request.options.constraints.replicas);
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument("--split-at: " + std::string(e.what())); }
+  }
+  return out;
+}
+
 int plan(Request& request) {
-  if (request.settings.schedule.starts_with(kCsv)) take_lists(request);
-  const bool all = request.strategy == kAll;
-  if (!all) {  // before any file, however large, is read
+  if (request.settings.schedule.starts_with(kCsv)) take_csv(request);
+  if (request.strategy != kAll) {  // before any file, however large, is read
     try {
       (void)stagecraft::strategy_by_name(request.strategy);
     } catch (const std::invalid_argument& e) { throw std::invalid_argument(std::string(e.what()) + ", " + kAll); }
@@ -260,11 +324,15 @@ int plan(Request& request) {
   (void)stagecraft::schedule_by_name(request.settings.schedule);
   warn_of_blind_spots(request);
   if (request.memory) request.options.pipedream.memory_limit = *request.memory;
-  request.settings.strategy = request.strategy;
   const Graph graph = stagecraft::read_graph(request.graph);
   const Topology topology =
       request.devices.empty() ? stagecraft::read_topology(request.topology) : plain_topology(request);
-  stagecraft::RankedPlan ranked = all ? best_of_all(request, graph, topology) : plan_of(request, graph, topology);
+  const std::optional<stagecraft::Candidate> given = given_stages(request, graph);
+  request.settings.strategy = request.strategy;
+  const bool all = !given && request.strategy == kAll;
+  stagecraft::RankedPlan ranked = given ? plan_of(request, graph, topology, *given)
+                                  : all ? best_of_all(request, graph, topology)
+                                        : best_of_one(request, graph, topology);
   if (all) ranked.plan.strategy = ranked.origin;
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
   print(graph, ranked.plan);

@@ -64,6 +64,8 @@ RankedPlan predicted_plan(const Graph& graph, const Topology& topology, const Ca
   RankedPlan out;
   out.plan = make_plan(graph, topology, candidate.partition, settings);
   for (std::size_t s = 0; s < candidate.devices.size(); ++s) out.plan.stages[s].devices = candidate.devices[s];
+  if (!candidate.warmups.empty()) out.plan.warmups = candidate.warmups;
+  if (!candidate.devices.empty() || !candidate.warmups.empty()) validate(out.plan, graph, topology);
   out.plan.steady_state = candidate.steady_state;
   auto predicted = predict(graph, topology, out.plan);
   if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw std::runtime_error(infeasible->reason);

@@ -42,6 +42,7 @@ struct StrategyOptions {
 struct Candidate {
   Partition partition;
   std::vector<std::vector<int>> devices;  ///< of each stage, one a replica; empty: in order 0.. stage by stage
+  std::vector<int> warmups;               ///< Plan::warmups; empty: by warmup_counts
   std::optional<Seconds> steady_state;    ///< slowest stage's time per microbatch, as the strategy itself reckons it
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };

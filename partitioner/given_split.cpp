@@ -1,0 +1,40 @@
+#include "partitioner/given_split.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "costmodel/split.h"
+
+namespace stagecraft {
+
+Candidate given_candidate(const Graph& graph, Partition partition, std::vector<std::vector<int>> devices,
+                          std::vector<int> warmups, const std::vector<int>& replicas) {
+  if (!replicas.empty()) {
+    if (!devices.empty()) throw std::invalid_argument("replicas: found some, the plan that was read has its own");
+    if (replicas.size() != partition.replicas.size()) {
+      throw std::invalid_argument("replicas: found " + std::to_string(replicas.size()) + " numbers for " +
+                                  std::to_string(partition.replicas.size()) + " stages, wanted one a stage");
+    }
+    partition.replicas = replicas;
+  }
+  std::vector<Seconds> times(partition.replicas.size());
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    const int stage = partition.stage_of_layer[i];
+    if (stage < 0) continue;
+    times[static_cast<std::size_t>(stage)] += graph.layers[i].forward.median + graph.layers[i].backward.median;
+  }
+  Candidate out;
+  Seconds slowest;
+  for (std::size_t s = 0; s < times.size(); ++s) slowest = std::max(slowest, times[s] / partition.replicas[s]);
+  out.partition = std::move(partition);
+  out.devices = std::move(devices);
+  out.warmups = std::move(warmups);
+  out.steady_state = slowest;
+  return out;
+}
+
+Candidate split_candidate(const Graph& graph, const std::vector<std::string>& names, const std::vector<int>& replicas) {
+  return given_candidate(graph, partition_of_bounds(graph, bounds_at(layer_ids(graph), names)), {}, {}, replicas);
+}
+
+}  // namespace stagecraft
