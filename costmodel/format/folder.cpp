@@ -1,0 +1,68 @@
+#include "costmodel/format/folder.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+
+namespace stagecraft {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Throws unless the folder at `path` may go.
+void check_replaceable(const fs::path& path, const MayDelete& may_delete) {
+  const fs::file_status status = fs::symlink_status(path);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) throw FormatError(path.string() + ": is no directory, a directory is wanted");
+  if (fs::is_empty(path)) return;
+  if (!may_delete) throw FormatError(path.string() + ": is a directory that is not empty, wanted an empty one or none");
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "__pycache__" && !entry.is_symlink() && entry.is_directory()) continue;
+    if (entry.is_symlink() || !entry.is_regular_file() || !may_delete(name, read_text(entry.path().string()))) {
+      throw FormatError(path.string() + ": holds \"" + name + "\", which was not written here, so it is not replaced");
+    }
+  }
+}
+
+}  // namespace
+
+void write_folder(const std::string& path, const std::map<std::string, std::string>& files,
+                  const MayDelete& may_delete) {
+  fs::path target = fs::path(path).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "folder/"
+  if (target.empty() || target.filename() == "." || target.filename() == "..") {
+    throw FormatError(path + ": wanted the name of a directory");
+  }
+  const std::string process = std::to_string(::getpid());
+  const fs::path beside = target.string() + ".partial." + process;
+  const fs::path old = target.string() + ".old." + process;
+  try {
+    check_replaceable(target, may_delete);
+    if (target.has_parent_path()) fs::create_directories(target.parent_path());
+    fs::create_directory(beside);
+    for (const auto& [name, text] : files) write_text((beside / name).string(), text);
+    const bool replaces = fs::exists(target);
+    if (replaces) fs::rename(target, old);
+    std::error_code error;
+    fs::rename(beside, target, error);
+    if (error) {
+      if (replaces) fs::rename(old, target);
+      throw fs::filesystem_error("rename", target, error);
+    }
+    fs::remove_all(old);
+  } catch (const fs::filesystem_error& e) {
+    std::error_code ignored;
+    fs::remove_all(beside, ignored);
+    throw FormatError(path + ": cannot write: " + e.code().message());
+  } catch (const FormatError&) {
+    std::error_code ignored;
+    fs::remove_all(beside, ignored);
+    throw;
+  }
+}
+
+}  // namespace stagecraft
