@@ -3,6 +3,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "costmodel/convert/description.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/actions_csv.h"
 #include "costmodel/format/checkpoint_manifest.h"
@@ -128,6 +129,15 @@ bool check_actions(const std::string& text) {
   return true;
 }
 
+bool check_description(const std::string& text) {
+  try {
+    const Description description = parse_description(text);
+    demand(parse_description(description_text(description)) == description,
+           "a description changes when written and read again");
+    return true;
+  } catch (const std::invalid_argument&) { return false; }
+}
+
 constexpr const char* kActions =
     "0F0,0SEND_F0,,0F1,0SEND_F1,0RECV_B0,0I0,0RECV_B1,0B1,0W0,0REDUCE_GRAD\r\n"
     "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1\r\n";
@@ -217,6 +227,10 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
   static const std::vector<FuzzedReader> table{
       {"actions", {kActions}, check_actions},
       {"checkpoint", {checkpoint_json(full_checkpoint())}, json_check(parse_checkpoint, checkpoint_json)},
+      {"description",
+       {"Conv2d(3, 64, kernel_size=(7, 7), eps=1e-05, bias=False, padding_mode='zeros')",
+        "A(  (rnn): LSTM(8, 4)  (attn): B(    (q): Linear(in_features=4)    (d): ReLU(inplace)  ))"},
+       check_description},
       {"graph", {graph_json(full_graph())}, json_check(parse_graph, graph_json)},
       {"topology", {topology_json(full_topology())}, json_check(parse_topology, topology_json)},
       {"deepspeed_parts",

@@ -15,7 +15,7 @@ struct FuzzedReader {
   std::function<bool(const std::string& text)> check;
 };
 
-/// All readers of costmodel/format.
+/// All readers of costmodel/format, and of the descriptions in its graphs.
 [[nodiscard]] const std::vector<FuzzedReader>& fuzzed_readers();
 
 }  // namespace stagecraft::testing

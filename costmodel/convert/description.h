@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace stagecraft {
+
+/// `name` = `literal`; by position if `name` is empty. `literal` is Python text of a number, True, False, None, a
+/// string of letters, digits, "_", "-" and ".", or a tuple of such: written anew from what was read, so that it is safe
+/// in a program.
+struct Argument {
+  std::string name;
+  std::string literal;
+  friend bool operator==(const Argument&, const Argument&) = default;
+};
+
+/// What PyTorch prints of a module: "Conv2d(3, 64, kernel_size=(3, 3), bias=False)", or with the modules in it
+/// "Classifier(  (classifier): Linear(in_features=8, out_features=9, bias=True))".
+struct Description {
+  std::string kind;
+  std::vector<Argument> arguments;
+  std::vector<std::pair<std::string, Description>> children;  ///< name, module
+  friend bool operator==(const Description&, const Description&) = default;
+};
+
+/// Reads such a text. A bare word, as in "ReLU(inplace)", is an argument of that name that is True; an argument by
+/// position stands before all with names.
+/// Throws std::invalid_argument "TEXT: at character N: found, wanted" for anything else, an argument that stands twice,
+/// more than 64 KiB or more than 16 modules or tuples within each other.
+[[nodiscard]] Description parse_description(const std::string& text);
+
+/// The description as Python prints it, on one line; parse_description gives it back.
+[[nodiscard]] std::string description_text(const Description& description);
+
+/// The argument's value if it is a whole number.
+[[nodiscard]] std::optional<std::int64_t> whole_number(const Argument& argument);
+
+}  // namespace stagecraft
