@@ -1,0 +1,44 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace stagecraft {
+
+/// One stage of a model as Python. `text` is a file without imports from elsewhere in the package but `layers`, which
+/// defines `class StageN(torch.nn.Module)`, N the stage's number; forward takes `inputs` in their order and returns
+/// `outputs`: the tensor if it is one, else a tuple. Names of values are Python names, and a value has one name in all
+/// stages. Names of parameters and buffers are the same whatever the split, and only tied ones stand in two stages.
+struct StageModule {
+  std::vector<std::string> inputs;
+  std::vector<std::string> outputs;
+  std::string text;
+  friend bool operator==(const StageModule&, const StageModule&) = default;
+};
+
+/// A model as a Python package.
+struct PythonPackage {
+  std::string arch;                               ///< what arch() returns; any text
+  std::vector<std::string> inputs;                ///< of the whole model, in the order of its arguments
+  std::vector<std::string> outputs;               ///< of the whole model
+  std::vector<StageModule> stages;                ///< a stage reads inputs of the model and outputs of earlier stages
+  std::map<std::string, std::string> more_files;  ///< file name -> text, such as "layers.py"
+  friend bool operator==(const PythonPackage&, const PythonPackage&) = default;
+};
+
+/// First line of each Python file of a package.
+inline constexpr const char* kPackageHeader = "# Written by stagecraft convert, which may replace this file.\n";
+
+/// The package's files, name -> text:
+///   stageN.py    one a stage
+///   fused.py     class Fused, the whole model: it calls the stages and hands values on by name. Its state_dict has no
+///                stages in its keys, so that the state of one split loads into any other
+///   __init__.py  arch(), model(criterion) and full_model() as PipeDream's runtime wants them: model gives a list of
+///                (module, names of inputs, names of outputs), `criterion` last, which reads the model's outputs
+///   and more_files.
+/// Throws std::invalid_argument naming the stage and the value: a name that is no Python name, an input that nothing
+/// before the stage gives, an output that two give, an output of the model that no stage gives; no stages.
+[[nodiscard]] std::map<std::string, std::string> package_files(const PythonPackage& package);
+
+}  // namespace stagecraft
