@@ -1,0 +1,211 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "costmodel/convert/stage_modules.h"
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/folder.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/pipedream.h"
+#include "costmodel/plan.h"
+#include "costmodel/tool.h"
+
+namespace {
+
+using stagecraft::Graph;
+
+constexpr const char* kExample =
+    "stagecraft convert plan.json --model graph.txt -o vgg16\n"
+    "  stagecraft convert partitioned.txt --replicas 15,1 -o vgg16\n"
+    "  stagecraft convert plan.json --model graph.txt --layer BatchRNN=my_layers:BatchRNN --force -o deepspeech";
+
+/// Within so many bytes a document says what it is.
+constexpr std::size_t kHeadBytes = 256;
+
+/// What the command line says.
+struct Request {
+  std::string plan;
+  std::string model;
+  std::vector<int> replicas;
+  std::vector<std::string> layers;
+  std::string arch;
+  std::string output;
+  bool force = false;
+};
+
+/// A model in stages, and which ranks run each.
+struct Parted {
+  Graph graph;
+  std::vector<int> stage_of_layer;
+  std::vector<std::vector<int>> ranks;
+};
+
+bool is_document(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != text.npos && text[first] == '{';
+}
+
+Graph parse_model(const std::string& text, const std::string& file) {
+  if (text.starts_with("PK")) {
+    throw stagecraft::FormatError(file + ": is a ZIP archive, wanted graph.json or PipeDream's graph.txt");
+  }
+  return is_document(text) ? stagecraft::parse_graph(text, file) : stagecraft::parse_pipedream(text, file);
+}
+
+Parted part_by_plan(const Request& request, const std::string& text) {
+  const stagecraft::Plan plan = stagecraft::parse_plan(text, request.plan);
+  if (request.model.empty()) {
+    throw std::invalid_argument(request.plan + ": is a plan, --model GRAPH names the graph it is for");
+  }
+  Parted out;
+  out.graph = parse_model(stagecraft::read_text(request.model), request.model);
+  try {
+    out.stage_of_layer = stages_of(out.graph, plan);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    std::vector<int>& ranks = out.ranks.emplace_back();
+    for (std::size_t r = 0; r < plan.stages[s].devices.size(); ++r) {
+      ranks.push_back(rank_of(plan, static_cast<int>(s), static_cast<int>(r)));
+    }
+  }
+  return out;
+}
+
+Parted part_by_stage_ids(const Request& request, const std::string& text) {
+  Parted out;
+  const stagecraft::Graph parted = parse_model(text, request.plan);
+  out.graph = request.model.empty() ? parted : parse_model(stagecraft::read_text(request.model), request.model);
+  try {
+    out.stage_of_layer = stages_of(parted);
+    if (!request.model.empty()) {
+      stagecraft::Plan plan;
+      for (std::size_t i = 0; i < parted.layers.size(); ++i) {
+        const int stage = out.stage_of_layer[i];
+        if (stage < 0) continue;
+        plan.stages.resize(std::max(plan.stages.size(), static_cast<std::size_t>(stage) + 1));
+        plan.stages[static_cast<std::size_t>(stage)].layers.push_back(parted.layers[i].id);
+      }
+      out.stage_of_layer = stages_of(out.graph, plan);
+    }
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
+  const int stages = *std::max_element(out.stage_of_layer.begin(), out.stage_of_layer.end()) + 1;
+  std::vector<int> replicas = request.replicas;
+  if (replicas.empty()) replicas.assign(static_cast<std::size_t>(stages), 1);
+  if (replicas.size() != static_cast<std::size_t>(stages)) {
+    throw std::invalid_argument(
+        fmt::format("--replicas: found {} numbers, {} has {} stages", replicas.size(), request.plan, stages));
+  }
+  int next = 0;
+  for (const int count : replicas) {
+    std::vector<int>& ranks = out.ranks.emplace_back();
+    for (int i = 0; i < count; ++i) ranks.push_back(next++);
+  }
+  return out;
+}
+
+std::string conf_text(const std::vector<int>& stage_of_module, const std::vector<std::vector<int>>& ranks) {
+  std::vector<std::string> stages;
+  for (std::size_t s = 0; s < ranks.size(); ++s) {
+    stages.push_back(fmt::format("\"{}\": [{}]", s, fmt::join(ranks[s], ", ")));
+  }
+  return fmt::format("{{\n  \"module_to_stage_map\": [{}],\n  \"stage_to_rank_map\": {{{}}}\n}}\n",
+                     fmt::join(stage_of_module, ", "), fmt::join(stages, ", "));
+}
+
+/// PipeDream's configurations, file name -> text: data parallel, one rank a stage, and `ranks` of each stage.
+std::map<std::string, std::string> configurations(const std::vector<std::vector<int>>& ranks) {
+  std::vector<int> all;
+  std::vector<int> stage_of_module;
+  std::vector<std::vector<int>> single;
+  for (const std::vector<int>& stage : ranks) {
+    all.insert(all.end(), stage.begin(), stage.end());
+    const int number = static_cast<int>(stage_of_module.size());
+    stage_of_module.push_back(number);
+    single.push_back({number});
+  }
+  stage_of_module.push_back(stage_of_module.back());
+  std::sort(all.begin(), all.end());
+  return {{"dp_conf.json", conf_text(std::vector<int>(stage_of_module.size(), 0), {all})},
+          {"mp_conf.json", conf_text(stage_of_module, single)},
+          {"hybrid_conf.json", conf_text(stage_of_module, ranks)}};
+}
+
+stagecraft::OwnKinds own_kinds(const std::vector<std::string>& layers) {
+  stagecraft::OwnKinds out;
+  for (const std::string& layer : layers) {
+    const std::size_t equals = layer.find('=');
+    if (equals == layer.npos || equals == 0) {
+      throw CLI::ValidationError("--layer", "found \"" + layer + "\", wanted KIND=MODULE:CLASS");
+    }
+    if (!out.emplace(layer.substr(0, equals), layer.substr(equals + 1)).second) {
+      throw CLI::ValidationError("--layer", "kind \"" + layer.substr(0, equals) + "\" stands twice");
+    }
+  }
+  return out;
+}
+
+void declare(CLI::App& app, Request& request) {
+  app.add_option("PLAN", request.plan, "plan.json, or graph.txt with a stage_id a layer; - is standard input")
+      ->required();
+  app.add_option("--model", request.model,
+                 "the graph: graph.json or PipeDream's graph.txt; PLAN itself if that is a graph");
+  app.add_option("--replicas", request.replicas, "replicas of each stage where PLAN is a graph; one each if absent")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("COUNT ...");
+  app.add_option("--layer", request.layers,
+                 "a class for a kind of layer, constructed from what the graph says in its brackets; repeatable")
+      ->type_name("KIND=MODULE:CLASS");
+  app.add_option("--arch", request.arch, "the model's name in the package; the graph's if absent");
+  app.add_flag("--force", request.force, "replace a directory that an earlier conversion wrote");
+  app.add_option("-o,--output", request.output, "the package's directory, which is written as a whole")
+      ->required()
+      ->type_name("DIR");
+  app.callback([&request] { (void)own_kinds(request.layers); });
+}
+
+int convert(const Request& request) {
+  const std::string text = stagecraft::read_text(request.plan);
+  const bool by_plan = is_document(text) && text.substr(0, kHeadBytes).find("\"stagecraft.graph\"") == text.npos;
+  if (by_plan && !request.replicas.empty()) {
+    throw std::invalid_argument("--replicas: " + request.plan + " is a plan, which says them itself");
+  }
+  Parted parted = by_plan ? part_by_plan(request, text) : part_by_stage_ids(request, text);
+  if (!request.arch.empty()) parted.graph.name = request.arch;
+  const std::string place = request.model.empty() ? request.plan : request.model;
+  stagecraft::PythonPackage package;
+  try {
+    package = package_of(parted.graph, parted.stage_of_layer, own_kinds(request.layers));
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(place + ": " + e.what()); }
+
+  std::map<std::string, std::string> files = package_files(package);
+  const std::map<std::string, std::string> confs = configurations(parted.ranks);
+  files.insert(confs.begin(), confs.end());
+  const stagecraft::MayDelete written_here = [&](const std::string& name, const std::string& old) {
+    return confs.contains(name) || (name.ends_with(".py") && old.starts_with(stagecraft::kPackageHeader));
+  };
+  stagecraft::write_folder(request.output, files, request.force ? written_here : stagecraft::MayDelete{});
+  for (std::size_t s = 0; s < package.stages.size(); ++s) {
+    fmt::print(stderr, "stage {}: {} -> {}\n", s, fmt::join(package.stages[s].inputs, ", "),
+               fmt::join(package.stages[s].outputs, ", "));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Request request;
+  return stagecraft::run_tool(
+      {"convert",
+       "Writes a described model as a Python package: one PyTorch module a stage, the whole model, and PipeDream's "
+       "configurations. Known kinds of layers: " +
+           fmt::format("{}", fmt::join(stagecraft::known_kinds(), ", ")) + ".",
+       kExample},
+      argc, argv, [&](CLI::App& app) { declare(app, request); }, [&] { return convert(request); });
+}
