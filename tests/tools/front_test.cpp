@@ -27,7 +27,7 @@ TEST_F(Front, ListsTheVerbs) {
     const Outcome o = front(word);
     EXPECT_EQ(o.status, 0);
     EXPECT_THAT(o.out, HasSubstr("usage: stagecraft VERB [options]"));
-    EXPECT_THAT(o.out, ::testing::ContainsRegex("verbs: compare .*export export-model import.* plan predict"));
+    EXPECT_THAT(o.out, ::testing::ContainsRegex("verbs: compare .*export export-model graph import.* plan predict"));
   }
 }
 
@@ -41,7 +41,8 @@ TEST_F(Front, RunsTheProgramOfTheVerb) {
 TEST_F(Front, ListsTheVerbsForOneThatIsUnknown) {
   const Outcome o = front("magic --help");
   EXPECT_EQ(o.status, 2);
-  EXPECT_THAT(o.err, ::testing::ContainsRegex("stagecraft: unknown verb \"magic\", known are compare .*export export-model import"));
+  EXPECT_THAT(o.err, ::testing::ContainsRegex(
+                         "stagecraft: unknown verb \"magic\", known are compare .*export export-model graph import"));
 }
 
 TEST_F(Front, FindsProgramsBesideItselfAndSaysWhenThereAreNone) {
@@ -56,7 +57,8 @@ TEST_F(Front, FindsProgramsBesideItselfAndSaysWhenThereAreNone) {
 }
 
 TEST_F(Front, RunsAScriptWithThePythonThatIsAsked) {
-  const std::string python = "printf '#!/bin/sh\\necho \"$@\"' > python && chmod +x python && STAGECRAFT_PYTHON=./python ";
+  const std::string python =
+      "printf '#!/bin/sh\\necho \"$@\"' > python && chmod +x python && STAGECRAFT_PYTHON=./python ";
   const Outcome o = folder_.run(python + kFront + "export-model one 'two three'");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.out, ::testing::ContainsRegex("export_model.py one two three\n"));

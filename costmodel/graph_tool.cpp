@@ -1,0 +1,106 @@
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/pipedream.h"
+#include "costmodel/graph_picture.h"
+#include "costmodel/tool.h"
+
+namespace {
+
+/// A folder that lasts as long as this object.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "stagecraft_graph_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw stagecraft::DeviceError(name + ": " + std::strerror(errno));
+    path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  [[nodiscard]] std::string file(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// What Graphviz makes of `dot`.
+std::string drawn(const std::string& dot) {
+  const ScratchFolder folder;
+  const std::string input = folder.file("graph.dot");
+  const std::string output = folder.file("graph.svg");
+  stagecraft::write_text(input, dot);
+  std::string program = "dot";
+  std::string format = "-Tsvg";
+  std::string to = "-o" + output;
+  std::string from = input;
+  char* const arguments[] = {program.data(), format.data(), to.data(), from.data(), nullptr};
+  pid_t child = 0;
+  const int error = ::posix_spawnp(&child, "dot", nullptr, nullptr, arguments, environ);
+  if (error != 0) {
+    throw stagecraft::DeviceError("cannot run dot, which draws the picture (" + std::string(std::strerror(error)) +
+                                  "): the package graphviz has it, and --dot does without");
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    throw stagecraft::DeviceError("dot, which draws the picture, ended with status " + std::to_string(status));
+  }
+  return stagecraft::read_text(output);
+}
+
+/// A graph.json or, where the text is no JSON object, a profile of PipeDream's.
+stagecraft::Graph read_any_graph(const std::string& path) {
+  const std::string text = stagecraft::read_text(path);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  const bool json = path.ends_with(".json") || (first != text.npos && text[first] == '{');
+  return json ? stagecraft::parse_graph(text, path) : stagecraft::parse_pipedream(text, path);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string input;
+  std::string plan;
+  std::string output = "-";
+  bool dot = false;
+  bool svg = false;
+  return stagecraft::run_tool(
+      {"graph", "Draws the layers of a graph, coloured by the stages of a plan.",
+       "stagecraft graph graph.json --plan plan.json -o graph.svg\n"
+       "  stagecraft graph graph.txt --dot | dot -Tpng -o graph.png"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("GRAPH", input, "graph.json or PipeDream's graph.txt; - is standard input")->required();
+        app.add_option("--plan", plan, "plan.json, whose stages become frames");
+        CLI::Option* const as_dot = app.add_flag("--dot", dot, "in Graphviz's language; so unless FILE ends in .svg");
+        app.add_flag("--svg", svg, "drawn, by the program dot of the package graphviz")->excludes(as_dot);
+        app.add_option("-o,--output", output, "where the picture goes; - is standard output")->capture_default_str();
+      },
+      [&] {
+        const stagecraft::Graph graph = read_any_graph(input);
+        std::optional<stagecraft::Plan> stages;
+        if (!plan.empty()) stages = stagecraft::read_plan(plan);
+        std::string text;
+        try {
+          text = graph_dot(graph, stages ? &*stages : nullptr);
+        } catch (const std::invalid_argument& e) {
+          throw std::invalid_argument((plan.empty() ? input : plan) + ": " + e.what());
+        }
+        stagecraft::write_text(output, svg || (!dot && output.ends_with(".svg")) ? drawn(text) : text);
+        return 0;
+      });
+}
