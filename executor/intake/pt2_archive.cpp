@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <optional>
+#include <set>
 
 #include "costmodel/errors.h"
 #include "executor/intake/program_metadata.h"
@@ -39,7 +41,6 @@ std::string read_root(const ZipArchive& zip) {
       throw FormatError(zip.path() + ": found the folders \"" + root + "\" and \"" + found +
                         "\", wanted one for all records");
   }
-  if (root.empty()) throw FormatError(zip.path() + ": found no records, wanted an archive of torch.export.save");
   return root;
 }
 
@@ -190,20 +191,44 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
   }
 }
 
+template <class T>
+std::vector<std::string> keys_of(const std::map<std::string, T>& map) {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : map) out.push_back(key);
+  return out;
+}
+
 ExportNotes read_notes(const std::string& text, const std::string& place, const Pt2Archive& archive) {
   const Json document = parse_document(text, place);
   const Cursor root(document, place);
   Fields fields(root);
   check_header(fields, "stagecraft.pt2", 1);
   ExportNotes out;
-  if (const auto symbol = fields.optional("batch_symbol")) out.batch_symbol = symbol->text();
+  std::set<std::string> symbols;
+  std::map<std::string, const ProgramValue*> given;
+  for (const ProgramInput& input : archive.program.inputs) {
+    if (input.kind != ProgramInput::Kind::User) continue;
+    const ProgramValue& value = archive.program.graph.values.at(static_cast<std::size_t>(input.value.index));
+    given[input.name] = &value;
+    if (!value.tensor) continue;
+    for (const SizeExpression& size : value.tensor->sizes) symbols.merge(symbols_of(size));
+  }
+  if (const auto symbol = fields.optional("batch_symbol")) {
+    out.batch_symbol = symbol->text();
+    if (!symbols.contains(out.batch_symbol)) symbol->fail("the program has no symbol \"" + out.batch_symbol + "\"");
+  }
   constexpr std::int64_t kMost = std::int64_t{1} << 62;
   if (const auto inputs = fields.optional("inputs")) {
     out.inputs = inputs->list([&](const Cursor& at) {
       Fields parts(at);
       ExportedInput input;
-      input.name = parts.required("name").text();
-      if (const auto axis = parts.optional("batch_axis")) input.batch_axis = static_cast<int>(axis->integer(0, 63));
+      const Cursor name = parts.required("name");
+      input.name = name.text();
+      const auto value = given.find(input.name);
+      if (value == given.end()) name.fail(unknown_name("input", input.name, keys_of(given)));
+      const auto dimensions = value->second->tensor ? std::ssize(value->second->tensor->sizes) : 0;
+      if (const auto axis = parts.optional("batch_axis"))
+        input.batch_axis = static_cast<int>(axis->integer(0, dimensions - 1));
       if (const auto range = parts.optional("range")) {
         if (range->elements() != 2) range->fail_type("[from, to before]");
         input.range = {range->at(0).integer(-kMost, kMost), range->at(1).integer(-kMost, kMost)};
@@ -222,8 +247,15 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
   if (const auto loss = fields.optional("loss_output"))
     out.loss_output =
         static_cast<int>(loss->integer(0, static_cast<std::int64_t>(archive.program.graph.outputs.size()) - 1));
-  if (const auto tied = fields.optional("tied"))
-    out.tied = tied->list([](const Cursor& names) { return names.list([](const Cursor& at) { return at.text(); }); });
+  if (const auto tied = fields.optional("tied")) {
+    out.tied = tied->list([&](const Cursor& names) {
+      return names.list([&](const Cursor& at) {
+        const std::string name = at.text();
+        if (!archive.tensors.contains(name)) at.fail(unknown_name("tensor", name, keys_of(archive.tensors)));
+        return name;
+      });
+    });
+  }
   for (const char* unread : {"model", "torch"}) (void)fields.optional(unread);
   fields.done();
   return out;

@@ -39,8 +39,8 @@ struct Pt2Archive {
   std::optional<ExportNotes> notes;
 };
 
-/// Whether the file begins as a ZIP archive and has a record archive_format beside its models: "pt2". False if it is
-/// absent.
+/// Whether the file begins as a ZIP archive and has a record archive_format in its folder. False if it is absent. For
+/// an archive whose directory cannot be read, whether it is named so: reading it then says what is wrong.
 [[nodiscard]] bool is_pt2_archive(const std::string& path);
 
 /// Reads directory, program, configurations and notes, not the weights. Throws FormatError with the file, where there
