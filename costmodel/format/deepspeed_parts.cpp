@@ -66,7 +66,7 @@ class PlannedPipelineModule(PipelineModule):
 
 DeepspeedParts parse_deepspeed_parts(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
-  const Cursor root(json, file, "");
+  const Cursor root(json, file);
   DeepspeedParts out;
   if (json.is_array()) {
     out.parts = read_parts(root);

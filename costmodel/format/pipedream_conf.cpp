@@ -25,7 +25,7 @@ std::vector<Cursor> by_stage(const Cursor& at, std::size_t stages) {
   for (std::size_t s = 0; s < stages; ++s) {
     const auto it = at.value().find(std::to_string(s));
     if (it == at.value().end()) at.fail("stage \"" + std::to_string(s) + "\" is missing");
-    out.push_back(at.member(std::to_string(s), *it));
+    out.push_back(at.inside(*it));
   }
   for (const auto& [key, value] : at.value().items()) {
     const bool known = std::any_of(out.begin(), out.end(), [&](const Cursor& c) { return &c.value() == &value; });
@@ -94,7 +94,7 @@ std::vector<int> up_to(int count) {
 
 PipedreamConf parse_pipedream_conf(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
-  Fields fields(Cursor(json, file, ""));
+  Fields fields(Cursor(json, file));
   PipedreamConf out;
   out.module_to_stage = read_modules(fields.required(kModules));
   const std::size_t stages = static_cast<std::size_t>(out.module_to_stage.back()) + 1;
