@@ -53,6 +53,9 @@ def parse(arguments):
     parser.add_argument("--pretrained", action="store_true", help="weights that torchvision or transformers download")
     parser.add_argument("--weights", metavar="FILE", help="a state dict: of torch.save, or FILE.safetensors")
     parser.add_argument("--static", type=int, metavar="N", help="export for exactly N samples")
+    parser.add_argument("--allow-rounding", action="store_true",
+                        help="accept a program that differs from the model by rounding; some libraries compute otherwise when "
+                             "traced")
     parser.add_argument("--max-samples", type=int, default=65536, metavar="N", help="the most samples (default: 65536)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random weights and of the record (default: 0)")
     record = parser.add_argument_group("a record of training in Python, to compare with")
@@ -104,7 +107,7 @@ def request_of(options):
     if ":" in loss:
         loss = load_callable(loss, "--loss")
     return Request(found.model, options.model, inputs, loss, options.loss_output, found.constants, options.static,
-                   options.max_samples, options.seed)
+                   options.max_samples, options.seed, options.allow_rounding)
 
 
 def examples(tensors, axes):

@@ -37,6 +37,7 @@ class Request:
     static: int | None = None
     most: int = 65536
     seed: int = 0
+    rounding: bool = False  # whether the program may differ from the model by rounding
 
 
 @dataclasses.dataclass
@@ -53,6 +54,7 @@ class Program:
     most: int
     name: str
     tied: list
+    rounding: bool = False
 
 
 def export(request):
@@ -82,7 +84,8 @@ def export(request):
     leasts = [1, 2] if _runs(eager, draw_all(inputs, 1, request.seed)) else [2]
     progress("exporting")
     exported, batch = _checked(model, eager, inputs, request, leasts)
-    return Program(exported, eager, inputs, loss.function is not None, *batch, request.name, _tied(eager))
+    return Program(exported, eager, inputs, loss.function is not None, *batch, request.name, _tied(eager),
+                   request.rounding)
 
 
 def _checked(model, eager, inputs, request, leasts):
@@ -94,10 +97,11 @@ def _checked(model, eager, inputs, request, leasts):
     counts = [least] if symbol is None else [count for count in (2, 5) if least <= count <= most] or [least]
     for index, count in enumerate(counts):
         passes = 2 if index == 0 else 1  # what the model remembers shows in the second
-        self_check.check(eager, exported, draw_all(inputs, count, request.seed + 1), count, request.seed, passes)
+        self_check.check(eager, exported, draw_all(inputs, count, request.seed + 1), count, request.seed, passes,
+                         request.rounding)
     if symbol is not None and least == 1 and counts != [1]:
         try:
-            self_check.check(eager, exported, draw_all(inputs, 1, request.seed + 1), 1, request.seed)
+            self_check.check(eager, exported, draw_all(inputs, 1, request.seed + 1), 1, request.seed, 1, request.rounding)
         except ExportError as error:
             notice(f"exported for 2 samples and more: {error}")
             return _checked(model, eager, inputs, request, [2])

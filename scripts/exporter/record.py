@@ -84,7 +84,8 @@ def check_training(program, training):
 
 
 def make_record(program, training):
-    """The record's tensors by name. Throws ExportError if a model without random operators trains otherwise."""
+    """The record's tensors by name. Throws ExportError if a model without random operators trains otherwise,
+    unless it was exported with differences of rounding allowed."""
     check_training(program, training)
     return one_thread(lambda: _make_record(program, training))
 
@@ -106,7 +107,7 @@ def _make_record(program, training):
     progress(f"training {training.steps} steps for the record")
     out = dict(zip((each.name for each in program.inputs), drawn))
     out |= _train(module, run, program.inputs, drawn, training)
-    if not has_random(module):
+    if not program.rounding and not has_random(module):
         eager = copy.deepcopy(program.eager)
         other = _train(eager, lambda step, microbatch, tensors: eager(*tensors), program.inputs, drawn, training)
         for name, tensor in other.items():

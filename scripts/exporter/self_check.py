@@ -25,12 +25,16 @@ def module_of(exported):
         return copy.deepcopy(exported).module()
 
 
-def check(eager, exported, tensors, samples, seed, passes=1):
-    """Compares outputs, gradients and buffers of copies of both after some passes. Throws ExportError."""
-    one_thread(lambda: _check(eager, exported, tensors, samples, seed, passes))
+ROUNDING = 1e-5  # of a tensor's largest value: some float32 roundings on top of each other, no more
 
 
-def _check(eager, exported, tensors, samples, seed, passes):
+def check(eager, exported, tensors, samples, seed, passes=1, rounding=False):
+    """Compares outputs, gradients and buffers of copies of both after some passes, bit for bit or, with `rounding`, but for
+    ROUNDING. Throws ExportError."""
+    one_thread(lambda: _check(eager, exported, tensors, samples, seed, passes, same_but_rounding if rounding else same))
+
+
+def _check(eager, exported, tensors, samples, seed, passes, same):
     eager, program = copy.deepcopy(eager), module_of(exported)
     where = f"self-check at {samples} samples"
     wanted, notes = _run(eager, tensors, seed, passes, f"{where}: the model")
@@ -39,8 +43,7 @@ def _check(eager, exported, tensors, samples, seed, passes):
         raise ExportError(f"{where}: the model gives {len(wanted.outputs)} tensors, the exported program {len(found.outputs)}")
     for index, (a, b) in enumerate(zip(wanted.outputs, found.outputs)):
         if not same(a, b):
-            raise ExportError(f"{where}: output {index} differs{_by(a, b)}; the model may keep state outside its buffers or "
-                              f"branch on the values of tensors")
+            raise ExportError(f"{where}: output {index} differs{_by(a, b)}; {_cause('output', a, b, notes)}")
     for kind, ours, theirs in (("parameter", wanted.gradients, found.gradients), ("buffer", wanted.buffers, found.buffers)):
         for name, a in ours.items():
             b = theirs.get(name)
@@ -107,6 +110,14 @@ def same(a, b):
     return bool(torch.all((a == b) | ((a != a) & (b != b))))
 
 
+def same_but_rounding(a, b):
+    if same(a, b):
+        return True
+    if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape or not a.dtype.is_floating_point:
+        return False
+    return bool((a - b).abs().max() <= ROUNDING * a.abs().max())
+
+
 def _by(a, b):
     if a.dtype != b.dtype or a.shape != b.shape:
         return f", {a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
@@ -133,5 +144,10 @@ def _cause(kind, a, b, notes):
     if kind == "parameter" and b is None:
         return ("probably a custom autograd.Function or reentrant checkpointing, which torch.export loses; write it with torch's "
                 "operators, or use_reentrant=False")
+    if same_but_rounding(a, b):
+        return ("this is rounding: the model, or its library, asks whether it is being traced and then computes the same "
+                "otherwise; --allow-rounding accepts that")
+    if kind == "output":
+        return "the model may keep state outside its buffers, or ask whether it is being traced"
     return ("probably a custom autograd.Function, a hook on a tensor, or state outside the buffers, which torch.export loses"
             if kind == "parameter" else "probably a buffer that is replaced in forward; write into it with copy_")

@@ -274,6 +274,16 @@ class Refused(InFolder):
     def test_state_outside_the_buffers(self):
         self.assertIn("self-check at 2 samples: output 0 differs by up to", self.refused("CountsInPython"))
 
+    def test_other_rounding_unless_it_is_allowed(self):
+        error = self.refused("ComputesOtherwiseWhenTraced")
+        self.assertRegex(error, "output [01] differs by up to")
+        self.assertIn("this is rounding: the model, or its library, asks whether it is being traced", error)
+        self.assertIn("--allow-rounding accepts that", error)
+        extra, _ = self.exported(f"{HARD}:ComputesOtherwiseWhenTraced", *VECTOR, "--loss", "cross_entropy", "--allow-rounding")
+        self.assertEqual(extra["samples"]["least"], 1)
+        os.unlink(self.file)
+        self.refused("OwnBackward", "--allow-rounding")
+
     def test_shapes_and_branches_that_depend_on_data(self):
         self.assertIn("depends on the data (nonzero, boolean indexing, .item())", self.refused("DataDependentShape"))
         self.assertIn("torch.export fails, a branch or a shape depends on the values of a tensor", self.refused("BranchOnValues"))

@@ -71,6 +71,13 @@ class CountsInPython(_Layers):
         return hidden * self.calls
 
 
+class ComputesOtherwiseWhenTraced(_Layers):
+    """The same but for rounding."""
+
+    def between(self, hidden):
+        return hidden * 3 if torch.compiler.is_exporting() else hidden * 0.3 * 10
+
+
 class OwnOperator(_Layers):
     def between(self, hidden):
         return torch.ops.stagecraft_test.twice(hidden)
