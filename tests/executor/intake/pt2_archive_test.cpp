@@ -222,7 +222,7 @@ TEST_F(Pt2Archives, MutatedGiveErrorsAndNeverAnythingElse) {
   constexpr std::uint64_t kSeed = 13;
   std::mt19937_64 random(kSeed);
   int refused = 0;
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 800; ++round) {
     std::vector<ZipPart> parts = archive_parts();
     for (std::uint64_t i = 0; i <= random() % 2; ++i) {
       // The program has a test of its own.
@@ -245,7 +245,7 @@ TEST_F(Pt2Archives, MutatedGiveErrorsAndNeverAnythingElse) {
       }
     } catch (const FormatError&) { ++refused; }
   }
-  EXPECT_GT(refused, 1000) << "seed " << kSeed;
+  EXPECT_GT(refused, 400) << "seed " << kSeed;
 }
 
 }  // namespace
