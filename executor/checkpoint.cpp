@@ -23,6 +23,8 @@ constexpr const char* kPartial = ".partial";
 constexpr const char* kFirst = "optimizer.first/";
 constexpr const char* kSecond = "optimizer.second/";
 constexpr const char* kSteps = "optimizer.steps/";
+/// Ends the name of a count that PyTorch's batch norm keeps and needs for nothing, as a rule.
+constexpr const char* kTracked = ".num_batches_tracked";
 
 /// The step of a folder's name "step-N", as this program writes it.
 std::optional<std::int64_t> step_of(const std::string& name) {
@@ -67,11 +69,12 @@ std::string spec_text(const at::Tensor& tensor) {
   return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
 
-/// The tensor `name` if the files hold it: of the shape of `like`, and of its dtype or, with `any_floating`, of any
-/// floating one.
+/// The tensor `name` if the files hold it: of the shape of `like`, and of its dtype or, with `any_floating` and where
+/// `like` is floating too, of any floating one.
 at::Tensor read_like(const TensorFiles& files, const std::string& name, const at::Tensor& like, bool any_floating) {
   at::Tensor out = files.read(name);
-  const bool dtype = out.scalar_type() == like.scalar_type() || (any_floating && out.is_floating_point());
+  const bool dtype =
+      out.scalar_type() == like.scalar_type() || (any_floating && like.is_floating_point() && out.is_floating_point());
   if (!dtype || out.sizes() != like.sizes()) {
     throw FormatError(files.path_of(name) + ": tensor \"" + name + "\": found " + spec_text(out) + ", wanted " +
                       spec_text(like));
@@ -230,7 +233,7 @@ void collect_state(StageProgram& program, const Optimizer& optimizer,
     if (state.steps.defined()) out[kSteps + name] = state.steps;
   }
   for (const Parameter& buffer : program.buffers()) {
-    if (wanted(buffer.name)) out[buffer.name] = buffer.value;
+    if (wanted(buffer.name) && safetensors_hold(buffer.value.scalar_type())) out[buffer.name] = buffer.value;
   }
 }
 
@@ -262,6 +265,7 @@ void check_names(const TensorFiles& files, const Model& model, const OptimizerOp
   std::vector<std::string> missing;
   for (const LayerSpec& layer : model.layers) {
     for (const ParameterSpec& parameter : layer.parameters) {
+      if (!parameter.trainable && !safetensors_hold(parameter.dtype)) continue;
       if (!known.insert(parameter.name).second) continue;
       if (!files.holds(parameter.name)) missing.push_back(parameter.name);
       if (!parameter.trainable) continue;
@@ -284,7 +288,22 @@ void check_weight_names(const TensorFiles& files, const Model& model) {
         missing.push_back(parameter.name);
     }
   }
+  for (const std::string& name : files.names()) {
+    if (name.ends_with(kTracked)) known.insert(name);
+  }
   check_against(files, known, missing);
+}
+
+void check_can_save(const Model& model) {
+  for (const LayerSpec& layer : model.layers) {
+    for (const ParameterSpec& buffer : layer.parameters) {
+      if (buffer.trainable || safetensors_hold(buffer.dtype) || !(buffer.written || buffer.decay)) continue;
+      throw std::invalid_argument(
+          fmt::format("layer \"{}\" writes its buffer \"{}\" of type {}, which no checkpoint can "
+                      "hold; run without --checkpoint",
+                      layer.name, buffer.name, c10::toString(buffer.dtype)));
+    }
+  }
 }
 
 }  // namespace stagecraft

@@ -51,6 +51,10 @@ void check_checkpoint_folder(const std::string& folder, bool resume);
 /// file is not there with the bytes that the manifest says; older checkpoints then stand.
 void commit_checkpoint(const std::string& folder, const CheckpointManifest& manifest, std::optional<std::int64_t> keep);
 
+/// Throws std::invalid_argument naming layer and buffer if `model` has one that changes in training and is of a type
+/// that no checkpoint holds. Others of such types are left out of checkpoints: they are as the model has them.
+void check_can_save(const Model& model);
+
 /// Adds to `out` what a checkpoint holds of the stage for the parameters and buffers that `wanted` names: values, and
 /// the optimizer's state as optimizer.first/NAME (momentum or first moment), optimizer.second/NAME and
 /// optimizer.steps/NAME, none for a parameter that had no gradient yet. Parameter i of `program` is parameter i of
@@ -60,15 +64,16 @@ void collect_state(StageProgram& program, const Optimizer& optimizer,
 /// Sets all that collect_state gives from `files`. Throws FormatError naming file and tensor for one of another shape
 /// or dtype. What is absent is left as it is: see check_names.
 void load_state(const TensorFiles& files, StageProgram& program, Optimizer& optimizer);
-/// Sets parameters, and the buffers that are there, from `files`; any floating dtype will do. Throws FormatError as
-/// load_state.
+/// Sets parameters, and the buffers that are there, from `files`; any floating dtype will do for a floating one, else
+/// the dtype must be the same. Throws FormatError as load_state.
 void load_weights(const TensorFiles& files, StageProgram& program);
 
 /// Throws FormatError naming the tensors that `model` under `optimizer` does not know (listing those it does), and
 /// those that are missing: parameters, buffers, or a part of a parameter's state. All of a parameter's state may be
 /// absent.
 void check_names(const TensorFiles& files, const Model& model, const OptimizerOptions& optimizer);
-/// The same for a file of weights: parameters must be there, buffers may, else nothing.
+/// The same for a file of weights: parameters must be there, buffers may, and batch norm's num_batches_tracked whether
+/// the model has them or not; else nothing.
 void check_weight_names(const TensorFiles& files, const Model& model);
 
 }  // namespace stagecraft

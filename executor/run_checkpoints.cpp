@@ -46,7 +46,10 @@ RunCheckpoints::RunCheckpoints(const Plan& plan, const Model& model, const Check
         stage_of_.emplace(parameter.name, static_cast<int>(s));
     }
   }
-  if (!options.folder.empty()) find();
+  if (!options.folder.empty()) {
+    check_can_save(model);
+    find();
+  }
   if (!files_ && !options.weights.empty()) {
     files_.emplace(std::vector<std::string>{options.weights});
     weights_alone_ = true;

@@ -36,7 +36,7 @@ class RunCheckpoints {
  public:
   /// Finds where the run begins. Arguments must outlive it. Throws FormatError for a checkpoint that belongs to another
   /// model, seed, kind of optimizer, data source or number of samples a step, and std::invalid_argument for a folder
-  /// that holds checkpoints though none is to be resumed.
+  /// that holds checkpoints though none is to be resumed, and as check_can_save.
   RunCheckpoints(const Plan& plan, const Model& model, const CheckpointOptions& options,
                  const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel);
 

@@ -13,9 +13,11 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "executor/safetensors_dtypes.h"
 
 namespace stagecraft {
 namespace {
@@ -23,13 +25,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian, values are copied as they are");
 
 constexpr std::size_t kLengthBytes = 8;
-
-const std::vector<std::pair<std::string, at::ScalarType>>& dtypes() {
-  static const std::vector<std::pair<std::string, at::ScalarType>> table{
-      {"F64", at::kDouble}, {"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}, {"I64", at::kLong},
-      {"I32", at::kInt},    {"I16", at::kShort}, {"I8", at::kChar},  {"U8", at::kByte},       {"BOOL", at::kBool}};
-  return table;
-}
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int reason = errno) {
   throw FormatError(path + ": cannot " + what + ": " + std::strerror(reason));
@@ -145,13 +140,14 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   const auto it = header_.tensors.find(name);
   if (it == header_.tensors.end()) throw FormatError(path_ + ": " + unknown_name("tensor", name, names()));
   const SafetensorsEntry& entry = it->second;
-  const auto dtype = std::ranges::find(dtypes(), entry.dtype, &std::pair<std::string, at::ScalarType>::first);
-  at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(dtype->second));
+  at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
   const auto count = static_cast<std::size_t>(entry.end.value - entry.begin.value);
   if (!read_exactly(descriptor_, path_, out.data_ptr(), count, data_begin_ + entry.begin.value))
     throw FormatError(path_ + ": tensor \"" + name + "\": the file became shorter");
   return out;
 }
+
+bool safetensors_hold(at::ScalarType dtype) { return safetensors_word(dtype).has_value(); }
 
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors,
                              const std::map<std::string, std::string>& metadata) {
@@ -164,14 +160,13 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
   std::int64_t end = 0;
   for (const auto& each : order) {
     const auto& [name, tensor] = *each;
-    const auto dtype =
-        std::ranges::find(dtypes(), tensor.scalar_type(), &std::pair<std::string, at::ScalarType>::second);
-    if (dtype == dtypes().end())
+    const std::optional<std::string> word = safetensors_word(tensor.scalar_type());
+    if (!word)
       throw std::invalid_argument("tensor \"" + name + "\" is of a type that safetensors files do not hold: " +
                                   c10::toString(tensor.scalar_type()));
     const std::int64_t begin =
         std::exchange(end, end + tensor.numel() * static_cast<std::int64_t>(tensor.element_size()));
-    header.tensors[name] = {dtype->first, tensor.sizes().vec(), Bytes(begin), Bytes(end)};
+    header.tensors[name] = {*word, tensor.sizes().vec(), Bytes(begin), Bytes(end)};
   }
   const std::string text = safetensors_header_text(header);
   const std::uint64_t length = text.size();

@@ -50,6 +50,9 @@ class SafetensorsFile : public TensorFile {
   std::int64_t data_begin_ = 0;
 };
 
+/// Whether such files can hold tensors of `dtype`.
+[[nodiscard]] bool safetensors_hold(at::ScalarType dtype);
+
 /// Writes `tensors` (of any device; their values, without autograd state) to `path`: beside it, synced, then renamed,
 /// so that a reader never sees half a file. The same bytes for the same values: tensors with larger values first, then
 /// by name. Throws FormatError with the path and the system's reason, the old file then stands unchanged;

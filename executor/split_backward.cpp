@@ -14,6 +14,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "executor/zero_gradients.h"
+
 namespace stagecraft {
 namespace {
 
@@ -209,6 +211,8 @@ void SplitBackward::of_weights() {
     torch::autograd::Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/true,
                                                           /*create_graph=*/false, /*accumulate_grad=*/true,
                                                           waiting.weights);
+    for (const Edge& weight : waiting.weights)
+      materialize_gradient(dynamic_cast<AccumulateGrad&>(*weight.function).variable);
     it->reset();
   }
 }

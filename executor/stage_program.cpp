@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "executor/zero_gradients.h"
+
 namespace stagecraft {
 namespace {
 
@@ -100,6 +102,7 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
         layer.parameters.push_back(std::move(value));
       } else {
         layer.buffers.push_back(std::move(value));
+        layer.changes.push_back(parameter.decay || parameter.written);
       }
     }
     layers_.push_back(std::move(layer));
@@ -218,7 +221,8 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     call.buffers = layer.buffers;
     if (!how.write_buffers && !layer.buffers.empty()) {
       buffers.clear();
-      for (const at::Tensor& buffer : layer.buffers) buffers.push_back(buffer.clone());
+      for (std::size_t i = 0; i < layer.buffers.size(); ++i)
+        buffers.push_back(layer.changes[i] ? layer.buffers[i].clone() : layer.buffers[i]);
       call.buffers = buffers;
     }
     call.random_seed = mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
@@ -294,12 +298,15 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     roots_.clear();
     root_gradients_.clear();
   }
+  for (const Parameter& parameter : parameters_) materialize_gradient(parameter.value);
   found.resize(flight.received.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (!received_[i].gradient) {
       found[i].reset();
     } else {
-      found[i] = found[i].defined() ? found[i].contiguous() : at::zeros_like(flight.received[i]);
+      // A zero tensor has no memory to send.
+      const bool values = found[i].defined() && !found[i]._is_zerotensor();
+      found[i] = values ? found[i].contiguous() : at::zeros_like(flight.received[i]);
     }
   }
   flight.clear();

@@ -92,8 +92,8 @@ class StageProgram {
   void recompute_every(int layers);
 
   /// Adds to the parameters' grad and returns the gradient of each received value: undefined where none is wanted,
-  /// zeros where the layers did not use it. `sent_gradients` holds one tensor for each sent value, undefined where none
-  /// comes back. The loss's own gradient is `loss_gradient`.
+  /// zeros where the layers did not use it, contiguous and with memory of its own. `sent_gradients` holds one tensor
+  /// for each sent value, undefined where none comes back. The loss's own gradient is `loss_gradient`.
   [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
                                                  double loss_gradient = 1);
 
@@ -115,6 +115,7 @@ class StageProgram {
     std::vector<int> last_use;   ///< slots to let go afterwards
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> buffers;
+    std::vector<bool> changes;  ///< by buffer: whether a forward may write it
     RangeName range;
   };
   /// Layers that are run again at once: those from `first` to before `last`.

@@ -417,7 +417,7 @@ std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle,
                       "\"state_dict\" or \"model\"",
                       file, key.text, word(value.kind)));
     }
-    if (!key.text.ends_with(".num_batches_tracked")) out[key.text] = value.tensor;
+    out[key.text] = value.tensor;
   }
   return out;
 }

@@ -164,7 +164,9 @@ void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const st
     if (parameter.value.grad().defined())
       *gradient += Bytes(static_cast<std::int64_t>(parameter.value.grad().nbytes()));
   }
-  SavedBytes saved(graph.layers.size() - inputs, parameters);
+  std::vector<Parameter> own = parameters;  // buffers hold frozen parameters, which graphs save as well
+  for (Parameter& buffer : subject.program().buffers()) own.push_back(std::move(buffer));
+  SavedBytes saved(graph.layers.size() - inputs, own);
   (void)subject.program().forward({}, batch, 0, 0, true, &saved);
   for (std::size_t i = inputs; i < graph.layers.size(); ++i)
     graph.layers[i].saved_for_backward_bytes = saved.by_layer()[i - inputs];

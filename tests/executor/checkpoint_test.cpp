@@ -16,6 +16,7 @@
 #include "costmodel/format/files.h"
 #include "executor/run.h"
 #include "tests/costmodel/documents.h"
+#include "tests/support/counting_model.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
@@ -346,6 +347,40 @@ TEST_F(CheckpointedRun, BeginsWithTheWeightsOfAFile) {
   EXPECT_THAT(
       [&] { (void)run(small, plan, from_file); },
       ThrowsMessage<FormatError>(HasSubstr("unknown tensor \"optimizer.first/fc2.weight\", known are fc1.bias")));
+}
+
+TEST_F(CheckpointedRun, KeepsBuffersInTheirTypes) {
+  const PlannedModel counting = planned_model(testing::counting_model(), 2);
+  const Plan plan = cut_plan(counting, {2}, {2, 1}, "1f1b", 3);
+  (void)run(counting, plan, options("sgd", folder(), 2));
+  const auto saved = [&](int step) { return TensorFiles({checkpoint_path(folder(), step) + "/part-0.safetensors"}); };
+  EXPECT_EQ(saved(2).read("fc1.calls").item<std::int64_t>(), testing::kNoDouble + 2 * 3);
+  EXPECT_EQ(saved(2).read("fc1.mean").scalar_type(), at::kDouble);
+  EXPECT_EQ(saved(2).read("fc1.last").scalar_type(), at::kBFloat16);
+  RunOptions on = options("sgd", folder(), 4);
+  on.checkpoint.resume = true;
+  (void)run(counting, plan, on);
+  (void)run(counting, plan, options("sgd", folder("whole"), 4));
+  const TensorFiles whole({checkpoint_path(folder("whole"), 4) + "/part-0.safetensors"});
+  EXPECT_EQ(whole.read("fc1.calls").item<std::int64_t>(), testing::kNoDouble + 4 * 3);
+  for (const std::string& name : whole.names()) EXPECT_TRUE(at::equal(saved(4).read(name), whole.read(name))) << name;
+}
+
+TEST_F(CheckpointedRun, LeavesOutWhatNoFileHoldsUnlessItChanges) {
+  PlannedModel small = mlp();
+  std::vector<ParameterSpec>& parameters = small.model.layers[0].parameters;
+  parameters.push_back({.name = "fc1.turns", .shape = {2}, .trainable = false, .dtype = at::kComplexFloat});
+  const Plan plan = cut_plan(small, {3}, {1, 1}, "1f1b", 2);
+  (void)run(small, plan, options("sgd", folder(), 2));
+  RunOptions on = options("sgd", folder(), 3);
+  on.checkpoint.resume = true;
+  EXPECT_EQ(run(small, plan, on).first_step, 2);
+  parameters.back().written = true;
+  EXPECT_THAT([&] { (void)run(small, plan, on); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(
+                  "layer \"fc1\" writes its buffer \"fc1.turns\" of type ComplexFloat, which no checkpoint can "
+                  "hold; run without --checkpoint")));
+  EXPECT_NO_THROW((void)run(small, plan, options("sgd", "", 1)));
 }
 
 TEST_F(CheckpointedRun, EndsOnAllRanksAfterTheStepInWhichOneIsAskedTo) {

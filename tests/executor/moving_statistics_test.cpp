@@ -2,7 +2,6 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,13 +10,16 @@
 
 #include "executor/reference.h"
 #include "executor/stage_worker.h"
+#include "tests/support/counting_model.h"
 #include "tests/support/planned_models.h"
 
 namespace stagecraft {
 namespace {
 
+using stagecraft::testing::counting_model;
 using stagecraft::testing::cut_plan;
 using stagecraft::testing::even_cuts;
+using stagecraft::testing::kNoDouble;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 using ::testing::StartsWith;
@@ -97,34 +99,6 @@ TEST(MovingStatistics, DoNotDependOnTheReplicas) {
     // One replica's kernel rounds the moved value once, others the microbatch's part before.
     for (const at::Tensor& value : values) EXPECT_TRUE(at::allclose(value, alone.at(name).front(), 1e-5, 1e-7)) << name;
   }
-}
-
-constexpr std::int64_t kNoDouble = (std::int64_t{1} << 53) + 1;  // the first whole number that is none
-
-/// A small mlp whose every layer with weights counts its calls from kNoDouble on, keeps a moving mean of its first
-/// input in float64 and half of its last mean in bfloat16.
-Model counting_model() {
-  Model model = build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "3"}, {"classes", "3"}});
-  for (LayerSpec& layer : model.layers) {
-    if (layer.parameters.empty()) continue;
-    ParameterSpec calls{.name = layer.name + ".calls", .shape = {}, .trainable = false, .dtype = at::kLong};
-    calls.load = [] { return at::scalar_tensor(kNoDouble, at::TensorOptions().dtype(at::kLong)); };
-    calls.decay = 1;
-    ParameterSpec mean{.name = layer.name + ".mean", .shape = {2}, .trainable = false, .dtype = at::kDouble};
-    mean.decay = 0.75;
-    ParameterSpec last{.name = layer.name + ".last", .shape = {1}, .trainable = false, .dtype = at::kBFloat16};
-    last.decay = 0;
-    ParameterSpec frozen{.name = layer.name + ".frozen", .shape = {3}, .init = Init::Ones, .trainable = false};
-    layer.parameters.insert(layer.parameters.end(), {calls, mean, last, frozen});
-    layer.forward = [inner = layer.forward](const LayerCall& call) {
-      const at::Tensor seen = call.inputs[0].detach().mean().to(at::kDouble);
-      call.buffers[0].add_(1);
-      call.buffers[1].mul_(0.75).add_(seen.mul(0.25));
-      call.buffers[2].copy_(seen.mul(0.5));
-      return inner(call);
-    };
-  }
-  return model;
 }
 
 TEST(MovingStatistics, KeepEachBufferInItsType) {

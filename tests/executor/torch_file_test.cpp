@@ -2,7 +2,9 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <caffe2/serialize/inline_container.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -68,8 +70,9 @@ class TorchFiles : public ::testing::Test {
 
 TEST_F(TorchFiles, HoldWhatPythonSaved) {
   const TorchFile file(kByPython);
-  EXPECT_THAT(file.names(), ElementsAre("bfloat16", "double", "empty", "half", "parameter", "scalar", "shared.first",
-                                        "shared.transposed"));  // and no norm.num_batches_tracked
+  EXPECT_THAT(file.names(), ElementsAre("bfloat16", "double", "empty", "half", "norm.num_batches_tracked", "parameter",
+                                        "scalar", "shared.first", "shared.transposed"));
+  EXPECT_EQ(file.read("norm.num_batches_tracked").item<std::int64_t>(), 5);
   const at::Tensor shared = at::arange(24, at::TensorOptions().dtype(at::kFloat));
   EXPECT_TRUE(at::equal(file.read("shared.first"), shared.narrow(0, 0, 12).view({3, 4})));
   EXPECT_TRUE(at::equal(file.read("shared.transposed"), shared.view({6, 4}).t()));
@@ -93,6 +96,28 @@ TEST_F(TorchFiles, AreToldFromSafetensorsByTheirFirstBytes) {
   EXPECT_EQ(both.read("scalar").item<std::int64_t>(), 7);
   EXPECT_THAT([&] { (void)TensorFiles({path("none")}); },
               ThrowsMessage<FormatError>(path("none") + ": cannot read: No such file or directory"));
+}
+
+TEST_F(TorchFiles, SetCountsWhereTheModelHasThem) {
+  Model model = build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
+  NamedTensors weights{{"fc1.weight", at::zeros({10, 2})},
+                       {"fc1.bias", at::zeros({10})},
+                       {"fc1.num_batches_tracked", at::scalar_tensor(5, at::kLong)}};
+  write_safetensors(path("w"), weights);
+  EXPECT_NO_THROW(check_weight_names(TensorFiles({path("w")}), model)) << "nobody needs the count";
+  ParameterSpec count{.name = "fc1.num_batches_tracked", .shape = {}, .trainable = false, .dtype = at::kLong};
+  model.layers[0].parameters.push_back(count);
+  StageProgram program(model, {0, 1}, {}, {}, 1);
+  EXPECT_NO_THROW(check_weight_names(TensorFiles({path("w")}), model));
+  load_weights(TensorFiles({path("w")}), program);
+  EXPECT_EQ(program.buffers().front().value.item<std::int64_t>(), 5);
+  for (const at::ScalarType other : {at::kFloat, at::kInt}) {
+    weights["fc1.num_batches_tracked"] = at::scalar_tensor(5, other);
+    write_safetensors(path("w"), weights);
+    EXPECT_THAT([&] { load_weights(TensorFiles({path("w")}), program); },
+                ThrowsMessage<FormatError>(path("w") + ": tensor \"fc1.num_batches_tracked\": found " +
+                                           c10::toString(other) + " [], wanted Long []"));
+  }
 }
 
 TEST_F(TorchFiles, SetTheFirstParametersByName) {

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+
+namespace stagecraft {
+
+/// "F32", "I64", ...: the word of safetensors files for an element type, if they have one.
+[[nodiscard]] std::optional<std::string> safetensors_word(at::ScalarType dtype);
+/// The element type of one of safetensors_dtypes(). Throws std::invalid_argument for another word.
+[[nodiscard]] at::ScalarType safetensors_type(const std::string& word);
+
+}  // namespace stagecraft
