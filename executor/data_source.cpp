@@ -26,6 +26,11 @@ std::unique_ptr<DataSource> open_source(const std::string& name, const Model& mo
   }
   if (kind == "fashion-mnist")
     return fashion_mnist_source(argument.empty() ? kFashionMnistDirectory : argument, model, seed);
+  if (kind == "tensors" || kind == "tensors-in-order") {
+    if (argument.empty())
+      throw std::invalid_argument(fmt::format("data source \"{0}\": must name files, as {0}:PATH", kind));
+    return tensors_source(kind, argument, model, seed, kind == "tensors-in-order");
+  }
   if (kind == "text") {
     if (argument.empty())
       throw std::invalid_argument(fmt::format("data source \"{}\": must name a file, as text:FILE", name));
@@ -42,6 +47,10 @@ const std::vector<DataSourceKind>& data_sources() {
   static const std::vector<DataSourceKind> sources{
       {"synthetic", "", "random values that fit any model"},
       {"fashion-mnist", "DIR", "60000 images of clothing, from Debian's package dataset-fashion-mnist or from DIR"},
+      {"tensors", "PATH",
+       "tensors by the inputs' names, in an order of its own each epoch: a .safetensors file, a folder with NAME.npy for "
+       "each, or NAME=FILE.npy,NAME=FILE.npy"},
+      {"tensors-in-order", "PATH", "the same samples in the order of the files"},
       {"text", "FILE", "the bytes of FILE as tokens, the next byte as target"},
   };
   return sources;

@@ -30,7 +30,8 @@ struct DataSourceKind {
   std::string help;
 };
 
-/// All data sources: `synthetic`, `fashion-mnist` or `fashion-mnist:DIR`, `text:FILE`.
+/// All data sources: `synthetic`, `fashion-mnist` or `fashion-mnist:DIR`, `text:FILE`, `tensors:PATH` and
+/// `tensors-in-order:PATH`.
 [[nodiscard]] const std::vector<DataSourceKind>& data_sources();
 
 /// The source `name` for the inputs of `model`; `seed` decides values and order. Throws std::invalid_argument for an

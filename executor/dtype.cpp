@@ -10,7 +10,7 @@
 namespace stagecraft {
 namespace {
 
-constexpr std::array<std::pair<at::ScalarType, const char*>, 9> kNames{{
+constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kNames{{
     {at::kFloat, "float32"},
     {at::kDouble, "float64"},
     {at::kHalf, "float16"},
@@ -18,6 +18,7 @@ constexpr std::array<std::pair<at::ScalarType, const char*>, 9> kNames{{
     {at::kLong, "int64"},
     {at::kInt, "int32"},
     {at::kShort, "int16"},
+    {at::kChar, "int8"},
     {at::kByte, "uint8"},
     {at::kBool, "bool"},
 }};

@@ -96,24 +96,6 @@ std::vector<unsigned char> read_idx(const std::string& path, std::uint32_t magic
   return out;
 }
 
-/// A permutation of 0..count-1 that `key` picks, value by value: four Feistel rounds over the next even power of two,
-/// walked until the value lies in range again (Black & Rogaway, CT-RSA 2002).
-std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t key) {
-  int half = 1;
-  while (std::uint64_t{1} << (2 * half) < count) ++half;
-  const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
-  do {
-    std::uint64_t left = index >> half, right = index & mask;
-    for (std::uint64_t round = 0; round < 4; ++round) {
-      const std::uint64_t next = left ^ (mix_seed(key, "round", round, right) & mask);
-      left = right;
-      right = next;
-    }
-    index = left << half | right;
-  } while (index >= count);
-  return index;
-}
-
 class FashionMnist : public DataSource {
  public:
   FashionMnist(std::vector<unsigned char> images, std::vector<unsigned char> labels, std::vector<std::int64_t> shape,
@@ -125,7 +107,7 @@ class FashionMnist : public DataSource {
     const auto first = static_cast<std::uint64_t>((step * microbatches + microbatch) * samples);
     std::vector<std::size_t> chosen;
     for (std::uint64_t i = first; i < first + static_cast<std::uint64_t>(samples); ++i)
-      chosen.push_back(permuted(i % labels_.size(), labels_.size(), mix_seed(seed_, "epoch", i / labels_.size())));
+      chosen.push_back(shuffled(i, labels_.size(), seed_));
     std::vector<at::Tensor> out;
     for (const int input : inputs) out.push_back(input == 0 ? images(chosen) : labels(chosen));
     return out;

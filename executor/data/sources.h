@@ -13,6 +13,17 @@ namespace stagecraft {
 /// Windows of the bytes of `file`: a byte is a token, the target is the next one.
 [[nodiscard]] std::unique_ptr<DataSource> text_source(const std::string& file, const Model& model, std::uint64_t seed);
 
+/// Samples from files of tensors, one for each input under its name: `path` is a safetensors file, a folder with
+/// NAME.npy for each, or a list NAME=FILE.npy,... of them. In an order of its own each epoch, or as they stand in the
+/// files, which are mapped and must not become shorter meanwhile. `kind` stands in messages. Throws FormatError naming
+/// file and input for what is missing (listing what is there), of another type or shape, for files that do not hold
+/// equally many samples, and for the first whole number outside the input's range.
+[[nodiscard]] std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::string& path,
+                                                         const Model& model, std::uint64_t seed, bool in_order);
+
+/// The place among `count` samples of the `index`-th of a run, which takes each epoch in an order of its own.
+[[nodiscard]] std::uint64_t shuffled(std::uint64_t index, std::uint64_t count, std::uint64_t seed);
+
 /// The name of `model` and those of its inputs that a source must give: what the functions above take for `model`.
 [[nodiscard]] Model without_derived(const Model& model);
 /// DataSource::batch for all inputs of `model` from `inner`, which gives those of without_derived, in their order and

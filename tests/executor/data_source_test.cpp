@@ -285,9 +285,10 @@ TEST_F(SmallText, NamesWhatTheModelWantsAndWhatTheDataGive) {
 
 TEST(MakeDataSource, ListsTheKnown) {
   const Model model = build_model("mlp", {});
-  EXPECT_THAT([&] { (void)make_data_source("imagenet", model, 1); },
-              ThrowsMessage<std::invalid_argument>(
-                  "unknown data source \"imagenet\", known are synthetic, fashion-mnist, text"));
+  EXPECT_THAT(
+      [&] { (void)make_data_source("imagenet", model, 1); },
+      ThrowsMessage<std::invalid_argument>(
+          "unknown data source \"imagenet\", known are synthetic, fashion-mnist, tensors, tensors-in-order, text"));
   EXPECT_THAT([&] { (void)make_data_source("text", model, 1); },
               ThrowsMessage<std::invalid_argument>("data source \"text\": must name a file, as text:FILE"));
   EXPECT_THAT(

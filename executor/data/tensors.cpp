@@ -1,0 +1,267 @@
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "costmodel/errors.h"
+#include "executor/data/npy.h"
+#include "executor/data/sources.h"
+#include "executor/dtype.h"
+#include "executor/safetensors.h"
+#include "executor/safetensors_dtypes.h"
+
+namespace stagecraft {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Values that are looked at once while a file is checked.
+constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
+
+/// A whole file, readable; its pages come when they are touched.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat status{};
+    if (file >= 0 && ::fstat(file, &status) == 0 && status.st_size > 0) {
+      bytes_ = static_cast<std::size_t>(status.st_size);
+      begin_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file, 0);
+    }
+    const int reason = errno;
+    if (file >= 0) ::close(file);
+    if (begin_ == MAP_FAILED && bytes_ == 0 && file >= 0) throw FormatError(path + ": is empty");
+    if (begin_ == MAP_FAILED) throw FormatError(path + ": cannot read: " + std::strerror(reason));
+  }
+  ~MappedFile() { ::munmap(begin_, bytes_); }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  [[nodiscard]] char* at(std::int64_t offset) const { return static_cast<char*>(begin_) + offset; }
+  [[nodiscard]] std::int64_t bytes() const { return static_cast<std::int64_t>(bytes_); }
+
+ private:
+  void* begin_ = MAP_FAILED;
+  std::size_t bytes_ = 0;
+};
+
+/// A tensor within a mapped file.
+struct FileTensor {
+  std::string path;
+  std::shared_ptr<MappedFile> file;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<std::int64_t> shape;
+  std::int64_t begin = 0;  ///< byte of the file
+
+  /// The values byte by byte, on one axis more: they may stand anywhere in the file.
+  [[nodiscard]] at::Tensor bytes(std::vector<std::int64_t> as) const {
+    as.push_back(static_cast<std::int64_t>(c10::elementSize(dtype)));
+    return at::from_blob(file->at(begin), as, at::TensorOptions().dtype(at::kByte));
+  }
+};
+
+FileTensor open_npy(const std::string& path) {
+  FileTensor out{.path = path, .file = std::make_shared<MappedFile>(path), .shape = {}};
+  const std::int64_t head = std::min(out.file->bytes(), kMostNpyHeader);
+  const NpyHeader header = parse_npy_header({out.file->at(0), static_cast<std::size_t>(head)}, out.file->bytes(), path);
+  out.dtype = header.dtype;
+  out.shape = header.shape;
+  out.begin = header.begin;
+  return out;
+}
+
+/// The files of a folder whose names end in .npy, without that end.
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".npy") out.push_back(entry.path().stem().string());
+  }
+  std::ranges::sort(out);
+  return out;
+}
+
+std::map<std::string, std::string> parse_list(const std::string& kind, const std::string& list) {
+  std::map<std::string, std::string> out;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::string word = list.substr(begin, end - begin);
+    const std::size_t equals = word.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == word.size())
+      throw std::invalid_argument(fmt::format("data source {}: found \"{}\", wanted NAME=FILE.npy", kind, word));
+    if (!out.emplace(word.substr(0, equals), word.substr(equals + 1)).second)
+      throw std::invalid_argument(fmt::format("data source {}: \"{}\" stands twice", kind, word.substr(0, equals)));
+    begin = end + 1;
+  }
+  return out;
+}
+
+/// The tensor of each input, in their order.
+std::vector<FileTensor> open_tensors(const std::string& kind, const std::string& path,
+                                     const std::vector<ModelInput>& inputs) {
+  std::vector<FileTensor> out;
+  if (fs::is_directory(path)) {
+    for (const ModelInput& input : inputs) {
+      const std::string file = (fs::path(path) / (input.name + ".npy")).string();
+      if (!fs::exists(file))
+        throw FormatError(fmt::format("{}: found no {}.npy for input \"{}\", there are {}", path, input.name,
+                                      input.name, fmt::join(names_in(path), ", ")));
+      out.push_back(open_npy(file));
+    }
+    return out;
+  }
+  if (path.find('=') != std::string::npos && !fs::exists(path)) {
+    const std::map<std::string, std::string> files = parse_list(kind, path);
+    std::vector<std::string> names;
+    for (const auto& [name, file] : files) names.push_back(name);
+    for (const ModelInput& input : inputs) {
+      const auto it = files.find(input.name);
+      if (it == files.end())
+        throw std::invalid_argument(fmt::format("data source {}: no file for input \"{}\", listed are {}", kind,
+                                                input.name, fmt::join(names, ", ")));
+      out.push_back(open_npy(it->second));
+    }
+    return out;
+  }
+  const SafetensorsFile file(path);
+  const auto mapped = std::make_shared<MappedFile>(path);
+  std::uint64_t header = 0;
+  std::memcpy(&header, mapped->at(0), sizeof header);
+  for (const ModelInput& input : inputs) {
+    const auto it = file.header().tensors.find(input.name);
+    if (it == file.header().tensors.end())
+      throw FormatError(fmt::format("{}: found no tensor for input \"{}\", there are {}", path, input.name,
+                                    fmt::join(file.names(), ", ")));
+    const SafetensorsEntry& entry = it->second;
+    out.push_back({path, mapped, safetensors_type(entry.dtype), entry.shape,
+                   static_cast<std::int64_t>(sizeof header + header) + entry.begin.value});
+  }
+  return out;
+}
+
+std::string spec_text(const std::string& dtype, const std::vector<std::string>& shape) {
+  return fmt::format("{}[{}]", dtype, fmt::join(shape, ", "));
+}
+
+/// Throws unless type and shape are the input's, whatever the number of samples.
+void check_shape(const FileTensor& tensor, const ModelInput& input) {
+  std::vector<std::int64_t> without = tensor.shape;
+  const bool has_axis = !input.batch_axis || static_cast<std::size_t>(*input.batch_axis) < tensor.shape.size();
+  if (input.batch_axis && has_axis) without.erase(without.begin() + *input.batch_axis);
+  if (has_axis && without == input.shape && dtype_name(tensor.dtype) == input.dtype) return;
+  std::vector<std::string> found, wanted;
+  for (const std::int64_t axis : tensor.shape) found.push_back(std::to_string(axis));
+  for (const std::int64_t axis : input.shape) wanted.push_back(std::to_string(axis));
+  if (input.batch_axis) wanted.insert(wanted.begin() + *input.batch_axis, "samples");
+  throw FormatError(fmt::format("{}: input \"{}\": found {}, wanted {}", tensor.path, input.name,
+                                spec_text(dtype_name(tensor.dtype), found), spec_text(input.dtype, wanted)));
+}
+
+/// Throws for the first value that is outside [least, end).
+void check_range(const FileTensor& tensor, const ModelInput& input, std::int64_t least, std::int64_t end) {
+  std::int64_t count = 1;
+  for (const std::int64_t axis : tensor.shape) count *= axis;
+  const at::ScalarType type = tensor.dtype == at::kBool ? at::kByte : tensor.dtype;
+  const at::Tensor all = tensor.bytes({count});
+  for (std::int64_t first = 0; first < count; first += kAtOnce) {
+    const at::Tensor values = all.narrow(0, first, std::min(kAtOnce, count - first)).clone().view(type).to(at::kLong);
+    const auto [low, high] = at::aminmax(values);
+    if (low.item<std::int64_t>() >= least && high.item<std::int64_t>() < end) continue;
+    const std::int64_t* const begin = values.const_data_ptr<std::int64_t>();
+    const std::int64_t* const bad =
+        std::find_if(begin, begin + values.numel(), [&](std::int64_t value) { return value < least || value >= end; });
+    std::vector<std::int64_t> place;
+    std::int64_t rest = first + (bad - begin);
+    for (auto axis = tensor.shape.rbegin(); axis != tensor.shape.rend(); ++axis) {
+      place.insert(place.begin(), rest % *axis);
+      rest /= *axis;
+    }
+    throw FormatError(fmt::format("{}: input \"{}\": found {} at [{}], wanted {}..{}", tensor.path, input.name, *bad,
+                                  fmt::join(place, ", "), least, end - 1));
+  }
+}
+
+class Tensors : public DataSource {
+ public:
+  Tensors(std::vector<FileTensor> tensors, std::vector<ModelInput> inputs, std::int64_t count,
+          std::optional<std::uint64_t> seed)
+      : tensors_(std::move(tensors)), inputs_(std::move(inputs)), count_(count), seed_(seed) {}
+
+  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
+                                std::span<const int> inputs) const override {
+    const std::int64_t first = (step * microbatches + microbatch) * samples;
+    std::vector<at::Tensor> out;
+    for (const int input : inputs) {
+      const auto index = static_cast<std::size_t>(input);
+      const FileTensor& tensor = tensors_.at(index);
+      const at::Tensor all = tensor.bytes(tensor.shape);
+      const std::optional<int>& axis = inputs_[index].batch_axis;
+      std::vector<std::int64_t> shape{samples};
+      shape.insert(shape.end(), inputs_[index].shape.begin(), inputs_[index].shape.end());
+      shape.push_back(all.size(-1));
+      const at::Tensor bytes = at::empty(shape, all.options());
+      for (std::int64_t i = 0; i < samples; ++i)
+        bytes.select(0, i).copy_(axis ? all.select(*axis, place(first + i)) : all);
+      out.push_back(bytes.view(tensor.dtype).squeeze(-1));
+    }
+    return out;
+  }
+
+ private:
+  std::int64_t place(std::int64_t index) const {
+    const auto at = static_cast<std::uint64_t>(index), count = static_cast<std::uint64_t>(count_);
+    return static_cast<std::int64_t>(seed_ ? shuffled(at, count, *seed_) : at % count);
+  }
+
+  std::vector<FileTensor> tensors_;
+  std::vector<ModelInput> inputs_;
+  std::int64_t count_;  ///< samples
+  std::optional<std::uint64_t> seed_;
+};
+
+}  // namespace
+
+std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::string& path, const Model& model,
+                                           std::uint64_t seed, bool in_order) {
+  std::vector<FileTensor> tensors = open_tensors(kind, path, model.inputs);
+  std::optional<std::size_t> counted;  // the first input with samples
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const ModelInput& input = model.inputs[i];
+    check_shape(tensors[i], input);
+    if (!input.batch_axis) continue;
+    const std::int64_t own = tensors[i].shape[static_cast<std::size_t>(*input.batch_axis)];
+    if (own == 0)
+      throw FormatError(
+          fmt::format("{}: input \"{}\": found 0 samples, wanted 1 at least", tensors[i].path, input.name));
+    if (counted && own != count)
+      throw FormatError(fmt::format("{}: input \"{}\": found {} samples, wanted {} as input \"{}\" has",
+                                    tensors[i].path, input.name, own, count, model.inputs[*counted].name));
+    if (!counted) counted = i;
+    count = own;
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const ModelInput& input = model.inputs[i];
+    if (tensors[i].dtype == at::kBool) {
+      check_range(tensors[i], input, 0, 2);
+    } else if (input.classes > 0 && at::isIntegralType(tensors[i].dtype, /*includeBool=*/false)) {
+      check_range(tensors[i], input, input.least, input.classes);
+    }
+  }
+  return std::make_unique<Tensors>(std::move(tensors), model.inputs, std::max<std::int64_t>(count, 1),
+                                   in_order ? std::nullopt : std::optional(seed));
+}
+
+}  // namespace stagecraft
