@@ -34,7 +34,7 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
         throw std::invalid_argument("model \"" + model.name + "\": " +
                                     (merged == model.merged.end()
                                          ? unknown_name("layer", id, names)
-                                         : "layer \"" + id + "\" cannot stand alone: " + merged->second));
+                                         : "layer \"" + id + "\" " + merged->second));
       }
       layers.push_back(it->second);
     }

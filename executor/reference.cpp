@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <numeric>
+#include <ranges>
 #include <set>
 
 #include "executor/gradient_norm.h"
@@ -75,7 +76,7 @@ void Reference::compute(std::int64_t step) {
     for (const auto& [stage, own] : by_stage) {
       for (std::size_t r = 0; r < sums[own.front()].size(); ++r) {
         at::Tensor part;
-        for (const std::size_t i : own) add(part, sums[i][r]);
+        for (const std::size_t i : std::views::reverse(own)) add(part, sums[i][r]);
         add(total, part);
       }
     }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <ranges>
 #include <set>
 #include <stdexcept>
 #include <tuple>
@@ -399,7 +400,8 @@ void StageWorker::reduce_ties() {
       return held_[at_(copy.first)].program->parameters()[at_(copy.second)].value;
     };
     at::Tensor sum;
-    for (const auto& copy : tie.copies) {
+    // The last holder first, as autograd adds the gradients of one tensor that is used several times.
+    for (const auto& copy : std::views::reverse(tie.copies)) {
       const at::Tensor& gradient = value(copy).grad();
       if (!gradient.defined()) continue;
       sum = sum.defined() ? sum.add(gradient) : gradient.clone();

@@ -1,5 +1,8 @@
 #include "executor/intake/imported_model.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <memory>
@@ -11,6 +14,7 @@
 #include "executor/intake/layer_groups.h"
 #include "executor/intake/node_program.h"
 #include "executor/intake/pt2_graph.h"
+#include "executor/losses.h"
 
 namespace stagecraft {
 namespace {
@@ -119,6 +123,18 @@ class Assembler {
     return std::move(model_);
   }
 
+  /// Where a layer finds `value`; once run() has gone.
+  [[nodiscard]] ValueRef reference(int value) const {
+    const GraphValue& read = graph_.values[at_(value)];
+    if (read.origin == Origin::Input) return {-1, 0, input_of_.at(read.source)};
+    if (const auto it = derived_input_.find(value); it != derived_input_.end()) return {-1, 0, it->second};
+    const auto made = made_in_.find(value);
+    if (made == made_in_.end())
+      throw std::logic_error(graph_.file + ": value \"" + read.name + "\" is read by a layer and made by none");
+    const std::vector<int>& outputs = outputs_[at_(made->second)];
+    return {made->second, static_cast<int>(std::ranges::find(outputs, value) - outputs.begin()), -1};
+  }
+
  private:
   void find_outputs() {
     outputs_.resize(grouping_.groups.size());
@@ -186,17 +202,6 @@ class Assembler {
       derived_input_[value] = static_cast<int>(model_.inputs.size());
       model_.inputs.push_back(std::move(input));
     }
-  }
-
-  [[nodiscard]] ValueRef reference(int value) const {
-    const GraphValue& read = graph_.values[at_(value)];
-    if (read.origin == Origin::Input) return {-1, 0, input_of_.at(read.source)};
-    if (const auto it = derived_input_.find(value); it != derived_input_.end()) return {-1, 0, it->second};
-    const auto made = made_in_.find(value);
-    if (made == made_in_.end())
-      throw std::logic_error(graph_.file + ": value \"" + read.name + "\" is read by a layer and made by none");
-    const std::vector<int>& outputs = outputs_[at_(made->second)];
-    return {made->second, static_cast<int>(std::ranges::find(outputs, value) - outputs.begin()), -1};
   }
 
   [[nodiscard]] ParameterSpec spec_of(int tensor) {
@@ -286,6 +291,29 @@ int output_index(const OperatorGraph& graph, const std::map<std::string, std::st
   return index;
 }
 
+/// What a loss by name is taken of.
+LossOutput loss_output(const OperatorGraph& graph, const GraphValue& value, ValueRef reference) {
+  if (!value.meta) throw std::invalid_argument(graph.file + ": output \"" + value.name + "\" has no known shape");
+  LossOutput out{reference, {}, value.meta->dtype, 0};
+  for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
+    if (const auto number = constant_value(value.meta->sizes[axis]); number && !graph.symbols.empty()) {
+      out.shape.push_back(*number);
+    } else if (!number) {
+      out.batch_axis = static_cast<int>(axis);
+    } else if (axis > 0) {
+      out.shape.push_back(*number);
+    }
+  }
+  return out;
+}
+
+/// The first input of whole numbers: what a language model reads.
+std::string tokens_of(const Model& model) {
+  const auto it = std::ranges::find_if(model.inputs,
+                                       [](const ModelInput& input) { return input.dtype == "int64" && !input.derive; });
+  return it == model.inputs.end() ? "" : it->name;
+}
+
 }  // namespace
 
 const std::vector<std::string>& import_settings() {
@@ -300,13 +328,21 @@ Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::strin
   const int root = graph.outputs.empty() ? -1 : graph.outputs[at_(output_index(graph, settings))];
   if (root < 0) throw FormatError(graph.file + ": the model gives nothing");
   const GraphValue& value = graph.values[at_(root)];
+  const std::string loss = setting(settings, "loss", "none");
   const bool is_loss = value.meta && value.meta->sizes.empty() && c10::isFloatingType(value.meta->dtype);
-  if (!is_loss) {
-    throw std::invalid_argument(graph.file + ": output \"" + value.name +
-                                "\" is no loss, which is one floating-point number; export the model with its loss");
+  if (loss == "none" && !is_loss) {
+    std::vector<std::string> known;
+    for (const Loss& each : losses()) known.push_back(each.name);
+    throw std::invalid_argument(fmt::format(
+        "{}: output \"{}\" is no loss, which is one floating-point number; export the model with its loss, or "
+        "give one with --loss: {}",
+        graph.file, value.name, fmt::join(known, ", ")));
   }
   Grouping grouping = layer_groups(graph, root, parse_granularity(setting(settings, "layers", "auto")));
-  return Assembler(graph, std::move(grouping), root).run();
+  Assembler assembler(graph, std::move(grouping), root);
+  Model model = assembler.run();
+  if (loss != "none") append_loss(model, loss, loss_output(graph, value, assembler.reference(root)), tokens_of(model));
+  return model;
 }
 
 Model import_model(const std::string& path, const std::map<std::string, std::string>& settings) {

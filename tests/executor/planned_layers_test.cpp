@@ -82,10 +82,10 @@ TEST(LayersOfStages, SaysWhatBecameOfALayerThatCouldNotStandAlone) {
   plan.stages[1].layers.push_back("norm");
   EXPECT_THAT([&] { (void)layers_of_stages(plan, planned.model); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("model \"mlp\": unknown layer \"norm\"")));
-  planned.model.merged["norm"] = "part of \"fc2\", whose buffer it writes";
+  planned.model.merged["norm"] = "is part of \"fc2\", whose buffer it writes";
   EXPECT_THAT([&] { (void)layers_of_stages(plan, planned.model); },
               ThrowsMessage<std::invalid_argument>(
-                  "model \"mlp\": layer \"norm\" cannot stand alone: part of \"fc2\", whose buffer it writes"));
+                  "model \"mlp\": layer \"norm\" is part of \"fc2\", whose buffer it writes"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make.py NAME... DIR writes DIR/NAME.pt2 and DIR/NAME.safetensors, a record of 3 steps of 2 microbatches of 2 samples, for
+"""make.py NAME... DIR writes DIR/NAME.pt2 and DIR/NAME.safetensors, a record of 3 steps of 1 or 2 microbatches of 2 samples, for
 each test model named; "all" names every model whose package is installed. make.py --list lists the names. 77: none was."""
 
 import os
@@ -30,7 +30,7 @@ def make(name, folder):
 
     entry = MODELS[name]
     done = program.export(request(name))
-    training = record.Training(samples=entry.samples, learning_rate=entry.learning_rate, seed=SEED)
+    training = record.Training(samples=entry.samples, microbatches=entry.microbatches, learning_rate=entry.learning_rate, seed=SEED)
     tensors = record.make_record(done, training)
     program.save(done, os.path.join(folder, f"{name}.pt2"))
     record.save_record(os.path.join(folder, f"{name}.safetensors"), tensors, training)

@@ -10,7 +10,8 @@ import models
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """`build` gives the model, seeded by the caller. `inputs` are texts as --input takes them. `needs` is the package that
-    the model comes from. `options`: further fields of the exporter's Request."""
+    the model comes from. `options`: further fields of the exporter's Request. `microbatches` is 1 where parameters have
+    several holders: stages add each holder's gradients over the microbatches first, autograd the holders' first."""
 
     build: Callable
     inputs: tuple
@@ -18,6 +19,7 @@ class Entry:
     needs: str | None = None
     options: dict = dataclasses.field(default_factory=dict)
     samples: int = 2
+    microbatches: int = 2
     learning_rate: float = 0.1
 
     def is_installed(self):
@@ -74,21 +76,21 @@ MODELS = {
                                 needs="torchvision", learning_rate=0.01),
     "vit_b_16": Entry(_small_vit, IMAGE, needs="torchvision", learning_rate=0.01),
     "gpt2": Entry(_transformers("gpt2", n_layer=4, n_embd=64, n_head=4, n_positions=64, vocab_size=211),
-                  ("input_ids=int64[24]:range=0..211",), "next_token", "transformers", WITHOUT_CACHE),
+                  ("input_ids=int64[24]:range=0..211",), "next_token", "transformers", WITHOUT_CACHE, microbatches=1),
     "bert": Entry(_transformers("bert", num_hidden_layers=3, hidden_size=64, num_attention_heads=4, intermediate_size=128,
                                 vocab_size=211, max_position_embeddings=64),
                   ("input_ids=int64[24]:range=0..211", "attention_mask=int64[24]:range=0..2"), needs="transformers",
-                  options=WITHOUT_CACHE),
+                  options=WITHOUT_CACHE, microbatches=1),
     "lstm_lm": Entry(models.LstmLanguageModel, ("tokens=int64[12]:range=0..50",), "next_token"),
     "lstm_dropout": Entry(lambda: models.LstmLanguageModel(dropout=0.2), ("tokens=int64[12]:range=0..50",), "next_token"),
     "transformer": Entry(lambda: models.DecoderTransformer(50, 16, 4, 4, 32), ("tokens=int64[12]:range=0..50",), "next_token"),
     "encoder_decoder": Entry(
         models.EncoderDecoder, ("words=int64[7]:batch_axis=1:range=0..40", "translation=int64[9]:batch_axis=1:range=0..40")),
-    "tied_dropout": Entry(models.TiedDropout, TOKENS, "next_token", learning_rate=0.01),
+    "tied_dropout": Entry(models.TiedDropout, TOKENS, "next_token", learning_rate=0.01, microbatches=1),
     "long_residual": Entry(models.LongResidual, VECTOR),
     "two_heads": Entry(models.TwoHeads, VECTOR + ("kind=int64[]:range=0..4", "place=float32[2]"), models.two_losses),
     "shared_batch_norm": Entry(models.SharedBatchNorm, ("image=float32[3,8,8]",)),
-    "called_twice": Entry(models.CalledTwice, VECTOR),
+    "called_twice": Entry(models.CalledTwice, VECTOR, microbatches=1),
     "views_across_blocks": Entry(models.ViewsAcrossBlocks, VECTOR),
     "no_grad_block": Entry(models.NoGradBlock, VECTOR),
     "masks_from_inputs": Entry(models.MasksFromInputs, TOKENS + ("keep=bool[12]",)),

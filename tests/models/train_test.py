@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""train_test.py BIN MODEL [FOLDER]: exports the test model, trains it with stagecraft and compares every loss, every
+gradient, and the parameters and buffers at the end with Python's, bit for bit: unsplit and in 2, 3 and 4 stages, as
+threads and as processes over Gloo, with the layers of every granularity. 77: the model's package is not installed.
+
+With FOLDER, which holds MODEL.pt2 and MODEL.safetensors from make.py, nothing is exported."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts")]
+
+STEPS, SEED = 3, 7
+
+
+def call(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def count_layers(graph):
+    import json
+
+    with open(graph) as file:
+        return sum(layer["kind"] != "Input" for layer in json.load(file)["layers"])
+
+
+def main(binaries, name, folder=None):
+    from table import MODELS
+
+    entry = MODELS[name]
+    if not entry.is_installed():
+        print(f"{name} needs {entry.needs}; scripts/setup --with-models installs it")
+        return 77
+    with tempfile.TemporaryDirectory() as work:
+        if folder is None:
+            import torch
+
+            from make import make
+
+            torch.set_num_threads(1)
+            make(name, work)
+            folder = work
+        model = os.path.join(folder, f"{name}.pt2")
+        record = os.path.join(folder, f"{name}.safetensors")
+        wrong = []
+        for granularity in ("auto", "leaf", "op"):
+            graph = os.path.join(work, "graph.json")
+            call(f"{binaries}/stagecraft-profile", model, "--microbatch", str(entry.samples), "--set", f"layers={granularity}", "--warmup",
+                 "0", "--max-seconds", "0.05", "--concurrent", "1", "--accept-untrusted", "-o", graph)
+            layers = count_layers(graph)
+            counts = (1, 2, 3, 4) if granularity == "auto" else (4,)
+            for stages in sorted({min(count, layers) for count in counts}):
+                plan = os.path.join(work, f"plan-{stages}.json")
+                call(f"{binaries}/stagecraft-plan", graph, "-n", str(stages), "--strategy", "uniform", "--stages", str(stages),
+                     "--microbatches", str(entry.microbatches), "-o", plan)
+                for channel in (["local"], ["gloo", "--spawn"]):
+                    said = call(f"{binaries}/stagecraft-run", plan, "--data", f"tensors-in-order:{record}", "--expect", record, "--steps",
+                                str(STEPS), "--learning-rate", str(entry.learning_rate), "--seed", str(SEED), "--channel", *channel)
+                    found = re.search(r"check against .*", said)
+                    verdict = found[0].split("losses, ")[1] if found else "no verdict"
+                    print(f"{name}: layers {granularity} ({layers}), {stages} stages, {channel[0]}: {verdict}")
+                    if verdict != "all bit-equal":
+                        wrong.append(f"layers {granularity}, {stages} stages, {channel[0]}: {verdict}")
+        if wrong:
+            print(f"{name} differs from Python:", *wrong, sep="\n  ")
+        return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
