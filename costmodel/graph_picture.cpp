@@ -156,8 +156,9 @@ class Picture {
     std::string label = "<B>" + escaped(layer.id, kLongest) + "</B>";
     if (!layer.kind.empty() && layer.kind != layer.id) label += " " + escaped(layer.kind, kLongest);
     if (!is_input(layer)) {
-      label += "<BR/>" + format_seconds(both_ways(layer));
-      if (layer.parameter_bytes > Bytes(0)) label += ", " + format_bytes(layer.parameter_bytes);
+      std::string facts = total_ > Seconds(0) ? format_seconds(both_ways(layer)) : "";
+      if (layer.parameter_bytes > Bytes(0)) facts += (facts.empty() ? "" : ", ") + format_bytes(layer.parameter_bytes);
+      if (!facts.empty()) label += "<BR/>" + facts;
     }
     out_ += fmt::format("{}n{} [label=<{}>, tooltip=\"{}\", fillcolor=\"{}\"{}{}];\n", indent, index, label,
                         escaped(layer.name.empty() ? layer.id : layer.name, std::string::npos, 4), colour(index),

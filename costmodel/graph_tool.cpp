@@ -39,23 +39,45 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
+/// Runs a program; `words` begin with its name. Gives its exit status, or throws with `otherwise` where there is none.
+int run_program(std::vector<std::string> words, const std::string& otherwise) {
+  std::vector<char*> raw;
+  for (std::string& word : words) raw.push_back(word.data());
+  raw.push_back(nullptr);
+  pid_t child = 0;
+  const int error = ::posix_spawnp(&child, raw.front(), nullptr, nullptr, raw.data(), environ);
+  if (error != 0) throw stagecraft::DeviceError(otherwise + " (" + std::strerror(error) + ")");
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 /// Runs Graphviz's dot.
 void run_dot(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "dot");
-  std::vector<char*> raw;
-  for (std::string& argument : arguments) raw.push_back(argument.data());
-  raw.push_back(nullptr);
-  pid_t child = 0;
-  const int error = ::posix_spawnp(&child, "dot", nullptr, nullptr, raw.data(), environ);
-  if (error != 0) {
-    throw stagecraft::DeviceError("cannot run dot, which draws the picture (" + std::string(std::strerror(error)) +
-                                  "): the package graphviz has it, and --dot does without");
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+  const int status = run_program(
+      arguments, "cannot run dot, which draws the picture: the package graphviz has it, and --dot does without");
+  if (status != 0)
     throw stagecraft::DeviceError("dot, which draws the picture, ended with status " + std::to_string(status));
+}
+
+/// The layers of a model, which stagecraft-profile, beside this program, knows.
+stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std::string>& set) {
+  const ScratchFolder folder;
+  const std::string output = folder.file("graph.json");
+  const std::string profile =
+      (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "stagecraft-profile").string();
+  std::vector<std::string> words{profile, model, "--structure", "-o", output};
+  for (const std::string& each : set) {
+    words.emplace_back("--set");
+    words.push_back(each);
   }
+  const int status = run_program(
+      words, "\"" + model + "\" is no file of a graph, and models are drawn with " + profile + ", which is not there");
+  if (status != 0) throw std::invalid_argument("\"" + model + "\" could not be drawn, see above");
+  stagecraft::Graph graph = stagecraft::read_graph(output);
+  graph.name = model;
+  return graph;
 }
 
 /// A picture with positions, as dot writes it, in which the arrows between columns have lost theirs.
@@ -115,22 +137,31 @@ int main(int argc, char** argv) {
   std::string input;
   std::string plan;
   std::string output = "-";
+  std::vector<std::string> set;
   bool dot = false;
   bool svg = false;
   return stagecraft::run_tool(
       {"graph", "Draws the layers of a graph, coloured by the stages of a plan.",
        "stagecraft graph graph.json --plan plan.json -o graph.svg\n"
-       "  stagecraft graph graph.txt --dot | dot -Tpng -o graph.png"},
+       "  stagecraft graph graph.txt --dot | dot -Tpng -o graph.png\n"
+       "  stagecraft graph model.pt2 --set layers=leaf -o graph.svg"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("GRAPH", input, "graph.json or PipeDream's graph.txt; - is standard input")->required();
+        app.add_option(
+               "GRAPH", input,
+               "graph.json, PipeDream's graph.txt, or a model as stagecraft profile takes it, whose layers have no "
+               "times then; - is standard input")
+            ->required();
+        app.add_option("--set", set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
         app.add_option("--plan", plan, "plan.json, whose stages become frames");
         CLI::Option* const as_dot = app.add_flag("--dot", dot, "in Graphviz's language; so unless FILE ends in .svg");
         app.add_flag("--svg", svg, "drawn, by the program dot of the package graphviz")->excludes(as_dot);
         app.add_option("-o,--output", output, "where the picture goes; - is standard output")->capture_default_str();
       },
       [&] {
-        const stagecraft::Graph graph = read_any_graph(input);
+        const bool is_model = input != "-" && (input.ends_with(".pt2") || input.ends_with(".pt") ||
+                                               (!std::filesystem::exists(input) && input.find('.') == input.npos));
+        const stagecraft::Graph graph = is_model ? graph_of_model(input, set) : read_any_graph(input);
         std::optional<stagecraft::Plan> stages;
         if (!plan.empty()) stages = stagecraft::read_plan(plan);
         std::string text;

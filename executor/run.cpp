@@ -388,6 +388,7 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
       reference->update();
     }
     if (record) {
+      counting.reset();
       const MicrobatchLosses own = worker.take_losses(step);
       losses.send(own);
       sent = step + 1;

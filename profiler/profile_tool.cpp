@@ -13,6 +13,7 @@
 #include "executor/planned_layers.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
+#include "profiler/model_graph.h"
 #include "profiler/profile.h"
 #include "profiler/provenance.h"
 
@@ -36,6 +37,7 @@ struct Options {
   std::string type = "float32";
   std::vector<std::int64_t> microbatches{1};
   bool accept_untrusted = false;
+  bool structure = false;
   std::string trace;
   std::string csv;
   std::string output;
@@ -164,12 +166,29 @@ void tell_merged(const stagecraft::Model& model) {
   }
 }
 
+/// Layers, shapes and bytes of one forward; nothing is measured.
+int write_structure(const Options& o, const stagecraft::Model& model, const stagecraft::DataSource& source) {
+  const stagecraft::Placement placement{stagecraft::open_device(o.device), stagecraft::dtype_of(o.type)};
+  for (std::int64_t samples : o.microbatches) {
+    // Where nobody says how many: two, or what the model allows.
+    if (samples == 1) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);
+    stagecraft::check_samples(model, samples);
+    const auto batch = source.batch(0, 0, 1, samples, stagecraft::inputs_read(model));
+    stagecraft::Graph graph = stagecraft::model_graph(
+        model, batch, stagecraft::layer_outputs(model, batch, o.profile.seed, placement), samples);
+    graph.provenance = stagecraft::provenance_here("stagecraft-profile", placement.device);
+    stagecraft::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples), stagecraft::graph_json(graph));
+  }
+  return 0;
+}
+
 int run(Options o) {
   check(o);
   const stagecraft::Model model = stagecraft::build_model(o.model, stagecraft::parse_settings(o.set));
   for (const std::int64_t samples : o.microbatches) stagecraft::check_samples(model, samples);
   tell_merged(model);
   const auto source = stagecraft::make_data_source(o.data, model, o.profile.seed);
+  if (o.structure) return write_structure(o, model, *source);
   // CUPTI wants to be there before the first context is made.
   const std::unique_ptr<stagecraft::KernelTracer> tracer =
       o.clock == "cupti" ? stagecraft::make_cupti_tracer() : nullptr;
@@ -244,6 +263,8 @@ int main(int argc, char** argv) {
             "what tells time: host (CPU), cupti (GPU kernels, the default there) or events (GPU, between layers)");
         app.add_option("--dtype", o.type, "float32, or bfloat16 or float16 by autocast")->capture_default_str();
         app.add_flag("--isolated", o.profile.isolated, "run each layer alone as well");
+        app.add_flag("--structure", o.structure,
+                     "write layers, shapes and bytes alone, after one forward; times are zero and stand for nothing");
         app.add_flag("--accept-untrusted", o.accept_untrusted, "exit 0 even if the profile is not to be trusted");
         app.add_option("--data", o.data, "where samples come from")->capture_default_str();
         app.add_option("--threads", o.profile.threads, "threads of one rank")

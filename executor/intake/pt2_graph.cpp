@@ -3,6 +3,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
@@ -121,6 +123,11 @@ class Builder {
       if (trainable && stored_[i] == tensor) {
         value.source = static_cast<int>(i);
         return;
+      }
+      if (stored_[i].record == tensor.record && (trainable || out_.tensors[i].trainable)) {
+        throw FormatError(out_.file + ": \"" + out_.tensors[i].name + "\" and \"" + input.name +
+                          "\" are different views of one memory, which no optimizer could train apart; wanted tensors "
+                          "of their own, as clone() makes them");
       }
     }
     value.source = static_cast<int>(out_.tensors.size());
@@ -263,8 +270,11 @@ at::Tensor load_tensor(const ZipArchive& archive, const StoredTensor& stored) {
   std::shared_ptr<MappedRecord> bytes = archive.map(*record, /*check=*/true);
   const auto options = at::TensorOptions(stored.dtype);
   const auto item = static_cast<std::int64_t>(c10::elementSize(stored.dtype));
-  void* const begin = bytes->bytes().data() + stored.storage_offset * item;
-  return at::from_blob(begin, stored.sizes, stored.strides, [bytes](void*) {}, options);
+  std::byte* const begin = bytes->bytes().data() + stored.storage_offset * item;
+  at::Tensor out = at::from_blob(begin, stored.sizes, stored.strides, [bytes](void*) {}, options);
+  // PyTorch puts records where kernels like them; other writers need not.
+  constexpr std::uintptr_t kAlignment = 16;
+  return reinterpret_cast<std::uintptr_t>(begin) % kAlignment == 0 ? out : out.clone();
 }
 
 OperatorGraph pt2_graph(const Pt2Archive& archive,

@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -275,12 +276,12 @@ def save(program, path):
     progress(f"writing {path}")
     folder = os.path.dirname(os.path.abspath(path))
     try:
-        # A folder beside, not a name beside: the archive's root is called like its file.
+        # A folder beside, not a name beside: the archive's root is called like its file, in plain letters.
         beside = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=folder)
     except OSError as error:
         raise ExportError(f"{path}: cannot be written, {error.strerror}") from error
     try:
-        file = os.path.join(beside, os.path.basename(path))
+        file = os.path.join(beside, re.sub("[^A-Za-z0-9._-]", "_", os.path.basename(path)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.export.save(program.exported, file,

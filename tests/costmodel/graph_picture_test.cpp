@@ -174,8 +174,8 @@ TEST_F(GraphTool, NamesThePackageOfAMissingDot) {
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(
       o.err,
-      "stagecraft-graph: cannot run dot, which draws the picture (No such file or directory): the package graphviz "
-      "has it, and --dot does without\n");
+      "stagecraft-graph: cannot run dot, which draws the picture: the package graphviz has it, and --dot does without "
+      "(No such file or directory)\n");
 }
 
 TEST_F(GraphTool, DrawsEveryLayer) {

@@ -39,6 +39,36 @@ TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {
   }
 }
 
+TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
+  const Outcome o = profile(kTiny + "--structure -o graph.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Graph graph = parse_graph(read("graph.json"), "graph.json");
+  EXPECT_EQ(graph.microbatch_samples, 2);
+  const Layer& fc1 = graph.layers[static_cast<std::size_t>(layer_index(graph, "fc1"))];
+  EXPECT_EQ(fc1.outputs.at(0).shape, (std::vector<std::int64_t>{2, 8}));
+  EXPECT_EQ(fc1.forward, Timing{});
+}
+
+TEST_F(ProfileTool, DrawsModels) {
+  const Outcome o = run("graph", "mlp --set layers=2 --dot");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.out, HasSubstr("<B>mlp</B>"));
+  EXPECT_THAT(o.out, HasSubstr("<B>fc1</B> Linear"));
+  const Outcome unknown = run("graph", "lenet --dot");
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("unknown model \"lenet\", known are mlp"));
+}
+
+TEST_F(ProfileTool, TrainsFromAnArchive) {
+  const std::string net = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
+  const Outcome o = profile(net + " --layers leaf --microbatch 2 --max-seconds 0.01 --warmup 1 -o graph.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Graph graph = parse_graph(read("graph.json"), "graph.json");
+  EXPECT_EQ(graph.name, net);
+  EXPECT_EQ(graph.options.at("layers"), "leaf");
+  EXPECT_EQ(profile(net + " --layers blocks").status, 1);
+}
+
 TEST_F(ProfileTool, TakesTheModelAfterItsOptions) {
   const Outcome o = profile("--set width=8 --max-seconds 0.01 --warmup 1 --concurrent 1 --microbatch 2 mlp -o -");
   EXPECT_EQ(o.status, 0) << o.err;

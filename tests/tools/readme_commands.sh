@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # readme_commands.sh SOURCE BIN: runs every command of README.md's table of verbs, in order, in a folder of its own.
-# `graph.txt`, which the import reads, is one of PipeDream's profiles; the other imports read tests/golden/nccl.
+# `model.py` is a model of two layers; `graph.txt`, which the import reads, is one of PipeDream's profiles; the other imports read tests/golden/nccl.
 set -euo pipefail
 source=$1
 export STAGECRAFT_BIN=$2
@@ -8,6 +8,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp "$source/tests/golden/pipedream/alexnet.txt" "$folder/graph.txt"
 cp "$source"/tests/golden/nccl/* "$folder"
+cp "$source/tests/models/readme_model.py" "$folder/model.py"
 ln -s "$source/scripts" "$folder/scripts"
 cd "$folder"
 count=0
@@ -15,7 +16,7 @@ while IFS= read -r command; do
   echo "== $command"
   bash -c "$command"
   count=$((count + 1))
-done < <(grep -oE '^\| [a-z]+ \| `scripts/stagecraft [^`]+`' "$source/README.md" | sed -E 's/.*`([^`]+)`.*/\1/')
-verbs=$(grep -cE '^\| [a-z]+ \| `scripts/stagecraft' "$source/README.md")
+done < <(grep -oE '^\| [a-z-]+ \| `scripts/stagecraft [^`]+`' "$source/README.md" | sed -E 's/.*`([^`]+)`.*/\1/')
+verbs=$(grep -cE '^\| [a-z-]+ \| `scripts/stagecraft' "$source/README.md")
 [ "$count" = "$verbs" ] && [ "$count" -ge 8 ] || { echo "ran $count commands, the table has $verbs and at least 8 are wanted"; exit 1; }
 cmp graph.txt "$source/tests/golden/pipedream/alexnet.txt"

@@ -1,0 +1,144 @@
+#include "executor/intake/imported_model.h"
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/lstm.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "tests/executor/model_runner.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+
+const std::string kNet = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
+const std::string kTied = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/tied.pt2";
+
+std::vector<std::string> layer_names(const Model& model) {
+  std::vector<std::string> out;
+  for (const LayerSpec& layer : model.layers) out.push_back(layer.name);
+  return out;
+}
+
+std::vector<std::string> parameter_names(const LayerSpec& layer) {
+  std::vector<std::string> out;
+  for (const ParameterSpec& each : layer.parameters) out.push_back(each.name);
+  std::ranges::sort(out);
+  return out;
+}
+
+const ParameterSpec& parameter(const Model& model, const std::string& name) {
+  for (const LayerSpec& layer : model.layers) {
+    for (const ParameterSpec& each : layer.parameters) {
+      if (each.name == name) return each;
+    }
+  }
+  throw std::out_of_range(name);
+}
+
+TEST(ImportModel, HasTheNamesOfTheModules) {
+  const Model model = import_model(kNet, {});
+  EXPECT_EQ(model.name, kNet);
+  EXPECT_THAT(model.options, IsEmpty());
+  EXPECT_THAT(layer_names(model), ElementsAre("conv", "bn", "fc"));
+  EXPECT_EQ(model.layers[1].kind, "BatchNorm2d");
+  EXPECT_THAT(parameter_names(model.layers[0]), ElementsAre("conv.bias", "conv.weight"));
+  EXPECT_THAT(parameter_names(model.layers[1]), ElementsAre("bn.bias", "bn.num_batches_tracked", "bn.running_mean",
+                                                            "bn.running_var", "bn.weight", "scale"));
+  EXPECT_EQ(model.least_samples, 1);
+}
+
+TEST(ImportModel, TellsHowBuffersMove) {
+  const Model model = import_model(kNet, {});
+  EXPECT_EQ(parameter(model, "bn.running_mean").decay, 0.9);
+  EXPECT_EQ(parameter(model, "bn.num_batches_tracked").decay, 1);
+  EXPECT_EQ(parameter(model, "bn.num_batches_tracked").dtype, at::kLong);
+  EXPECT_FALSE(parameter(model, "bn.running_var").written);
+  // No part of the state dict: registered with persistent=False.
+  EXPECT_TRUE(parameter(model, "scale").constant);
+  EXPECT_FALSE(parameter(model, "bn.running_mean").constant);
+}
+
+TEST(ImportModel, GivesTiedParametersOneName) {
+  const Model model = import_model(kTied, {});
+  EXPECT_THAT(layer_names(model), ElementsAre("embedding", "lstm", "head"));
+  EXPECT_THAT(parameter_names(model.layers[0]), ElementsAre("embedding.weight"));
+  EXPECT_THAT(parameter_names(model.layers[2]), ElementsAre("embedding.weight"));
+  // 11 x 8 once, and an LSTM's 4 x 8 x 8 twice with two biases of 4 x 8.
+  EXPECT_EQ(parameter_count(model), 11 * 8 + 2 * 4 * 8 * 8 + 2 * 4 * 8);
+}
+
+TEST(ImportModel, ComputesWhatTheModelSays) {
+  const Model model = import_model(kTied, {{"layers", "op"}});
+  EXPECT_GT(model.layers.size(), 3U);
+  const Parameters parameters = make_parameters(model, 1);
+  const at::Tensor words = at::randint(11, {5, 4}, at::kLong), next = at::randint(11, {5, 4}, at::kLong);
+  ASSERT_EQ(model.inputs.size(), 2U);
+  EXPECT_EQ(model.inputs[0].classes, 11);  // the embedding's rows
+  const at::Tensor found = run_model(model, parameters, {words, next});
+  // Written by hand, from embedding to loss.
+  const at::Tensor& table = parameters.at("embedding.weight");
+  const at::Tensor zeros = at::zeros({1, 5, 8});
+  const std::vector<at::Tensor> weights{parameters.at("lstm.weight_ih_l0"), parameters.at("lstm.weight_hh_l0"),
+                                        parameters.at("lstm.bias_ih_l0"), parameters.at("lstm.bias_hh_l0")};
+  const at::Tensor hidden = std::get<0>(at::lstm(at::embedding(table, words), {zeros, zeros}, weights,
+                                                 /*has_biases=*/true, /*num_layers=*/1, /*dropout=*/0, /*train=*/true,
+                                                 /*bidirectional=*/false, /*batch_first=*/true));
+  const at::Tensor wanted = at::cross_entropy_loss(at::linear(hidden, table).reshape({-1, 11}), next.reshape({-1}));
+  EXPECT_TRUE(found.equal(wanted)) << found << wanted;
+}
+
+TEST(ImportModel, MovesBuffersWhereItTrains) {
+  const Model model = import_model(kNet, {});
+  const Parameters parameters = make_parameters(model, 1);
+  const std::vector<at::Tensor> inputs{at::randn({3, 1, 8, 8}), at::randint(3, {3}, at::kLong)};
+  (void)run_model(model, parameters, inputs);
+  EXPECT_EQ(parameters.at("bn.num_batches_tracked").item<std::int64_t>(), 1);
+  // A fresh start is not touched by it.
+  EXPECT_EQ(initial_value(parameter(model, "bn.num_batches_tracked"), 1).item<std::int64_t>(), 0);
+}
+
+TEST(ImportModel, RefusesSettingsThatDoNotFit) {
+  const auto error = [](const std::string& path, const std::map<std::string, std::string>& settings) {
+    return [path, settings] { (void)import_model(path, settings); };
+  };
+  EXPECT_THAT(error(kNet, {{"width", "4"}}),
+              ThrowsMessage<std::invalid_argument>(
+                  "unknown setting \"width\", known are layers, loss, loss_output, range.NAME"));
+  EXPECT_THAT(error(kNet, {{"layers", "blocks"}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("wanted auto, leaf, op, or depth=N")));
+  EXPECT_THAT(error(kNet, {{"range.z", "0..4"}}),
+              ThrowsMessage<std::invalid_argument>(kNet + ": unknown input \"z\", known are x, y"));
+  EXPECT_THAT(
+      error(kNet, {{"range.x", "4..0"}}),
+      ThrowsMessage<std::invalid_argument>("setting range.x is \"4..0\", wanted FROM..TO, as 0..50257 for 0 to 50256"));
+  EXPECT_THAT(error(kNet, {{"loss_output", "7"}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("wanted the number of a tensor among the model's 3")));
+  EXPECT_THAT(error(kNet, {{"loss_output", "1"}}),
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is no loss, which is one floating-point number")));
+  EXPECT_THAT(error("absent.pt2", {}), ThrowsMessage<FormatError>(HasSubstr("absent.pt2")));
+}
+
+TEST(ImportModel, AppendsALossByName) {
+  // Output 1 is twice the class scores, made without gradients.
+  const Model model = import_model(kNet, {{"loss", "mse"}, {"loss_output", "1"}});
+  EXPECT_EQ(model.layers.back().name, "loss");
+  EXPECT_EQ(model.inputs.back().name, "target");
+  EXPECT_EQ(model.inputs.back().shape, (std::vector<std::int64_t>{3}));
+}
+
+}  // namespace
+}  // namespace stagecraft
