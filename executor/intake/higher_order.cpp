@@ -136,6 +136,14 @@ struct Inner {
   }
 };
 
+std::vector<ArgumentValue> flattened_outputs(const ProgramGraph& graph) {
+  std::vector<ArgumentValue> out;
+  for (const ArgumentValue& each : graph.outputs) {
+    for (ArgumentValue& flat : flattened(each)) out.push_back(std::move(flat));
+  }
+  return out;
+}
+
 Inner make_inner(const ProgramGraph& graph, const std::string& place) {
   Inner out;
   out.values = graph.values.size();
@@ -150,9 +158,7 @@ Inner make_inner(const ProgramGraph& graph, const std::string& place) {
       continue;
     out.calls.push_back(make_call(graph, node, inner_place(place, node), [](int value) { return value; }));
   }
-  for (const ArgumentValue& each : graph.outputs) {
-    for (ArgumentValue& flat : flattened(each)) out.outputs.push_back(std::move(flat));
-  }
+  out.outputs = flattened_outputs(graph);
   return out;
 }
 
@@ -212,6 +218,7 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
   NodeFacts out;
   out.repeatable = parts.form == Form::Grad;
   std::set<int> written;
+  const std::vector<int> results = result_values(node);
   for (const auto& inner : parts.graphs) {
     // Which operand a value of the inner graph may share memory with, itself included.
     std::vector<std::set<int>> reaches(inner->values.size());
@@ -232,16 +239,14 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
         for (const int operand : reaches[at_(value)]) out.decays.emplace_back(operand, decay);
       }
     }
-  }
-  out.writes.assign(written.begin(), written.end());
-  for (const int result : result_values(node)) {
-    if (result < 0 || graph.values[at_(result)].kind != ProgramValue::Kind::Tensor) continue;
-    for (const ArgumentValue& each : parts.operands) {
-      const auto* const operand = std::get_if<ValueIndex>(&each);
-      if (operand && graph.values[at_(operand->index)].kind == ProgramValue::Kind::Tensor)
-        out.aliases.emplace_back(result, operand->index);
+    const std::vector<ArgumentValue> outputs = flattened_outputs(*inner);
+    for (std::size_t i = 0; i < std::min(outputs.size(), results.size()); ++i) {
+      const auto* const value = std::get_if<ValueIndex>(&outputs[i]);
+      if (!value || results[i] < 0) continue;
+      for (const int operand : reaches[at_(value->index)]) out.aliases.emplace_back(results[i], operand);
     }
   }
+  out.writes.assign(written.begin(), written.end());
   return out;
 }
 

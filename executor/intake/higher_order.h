@@ -8,7 +8,6 @@
 namespace stagecraft {
 
 /// facts_of and make_call for operators that hold graphs: wrap_with_set_grad_enabled, wrap_with_autocast, cond.
-/// A result may share memory with any operand.
 [[nodiscard]] NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
                                            const std::string& place);
 [[nodiscard]] NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,

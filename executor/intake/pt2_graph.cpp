@@ -98,9 +98,20 @@ class Builder {
         own.random = facts.random;
         own.repeatable = facts.repeatable;
       }
+      if (node.target == "torch.ops.aten.lstm.input") mend_states(own);
       for (const int value : own.gives) out_.values[at_(value)].source = static_cast<int>(out_.nodes.size());
       out_.nodes.push_back(std::move(own));
       places_.push_back(place);
+    }
+  }
+
+  /// torch.export writes the last hidden and cell states of an LSTM, [layers, batch, width], with a second axis of 1.
+  void mend_states(const GraphNode& lstm) {
+    for (std::size_t i = 1; i < lstm.gives.size(); ++i) {
+      std::optional<TensorMeta>& meta = out_.values[at_(lstm.gives[i])].meta;
+      if (!meta || meta->sizes.size() != 4 || constant_value(meta->sizes[1]) != 1) continue;
+      meta->sizes.erase(meta->sizes.begin() + 1);
+      meta->strides.erase(meta->strides.begin() + 1);
     }
   }
 

@@ -169,6 +169,7 @@ TEST_P(LayerSourceConformance, RepeatsItselfBitForBitFromOneRandomSeed) {
 }
 
 TEST_P(LayerSourceConformance, GivesAMicrobatchTheMeanOfItsSamplesWithoutRandomness) {
+  if (GetParam() == "net_pt2") GTEST_SKIP() << "the archive trains, and its batch norm ties samples together";
   // Only batch norm ties samples together, and it does not when it does not train.
   const Parameters parameters = make_parameters(model_, 1);
   const std::vector<at::Tensor> inputs = make_batch(model_, 2);
