@@ -30,8 +30,8 @@ void check_replaceable(const fs::path& path, const MayDelete& may_delete) {
 
 }  // namespace
 
-void write_folder(const std::string& path, const std::map<std::string, std::string>& files,
-                  const MayDelete& may_delete) {
+void write_folder(const std::string& path, const std::map<std::string, std::string>& files, const MayDelete& may_delete,
+                  const std::map<std::string, WriteFile>& large) {
   fs::path target = fs::path(path).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "folder/"
   if (target.empty() || target.filename() == "." || target.filename() == "..") {
@@ -45,6 +45,7 @@ void write_folder(const std::string& path, const std::map<std::string, std::stri
     if (target.has_parent_path()) fs::create_directories(target.parent_path());
     fs::create_directory(beside);
     for (const auto& [name, text] : files) write_text((beside / name).string(), text);
+    for (const auto& [name, write] : large) write((beside / name).string());
     const bool replaces = fs::exists(target);
     if (replaces) fs::rename(target, old);
     std::error_code error;
@@ -58,7 +59,7 @@ void write_folder(const std::string& path, const std::map<std::string, std::stri
     std::error_code ignored;
     fs::remove_all(beside, ignored);
     throw FormatError(path + ": cannot write: " + e.code().message());
-  } catch (const FormatError&) {
+  } catch (...) {
     std::error_code ignored;
     fs::remove_all(beside, ignored);
     throw;

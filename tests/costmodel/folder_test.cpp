@@ -42,6 +42,16 @@ TEST(WriteFolder, WritesAllFilesAndLeavesNothingBeside) {
   EXPECT_EQ(place.read("a/b/package/two"), "2");
 }
 
+TEST(WriteFolder, LetsLargeFilesWriteThemselves) {
+  const testing::CommandFolder place;
+  const std::string path = (place.path() / "package").string();
+  write_folder(path, {{"one", "1"}}, {}, {{"two", [](const std::string& file) { write_text(file, "2"); }}});
+  EXPECT_EQ(place.read("package/one") + place.read("package/two"), "12");
+  EXPECT_THROW(write_folder(path, {{"one", "new"}}, kAll, {{"two", [](const std::string&) { throw 3; }}}), int);
+  EXPECT_EQ(place.read("package/one"), "1");
+  EXPECT_THAT(names_in(place.path()), UnorderedElementsAre("package"));
+}
+
 TEST(WriteFolder, ReplacesAnEmptyFolder) {
   const testing::CommandFolder place;
   fs::create_directory(place.path() / "package");
