@@ -28,7 +28,7 @@ def _add_stages(module, state, prefix, *_):
     for key in [key for key in state if key in places]:
         value = state.pop(key)
         state.update({{place: value for place in places[key]}})
-
+{tie}
 
 class Fused(torch.nn.Module):
     """The whole model: calls its stages in order.
@@ -41,10 +41,17 @@ class Fused(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-{children}        self.register_state_dict_post_hook(_drop_stages)
+{children}{ties}        self.register_state_dict_post_hook(_drop_stages)
         self.register_load_state_dict_pre_hook(_add_stages)
 
     def forward({arguments}):
+)python";
+
+constexpr const char* kTie = R"python(
+
+def _tie(stage, name, parameter):
+    path, _, name = name.rpartition(".")
+    setattr(stage.get_submodule(path), name, parameter)
 )python";
 
 constexpr const char* kInit = R"python({imports}
@@ -53,7 +60,7 @@ def arch():
     return {arch}
 
 
-def model(criterion):
+def model({criterion}):
     """Modules in order, each with the names of the tensors it takes and gives; `criterion` makes the loss."""
     return [
 {modules}    ]
@@ -91,6 +98,14 @@ void check(const PythonPackage& package) {
     }
     for (const std::string& name : package.stages[s].outputs) give(place, name);
   }
+  for (const auto& group : package.tied) {
+    for (const StageParameter& parameter : group) {
+      if (parameter.stage < 0 || parameter.stage >= static_cast<int>(package.stages.size())) {
+        throw std::invalid_argument(fmt::format("tied parameter \"{}\": there is no stage {}, the package has {}",
+                                                parameter.name, parameter.stage, package.stages.size()));
+      }
+    }
+  }
   for (const std::string& name : package.outputs) {
     if (!given.contains(name)) {
       throw std::invalid_argument(fmt::format("outputs of the model: no stage gives value \"{}\"", name));
@@ -109,17 +124,26 @@ std::string fused_text(const PythonPackage& package) {
     const std::string call = fmt::format("self.stage{}({})", s, joined(stage.inputs));
     calls += "        " + (stage.outputs.empty() ? call : joined(stage.outputs) + " = " + call) + "\n";
   }
+  std::string ties;
+  for (const auto& group : package.tied) {
+    for (std::size_t i = 1; i < group.size(); ++i) {
+      ties += fmt::format("        _tie(self.stage{}, {}, self.stage{}.get_parameter({}))\n", group[i].stage,
+                          python_string(group[i].name), group[0].stage, python_string(group[0].name));
+    }
+  }
   std::vector<std::string> arguments = package.inputs;
   arguments.insert(arguments.begin(), "self");
   return fmt::format(fmt::runtime(kFusedHead), fmt::arg("imports", imports),
                      fmt::arg("inputs", python_tuple(quoted(package.inputs))),
                      fmt::arg("outputs", python_tuple(quoted(package.outputs))), fmt::arg("children", children),
+                     fmt::arg("ties", ties), fmt::arg("tie", package.tied.empty() ? "" : kTie),
                      fmt::arg("arguments", joined(arguments))) +
          calls + "        return " + python_result(package.outputs) + "\n";
 }
 
 std::string init_text(const PythonPackage& package) {
-  std::string imports = "from .fused import Fused\n";
+  std::string imports = package.gives_loss ? "import torch\n\n" : "";
+  imports += "from .fused import Fused\n";
   std::string modules;
   for (std::size_t s = 0; s < package.stages.size(); ++s) {
     const StageModule& stage = package.stages[s];
@@ -128,7 +152,8 @@ std::string init_text(const PythonPackage& package) {
   }
   modules += fmt::format("        (criterion, {}, [\"loss\"]),\n", list(package.outputs));
   return fmt::format(fmt::runtime(kInit), fmt::arg("imports", imports), fmt::arg("arch", python_string(package.arch)),
-                     fmt::arg("modules", modules));
+                     fmt::arg("modules", modules),
+                     fmt::arg("criterion", package.gives_loss ? "criterion=torch.nn.Identity()" : "criterion"));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 namespace stagecraft {
 
-/// One stage of a model as Python. `text` is a file without imports from elsewhere in the package but `layers`, which
+/// One stage of a model as Python. `text` is a file without imports from elsewhere in the package but more_files, which
 /// defines `class StageN(torch.nn.Module)`, N the stage's number; forward takes `inputs` in their order and returns
 /// `outputs`: the tensor if it is one, else a tuple. Names of values are Python names, and a value has one name in all
 /// stages. Names of parameters and buffers are the same whatever the split, and only tied ones stand in two stages.
@@ -17,6 +17,13 @@ struct StageModule {
   friend bool operator==(const StageModule&, const StageModule&) = default;
 };
 
+/// A parameter of a stage.
+struct StageParameter {
+  int stage = 0;
+  std::string name;  ///< in the stage's state_dict
+  friend bool operator==(const StageParameter&, const StageParameter&) = default;
+};
+
 /// A model as a Python package.
 struct PythonPackage {
   std::string arch;                               ///< what arch() returns; any text
@@ -24,6 +31,8 @@ struct PythonPackage {
   std::vector<std::string> outputs;               ///< of the whole model
   std::vector<StageModule> stages;                ///< a stage reads inputs of the model and outputs of earlier stages
   std::map<std::string, std::string> more_files;  ///< file name -> text, such as "layers.py"
+  std::vector<std::vector<StageParameter>> tied = {};  ///< those of a list are one parameter of Fused
+  bool gives_loss = false;  ///< the only output is the loss: then `criterion` may be left out
   friend bool operator==(const PythonPackage&, const PythonPackage&) = default;
 };
 

@@ -14,6 +14,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Key;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 /// Stage 0 gives two values, stage 1 is skipped by one of them, and both the first and the last give the model's.
 PythonPackage skipping() {
@@ -81,6 +83,36 @@ TEST(PackageFiles, ChainTheStagesByName) {
         late = self.stage2(input1, a, b)
         return (early, late)
 )"));
+}
+
+TEST(PackageFiles, MakeTiedParametersOne) {
+  PythonPackage package = skipping();
+  EXPECT_THAT(package_files(package).at("fused.py"), Not(HasSubstr("_tie")));
+  package.tied = {{{0, "words.weight"}, {2, "head.weight"}, {2, "scale"}}};
+  const std::string text = package_files(package).at("fused.py");
+  EXPECT_THAT(text, HasSubstr(R"(
+
+def _tie(stage, name, parameter):
+    path, _, name = name.rpartition(".")
+    setattr(stage.get_submodule(path), name, parameter)
+
+
+class Fused(torch.nn.Module):)"));
+  EXPECT_THAT(text, HasSubstr(R"(        self.stage2 = Stage2()
+        _tie(self.stage2, "head.weight", self.stage0.get_parameter("words.weight"))
+        _tie(self.stage2, "scale", self.stage0.get_parameter("words.weight"))
+        self.register_state_dict_post_hook(_drop_stages)
+)"));
+  package.tied = {{{0, "words.weight"}, {3, "head.weight"}}};
+  EXPECT_EQ(failure(package), "tied parameter \"head.weight\": there is no stage 3, the package has 3");
+}
+
+TEST(PackageFiles, NeedNoCriterionForAModelThatGivesItsLoss) {
+  PythonPackage package = skipping();
+  package.gives_loss = true;
+  const std::string text = package_files(package).at("__init__.py");
+  EXPECT_THAT(text, StartsWith(std::string(kPackageHeader) + "import torch\n\nfrom .fused import Fused\n"));
+  EXPECT_THAT(text, HasSubstr("def model(criterion=torch.nn.Identity()):\n"));
 }
 
 TEST(PackageFiles, NameTheStageWhoseValuesDoNotFit) {
