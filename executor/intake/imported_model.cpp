@@ -109,7 +109,7 @@ class Assembler {
       programs.emplace_back(graph_, grouping_.groups[g].nodes, outputs_[g]);
     std::vector<std::tuple<int, NodeProgram, std::vector<at::Tensor>>> derived;
     for (const int value : grouping_.derived) {
-      NodeProgram program(graph_, needed_for(value), {value});
+      NodeProgram program(graph_, shared_nodes_for(graph_, grouping_, value), {value});
       std::vector<at::Tensor> tensors;
       for (const int tensor : program.tensors()) tensors.push_back(graph_.tensors[at_(tensor)].load());
       derived.emplace_back(value, std::move(program), std::move(tensors));
@@ -153,28 +153,6 @@ class Assembler {
     }
     for (std::vector<int>& own : outputs_) std::ranges::sort(own);
     cross(root_, -1);
-  }
-
-  /// Shared nodes that `value` follows from.
-  [[nodiscard]] std::vector<int> needed_for(int value) const {
-    std::set<int> wanted{value};
-    std::set<int> nodes;
-    // Backwards, once for each write behind a reader.
-    for (std::size_t before = wanted.size() + 1; before != wanted.size() + nodes.size();) {
-      before = wanted.size() + nodes.size();
-      for (auto n = grouping_.shared.rbegin(); n != grouping_.shared.rend(); ++n) {
-        const GraphNode& node = graph_.nodes[at_(*n)];
-        const auto is_wanted = [&](int v) { return wanted.contains(v); };
-        bool reaches = std::ranges::any_of(node.gives, is_wanted) || std::ranges::any_of(node.writes, is_wanted);
-        for (const auto& [result, read] : node.aliases) reaches = reaches || (is_wanted(read) && !node.writes.empty());
-        if (!reaches) continue;
-        nodes.insert(*n);
-        wanted.insert(node.reads.begin(), node.reads.end());
-        wanted.insert(node.gives.begin(), node.gives.end());
-      }
-    }
-    // Views through which somebody writes.
-    return {nodes.begin(), nodes.end()};
   }
 
   /// The model's inputs that anything reads, then those that follow from them.
@@ -323,7 +301,7 @@ const std::vector<std::string>& import_settings() {
 
 bool is_model_file(const std::string& name) { return name.ends_with(".pt2") || name.ends_with(".pt"); }
 
-Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings) {
+int loss_of_graph(const OperatorGraph& graph, const std::map<std::string, std::string>& settings) {
   check_settings(settings);
   const int root = graph.outputs.empty() ? -1 : graph.outputs[at_(output_index(graph, settings))];
   if (root < 0) throw FormatError(graph.file + ": the model gives nothing");
@@ -338,10 +316,22 @@ Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::strin
         "give one with --loss: {}",
         graph.file, value.name, fmt::join(known, ", ")));
   }
-  Grouping grouping = layer_groups(graph, root, parse_granularity(setting(settings, "layers", "auto")));
-  Assembler assembler(graph, std::move(grouping), root);
+  return root;
+}
+
+Grouping groups_of_graph(const OperatorGraph& graph, int loss, const std::map<std::string, std::string>& settings) {
+  return layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")));
+}
+
+Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings) {
+  const int root = loss_of_graph(graph, settings);
+  Assembler assembler(graph, groups_of_graph(graph, root, settings), root);
   Model model = assembler.run();
-  if (loss != "none") append_loss(model, loss, loss_output(graph, value, assembler.reference(root)), tokens_of(model));
+  const std::string loss = setting(settings, "loss", "none");
+  if (loss != "none") {
+    const GraphValue& value = graph.values[at_(root)];
+    append_loss(model, loss, loss_output(graph, value, assembler.reference(root)), tokens_of(model));
+  }
   return model;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/intake/layer_groups.h"
 #include "executor/intake/operator_graph.h"
 #include "executor/layer_source.h"
 
@@ -27,6 +28,14 @@ namespace stagecraft {
 /// Throws FormatError for what the file's reader refuses, std::invalid_argument for a setting that is unknown or does
 /// not fit, with what would.
 [[nodiscard]] Model import_model(const std::string& path, const std::map<std::string, std::string>& settings);
+
+/// The value of `graph` that is the loss, by the settings. Throws std::invalid_argument for an unknown setting and for
+/// an output that is no loss, FormatError for a graph that gives nothing.
+[[nodiscard]] int loss_of_graph(const OperatorGraph& graph, const std::map<std::string, std::string>& settings);
+
+/// Its layers by setting `layers`, in the order of Model::layers.
+[[nodiscard]] Grouping groups_of_graph(const OperatorGraph& graph, int loss,
+                                       const std::map<std::string, std::string>& settings);
 
 /// The same of a graph that was read: layers by setting `layers`, the loss by the others.
 [[nodiscard]] Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings);

@@ -478,4 +478,24 @@ Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& g
   return Grouper(graph, root, granularity).run();
 }
 
+std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value) {
+  std::set<int> wanted{value};
+  std::set<int> nodes;
+  // Backwards, once for each write behind a reader.
+  for (std::size_t before = wanted.size() + 1; before != wanted.size() + nodes.size();) {
+    before = wanted.size() + nodes.size();
+    for (auto n = grouping.shared.rbegin(); n != grouping.shared.rend(); ++n) {
+      const GraphNode& node = graph.nodes[at_(*n)];
+      const auto is_wanted = [&](int v) { return wanted.contains(v); };
+      bool reaches = std::ranges::any_of(node.gives, is_wanted) || std::ranges::any_of(node.writes, is_wanted);
+      for (const auto& [result, read] : node.aliases) reaches = reaches || (is_wanted(read) && !node.writes.empty());
+      if (!reaches) continue;
+      nodes.insert(*n);
+      wanted.insert(node.reads.begin(), node.reads.end());
+      wanted.insert(node.gives.begin(), node.gives.end());
+    }
+  }
+  return {nodes.begin(), nodes.end()};
+}
+
 }  // namespace stagecraft

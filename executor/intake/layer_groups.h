@@ -50,4 +50,7 @@ struct Grouping {
 /// Throws std::invalid_argument with place_of the node where a parameter is written.
 [[nodiscard]] Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& granularity);
 
+/// Those of grouping.shared that `value` follows from, ascending, with all that write to what they give.
+[[nodiscard]] std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value);
+
 }  // namespace stagecraft

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "executor/intake/layer_groups.h"
+
+namespace stagecraft {
+
+/// Writes graphs by the names of their values.
+class Sketch {
+ public:
+  Sketch() { graph.file = "model.pt2"; }
+  int value(const std::string& name, GraphValue::Origin origin = GraphValue::Origin::Node) {
+    if (const auto it = index.find(name); it != index.end()) return it->second;
+    GraphValue made{.name = name, .origin = origin};
+    made.meta = TensorMeta{};
+    graph.values.push_back(made);
+    return index[name] = static_cast<int>(graph.values.size()) - 1;
+  }
+  /// A node of the same name as what it gives.
+  GraphNode& node(const std::string& name, const std::string& path, const std::vector<std::string>& reads,
+                  const std::string& type = "Block") {
+    GraphNode made{.name = name, .target = "torch.ops.aten." + name + ".default", .modules = {{"", "Net", 0}}};
+    std::string whole;
+    for (std::size_t begin = 0; begin < path.size();) {
+      const std::size_t dot = std::min(path.find('.', begin), path.size());
+      whole = path.substr(0, dot);
+      const std::string part = path.substr(begin, dot - begin);
+      // "blocks" is a list, which has no frame.
+      if (part != "blocks") made.modules.push_back({whole, dot == path.size() ? "nn." + type : "nn.Outer", 0});
+      begin = dot + 1;
+    }
+    for (const std::string& each : reads) made.reads.push_back(value(each));
+    made.gives = {value(name)};
+    graph.values[static_cast<std::size_t>(made.gives[0])].source = static_cast<int>(graph.nodes.size());
+    graph.nodes.push_back(made);
+    return graph.nodes.back();
+  }
+  void in_place(GraphNode& node, const std::string& written) {
+    node.writes = {value(written)};
+    node.aliases = {{node.gives[0], value(written)}};
+  }
+  Grouping groups(const std::string& root, const std::string& how = "auto") {
+    return layer_groups(graph, value(root), parse_granularity(how));
+  }
+
+  OperatorGraph graph;
+  std::map<std::string, int> index;
+};
+
+}  // namespace stagecraft
