@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -51,6 +52,11 @@ class Autocast {
 };
 
 }  // namespace
+
+at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& value) {
+  if (gradient.strides() == value.strides() || !value.is_non_overlapping_and_dense()) return gradient;
+  return at::empty_strided(value.sizes(), value.strides(), gradient.options()).copy_(gradient);
+}
 
 std::string to_string(const Model& model, const ValueRef& value) {
   if (value.layer < 0) return "input \"" + model.inputs[static_cast<std::size_t>(value.input)].name + "\"";
@@ -282,7 +288,7 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     for (std::size_t i = 0; i < flight.sent.size(); ++i) {
       if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
       roots_.push_back(flight.sent[i]);
-      root_gradients_.push_back(sent_gradients[i]);
+      root_gradients_.push_back(laid_out_like(sent_gradients[i], flight.sent[i]));
     }
     if (flight.loss.defined() && flight.loss.requires_grad()) {
       roots_.push_back(flight.loss);

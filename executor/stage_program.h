@@ -161,6 +161,10 @@ class StageProgram {
   Placement placement_;
 };
 
+/// `gradient`, which came contiguous, as `value` lies in memory: so it comes to the value's layer where nothing is
+/// sent, and kernels choose their order of sums by it.
+[[nodiscard]] at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& value);
+
 /// "layer3 output 0" or "input tokens".
 [[nodiscard]] std::string to_string(const Model& model, const ValueRef& value);
 

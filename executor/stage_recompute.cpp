@@ -63,7 +63,9 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
   begin(flight, given);
   for (std::size_t i = 0; i < kept_slots_.size(); ++i) given[at_(kept_slots_[i])] = std::move(flight.kept[i]);
   Values gradients(at_(slots_));
-  for (std::size_t i = 0; i < sent_slots_.size(); ++i) gradients[at_(sent_slots_[i])] = sent_gradients[i];
+  for (std::size_t i = 0; i < sent_slots_.size(); ++i) {
+    if (sent_gradients[i].defined()) gradients[at_(sent_slots_[i])] = laid_out_like(sent_gradients[i], flight.sent[i]);
+  }
   if (loss_slot_ >= 0) gradients[at_(loss_slot_)] = at::full_like(flight.loss, loss_gradient);
 
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
