@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/convert/archive.h"
 #include "costmodel/convert/stage_modules.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
@@ -21,6 +22,7 @@ using stagecraft::Graph;
 
 constexpr const char* kExample =
     "stagecraft convert plan.json --model graph.txt -o vgg16\n"
+    "  stagecraft convert plan.json --model model.pt2 -o stages\n"
     "  stagecraft convert partitioned.txt --replicas 15,1 -o vgg16\n"
     "  stagecraft convert plan.json --model graph.txt --layer BatchRNN=my_layers:BatchRNN --force -o deepspeech";
 
@@ -52,13 +54,24 @@ bool is_document(const std::string& text) {
 
 Graph parse_model(const std::string& text, const std::string& file) {
   if (text.starts_with("PK")) {
-    throw stagecraft::FormatError(file + ": is a ZIP archive, wanted graph.json or PipeDream's graph.txt");
+    throw stagecraft::FormatError(file + ": is an archive, wanted graph.json or PipeDream's graph.txt; an archive is " +
+                                  "converted by a plan.json");
   }
   return is_document(text) ? stagecraft::parse_graph(text, file) : stagecraft::parse_pipedream(text, file);
 }
 
-Parted part_by_plan(const Request& request, const std::string& text) {
-  const stagecraft::Plan plan = stagecraft::parse_plan(text, request.plan);
+std::vector<std::vector<int>> ranks_of_stages(const stagecraft::Plan& plan) {
+  std::vector<std::vector<int>> out;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    std::vector<int>& ranks = out.emplace_back();
+    for (std::size_t r = 0; r < plan.stages[s].devices.size(); ++r) {
+      ranks.push_back(rank_of(plan, static_cast<int>(s), static_cast<int>(r)));
+    }
+  }
+  return out;
+}
+
+Parted part_by_plan(const Request& request, const stagecraft::Plan& plan) {
   if (request.model.empty()) {
     throw std::invalid_argument(request.plan + ": is a plan, --model GRAPH names the graph it is for");
   }
@@ -67,12 +80,7 @@ Parted part_by_plan(const Request& request, const std::string& text) {
   try {
     out.stage_of_layer = stages_of(out.graph, plan);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    std::vector<int>& ranks = out.ranks.emplace_back();
-    for (std::size_t r = 0; r < plan.stages[s].devices.size(); ++r) {
-      ranks.push_back(rank_of(plan, static_cast<int>(s), static_cast<int>(r)));
-    }
-  }
+  out.ranks = ranks_of_stages(plan);
   return out;
 }
 
@@ -153,7 +161,8 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("PLAN", request.plan, "plan.json, or graph.txt with a stage_id a layer; - is standard input")
       ->required();
   app.add_option("--model", request.model,
-                 "the graph: graph.json or PipeDream's graph.txt; PLAN itself if that is a graph");
+                 "the graph: graph.json, PipeDream's graph.txt, or an exported model.pt2; PLAN itself if that is a "
+                 "graph, and the file that a plan is for if that is an archive");
   app.add_option("--replicas", request.replicas, "replicas of each stage where PLAN is a graph; one each if absent")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
@@ -169,30 +178,61 @@ void declare(CLI::App& app, Request& request) {
   app.callback([&request] { (void)own_kinds(request.layers); });
 }
 
-int convert(const Request& request) {
-  const std::string text = stagecraft::read_text(request.plan);
-  const bool by_plan = is_document(text) && text.substr(0, kHeadBytes).find("\"stagecraft.graph\"") == text.npos;
-  if (by_plan && !request.replicas.empty()) {
-    throw std::invalid_argument("--replicas: " + request.plan + " is a plan, which says them itself");
+/// Writes the package with its configurations and says what each stage takes and gives.
+void write(const Request& request, const stagecraft::PythonPackage& package, const std::vector<std::vector<int>>& ranks,
+           const std::map<std::string, stagecraft::WriteFile>& archives) {
+  std::map<std::string, std::string> files = package_files(package);
+  const std::map<std::string, std::string> confs = configurations(ranks);
+  files.insert(confs.begin(), confs.end());
+  const stagecraft::MayDelete written_here = [&](const std::string& name, const std::string& old) {
+    return confs.contains(name) || (name.ends_with(".py") && old.starts_with(stagecraft::kPackageHeader)) ||
+           (name.starts_with("stage") && name.ends_with(".pt2") && old.starts_with("PK"));
+  };
+  stagecraft::write_folder(request.output, files, request.force ? written_here : stagecraft::MayDelete{}, archives);
+  for (std::size_t s = 0; s < package.stages.size(); ++s) {
+    fmt::print(stderr, "stage {}: {} -> {}\n", s, fmt::join(package.stages[s].inputs, ", "),
+               fmt::join(package.stages[s].outputs, ", "));
   }
-  Parted parted = by_plan ? part_by_plan(request, text) : part_by_stage_ids(request, text);
+}
+
+void convert_archive(const Request& request, const stagecraft::Plan& plan, const std::string& model) {
+  if (!request.layers.empty()) {
+    throw std::invalid_argument("--layer: " + model + " is an archive, which says itself what its layers compute");
+  }
+  stagecraft::ArchiveStages stages;
+  try {
+    stages = archive_stages(plan, model);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
+  if (!request.arch.empty()) stages.package.arch = request.arch;
+  write(request, stages.package, ranks_of_stages(plan), stages.archives);
+}
+
+void convert_graph(const Request& request, Parted parted) {
   if (!request.arch.empty()) parted.graph.name = request.arch;
   const std::string place = request.model.empty() ? request.plan : request.model;
   stagecraft::PythonPackage package;
   try {
     package = package_of(parted.graph, parted.stage_of_layer, own_kinds(request.layers));
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(place + ": " + e.what()); }
+  write(request, package, parted.ranks, {});
+}
 
-  std::map<std::string, std::string> files = package_files(package);
-  const std::map<std::string, std::string> confs = configurations(parted.ranks);
-  files.insert(confs.begin(), confs.end());
-  const stagecraft::MayDelete written_here = [&](const std::string& name, const std::string& old) {
-    return confs.contains(name) || (name.ends_with(".py") && old.starts_with(stagecraft::kPackageHeader));
-  };
-  stagecraft::write_folder(request.output, files, request.force ? written_here : stagecraft::MayDelete{});
-  for (std::size_t s = 0; s < package.stages.size(); ++s) {
-    fmt::print(stderr, "stage {}: {} -> {}\n", s, fmt::join(package.stages[s].inputs, ", "),
-               fmt::join(package.stages[s].outputs, ", "));
+int convert(const Request& request) {
+  const std::string text = stagecraft::read_text(request.plan);
+  const bool by_plan = is_document(text) && text.substr(0, kHeadBytes).find("\"stagecraft.graph\"") == text.npos;
+  if (!by_plan) {
+    convert_graph(request, part_by_stage_ids(request, text));
+    return 0;
+  }
+  if (!request.replicas.empty()) {
+    throw std::invalid_argument("--replicas: " + request.plan + " is a plan, which says them itself");
+  }
+  const stagecraft::Plan plan = stagecraft::parse_plan(text, request.plan);
+  const std::string model = request.model.empty() ? plan.model : request.model;
+  if (stagecraft::is_archive(model)) {
+    convert_archive(request, plan, model);
+  } else {
+    convert_graph(request, part_by_plan(request, plan));
   }
   return 0;
 }
@@ -203,8 +243,8 @@ int main(int argc, char** argv) {
   Request request;
   return stagecraft::run_tool(
       {"convert",
-       "Writes a described model as a Python package: one PyTorch module a stage, the whole model, and PipeDream's "
-       "configurations. Known kinds of layers: " +
+       "Writes a described or exported model as a Python package: one PyTorch module a stage, the whole model, and "
+       "PipeDream's configurations. Known kinds of layers of a description: " +
            fmt::format("{}", fmt::join(stagecraft::known_kinds(), ", ")) + ".",
        kExample},
       argc, argv, [&](CLI::App& app) { declare(app, request); }, [&] { return convert(request); });

@@ -104,7 +104,7 @@ TEST(Architecture, NamesFileAndLineOfABreach) {
 
 TEST(Architecture, PlanningToolsDoNotLinkLibTorch) {
   const testing::CommandFolder folder;
-  for (const char* verb : {"plan", "predict", "compare", "convert", "graph", "import", "export"}) {
+  for (const char* verb : {"plan", "predict", "compare", "graph", "import", "export"}) {
     const auto needed = folder.run("readelf -d \"$(command -v stagecraft-" + std::string(verb) + ")\" | grep NEEDED");
     EXPECT_EQ(needed.status, 0) << needed.err;
     EXPECT_THAT(needed.out, ::testing::HasSubstr("libstdc++")) << verb;

@@ -1,0 +1,309 @@
+"""Exported models that `stagecraft convert` cuts into stages, as PyTorch sees them.
+
+Usage: convert_test.py BIN [--archives DIR] [TESTS]. DIR keeps the archives; those that are there are not made again."""
+
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+import zipfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
+try:
+    import torch
+except ImportError:
+    print("skipped: this Python has no torch")
+    sys.exit(77)
+
+import make
+import table
+from exporter import program
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else HERE
+ARCHIVES = None
+if "--archives" in sys.argv:
+    at = sys.argv.index("--archives")
+    ARCHIVES = pathlib.Path(sys.argv[at + 1]).resolve()
+    del sys.argv[at : at + 2]
+
+
+def load(path):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        return torch.export.load(path)
+
+
+def records(path):
+    """The records of an archive by their names below its folder."""
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert all(each.compress_type == zipfile.ZIP_STORED for each in archive.infolist())
+        return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+
+
+def draw(exported, notes, samples, seed):
+    """Inputs by name, of so many samples."""
+    generator = torch.Generator().manual_seed(seed)
+    ranges = {each["name"]: each["range"] for each in notes["inputs"]}
+    out = {}
+    for node in exported.graph.find_nodes(op="placeholder"):
+        if node.name not in exported.graph_signature.user_inputs:
+            continue
+        value = node.meta["val"]
+        shape = [extent if isinstance(extent, int) else samples for extent in value.shape]
+        if value.dtype.is_floating_point:
+            out[node.name] = torch.rand(shape, generator=generator, dtype=value.dtype)
+        elif value.dtype == torch.bool:
+            out[node.name] = torch.randint(0, 2, shape, generator=generator).bool()
+        else:
+            out[node.name] = torch.randint(*ranges[node.name], shape, generator=generator, dtype=value.dtype)
+    return out
+
+
+def tied_names(module):
+    """Names of parameters, those that share memory in one tuple."""
+    names = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault((parameter.data_ptr(), parameter.shape), []).append(name)
+    return [tuple(each) for each in names.values()]
+
+
+def total(gradients):
+    """The sum of those that are there, else None."""
+    found = [each for each in gradients if each is not None]
+    return sum(found[1:], found[0]) if found else None
+
+
+class Stages(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        sys.path.insert(0, folder.name)
+        self.addCleanup(sys.path.remove, folder.name)
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+
+    def tool(self, verb, *arguments, status=0):
+        command = [str(BIN / f"stagecraft-{verb}"), *map(str, arguments)]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stderr
+
+    def archive(self, name):
+        entry = table.MODELS[name]
+        if not entry.is_installed():
+            self.skipTest(f"{name} needs {entry.needs}, scripts/setup --with-models installs it")
+        path = (ARCHIVES or self.folder) / f"{name}.pt2"
+        if not path.exists():
+            program.save(program.export(make.request(name)), str(path))
+        return path
+
+    def profile(self, archive, *options):
+        """Writes graph.json; gives the number of layers."""
+        notes = json.loads(records(archive)["extra/stagecraft.json"])
+        self.tool("profile", archive, "--microbatch", max(notes["samples"]["least"], 2), "--max-seconds", 0.02, "--warmup", 0,
+                  "--accept-untrusted", *options, "-o", "graph.json")
+        graph = json.loads((self.folder / "graph.json").read_text())
+        return sum(layer["kind"] != "Input" for layer in graph["layers"])
+
+    def converted(self, archive, stages, *options):
+        """The package of a uniform plan."""
+        name = f"{archive.stem}_{stages}"
+        self.tool("plan", "graph.json", "--devices", max(stages, 2), "--strategy", "uniform", "--stages", stages, *options,
+                  "-o", "plan.json")
+        self.tool("convert", "plan.json", "--model", archive, "-o", name)
+        importlib.invalidate_caches()
+        for old in [old for old in sys.modules if old == name or old.startswith(name + ".")]:
+            del sys.modules[old]
+        return importlib.import_module(name)
+
+    def passes(self, model, inputs, loss_of):
+        """Losses of two passes and gradients of both together."""
+        torch.manual_seed(5)
+        losses = []
+        for _ in range(2):
+            loss = loss_of(model(*(each.clone() for each in inputs)))
+            loss.backward()
+            losses.append(loss.detach())
+        return losses
+
+    def check_equal(self, archive, package, stages):
+        exported = load(archive)
+        notes = json.loads(records(archive)["extra/stagecraft.json"])
+        least, most = notes["samples"]["least"], notes["samples"]["most"]
+        for samples in sorted({min(max(least, 2), most), min(5, most)}):
+            whole, fused = load(archive).module(), package.full_model()
+            inputs = draw(exported, notes, samples, samples)
+            self.assertEqual(fused.INPUTS, tuple(inputs))
+            wanted = self.passes(whole, inputs.values(), lambda out: out[notes["loss_output"]])
+            found = self.passes(fused, inputs.values(), lambda out: out)
+            self.assert_same(found, wanted, "losses")
+
+            parameters = dict(whole.named_parameters(remove_duplicate=False))
+            parts = [stage for _, stage in sorted(fused.named_children())]
+            self.assertEqual(len(parts), stages)
+            found = {name: each for part in parts for name, each in part.named_parameters(remove_duplicate=False)}
+            self.assertEqual(set(found), set(parameters))
+            for names in tied_names(whole):
+                self.assertEqual(len({id(found[name]) for name in names}), 1, names)
+                self.assert_same([found[names[0]].grad], [total(parameters[name].grad for name in names)], names)
+            found = {}
+            for part in parts:
+                for name, buffer in part.named_buffers():
+                    self.assert_same([buffer], [found.setdefault(name, buffer)], name)
+            wanted = dict(whole.named_buffers(remove_duplicate=False))
+            self.assertLessEqual(set(dict(exported.named_buffers())), set(found))
+            for name, buffer in found.items():
+                if name in wanted:
+                    self.assert_same([buffer], [wanted[name]], name)
+
+    def assert_same(self, found, wanted, what):
+        self.assertEqual(len(found), len(wanted), what)
+        for a, b in zip(found, wanted):
+            self.assertEqual(a is None, b is None, what)
+            if a is not None:
+                self.assertTrue(torch.equal(a, b), f"{what}: {a.flatten()[:4]} {b.flatten()[:4]}")
+
+    def check_files(self, archive, package, stages):
+        """Each stage's file opens alone and holds its weights, byte for byte; the configurations name the stages."""
+        folder = pathlib.Path(package.__file__).parent
+        whole = records(archive)
+        config = json.loads(whole["data/weights/model_weights_config.json"])["config"]
+        seen = set()
+        for stage in range(stages):
+            path = folder / f"stage{stage}.pt2"
+            exported = load(path)
+            exported.module()
+            part = records(path)
+            own = json.loads(part["data/weights/model_weights_config.json"])["config"]
+            self.assertEqual(set(own), set(exported.state_dict))
+            seen |= set(own)
+            for name, entry in own.items():
+                self.assertEqual(entry, config[name])
+                record = f"data/weights/{entry['path_name']}"
+                self.assertEqual(part[record], whole[record], name)
+            with open(path, "rb") as file, zipfile.ZipFile(path) as opened:
+                for each in opened.infolist():
+                    file.seek(each.header_offset + 26)
+                    name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
+                    self.assertEqual((each.header_offset + 30 + name + extra) % 64, 0, each.filename)
+        self.assertEqual(seen, set(config))
+        confs = {each: json.loads((folder / f"{each}_conf.json").read_text()) for each in ("dp", "mp", "hybrid")}
+        modules = [*range(stages), stages - 1]
+        self.assertEqual([confs[each]["module_to_stage_map"] for each in confs], [[0] * (stages + 1), modules, modules])
+        self.assertEqual(confs["mp"]["stage_to_rank_map"], {str(stage): [stage] for stage in range(stages)})
+        self.assertEqual(len(package.model()), stages + 1)
+        return confs
+
+
+def every_model():
+    def test(name):
+        def run(self):
+            archive = self.archive(name)
+            layers = self.profile(archive)
+            for stages in (1, 2, 3):
+                with self.subTest(stages=stages):
+                    if layers < stages:  # then by operators, most of which may be cut between
+                        layers = self.profile(archive, "--layers", "op")
+                    package = self.converted(archive, stages)
+                    self.check_equal(archive, package, stages)
+                    self.check_files(archive, package, stages)
+
+        return run
+
+    return {f"test_{name}": test(name) for name in table.MODELS}
+
+
+EveryModel = type("EveryModel", (Stages,), {**every_model(), "__doc__": "Each test model in 1, 2 and 3 stages."})
+
+class Packages(Stages):
+    def setUp(self):
+        super().setUp()
+        self.file = self.archive("mlp")
+        self.assertGreaterEqual(self.profile(self.file), 2)
+
+    def test_the_state_of_the_whole_model_loads_into_any_split(self):
+        exported = load(self.file)
+        state = {name: torch.full_like(value, index) for index, (name, value) in enumerate(exported.state_dict.items())}
+        for stages in (1, 3):
+            fused = self.converted(self.file, stages).full_model()
+            fused.load_state_dict(state)
+            self.assertEqual(set(fused.state_dict()), set(state))
+            for name, value in fused.state_dict().items():
+                self.assert_same([value], [state[name]], name)
+
+    def test_an_optimizer_changes_what_the_graph_reads(self):
+        fused, whole = self.converted(self.file, 2).full_model(), load(self.file).module()
+        notes = json.loads(records(self.file)["extra/stagecraft.json"])
+        inputs = draw(load(self.file), notes, 4, 1)
+        losses = []
+        for model, loss_of in ((whole, lambda out: out[0]), (fused, lambda out: out)):
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+            steps = []
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = loss_of(model(*inputs.values()))
+                loss.backward()
+                optimizer.step()
+                steps.append(loss.detach())
+            losses.append(steps)
+        self.assert_same(losses[1], losses[0], "losses of Adam")
+        self.assertNotEqual(losses[1][0], losses[1][2])
+
+    def test_a_stage_moves_to_another_type_whole(self):
+        stage = self.converted(self.file, 2).model()[0][0].to(torch.float64)
+        self.assertEqual(stage(torch.ones(2, 8, dtype=torch.float64)).dtype, torch.float64)
+
+    def test_a_stage_says_that_it_has_no_eval(self):
+        with self.assertRaisesRegex(NotImplementedError, r"^stage0.pt2 computes as it was exported, there is no eval\(\)$"):
+            self.converted(self.file, 1).full_model().eval()
+
+    def test_our_own_reader_takes_the_stage_with_the_loss(self):
+        package = self.converted(self.file, 2)
+        last = pathlib.Path(package.__file__).parent / "stage1.pt2"
+        # ReLU and Linear; what follows from the inputs alone, here the ReLU, is part of the layer that reads it.
+        self.assertEqual(self.profile(last, "--input-range", "target=0..4"), 1)
+
+    def test_ranks_are_those_of_the_replicas(self):
+        self.tool("plan", "graph.json", "--devices", 3, "--strategy", "uniform", "--stages", 2, "--replicas", "2,1", "-o",
+                  "plan.json")
+        self.tool("convert", "plan.json", "--model", self.file, "-o", "replicas")
+        read = lambda name: json.loads((self.folder / "replicas" / f"{name}_conf.json").read_text())["stage_to_rank_map"]
+        self.assertEqual(read("hybrid"), {"0": [0, 1], "1": [2]})
+        self.assertEqual(read("dp"), {"0": [0, 1, 2]})
+        self.assertEqual(read("mp"), {"0": [0], "1": [1]})
+
+    def test_what_does_not_fit_is_refused_and_nothing_is_written(self):
+        other = self.archive("long_residual")
+        self.converted(self.file, 2)
+        said = self.tool("convert", "plan.json", "--model", other, "-o", "other", status=1)
+        self.assertIn(f'plan.json: model "{other}": unknown layer "layers.0", known are ', said)
+        said = self.tool("convert", "plan.json", "--model", self.file, "--layer", "Linear=a:B", "-o", "other", status=1)
+        self.assertIn("is an archive, which says itself what its layers compute", said)
+        said = self.tool("convert", "plan.json", "--model", self.file, "-o", "mlp_2", status=1)
+        self.assertIn("mlp_2: is a directory that is not empty, wanted an empty one or none", said)
+        said = self.tool("convert", self.file, "-o", "other", status=1)
+        self.assertIn("is an archive, wanted graph.json or PipeDream's graph.txt; an archive is converted by a plan.json", said)
+        self.assertFalse((self.folder / "other").exists())
+        (self.folder / "mlp_2" / "mine.txt").write_text("mine")
+        said = self.tool("convert", "plan.json", "--model", self.file, "--force", "-o", "mlp_2", status=1)
+        self.assertIn('mlp_2: holds "mine.txt", which was not written here', said)
+        (self.folder / "mlp_2" / "mine.txt").unlink()
+        self.tool("convert", "plan.json", "--force", "-o", "mlp_2")
+
+    def test_equal_conversions_give_equal_bytes(self):
+        self.converted(self.file, 2)
+        self.tool("convert", "plan.json", "--model", self.file, "-o", "again")
+        for path in (self.folder / "again").iterdir():
+            self.assertEqual(path.read_bytes(), (self.folder / "mlp_2" / path.name).read_bytes(), path.name)
+
+
+if __name__ == "__main__":
+    unittest.main()
