@@ -139,6 +139,23 @@ std::string shown(const std::string& name) {
   return out + (name.size() > 100 ? "..." : "");
 }
 
+/// What raw deflate data stand for; empty unless that is exactly `bytes` long.
+std::string inflated(const std::string& stored, std::uint64_t bytes) {
+  std::string out(bytes, '\0');
+  z_stream stream{};
+  if (stored.size() > std::numeric_limits<uInt>::max() || bytes > std::numeric_limits<uInt>::max() ||
+      ::inflateInit2(&stream, -MAX_WBITS) != Z_OK)
+    return {};
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(stored.data()));  // NOLINT: zlib only reads it
+  stream.avail_in = static_cast<uInt>(stored.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(bytes);
+  const int ended = ::inflate(&stream, Z_FINISH);
+  const bool whole = ended == Z_STREAM_END && stream.total_out == bytes && stream.avail_in == 0;
+  (void)::inflateEnd(&stream);
+  return whole ? out : std::string();
+}
+
 struct Span {
   std::uint64_t begin = 0;  ///< of the local header
   std::uint64_t end = 0;
@@ -151,7 +168,7 @@ MappedRecord::~MappedRecord() {
   if (length_ > 0) ::munmap(begin_, length_);
 }
 
-ZipArchive::ZipArchive(std::string path) : path_(std::move(path)) {
+ZipArchive::ZipArchive(std::string path, Deflated deflated) : path_(std::move(path)), deflated_(deflated) {
   file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (file_ < 0) throw FormatError(path_ + ": cannot read: " + std::strerror(errno));
   try {
@@ -205,13 +222,15 @@ void ZipArchive::read_directory() {
     if (const std::string fault = fault_of_name(record.name); !fault.empty()) fail("found " + fault);
     // Bits 0, 6 and 13: encrypted, strongly, and with masked headers.
     if ((info.flag & 0x2041U) != 0) fail("is encrypted, wanted a plain record");
-    if (info.compression_method != 0)
+    record.deflated = info.compression_method == Z_DEFLATED && deflated_ == Deflated::Read;
+    if (info.compression_method != 0 && !record.deflated)
       fail(fmt::format("is compressed (method {}), wanted a stored record, as torch.export.save writes",
                        info.compression_method));
-    if (info.compressed_size != info.uncompressed_size)
+    if (!record.deflated && info.compressed_size != info.uncompressed_size)
       fail(fmt::format("found {} bytes stored of {}, wanted the same number", info.compressed_size,
                        info.uncompressed_size));
     record.bytes = info.uncompressed_size;
+    record.stored_bytes = info.compressed_size;
     record.crc32 = static_cast<std::uint32_t>(info.crc);
 
     constexpr const char* kOther = "its local header says something else than the directory, or is not there";
@@ -224,15 +243,15 @@ void ZipArchive::read_directory() {
     const std::size_t header_bytes = kLocalHeaderBytes + record.name.size();
     if (extra < 0 || record.offset < header_bytes + static_cast<std::uint64_t>(extra)) fail(kOther);
     const std::uint64_t begin = record.offset - header_bytes - static_cast<std::uint64_t>(extra);
-    if (record.bytes > directory->offset || record.offset > directory->offset - record.bytes)
-      fail(fmt::format("lies outside the file: found {} bytes at {}, records end at {}", record.bytes, record.offset,
-                       directory->offset));
+    if (record.stored_bytes > directory->offset || record.offset > directory->offset - record.stored_bytes)
+      fail(fmt::format("lies outside the file: found {} bytes at {}, records end at {}", record.stored_bytes,
+                       record.offset, directory->offset));
     if (!read_at(file_, begin, header.data(), header_bytes) || number_at(header, 0, 4) != 0x04034b50 ||
-        number_at(header, 6, 2) != info.flag || number_at(header, 8, 2) != 0 ||
+        number_at(header, 6, 2) != info.flag || number_at(header, 8, 2) != info.compression_method ||
         std::memcmp(header.data() + kLocalHeaderBytes, record.name.data(), record.name.size()) != 0) {
       fail(kOther);
     }
-    spans.push_back({begin, record.offset + record.bytes, records_.size()});
+    spans.push_back({begin, record.offset + record.stored_bytes, records_.size()});
     records_.push_back(std::move(record));
   }
   if (directory_bytes != directory->bytes)
@@ -265,6 +284,7 @@ ZipArchive::~ZipArchive() {
 
 ZipArchive::ZipArchive(ZipArchive&& other) noexcept
     : path_(std::move(other.path_)),
+      deflated_(other.deflated_),
       file_(std::exchange(other.file_, -1)),
       records_(std::move(other.records_)),
       by_name_(std::move(other.by_name_)) {}
@@ -287,14 +307,19 @@ std::string ZipArchive::read(const ZipRecord& record, std::uint64_t most) const 
   if (record.bytes > most)
     throw FormatError(
         fmt::format("{}: record \"{}\": found {} bytes, wanted at most {}", path_, record.name, record.bytes, most));
-  std::string out(record.bytes, '\0');
-  if (!read_at(file_, record.offset, out.data(), out.size()))
+  std::string stored(record.stored_bytes, '\0');
+  if (!read_at(file_, record.offset, stored.data(), stored.size()))
     throw FormatError(fmt::format("{}: record \"{}\": the file became shorter", path_, record.name));
+  std::string out = record.deflated ? inflated(stored, record.bytes) : std::move(stored);
+  if (out.size() != record.bytes)
+    throw FormatError(fmt::format("{}: record \"{}\": does not inflate to the {} bytes that the directory tells of",
+                                  path_, record.name, record.bytes));
   check_sum(record, out.data());
   return out;
 }
 
 std::shared_ptr<MappedRecord> ZipArchive::map(const ZipRecord& record, bool check) const {
+  if (record.deflated) throw FormatError(fmt::format("{}: record \"{}\": is compressed", path_, record.name));
   if (record.bytes == 0) return std::shared_ptr<MappedRecord>(new MappedRecord(nullptr, 0, {}));
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t before = record.offset % page;

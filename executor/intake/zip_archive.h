@@ -15,6 +15,8 @@ struct ZipRecord {
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  ///< of its first byte in the archive
   std::uint32_t crc32 = 0;
+  bool deflated = false;  ///< compressed; stands as `stored_bytes` in the archive
+  std::uint64_t stored_bytes = 0;
 };
 
 /// Bytes of a record: a private mapping of the file, which may be written without changing it. Its pages are read when
@@ -35,14 +37,17 @@ class MappedRecord {
   std::span<std::byte> bytes_;
 };
 
-/// A ZIP archive whose records are stored as they are, as PyTorch writes them. Calls from several threads are fine.
+/// A ZIP archive whose records are stored as they are, as PyTorch writes most of them. Calls from several threads are
+/// fine.
 class ZipArchive {
  public:
+  enum class Deflated { Refused, Read };
   /// Reads the directory. Throws FormatError, naming the file and the record, for a file that is absent, no ZIP archive
-  /// or cut short, for records that are compressed, encrypted, twice there, overlapping, outside the file or named with
-  /// anything but letters, digits and "._-/@+ ", with an empty, "." or ".." part or over 4096 characters, for a record
-  /// whose local header says something else than the directory, and for more than a million of them.
-  explicit ZipArchive(std::string path);
+  /// or cut short, for records that are compressed (with Read: otherwise than deflated), encrypted, twice there,
+  /// overlapping, outside the file or named with anything but letters, digits and "._-/@+ ", with an empty, "." or ".."
+  /// part or over 4096 characters, for a record whose local header says something else than the directory, and for more
+  /// than a million of them.
+  explicit ZipArchive(std::string path, Deflated deflated = Deflated::Refused);
   ~ZipArchive();
   ZipArchive(ZipArchive&&) noexcept;
 
@@ -54,7 +59,7 @@ class ZipArchive {
 
   /// The record's text. Throws FormatError if it is longer than `most` bytes, cannot be read, or has another CRC.
   [[nodiscard]] std::string read(const ZipRecord& record, std::uint64_t most) const;
-  /// A mapping of the record; `check` reads it through first and throws FormatError if its CRC is another.
+  /// A mapping of a stored record; `check` reads it through first and throws FormatError if its CRC is another.
   [[nodiscard]] std::shared_ptr<MappedRecord> map(const ZipRecord& record, bool check) const;
 
  private:
@@ -62,6 +67,7 @@ class ZipArchive {
   void check_sum(const ZipRecord& record, const void* data) const;
 
   std::string path_;
+  Deflated deflated_ = Deflated::Refused;
   int file_ = -1;
   std::vector<ZipRecord> records_;
   std::vector<std::size_t> by_name_;  ///< indices into records_, by ascending name
