@@ -5,9 +5,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
-#include <set>
 #include <type_traits>
 
 #include "costmodel/errors.h"
@@ -386,20 +384,6 @@ void check_results(const c10::FunctionSchema& schema, const ProgramNode& node, c
   }
 }
 
-void collect_sets(const c10::AliasInfo* info, std::set<c10::Symbol>& out) {
-  if (!info) return;
-  out.insert(info->beforeSets().begin(), info->beforeSets().end());
-  for (const c10::AliasInfo& inner : info->containedTypes()) collect_sets(&inner, out);
-}
-
-bool writes(const c10::AliasInfo* info) {
-  if (!info) return false;
-  if (info->isWrite()) return true;
-  return std::ranges::any_of(info->containedTypes(), [](const c10::AliasInfo& inner) { return writes(&inner); });
-}
-
-bool to_wildcard(const c10::AliasInfo* info) { return info && info->isWildcardAfter(); }
-
 /// Tensors of an argument.
 std::vector<int> tensors_of(const ProgramGraph& graph, const ArgumentValue& value) {
   std::vector<int> out;
@@ -413,86 +397,6 @@ std::vector<int> tensors_of(const ProgramGraph& graph, const ArgumentValue& valu
     }
   }
   return out;
-}
-
-template <typename T>
-const T* constant_argument(const ProgramNode& node, const char* name) {
-  const auto it = std::ranges::find(node.arguments, name, &ProgramArgument::name);
-  return it == node.arguments.end() ? nullptr : std::get_if<T>(&it->value);
-}
-
-double number_argument(const ProgramNode& node, const char* name, double otherwise) {
-  if (const auto* const value = constant_argument<double>(node, name)) return *value;
-  if (const auto* const value = constant_argument<std::int64_t>(node, name)) return static_cast<double>(*value);
-  return otherwise;
-}
-
-/// Operators whose results may be their arguments though their schemas do not say so; with those that carry the tag
-/// maybe_aliasing_or_mutating.
-bool may_give_argument(const std::string& name) {
-  static constexpr std::array kNames{"aten::broadcast_tensors",
-                                     "aten::meshgrid",
-                                     "aten::einsum",
-                                     "aten::type_as",
-                                     "aten::sum_to_size",
-                                     "aten::align_as",
-                                     "aten::align_tensors",
-                                     "aten::pad",
-                                     "aten::chain_matmul",
-                                     "aten::linalg_multi_dot",
-                                     "aten::matrix_power",
-                                     "aten::linalg_matrix_power",
-                                     "aten::atleast_1d",
-                                     "aten::atleast_2d",
-                                     "aten::atleast_3d",
-                                     "aten::tensordot",
-                                     "aten::chalf",
-                                     "aten::to_dense",
-                                     "aten::combinations",
-                                     "aten::diag",
-                                     "aten::float_power",
-                                     "aten::data",
-                                     "aten::unflatten_dense_tensors"};
-  return std::ranges::find(kNames, name) != kNames.end() || name.starts_with("aten::_cast_");
-}
-
-/// Operators that cost more than they are worth when several stages compute them again.
-bool is_heavy(const std::string& name) {
-  static constexpr std::array kParts{"conv",
-                                     "linear",
-                                     "matmul",
-                                     "::mm",
-                                     "bmm",
-                                     "addmm",
-                                     "einsum",
-                                     "lstm",
-                                     "gru",
-                                     "rnn",
-                                     "scaled_dot_product",
-                                     "embedding",
-                                     "_norm",
-                                     "cdist",
-                                     "upsample",
-                                     "svd",
-                                     "eig",
-                                     "fft",
-                                     "multi_head",
-                                     "bilinear"};
-  return std::ranges::any_of(kParts, [&](const char* part) { return name.find(part) != std::string::npos; });
-}
-
-bool draws(const c10::OperatorHandle& op, const ProgramNode& node) {
-  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return false;
-  const auto* const train = constant_argument<bool>(node, "train");
-  if (train && !*train) return false;
-  const auto* const training = constant_argument<bool>(node, "training");
-  if (training && !*training) return false;
-  for (const char* name : {"p", "dropout", "dropout_p"}) {
-    const bool has = std::ranges::any_of(op.schema().arguments(), [&](const auto& a) { return a.name() == name; });
-    // dropout_p has a default of 0.
-    if (has && number_argument(node, name, std::string(name) == "dropout_p" ? 0 : 1) == 0) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -511,63 +415,32 @@ c10::OperatorName operator_name(const std::string& target, const std::string& pl
 
 NodeFacts facts_of(const ProgramGraph& graph, const ProgramNode& node, const std::string& place) {
   if (is_higher_order(node)) return higher_order_facts(graph, node, place);
-  NodeFacts out;
   const c10::OperatorHandle op = find_operator(node, place);
   const c10::FunctionSchema& schema = op.schema();
   const auto given = in_order(schema, node, place);
   check_results(schema, node, place);
-  const bool unannotated = op.hasTag(at::Tag::maybe_aliasing_or_mutating) || may_give_argument(schema.name());
-
-  std::vector<std::vector<int>> given_tensors;
+  std::vector<CallArgument> arguments;
   for (std::size_t i = 0; i < given.size(); ++i) {
-    given_tensors.push_back(given[i] ? tensors_of(graph, given[i]->value) : std::vector<int>{});
-    if (writes(schema.arguments()[i].alias_info()))
-      out.writes.insert(out.writes.end(), given_tensors.back().begin(), given_tensors.back().end());
-  }
-  for (std::size_t r = 0; r < std::min(node.results.size(), schema.returns().size()); ++r) {
-    std::set<c10::Symbol> own;
-    collect_sets(schema.returns()[r].alias_info(), own);
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      std::set<c10::Symbol> theirs;
-      collect_sets(schema.arguments()[i].alias_info(), theirs);
-      const bool shared = std::ranges::any_of(own, [&](const c10::Symbol& s) { return theirs.contains(s); }) ||
-                          (!own.empty() && to_wildcard(schema.arguments()[i].alias_info())) ||
-                          own.contains(c10::AliasInfo::wildcardSet());
-      if (!shared && !unannotated) continue;
-      // batch_norm carries the tag for its statistics; its result is new.
-      if (unannotated && !shared && schema.name().find("batch_norm") != std::string::npos) continue;
-      for (const ValueIndex result : node.results[r].values) {
-        for (const int read : given_tensors[i]) out.aliases.emplace_back(result.index, read);
-      }
+    CallArgument argument;
+    if (!given[i]) {
+      argument.constant = *schema.arguments()[i].default_value();
+    } else {
+      const ArgumentValue& value = given[i]->value;
+      argument.tensors = tensors_of(graph, value);
+      if (const auto* const one = std::get_if<ValueIndex>(&value)) argument.value = one->index;
+      if (const auto* const flag = std::get_if<bool>(&value)) argument.constant = *flag;
+      if (const auto* const whole = std::get_if<std::int64_t>(&value)) argument.constant = *whole;
+      if (const auto* const number = std::get_if<double>(&value)) argument.constant = *number;
     }
+    arguments.push_back(std::move(argument));
   }
-
-  const bool normalises = schema.name() == "aten::batch_norm" || schema.name() == "aten::native_batch_norm" ||
-                          schema.name() == "aten::instance_norm";
-  const auto* const training =
-      constant_argument<bool>(node, schema.name() == "aten::instance_norm" ? "use_input_stats" : "training");
-  if (normalises && training && *training) {
-    for (const char* statistic : {"running_mean", "running_var"}) {
-      const auto* const value = constant_argument<ValueIndex>(node, statistic);
-      if (!value) continue;
-      out.writes.push_back(value->index);
-      out.decays.emplace_back(value->index, 1 - number_argument(node, "momentum", 0.1));
-    }
-  } else if (schema.name() == "aten::add_" && out.writes.size() == 1) {
-    const auto* const other = constant_argument<ValueIndex>(node, "other");
-    if (!other || other->index != out.writes.front()) out.decays.emplace_back(out.writes.front(), 1);
-  } else if (schema.name() == "aten::mul_" && out.writes.size() == 1 && !constant_argument<ValueIndex>(node, "other")) {
-    out.decays.emplace_back(out.writes.front(), number_argument(node, "other", 1));
+  std::vector<std::vector<int>> results;
+  for (const ProgramResult& result : node.results) {
+    std::vector<int> values;
+    for (const ValueIndex value : result.values) values.push_back(value.index);
+    results.push_back(std::move(values));
   }
-  if (schema.name() == "aten::embedding" || schema.name() == "aten::embedding_bag") {
-    const auto* const sparse = constant_argument<bool>(node, "sparse");
-    if (sparse && *sparse) {
-      throw FormatError(place + ": the embedding has sparse gradients, which stages cannot add; wanted sparse=False");
-    }
-  }
-  out.random = draws(op, node);
-  out.repeatable = !out.random && !is_heavy(schema.name());
-  return out;
+  return operator_facts(schema, &op, arguments, results, place);
 }
 
 NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,

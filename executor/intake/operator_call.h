@@ -7,22 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "executor/intake/operator_facts.h"
 #include "executor/intake/operator_graph.h"
 
 namespace stagecraft {
 
-/// What of a node's arguments and results concerns layers: indices of values of its own graph.
-struct NodeFacts {
-  std::vector<int> writes;
-  std::vector<std::pair<int, int>> aliases;
-  std::vector<std::pair<int, double>> decays;
-  bool random = false;
-  bool repeatable = false;
-};
-
-/// What `node` does, from its operator's schema, the operator's tags and what both leave out: batch norm moves its
-/// statistics, dropout without probability gives its argument. `place` begins errors. Throws FormatError for a node
-/// that make_call refuses.
+/// What `node` does, see operator_facts. `place` begins errors. Throws FormatError for a node that make_call refuses.
 [[nodiscard]] NodeFacts facts_of(const ProgramGraph& graph, const ProgramNode& node, const std::string& place);
 
 /// Runs `node` through the dispatcher, so under whatever autograd and autocast are about. Values come from and go to
