@@ -13,6 +13,7 @@
 #include "costmodel/format/folder.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/pipedream.h"
+#include "costmodel/format/pipedream_conf.h"
 #include "costmodel/plan.h"
 #include "costmodel/tool.h"
 
@@ -116,31 +117,12 @@ Parted part_by_stage_ids(const Request& request, const std::string& text) {
   return out;
 }
 
-std::string conf_text(const std::vector<int>& stage_of_module, const std::vector<std::vector<int>>& ranks) {
-  std::vector<std::string> stages;
-  for (std::size_t s = 0; s < ranks.size(); ++s) {
-    stages.push_back(fmt::format("\"{}\": [{}]", s, fmt::join(ranks[s], ", ")));
-  }
-  return fmt::format("{{\n  \"module_to_stage_map\": [{}],\n  \"stage_to_rank_map\": {{{}}}\n}}\n",
-                     fmt::join(stage_of_module, ", "), fmt::join(stages, ", "));
-}
-
-/// PipeDream's configurations, file name -> text: data parallel, one rank a stage, and `ranks` of each stage.
+/// PipeDream's configurations, file name -> text.
 std::map<std::string, std::string> configurations(const std::vector<std::vector<int>>& ranks) {
-  std::vector<int> all;
-  std::vector<int> stage_of_module;
-  std::vector<std::vector<int>> single;
-  for (const std::vector<int>& stage : ranks) {
-    all.insert(all.end(), stage.begin(), stage.end());
-    const int number = static_cast<int>(stage_of_module.size());
-    stage_of_module.push_back(number);
-    single.push_back({number});
-  }
-  stage_of_module.push_back(stage_of_module.back());
-  std::sort(all.begin(), all.end());
-  return {{"dp_conf.json", conf_text(std::vector<int>(stage_of_module.size(), 0), {all})},
-          {"mp_conf.json", conf_text(stage_of_module, single)},
-          {"hybrid_conf.json", conf_text(stage_of_module, ranks)}};
+  const stagecraft::PipedreamConfs confs = stagecraft::pipedream_confs(ranks);
+  return {{"dp_conf.json", pipedream_conf_text(confs.data_parallel)},
+          {"mp_conf.json", pipedream_conf_text(confs.model_parallel)},
+          {"hybrid_conf.json", pipedream_conf_text(confs.hybrid)}};
 }
 
 stagecraft::OwnKinds own_kinds(const std::vector<std::string>& layers) {

@@ -55,7 +55,7 @@ Model build_model(const std::string& name, const std::map<std::string, std::stri
   if (source == sources.end()) {
     std::vector<std::string> known;
     for (const LayerSource& each : sources) known.push_back(each.name);
-    throw std::invalid_argument(unknown_name("model", name, known) + ", and files that end in .pt2");
+    throw std::invalid_argument(unknown_name("model", name, known) + ", and files that end in .pt2 or .pt");
   }
   std::map<std::string, std::int64_t> values;
   std::vector<std::string> known;

@@ -68,6 +68,10 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   as_setting("--loss", "loss=", "of a model file that gives no loss, see below");
   as_setting("--loss-output",
              "loss_output=", "of a model file: the number of its output that --loss takes, or that is the loss");
+  as_setting("--input", "input.",
+             "of a TorchScript file: NAME=TYPE[SHAPE], one sample's shape, as image=float32[3,224,224]; :batch_axis=N "
+             "behind it "
+             "if that is not 0; may be repeated");
   as_setting("--input-range", "range.",
              "of a model file: NAME=FROM..TO, the whole numbers FROM to TO - 1 of an input; may be repeated");
 }

@@ -116,6 +116,24 @@ std::string pipedream_conf_text(const PipedreamConf& conf) {
   return out + "\n}\n";
 }
 
+PipedreamConfs pipedream_confs(const std::vector<std::vector<int>>& ranks_of_stages) {
+  const int stages = static_cast<int>(ranks_of_stages.size());
+  std::set<int> all;
+  PipedreamConfs out;
+  out.model_parallel.module_to_stage = up_to(stages);
+  out.model_parallel.module_to_stage.push_back(stages - 1);
+  out.hybrid.module_to_stage = out.model_parallel.module_to_stage;
+  out.hybrid.ranks = ranks_of_stages;
+  for (int s = 0; s < stages; ++s) {
+    out.model_parallel.ranks.push_back({s});
+    all.insert(ranks_of_stages[static_cast<std::size_t>(s)].begin(),
+               ranks_of_stages[static_cast<std::size_t>(s)].end());
+  }
+  out.data_parallel.module_to_stage.assign(static_cast<std::size_t>(stages) + 1, 0);
+  out.data_parallel.ranks = {{all.begin(), all.end()}};
+  return out;
+}
+
 PipedreamConfs pipedream_confs(const Plan& plan, bool depths) {
   if (plan.chunks > 1) {
     throw std::invalid_argument("the plan has " + std::to_string(plan.chunks) +
@@ -125,20 +143,12 @@ PipedreamConfs pipedream_confs(const Plan& plan, bool depths) {
   for (const Stage& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
   std::map<int, int> rank_of_device;
   for (const int device : devices) rank_of_device.emplace(device, static_cast<int>(rank_of_device.size()));
-
-  const int stages = static_cast<int>(plan.stages.size());
-  PipedreamConfs out;
-  out.data_parallel.module_to_stage.assign(static_cast<std::size_t>(stages) + 1, 0);
-  out.data_parallel.ranks = {up_to(static_cast<int>(devices.size()))};
-  out.model_parallel.module_to_stage = up_to(stages);
-  out.model_parallel.module_to_stage.push_back(stages - 1);
-  out.hybrid.module_to_stage = out.model_parallel.module_to_stage;
-  for (int s = 0; s < stages; ++s) {
-    out.model_parallel.ranks.push_back({s});
-    std::vector<int>& ranks = out.hybrid.ranks.emplace_back();
-    for (const int device : plan.stages[static_cast<std::size_t>(s)].devices)
-      ranks.push_back(rank_of_device.at(device));
+  std::vector<std::vector<int>> ranks;
+  for (const Stage& stage : plan.stages) {
+    std::vector<int>& own = ranks.emplace_back();
+    for (const int device : stage.devices) own.push_back(rank_of_device.at(device));
   }
+  PipedreamConfs out = pipedream_confs(ranks);
   if (depths) out.hybrid.depths = plan.warmups;
   return out;
 }

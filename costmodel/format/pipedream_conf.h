@@ -40,6 +40,9 @@ struct PipedreamConfs {
 /// std::invalid_argument for a plan with several stages on a device, which PipeDream's runtime cannot run.
 [[nodiscard]] PipedreamConfs pipedream_confs(const Plan& plan, bool depths = false);
 
+/// Those of stages on these ranks, one module a stage.
+[[nodiscard]] PipedreamConfs pipedream_confs(const std::vector<std::vector<int>>& ranks_of_stages);
+
 /// What PipeDream's runtime does otherwise than `plan` says, a line each: schedules other than its own, recomputation,
 /// half precision, and tensors that two later stages read, which it delivers to the last of them alone.
 [[nodiscard]] std::vector<std::string> pipedream_conf_warnings(const Plan& plan);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <memory>
 #include <set>
@@ -14,6 +15,8 @@
 #include "executor/intake/layer_groups.h"
 #include "executor/intake/node_program.h"
 #include "executor/intake/pt2_graph.h"
+#include "executor/intake/torchscript_archive.h"
+#include "executor/intake/torchscript_graph.h"
 #include "executor/losses.h"
 
 namespace stagecraft {
@@ -251,7 +254,7 @@ class Assembler {
 void check_settings(const std::map<std::string, std::string>& settings) {
   for (const auto& [key, value] : settings) {
     const bool known = std::ranges::find(import_settings(), key) != import_settings().end();
-    if (!known && !key.starts_with("range."))
+    if (!known && !key.starts_with("range.") && !key.starts_with("input."))
       throw std::invalid_argument(unknown_name("setting", key, import_settings()));
   }
 }
@@ -292,10 +295,81 @@ std::string tokens_of(const Model& model) {
   return it == model.inputs.end() ? "" : it->name;
 }
 
+using Settings = std::map<std::string, std::string>;
+
+std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges_of(const Settings& settings) {
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> out;
+  for (const auto& [key, text] : settings) {
+    if (key.starts_with("range.")) out[key.substr(6)] = parse_range(key, text);
+  }
+  return out;
+}
+
+OperatorGraph graph_of_pt2(const std::string& path, const Settings& settings) {
+  for (const auto& [key, text] : settings) {
+    if (key == "samples" || key.starts_with("input.")) {
+      throw std::invalid_argument(path + ": setting " + key +
+                                  " is for files of TorchScript; this one says itself what its inputs are");
+    }
+  }
+  return pt2_graph(read_pt2_archive(path), ranges_of(settings));
+}
+
+OperatorGraph graph_of_torchscript(const std::string& path, const Settings& settings) {
+  TorchScriptInputs told;
+  told.ranges = ranges_of(settings);
+  for (const auto& [key, text] : settings) {
+    if (key.starts_with("input.")) told.inputs[key.substr(6)] = text;
+  }
+  if (const auto it = settings.find("samples"); it != settings.end()) {
+    const std::string& text = it->second;
+    std::int64_t samples = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), samples);
+    if (error != std::errc() || end != text.data() + text.size() || samples < 1 || samples > 1 << 20)
+      throw std::invalid_argument("setting samples is \"" + text + "\", wanted a whole number from 1");
+    told.samples = samples;
+  }
+  return torchscript_graph(ZipArchive(path, ZipArchive::Deflated::Read), told);
+}
+
+bool has_record(const ZipArchive& archive, const std::string& name) {
+  return std::ranges::any_of(archive.records(), [&](const ZipRecord& record) {
+    const std::size_t slash = record.name.find('/');
+    return slash != std::string::npos && record.name.substr(slash + 1) == name;
+  });
+}
+
+/// What a file of a model may be: by what stands in it, whatever its name.
+struct FileKind {
+  const char* name;
+  bool (*fits)(const ZipArchive& archive);
+  OperatorGraph (*build)(const std::string& path, const Settings& settings);
+};
+
+constexpr std::array kFileKinds{
+    FileKind{"a .pt2 archive of torch.export.save",
+             [](const ZipArchive& archive) { return has_record(archive, "archive_format"); }, graph_of_pt2},
+    FileKind{"a .pt archive of torch.jit.save", is_torchscript_archive, graph_of_torchscript},
+};
+
+const FileKind& kind_of_file(const std::string& path) {
+  const ZipArchive archive(path, ZipArchive::Deflated::Read);
+  const auto it = std::ranges::find_if(kFileKinds, [&](const FileKind& kind) { return kind.fits(archive); });
+  if (it != kFileKinds.end()) return *it;
+  std::string known;
+  for (const FileKind& kind : kFileKinds) known += (known.empty() ? "" : " or ") + std::string(kind.name);
+  if (has_record(archive, "data.pkl")) {
+    throw FormatError(path +
+                      ": holds tensors without a model, as torch.save(model.state_dict()) writes them; give it as " +
+                      "--weights, and as model " + known);
+  }
+  throw FormatError(path + ": is no model, wanted " + known);
+}
+
 }  // namespace
 
 const std::vector<std::string>& import_settings() {
-  static const std::vector<std::string> known{"layers", "loss", "loss_output", "range.NAME"};
+  static const std::vector<std::string> known{"layers", "loss", "loss_output", "range.NAME", "input.NAME", "samples"};
   return known;
 }
 
@@ -337,11 +411,7 @@ Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::strin
 
 Model import_model(const std::string& path, const std::map<std::string, std::string>& settings) {
   check_settings(settings);
-  std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges;
-  for (const auto& [key, text] : settings) {
-    if (key.starts_with("range.")) ranges[key.substr(6)] = parse_range(key, text);
-  }
-  Model model = model_of_graph(pt2_graph(read_pt2_archive(path), ranges), settings);
+  Model model = model_of_graph(kind_of_file(path).build(path, settings), settings);
   model.name = path;
   model.options = settings;
   if (setting(settings, "layers", "auto") == "auto") model.options.erase("layers");

@@ -15,6 +15,9 @@ namespace stagecraft {
 ///   loss        a name of losses.h; by default the model gives its loss itself
 ///   loss_output which of the model's outputs the loss is, or is computed from (default: the file's notes, else 0)
 ///   range.NAME  FROM..TO of a whole-number input: FROM to TO - 1
+/// and, of files of TorchScript, which do not say it (see torchscript_graph.h):
+///   input.NAME  type and shape of one sample of an argument of forward, as float32[3,224,224]
+///   samples     the only batch size that the model takes; by default it takes any
 [[nodiscard]] const std::vector<std::string>& import_settings();
 
 /// Whether `name` is a file that import_model reads: it ends in .pt2 or .pt.

@@ -116,6 +116,18 @@ def _make_record(program, training):
     return out
 
 
+def make_eager_record(model, inputs, training):
+    """The record of a model as it is, which must give its loss and draw no random numbers."""
+    count = training.steps * training.microbatches
+
+    def run():
+        drawn = draw_all(inputs, count * training.samples, mix_seed(training.seed, "record"))
+        out = dict(zip((each.name for each in inputs), drawn))
+        return out | _train(model, lambda step, microbatch, tensors: [model(*tensors)], inputs, drawn, training)
+
+    return one_thread(run)
+
+
 def _train(model, run, inputs, drawn, training):
     parameters = dict(model.named_parameters(remove_duplicate=False))
     trainable = list({id(each): each for each in parameters.values() if each.requires_grad}.values())

@@ -117,7 +117,7 @@ TEST(BuildModel, ListsTheKnownModels) {
   EXPECT_THAT([] { (void)build_model("lenet", {}); },
               ThrowsMessage<std::invalid_argument>(
                   "unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, resnet50, gnmt, "
-                  "transformer, gpt, and files that end in .pt2"));
+                  "transformer, gpt, and files that end in .pt2 or .pt"));
 }
 
 TEST(BuildModel, ListsTheKnownOptions) {

@@ -107,7 +107,7 @@ TEST_F(ProfileTool, ListsTheModels) {
   EXPECT_EQ(
       o.err,
       "stagecraft-profile: unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, resnet50, gnmt, "
-      "transformer, gpt, and files that end in .pt2\n");
+      "transformer, gpt, and files that end in .pt2 or .pt\n");
 }
 
 TEST_F(ProfileTool, ListsTheOptionsOfTheModel) {

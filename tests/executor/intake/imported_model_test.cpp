@@ -117,7 +117,7 @@ TEST(ImportModel, RefusesSettingsThatDoNotFit) {
   };
   EXPECT_THAT(error(kNet, {{"width", "4"}}),
               ThrowsMessage<std::invalid_argument>(
-                  "unknown setting \"width\", known are layers, loss, loss_output, range.NAME"));
+                  "unknown setting \"width\", known are layers, loss, loss_output, range.NAME, input.NAME, samples"));
   EXPECT_THAT(error(kNet, {{"layers", "blocks"}}),
               ThrowsMessage<std::invalid_argument>(HasSubstr("wanted auto, leaf, op, or depth=N")));
   EXPECT_THAT(error(kNet, {{"range.z", "0..4"}}),

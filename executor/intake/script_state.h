@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace stagecraft {
+
+/// A tensor that a loaded module holds.
+struct HeldTensor {
+  std::string name;  ///< of tied ones the first, as Python's named_parameters gives it
+  at::Tensor tensor;
+  bool parameter = false;
+  bool buffer = false;  ///< neither: a constant
+};
+
+/// Modules and tensors of a loaded TorchScript module, by the names they have in Python.
+class ScriptState {
+ public:
+  explicit ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root);
+
+  [[nodiscard]] const c10::intrusive_ptr<c10::ivalue::Object>& root() const { return root_; }
+  [[nodiscard]] const std::vector<HeldTensor>& held() const { return held_; }
+  /// Index into held() of `tensor`, or of one with the same memory and geometry: tied. A new one is a constant
+  /// called `name`.
+  int index_of(const at::Tensor& tensor, const std::string& name);
+  /// The path under which a module was found first; null: it is none of the root's.
+  [[nodiscard]] const std::string* path_of(const c10::ivalue::Object* module) const;
+  /// Attribute `training` as a training run wants it: as saved, or true for all modules if the root was saved for
+  /// evaluation.
+  [[nodiscard]] bool training(const c10::ivalue::Object& module) const;
+
+ private:
+  void visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, const std::string& path);
+
+  c10::intrusive_ptr<c10::ivalue::Object> root_;
+  std::vector<HeldTensor> held_;
+  std::map<const c10::ivalue::Object*, std::string> paths_;
+  bool train_all_ = false;
+};
+
+/// "torch.nn.modules.linear.Linear" of a class that the file calls "__torch__.torch.nn...___torch_mangle_3.Linear".
+[[nodiscard]] std::string class_name(const c10::ivalue::Object& module);
+
+}  // namespace stagecraft
