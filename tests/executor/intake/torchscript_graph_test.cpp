@@ -52,6 +52,9 @@ class Trainer {
   at::Tensor microbatch(const std::vector<at::Tensor>& inputs, std::int64_t step, int number) {
     std::vector<std::vector<at::Tensor>> given(model_.layers.size()), given_grads(model_.layers.size());
     std::vector<std::vector<std::pair<ValueRef, at::Tensor>>> received(model_.layers.size());
+    // What several layers hold is added up from the last one, as autograd does, before it joins other microbatches'.
+    std::vector<std::vector<std::pair<std::string, at::Tensor>>> own(model_.layers.size());
+    std::map<std::string, at::Tensor> sums;
     for (std::size_t l = 0; l < model_.layers.size(); ++l) {
       const LayerSpec& layer = model_.layers[l];
       std::vector<at::Tensor> arguments, parameters, buffers;
@@ -67,8 +70,11 @@ class Trainer {
         }
         arguments.push_back(value);
       }
-      for (const ParameterSpec& spec : layer.parameters)
-        (spec.trainable ? parameters : buffers).push_back(tensors[spec.name]);
+      for (const ParameterSpec& spec : layer.parameters) {
+        at::Tensor tensor = tensors[spec.name];
+        if (cut_ && spec.trainable) own[l].emplace_back(spec.name, tensor = tensor.detach().requires_grad_());
+        (spec.trainable ? parameters : buffers).push_back(tensor);
+      }
       given[l] = layer.forward({.inputs = arguments,
                                 .parameters = parameters,
                                 .buffers = buffers,
@@ -94,6 +100,17 @@ class Trainer {
         at::Tensor& grad = given_grads[static_cast<std::size_t>(ref.layer)][static_cast<std::size_t>(ref.output)];
         grad = grad.defined() ? grad.add(value.grad()) : value.grad();
       }
+    }
+    for (auto layer = own.rbegin(); layer != own.rend(); ++layer) {
+      for (const auto& [name, tensor] : *layer) {
+        if (!tensor.grad().defined()) continue;
+        at::Tensor& sum = sums[name];
+        sum = sum.defined() ? sum.add(tensor.grad()) : tensor.grad();
+      }
+    }
+    for (const auto& [name, sum] : sums) {
+      at::Tensor& grad = tensors[name].mutable_grad();
+      grad = grad.defined() ? grad.add(sum) : sum;
     }
     return given.back()[0].detach();
   }
