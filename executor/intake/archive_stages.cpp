@@ -126,6 +126,10 @@ std::string stage_text(const StageModule& stage, std::size_t number,
 }  // namespace
 
 ArchiveStages archive_stages(const Plan& plan, const std::string& path) {
+  if (const auto it = plan.options.find("loss"); it != plan.options.end() && it->second != "none") {
+    throw std::invalid_argument(path + ": setting loss is \"" + it->second +
+                                "\", which is no part of the file; export the model with its loss");
+  }
   const auto source = std::make_shared<Source>();
   source->archive = read_pt2_archive(path);
   source->graph = pt2_graph(source->archive);

@@ -31,35 +31,55 @@ def count_layers(graph):
         return sum(layer["kind"] != "Input" for layer in json.load(file)["layers"])
 
 
+def described(inputs):
+    """The inputs of a TorchScript file, which does not say them, as options of profile."""
+    out = []
+    for text in inputs:
+        name, _, rest = text.partition("=")
+        shape, *options = rest.split(":")
+        for option in options:
+            key, _, value = option.partition("=")
+            if key == "range":
+                out += ["--input-range", f"{name}={value}"]
+            else:
+                shape += f":{option}"
+        out += ["--input", f"{name}={shape}"]
+    return out
+
+
 def main(binaries, name, folder=None):
+    from script_models import SCRIPT_MODELS
     from table import MODELS
 
-    entry = MODELS[name]
-    if not entry.is_installed():
+    scripted = name in SCRIPT_MODELS
+    entry = SCRIPT_MODELS[name] if scripted else MODELS[name]
+    if not scripted and not entry.is_installed():
         print(f"{name} needs {entry.needs}; scripts/setup --with-models installs it")
         return 77
+    samples, microbatches = (2, 2) if scripted else (entry.samples, entry.microbatches)
     with tempfile.TemporaryDirectory() as work:
         if folder is None:
             import torch
 
-            from make import make
+            import make
+            import make_script
 
             torch.set_num_threads(1)
-            make(name, work)
+            (make_script if scripted else make).make(name, work)
             folder = work
-        model = os.path.join(folder, f"{name}.pt2")
+        model = os.path.join(folder, f"{name}.pt" if scripted else f"{name}.pt2")
         record = os.path.join(folder, f"{name}.safetensors")
         wrong = []
         for granularity in ("auto", "leaf", "op"):
             graph = os.path.join(work, "graph.json")
-            call(f"{binaries}/stagecraft-profile", model, "--microbatch", str(entry.samples), "--set", f"layers={granularity}", "--warmup",
-                 "0", "--max-seconds", "0.05", "--concurrent", "1", "--accept-untrusted", "-o", graph)
+            call(f"{binaries}/stagecraft-profile", model, *(described(entry.inputs) if scripted else ()), "--microbatch", str(samples),
+                 "--layers", granularity, "--warmup", "0", "--max-seconds", "0.05", "--concurrent", "1", "--accept-untrusted", "-o", graph)
             layers = count_layers(graph)
             counts = (1, 2, 3, 4) if granularity == "auto" else (4,)
             for stages in sorted({min(count, layers) for count in counts}):
                 plan = os.path.join(work, f"plan-{stages}.json")
                 call(f"{binaries}/stagecraft-plan", graph, "-n", str(stages), "--strategy", "uniform", "--stages", str(stages),
-                     "--microbatches", str(entry.microbatches), "-o", plan)
+                     "--microbatches", str(microbatches), "-o", plan)
                 for channel in (["local"], ["gloo", "--spawn"]):
                     said = call(f"{binaries}/stagecraft-run", plan, "--data", f"tensors-in-order:{record}", "--expect", record, "--steps",
                                 str(STEPS), "--learning-rate", str(entry.learning_rate), "--seed", str(SEED), "--channel", *channel)
