@@ -1,5 +1,6 @@
 #include "executor/intake/torchscript_graph.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones_like.h>
@@ -169,11 +170,13 @@ void expect_as_python(const std::string& name, const std::map<std::string, std::
 }
 
 TEST(TorchScript, TrainsATracedModelAsPythonDoes) {
+  at::set_num_threads(1);  // as the record was made
   expect_as_python("cnn_traced", kImage, false);
   expect_as_python("cnn_traced", kImage, true);
 }
 
 TEST(TorchScript, TrainsAScriptedModelWithControlFlowAsPythonDoes) {
+  at::set_num_threads(1);
   expect_as_python("control_flow_scripted", kVector, false);
   expect_as_python("control_flow_scripted", kVector, true);
 }
