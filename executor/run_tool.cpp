@@ -13,6 +13,7 @@
 #include "executor/channel_nccl.h"
 #include "executor/device.h"
 #include "executor/hosts.h"
+#include "executor/intake/imported_model.h"
 #include "executor/rank_log.h"
 #include "executor/rendezvous.h"
 #include "executor/run.h"
@@ -59,11 +60,13 @@ struct Options {
 
 /// What every rank must agree on before anything is sent.
 std::string agreement(const Plan& plan, const Options& o) {
+  const std::string& model = o.model.empty() ? plan.model : o.model;
+  const std::uint64_t digest = stagecraft::is_model_file(model) ? stagecraft::model_digest(model) : 0;
   return stagecraft::plan_json(plan) +
          fmt::format(
-             "model {} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {} "
+             "model {} {:016x} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {} "
              "loss scale {} {} checkpoint {} {} {} weights {} device {} channel {} deterministic {} expect {}",
-             o.model, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
+             o.model, digest, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
              o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
              o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
              o.run.optimizer.rate.last, o.run.optimizer.clip_norm, o.run.loss_scale.fixed.value_or(0),
@@ -154,9 +157,10 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
     const std::vector<std::string> all = rendezvous->exchange("plan", own);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) {
-        throw std::invalid_argument(fmt::format(
-            "rank {} has another plan or other options than rank 0 ({} and {}); start all ranks with the same", rank,
-            all[rank], all[0]));
+        throw std::invalid_argument(
+            fmt::format("rank {} has another plan or other options than rank 0 ({} and {}); start all "
+                        "ranks with the same",
+                        rank, all[rank], all[0]));
       }
     }
     // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer

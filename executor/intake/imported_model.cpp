@@ -409,6 +409,13 @@ Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::strin
   return model;
 }
 
+std::uint64_t model_digest(const std::string& path) {
+  const ZipArchive archive(path, ZipArchive::Deflated::Read);
+  std::uint64_t out = 0;
+  for (const ZipRecord& record : archive.records()) out = mix_seed(out, record.name, record.crc32, record.bytes);
+  return out;
+}
+
 Model import_model(const std::string& path, const std::map<std::string, std::string>& settings) {
   check_settings(settings);
   Model model = model_of_graph(kind_of_file(path).build(path, settings), settings);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,6 +23,10 @@ namespace stagecraft {
 
 /// Whether `name` is a file that import_model reads: it ends in .pt2 or .pt.
 [[nodiscard]] bool is_model_file(const std::string& name);
+
+/// A number for what the file holds, from the names and CRCs of its records: ranks that read copies of a file can tell
+/// whether they are the same. Throws FormatError as import_model.
+[[nodiscard]] std::uint64_t model_digest(const std::string& path);
 
 /// The model in file `path`: name and options as given. Parameters, buffers and layers have their names in PyTorch.
 /// Each layer runs its part of the file's graph, operator by operator, in the order of the file and with autograd; it

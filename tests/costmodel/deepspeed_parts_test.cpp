@@ -27,49 +27,33 @@ std::string refused(Call call) {
   return "";
 }
 
-Plan plan_of(const std::vector<std::vector<std::string>>& stages) {
-  Plan plan = testing::row_plan("1f1b", std::vector<int>(stages.size(), 1), 4);
-  for (std::size_t s = 0; s < stages.size(); ++s) plan.stages[s].layers = stages[s];
-  return plan;
-}
-
-Graph graph_of(const std::vector<std::string>& ids) {
-  Graph graph;
-  graph.name = "net";
-  for (const std::string& id : ids) {
-    const int at = static_cast<int>(graph.layers.size());
-    if (at > 0) graph.edges.push_back({at - 1, at, {}});
-    graph.layers.emplace_back().id = id;
-  }
-  return graph;
-}
-
 TEST(DeepspeedParts, AreTheBoundsOfThePlansStages) {
-  const DeepspeedParts parts = deepspeed_parts(plan_of({{"a", "b"}, {"c"}, {"d", "e"}}));
+  const DeepspeedParts parts = deepspeed_parts(testing::plan_of_layers({{"a", "b"}, {"c"}, {"d", "e"}}));
   EXPECT_THAT(parts.parts, ElementsAre(0, 2, 3, 5));
   EXPECT_THAT(parts.layers, ElementsAre("a", "b", "c", "d", "e"));
   EXPECT_EQ(parse_deepspeed_parts(deepspeed_parts_json(parts), "again"), parts);
-  EXPECT_THAT(deepspeed_partition(parts, graph_of({"a", "b", "c", "d", "e"})).stage_of_layer,
+  EXPECT_THAT(deepspeed_partition(parts, testing::graph_of_layers({"a", "b", "c", "d", "e"})).stage_of_layer,
               ElementsAre(0, 0, 1, 2, 2));
 }
 
 TEST(DeepspeedParts, LeaveTheLossToTheLossFunction) {
-  const DeepspeedParts parts = deepspeed_parts(plan_of({{"a"}, {"b", "model.loss"}}));
+  const DeepspeedParts parts = deepspeed_parts(testing::plan_of_layers({{"a"}, {"b", "model.loss"}}));
   EXPECT_THAT(parts.parts, ElementsAre(0, 1, 2));
   EXPECT_THAT(parts.layers, ElementsAre("a", "b"));
-  EXPECT_THAT(deepspeed_partition(parts, graph_of({"a", "b", "model.loss"})).stage_of_layer, ElementsAre(0, 1, 1));
-  EXPECT_THAT(refused([] { return deepspeed_parts(plan_of({{"a"}, {"loss"}})); }),
+  EXPECT_THAT(deepspeed_partition(parts, testing::graph_of_layers({"a", "b", "model.loss"})).stage_of_layer,
+              ElementsAre(0, 1, 1));
+  EXPECT_THAT(refused([] { return deepspeed_parts(testing::plan_of_layers({{"a"}, {"loss"}})); }),
               HasSubstr("the last stage holds nothing but \"loss\""));
 }
 
 TEST(DeepspeedParts, RefuseWhatNoPipelineModuleRuns) {
-  Plan uneven = plan_of({{"a"}, {"b"}});
+  Plan uneven = testing::plan_of_layers({{"a"}, {"b"}});
   uneven.stages[1].devices = {1, 2};
   EXPECT_EQ(
       refused([&] { return deepspeed_parts(uneven); }),
       "stage 1 has 2 replicas and stage 0 has 1, DeepSpeed's grid of pipeline and data parallel ranks wants as many "
       "of each");
-  Plan skipping = plan_of({{"a"}, {"b"}, {"c"}});
+  Plan skipping = testing::plan_of_layers({{"a"}, {"b"}, {"c"}});
   skipping.boundaries.push_back({0, 2, {{"a", 0, Bytes(8), {}, "", true}}});
   EXPECT_EQ(refused([&] { return deepspeed_parts(skipping); }),
             "layer \"a\" of stage 0 is read in stage 2, a PipelineModule hands a stage's output to the next one alone");
@@ -96,7 +80,7 @@ TEST(ParseDeepspeedParts, NamesThePointerAndWhatWouldBeRight) {
 }
 
 TEST(DeepspeedPartition, RefusesAnotherList) {
-  const Graph graph = graph_of({"a", "b", "c"});
+  const Graph graph = testing::graph_of_layers({"a", "b", "c"});
   EXPECT_EQ(refused([&] { return deepspeed_partition({{0, 1, 2}, {}}, graph); }),
             "found 2 layers, graph \"net\" has 3");
   EXPECT_EQ(refused([&] { return deepspeed_partition({{0, 1, 3}, {"a", "x", "c"}}, graph); }),

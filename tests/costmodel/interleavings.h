@@ -223,4 +223,23 @@ class Interleavings {
   std::map<int, std::set<int>> reducers_;
 };
 
+/// A plan whose stages hold these layers, on a device each.
+inline Plan plan_of_layers(const std::vector<std::vector<std::string>>& stages) {
+  Plan plan = row_plan("1f1b", std::vector<int>(stages.size(), 1), 4);
+  for (std::size_t s = 0; s < stages.size(); ++s) plan.stages[s].layers = stages[s];
+  return plan;
+}
+
+/// Layers in a row, without times.
+inline Graph graph_of_layers(const std::vector<std::string>& ids) {
+  Graph graph;
+  graph.name = "net";
+  for (const std::string& id : ids) {
+    const int at = static_cast<int>(graph.layers.size());
+    if (at > 0) graph.edges.push_back({at - 1, at, {}});
+    graph.layers.emplace_back().id = id;
+  }
+  return graph;
+}
+
 }  // namespace stagecraft::testing

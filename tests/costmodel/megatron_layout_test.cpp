@@ -32,24 +32,6 @@ std::string refused(Call call) {
   return "";
 }
 
-/// A plan whose stages hold these layers.
-Plan plan_of(const std::vector<std::vector<std::string>>& stages) {
-  Plan plan = testing::row_plan("1f1b", std::vector<int>(stages.size(), 1), 4);
-  for (std::size_t s = 0; s < stages.size(); ++s) plan.stages[s].layers = stages[s];
-  return plan;
-}
-
-Graph graph_of(const std::vector<std::string>& ids) {
-  Graph graph;
-  graph.name = "gpt";
-  for (const std::string& id : ids) {
-    const int at = static_cast<int>(graph.layers.size());
-    if (at > 0) graph.edges.push_back({at - 1, at, {}});
-    graph.layers.emplace_back().id = id;
-  }
-  return graph;
-}
-
 const std::vector<std::string> kGpt{"wte",     "wpe",  "h.0.attn", "h.0.mlp", "h.1.attn",
                                     "h.1.mlp", "ln_f", "lm_head",  "loss"};
 
@@ -140,28 +122,30 @@ TEST(LayoutUnits, NamesTheLayerThatHasNoLetter) {
 }
 
 TEST(MegatronLayout, OfAPlanImportsToTheSamePartition) {
-  const Plan plan =
-      plan_of({{"wte", "wpe", "h.0.attn", "h.0.mlp"}, {"h.1.attn", "h.1.mlp"}, {"ln_f", "lm_head", "loss"}});
+  const Plan plan = testing::plan_of_layers(
+      {{"wte", "wpe", "h.0.attn", "h.0.mlp"}, {"h.1.attn", "h.1.mlp"}, {"ln_f", "lm_head", "loss"}});
   const std::string text = megatron_layout_text(megatron_layout(plan));
   EXPECT_EQ(text, "Et|t|L");
-  EXPECT_THAT(megatron_partition(stages_of(text), graph_of(kGpt)).stage_of_layer,
+  EXPECT_THAT(megatron_partition(stages_of(text), testing::graph_of_layers(kGpt)).stage_of_layer,
               ElementsAre(0, 0, 0, 0, 1, 1, 2, 2, 2));
 }
 
 TEST(MegatronLayout, RefusesWhatALetterCannotPart) {
   EXPECT_EQ(
-      refused([] { return megatron_layout(plan_of({{"wte", "h.0.attn"}, {"h.0.mlp", "h.1.attn", "loss"}})); }),
+      refused([] {
+        return megatron_layout(testing::plan_of_layers({{"wte", "h.0.attn"}, {"h.0.mlp", "h.1.attn", "loss"}}));
+      }),
       "layer \"h.0.mlp\" of h.0 stands in stage 1, its first layer in stage 0; a layout has one letter t for all of "
       "it");
-  Plan plan = plan_of({{"wte", "h.0"}, {"h.1", "loss"}});
+  Plan plan = testing::plan_of_layers({{"wte", "h.0"}, {"h.1", "loss"}});
   plan.stages[1].devices = {1, 2};
   EXPECT_EQ(refused([&] { return megatron_layout(plan); }),
             "stage 1 has 2 replicas and stage 0 has 1, Megatron-LM wants as many of each");
 }
 
 TEST(MegatronLayout, RefusesAGraphOfOtherLayers) {
-  EXPECT_EQ(refused([] { return megatron_partition(stages_of("Ettt|L"), graph_of(kGpt)); }),
-            "found 1 E, 3 t, 0 m, 1 L; graph \"gpt\" has 1 E, 2 t, 0 m, 1 L");
+  EXPECT_EQ(refused([] { return megatron_partition(stages_of("Ettt|L"), testing::graph_of_layers(kGpt)); }),
+            "found 1 E, 3 t, 0 m, 1 L; graph \"net\" has 1 E, 2 t, 0 m, 1 L");
 }
 
 }  // namespace

@@ -37,27 +37,37 @@ def make(name, folder):
     return done, tensors
 
 
+def chosen(arguments, text, table):
+    """(models, folder) of a command line NAME... FOLDER over `table`; an exit status where there is nothing to make."""
+    program = os.path.basename(sys.argv[0])
+    if arguments == ["--list"]:
+        print("\n".join(table))
+        return 0
+    if len(arguments) < 2 or arguments[0].startswith("-"):
+        print(text, file=sys.stderr)
+        return 2
+    *names, folder = arguments
+    if names == ["all"]:
+        names = list(table)
+    unknown = [name for name in names if name not in table]
+    if unknown:
+        print(f'{program}: unknown model "{unknown[0]}", known are {", ".join(table)}', file=sys.stderr)
+        return 2
+    os.makedirs(folder, exist_ok=True)
+    return names, folder
+
+
 def main(arguments):
     from exporter.errors import ExportError
     from table import MODELS
 
-    if arguments == ["--list"]:
-        print("\n".join(MODELS))
-        return 0
-    if len(arguments) < 2 or arguments[0].startswith("-"):
-        print(__doc__, file=sys.stderr)
-        return 2
-    *names, folder = arguments
-    if names == ["all"]:
-        names = list(MODELS)
-    unknown = [name for name in names if name not in MODELS]
-    if unknown:
-        print(f'make.py: unknown model "{unknown[0]}", known are {", ".join(MODELS)}', file=sys.stderr)
-        return 2
+    found = chosen(arguments, __doc__, MODELS)
+    if isinstance(found, int):
+        return found
+    names, folder = found
     installed = [name for name in names if MODELS[name].is_installed()]
     for name in [name for name in names if name not in installed]:
         print(f"make.py: {name} needs {MODELS[name].needs}, scripts/setup --with-models installs it", file=sys.stderr)
-    os.makedirs(folder, exist_ok=True)
     for name in installed:
         try:
             done, tensors = make(name, folder)

@@ -61,22 +61,13 @@ def make(name, folder):
 
 
 def main(arguments):
+    from make import chosen
     from script_models import SCRIPT_MODELS
 
-    if arguments == ["--list"]:
-        print("\n".join(SCRIPT_MODELS))
-        return 0
-    if len(arguments) < 2 or arguments[0].startswith("-"):
-        print(__doc__, file=sys.stderr)
-        return 2
-    *names, folder = arguments
-    if names == ["all"]:
-        names = list(SCRIPT_MODELS)
-    unknown = [name for name in names if name not in SCRIPT_MODELS]
-    if unknown:
-        print(f'make_script.py: unknown model "{unknown[0]}", known are {", ".join(SCRIPT_MODELS)}', file=sys.stderr)
-        return 2
-    os.makedirs(folder, exist_ok=True)
+    found = chosen(arguments, __doc__, SCRIPT_MODELS)
+    if isinstance(found, int):
+        return found
+    names, folder = found
     for name in names:
         losses = make(name, folder)["loss"]
         print(f"{name}: loss {losses[0].mean():.4f} to {losses[-1].mean():.4f}")

@@ -10,7 +10,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
@@ -109,6 +112,15 @@ TEST(ImportModel, MovesBuffersWhereItTrains) {
   EXPECT_EQ(parameters.at("bn.num_batches_tracked").item<std::int64_t>(), 1);
   // A fresh start is not touched by it.
   EXPECT_EQ(initial_value(parameter(model, "bn.num_batches_tracked"), 1).item<std::int64_t>(), 0);
+}
+
+TEST(ModelDigest, TellsFilesApartByWhatTheyHold) {
+  const std::filesystem::path copy =
+      std::filesystem::temp_directory_path() / ("copy_" + std::to_string(::getpid()) + ".pt2");
+  std::filesystem::copy_file(kNet, copy, std::filesystem::copy_options::overwrite_existing);
+  EXPECT_EQ(model_digest(copy.string()), model_digest(kNet));
+  EXPECT_NE(model_digest(kTied), model_digest(kNet));
+  std::filesystem::remove(copy);
 }
 
 TEST(ImportModel, RefusesSettingsThatDoNotFit) {
