@@ -147,13 +147,13 @@ class EveryModel(InFolder):
 
     def check_record(self, name, entry, done, tensors, fresh):
         found, metadata = read_record(os.path.join(self.folder, f"{name}.safetensors"))
-        self.assertEqual(metadata, {"format": "stagecraft.record", "version": "1", "steps": "3", "microbatches": "2", "samples":
-                                    str(entry.samples), "learning_rate": str(entry.learning_rate), "seed": str(make.SEED)})
+        self.assertEqual(metadata, {"format": "stagecraft.record", "version": "1", "steps": "3", "microbatches": str(entry.microbatches),
+                                    "samples": str(entry.samples), "learning_rate": str(entry.learning_rate), "seed": str(make.SEED)})
         self.assertEqual(found.keys(), tensors.keys())
-        self.assertEqual(found["loss"].shape, (3, 2))
+        self.assertEqual(found["loss"].shape, (3, entry.microbatches))
         self.assertTrue(torch.all(torch.isfinite(found["loss"])))
         for each in done.inputs:
-            samples = 3 * 2 * entry.samples
+            samples = 3 * entry.microbatches * entry.samples
             self.assertEqual(tuple(found[each.name].shape), each.full_shape(samples))
         state = fresh.state_dict()
         kept = {key.split("/", 1)[1] for key in found if key.startswith(("parameter/", "buffer/"))}
@@ -162,7 +162,7 @@ class EveryModel(InFolder):
             want = parameter.detach().clone()
             moved = [f"gradient.{step}/{key}" for step in range(3) if f"gradient.{step}/{key}" in found]
             for gradient in moved:  # p -= lr * (sum / M)
-                want.add_(found[gradient].div(2), alpha=-entry.learning_rate)
+                want.add_(found[gradient].div(entry.microbatches), alpha=-entry.learning_rate)
             self.assertTrue(torch.equal(found[f"parameter/{key}"], want), key)
             if not parameter.requires_grad:
                 self.assertEqual(moved, [], key)
@@ -196,7 +196,7 @@ class Record(InFolder):
         self.assertTrue(torch.equal(first, torch.rand(3)))
 
     def test_random_nodes_draw_from_seeds_of_their_own(self):
-        _, tensors = make.make("tied_dropout", self.folder)
+        _, tensors = make.make("tied_dropout", self.folder, microbatches=2)
         torch.manual_seed(make.SEED)
         model = models.TiedDropout()
         real, names, place = torch.nn.functional.dropout, [], [0, 0]
@@ -460,7 +460,7 @@ class Writing(InFolder):
         self.assertEqual((status, error), (1, f"export-model: {file}: cannot be written, No such file or directory\n"))
 
     def test_names_in_the_archive_are_those_that_seed(self):
-        make.make("tied_dropout", self.folder)
+        make.make("tied_dropout", self.folder, microbatches=2)
         done = program.export(make.request("tied_dropout"))
         with zipfile.ZipFile(os.path.join(self.folder, "tied_dropout.pt2")) as archive:
             written = [node["name"] for node in json_of(archive)["graph_module"]["graph"]["nodes"]]

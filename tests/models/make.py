@@ -23,14 +23,14 @@ def request(name):
     return Request(entry.build(), name, tuple(map(parse_input, entry.inputs)), entry.loss, seed=SEED, **entry.options)
 
 
-def make(name, folder):
-    """Writes both files; gives the program and the record's tensors."""
+def make(name, folder, microbatches=None):
+    """Writes both files; gives the program and the record's tensors. `microbatches` in place of the table's."""
     from exporter import program, record
     from table import MODELS
 
     entry = MODELS[name]
     done = program.export(request(name))
-    training = record.Training(samples=entry.samples, microbatches=entry.microbatches, learning_rate=entry.learning_rate, seed=SEED)
+    training = record.Training(samples=entry.samples, microbatches=microbatches or entry.microbatches, learning_rate=entry.learning_rate, seed=SEED)
     tensors = record.make_record(done, training)
     program.save(done, os.path.join(folder, f"{name}.pt2"))
     record.save_record(os.path.join(folder, f"{name}.safetensors"), tensors, training)
