@@ -15,6 +15,11 @@ MODEL is one of
   torchvision:NAME         such as torchvision:resnet18, or only resnet18
   transformers:TYPE        such as transformers:gpt2 or bert, with random weights; --model-args sets its configuration
   transformers:FILE.json   a configuration file
+
+A file's imports are looked up in its own folder first, as Python does for a script.
+
+Inputs and outputs may be nested: --input batch.image=float32[3,32,32] is the item or field "image" of forward's argument batch,
+--input pair.0=float32[8] the first of a list or tuple. The archive and your data call them batch_image and pair_0.
 """
 
 LOSSES = """\
@@ -43,11 +48,19 @@ def parse(arguments):
                         help="an input: the shape of one sample, then :batch_axis=N|none and :range=LOW..HIGH if wanted, as in "
                              "tokens=int64[128]:range=0..50257 (HIGH is excluded). Names are forward's parameters; if none is, "
                              "inputs go by place")
-    parser.add_argument("--inputs", metavar="MODULE:CALLABLE", help="a callable that gives a dict of example tensors instead")
+    parser.add_argument("--inputs", metavar="MODULE:CALLABLE",
+                        help="a callable that returns a dict of forward's arguments instead: example tensors, or dicts, lists, "
+                             "tuples and dataclasses of them")
     parser.add_argument("--batch-axis", action="append", default=[], metavar="NAME=N|none",
                         help="the batch axis of a tensor of --inputs, if it is not 0")
-    parser.add_argument("--loss", metavar="LOSS", help="see below; known by themselves are those of torchvision's classifiers and "
-                                                       "of transformers' language models")
+    parser.add_argument("--range", action="append", default=[], metavar="NAME=LOW..HIGH",
+                        help="the range of an integer tensor of --inputs (HIGH is excluded), unless an embedding or a loss over "
+                             "classes determines it")
+    parser.add_argument("--head", metavar="HEAD", help="the head of a model of transformers: sequence-classification for "
+                                                       "AutoModelForSequenceClassification, token-classification, masked-lm, "
+                                                       "causal-lm, seq2seq-lm, ...; none: the model without a head")
+    parser.add_argument("--loss", metavar="LOSS", help="see below; torchvision's classifiers and most heads of transformers have a "
+                                                       "default")
     parser.add_argument("--loss-output", type=int, default=0, metavar="INDEX",
                         help="which of the tensors that the model returns the loss takes (default: 0)")
     parser.add_argument("--pretrained", action="store_true", help="weights that torchvision or transformers download")
@@ -63,7 +76,7 @@ def parse(arguments):
                                                                      "gradients, parameters and buffers")
     record.add_argument("--steps", type=int, default=3, metavar="N", help="optimizer steps (default: 3)")
     record.add_argument("--microbatches", type=int, default=2, metavar="N", help="microbatches a step (default: 2)")
-    record.add_argument("--samples", type=int, default=2, metavar="N", help="samples a microbatch (default: 2)")
+    record.add_argument("--samples", type=int, metavar="N", help="samples a microbatch (default: 2, or those of --static)")
     record.add_argument("--learning-rate", type=float, default=0.1, metavar="X", help="(default: 0.1)")
     parser.add_argument("--debug", action="store_true", help="show where in Python an error arose")
     options = parser.parse_args(arguments)
@@ -72,7 +85,7 @@ def parse(arguments):
         if value is not None and value < least:
             parser.error(f"--{name.replace('_', '-')} is {value}, must be {least} or more")
     if not 0 <= options.seed < 2**64:
-        parser.error(f"--seed is {options.seed}, must be in 0..{2**64 - 1}")
+        parser.error(f"--seed is {options.seed}, must be a number from 0 to {2**64 - 1}")
     if not options.output.endswith(".pt2"):
         parser.error(f"--output is {options.output}, must end in .pt2")
     if options.record and not options.record.endswith(".safetensors"):
@@ -81,6 +94,12 @@ def parse(arguments):
         parser.error("--input and --inputs exclude each other")
     if options.batch_axis and not options.inputs:
         parser.error("--batch-axis goes with --inputs; --input has :batch_axis=N")
+    if options.range and not options.inputs:
+        parser.error("--range goes with --inputs; --input has :range=LOW..HIGH")
+    if options.record and options.static and options.samples not in (None, options.static):
+        parser.error(f"--samples {options.samples} and --static {options.static}: they must be equal")
+    if options.samples is None:
+        options.samples = options.static or 2
     return options
 
 
@@ -89,41 +108,26 @@ def request_of(options):
     import torch
 
     from exporter.errors import ExportError
-    from exporter.inputs import parse_input
+    from exporter.inputs import parse_examples, parse_input
     from exporter.losses import LOSSES
     from exporter.models import find_model, load_callable, load_weights, parse_arguments
-    from exporter.program import Request
+    from exporter.program import SAMPLES, Request
 
     torch.manual_seed(options.seed)
-    found = find_model(options.model, parse_arguments(options.model_args), options.pretrained)
+    found = find_model(options.model, parse_arguments(options.model_args), options.pretrained, options.head, options.loss)
     if options.weights:
         load_weights(found.model, options.weights)
-    inputs = tuple(parse_input(text) for text in options.input) or found.inputs
+    inputs, templates = tuple(parse_input(text) for text in options.input) or found.inputs, None
     if options.inputs:
-        inputs = examples(load_callable(options.inputs, "--inputs")(), options.batch_axis)
+        inputs, templates = parse_examples(load_callable(options.inputs, "--inputs")(), options.batch_axis, options.range)
     loss = options.loss or found.loss
     if loss is None:
         raise ExportError(f"the loss of {options.model} is not known; give --loss {', '.join(LOSSES)} or module:callable")
     if ":" in loss:
         loss = load_callable(loss, "--loss")
-    return Request(found.model, options.model, inputs, loss, options.loss_output, found.constants, options.static,
-                   options.max_samples, options.seed, options.allow_rounding)
-
-
-def examples(tensors, axes):
-    """Inputs from the user's example tensors."""
-    from exporter.errors import ExportError
-    from exporter.inputs import from_examples
-
-    if not isinstance(tensors, dict):
-        raise ExportError(f"--inputs: gives {type(tensors).__name__}, must give a dict of tensors")
-    chosen = {}
-    for text in axes:
-        name, _, axis = text.partition("=")
-        if name not in tensors or not (axis == "none" or axis.isdecimal()):
-            raise ExportError(f'--batch-axis "{text}": must be NAME=N or NAME=none, NAME one of {", ".join(tensors)}')
-        chosen[name] = None if axis == "none" else int(axis)
-    return tuple(from_examples(name, tensor, chosen.get(name, 0)) for name, tensor in tensors.items())
+    fixed = options.samples if options.record else SAMPLES
+    return Request(found.model, options.model, inputs, loss, options.loss_output, found.constants, options.static, fixed,
+                   options.max_samples, options.seed, options.allow_rounding, templates)
 
 
 def main(arguments):
@@ -156,7 +160,7 @@ def main(arguments):
             raise
         print(f"export-model: {first_line(error)} (--debug tells where)", file=sys.stderr)
         return 1
-    batch = f"{done.least} samples" if done.symbol is None else f"{done.least}..{done.most} samples"
+    batch = f"{done.least} samples" if done.symbol is None else f"{done.least} to {done.most} samples"
     nodes = sum(node.op == "call_function" for node in done.exported.graph.nodes)
     print(f"{options.output}: {options.model}, {nodes} nodes, {batch}, inputs {', '.join(each.name for each in done.inputs)}")
     return 0

@@ -6,6 +6,7 @@ import re
 
 import torch
 
+from . import structure
 from .errors import ExportError, unknown_name
 
 DTYPES = {
@@ -19,8 +20,9 @@ FORM = "NAME=dtype[extent,...], then :batch_axis=N or :range=LOW..HIGH if wanted
 @dataclasses.dataclass(frozen=True)
 class Input:
     """One input: `shape` is that of one sample, without the batch axis. `batch_axis` None: one tensor for all samples.
-    `range` (low, high) are the values that random samples have, high excluded; without one floats are normal.
-    `examples`: whole tensors of the user's; samples are then taken from them in turn."""
+    `range` (low, high) are the values that it may have and that random samples have, high excluded; without one floats are
+    normal. `examples`: whole tensors of the user's; samples are then taken from them in turn. `path`: the keys that lead to it in
+    an argument of forward, the argument's name first; `name` is made of them."""
 
     name: str
     dtype: torch.dtype
@@ -28,6 +30,18 @@ class Input:
     batch_axis: int | None = 0
     range: tuple | None = None
     examples: torch.Tensor | None = dataclasses.field(default=None, compare=False)
+    path: tuple = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "path", self.path or (self.name,))
+
+    @property
+    def given(self):
+        """The name as the user gives it."""
+        return ".".join(self.path)
+
+    def is_whole(self):
+        return not self.dtype.is_floating_point and self.dtype != torch.bool
 
     def full_shape(self, samples):
         if self.batch_axis is None:
@@ -44,7 +58,7 @@ class Input:
         shape = self.full_shape(samples)
         if self.dtype == torch.bool:
             return torch.randint(0, 2, shape, generator=generator).to(torch.bool)
-        if not self.dtype.is_floating_point:
+        if self.is_whole():
             return torch.randint(*self.range, shape, generator=generator, dtype=self.dtype)
         if self.range:
             low, high = self.range
@@ -58,9 +72,23 @@ def draw_all(inputs, samples, seed):
     return [each.draw(samples, generator) for each in inputs]
 
 
-def check_name(name, where):
-    if not name.isidentifier() or keyword.iskeyword(name) or name == "self":
-        raise ExportError(f'{where}: "{name}" is no name of an input, it must be a Python name')
+def path_of(text, where):
+    """The keys in the name of an input: ("batch", "image") of "batch.image". Throws ExportError."""
+    first, *rest = text.split(".")
+    if not first.isidentifier() or keyword.iskeyword(first) or first == "self":
+        raise ExportError(f'{where}: "{first}" cannot be the name of an input, it must be a Python name')
+    wrong = [key for key in rest if not key.isidentifier() and not key.isdecimal()]
+    if wrong:
+        raise ExportError(f'{where}: "{wrong[0]}" in "{text}" must be a key of a dict, a field, or a place in a list')
+    return (first, *rest)
+
+
+def parse_range(text, where):
+    """(low, high) of LOW..HIGH. Throws ExportError."""
+    ends = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", text)
+    if not ends or int(ends[1]) >= int(ends[2]):
+        raise ExportError(f'{where}: range is "{text}", must be LOW..HIGH, HIGH excluded, as in 0..50257')
+    return int(ends[1]), int(ends[2])
 
 
 def parse_input(text):
@@ -70,7 +98,7 @@ def parse_input(text):
     if not match:
         raise ExportError(f"{where}: must be {FORM}")
     name, dtype, extents, options = match.groups()
-    check_name(name, where)
+    path = path_of(name, where)
     if dtype not in DTYPES:
         raise ExportError(f"{where}: {unknown_name('type', dtype, DTYPES)}")
     if not re.fullmatch(r"|\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", extents):
@@ -81,33 +109,80 @@ def parse_input(text):
         key, _, value = option.partition("=")
         if key == "batch_axis":
             if value != "none" and not (value.isdecimal() and int(value) <= len(shape)):
-                raise ExportError(f'{where}: batch_axis is "{value}", must be none or in 0..{len(shape)}')
+                raise ExportError(f'{where}: batch_axis is "{value}", must be none or a number from 0 to {len(shape)}')
             axis = None if value == "none" else int(value)
         elif key == "range":
-            ends = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", value)
-            if not ends or int(ends[1]) >= int(ends[2]):
-                raise ExportError(f'{where}: range is "{value}", must be LOW..HIGH, HIGH excluded, as in 0..50257')
-            bounds = (int(ends[1]), int(ends[2]))
+            bounds = parse_range(value, where)
         else:
             raise ExportError(f"{where}: {unknown_name('option', key, ['batch_axis', 'range'])}")
-    dtype = DTYPES[dtype]
-    if bounds is None and not dtype.is_floating_point and dtype != torch.bool:
+    out = Input(structure.python_name(path), DTYPES[dtype], shape, axis, bounds, path=path)
+    if bounds is None and out.is_whole():
         raise ExportError(f"{where}: whole numbers need the values they may have, as in :range=0..50257")
-    return Input(name, dtype, shape, axis, None if dtype == torch.bool else bounds)
+    return dataclasses.replace(out, range=None) if out.dtype == torch.bool else out
 
 
-def from_examples(name, tensor, batch_axis=0):
-    """An Input that gives the user's own samples."""
-    check_name(name, "--inputs")
-    if not isinstance(tensor, torch.Tensor):
-        raise ExportError(f"--inputs: {name} is of type {type(tensor).__name__}, must be a tensor")
+def parse_examples(values, axes=(), ranges=()):
+    """(inputs, templates by argument) of what the callable of --inputs returned, with the texts of --batch-axis and --range. The
+    range of whole numbers stays None where no text gives it. Throws ExportError."""
+    if not isinstance(values, dict):
+        raise ExportError(f"--inputs: gives {type(values).__name__}, must give a dict, of tensors by their names")
+    templates, tensors = {}, []
+    for name, value in values.items():
+        path_of(str(name), "--inputs")
+        templates[name], found = structure.template_of(value, (str(name),))
+        tensors += found
+    if not tensors:
+        raise ExportError("--inputs: gives no tensor")
+    known = [".".join(path) for path, _ in tensors]
+    axis_of, range_of = {}, {}
+    for text in axes:
+        name, _, value = text.partition("=")
+        if name not in known or not (value == "none" or value.isdecimal()):
+            raise ExportError(f'--batch-axis "{text}": must be NAME=N or NAME=none, NAME one of {", ".join(known)}')
+        axis_of[name] = None if value == "none" else int(value)
+    for text in ranges:
+        name, _, value = text.partition("=")
+        if name not in known:
+            raise ExportError(f'--range "{text}": must be NAME=LOW..HIGH, NAME one of {", ".join(known)}')
+        range_of[name] = parse_range(value, f'--range "{text}"')
+    inputs = (_from_example(path, tensor, axis_of.get(name, 0), range_of.get(name)) for name, (path, tensor) in zip(known, tensors))
+    return tuple(inputs), templates
+
+
+def _from_example(path, tensor, batch_axis, bounds):
+    name = ".".join(path)
     tensor = tensor.detach().cpu()
+    if tensor.dtype not in DTYPES.values():
+        more = "; give real and imaginary part as a last axis of 2 (torch.view_as_real)" if tensor.is_complex() else ""
+        raise ExportError(f"--inputs: {name}: {unknown_name('type', str(tensor.dtype).removeprefix('torch.'), DTYPES)}{more}")
     if batch_axis is not None and tensor.dim() <= batch_axis:
         raise ExportError(f"--inputs: {name} has shape {list(tensor.shape)}, it lacks the batch axis {batch_axis}")
-    bounds = None
-    if not tensor.dtype.is_floating_point and tensor.dtype != torch.bool:
-        bounds = (int(tensor.min()), int(tensor.max()) + 1)
+    if not tensor.numel():
+        raise ExportError(f"--inputs: {name} has shape {list(tensor.shape)}, it must hold a sample at least")
     shape = tuple(tensor.shape)
     if batch_axis is not None:
         shape = shape[:batch_axis] + shape[batch_axis + 1 :]
-    return Input(name, tensor.dtype, shape, batch_axis, bounds, tensor)
+    out = Input(structure.python_name(path), tensor.dtype, shape, batch_axis, bounds, tensor, path)
+    if bounds and out.dtype == torch.bool:
+        raise ExportError(f"--range {name}: the example is of type bool, which has no range")
+    if bounds and out.is_whole() and not bounds[0] <= tensor.min() <= tensor.max() < bounds[1]:
+        raise ExportError(f"--range {name}={bounds[0]}..{bounds[1]}: the example holds {tensor.min()} to {tensor.max()}, and HIGH "
+                          f"is excluded")
+    return out
+
+
+def settled(inputs, known):
+    """Inputs with a range for all whole numbers: their own, else that of `known` by name, from the example's least on where that
+    is less (labels of -100 count in no loss). Throws ExportError for one that nothing bounds."""
+    out = []
+    for each in inputs:
+        if each.range is None and each.is_whole():
+            low, high = each.examples.min().item(), each.examples.max().item()
+            bounds = known.get(each.name)
+            if bounds is None:
+                raise ExportError(f"--inputs: {each.given} holds whole numbers, {low} to {high} in the example, and its range is "
+                                  f"unknown; give --range {each.given}=LOW..HIGH (HIGH excluded), as in "
+                                  f"--range {each.given}={low}..{high + 1}")
+            each = dataclasses.replace(each, range=(min(low, bounds[0]), bounds[1]))
+        out.append(each)
+    return tuple(out)

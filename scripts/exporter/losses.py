@@ -6,37 +6,29 @@ from typing import Callable
 
 import torch
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
 from .errors import ExportError, unknown_name
 from .inputs import Input
+from .structure import tensors_of
 
 LOSSES = ("cross_entropy", "mse", "next_token", "bce", "in-model", "none")
+OF_CLASSES = ("cross_entropy", "next_token", "bce")  # they take the model's output for scores
 
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """`function(result of the model, tensors of all inputs by name)` is the loss; None: there is none."""
+    """`function(result of the model, all inputs by name and all of forward's arguments that they make up)` is the loss; None:
+    there is none."""
 
     function: Callable | None
     inputs: tuple = ()  # those that the loss needs beside the model's
 
 
-def tensors_of(result):
-    """The tensors in what a model returned, however nested, in order."""
-    return [leaf for leaf in pytree.tree_leaves(_plain(result)) if isinstance(leaf, torch.Tensor)]
-
-
-def _plain(result):
-    """Mappings of classes that pytree does not know (ModelOutput) as dicts."""
-    return dict(result) if isinstance(result, dict) else result
-
-
-def choose_loss(name, result, inputs, batch, loss_output):
-    """The loss called `name` for a model that gives `result` for `batch` samples of `inputs` (by name).
-    A custom loss is a callable given in place of a name. Throws ExportError."""
+def choose_loss(name, result, inputs, arguments, batch, loss_output):
+    """The loss called `name` for a model that gives `result` for `batch` samples of `inputs` (by name), which make up
+    `arguments` (names). A custom loss is a callable given in place of a name. Throws ExportError."""
     if callable(name):
-        return _custom(name, inputs)
+        return _custom(name, dict.fromkeys(arguments) | inputs)
     if name not in LOSSES:
         raise ExportError(f"--loss: {unknown_name('loss', name, LOSSES + ('module:callable',))}")
     if name == "none":
@@ -48,7 +40,8 @@ def choose_loss(name, result, inputs, batch, loss_output):
     if name == "in-model":
         if output.dim() != 0 or not output.dtype.is_floating_point:
             raise ExportError(f"--loss in-model: output {loss_output} of the model has shape {list(output.shape)}, a loss "
-                              f"is one number; --loss-output picks another output")
+                              f"is one number; --loss-output picks another output, --input gives forward the labels that it "
+                              f"computes its loss from")
         return Loss(lambda result, inputs: tensors_of(result)[loss_output])
     axis = _batch_axis(output, inputs, batch)
     return {"cross_entropy": _cross_entropy, "next_token": _next_token, "mse": _mse, "bce": _bce}[name](
@@ -99,10 +92,10 @@ def _cross_entropy(output, inputs, batch_axis, index):
 
 def _next_token(output, inputs, batch_axis, index):
     tokens = [each for each in inputs.values() if each.dtype in (torch.int64, torch.int32) and len(each.shape) == 1]
-    named = [each for each in tokens if each.name in ("input_ids", "tokens")] or tokens
+    named = [each for each in tokens if each.path[-1] in ("input_ids", "tokens")] or tokens
     if output.dim() != 3 or len(named) != 1:
         raise ExportError(f"--loss next_token: needs scores of three axes and one input of token numbers, found an output of "
-                          f"shape {list(output.shape)} and {', '.join(each.name for each in named) or 'no such input'}; an "
+                          f"shape {list(output.shape)} and {', '.join(each.given for each in named) or 'no such input'}; an "
                           f"input called tokens is taken before others")
     name, time = named[0].name, 1 - batch_axis
 
@@ -132,21 +125,24 @@ def _custom(function, inputs):
     for name in names:
         if name not in inputs:
             raise ExportError(f'--loss: the loss wants an input "{name}", there are {", ".join(inputs)}; --input adds it')
-    return Loss(lambda result, tensors: function(result, *(tensors[name] for name in names)))
+    return Loss(lambda result, given: function(result, *(given[name] for name in names)))
 
 
-def with_loss(model, call, names, loss):
-    """Makes `model`, in place, return (loss, *outputs) for inputs called `names` in this order, and gives it back.
-    `call(forward, tensors by name)` runs the model's own forward. The class is replaced, not wrapped, so that
-    parameters and modules keep their names."""
-    base = type(model)
+def with_loss(model, call, inputs, loss):
+    """Makes `model`, in place, return (loss, *outputs) for `inputs` in this order, and gives it back. `call` runs the model's own
+    forward. The class is replaced, not wrapped, so that parameters and modules keep their names."""
+    base, names = type(model), [each.name for each in inputs]
+    batched = [(each.batch_axis, each.name) for each in inputs if each.batch_axis is not None]
 
     def run(self, tensors):
-        result = call(lambda *given, **named: base.forward(self, *given, **named), tensors)
+        for axis, other in batched[1:]:
+            torch._check(tensors[other].shape[axis] == tensors[batched[0][1]].shape[batched[0][0]])
+        arguments = call.arguments(tensors)
+        result = call(lambda *given, **named: base.forward(self, *given, **named), arguments)
         found = tensors_of(result)
         if loss.function is None:
             return tuple(found)
-        value = loss.function(result, tensors)
+        value = loss.function(result, tensors | arguments)
         return (value, *(each for each in found if each is not value))
 
     scope = {"run": run}

@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import struct
@@ -12,10 +11,10 @@ import sys
 
 import torch
 
+from . import places, prepare, transformers_models
 from .errors import ExportError, first_line, unknown_name
 from .inputs import DTYPES, Input
-
-INSTALL = "scripts/setup --with-models installs it"
+from .transformers_models import INSTALL
 
 
 @dataclasses.dataclass
@@ -43,28 +42,23 @@ def parse_arguments(texts):
 
 
 def load_callable(text, option):
-    """The object `module:name` or `folder/file.py:name`; modules are looked for in the current folder too."""
+    """The object `module:name` or `folder/file.py:name`. Modules are looked for in the current folder too, and those that a file
+    imports in the file's folder, as Python does for a script."""
     place, _, name = text.rpartition(":")
     if not place or not name:
         raise ExportError(f'{option} "{text}": must be module:callable or folder/file.py:callable')
-    if place.endswith(".py"):
-        if not os.path.isfile(place):
-            raise ExportError(f'{option} "{text}": there is no file {place}')
-        title = os.path.splitext(os.path.basename(place))[0]
-        spec = importlib.util.spec_from_file_location(title, place)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[title] = module
-        load = lambda: spec.loader.exec_module(module)
-    else:
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-        load = lambda: importlib.import_module(place)
+    if place.endswith(".py") and not os.path.isfile(place):
+        raise ExportError(f'{option} "{text}": there is no file {place}')
     try:
-        module = load() or sys.modules[place if not place.endswith(".py") else title]
+        if place.endswith(".py"):
+            module = _load_file(os.path.realpath(place))
+        else:
+            _put_first(os.getcwd())
+            module = importlib.import_module(place)
     except ModuleNotFoundError as error:
-        raise ExportError(f'{option} "{text}": there is no module {error.name}') from error
+        raise ExportError(f'{option} "{text}": there is no module {error.name}{places.at(error)}') from error
     except Exception as error:
-        raise ExportError(f"{option} {place}: importing it fails, {first_line(error)}") from error
+        raise ExportError(f"{option} {place}: importing it fails{places.at(error)}, {first_line(error)}") from error
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -77,12 +71,57 @@ def load_callable(text, option):
     return found
 
 
-def find_model(text, arguments, pretrained):
-    """The model called `text`. Random weights come from torch's generator, which the caller seeds."""
+def _put_first(folder):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _load_file(file):
+    """The module in a file, once for all options that name it. One with relative imports is a part of its package."""
+    if file in _loaded:
+        return _loaded[file]
+    folder, name = os.path.split(os.path.splitext(file)[0])
+    _put_first(folder)
+    levels = _relative_levels(file)
+    if levels:
+        parts = [name]
+        while levels > 0 or os.path.isfile(os.path.join(folder, "__init__.py")):
+            folder, parent = os.path.split(folder)
+            parts.insert(0, parent)
+            levels -= 1
+        _put_first(folder)
+        module = importlib.import_module(".".join(parts))
+        if os.path.realpath(module.__file__) != file:
+            raise ImportError(f"the module {module.__name__} is {module.__file__}")
+    else:
+        name = f"file_{name}" if name in sys.modules else name
+        spec = importlib.util.spec_from_file_location(name, file)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    _loaded[file] = module
+    return module
+
+
+_loaded = {}
+
+
+def _relative_levels(file):
+    """How many folders up the relative imports of a file lead: 1 for `from . import x`; 0 if it has none."""
+    with open(file, "rb") as source:
+        tree = ast.parse(source.read(), file)
+    return max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
+
+
+def find_model(text, arguments, pretrained, head=None, loss=None):
+    """The model called `text`, with the head of that name or one that suits `loss`, where transformers has several. Random weights
+    come from torch's generator, which the caller seeds."""
+    if head is not None and not text.startswith("transformers:"):
+        raise ExportError(f"--head {head}: only models of transformers have heads to choose from, as transformers:bert has")
     if text.startswith("torchvision:"):
         return _torchvision(text.removeprefix("torchvision:"), arguments, pretrained)
     if text.startswith("transformers:"):
-        return _transformers(text.removeprefix("transformers:"), arguments, pretrained)
+        return _transformers(text.removeprefix("transformers:"), arguments, pretrained, head, loss)
     if ":" not in text:
         return _torchvision(text, arguments, pretrained)
     if pretrained:
@@ -92,10 +131,10 @@ def find_model(text, arguments, pretrained):
     try:
         model = build if isinstance(build, torch.nn.Module) else build(**arguments)
     except Exception as error:
-        raise ExportError(f"{text}: building the model fails, {first_line(error)}") from error
+        raise ExportError(f"{text}: building the model fails{places.at(error)}, {first_line(error)}") from error
     if not isinstance(model, torch.nn.Module):
         raise ExportError(f"{text}: gives {type(model).__name__}, must give a torch.nn.Module")
-    return Found(model)
+    return Found(prepare.without_compile(model))
 
 
 def _torchvision(name, arguments, pretrained):
@@ -109,67 +148,15 @@ def _torchvision(name, arguments, pretrained):
     try:
         model = torchvision.models.get_model(name, weights="DEFAULT" if pretrained else None, **arguments)
     except Exception as error:
-        raise ExportError(f"torchvision:{name}: building the model fails, {first_line(error)}") from error
+        raise ExportError(f"torchvision:{name}: building the model fails{places.at(error)}, {first_line(error)}") from error
     if name not in torchvision.models.list_models(torchvision.models):
         return Found(model)
     extent = 299 if name == "inception_v3" else arguments.get("image_size", 224)
     return Found(model, (Input("image", torch.float32, (3, extent, extent)),), "cross_entropy")
 
 
-def _transformers(name, arguments, pretrained):
-    try:
-        import transformers
-    except ImportError as error:
-        raise ExportError(f'MODEL "transformers:{name}": needs transformers, {INSTALL}') from error
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    fields = dict(arguments)
-    try:
-        if pretrained:
-            config = transformers.AutoConfig.from_pretrained(name, **fields)
-        elif name.endswith(".json"):
-            if not os.path.isfile(name):
-                raise ExportError(f"MODEL: there is no file {name}")
-            with open(name, encoding="utf-8") as file:
-                given = json.load(file)
-            if "model_type" not in given:
-                raise ExportError(f'{name}: has no "model_type", such as "gpt2"')
-            config = transformers.AutoConfig.for_model(given.pop("model_type"), **{**given, **fields})
-        else:
-            if name not in transformers.models.auto.CONFIG_MAPPING:
-                raise ExportError(f'unknown transformers model "{name}", it must be a model type such as gpt2, bert or llama, '
-                                  f"a configuration file NAME.json, or, with --pretrained, a name on the hub")
-            config = transformers.AutoConfig.for_model(name, **fields)
-        known = [*type(config)().to_dict(), *config.attribute_map, "attn_implementation"]
-        unknown = [key for key in fields if key not in known]
-        if unknown:
-            raise ExportError(f"transformers:{name}: {unknown_name('field', unknown[0], sorted(set(known)))}")
-        causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-        masked = type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
-        architecture = (config.architectures or [""])[0]
-        if masked and (architecture.endswith("ForMaskedLM") or not architecture) and not getattr(config, "is_decoder", False):
-            make, loss = transformers.AutoModelForMaskedLM, "cross_entropy"
-        elif causal:
-            make, loss = transformers.AutoModelForCausalLM, "next_token"
-        else:
-            make, loss = transformers.AutoModel, None
-        config.use_cache = False
-        model = make.from_pretrained(name, config=config) if pretrained else make.from_config(config)
-    except ExportError:
-        raise
-    except Exception as error:
-        raise ExportError(f"transformers:{name}: building the model fails, {first_line(error)}") from error
-    model.train()
-    for module in model.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.gradient_checkpointing = False
-    taken = inspect.signature(model.forward).parameters
-    constants = {key: value for key, value in {"use_cache": False, "return_dict": False}.items()
-                 if key in taken or any(each.kind == each.VAR_KEYWORD for each in taken.values())}
-    inputs = ()
-    if loss:
-        length = min(128, getattr(config, "max_position_embeddings", None) or 128)
-        inputs = (Input("input_ids", torch.int64, (length,), 0, (0, config.vocab_size)),)
+def _transformers(name, arguments, pretrained, head, loss):
+    model, inputs, loss, constants = transformers_models.build(name, arguments, pretrained, head, loss)
     return Found(model, inputs, loss, constants)
 
 
@@ -184,6 +171,7 @@ def load_weights(model, path):
         state = state["state_dict"]
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ExportError(f"--weights {path}: holds {type(state).__name__}, must hold a state dict of tensors")
+    state = {key.replace("_orig_mod.", ""): value for key, value in state.items()}  # of a model of torch.compile
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:

@@ -16,18 +16,18 @@ import zipfile
 
 import torch
 
-from . import refuse, self_check
+from . import places, prepare, randomness, refuse, self_check, structure
 from .errors import ExportError, first_line, notice, progress
-from .inputs import draw_all
-from .losses import choose_loss, tensors_of, with_loss
+from .inputs import draw_all, settled
+from .losses import choose_loss, with_loss
 
 SAMPLES = 3  # no batch of examples is 1, which torch.export takes for a constant, or 2, which models have as an extent
 
 
 @dataclasses.dataclass
 class Request:
-    """What to export. `call(forward, tensors by name)` runs the model on its own inputs. `static`: the fixed number of
-    samples; None: any number from 1 to `most`."""
+    """What to export. `templates` say how `inputs` make up forward's arguments, where their paths do not; `constants` are further
+    arguments. `static`: the fixed number of samples; None: any number from 1 to `most`, or `fixed` if that cannot be."""
 
     model: torch.nn.Module
     name: str
@@ -36,9 +36,11 @@ class Request:
     loss_output: int = 0
     constants: dict = dataclasses.field(default_factory=dict)
     static: int | None = None
+    fixed: int = SAMPLES
     most: int = 65536
     seed: int = 0
     rounding: bool = False  # whether the program may differ from the model by rounding
+    templates: dict | None = None
 
 
 @dataclasses.dataclass
@@ -58,10 +60,12 @@ class Program:
     rounding: bool = False
 
 
+@prepare.uncompiled
 def export(request):
     """The program of a request. Throws ExportError where it would not train as the model does."""
-    model = request.model
+    model = prepare.prepared(request.model)
     refuse.check_model(model)
+    refuse.check_head(model, request.loss)
     model.cpu()
     _set_training(model)
     names = [each.name for each in request.inputs]
@@ -69,18 +73,17 @@ def export(request):
         raise ExportError(f"--input: {max(names, key=names.count)} is there twice")
     if not names:
         raise ExportError("the inputs are not known; give each as --input NAME=dtype[extent,...], as in x=float32[3,224,224]")
-    call = _caller(model, names, request.constants, request.loss)
+    call = _caller(model, request)
     samples = request.static or SAMPLES
     result = _probe(model, call, request.inputs, samples, request.seed)
-    if not tensors_of(result):
+    if not structure.tensors_of(result):
         raise ExportError(f"{request.name}: forward gives {type(result).__name__} without a tensor in it")
     by_name = {each.name: each for each in request.inputs}
-    loss = choose_loss(request.loss, result, by_name, samples, request.loss_output)
+    loss = choose_loss(request.loss, result, by_name, call.templates, samples, request.loss_output)
     inputs = tuple(request.inputs) + loss.inputs
-    names = [each.name for each in inputs]
-    eager = with_loss(_copied(model), call, names, loss)
-    with_loss(model, call, names, loss)
-    _probe_loss(_copied(eager), inputs, samples, request.seed, loss)
+    eager = with_loss(_copied(model), call, inputs, loss)
+    with_loss(model, call, inputs, loss)
+    inputs = settled(inputs, _probe_loss(_copied(eager), inputs, samples, request.seed, loss))
 
     leasts = [1, 2] if _runs(eager, draw_all(inputs, 1, request.seed)) else [2]
     progress("exporting")
@@ -93,6 +96,7 @@ def _checked(model, eager, inputs, request, leasts):
     """The program and its (symbol or None, least, most), after all checks; from leasts[0] samples on if that goes."""
     exported, batch = _export(model, inputs, request, leasts)
     refuse.check_program(exported, [each.name for each in inputs])
+    _strip(exported)
     progress("comparing the exported program with the model")
     symbol, least, most = batch
     counts = [least] if symbol is None else [count for count in (2, 5) if least <= count <= most] or [least]
@@ -131,8 +135,30 @@ def _set_training(model):
         notice(f"{frozen[0]}{f' and {len(frozen) - 1} more modules' if len(frozen) > 1 else ''} stays in evaluation mode")
 
 
-def _caller(model, names, constants, loss):
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """How to run a model's forward: arguments called `by_name` go by name, those of `by_place` by place."""
+
+    templates: dict
+    by_name: list
+    by_place: list
+    constants: dict
+
+    def arguments(self, tensors):
+        """Forward's arguments from tensors by the names of inputs."""
+        return {name: structure.assembled(template, tensors) for name, template in self.templates.items()}
+
+    def __call__(self, forward, arguments):
+        return forward(*(arguments[name] for name in self.by_place), **{name: arguments[name] for name in self.by_name},
+                       **self.constants)
+
+
+def _caller(model, request):
     """How to run forward: inputs whose names it has go by name; if it has none of them, all go by place."""
+    templates = request.templates
+    if templates is None:
+        templates = structure.templates_of([each.path for each in request.inputs], model.forward)
+    names, loss = list(templates), request.loss
     parameters = inspect.signature(model.forward).parameters
     open_ended = any(each.kind == each.VAR_KEYWORD for each in parameters.values())
     own = [name for name in names if name in parameters]
@@ -152,10 +178,10 @@ def _caller(model, names, constants, loss):
         missing = [name for name in wanted if name not in own]
         if missing:
             raise ExportError(f"--input: forward needs {missing[0]} too, given are {', '.join(names)}")
-        return lambda forward, tensors: forward(**{name: tensors[name] for name in own + positional}, **constants)
+        return _Call(templates, own + positional, [], request.constants)
     if not varied and not len([n for n in wanted]) <= len(positional) <= len(places):
         raise ExportError(f"--input: forward takes {', '.join(parameters) or 'nothing'}; given are {', '.join(names)}")
-    return lambda forward, tensors: forward(*(tensors[name] for name in positional), **constants)
+    return _Call(templates, [], positional, request.constants)
 
 
 def _copied(model):
@@ -170,64 +196,98 @@ def _probe(model, call, inputs, samples, seed):
     """What the model returns for random samples; the model itself is left as it was."""
     trial = _copied(model)
     tensors = dict(zip((each.name for each in inputs), draw_all(inputs, samples, seed)))
+
+    def run():
+        try:
+            return call(trial.forward, call.arguments(tensors))
+        except Exception as error:
+            given = ", ".join(f"{each.given} {list(tensors[each.name].shape)}" for each in inputs)
+            raise ExportError(f"running the model on {given} fails{places.at(error, trial)}: {first_line(error)}") from error
+
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        try:
-            return call(trial.forward, tensors)
-        except Exception as error:
-            given = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
-            raise ExportError(f"running the model on {given} fails, {first_line(error)}") from error
+        return randomness.check(run, "the model", trial)
 
 
 def _probe_loss(trial, inputs, samples, seed, loss):
+    """The ranges of inputs that show when the model and its loss run, by name."""
+    tensors = draw_all(inputs, samples, seed)
+
+    def run():
+        try:
+            return trial(*tensors)
+        except Exception as error:
+            raise ExportError(f"--loss: running the loss fails{places.at(error, trial)}: {first_line(error)}") from error
+
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        try:
-            out = trial(*draw_all(inputs, samples, seed))
-        except Exception as error:
-            raise ExportError(f"--loss: running the loss fails, {first_line(error)}") from error
+        with prepare.IndexRanges(dict(zip((each.name for each in inputs), tensors))) as indices:
+            out = randomness.check(run, "the loss")
     if loss.function is not None and (not isinstance(out[0], torch.Tensor) or out[0].dim() != 0):
         shape = list(out[0].shape) if isinstance(out[0], torch.Tensor) else type(out[0]).__name__
         raise ExportError(f"--loss: the loss is {shape}, must be one number, such as its mean")
+    return indices.ranges()
 
 
 def _export(model, inputs, request, leasts):
     """The program, and its (symbol or None, least, most)."""
-    first = None
-    if request.static is None:
-        for least in leasts:
-            batch = torch.export.Dim("batch", min=least, max=request.most)
-            shapes = tuple(None if each.batch_axis is None else {each.batch_axis: batch} for each in inputs)
-            try:
-                exported = _traced(copy.deepcopy(model), draw_all(inputs, SAMPLES, request.seed), shapes)
-                return exported, _batch_of(exported, inputs)
-            except Exception as error:
-                first = first or error
-        notice(f"the number of samples cannot be left open: {refuse.why_static(first)}; trying a fixed batch of {SAMPLES}, "
-               f"--static N takes another")
-    samples = request.static or SAMPLES
-    try:
-        exported = _traced(model, draw_all(inputs, samples, request.seed), None)
-    except Exception as error:
-        raise ExportError(f"torch.export fails, {refuse.why_not(error)}") from error
+    samples, more = request.static, ""
+    with contextlib.ExitStack() as stack:
+        if samples is None:
+            reason, fits, samples = None, False, request.fixed
+            for least in leasts:
+                batch = torch.export.Dim("batch", min=least, max=request.most)
+                shapes = tuple(None if each.batch_axis is None else {each.batch_axis: batch} for each in inputs)
+                try:
+                    exported = _traced(model, draw_all(inputs, SAMPLES, request.seed), shapes, stack)
+                    return exported, _batch_of(exported, inputs)
+                except Exception as error:
+                    if refuse.is_about_data(error):
+                        raise ExportError(refuse.why_not(error)) from error
+                    if reason is None:
+                        reason, fits = refuse.why_static(error), refuse.is_about_samples(error)
+            notice(f"the number of samples cannot be left open: {reason}; trying a fixed batch of {samples}, --static N takes "
+                   f"another")
+            if fits and samples != SAMPLES:
+                more = f"; --record has {samples} samples a microbatch, but the model runs with {SAMPLES}: give --samples {SAMPLES}"
+        try:
+            exported = _traced(model, draw_all(inputs, samples, request.seed), None, stack)
+        except Exception as error:
+            raise ExportError(refuse.why_not(error) + more) from error
     return exported, (None, samples, samples)
 
 
-def _traced(model, tensors, shapes):
+def _traced(model, tensors, shapes, stack):
+    """The program of a copy. If torch.distributions' checks of arguments fail, they are off until `stack` ends."""
+    try:
+        return _trace(copy.deepcopy(model), tensors, shapes)
+    except Exception as error:
+        if not refuse.is_about_distributions(error) or not torch.distributions.Distribution._validate_args:
+            raise
+    notice("torch.distributions validates its arguments, which torch.export does not allow; validation is off during the export")
+    stack.enter_context(prepare.unvalidated())
+    return _trace(copy.deepcopy(model), tensors, shapes)
+
+
+def _trace(model, tensors, shapes):
     logging.disable(logging.WARNING)
     try:
         # Of a failure torch prints the whole program; the message has what matters of it.
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), prepare.right_states(), \
+                places.in_nodes():
             warnings.simplefilter("ignore")
-            exported = torch.export.export(model, tuple(tensors), dynamic_shapes=shapes, strict=False)
+            return torch.export.export(model, tuple(tensors), dynamic_shapes=shapes, strict=False)
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _strip(exported):
+    """Takes out of a program what the archive does not need: half its length, and the paths of sources."""
     for module in exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
                 for key in ("stack_trace", "torch_fn", "source_fn_stack", "from_node", "custom"):
                     node.meta.pop(key, None)
-    return exported
 
 
 def _batch_of(exported, inputs):

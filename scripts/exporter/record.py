@@ -9,13 +9,15 @@ import struct
 
 import torch
 
+from . import prepare
 from .errors import ExportError, progress
 from .inputs import draw_all
 from .self_check import module_of, one_thread, same
 
 _MASK = (1 << 64) - 1
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
+          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+          torch.complex64: "C64"}
 
 
 def _scramble(x):
@@ -79,10 +81,11 @@ def check_training(program, training):
     if not program.has_loss:
         raise ExportError("--record: the program has no loss, --loss gives it one")
     if not program.least <= training.samples <= program.most:
-        wanted = f"{program.least}" if program.least == program.most else f"in {program.least}..{program.most}"
+        wanted = f"{program.least}" if program.least == program.most else f"{program.least} to {program.most}"
         raise ExportError(f"--samples {training.samples}: the program takes microbatches of {wanted}")
 
 
+@prepare.uncompiled
 def make_record(program, training):
     """The record's tensors by name. Throws ExportError if a model without random operators trains otherwise,
     unless it was exported with differences of rounding allowed."""
@@ -161,12 +164,26 @@ def _train(model, run, inputs, drawn, training):
     return out
 
 
+def cpu_kernels():
+    """What the last bits of the record depend on, as cpu_kernels of executor/processor.h tells it."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+    return {"processor": names[0] if names else "unknown processor",
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "torch": torch.__version__.split("+")[0],
+            "kernel_settings": " ".join(f"{name}={os.environ[name]}" for name in limits if name in os.environ)}
+
+
 def save_record(path, tensors, training):
     """Writes a safetensors file; `path` is either the old file or the whole new one."""
-    metadata = {"format": "stagecraft.record", "version": "1"} | {
-        key: str(value) for key, value in dataclasses.asdict(training).items()}
+    metadata = {"format": "stagecraft.record", "version": "1", "threads": "1"} | {
+        key: str(value) for key, value in dataclasses.asdict(training).items()} | cpu_kernels()
     header, place, blocks = {"__metadata__": metadata}, 0, []
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
+        if tensor.dtype not in _TYPES:
+            raise ExportError(f"--record: {name} is {tensor.dtype}, which a safetensors file cannot hold; known are "
+                              f"{', '.join(map(str, _TYPES))}")
         blocks.append(_bytes(tensor))
         header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape),
                         "data_offsets": [place, place + len(blocks[-1])]}

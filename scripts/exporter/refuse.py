@@ -6,10 +6,15 @@ import operator
 import re
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from . import places
 from .errors import ExportError, first_line
+from .losses import OF_CLASSES
+from .transformers_models import heads_of
 
+INSTEAD = "use masks (torch.where) and shapes that follow from the inputs' shapes"
 HIGHER_ORDER = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "cond")
 NUMBERS = {getattr(operator, name) for name in (
     "add sub mul floordiv truediv mod pow neg pos abs eq ne lt le gt ge and_ or_ not_ getitem").split()} | {
@@ -25,6 +30,9 @@ def check_model(model):
         raise ExportError(f"the model, {type(model).__name__}, has {what} on the outermost module, which the loss would lose; "
                           f"put it inside another nn.Module")
     for name, parameter in model.named_parameters():
+        if parameter.is_complex():
+            raise ExportError(f"parameter {name} is {_type(parameter)}, trainable parameters must be float32; store "
+                              f"torch.view_as_real({name}) and call torch.view_as_complex in forward")
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ExportError(f"parameter {name} is {_type(parameter)}, trainable parameters must be float32; call "
                               f"model.float(), lower precision is chosen when training")
@@ -33,6 +41,27 @@ def check_model(model):
             raise ExportError(f"{name} is sparse ({tensor.layout}), must be an ordinary tensor; call to_dense()")
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise ExportError(f"{name} is of type {type(tensor).__name__}, must be an ordinary tensor; torch.export would pickle it")
+    for name in [*model._parameters, *model._buffers, *model._modules]:
+        if hasattr(torch.fx.GraphModule, name) and not hasattr(torch.nn.Module, name):
+            raise ExportError(f'the model has a parameter, buffer or module named "{name}", which torch.export reserves; '
+                              f"rename it")
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ExportError(f"{path} is a TorchScript module, which torch.export does not take; give the nn.Module it came from")
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Generator):
+                full = f"{path}.{name}" if path else name
+                raise ExportError(f"{full} is a torch.Generator, from which an exported program cannot draw; drop generator=, torch's "
+                                  f"default generator is seeded for each step and microbatch")
+
+
+def check_head(model, loss):
+    """Throws ExportError for a model of transformers without a head and a loss that would take its hidden states for scores."""
+    heads = heads_of(model)
+    if heads is not None and loss in OF_CLASSES:
+        listed = f"--head selects one of {', '.join(heads)}" if heads else "transformers has no head for it"
+        raise ExportError(f"--loss {loss}: {type(model).__name__} has no head, its outputs are hidden states, not scores; {listed}; "
+                          f"a loss of your own may take them, --loss module:callable")
 
 
 def _type(tensor):
@@ -57,7 +86,8 @@ def check_program(exported, names):
 
 
 def _check_node(node):
-    where = f"node {node.name}{_module(node)}"
+    place = places.of_node(node)
+    where = f"{place}: node {node.name}{_module(node)}" if place.line else f"node {node.name}{_module(node)}"
     if node.op == "call_function":
         target = node.target
         if isinstance(target, torch._ops.HigherOrderOperator):
@@ -67,7 +97,7 @@ def _check_node(node):
         elif isinstance(target, torch._ops.OpOverload):
             if target.namespace != "aten":
                 raise ExportError(f"{where}: operator {target.name()} is not one of torch's own but of {target.namespace}, whose "
-                                  f"library needs Python; use a model built of torch's operators")
+                                  f"library needs Python; {advice(place) or 'use a model built of operators of torch'}")
             _check_sparse(node, where)
         elif target not in NUMBERS:
             raise ExportError(f"{where}: {getattr(target, '__name__', target)} of a number is not known in C++; compute it "
@@ -78,7 +108,7 @@ def _check_node(node):
             symbols = free_unbacked_symbols(each)
             if symbols:
                 raise ExportError(f"{where}: its shape or value, {sorted(map(str, symbols))[0]}, depends on the data (nonzero, "
-                                  f"boolean indexing, .item()); use shapes that the inputs' shapes give, such as torch.where")
+                                  f"boolean indexing, .item()); {advice(place) or INSTEAD}")
 
 
 def _check_sparse(node, where):
@@ -109,29 +139,101 @@ def check_archive(archive, exported):
         raise ExportError(f"node {other[0]}: torch.export writes it under a name that the program does not have")
 
 
+def is_about_data(error):
+    """Whether an export failed because the program would depend on the values of tensors."""
+    text = str(error)
+    return (isinstance(error, (DynamicOutputShapeException, DataDependentOutputException)) or "data-dependent" in text or
+            "Could not guard" in text or "unbacked" in text.lower())
+
+
+def is_about_samples(error):
+    """Whether an export failed because the model does not take any number of samples."""
+    text = str(error)
+    return bool(re.search(r"(?:inferred|specialized)[^\n]*?constant[^\n]*?\(?(\d+)", text) or "specializ" in text.lower() or
+                "Constraints violated" in text)
+
+
+def is_about_distributions(error):
+    """Whether an export failed in a check of arguments in torch.distributions."""
+    return is_about_data(error) and places.of_error(error).calls("torch/distributions/") is not None
+
+
 def why_static(error):
     """The reason in words for one who knows torch, not torch.export."""
     text = str(error)
     if isinstance(error, ExportError):
         return text
-    constant = re.search(r"(?:inferred|specialized)[^\n]*?constant[^\n]*?\(?(\d+)", text)
-    if constant or "specializ" in text.lower() or "Constraints violated" in text:
+    if is_about_samples(error):
         return ("the model uses the number of samples as a plain number (int(x.shape[0]), a shape written out in view or "
                 "zeros, a Python list or loop over the batch) or wants it to be a multiple of something"
                 f" [{_short(text)}]")
-    if "data-dependent" in text or "unbacked" in text.lower():
-        return f"a shape or a branch depends on the values of tensors [{_short(text)}]"
-    return first_line(error)
+    return first_line(error) + places.at(error)
 
 
 def why_not(error):
-    text = str(error)
-    if "_detect_is_causal_mask" in text:
-        return "nn.Transformer looks into its mask to see whether it is causal; say so, with tgt_is_causal=True or is_causal=True"
-    if "data-dependent" in text or "Could not guard" in text or "unbacked" in text.lower():
-        return (f"a branch or a shape depends on the values of a tensor (if tensor.sum() > 0, .item(), nonzero); use "
-                f"torch.where or shapes that are known [{_short(text)}]")
-    return first_line(error)
+    """What an exception of torch.export means, and what would do."""
+    place = places.of_error(error)
+    at = f" at {place}" if place.line else ""
+    return f"torch.export fails{at}: {_reason(error, place)}"
+
+
+def _reason(error, place):
+    if not is_about_data(error):
+        if ".numpy()" in str(error):
+            return "NumPy cannot be exported; use torch operators"
+        if "torch._C.Generator" in str(error):
+            return ("an exported program cannot draw from a torch.Generator; drop generator=, torch's default generator is seeded "
+                    "for each step and microbatch")
+        if place.calls("torch/nn/modules/rnn.py") and "FakeTensor" in str(error):
+            return ("the shape of a packed sequence depends on the lengths in it; run the layer on the padded sequence and take "
+                    "the states at the lengths with torch.gather")
+        return first_line(error)
+    causal = place.calls("torch/nn/modules/transformer.py", "_detect_is_causal_mask")
+    if causal:
+        return (f"nn.Transformer reads the values of its mask to see whether it is causal; say so in the call, with "
+                f"{_causal_argument(place)}=True or False")
+    if place.calls("torch/distributions/"):
+        return ("torch.distributions validates its arguments, which torch.export does not allow; create the distribution with "
+                "validate_args=False")
+    if place.calls("torch/nn/modules/batchnorm.py"):
+        return "batch norm with momentum=None divides by a number that it counts while it trains; give it a momentum"
+    if advice(place):
+        return f"what it computes depends on the values of a tensor; {advice(place)}"
+    kind = places.statement(place.line) if place.line else ""
+    library = place.line and place.line.is_library()
+    if kind == "check":
+        skip = 'skip it during an export, with "if not torch.compiler.is_exporting():"'
+        return (f"this check reads the values of a tensor, which torch.export does not allow; "
+                f"{'look for an option of the library that avoids it' if library else skip}")
+    if kind == "branch":
+        return "this branch depends on the values of a tensor; compute both sides and select with torch.where"
+    if kind == "loop":
+        return ("the number of iterations of this loop depends on the values of a tensor; use a number that follows from the "
+                "inputs' shapes")
+    short = "" if place.line else f" [{_short(str(error))}]"
+    return f"a shape or a number depends on the values of a tensor (.item(), int(), nonzero, boolean indexing); {INSTEAD}{short}"
+
+
+def _causal_argument(place):
+    """The argument that says whether the mask is causal, of the outermost module of nn.Transformer's family that was called."""
+    calls = [line for line in place.lines if (line.packaged or "") == "torch/nn/modules/transformer.py"]
+    argument = next((line.text.partition(" =")[0] for line in calls if "_detect_is_causal_mask(" in line.text), "is_causal")
+    return f"src_{argument}" if argument == "is_causal" and any("self.encoder(" in line.text for line in calls) else argument
+
+
+def advice(place):
+    """What would do for a line of transformers for which its configurations have a field."""
+    line = place.library
+    if line is None or not line.packaged.startswith("transformers"):
+        return None
+    if "expert" in line.text or line.packaged == "transformers/integrations/moe.py":
+        return ('set experts_implementation="batched_mm" in the model\'s configuration (--model-args '
+                "experts_implementation=batched_mm), which uses torch operators only")
+    if "layerdrop" in line.text:
+        return "set layerdrop to 0 in the model's configuration (--model-args layerdrop=0)"
+    if line.function == "_compute_mask_indices":
+        return "set apply_spec_augment to False in the model's configuration (--model-args apply_spec_augment=False)"
+    return None
 
 
 def _short(text):

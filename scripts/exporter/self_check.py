@@ -43,12 +43,12 @@ def _check(eager, exported, tensors, samples, seed, passes, same):
         raise ExportError(f"{where}: the model gives {len(wanted.outputs)} tensors, the exported program {len(found.outputs)}")
     for index, (a, b) in enumerate(zip(wanted.outputs, found.outputs)):
         if not same(a, b):
-            raise ExportError(f"{where}: output {index} differs{_by(a, b)}; {_cause('output', a, b, notes)}")
+            raise ExportError(f"{where}: output {index} differs{_by(a, b)}; {_cause('output', a, b, notes, eager)}")
     for kind, ours, theirs in (("parameter", wanted.gradients, found.gradients), ("buffer", wanted.buffers, found.buffers)):
         for name, a in ours.items():
             b = theirs.get(name)
             if not same(a, b):
-                raise ExportError(f"{where}: {kind} {name}: {_difference(kind, a, b)}; {_cause(kind, a, b, notes)}")
+                raise ExportError(f"{where}: {kind} {name}: {_difference(kind, a, b)}; {_cause(kind, a, b, notes, eager)}")
 
 
 class _Pass:
@@ -133,21 +133,29 @@ def _difference(kind, a, b):
     return f"{what} differs{_by(a, b)}"
 
 
-def _cause(kind, a, b, notes):
+def _cause(kind, a, b, notes, model):
     if "CheckpointFunction" in notes:
         return "the model uses reentrant checkpointing, which torch.export loses; use_reentrant=False, or none when exporting"
     if notes:
         return (f"the model uses the autograd.Function {notes[0]}, whose backward torch.export replaces by that of its forward; "
-                f"write it with torch's operators")
+                f"write it with torch's operators: x + (y - x).detach() has the value of y and the gradient of x" +
+                ("; the difference is rounding, --allow-rounding accepts it" if same_but_rounding(a, b) else ""))
     if kind == "parameter" and a is None:
         return "probably torch.inference_mode or a tensor detached by hand, which torch.export loses; use torch.no_grad"
     if kind == "parameter" and b is None:
         return ("probably a custom autograd.Function or reentrant checkpointing, which torch.export loses; write it with torch's "
                 "operators, or use_reentrant=False")
     if same_but_rounding(a, b):
-        return ("this is rounding: the model, or its library, asks whether it is being traced and then computes the same "
-                "otherwise; --allow-rounding accepts that")
+        avoided = (', and attn_implementation="eager" in the model\'s configuration (--model-args attn_implementation=eager) '
+                   "avoids it" if _has_fused_attention(model) else "")
+        return (f"this is rounding: the model, or its library, asks whether it is being traced and then computes the same "
+                f"otherwise; --allow-rounding accepts that{avoided}")
     if kind == "output":
         return "the model may keep state outside its buffers, or ask whether it is being traced"
     return ("probably a custom autograd.Function, a hook on a tensor, or state outside the buffers, which torch.export loses"
             if kind == "parameter" else "probably a buffer that is replaced in forward; write into it with copy_")
+
+
+def _has_fused_attention(model):
+    """Whether a model of transformers is in it that computes attention otherwise when traced."""
+    return any(getattr(getattr(module, "config", None), "_attn_implementation", None) == "sdpa" for module in model.modules())

@@ -2,19 +2,15 @@
 
 Usage: convert_test.py BIN [--archives DIR] [TESTS]. DIR keeps the archives; those that are there are not made again."""
 
-import importlib
 import json
-import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 import warnings
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent.parent / "scripts")]
 try:
     import torch
 except ImportError:
@@ -24,6 +20,7 @@ except ImportError:
 import make
 import table
 from exporter import program
+from package_case import PackageCase
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else HERE
 ARCHIVES = None
@@ -80,21 +77,8 @@ def total(gradients):
     return sum(found[1:], found[0]) if found else None
 
 
-class Stages(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        sys.path.insert(0, folder.name)
-        self.addCleanup(sys.path.remove, folder.name)
-        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
-
-    def tool(self, verb, *arguments, status=0):
-        command = [str(BIN / f"stagecraft-{verb}"), *map(str, arguments)]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300)
-        self.assertEqual(done.returncode, status, done.stderr)
-        return done.stderr
+class Stages(PackageCase):
+    BIN = BIN
 
     def archive(self, name):
         entry = table.MODELS[name]
@@ -119,10 +103,7 @@ class Stages(unittest.TestCase):
         self.tool("plan", "graph.json", "--devices", max(stages, 2), "--strategy", "uniform", "--stages", stages, *options,
                   "-o", "plan.json")
         self.tool("convert", "plan.json", "--model", archive, "-o", name)
-        importlib.invalidate_caches()
-        for old in [old for old in sys.modules if old == name or old.startswith(name + ".")]:
-            del sys.modules[old]
-        return importlib.import_module(name)
+        return self.package(name)
 
     def passes(self, model, inputs, loss_of):
         """Losses of two passes and gradients of both together."""
@@ -218,7 +199,7 @@ def every_model():
 
         return run
 
-    return {f"test_{name}": test(name) for name in table.MODELS}
+    return {f"test_{name}": test(name) for name, entry in table.MODELS.items() if not entry.rounds}
 
 
 EveryModel = type("EveryModel", (Stages,), {**every_model(), "__doc__": "Each test model in 1, 2 and 3 stages."})

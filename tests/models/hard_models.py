@@ -1,5 +1,7 @@
 """Models that cannot be trained from an archive as they train in Python, each for one reason."""
 
+import random
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -113,6 +115,273 @@ class FixedShape(_Layers):
 
     def between(self, hidden):
         return functional.relu(hidden.view(3, 8))
+
+
+class LoopOnValues(_Layers):
+    def between(self, hidden):
+        for _ in range(int(hidden.detach().abs().max())):
+            hidden = hidden * 0.5
+        return hidden
+
+
+class CheckOnValues(_Layers):
+    def between(self, hidden):
+        if torch.isnan(hidden).any():
+            raise ValueError("not a number")
+        return hidden
+
+
+class ComputesInNumpy(_Layers):
+    def between(self, hidden):
+        return hidden + torch.from_numpy(hidden.detach().numpy() * 2)
+
+
+class OwnGenerator(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(1)
+
+    def between(self, hidden):
+        return hidden * torch.rand(8, generator=self.generator)
+
+
+class Validates(_Layers):
+    """Asks for the checks of a distribution's arguments by itself."""
+
+    def between(self, hidden):
+        return torch.distributions.Normal(hidden, 1.0, validate_args=True).rsample()
+
+
+class CausalByLooking(nn.Module):
+    """Attention that has to look into its mask; `called` gives it what tells it."""
+
+    def __init__(self, kind, **called):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 8)
+        self.called = called
+        if kind == "encoder":
+            self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+        elif kind == "decoder":
+            self.body = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1)
+        else:
+            self.body = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+        self.kind = kind
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        hidden = self.embedding(x)
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        if self.kind == "encoder":
+            hidden = self.body(hidden, mask=mask, **self.called)
+        elif self.kind == "decoder":
+            hidden = self.body(hidden, hidden, tgt_mask=mask, **self.called)
+        elif self.kind == "source":
+            hidden = self.body(hidden, hidden, src_mask=mask, **self.called)
+        else:
+            hidden = self.body(hidden, hidden, tgt_mask=mask, **self.called)
+        return self.head(hidden.mean(1))
+
+
+class PythonsRandom(_Layers):
+    def between(self, hidden):
+        scale = self.weigh(1.0)
+        return hidden * scale
+
+    def weigh(self, most):
+        return (most +
+                random.random())
+
+
+class NumpysRandom(_Layers):
+    def between(self, hidden):
+        import numpy
+
+        return hidden * numpy.random.rand()
+
+
+class GeneratorOfItsOwn(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.dice = random.Random(3)
+
+    def between(self, hidden):
+        return hidden * self.dice.choice([0.5, 2.0])
+
+
+class LooksAsIfFused(ComputesOtherwiseWhenTraced):
+    """Has the field by which models of transformers say how they compute attention."""
+
+    class config:
+        _attn_implementation = "sdpa"
+
+
+class ComplexParameter(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(8, dtype=torch.complex64))
+
+    def between(self, hidden):
+        return (torch.fft.fft(hidden) * self.filter).abs()
+
+
+class ComplexOfReal(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(8, 2))
+
+    def between(self, hidden):
+        return (torch.fft.fft(hidden) * torch.view_as_complex(self.filter)).abs()
+
+
+class ComplexBuffer(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turns", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+    def between(self, hidden):
+        return torch.view_as_real(torch.view_as_complex(hidden.view(-1, 4, 2)) * self.turns).flatten(1)
+
+
+class CompiledInside(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.compile(self.first)
+        self.head.compile()
+
+    @torch.compile
+    def between(self, hidden):
+        return torch.tanh(hidden)
+
+
+class NotCompiledInside(_Layers):
+    def between(self, hidden):
+        return torch.tanh(hidden)
+
+
+def compiled():
+    return torch.compile(CompiledInside())
+
+
+class FixedAnyNumber(_Layers):
+    """Runs for any number of samples, but only for one at a time when exported."""
+
+    def between(self, hidden):
+        return torch.stack([hidden[index] for index in range(hidden.shape[0])])
+
+
+class NormedLstm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.utils.weight_norm(nn.LSTM(8, 4, batch_first=True), "weight_hh_l0")
+
+    def forward(self, x):
+        return self.lstm(x)[0][:, -1]
+
+
+class PackedSequences(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(self.words(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.lstm(packed)[1][0][-1]
+
+
+class CumulativeNorm(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8, momentum=None)
+
+    def between(self, hidden):
+        return self.norm(hidden)
+
+
+class ScriptedInside(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.middle = torch.jit.script(nn.Linear(8, 8))
+
+    def between(self, hidden):
+        return self.middle(hidden)
+
+
+class CodeInside(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.code = nn.Linear(8, 8)
+
+    def between(self, hidden):
+        return self.code(hidden)
+
+
+class TwoTowers(nn.Module):
+    """Nothing in it says that both inputs have as many samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.tower = nn.Linear(8, 4)
+
+    def forward(self, left, right):
+        return self.tower(left).square().mean() - self.tower(right).square().mean()
+
+
+class Kinds(nn.Module):
+    """Ten classes from tokens, and a number that nothing bounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(30, 8)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, tokens, kind=None):
+        hidden = self.words(tokens).mean(1)
+        return self.head(hidden if kind is None else hidden * kind.unsqueeze(1))
+
+
+def few_examples():
+    """Labels up to 8 of ten, tokens up to 19 of thirty."""
+    return {"tokens": torch.arange(20).reshape(5, 4), "label": torch.tensor([0, 8, 3, 2, 5])}
+
+
+def ignored_examples():
+    return few_examples() | {"label": torch.tensor([0, 8, -100, 2, 5])}
+
+
+def kind_examples():
+    return few_examples() | {"kind": torch.tensor([1, 8, 3, 2, 5])}
+
+
+def class_loss(scores, label):
+    return functional.cross_entropy(scores, label)
+
+
+def checked_loss(scores, label):
+    assert (label >= 0).all(), "labels begin at 0"
+    return functional.cross_entropy(scores, label)
+
+
+def random_loss(scores, label):
+    return functional.cross_entropy(scores, label) * random.random()
+
+
+def nested_examples():
+    from models import Sample
+
+    return {"batch": Sample(torch.ones(5, 8), (torch.ones(5, 8), torch.ones(5, 8)), {"hidden": torch.ones(8)}),
+            "target": torch.tensor([0, 3, 1, 2, 2])}
+
+
+def mean_of_first(outputs):
+    return outputs[0].mean()
+
+
+def without_head():
+    import transformers
+
+    return transformers.ViTModel(transformers.ViTConfig(
+        num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=16, image_size=32))
 
 
 def double():

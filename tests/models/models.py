@@ -1,5 +1,6 @@
 """Small models as people write them, each with what is hard for an exporter or a splitter in it."""
 
+import dataclasses
 import math
 
 import torch
@@ -387,3 +388,133 @@ class NumbersOfTheBatch(nn.Module):
         hidden = hidden + torch.arange(samples * 2).unsqueeze(1) / (2 * samples)
         scores = self.head(torch.relu(hidden).view(samples, -1))
         return scores, functional.cross_entropy(scores, target, reduction="sum") / samples
+
+
+class LstmStates(nn.Module):
+    """The last states of both directions begin another LSTM, and the last state of that is classified."""
+
+    def __init__(self, vocabulary=40, width=8):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.encoder = nn.LSTM(width, width, 2, batch_first=True, bidirectional=True)
+        self.decoder = nn.LSTM(width, 2 * width, batch_first=True)
+        self.head = nn.Linear(2 * width, 4)
+
+    def forward(self, tokens):
+        hidden = self.embedding(tokens)
+        _, states = self.encoder(hidden)
+        states = tuple(torch.cat([each[-2], each[-1]], 1).unsqueeze(0) for each in states)
+        _, (last, _) = self.decoder(hidden.flip(1), states)
+        return self.head(last[-1])
+
+
+class OldNorms(nn.Module):
+    """weight_norm and spectral_norm as they were before parametrizations: hooks that set the weight before each forward."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.utils.weight_norm(nn.Linear(8, width))
+        self.second = nn.utils.spectral_norm(nn.Linear(width, width))
+        self.third = nn.utils.weight_norm(nn.Conv1d(1, 2, 3, padding=1), dim=None)
+        self.head = nn.Linear(2 * width, 4)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.second(torch.tanh(self.first(x))))
+        return self.head(self.third(hidden.unsqueeze(1)).flatten(1))
+
+
+@dataclasses.dataclass
+class Sample:
+    image: torch.Tensor
+    pair: tuple
+    weights: dict[str, torch.Tensor]
+
+
+@dataclasses.dataclass
+class Prediction:
+    scores: torch.Tensor
+    parts: list
+
+
+class NestedBatch(nn.Module):
+    """Takes a dataclass with a tuple and a dict in it, and gives another."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.second = nn.Linear(8, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, batch: Sample):
+        left, right = batch.pair
+        hidden = torch.tanh(self.first(batch.image + left)) * batch.weights["hidden"]
+        other = torch.tanh(self.second(right))
+        return Prediction(self.head(hidden + other), [{"hidden": hidden}, (other, None)])
+
+
+def nested_loss(prediction, batch, target):
+    return functional.cross_entropy(prediction.scores, target) + (prediction.parts[1][0] - batch.image).square().mean()
+
+
+class WholeAutocast(nn.Module):
+    """Autocast around the whole body; only the scale of the scores is outside."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8 if index == 0 else width, width) for index in range(3)])
+        self.head = nn.Linear(width, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for block in self.blocks:
+                x = functional.dropout(torch.relu(block(x)), 0.1)
+            x = self.head(x)
+        return x.float() * self.scale
+
+
+class WholeNoGrad(nn.Module):
+    """A frozen body in no_grad, and a head that learns."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8 if index == 0 else width, width) for index in range(3)])
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for block in self.blocks:
+                x = torch.tanh(block(x))
+        return self.head(x)
+
+
+class SampledLatent(nn.Module):
+    """A variational autoencoder: torch.distributions, which check the values of their arguments."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+        self.mean = nn.Linear(16, width)
+        self.scale = nn.Linear(16, width)
+        self.decoder = nn.Sequential(nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def forward(self, x):
+        hidden = self.encoder(x)
+        latent = torch.distributions.Normal(self.mean(hidden), functional.softplus(self.scale(hidden)))
+        prior = torch.distributions.Normal(torch.zeros_like(latent.loc), torch.ones_like(latent.scale))
+        value = self.decoder(latent.rsample())
+        return functional.mse_loss(value, x) + 0.1 * torch.distributions.kl_divergence(latent, prior).mean()
+
+
+class CausalEncoder(nn.Module):
+    """nn.TransformerEncoder with a mask that it is told to be causal."""
+
+    def __init__(self, vocabulary=40, width=16):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2, 32, batch_first=True), 2)
+        self.output = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens):
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.output(self.encoder(self.embedding(tokens), mask=mask, is_causal=True))

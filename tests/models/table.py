@@ -11,7 +11,8 @@ import models
 class Entry:
     """`build` gives the model, seeded by the caller. `inputs` are texts as --input takes them. `needs` is the package that
     the model comes from. `options`: further fields of the exporter's Request. `microbatches` is 1 where parameters have
-    several holders: stages add each holder's gradients over the microbatches first, autograd the holders' first."""
+    several holders: stages add each holder's gradients over the microbatches first, autograd the holders' first. `rounds`: of
+    a kind that has an entry already, so it need not be equal bit for bit, but within rounding, to a record of two."""
 
     build: Callable
     inputs: tuple
@@ -21,6 +22,7 @@ class Entry:
     samples: int = 2
     microbatches: int = 2
     learning_rate: float = 0.1
+    rounds: bool = False
 
     def is_installed(self):
         return self.needs is None or importlib.util.find_spec(self.needs) is not None
@@ -105,4 +107,33 @@ MODELS = {
     "autocast_block": Entry(models.AutocastBlock, VECTOR, "bce"),
     "numbers_of_the_batch": Entry(models.NumbersOfTheBatch, VECTOR + ("target=int64[]:range=0..4",), "in-model",
                                   options={"loss_output": 1}),
+    "lstm_states": Entry(models.LstmStates, TOKENS),
+    "old_norms": Entry(models.OldNorms, VECTOR, microbatches=1),
+    "nested_batch": Entry(models.NestedBatch, ("batch.image=float32[8]", "batch.pair.0=float32[8]", "batch.pair.1=float32[8]",
+                                               "batch.weights.hidden=float32[8]:batch_axis=none", "target=int64[]:range=0..4"),
+                          models.nested_loss),
+    "whole_autocast": Entry(models.WholeAutocast, VECTOR),
+    "whole_no_grad": Entry(models.WholeNoGrad, VECTOR),
+    "sampled_latent": Entry(models.SampledLatent, VECTOR, "in-model"),
+    "causal_encoder": Entry(models.CausalEncoder, TOKENS, "next_token"),
+    "bert_classifier": Entry(_transformers("bert", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=64,
+                                           vocab_size=211, max_position_embeddings=32, num_labels=3),
+                             ("input_ids=int64[12]:range=0..211",), needs="transformers", options=WITHOUT_CACHE, microbatches=1),
+    "albert": Entry(_transformers("albert", num_hidden_layers=3, hidden_size=32, embedding_size=16, num_attention_heads=4,
+                                  intermediate_size=64, vocab_size=211, max_position_embeddings=32, num_labels=3),
+                    ("input_ids=int64[12]:range=0..211",), needs="transformers", options=WITHOUT_CACHE, rounds=True),
+    "electra": Entry(_transformers("electra", num_hidden_layers=2, hidden_size=32, embedding_size=16, num_attention_heads=4,
+                                   intermediate_size=64, vocab_size=211, max_position_embeddings=32, num_labels=3),
+                     ("input_ids=int64[12]:range=0..211",), needs="transformers", options=WITHOUT_CACHE, rounds=True),
+    "distilbert": Entry(_transformers("distilbert", n_layers=2, dim=32, n_heads=4, hidden_dim=64, vocab_size=211,
+                                      max_position_embeddings=32, num_labels=3),
+                        ("input_ids=int64[12]:range=0..211",), needs="transformers", options=WITHOUT_CACHE, rounds=True),
+    "opt": Entry(_transformers("opt", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, ffn_dim=64, vocab_size=211,
+                               max_position_embeddings=32, word_embed_proj_dim=32),
+                 ("input_ids=int64[12]:range=0..211",), "next_token", "transformers", WITHOUT_CACHE, rounds=True),
+    "densenet121": Entry(_torchvision("densenet121", num_classes=10), IMAGE, needs="torchvision", learning_rate=0.01, rounds=True),
+    "mixtral": Entry(_transformers("mixtral", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2,
+                                   intermediate_size=48, num_local_experts=4, vocab_size=99, max_position_embeddings=32,
+                                   experts_implementation="batched_mm"),
+                     ("input_ids=int64[12]:range=0..99",), "next_token", "transformers", WITHOUT_CACHE),
 }

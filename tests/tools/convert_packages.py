@@ -2,9 +2,7 @@
 import importlib
 import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
 try:
@@ -12,6 +10,9 @@ try:
 except ImportError as reason:
     print(f"skipped: {sys.executable} has no PyTorch: {reason}")
     sys.exit(77)
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from package_case import PackageCase
 
 BIN, GOLDEN = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
 NODE = ("node{} -- {} -- forward_compute_time=1.000, backward_compute_time=1.000, activation_size=4.0, "
@@ -32,27 +33,12 @@ def bytes_of_layers(text):
     return {line[0]: float(line[2].split("parameter_size=")[1]) for line in lines}
 
 
-class Packages(unittest.TestCase):
+class Packages(PackageCase):
+    BIN = BIN
+
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        sys.path.insert(0, folder.name)
-        self.addCleanup(sys.path.remove, folder.name)
+        super().setUp()
         torch.manual_seed(1)
-        torch.set_num_threads(1)  # threads that wait for each other take minutes on a busy machine
-
-    def tool(self, verb, *arguments, status=0):
-        command = [str(BIN / f"stagecraft-{verb}"), *map(str, arguments)]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120)
-        self.assertEqual(done.returncode, status, done.stderr)
-        return done.stderr
-
-    def package(self, name):
-        importlib.invalidate_caches()
-        for old in [old for old in sys.modules if old == name or old.startswith(name + ".")]:
-            del sys.modules[old]
-        return importlib.import_module(name)
 
     def planned(self, profile, stages, *options):
         """The package of a profile in the folder, planned by `stagecraft plan`."""

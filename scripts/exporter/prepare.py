@@ -1,0 +1,140 @@
+"""What is set right in a model, and in torch, before torch.export sees them."""
+
+import contextlib
+import functools
+import inspect
+from unittest import mock
+
+import torch
+from torch.nn import functional
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.overrides import TorchFunctionMode
+
+from .errors import ExportError
+
+
+def uncompiled(function):
+    """Runs `function` with every torch.compile switched off: compiled code has other roundings, and cannot be exported."""
+
+    @functools.wraps(function)
+    def run(*given, **named):
+        with torch.compiler.set_stance("force_eager"):
+            return function(*given, **named)
+
+    return run
+
+
+def prepared(model):
+    """The model without wrappers of torch.compile, and in a form that can be copied. Throws ExportError."""
+    model = without_compile(model)
+    for path, module in model.named_modules():
+        _keep_recomputed(module, path or type(module).__name__)
+    return model
+
+
+def without_compile(model):
+    """The model as it was before torch.compile(model) or model.compile(), its modules likewise."""
+    from torch._dynamo import OptimizedModule
+
+    while isinstance(model, OptimizedModule):
+        model = model._orig_mod
+    for module in model.modules():
+        module._compiled_call_impl = None
+        for name, child in module._modules.items():
+            while isinstance(child, OptimizedModule):
+                child = module._modules[name] = child._orig_mod
+    return model
+
+
+class _Kept:
+    """A tensor that torch.export does not see, as it is no module's attribute."""
+
+    value = None
+
+    def __deepcopy__(self, memo):
+        out = _Kept()
+        out.value = None if self.value is None else self.value.detach().clone()
+        return out
+
+
+def _keep_recomputed(module, path):
+    """Old weight_norm and spectral_norm set a tensor before each forward, which can neither be copied nor exported as an attribute.
+    Makes that attribute a property of the module's class."""
+    names = [hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, (WeightNorm, SpectralNorm))]
+    names = [name for name in names if name in vars(module)]
+    if not names:
+        return
+    if isinstance(module, torch.nn.RNNBase):
+        raise ExportError(f"{path}: torch.nn.utils.weight_norm of an {type(module).__name__} cannot be exported; use "
+                          f"torch.nn.utils.parametrizations.weight_norm")
+    fields = {}
+    for name in names:
+        kept = f"_kept_{name}"
+        vars(module)[kept] = _Kept()
+        vars(module)[kept].value = vars(module).pop(name)
+        fields[name] = property(lambda self, kept=kept: vars(self)[kept].value,
+                                lambda self, value, kept=kept: setattr(vars(self)[kept], "value", value))
+    base = type(module)
+    module.__class__ = type(base.__name__, (base,), fields | {"__module__": base.__module__, "__qualname__": base.__qualname__})
+
+
+@contextlib.contextmanager
+def right_states():
+    """While it lasts, torch gives the last states of an LSTM their own shape: 2.11 adds an axis of 1 to those of each layer
+    (pytorch/pytorch#151200)."""
+    from torch._decomp import decompositions
+
+    one_layer = decompositions.one_layer_lstm
+
+    def run(input, states, *given, **named):
+        output, last = one_layer(input, states, *given, **named)
+        return output, tuple(each.reshape(state.shape) for each, state in zip(last, states))
+
+    with mock.patch.object(decompositions, "one_layer_lstm", run):
+        yield
+
+
+@contextlib.contextmanager
+def unvalidated():
+    """While it lasts, torch.distributions checks no arguments, except where validate_args=True asks for it."""
+    base = torch.distributions.Distribution
+    before = base._validate_args
+    base.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        base.set_default_validate_args(before)
+
+
+def _rows(arguments):
+    return arguments["input"], arguments["weight"].shape[0]
+
+
+def _classes(arguments):
+    scores = arguments["input"]
+    return arguments["target"], scores.shape[1 if scores.dim() > 1 else 0]
+
+
+class IndexRanges(TorchFunctionMode):
+    """Learns from a run which values whole numbers may have: those of `tensors` (by name) that as a whole pick rows of an embedding
+    or classes of a loss."""
+
+    _OF = {functional.embedding: _rows, functional.embedding_bag: _rows, functional.cross_entropy: _classes,
+           functional.nll_loss: _classes}
+
+    def __init__(self, tensors):
+        super().__init__()
+        self._tensors, self._ends = tensors, {}
+
+    def __torch_function__(self, function, types, given=(), named=None):
+        if function in self._OF:
+            index, end = self._OF[function](inspect.signature(function).bind(*given, **(named or {})).arguments)
+            for name, tensor in self._tensors.items():
+                if tensor.data_ptr() == index.data_ptr() and tensor.numel() == index.numel() and not index.is_floating_point():
+                    self._ends[name] = min(end, self._ends.get(name, end))
+        return function(*given, **(named or {}))
+
+    def ranges(self):
+        """(low, high) by name, high excluded."""
+        return {name: (0, end) for name, end in self._ends.items()}
