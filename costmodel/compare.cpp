@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <stdexcept>
 
 namespace stagecraft {
@@ -70,10 +71,18 @@ std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
       busy[static_cast<std::size_t>(span.rank)][static_cast<std::size_t>(step - steps.begin())] += inside.value;
     }
   }
+  // Spans of a step reach into its neighbours, so all three must have been kept.
+  std::set<int> kept;
+  for (const Span& span : timeline.spans) kept.insert(span.step);
+  const auto known = [&](std::size_t i) {
+    return kept.contains(steps[i].step) && (i == 0 || kept.contains(steps[i - 1].step)) &&
+           (i + 1 == steps.size() || kept.contains(steps[i + 1].step));
+  };
   std::vector<double> out;
   for (const std::vector<double>& of_rank : busy) {
     std::vector<double> shares;
     for (std::size_t i = first; i < steps.size(); ++i) {
+      if (!known(i)) continue;
       const double time = (steps[i].end - steps[i].start).value;
       if (time > 0) shares.push_back(std::max(0.0, 1 - of_rank[i] / time));
     }
@@ -94,6 +103,7 @@ Report compare(const Prediction& prediction, const Measurement& measurement, std
   Report out;
   out.skipped = std::min(skip, measured.steps.size() - 1);
   out.steps = measured.steps.size() - out.skipped;
+  out.ended = measurement.ended;
   out.step = {prediction.iteration.value, step_time(measured, out.skipped).value};
   std::vector<double> deviations;
   for (std::size_t i = out.skipped; i < measured.steps.size(); ++i) {
@@ -153,6 +163,7 @@ std::string report_text(const Report& report) {
   }
   out += fmt::format("measured: median of {} steps after {} left out, median deviation {}\n", report.steps,
                      report.skipped, milliseconds(report.spread));
+  if (!report.ended) out += "the run did not end: this is what it had measured before\n";
   return out;
 }
 

@@ -50,10 +50,12 @@ struct Report {
   std::vector<ActionComparison> actions;
   std::vector<BubbleComparison> bubbles;
   std::vector<MemoryComparison> memory;
+  bool ended = true;  ///< false: the measurement is what a run wrote before its end
 };
 
 /// By rank, the share of a step in which the rank neither computes nor reduces nor updates: it waits, sends, or has
-/// nothing to do. Of the steps from number `first` on the median; 0 without any.
+/// nothing to do. Of the steps from number `first` on the median, as far as spans of them and of the steps beside them
+/// were kept; 0 without any.
 [[nodiscard]] std::vector<double> idle_shares(const Timeline& timeline, std::size_t first = 0);
 
 /// Compares; the first `skip` measured steps are warm-up and left out, but never the last one.

@@ -4,7 +4,9 @@
 #include <map>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "costmodel/errors.h"
 
@@ -23,8 +25,8 @@ std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& 
   const std::vector<int> order = topological_order(graph);
   for (std::size_t i = 0; i < order.size(); ++i) position[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
 
-  // (source stage, destination stage) -> (position of the layer, output, layer), each once.
-  std::map<std::pair<int, int>, std::set<std::tuple<int, int, int>>> crossing;
+  // (position of the layer, output, layer) -> later stages that read it.
+  std::map<std::tuple<int, int, int>, std::set<int>> readers;
   for (const Edge& edge : graph.edges) {
     const int from = stage_of_layer[static_cast<std::size_t>(edge.source)];
     const int to = stage_of_layer[static_cast<std::size_t>(edge.destination)];
@@ -34,8 +36,12 @@ std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& 
              " reads layer \"" + graph.layers[static_cast<std::size_t>(edge.source)].id + "\" in the later " +
              stage_text(from) + ", data must flow to the same or a later stage");
     }
-    crossing[{from, to}].insert(
-        {position[static_cast<std::size_t>(edge.source)], edge.output.value_or(-1), edge.source});
+    readers[{position[static_cast<std::size_t>(edge.source)], edge.output.value_or(-1), edge.source}].insert(to);
+  }
+  std::map<std::pair<int, int>, std::vector<std::tuple<int, int, int>>> crossing;  // by source and destination stage
+  for (const auto& [value, stages] : readers) {
+    int from = stage_of_layer[static_cast<std::size_t>(std::get<2>(value))];
+    for (const int to : stages) crossing[{std::exchange(from, to), to}].push_back(value);
   }
   std::vector<Boundary> out;
   for (const auto& [stages, values] : crossing) {
@@ -59,6 +65,21 @@ std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& 
 bool has_gradient(const Boundary& boundary) {
   return std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
                      [](const BoundaryTensor& t) { return t.gradient; });
+}
+
+std::optional<FarReader> far_reader(const Plan& plan) {
+  std::unordered_map<std::string, int> stage_of;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& layer : plan.stages[s].layers) stage_of[layer] = static_cast<int>(s);
+  }
+  for (const Boundary& boundary : plan.boundaries) {
+    for (const BoundaryTensor& tensor : boundary.tensors) {
+      const auto it = stage_of.find(tensor.layer);
+      const int from = it == stage_of.end() ? boundary.source : it->second;
+      if (boundary.destination > from + 1) return FarReader{tensor.layer, from, boundary.destination};
+    }
+  }
+  return std::nullopt;
 }
 
 Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition, const PlanSettings& settings) {
@@ -212,6 +233,11 @@ void validate(const Plan& plan) {
   } else if (!plan.listed.empty()) {
     refuse("actions are listed for schedule \"" + plan.schedule + "\", they go with \"" + kListed + "\"");
   }
+  std::set<std::tuple<int, std::string, int>> received;  // by a stage: layer and output
+  for (const Boundary& boundary : plan.boundaries) {
+    for (const BoundaryTensor& tensor : boundary.tensors)
+      received.emplace(boundary.destination, tensor.layer, tensor.output.value_or(-1));
+  }
   std::set<std::pair<int, int>> pairs;
   for (const Boundary& boundary : plan.boundaries) {
     const std::string where =
@@ -224,8 +250,10 @@ void validate(const Plan& plan) {
     std::set<std::pair<std::string, int>> seen;
     for (const BoundaryTensor& tensor : boundary.tensors) {
       const auto it = stage_of.find(tensor.layer);
-      if (it == stage_of.end() || it->second != boundary.source) {
-        refuse(where + ": layer \"" + tensor.layer + "\" is not in " + stage_text(boundary.source));
+      const bool made = it != stage_of.end() && it->second == boundary.source;
+      if (!made && !received.contains({boundary.source, tensor.layer, tensor.output.value_or(-1)})) {
+        refuse(where + ": layer \"" + tensor.layer + "\" is not in " + stage_text(boundary.source) +
+               ", nor does that stage receive its output");
       }
       if (!seen.insert({tensor.layer, tensor.output.value_or(-1)}).second) {
         refuse(where + ": a tensor of layer \"" + tensor.layer + "\" stands twice");

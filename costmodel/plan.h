@@ -33,7 +33,9 @@ struct BoundaryTensor {
   friend bool operator==(const BoundaryTensor&, const BoundaryTensor&) = default;
 };
 
-/// All that stage `source` sends to stage `destination` for one microbatch, in the order of sending.
+/// All that stage `source` sends to stage `destination` for one microbatch, in the order of sending. A value that several
+/// later stages read goes from each of them to the next, and its gradient comes back the same way: each stage adds its
+/// own part to the later ones', in the order of an unsplit backward.
 struct Boundary {
   int source = 0;
   int destination = 0;
@@ -43,6 +45,13 @@ struct Boundary {
 
 /// Whether anything comes back from `destination` to `source`.
 [[nodiscard]] bool has_gradient(const Boundary& boundary);
+
+/// A value that a stage beyond the next one reads.
+struct FarReader {
+  std::string layer;  ///< that gives it
+  int stage = 0;      ///< the layer's
+  int reader = 0;     ///< stage
+};
 
 /// Everything that an executor needs beside the model itself.
 struct Plan {
@@ -85,7 +94,8 @@ struct PlanSettings {
 };
 
 /// The plan of `partition`: layers in topological order, devices in order 0.. stage by stage, boundaries from the
-/// edges that cross stages (a tensor that several layers of one stage read crosses once), warm-ups by warmup_counts.
+/// edges that cross stages (a tensor that several layers of one stage read crosses once, one that several stages read
+/// goes from each to the next), warm-ups by warmup_counts.
 /// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, or the device
 /// count if the replicas are more than the topology has.
 [[nodiscard]] Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition,
@@ -95,6 +105,10 @@ struct PlanSettings {
 /// edge to an earlier stage, boundaries other than the edges say, a device that does not exist or is used twice by
 /// different stages (chunks = 1), a schedule that cannot run it, warm-ups missing, another dtype than the graph's.
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
+
+/// The first value that crosses more than one stage; absent if every stage reads only the one before it. Precondition:
+/// the plan is valid.
+[[nodiscard]] std::optional<FarReader> far_reader(const Plan& plan);
 
 /// The schedule of the plan, with what `listed` says of it where that is the schedule.
 [[nodiscard]] ScheduleEntry schedule_of(const Plan& plan);

@@ -50,7 +50,16 @@ struct Timeline {
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
-/// What a run measured.
+/// Which steps' spans a measurement holds: of a run's steps the first `first`, the last `last`, and those whose place in
+/// the run, counted from 0, is a multiple of `every`. All steps: `every` is 1.
+struct KeptSpans {
+  int first = 0;
+  int last = 0;
+  int every = 1;
+  friend bool operator==(const KeptSpans&, const KeptSpans&) = default;
+};
+
+/// What a run measured: losses and times of all steps, spans of those that `kept` says.
 struct Measurement {
   std::string model;
   std::string schedule;
@@ -58,6 +67,8 @@ struct Measurement {
   std::optional<std::int64_t> microbatch_samples;
   std::vector<double>
       losses;  ///< one a step, the mean over the step's samples; in files null, read as NaN, if not finite
+  KeptSpans kept;
+  bool ended = true;  ///< false in what a run wrote before its end: it goes on, or died
   Timeline timeline;
   Provenance provenance;
   friend bool operator==(const Measurement&, const Measurement&) = default;

@@ -31,40 +31,37 @@ std::vector<Action> measured_actions(const Plan& plan, const std::vector<Action>
   return out;
 }
 
-std::optional<std::string> disorder(const Timeline& timeline, const Plan& plan,
-                                    const std::vector<std::vector<Action>>& lists, int replays, int first_step) {
-  const bool synchronous = schedule_of(plan).weights == Weights::Flushed;
-  std::vector<std::vector<const Span*>> found(lists.size());
-  for (const Span& span : timeline.spans) {
-    if (span.rank < 0 || span.rank >= static_cast<int>(lists.size())) {
-      return fmt::format("a span of rank {} was measured, the plan has ranks 0..{}", span.rank,
-                         static_cast<int>(lists.size()) - 1);
-    }
-    found[static_cast<std::size_t>(span.rank)].push_back(&span);
+OrderCheck::OrderCheck(const Plan& plan, const std::vector<Action>& list, int rank, int first_step)
+    : expected_(measured_actions(plan, list)),
+      rank_(rank),
+      first_step_(first_step),
+      synchronous_(schedule_of(plan).weights == Weights::Flushed) {}
+
+std::string OrderCheck::place() const {
+  return fmt::format("rank {}, step {}, entry {}: ", rank_, first_step_ + replay_ + 1, entry_ + 1);
+}
+
+std::optional<std::string> OrderCheck::next(const Span& span) {
+  if (entry_ == expected_.size() && synchronous_) {
+    ++replay_;
+    entry_ = 0;
   }
-  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-    const std::vector<Action> expected = measured_actions(plan, lists[rank]);
-    const std::vector<const Span*>& spans = found[rank];
-    std::size_t next = 0;
-    for (int replay = 0; replay < replays; ++replay) {
-      for (std::size_t i = 0; i < expected.size(); ++i, ++next) {
-        const auto place = [&] {
-          return fmt::format("rank {}, step {}, entry {}: ", rank, first_step + replay + 1, i + 1);
-        };
-        if (next == spans.size()) return place() + "measured nothing, the list says " + quoted(expected[i]);
-        const Span& span = *spans[next];
-        if (span.action != expected[i])
-          return place() + "measured " + quoted(span.action) + ", the list says " + quoted(expected[i]);
-        if (synchronous && span.step != first_step + replay) {
-          return place() + fmt::format("measured {} as a part of step {}", quoted(span.action), span.step + 1);
-        }
-      }
-    }
-    if (next < spans.size()) {
-      return fmt::format("rank {}: measured {} after the end of its list", rank, quoted(spans[next]->action));
-    }
-  }
+  if (entry_ >= expected_.size())
+    return fmt::format("rank {}: measured {} after the end of its list", rank_, quoted(span.action));
+  if (span.action != expected_[entry_])
+    return place() + "measured " + quoted(span.action) + ", the list says " + quoted(expected_[entry_]);
+  if (synchronous_ && span.step != first_step_ + replay_)
+    return place() + fmt::format("measured {} as a part of step {}", quoted(span.action), span.step + 1);
+  ++entry_;
   return std::nullopt;
+}
+
+std::optional<std::string> OrderCheck::end(int replays) const {
+  const int done = replay_ + (entry_ == expected_.size() ? 1 : 0);
+  if (expected_.empty() || done >= replays) return std::nullopt;
+  if (entry_ < expected_.size()) return place() + "measured nothing, the list says " + quoted(expected_[entry_]);
+  return fmt::format("rank {}, step {}, entry 1: measured nothing, the list says {}", rank_, first_step_ + done + 1,
+                     quoted(expected_.front()));
 }
 
 }  // namespace stagecraft

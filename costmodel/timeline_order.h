@@ -14,12 +14,28 @@ namespace stagecraft {
 /// boundary from which gradients come back, in the reverse order. Boundaries between stages of one rank count too.
 [[nodiscard]] std::vector<Action> measured_actions(const Plan& plan, const std::vector<Action>& list);
 
-/// Where a measured timeline is not what the plan's lists say: the first rank, step and entry (counted from 1), what
-/// was measured there and what the list says. Absent if every rank did exactly the measured_actions of its list in
-/// their order, `replays` times, of a synchronous schedule as steps `first_step`, `first_step` + 1, ... Looks at the
-/// order of a rank's spans, not at their times, so ranks need no common clock.
-[[nodiscard]] std::optional<std::string> disorder(const Timeline& timeline, const Plan& plan,
-                                                  const std::vector<std::vector<Action>>& lists, int replays,
-                                                  int first_step = 0);
+/// Whether a rank does what its list says, span by span: exactly the measured_actions of its list in their order, of a
+/// synchronous schedule again in each step. Looks at the order of the spans, not at their times.
+class OrderCheck {
+ public:
+  /// `list` is that of `rank` in `plan`; `first_step` the number of the first step.
+  OrderCheck(const Plan& plan, const std::vector<Action>& list, int rank, int first_step = 0);
+
+  /// What is wrong with the rank's next span: step and entry (counted from 1), what was measured there and what the list
+  /// says. Absent if it is right.
+  [[nodiscard]] std::optional<std::string> next(const Span& span);
+  /// What the rank should have measured besides. Absent if it has replayed its list `replays` times.
+  [[nodiscard]] std::optional<std::string> end(int replays) const;
+
+ private:
+  [[nodiscard]] std::string place() const;
+
+  std::vector<Action> expected_;
+  int rank_;
+  int first_step_;
+  bool synchronous_;
+  int replay_ = 0;
+  std::size_t entry_ = 0;
+};
 
 }  // namespace stagecraft

@@ -18,6 +18,7 @@ struct ToolText {
   std::string verb;     ///< "plan"; the program is then stagecraft-plan, called as `stagecraft plan`
   std::string purpose;  ///< one or two sentences
   std::string example;  ///< command lines
+  std::string versions = "";  ///< what --version says behind the program's own, of the libraries it computes with
 };
 
 /// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and gives 0 for
@@ -29,7 +30,7 @@ template <class Configure, class Run>
   try {
     CLI::App app(text.purpose, "stagecraft " + text.verb);
     app.footer("Example:\n  " + text.example + "\n\nExit status: 0 done, 1 bad input or no answer, 2 wrong usage.");
-    app.set_version_flag("--version", program + " " + version());
+    app.set_version_flag("--version", program + " " + version() + text.versions);
     configure(app);
     try {
       app.parse(argc, argv);

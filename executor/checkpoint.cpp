@@ -60,9 +60,19 @@ void remove_checkpoint(const std::string& path) {
   if (error) fail(path, "remove", error);
 }
 
-std::uint32_t own_checksum(CheckpointManifest manifest) {
-  manifest.manifest_crc32 = 0;
-  return crc32_of(checkpoint_json(manifest));
+/// The manifest at `path` (DIR/step-N) with its own checksum right.
+CheckpointManifest read_manifest(const std::string& path) {
+  const std::string name = path + "/" + kManifest;
+  const std::string text = read_text(name);
+  CheckpointManifest manifest = parse_checkpoint(text, name);
+  const std::uint32_t found = crc32_of(without_checksum(text, manifest.manifest_crc32));
+  if (found != manifest.manifest_crc32) {
+    throw FormatError(fmt::format("{}: /manifest_crc32: found {:08x}, the document's is {:08x}", name,
+                                  manifest.manifest_crc32, found));
+  }
+  if (step_of(fs::path(path).filename().string()) != manifest.step)
+    throw FormatError(fmt::format("{}: /step: found {}, which is not the folder's", name, manifest.step));
+  return manifest;
 }
 
 std::string spec_text(const at::Tensor& tensor) {
@@ -133,13 +143,7 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& folder) {
 }
 
 CheckpointManifest check_checkpoint(const std::string& path) {
-  const std::string name = path + "/" + kManifest;
-  CheckpointManifest manifest = parse_checkpoint(read_text(name), name);
-  if (const std::uint32_t found = own_checksum(manifest); found != manifest.manifest_crc32)
-    throw FormatError(fmt::format("{}: /manifest_crc32: found {:08x}, the document's is {:08x}", name,
-                                  manifest.manifest_crc32, found));
-  if (step_of(fs::path(path).filename().string()) != manifest.step)
-    throw FormatError(fmt::format("{}: /step: found {}, which is not the folder's", name, manifest.step));
+  CheckpointManifest manifest = read_manifest(path);
   for (const CheckpointFile& file : manifest.files) {
     const std::string place = path + "/" + file.name;
     const FileDigest found = file_digest(place);
@@ -160,10 +164,23 @@ std::optional<FoundCheckpoint> latest_checkpoint(const std::string& folder,
   for (const std::int64_t step : steps) {
     const std::string path = checkpoint_path(folder, step);
     try {
-      return FoundCheckpoint{path, check_checkpoint(path)};
+      FoundCheckpoint found{path, check_checkpoint(path)};
+      if (found.manifest.finite) return found;
+      tell(path + " is left out: it holds values that are infinite or not a number");
     } catch (const FormatError& e) { tell(fmt::format("{} is damaged and left out: {}", path, e.what())); }
   }
   return std::nullopt;
+}
+
+std::vector<std::int64_t> finite_checkpoints(const std::string& folder, std::int64_t last) {
+  std::vector<std::int64_t> out;
+  for (const std::int64_t step : checkpoint_steps(folder)) {
+    if (step > last) break;
+    try {
+      if (read_manifest(checkpoint_path(folder, step)).finite) out.push_back(step);
+    } catch (const FormatError&) {}  // damaged: it counts for nothing
+  }
+  return out;
 }
 
 void check_checkpoint_folder(const std::string& folder, bool resume) {
@@ -195,7 +212,7 @@ std::string begin_checkpoint(const std::string& folder, std::int64_t step) {
 }
 
 void commit_checkpoint(const std::string& folder, const CheckpointManifest& manifest,
-                       std::optional<std::int64_t> keep) {
+                       const std::vector<std::int64_t>& keep) {
   const std::string path = checkpoint_path(folder, manifest.step);
   const std::string partial = partial_path(folder, manifest.step);
   std::error_code error;
@@ -207,16 +224,18 @@ void commit_checkpoint(const std::string& folder, const CheckpointManifest& mani
       throw FormatError(fmt::format("{}: found {} bytes, wanted {}", place, bytes, file.bytes.value));
   }
   CheckpointManifest checked = manifest;
-  checked.manifest_crc32 = own_checksum(manifest);
+  checked.manifest_crc32 = 0;
+  checked.manifest_crc32 = crc32_of(checkpoint_json(checked));
   write_text(partial + "/" + kManifest, checkpoint_json(checked));
   sync_directory(partial);
-  // Of the same step only a damaged one can be there.
+  // Of the same step there can only be one that is damaged or not finite.
   if (fs::exists(path, error)) remove_checkpoint(path);
   fs::rename(partial, path, error);
   if (error) fail(path, "write", error);
   sync_directory(folder);
   for (const std::int64_t step : checkpoint_steps(folder)) {
-    if (step != manifest.step && step != keep) remove_checkpoint(checkpoint_path(folder, step));
+    if (step != manifest.step && std::ranges::find(keep, step) == keep.end())
+      remove_checkpoint(checkpoint_path(folder, step));
   }
 }
 

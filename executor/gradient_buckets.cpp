@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "executor/control_tags.h"
+#include "executor/tensor_layout.h"
 
 namespace stagecraft {
 
@@ -94,7 +95,7 @@ GradientReduction::GradientReduction(Channel& channel, std::vector<int> replicas
   }
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < s.leaves.size(); ++i) {
-    s.views.push_back(s.flat.narrow(0, offset, values[i]).view(s.leaves[i].sizes()));
+    s.views.push_back(view_laid_out_like(s.flat, offset, s.leaves[i]));
     offset += values[i];
     s.accumulators.push_back(torch::autograd::impl::grad_accumulator(s.leaves[i]));
     s.accumulators.back()->add_post_hook(std::make_unique<State::Hook>(state_, i));

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,6 +12,7 @@
 #include "costmodel/errors.h"
 #include "executor/intake/imported_model.h"
 #include "executor/models/sources.h"
+#include "executor/program.h"
 
 namespace stagecraft {
 namespace {
@@ -76,7 +78,9 @@ Model build_model(const std::string& name, const std::map<std::string, std::stri
   return model;
 }
 
-at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed) {
+namespace {
+
+at::Tensor made_value(const ParameterSpec& parameter, std::uint64_t seed) {
   if (parameter.load) return parameter.load();
   const at::Tensor value = at::empty(parameter.shape, at::TensorOptions().dtype(parameter.dtype));
   const auto generator = [&] { return at::make_generator<at::CPUGeneratorImpl>(mix_seed(seed, parameter.name)); };
@@ -91,6 +95,14 @@ at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed) {
       return value.normal_(0, parameter.scale, generator());
   }
   return value;
+}
+
+}  // namespace
+
+at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed) {
+  try {
+    return made_value(parameter, seed);
+  } catch (const c10::Error& e) { rethrow_at("parameter \"" + parameter.name + "\"", e); }
 }
 
 std::uint64_t mix_seed(std::uint64_t seed, const std::string& word, std::uint64_t a, std::uint64_t b) {

@@ -1,10 +1,6 @@
 #include "executor/loss_scaler.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 
 #include <charconv>
 #include <cmath>
@@ -12,6 +8,7 @@
 #include <stdexcept>
 
 #include "executor/control_tags.h"
+#include "executor/finite.h"
 #include "executor/planned_layers.h"
 
 namespace stagecraft {
@@ -69,17 +66,8 @@ std::optional<LossScaler> loss_scaler_of(const Plan& plan, const LossScaleOption
 }
 
 bool overflows(const std::vector<Parameter>& parameters) {
-  const at::NoGradGuard no_graph;
-  std::vector<at::Tensor> gradients;
-  for (const Parameter& parameter : parameters) {
-    if (parameter.value.grad().defined()) gradients.push_back(parameter.value.grad());
-  }
-  if (gradients.empty()) return false;
-  const at::TensorOptions options = gradients.front().options();
-  at::Tensor found = at::zeros({1}, options);
-  // Times 1, which changes no value.
-  at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, at::ones({1}, options));
-  return found.item<float>() > 0;
+  const at::Tensor flag = nonfinite_flag(parameters);
+  return flag.defined() && flag.item<float>() > 0;
 }
 
 bool on_any_rank(Channel& channel, bool own) {

@@ -34,6 +34,8 @@ class MovingStatistics {
   void exchange(Channel& channel, const std::vector<int>& members, int microbatches);
   /// To be called once all microbatches of a step are recorded.
   void apply();
+  /// Instead of apply: forgets the records.
+  void drop() { records_.clear(); }
 
  private:
   struct Running {

@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "executor/tensor_layout.h"
 
 namespace stagecraft {
 
@@ -109,7 +110,7 @@ void Optimizer::step(double divisor, double rate_factor) {
         }
       }
       values.push_back(parameters_[i]);
-      gradients.push_back(gradient);
+      gradients.push_back(laid_out_like(gradient, parameters_[i]));
       if (kept >= 1) first.push_back(first_[i]);
       if (kept >= 2) {
         steps_[i].add_(1);
@@ -139,11 +140,14 @@ void Optimizer::step(double divisor, double rate_factor) {
 OptimizerState Optimizer::state(std::size_t i) const { return {first_.at(i), second_.at(i), steps_.at(i)}; }
 
 void Optimizer::set_state(std::size_t i, OptimizerState state) {
-  const c10::Device device = parameters_.at(i).device();
+  const at::Tensor& parameter = parameters_.at(i);
   begun_.at(i) = state.first.defined();
-  const auto place = [device](at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
-  first_.at(i) = place(state.first);
-  second_.at(i) = place(state.second);
+  const auto place = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(parameter.device()) : tensor; };
+  const auto place_values = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? laid_out_like(place(tensor), parameter) : tensor;
+  };
+  first_.at(i) = place_values(state.first);
+  second_.at(i) = place_values(state.second);
   steps_.at(i) = place(state.steps);
 }
 

@@ -80,8 +80,8 @@ void check_samples(const Model& model, std::int64_t samples) {
 
 void check_fits(const Plan& plan, const Model& model, const std::vector<std::vector<int>>& layers) {
   if (plan.microbatch_samples) check_samples(model, *plan.microbatch_samples);
-  // An asynchronous schedule's replicas keep buffers of their own.
-  if (schedule_of(plan).weights != Weights::Flushed) return;
+  // An asynchronous schedule's replicas keep buffers of their own, an evaluation writes none.
+  if (const ScheduleEntry schedule = schedule_of(plan); schedule.weights != Weights::Flushed || !schedule.trains) return;
   for (std::size_t s = 0; s < layers.size(); ++s) {
     if (plan.stages[s].devices.size() < 2) continue;
     for (const int index : layers[s]) {

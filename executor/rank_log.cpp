@@ -42,34 +42,7 @@ void write_all(int to, const char* data, std::size_t length) {
   }
 }
 
-/// One of rank 0's two streams: where it comes from, and where it goes beside the log.
-struct Stream {
-  int from = -1;
-  int to = -1;
-};
-
-/// Copies until both have ended. In a process of its own: calls nothing that a fork with threads would forbid.
-[[noreturn]] void copy(std::array<Stream, 2> streams, int log) {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(number, SIG_IGN);
-  ::close(STDIN_FILENO);
-  std::array<char, 1 << 16> buffer{};
-  while (streams[0].from >= 0 || streams[1].from >= 0) {
-    std::array<pollfd, 2> wanted{{{streams[0].from, POLLIN, 0}, {streams[1].from, POLLIN, 0}}};
-    if (::poll(wanted.data(), wanted.size(), -1) < 0) continue;
-    for (std::size_t i = 0; i < streams.size(); ++i) {
-      if (wanted[i].revents == 0) continue;
-      const ssize_t length = ::read(streams[i].from, buffer.data(), buffer.size());
-      if (length < 0 && errno == EINTR) continue;
-      if (length <= 0) {
-        streams[i].from = -1;
-        continue;
-      }
-      write_all(log, buffer.data(), static_cast<std::size_t>(length));
-      write_all(streams[i].to, buffer.data(), static_cast<std::size_t>(length));
-    }
-  }
-  ::_exit(0);
-}
+constexpr std::array kNumbers{STDOUT_FILENO, STDERR_FILENO};
 
 }  // namespace
 
@@ -100,34 +73,86 @@ RankLog::RankLog(const std::string& folder, int rank, int ranks) {
     ::close(log);
     return;
   }
-  std::array<int, 2> output{};
-  std::array<int, 2> error{};
-  if (::pipe2(output.data(), O_CLOEXEC) != 0 || ::pipe2(error.data(), O_CLOEXEC) != 0) refuse(path, errno);
-  output_ = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-  error_ = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
-  std::fflush(nullptr);
-  copier_ = ::fork();
-  if (copier_ < 0) refuse(path, errno);
-  if (copier_ == 0) {
-    ::close(output[1]);
-    ::close(error[1]);
-    copy({{{output[0], output_}, {error[0], error_}}}, log);
+  log_ = log;
+  std::array<int, 2> written{};  // the ends that this process writes to
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) refuse(path, errno);
+    streams_[i] = {ends[0], ::fcntl(kNumbers[i], F_DUPFD_CLOEXEC, 0)};
+    written[i] = ends[1];
   }
-  ::dup2(output[1], STDOUT_FILENO);
-  ::dup2(error[1], STDERR_FILENO);
-  for (const int done : {output[0], output[1], error[0], error[1], log}) ::close(done);
+  std::fflush(nullptr);
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    ::dup2(written[i], kNumbers[i]);
+    ::close(written[i]);
+  }
+  copier_ = ::fork();
+  if (copier_ < 0) {
+    const int error = errno;
+    restore();
+    refuse(path, error);
+  }
+  if (copier_ == 0) {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(number, SIG_IGN);
+    restore();  // lets go of the ends that are written to
+    ::close(STDIN_FILENO);
+    copy(streams_, log_);
+    ::_exit(0);
+  }
+  // The ends that are read stay open here too: what is written after the copier was killed waits in the pipes and raises
+  // no SIGPIPE.
+  watcher_ = std::thread([this] { watch(); });
+}
+
+void RankLog::copy(std::array<Stream, 2> streams, int log) {
+  std::array<char, 1 << 16> buffer{};
+  while (streams[0].from >= 0 || streams[1].from >= 0) {
+    std::array<pollfd, 2> wanted{{{streams[0].from, POLLIN, 0}, {streams[1].from, POLLIN, 0}}};
+    if (::poll(wanted.data(), wanted.size(), -1) < 0) continue;
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      if (wanted[i].revents == 0) continue;
+      const ssize_t length = ::read(streams[i].from, buffer.data(), buffer.size());
+      if (length < 0 && errno == EINTR) continue;
+      if (length <= 0) {
+        streams[i].from = -1;
+        continue;
+      }
+      write_all(log, buffer.data(), static_cast<std::size_t>(length));
+      write_all(streams[i].to, buffer.data(), static_cast<std::size_t>(length));
+    }
+  }
+}
+
+void RankLog::restore() const {
+  for (std::size_t i = 0; i < streams_.size(); ++i) ::dup2(streams_[i].to, kNumbers[i]);
+}
+
+void RankLog::watch() {
+  int status = 0;
+  while (::waitpid(copier_, &status, 0) < 0 && errno == EINTR) {}
+  if (closing_) return;
+  const std::string line = fmt::format("stagecraft: the process that copied rank 0's log ended by signal {}; rank 0 copies "
+                                       "it itself from now on\n",
+                                       WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+  write_all(log_, line.data(), line.size());
+  write_all(streams_[1].to, line.data(), line.size());
+  copy(streams_, log_);
 }
 
 RankLog::~RankLog() {
-  if (copier_ < 0) return;
+  if (!watcher_.joinable()) return;
+  closing_ = true;
   std::cout.flush();
   std::fflush(nullptr);
   // The copier ends when nobody can write to it any more.
-  ::dup2(output_, STDOUT_FILENO);
-  ::dup2(error_, STDERR_FILENO);
-  ::close(output_);
-  ::close(error_);
-  while (::waitpid(copier_, nullptr, 0) < 0 && errno == EINTR) {}
+  restore();
+  watcher_.join();
+  copy(streams_, log_);  // what a copier that was killed has left
+  for (const Stream& stream : streams_) {
+    ::close(stream.from);
+    ::close(stream.to);
+  }
+  ::close(log_);
 }
 
 }  // namespace stagecraft

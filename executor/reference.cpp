@@ -34,51 +34,52 @@ Reference::Reference(const Plan& plan, const Model& model, const DataSource& dat
 void Reference::compute(std::int64_t step) {
   step_ = step;
   std::vector<Parameter>& parameters = program_->parameters();
-  const auto replicas = [&](int layer) {
-    return plan_.stages[static_cast<std::size_t>(stage_of_layer_[static_cast<std::size_t>(layer)])].devices.size();
-  };
-  // One accumulator for each parameter and replica; replicated stages start theirs from zero.
-  std::vector<std::vector<at::Tensor>> sums;
-  for (const Parameter& parameter : parameters) {
-    sums.emplace_back(replicas(parameter.layer));
-    if (sums.back().size() < 2) continue;
-    for (at::Tensor& sum : sums.back()) sum = at::zeros_like(parameter.value, at::TensorOptions().requires_grad(false));
+  const auto stage_of = [&](std::size_t i) { return stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]; };
+  // Layers of one stage that hold the same parameter are one holder of it.
+  std::map<std::string, std::map<int, std::vector<std::size_t>>> holders;  // name -> stage -> parameters
+  for (std::size_t i = 0; i < parameters.size(); ++i) holders[parameters[i].name][stage_of(i)].push_back(i);
+  // One sum for each parameter and replica of its stage, under its first holder; replicated stages start from zero.
+  std::vector<std::vector<at::Tensor>> sums(parameters.size());
+  for (const auto& [name, by_stage] : holders) {
+    for (const auto& [stage, own] : by_stage) {
+      std::vector<at::Tensor>& of_replicas = sums[own.front()];
+      of_replicas.resize(plan_.stages[static_cast<std::size_t>(stage)].devices.size());
+      if (of_replicas.size() < 2) continue;
+      for (at::Tensor& sum : of_replicas)
+        sum = at::zeros_like(parameters[own.front()].value, at::TensorOptions().requires_grad(false));
+    }
   }
+  const auto add = [](at::Tensor& sum, const at::Tensor& value) {
+    if (value.defined()) sum = sum.defined() ? sum.add(value) : value.clone();
+  };
   losses_.clear();
   for (int m = 0; m < plan_.microbatches; ++m) {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].value.mutable_grad() = sums[i][static_cast<std::size_t>(m) % sums[i].size()];
-    }
+    for (const Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
     statistics_->begin();
     Flight flight = program_->forward(
         {}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
     statistics_->end(m);
     losses_.push_back(flight.loss.item<double>());
     (void)program_->backward(std::move(flight), {}, scaler_ ? scaler_->scale() : 1);
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      sums[i][static_cast<std::size_t>(m) % sums[i].size()] = parameters[i].value.grad();
+    const at::NoGradGuard no_graph;
+    for (const auto& [name, by_stage] : holders) {
+      for (const auto& [stage, own] : by_stage) {
+        at::Tensor uses;
+        for (const std::size_t i : std::views::reverse(own)) add(uses, parameters[i].value.grad());
+        add(sums[own.front()][static_cast<std::size_t>(m) % sums[own.front()].size()], uses);
+      }
     }
   }
 
-  // Replicas in order; holders of a tied parameter by rank: stage, then replica, with a stage's own copies first.
+  // Holders of a tied parameter by rank: stage, then replica.
   const at::NoGradGuard no_graph;
-  std::map<std::string, std::vector<std::size_t>> holders;
-  for (std::size_t i = 0; i < parameters.size(); ++i) holders[parameters[i].name].push_back(i);
-  const auto add = [](at::Tensor& sum, const at::Tensor& value) {
-    if (value.defined()) sum = sum.defined() ? sum.add(value) : value.clone();
-  };
   gradients_.clear();
-  for (const auto& [name, copies] : holders) {
-    std::map<int, std::vector<std::size_t>> by_stage;
-    for (const std::size_t i : copies)
-      by_stage[stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]].push_back(i);
+  for (const auto& [name, by_stage] : holders) {
     at::Tensor total;
+    std::vector<std::size_t> copies;
     for (const auto& [stage, own] : by_stage) {
-      for (std::size_t r = 0; r < sums[own.front()].size(); ++r) {
-        at::Tensor part;
-        for (const std::size_t i : std::views::reverse(own)) add(part, sums[i][r]);
-        add(total, part);
-      }
+      for (const at::Tensor& sum : sums[own.front()]) add(total, sum);
+      copies.insert(copies.end(), own.begin(), own.end());
     }
     for (const std::size_t i : copies) {
       const at::Tensor own = copies.size() > 1 && total.defined() ? total.clone() : total;

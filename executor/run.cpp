@@ -1,26 +1,21 @@
 #include "executor/run.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
-#include "costmodel/format/json.h"
-#include "costmodel/timeline_order.h"
 #include "costmodel/verify.h"
-#include "executor/control_tags.h"
 #include "executor/device.h"
+#include "executor/loss_gathering.h"
 #include "executor/memory_tracker.h"
+#include "executor/program.h"
 #include "executor/ranges.h"
 #include "executor/reference.h"
 #include "executor/stage_worker.h"
@@ -33,221 +28,238 @@ namespace {
 /// the warm-up steps that a comparison leaves out, so counting disturbs no time that counts.
 constexpr std::int64_t kMemorySteps = 2;
 
-std::vector<int> loss_ranks(const Plan& plan, const Model& model) {
-  const int last = static_cast<int>(model.layers.size()) - 1;
-  const auto layers = layers_of_stages(plan, model);
-  std::vector<int> out;
-  for (std::size_t s = 0; s < layers.size(); ++s) {
-    if (std::find(layers[s].begin(), layers[s].end(), last) == layers[s].end()) continue;
-    const std::vector<int> replicas = replica_ranks(plan, static_cast<int>(s));
-    out.insert(out.end(), replicas.begin(), replicas.end());
-  }
-  return out;
+void check_can_compare(const Plan& plan, const RunOptions& options) {
+  const ScheduleEntry schedule = schedule_of(plan);
+  const bool compares = options.check || !options.expected.empty();
+  if (!compares || (schedule.trains && schedule.weights == Weights::Flushed)) return;
+  throw std::invalid_argument("a check compares a step's gradients with others, schedule \"" + plan.schedule +
+                              "\" has none that could be compared");
 }
 
-/// Microbatch losses of a step, from the ranks that compute them to rank 0.
-class LossGathering {
+/// One rank of a run, from its first step to its last.
+class RankRun {
  public:
-  LossGathering(const Plan& plan, const Model& model, int rank, Channel& channel)
-      : plan_(plan), sources_(loss_ranks(plan, model)), rank_(rank), channel_(channel) {}
+  RankRun(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
+          Channel& channel, const std::function<double()>& seconds_now, const std::function<void(const Progress&)>& progress)
+      : plan_(plan),
+        options_(options),
+        rank_(rank),
+        channel_(channel),
+        seconds_now_(seconds_now),
+        progress_(progress),
+        stream_(options.device),
+        tracker_(options.device.type()),
+        counting_(std::in_place, tracker_),
+        checkpoints_(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel),
+        first_step_(checkpoints_.first_step()),
+        steps_(options.steps),
+        worker_(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, first_step_,
+                static_cast<int>(std::max<std::int64_t>(options.steps - first_step_, 1)), options.device),
+        parameters_(tracker_.live()),
+        losses_(plan, model, rank, channel),
+        measurement_(plan, worker_.actions(), rank, channel, first_step_, options.save),
+        done_(first_step_),
+        sent_(first_step_),
+        told_(first_step_) {
+    worker_.visit_stages(
+        [&](int, StageProgram& program, Optimizer& optimizer) { checkpoints_.load(program, optimizer); });
+    worker_.on_nonfinite(options.on_nonfinite, options.checkpoint.tell);
+    std::optional<LossScaler> scaler = loss_scaler_of(plan, options.loss_scale);
+    if (scaler && checkpoints_.loss_scale()) scaler->set_state(*checkpoints_.loss_scale());
+    if (scaler) worker_.scale_loss(*scaler);
+    if (options.check) {
+      counting_.reset();
+      reference_.emplace(plan, model, data, options.optimizer, options.seed, options.device);
+      checkpoints_.load(reference_->program(), reference_->optimizer());
+      if (scaler) reference_->scale_loss(*scaler);
+      counting_.emplace(tracker_);
+    }
+    if (!options.expected.empty()) {
+      record_.emplace(options.expected);
+      record_->check_fits(plan, options);
+      check_.with = options.expected;
+      check_.reasons = other_orders(plan, model, layers_of_stages(plan, model));
+      if (const std::string other = record_->other_kernels(options.threads); !other.empty()) {
+        check_.reasons.push_back(other);
+        check_.tolerance = kOtherKernelsTolerance;
+        check_.other_kernels = true;
+      }
+    }
+    if (!schedule_of(plan).trains) {
+      evaluation_.emplace();
+      if (const auto pass = whole_pass(plan, data)) {
+        left_ = pass->microbatches;
+        steps_ = std::min(steps_, pass->steps);
+      }
+    }
+    // A GPU's losses are fetched a step late, so that the host never waits for the step that it has just enqueued. And
+    // rank 0 tells a step later still, so that it never waits for the last stage.
+    lag_ = options.device.is_cpu() || reference_ || record_ ? 0 : 1;
+  }
 
-  void send(const MicrobatchLosses& losses) {
-    std::vector<double> own;
-    for (const auto& [microbatch, loss] : losses) own.push_back(loss);
-    const auto it = std::find(sources_.begin(), sources_.end(), rank_);
-    if (it == sources_.end() || own.empty()) return;
-    if (rank_ == 0) {
-      own_.push_back(own);
-      return;
+  RunResult run() {
+    channel_.barrier();
+    ends_.push_back(seconds_now_());
+    try {
+      worker_.asynchronous() ? replay() : train();
+      counting_.reset();
+      send_until(done_);
+      tell_until(done_);
+    } catch (const NonfiniteError& e) {
+      throw std::runtime_error(fmt::format(
+          "rank {}, {}{}; a lower --learning-rate or --clip-norm may help, --on-nonfinite warn or skip goes on", rank_,
+          e.what(),
+          checkpoints_.newest().empty() ? "" : fmt::format("; {} is the last good checkpoint", checkpoints_.newest())));
     }
-    at::Tensor values = at::empty({static_cast<std::int64_t>(own.size())}, at::kDouble);
-    std::copy(own.begin(), own.end(), values.data_ptr<double>());
-    sending_.push_back(channel_.send(values, 0, kLossTag));
-    if (sending_.size() > 4) {
-      sending_.front()->wait();
-      sending_.erase(sending_.begin());
+    losses_.finish();
+    measurement_.add(worker_.take_all_spans());
+    RunResult out;
+    out.first_step = first_step_;
+    out.steps_done = done_;
+    out.nonfinite_steps = worker_.nonfinite_steps();
+    out.evaluation = evaluation_;
+    if (worker_.loss_scaler()) {
+      out.loss_scale = worker_.loss_scaler()->state();
+      out.skipped_steps = worker_.loss_scaler()->skipped();
     }
-  }
-  /// On rank 0: the mean of the next step's losses, added up by microbatch; `first` is the number of its first one.
-  double receive(int first) {
-    std::vector<double> losses(static_cast<std::size_t>(plan_.microbatches));
-    for (std::size_t replica = 0; replica < sources_.size(); ++replica) {
-      std::vector<int> own;
-      for (int m = 0; m < plan_.microbatches; ++m) {
-        if ((first + m) % static_cast<int>(sources_.size()) == static_cast<int>(replica)) own.push_back(m);
-      }
-      if (own.empty()) continue;
-      std::vector<double> values;
-      if (sources_[replica] == 0) {
-        values = own_.front();
-        own_.erase(own_.begin());
-      } else {
-        const at::Tensor arrived =
-            channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, sources_[replica], kLossTag)
-                ->wait();
-        values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
-      }
-      for (std::size_t i = 0; i < own.size(); ++i) losses[static_cast<std::size_t>(own[i])] = values[i];
-    }
-    double sum = 0;
-    for (const double loss : losses) sum += loss;
-    return sum / plan_.microbatches;
-  }
-  void finish() {
-    for (const auto& sending : sending_) sending->wait();
-    sending_.clear();
+    out.measurement =
+        measurement_.finish(done_ - first_step_, {rank_, tracker_.peak(), {{"parameters", parameters_}}}, check_);
+    if (reference_ || record_) out.check = std::move(check_);
+    return out;
   }
 
  private:
+  void train() {
+    const RangeName step_range = range_name("step");
+    for (std::int64_t step = first_step_; step < steps_; ++step) {
+      const Range range(step_range, step);
+      worker_.compute(step);
+      if (reference_ || record_) compare(step);
+      send_until(step + 1 - lag_);
+      worker_.update(step);
+      ends_.push_back(seconds_now_());
+      done_ = step + 1;
+      if (done_ - first_step_ == kMemorySteps) counting_.reset();
+      tell_until(step - lag_);
+      measurement_.add(worker_.take_spans());
+      measurement_.after_step(step);
+      if (rank_ == 0) measurement_.save_if_due();
+      if (checkpoints_.after_step(worker_, done_, steps_)) break;
+    }
+    if (!record_) return;
+    worker_.visit_stages([&](int, StageProgram& program, Optimizer&) {
+      record_->compare_end(program.parameters(), program.buffers(), check_);
+    });
+  }
+
+  void replay() {
+    if (first_step_ >= steps_) return;
+    const auto ended = [this](std::int64_t steps) {
+      while (static_cast<std::int64_t>(ends_.size()) < steps - first_step_ + 1) ends_.push_back(seconds_now_());
+    };
+    // This rank may have no microbatch of a step: it hears of that one with the next.
+    worker_.replay([&](std::int64_t step) {
+      ended(step + 1);
+      send_until(step + 1 - lag_);
+      tell_until(step - lag_);
+      measurement_.add(worker_.take_spans());
+      if (rank_ == 0) measurement_.save_if_due();
+    });
+    ended(steps_);
+    done_ = steps_;
+    send_until(done_);
+    tell_until(done_ - 1);
+    (void)checkpoints_.after_step(worker_, done_, steps_);
+  }
+
+  void compare(std::int64_t step) {
+    counting_.reset();
+    const MicrobatchLosses own = worker_.take_losses(step);
+    losses_.send(own);
+    sent_ = step + 1;
+    if (record_) {
+      record_->compare_gradients(step, worker_.parameters(), check_);
+      record_->compare_losses(step, own, check_);
+      return;
+    }
+    reference_->compute(step);
+    if (!reference_->overflow()) compare_gradients(step);
+    for (const auto& [microbatch, loss] : own)
+      compare_loss(loss, reference_->losses()[static_cast<std::size_t>(microbatch)], check_);
+    reference_->update();
+  }
+
+  void compare_gradients(std::int64_t step) {
+    std::vector<ComparedTensor> compared;
+    for (const Parameter& parameter : worker_.parameters()) {
+      at::Tensor expected = reference_->gradient(parameter.layer, parameter.name);
+      at::Tensor found = parameter.value.grad();
+      if (!expected.defined() && !found.defined()) continue;
+      if (!expected.defined()) expected = at::zeros_like(found);
+      if (!found.defined()) found = at::zeros_like(expected);
+      compared.push_back({fmt::format("gradient of \"{}\" in step {}", parameter.name, step + 1), parameter.layer,
+                          std::move(found), std::move(expected)});
+    }
+    compare_tensors(compared, check_);
+  }
+
+  void send_until(std::int64_t end) {
+    for (; sent_ < end; ++sent_) losses_.send(worker_.take_losses(sent_));
+  }
+  void tell_until(std::int64_t end) {
+    for (; rank_ == 0 && told_ < end; ++told_) tell(told_);
+  }
+
+  /// On rank 0, once the step's losses are on their way.
+  void tell(std::int64_t step) {
+    std::vector<double> losses;
+    try {
+      losses = losses_.receive(worker_.asynchronous() ? static_cast<int>(step - first_step_) * plan_.microbatches : 0);
+    } catch (const ChannelError& e) {
+      throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
+    }
+    if (left_ && *left_ < static_cast<std::int64_t>(losses.size())) losses.resize(static_cast<std::size_t>(*left_));
+    const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
+    const double loss = sum / static_cast<double>(losses.size());
+    if (evaluation_) {
+      evaluated_sum_ += sum;
+      evaluation_->microbatches += static_cast<std::int64_t>(losses.size());
+      evaluation_->loss = evaluated_sum_ / static_cast<double>(evaluation_->microbatches);
+      if (left_) *left_ -= static_cast<std::int64_t>(losses.size());
+    }
+    measurement_.add_loss(loss);
+    if (!progress_) return;
+    const auto k = static_cast<std::size_t>(step - first_step_);
+    progress_({step, steps_, loss, Seconds(ends_[k + 1] - ends_[k]),
+               worker_.loss_scaler() ? std::optional(worker_.loss_scaler()->scale()) : std::nullopt});
+  }
+
   const Plan& plan_;
-  std::vector<int> sources_;
+  const RunOptions& options_;
   int rank_;
   Channel& channel_;
-  std::vector<std::vector<double>> own_;
-  std::vector<std::unique_ptr<Sending>> sending_;
+  const std::function<double()>& seconds_now_;
+  const std::function<void(const Progress&)>& progress_;
+  OwnStream stream_;
+  MemoryTracker tracker_;
+  std::optional<MemoryTracker::Scope> counting_;
+  RunCheckpoints checkpoints_;
+  std::int64_t first_step_;
+  std::int64_t steps_;  ///< number of the one after the last
+  StageWorker worker_;
+  Bytes parameters_;
+  std::optional<Reference> reference_;
+  std::optional<TrainingRecord> record_;
+  Check check_;
+  LossGathering losses_;
+  RunMeasurement measurement_;
+  std::optional<Evaluation> evaluation_;
+  double evaluated_sum_ = 0;
+  std::optional<std::int64_t> left_;  ///< microbatches of the evaluated data that no loss has been told of
+  std::vector<double> ends_;          ///< of each step on this rank, after the beginning of the first
+  std::int64_t lag_ = 0;
+  std::int64_t done_, sent_, told_;   ///< steps that were run, whose losses were sent, and told
 };
-
-void compare_gradients(StageWorker& worker, const Reference& reference, Check& check) {
-  const at::NoGradGuard no_graph;
-  for (const Parameter& parameter : worker.parameters()) {
-    at::Tensor expected = reference.gradient(parameter.layer, parameter.name);
-    at::Tensor found = parameter.value.grad();
-    if (!expected.defined() && !found.defined()) continue;
-    if (!expected.defined()) expected = at::zeros_like(found);
-    if (!found.defined()) found = at::zeros_like(expected);
-    compare_values(found, expected, check);
-  }
-}
-
-void compare_losses(const MicrobatchLosses& losses, const Reference& reference, Check& check) {
-  for (const auto& [microbatch, found] : losses) {
-    const double expected = reference.losses()[static_cast<std::size_t>(microbatch)];
-    ++check.losses;
-    if (found != expected) ++check.losses_different;
-    const double error = std::abs(found - expected) / std::max(std::abs(expected), 1e-30);
-    check.largest_loss_error = std::isnan(error) ? error : std::max(check.largest_loss_error, error);
-  }
-}
-
-constexpr std::size_t kCheckValues = 6;
-
-/// A rank's part as bytes: the check's numbers, then the measurement as its file would be.
-std::string pack(const Measurement& measurement, const Check& check) {
-  const double numbers[kCheckValues] = {
-      static_cast<double>(check.values), static_cast<double>(check.different),        check.largest_error,
-      static_cast<double>(check.losses), static_cast<double>(check.losses_different), check.largest_loss_error};
-  std::string out(sizeof numbers, '\0');
-  std::memcpy(out.data(), numbers, sizeof numbers);
-  return out + measurement_json(measurement);
-}
-
-void add(Check& sum, const Check& part) {
-  sum.values += part.values;
-  sum.different += part.different;
-  sum.losses += part.losses;
-  sum.losses_different += part.losses_different;
-  const auto larger = [](double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b); };
-  sum.largest_error = larger(sum.largest_error, part.largest_error);
-  sum.largest_loss_error = larger(sum.largest_loss_error, part.largest_loss_error);
-}
-
-/// Unpacks rank `rank`'s part into the whole.
-void merge(const std::string& bytes, int rank, Measurement& whole, Check& check) {
-  double numbers[kCheckValues];
-  if (bytes.size() < sizeof numbers)
-    throw ChannelError("rank " + std::to_string(rank) + " sent a result that is too short");
-  std::memcpy(numbers, bytes.data(), sizeof numbers);
-  constexpr double kMostCount = 1e15;
-  for (const double count : {numbers[0], numbers[1], numbers[3], numbers[4]}) {
-    if (!(count >= 0 && count <= kMostCount))
-      throw ChannelError("rank " + std::to_string(rank) + " sent a check of " + std::to_string(count) + " values");
-  }
-  add(check, {static_cast<std::int64_t>(numbers[0]), static_cast<std::int64_t>(numbers[1]), numbers[2],
-              static_cast<std::int64_t>(numbers[3]), static_cast<std::int64_t>(numbers[4]), numbers[5]});
-  const Measurement part = parse_measurement(bytes.substr(sizeof numbers), "result of rank " + std::to_string(rank));
-  whole.timeline.spans.insert(whole.timeline.spans.end(), part.timeline.spans.begin(), part.timeline.spans.end());
-  whole.timeline.memory.insert(whole.timeline.memory.end(), part.timeline.memory.begin(), part.timeline.memory.end());
-}
-
-/// Step k ends with its last span on any rank and begins where step k-1 ended (the first with its first span), so that
-/// the steps add up to the run.
-void derive_steps(Timeline& timeline) {
-  std::map<int, StepTime> steps;
-  for (const Span& span : timeline.spans) {
-    auto [it, fresh] = steps.emplace(span.step, StepTime{span.step, span.start, span.end});
-    it->second.start = std::min(it->second.start, span.start);
-    it->second.end = std::max(it->second.end, span.end);
-  }
-  timeline.steps.clear();
-  for (auto& [number, step] : steps) {
-    if (!timeline.steps.empty()) step.start = timeline.steps.back().end;
-    timeline.steps.push_back(step);
-  }
-}
-
-/// More bytes than any rank's result of `steps` steps can have; bounds what a broken peer can make rank 0 allocate.
-std::int64_t most_result_bytes(const Plan& plan, std::int64_t steps) {
-  constexpr std::int64_t kSpanBytes = 512, kOtherBytes = std::int64_t{1} << 20;
-  std::size_t actions = 0;
-  for (const auto& list : action_lists(plan)) actions = std::max(actions, list.size());
-  // A wait for what stays on the rank is a span that no action stands for; updates end each step.
-  const std::size_t waits = 2 * static_cast<std::size_t>(plan.microbatches) * plan.boundaries.size();
-  return kOtherBytes + steps * kSpanBytes * static_cast<std::int64_t>(actions + waits + plan.stages.size());
-}
-
-/// Moves every rank's part to rank 0.
-void gather(RunResult& result, const Plan& plan, int rank, Channel& channel) {
-  Check check = result.check.value_or(Check{});
-  if (rank != 0) {
-    const std::string bytes = pack(result.measurement, check);
-    at::Tensor length = at::empty({1}, at::kLong);
-    *length.data_ptr<std::int64_t>() = static_cast<std::int64_t>(bytes.size());
-    at::Tensor body = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
-    std::memcpy(body.data_ptr(), bytes.data(), bytes.size());
-    const auto first = channel.send(length, 0, kLengthTag);
-    const auto second = channel.send(body, 0, kResultTag);
-    first->wait();
-    second->wait();
-    return;
-  }
-  for (int other = 1; other < channel.ranks(); ++other) {
-    const at::Tensor length = channel.receive({{1}, at::kLong}, other, kLengthTag)->wait();
-    const std::int64_t count = *length.const_data_ptr<std::int64_t>();
-    const std::int64_t most = most_result_bytes(plan, result.steps_done - result.first_step);
-    if (count < 0 || count > most) {
-      throw ChannelError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
-                         " bytes, the plan gives at most " + std::to_string(most));
-    }
-    const at::Tensor body = channel.receive({{count}, at::kByte}, other, kResultTag)->wait();
-    merge(std::string(static_cast<const char*>(body.const_data_ptr()), static_cast<std::size_t>(count)), other,
-          result.measurement, check);
-  }
-  if (result.check) {
-    check.with = result.check->with;
-    result.check = check;
-  }
-  Timeline& timeline = result.measurement.timeline;
-  Seconds first(1e300);
-  for (const Span& span : timeline.spans) first = std::min(first, span.start);
-  for (Span& span : timeline.spans) {
-    span.start -= first;
-    span.end -= first;
-  }
-  derive_steps(timeline);
-  std::sort(timeline.memory.begin(), timeline.memory.end(),
-            [](const RankMemory& a, const RankMemory& b) { return a.rank < b.rank; });
-}
-
-/// Throws if any rank measured anything else, or in another order, than its list says.
-void check_order(const RunResult& result, const Plan& plan, const Model& model, std::int64_t steps) {
-  const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
-  const auto done = static_cast<int>(result.steps_done - result.first_step);
-  const auto lists = planned_actions(plan, tied_parameters(model, layers_of_stages(plan, model)),
-                                     asynchronous ? static_cast<int>(std::max<std::int64_t>(steps, 1)) : 1);
-  const auto wrong = disorder(result.measurement.timeline, plan, lists, asynchronous ? std::min(done, 1) : done,
-                              static_cast<int>(result.first_step));
-  if (wrong) throw ChannelError("the run did not keep to its plan: " + *wrong);
-}
 
 /// A missed deadline of a local channel with a line about each rank; any other error as it is.
 std::exception_ptr with_report(std::exception_ptr error, const std::vector<std::unique_ptr<Channel>>& channels) {
@@ -276,6 +288,18 @@ void verify_lists(const Plan& plan, const Model& model, std::int64_t steps) {
     throw std::invalid_argument("the plan cannot run: " + infeasible->reason);
 }
 
+std::optional<WholePass> whole_pass(const Plan& plan, const DataSource& data) {
+  const std::optional<std::int64_t> samples = data.samples();
+  if (!samples || !plan.microbatch_samples) return std::nullopt;
+  const std::int64_t microbatches = *samples / *plan.microbatch_samples;
+  if (microbatches == 0) {
+    throw std::invalid_argument(fmt::format("the data hold {} samples, a microbatch of the plan takes {}", *samples,
+                                            *plan.microbatch_samples));
+  }
+  return WholePass{microbatches, (microbatches + plan.microbatches - 1) / plan.microbatches,
+                   *samples - microbatches * *plan.microbatch_samples};
+}
+
 RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
                    Channel& channel, const std::function<double()>& seconds_now,
                    const std::function<void(const Progress&)>& progress) {
@@ -283,149 +307,9 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
     throw std::invalid_argument(
         "the plan does not say the samples of a microbatch; plan from a graph that stagecraft profile wrote");
   }
-  const ScheduleEntry schedule = schedule_of(plan);
-  const bool compares = options.check || !options.expected.empty();
-  if (compares && (!schedule.trains || schedule.weights != Weights::Flushed)) {
-    throw std::invalid_argument("a check compares a step's gradients with others, schedule \"" + plan.schedule +
-                                "\" has none that could be compared");
-  }
-  std::optional<TrainingRecord> record;
-  if (!options.expected.empty()) {
-    record.emplace(options.expected);
-    record->check_fits(plan, options);
-  }
+  check_can_compare(plan, options);
   at::set_num_threads(options.threads);
-  const OwnStream stream(options.device);
-  MemoryTracker tracker(options.device.type());
-  std::optional<MemoryTracker::Scope> counting;
-  counting.emplace(tracker);
-  RunCheckpoints checkpoints(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel);
-  const std::int64_t first_step = checkpoints.first_step();
-  StageWorker worker(model, plan, rank, channel, data, options.optimizer, options.seed, seconds_now, first_step,
-                     static_cast<int>(std::max<std::int64_t>(options.steps - first_step, 1)), options.device);
-  const Bytes parameters = tracker.live();
-  worker.visit_stages([&](int, StageProgram& program, Optimizer& optimizer) { checkpoints.load(program, optimizer); });
-
-  std::optional<LossScaler> scaler = loss_scaler_of(plan, options.loss_scale);
-  if (scaler && checkpoints.loss_scale()) scaler->set_state(*checkpoints.loss_scale());
-  if (scaler) worker.scale_loss(*scaler);
-
-  RunResult result;
-  std::optional<Reference> reference;
-  if (options.check) {
-    counting.reset();
-    reference.emplace(plan, model, data, options.optimizer, options.seed, options.device);
-    checkpoints.load(reference->program(), reference->optimizer());
-    if (scaler) reference->scale_loss(*scaler);
-    result.check.emplace();
-    counting.emplace(tracker);
-  }
-  if (record) {
-    result.check.emplace();
-    result.check->with = options.expected;
-  }
-  LossGathering losses(plan, model, rank, channel);
-  Measurement& measurement = result.measurement;
-  measurement.model = plan.model;
-  measurement.schedule = plan.schedule;
-  measurement.microbatches = plan.microbatches;
-  measurement.microbatch_samples = plan.microbatch_samples;
-  measurement.timeline.ranks = channel.ranks();
-  for (const RankRole& role : ranks(plan)) measurement.timeline.stage_of_rank.push_back(role.stages.front());
-
-  channel.barrier();
-  std::vector<double> ends{seconds_now()};  // of each step on this rank
-  const auto tell = [&](std::int64_t step) {
-    try {
-      measurement.losses.push_back(
-          losses.receive(worker.asynchronous() ? static_cast<int>(step - first_step) * plan.microbatches : 0));
-    } catch (const ChannelError& e) {
-      throw e.within("rank 0, gathering the losses of step " + std::to_string(step + 1) + ": ");
-    }
-    const auto k = static_cast<std::size_t>(step - first_step);
-    if (progress) {
-      progress({step, options.steps, measurement.losses.back(), Seconds(ends[k + 1] - ends[k]),
-                worker.loss_scaler() ? std::optional(worker.loss_scaler()->scale()) : std::nullopt});
-    }
-  };
-  const RangeName step_range = range_name("step");
-  std::int64_t done = first_step;
-  // A GPU's losses are fetched a step late, so that the host never waits for the step that it has just enqueued. And
-  // rank 0 tells a step later still, so that it never waits for the last stage.
-  const std::int64_t lag = options.device.is_cpu() || reference || record ? 0 : 1;
-  std::int64_t sent = first_step;
-  std::int64_t told = first_step;
-  const auto send_until = [&](std::int64_t end) {
-    for (; sent < end; ++sent) losses.send(worker.take_losses(sent));
-  };
-  const auto tell_until = [&](std::int64_t end) {
-    for (; rank == 0 && told < end; ++told) tell(told);
-  };
-  if (worker.asynchronous() && first_step < options.steps) {
-    // This rank may have no microbatch of a step: it hears of that one with the next.
-    worker.replay([&](std::int64_t step) {
-      while (ends.size() < static_cast<std::size_t>(step - first_step) + 2) ends.push_back(seconds_now());
-      send_until(step + 1 - lag);
-      tell_until(step - lag);
-    });
-    while (ends.size() < static_cast<std::size_t>(options.steps - first_step) + 1) ends.push_back(seconds_now());
-    done = options.steps;
-    send_until(done);
-    tell_until(done - 1);
-    (void)checkpoints.after_step(worker, done, options.steps);
-  }
-  for (std::int64_t step = first_step; !worker.asynchronous() && step < options.steps; ++step) {
-    const Range range(step_range, step);
-    worker.compute(step);
-    if (reference) {
-      counting.reset();
-      const MicrobatchLosses own = worker.take_losses(step);
-      losses.send(own);
-      sent = step + 1;
-      reference->compute(step);
-      if (!reference->overflow()) compare_gradients(worker, *reference, *result.check);
-      compare_losses(own, *reference, *result.check);
-      reference->update();
-    }
-    if (record) {
-      counting.reset();
-      const MicrobatchLosses own = worker.take_losses(step);
-      losses.send(own);
-      sent = step + 1;
-      record->compare_gradients(step, worker.parameters(), *result.check);
-      record->compare_losses(step, own, *result.check);
-    }
-    send_until(step + 1 - lag);
-    worker.update(step);
-    ends.push_back(seconds_now());
-    done = step + 1;
-    if (done - first_step == kMemorySteps) counting.reset();
-    tell_until(step - lag);
-    if (checkpoints.after_step(worker, done, options.steps)) break;
-  }
-  if (record) {
-    worker.visit_stages([&](int, StageProgram& program, Optimizer&) {
-      record->compare_end(program.parameters(), program.buffers(), *result.check);
-    });
-  }
-  counting.reset();
-  result.first_step = first_step;
-  result.steps_done = done;
-  send_until(done);
-  tell_until(done);
-  if (worker.loss_scaler()) {
-    result.loss_scale = worker.loss_scaler()->state();
-    result.skipped_steps = worker.loss_scaler()->skipped();
-  }
-  try {
-    losses.finish();
-  } catch (const ChannelError& e) { throw e.within("rank " + std::to_string(rank) + ", sending losses: "); }
-  measurement.timeline.spans = worker.take_spans();
-  measurement.timeline.memory.push_back({rank, tracker.peak(), {{"parameters", parameters}}});
-  channel.activity().begin({.action = "gathering of results"});
-  gather(result, plan, rank, channel);
-  if (rank == 0) check_order(result, plan, model, options.steps - first_step);
-  return result;
+  return RankRun(plan, model, data, options, rank, channel, seconds_now, progress).run();
 }
 
 RunResult run_local(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
@@ -450,7 +334,7 @@ RunResult run_local(const Plan& plan, const Model& model, const DataSource& data
             const std::lock_guard lock(mutex);
             if (!failure) failure = with_report(std::current_exception(), channels);
           }
-          channel.abort("rank " + std::to_string(rank) + " failed: " + e.what());
+          channel.abort("rank " + std::to_string(rank) + " failed: " + error_text(e));
         }
       });
     }

@@ -11,11 +11,14 @@
 #include "costmodel/plan.h"
 #include "costmodel/timeline.h"
 #include "executor/channel.h"
+#include "executor/check.h"
 #include "executor/data_source.h"
+#include "executor/finite.h"
 #include "executor/layer_source.h"
 #include "executor/loss_scaler.h"
 #include "executor/optimizer.h"
 #include "executor/run_checkpoints.h"
+#include "executor/run_measurement.h"
 
 namespace stagecraft {
 
@@ -31,7 +34,11 @@ struct RunOptions {
   /// no.
   std::string expected = {};
   LossScaleOptions loss_scale = {};  ///< of a plan in float16
+  OnNonfinite on_nonfinite = OnNonfinite::Stop;
   CheckpointOptions checkpoint;
+  /// Takes the measurement on rank 0 as the run goes on, and lets go of it before run_rank returns; all ranks set it or
+  /// none.
+  SaveMeasurement save = {};
 };
 
 /// A step as rank 0 saw it; `loss` is the mean over the step's samples, of the step before where ranks run ahead.
@@ -43,19 +50,21 @@ struct Progress {
   std::optional<double> loss_scale = {};  ///< of the next step, in float16
 };
 
-/// Outcome of RunOptions::check, or of RunOptions::expected, over all steps and ranks.
-struct Check {
-  std::int64_t values = 0;     ///< of gradients compared, with a file also of parameters and buffers
-  std::int64_t different = 0;  ///< that are not the same number
-  double largest_error = 0;    ///< largest difference of a value over the largest absolute value of its tensor
-  std::int64_t losses = 0;     ///< microbatch losses compared
-  std::int64_t losses_different = 0;
-  double largest_loss_error = 0;          ///< relative
-  std::string with = "a single process";  ///< or the file
+/// What a plan that only evaluates came to: the mean loss over so many microbatches.
+struct Evaluation {
+  double loss = 0;
+  std::int64_t microbatches = 0;
 };
 
-/// Largest relative error that a check lets pass where the sums are not the same tree: torch.testing's for float32.
-inline constexpr double kCheckTolerance = 1e-5;
+/// What one pass over data is for a plan.
+struct WholePass {
+  std::int64_t microbatches = 0;  ///< whole ones
+  std::int64_t steps = 0;         ///< the last may be filled in part
+  std::int64_t samples_left = 0;  ///< which fill no microbatch
+};
+/// Absent for data without an end. Throws std::invalid_argument if they do not fill one microbatch. Precondition: the
+/// plan states its microbatch.
+[[nodiscard]] std::optional<WholePass> whole_pass(const Plan& plan, const DataSource& data);
 
 /// Everything about a run. On ranks other than 0 the measurement and check hold that rank's part only.
 struct RunResult {
@@ -64,6 +73,8 @@ struct RunResult {
   std::int64_t first_step = 0;
   std::optional<LossScale> loss_scale;  ///< after the last step, in float16
   std::int64_t skipped_steps = 0;       ///< by overflows
+  std::int64_t nonfinite_steps = 0;     ///< under OnNonfinite::Warn or Skip
+  std::optional<Evaluation> evaluation;  ///< of a plan that trains nothing; on rank 0
   std::int64_t steps_done = 0;          ///< in all; fewer than RunOptions::steps if the run was asked to stop
 };
 
@@ -75,7 +86,7 @@ void verify_lists(const Plan& plan, const Model& model, std::int64_t steps);
 /// Runs rank `rank` of `plan` over `channel`, whose activity is told what the rank is doing, and gathers the result on
 /// rank 0. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
 /// step. Throws std::invalid_argument for a plan that does not fit the model, ChannelError that names rank and action,
-/// on rank 0 also if any rank measured actions in another order than its list, see disorder.
+/// also if the rank measured actions in another order than its list, see OrderCheck.
 [[nodiscard]] RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
                                  const RunOptions& options, int rank, Channel& channel,
                                  const std::function<double()>& seconds_now,

@@ -40,19 +40,15 @@ std::string closing_text(const Measurement& measurement, std::optional<Seconds> 
                                 step_time(measurement.timeline, skip), predicted));
 }
 
-bool is_close(const Check& check) {
-  return check.largest_error <= kCheckTolerance && check.largest_loss_error <= kCheckTolerance;
-}
-
-std::string check_text(const Check& check) {
-  const bool equal = check.different == 0 && check.losses_different == 0;
-  return fmt::format(
-      "check against {}: {} {}values and {} losses, {}", check.with, check.values,
-      check.with == Check{}.with ? "gradient " : "", check.losses,
-      equal ? "all bit-equal"
-            : fmt::format("{} values and {} losses differ, largest relative error {:.2g} ({})", check.different,
-                          check.losses_different, std::max(check.largest_error, check.largest_loss_error),
-                          is_close(check) ? "within rounding" : "WRONG"));
+std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatch_samples,
+                            const std::optional<WholePass>& pass) {
+  const std::int64_t samples = evaluation.microbatches * microbatch_samples;
+  std::string out = fmt::format("loss {:.6g} over {}", evaluation.loss, samples);
+  if (!pass) return out + " samples";
+  out += fmt::format(" of {} samples", pass->microbatches * microbatch_samples + pass->samples_left);
+  if (evaluation.microbatches == pass->microbatches && pass->samples_left > 0)
+    out += fmt::format("; the last {} fill no microbatch of {}", pass->samples_left, microbatch_samples);
+  return out;
 }
 
 std::string roles_text(const Plan& plan) {

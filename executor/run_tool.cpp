@@ -14,6 +14,7 @@
 #include "executor/device.h"
 #include "executor/hosts.h"
 #include "executor/intake/imported_model.h"
+#include "executor/provenance.h"
 #include "executor/rank_log.h"
 #include "executor/rendezvous.h"
 #include "executor/run.h"
@@ -28,6 +29,7 @@
 namespace {
 
 using stagecraft::CheckpointOptions;
+using stagecraft::Measurement;
 using stagecraft::Plan;
 using stagecraft::RunOptions;
 using stagecraft::RunResult;
@@ -56,7 +58,11 @@ struct Options {
   std::string trace;
   RunOptions run;
   bool scales_loss = false;  ///< an option of the loss scale was given
+  bool steps_given = false;
 };
+
+/// Whether the output is a file that can be replaced again and again; a pipe takes one document, at the end.
+bool saves_as_it_goes(const Options& o) { return !o.output.empty() && o.output != "-"; }
 
 /// What every rank must agree on before anything is sent.
 std::string agreement(const Plan& plan, const Options& o) {
@@ -65,13 +71,15 @@ std::string agreement(const Plan& plan, const Options& o) {
   return stagecraft::plan_json(plan) +
          fmt::format(
              "model {} {:016x} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {} "
-             "loss scale {} {} checkpoint {} {} {} weights {} device {} channel {} deterministic {} expect {}",
+             "loss scale {} {} checkpoint {} {} {} {} weights {} device {} channel {} deterministic {} expect {} "
+             "on nonfinite {} saves {}",
              o.model, digest, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
              o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
              o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
              o.run.optimizer.rate.last, o.run.optimizer.clip_norm, o.run.loss_scale.fixed.value_or(0),
              o.run.loss_scale.growth_interval, o.run.checkpoint.folder, o.run.checkpoint.every, o.run.checkpoint.resume,
-             o.run.checkpoint.weights, o.device, o.channel, o.deterministic, o.run.expected);
+             o.run.checkpoint.keep, o.run.checkpoint.weights, o.device, o.channel, o.deterministic, o.run.expected,
+             static_cast<int>(o.run.on_nonfinite), saves_as_it_goes(o));
 }
 
 std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
@@ -96,29 +104,48 @@ std::function<double()> common_clock(stagecraft::Rendezvous& rendezvous) {
   return [raw, origin] { return raw() - origin; };
 }
 
-/// What every rank ends with once the run is over.
-int status(const RunResult& result, const Options& o) {
-  return result.steps_done < o.run.steps ? stagecraft::kStopped : 0;
+void write_measurement(const Options& o, Measurement measurement) {
+  measurement.provenance = stagecraft::provenance_here("stagecraft-run", o.run.device);
+  stagecraft::write_text(o.output, stagecraft::measurement_json(measurement));
 }
 
-int finish(const RunResult& result, const Options& o, std::optional<stagecraft::Seconds> predicted) {
+/// To be called once the device is known. `o` must outlive the run.
+void save_as_it_goes(Options& o) {
+  if (saves_as_it_goes(o)) o.run.save = [&o](const Measurement& sofar) { write_measurement(o, sofar); };
+}
+
+/// What every rank ends with once the run is over.
+int status(const RunResult& result, const Options& o) {
+  return result.steps_done < o.run.steps && !result.evaluation ? stagecraft::kStopped : 0;
+}
+
+int finish(const RunResult& result, const Options& o, std::optional<stagecraft::Seconds> predicted,
+           const std::optional<stagecraft::WholePass>& pass) {
   const auto& m = result.measurement;
   if (m.timeline.steps.empty()) {
     std::cerr << fmt::format("nothing to do: {} steps are done, {} are wanted\n", result.first_step, o.run.steps);
     return 0;
   }
-  std::cerr << stagecraft::closing_text(m, predicted) + "\n";
+  if (result.evaluation) {
+    std::cerr << stagecraft::evaluation_text(*result.evaluation, *m.microbatch_samples, pass) + "\n";
+  } else {
+    std::cerr << stagecraft::closing_text(m, predicted) + "\n";
+  }
+  if (result.nonfinite_steps > 0) {
+    std::cerr << fmt::format("{} of {} steps were not finite{}\n", result.nonfinite_steps, m.losses.size(),
+                             o.run.on_nonfinite == stagecraft::OnNonfinite::Skip ? " and left out" : "");
+  }
   if (result.loss_scale) {
     std::cerr << fmt::format("loss scale {:g} at the end; {} of {} steps overflowed and were left out\n",
                              result.loss_scale->scale, result.skipped_steps, m.losses.size());
   }
-  if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::measurement_json(m));
+  if (!o.output.empty()) write_measurement(o, m);
   if (!o.trace.empty()) stagecraft::write_text(o.trace, stagecraft::chrome_trace(m.timeline, m.model + ", measured"));
   if (result.check) {
     std::cerr << stagecraft::check_text(*result.check) + "\n";
     if (!stagecraft::is_close(*result.check)) return 1;
   }
-  if (result.steps_done < o.run.steps) {
+  if (status(result, o) == stagecraft::kStopped) {
     std::cerr << fmt::format("asked to stop: {} of {} steps are done and in {}; --resume goes on\n", result.steps_done,
                              o.run.steps, stagecraft::checkpoint_path(o.run.checkpoint.folder, result.steps_done));
   }
@@ -143,7 +170,8 @@ stagecraft::NcclProgram proved_nccl_program(const Plan& plan, const stagecraft::
 }
 
 int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& plan, const stagecraft::Model& model,
-                           const stagecraft::DataSource& data, Options o, milliseconds deadline) {
+                           const stagecraft::DataSource& data, Options o,
+                           const std::optional<stagecraft::WholePass>& pass, milliseconds deadline) {
   const int wanted = static_cast<int>(stagecraft::ranks(plan).size());
   if (launch.ranks != wanted) {
     throw std::invalid_argument(
@@ -167,6 +195,7 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
     // computes.
     channel = stagecraft::make_gloo_channel(launch, kPatience * deadline, rendezvous->activity());
     o.run.device = open_rank_device(o, launch);
+    save_as_it_goes(o);
     if (o.channel == "nccl") {
       if (o.share_gpu) stagecraft::share_gpu(launch.rank);
       channel = stagecraft::make_nccl_channel(launch, proved_nccl_program(plan, model, o.run.steps), std::move(channel),
@@ -178,9 +207,9 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
                              [&](const stagecraft::Progress& p) { reporter(p); });
     channel->barrier();
     rendezvous->leave();
-    return launch.rank == 0 ? finish(result, o, plan.iteration) : status(result, o);
+    return launch.rank == 0 ? finish(result, o, plan.iteration, pass) : status(result, o);
   } catch (const std::exception& e) {
-    rendezvous->fail(e.what());
+    rendezvous->fail(stagecraft::error_text(e));
     throw;
   }
 }
@@ -226,7 +255,12 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   auto settings = plan.options;
   for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
   const stagecraft::Model model = stagecraft::build_model(o.model.empty() ? plan.model : o.model, settings);
-  const auto data = stagecraft::make_data_source(o.data, model, o.run.seed);
+  const bool trains = stagecraft::schedule_of(plan).trains;
+  const auto data =
+      stagecraft::make_data_source(o.data, model, o.run.seed,
+                                   trains ? stagecraft::DataOrder::Training : stagecraft::DataOrder::Evaluation);
+  const auto pass = trains ? std::nullopt : stagecraft::whole_pass(plan, *data);
+  if (pass && (!o.steps_given || o.run.steps > pass->steps)) o.run.steps = pass->steps;
   o.run.optimizer.rate.steps = o.run.steps;
   stagecraft::validate(o.run.optimizer);
   if (!stagecraft::loss_scaler_of(plan, o.run.loss_scale) && o.scales_loss) {
@@ -254,7 +288,11 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
     throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
   }
   CheckpointOptions& checkpoint = o.run.checkpoint;
-  if (!launch && !checkpoint.folder.empty()) stagecraft::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
+  checkpoint.data = o.data;
+  if (!launch && !checkpoint.folder.empty()) {
+    stagecraft::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
+    stagecraft::check_can_resume(plan, model, checkpoint, o.run.optimizer, o.run.seed);
+  }
   if (!launch && !checkpoint.weights.empty())
     stagecraft::check_weight_names(stagecraft::TensorFiles({checkpoint.weights}), model);
   if (starts && o.hosts.empty() && o.device == "cuda") {
@@ -271,20 +309,20 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
     signals.emplace();
     checkpoint.stop = [&] { return signals->asked(); };
   }
-  checkpoint.data = o.data;
   checkpoint.tell = [](const std::string& text) { std::cerr << text + "\n"; };
   if (channel != "local") {
     if (!launch) {
       throw std::invalid_argument(fmt::format(
           "channel {} runs one process a rank: add --spawn, or start with torchrun, srun or mpirun", channel));
     }
-    return run_one_process_a_rank(*launch, plan, model, *data, o, deadline);
+    return run_one_process_a_rank(*launch, plan, model, *data, o, pass, deadline);
   }
   o.run.device = stagecraft::open_device(o.device);
+  save_as_it_goes(o);
   stagecraft::StepReporter reporter(plan);
   return finish(stagecraft::run_local(plan, model, *data, o.run, kPatience * deadline,
                                       [&](const stagecraft::Progress& p) { reporter(p); }),
-                o, plan.iteration);
+                o, plan.iteration, pass);
 }
 
 }  // namespace
@@ -293,7 +331,7 @@ int main(int argc, char** argv) {
   Options o;
   std::optional<stagecraft::RankLog> log;  // outlives the last message
   const std::vector<std::string> arguments = stagecraft::own_command(argc, argv);
-  return stagecraft::run_tool(
+  return stagecraft::run_computing_tool(
       {"run", "Trains a model as a plan says, and measures it.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"
        "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n"
@@ -316,9 +354,12 @@ int main(int argc, char** argv) {
         app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")
             ->allow_extra_args(false);
         app.add_option("--data", o.data, "where samples come from")->capture_default_str();
-        app.add_option("--steps", o.run.steps, "steps to train, with those of a resumed checkpoint")
-            ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+        const auto steps =
+            app.add_option("--steps", o.run.steps,
+                           "steps to train, with those of a resumed checkpoint; a plan that only evaluates (schedule "
+                           "forward) goes once through the data if absent")
+                ->capture_default_str()
+                ->check(CLI::PositiveNumber);
         app.add_option(
             "--channel", o.channel,
             "local (ranks are threads), or one process a rank over gloo (CPUs) or nccl (GPUs); default: local "
@@ -350,6 +391,16 @@ int main(int argc, char** argv) {
                        "compare losses, gradients, and the parameters and buffers at the end with this file, which "
                        "stagecraft export-model --record wrote: what the same training came to in Python")
             ->excludes(check);
+        app.add_option_function<std::string>(
+               "--on-nonfinite",
+               [&](const std::string& text) {
+                 try {
+                   o.run.on_nonfinite = stagecraft::parse_on_nonfinite(text);
+                 } catch (const std::invalid_argument& e) { throw CLI::ValidationError("--on-nonfinite", e.what()); }
+               },
+               "when a loss or a gradient is infinite or not a number: stop ends the run before the update, warn goes "
+               "on, skip leaves the step out on all ranks; stop if absent")
+            ->type_name("WHAT");
         app.add_option("--threads", o.run.threads, "threads of one rank")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
@@ -374,11 +425,19 @@ int main(int argc, char** argv) {
                 ->capture_default_str()
                 ->type_name("STEPS")
                 ->check(CLI::PositiveNumber);
-        app.callback([&o, scale, interval] { o.scales_loss = scale->count() + interval->count() > 0; });
+        app.callback([&o, scale, interval, steps] {
+          o.scales_loss = scale->count() + interval->count() > 0;
+          o.steps_given = steps->count() > 0;
+        });
         const auto folder =
             app.add_option("--checkpoint", o.run.checkpoint.folder,
-                           "folder for checkpoints, which all ranks share: the newest two are kept. SIGINT and SIGTERM "
-                           "then end the run after a whole step, with a checkpoint and exit status 75");
+                           "folder for checkpoints, which all ranks share. SIGINT and SIGTERM then end the run after a "
+                           "whole step, with a checkpoint and exit status 75");
+        app.add_option("--keep", o.run.checkpoint.keep,
+                       "how many of the newest checkpoints stay; one with values that are not finite replaces none")
+            ->needs(folder)
+            ->capture_default_str()
+            ->check(CLI::PositiveNumber);
         app.add_option("--checkpoint-every", o.run.checkpoint.every,
                        "steps between checkpoints; there is one after the last step too")
             ->needs(folder)

@@ -1,8 +1,6 @@
 #include "executor/stage_program.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -14,6 +12,9 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "executor/autocast.h"
+#include "executor/program.h"
+#include "executor/tensor_layout.h"
 #include "executor/zero_gradients.h"
 
 namespace stagecraft {
@@ -25,38 +26,7 @@ Key key(const ValueRef& value) {
   return value.layer >= 0 ? Key{value.layer, value.output, -1} : Key{-1, 0, value.input};
 }
 
-/// Autocast to a type while it lives, as it was before afterwards.
-class Autocast {
- public:
-  explicit Autocast(const Placement& placement)
-      : device_(placement.device.type()),
-        enabled_(at::autocast::is_autocast_enabled(device_)),
-        type_(at::autocast::get_autocast_dtype(device_)) {
-    at::autocast::set_autocast_enabled(device_, placement.compute != at::kFloat);
-    if (placement.compute != at::kFloat) at::autocast::set_autocast_dtype(device_, placement.compute);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    // Weights that were cast are kept until the outermost one ends.
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, enabled_);
-    at::autocast::set_autocast_dtype(device_, type_);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-
- private:
-  at::DeviceType device_;
-  bool enabled_;
-  at::ScalarType type_;
-};
-
 }  // namespace
-
-at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& value) {
-  if (gradient.strides() == value.strides() || !value.is_non_overlapping_and_dense()) return gradient;
-  return at::empty_strided(value.sizes(), value.strides(), gradient.options()).copy_(gradient);
-}
 
 std::string to_string(const Model& model, const ValueRef& value) {
   if (value.layer < 0) return "input \"" + model.inputs[static_cast<std::size_t>(value.input)].name + "\"";
@@ -103,7 +73,7 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
     for (const ParameterSpec& parameter : spec.parameters) {
       at::Tensor value = initial_value(parameter, seed).to(placement_.device);
       if (parameter.trainable) {
-        value.requires_grad_(true);
+        value = dense(value).requires_grad_(true);
         parameters_.push_back({parameter.name, index, value});
         layer.parameters.push_back(std::move(value));
       } else {
@@ -212,7 +182,9 @@ void StageProgram::begin(Flight& flight, Values& values) const {
 
 void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
                        LayerObserver* observer) {
-  const Autocast autocast(placement_);
+  const bool casts = placement_.compute != at::kFloat;
+  const AutocastScope autocast(placement_.device.type(), casts,
+                               casts ? std::optional(placement_.compute) : std::nullopt);
   std::vector<at::Tensor>& arguments = arguments_;
   std::vector<at::Tensor> buffers;
   for (std::size_t l = first; l < last; ++l) {
@@ -233,10 +205,14 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     }
     call.random_seed = mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
                                 static_cast<std::uint64_t>(flight.microbatch));
+    call.training = training_;
     call.seed = seed_;
     call.step = flight.step;
     call.microbatch = flight.microbatch;
-    std::vector<at::Tensor> results = layer.spec->forward(call);
+    std::vector<at::Tensor> results;
+    try {
+      results = layer.spec->forward(call);
+    } catch (const c10::Error& e) { rethrow_at("layer \"" + layer.spec->name + "\", forward", e); }
     if (results.size() != layer.results.size()) {
       throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +
                              " tensors, its description says " + std::to_string(layer.results.size()));
@@ -276,6 +252,10 @@ std::vector<at::Tensor> StageProgram::backward_of_inputs(Flight flight, const st
   return out;
 }
 
+std::string StageProgram::backward_text() const {
+  return "backward of layers \"" + layers_.front().spec->name + "\" to \"" + layers_.back().spec->name + '"';
+}
+
 void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_gradients, double loss_gradient,
                             std::vector<at::Tensor>& received_gradients, SplitBackward* rest) {
   std::vector<at::Tensor>& found = received_gradients;
@@ -288,6 +268,7 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     for (std::size_t i = 0; i < flight.sent.size(); ++i) {
       if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
       roots_.push_back(flight.sent[i]);
+      // Gradients arrive contiguous; unsplit they would have the value's own layout.
       root_gradients_.push_back(laid_out_like(sent_gradients[i], flight.sent[i]));
     }
     if (flight.loss.defined() && flight.loss.requires_grad()) {
@@ -298,7 +279,9 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     if (!roots_.empty() && rest) {
       std::tie(found, *rest) = SplitBackward::of_inputs(roots_, root_gradients_, flight.received);
     } else if (!roots_.empty()) {
-      torch::autograd::backward(roots_, root_gradients_);
+      try {
+        torch::autograd::backward(roots_, root_gradients_);
+      } catch (const c10::Error& e) { rethrow_at(backward_text(), e); }
       for (const at::Tensor& leaf : flight.received) found.push_back(leaf.grad());
     }
     roots_.clear();

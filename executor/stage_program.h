@@ -77,6 +77,10 @@ class StageProgram {
   /// keep what they began with.
   void bind(const std::vector<at::Tensor>& values);
 
+  /// From now on layers compute as for evaluation: without dropout, batch norm with its running statistics, no buffer is
+  /// written.
+  void evaluate() { training_ = false; }
+
   /// Runs the layers on `data`, which is copied to the device first. Values are let go after their last reader.
   /// `keep_graph` false runs without autograd: then only `sent` and `loss` are of use.
   [[nodiscard]] Flight forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
@@ -136,6 +140,7 @@ class StageProgram {
   void run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
            LayerObserver* observer);
   void end(Flight& flight, const Values& values) const;
+  [[nodiscard]] std::string backward_text() const;
   /// Puts what backward gives, before received_gradients, into `found`.
   void backward_by_segments(Flight& flight, const std::vector<at::Tensor>& sent_gradients, SplitBackward* rest,
                             double loss_gradient, std::vector<at::Tensor>& found);
@@ -159,11 +164,8 @@ class StageProgram {
   std::vector<at::Tensor> root_gradients_;
   std::uint64_t seed_;
   Placement placement_;
+  bool training_ = true;
 };
-
-/// `gradient`, which came contiguous, as `value` lies in memory: so it comes to the value's layer where nothing is
-/// sent, and kernels choose their order of sums by it.
-[[nodiscard]] at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& value);
 
 /// "layer3 output 0" or "input tokens".
 [[nodiscard]] std::string to_string(const Model& model, const ValueRef& value);

@@ -7,7 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "executor/program.h"
 #include "executor/stage_program.h"
+#include "executor/tensor_layout.h"
 
 // Recomputation in segments. The gradient of a value that several segments read is added up as one backward over all of
 // them would do it: autograd runs the nodes of later layers first and adds their gradients one by one, so each
@@ -103,7 +105,9 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
       rest->before(std::move(own));
       for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = of_leaves[i];
     } else {
-      torch::autograd::backward(roots, root_gradients);
+      try {
+        torch::autograd::backward(roots, root_gradients);
+      } catch (const c10::Error& e) { rethrow_at(backward_text(), e); }
       for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = leaves[i].grad();
     }
   }

@@ -1,6 +1,7 @@
 #include "executor/stage_worker.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -18,11 +19,14 @@
 #include "executor/device.h"
 #include "executor/dtype.h"
 #include "executor/gradient_norm.h"
+#include "executor/tensor_layout.h"
 
 namespace stagecraft {
 namespace {
 
 constexpr std::size_t kManySends = 32;
+/// Beside the losses of microbatches: whether gradients are not finite.
+constexpr int kGradientsFlag = -1;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
@@ -39,7 +43,7 @@ std::string describe(int rank, const Action& action) {
   return out;
 }
 
-/// One buffer of zeros, and in it a view for each of `values`, of its shape.
+/// One buffer of zeros, and in it a view for each of `values`, of its shape and layout.
 std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::Tensor>& values) {
   std::int64_t count = 0;
   for (const at::Tensor& value : values) count += value.numel();
@@ -48,7 +52,7 @@ std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::T
                                                      {}};
   std::int64_t offset = 0;
   for (const at::Tensor& value : values) {
-    out.second.push_back(out.first.narrow(0, offset, value.numel()).view(value.sizes()));
+    out.second.push_back(view_laid_out_like(out.first, offset, value));
     offset += value.numel();
   }
   return out;
@@ -139,8 +143,69 @@ void StageWorker::finish_sends() {
   sending_.clear();
 }
 
+void StageWorker::on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell) {
+  if (what == OnNonfinite::Skip && asynchronous_) {
+    throw std::invalid_argument("schedule \"" + plan_.schedule +
+                                "\" has no moment at which all ranks could leave out a step that is not finite; take "
+                                "1f1b, or stop or warn instead of skip");
+  }
+  on_nonfinite_ = what;
+  tell_ = std::move(tell);
+}
+
+void StageWorker::found_nonfinite(std::int64_t step, const std::string& what) {
+  const std::string text = "step " + std::to_string(step + 1) + ": " + what + " is not finite";
+  if (on_nonfinite_ == OnNonfinite::Stop) throw NonfiniteError(text);
+  if (step == last_nonfinite_) return;
+  last_nonfinite_ = step;
+  if (on_nonfinite_ == OnNonfinite::Warn) ++nonfinite_steps_;
+  if (tell_) tell_("rank " + std::to_string(rank_) + ", " + text);
+}
+
+MicrobatchLosses StageWorker::take_losses(std::int64_t step) {
+  MicrobatchLosses out = losses_.take(step);
+  if (placement_.device.is_cpu()) return out;
+  const auto gradients = out.find(kGradientsFlag);
+  if (gradients != out.end()) {
+    const bool bad = gradients->second > 0;
+    out.erase(gradients);
+    if (bad) found_nonfinite(step, "a gradient");
+  }
+  for (const auto& [microbatch, loss] : out) {
+    if (!std::isfinite(loss)) found_nonfinite(step, "the loss of microbatch " + std::to_string(microbatch));
+  }
+  return out;
+}
+
+void StageWorker::keep_buffers() {
+  kept_buffers_.clear();
+  for (const Held& each : held_) {
+    for (const Parameter& buffer : each.program->buffers())
+      kept_buffers_.emplace_back(buffer.value, buffer.value.detach().clone());
+  }
+}
+
+void StageWorker::restore_buffers() {
+  const at::NoGradGuard no_graph;
+  for (auto& [buffer, before] : kept_buffers_) buffer.copy_(before);
+}
+
+bool StageWorker::skips(std::int64_t step) {
+  // A GPU's are found with the losses, without waiting for it here.
+  if (!scaler_ && (placement_.device.is_cpu() || on_nonfinite_ == OnNonfinite::Skip)) {
+    for (const Held& each : held_) {
+      if (const auto name = nonfinite_gradient(each.program->parameters()))
+        found_nonfinite(step, "the gradient of \"" + *name + "\"");
+    }
+  }
+  if (on_nonfinite_ != OnNonfinite::Skip || !on_any_rank(channel_, last_nonfinite_ == step)) return false;
+  ++nonfinite_steps_;
+  return true;
+}
+
 void StageWorker::compute(std::int64_t step) {
   settle_spans(false);
+  if (on_nonfinite_ == OnNonfinite::Skip && schedule_.trains) keep_buffers();
   for (Held& each : held_) prepare_gradients(each);
   std::size_t reduced = 0;
   for (std::size_t i = 0; i < actions_.size(); ++i) {
@@ -151,6 +216,9 @@ void StageWorker::compute(std::int64_t step) {
   }
   if (reduces_ == 0 && schedule_.trains) reduce_ties();
   finish_sends();
+  if (!placement_.device.is_cpu() && schedule_.trains && !scaler_) {
+    if (const at::Tensor flag = nonfinite_flag(parameters()); flag.defined()) losses_.add(step, kGradientsFlag, flag);
+  }
   losses_.end_step(step);
 }
 
@@ -190,12 +258,24 @@ void StageWorker::reduce_waiting(Held& own) {
 void StageWorker::update_version(const Action& action) {
   Held& own = held(action.stage);
   const auto& [count, last] = own.covered.at(own.versions->updates());
-  own.versions->update(count, rate_factor(optimizer_.rate, first_step_ + last / plan_.microbatches));
+  const std::int64_t step = first_step_ + last / plan_.microbatches;
+  for (std::size_t i = 0; placement_.device.is_cpu() && i < own.versions->waiting().size(); ++i) {
+    const at::Tensor& gradient = own.versions->waiting()[i];
+    if (gradient.defined() && !all_finite(gradient))
+      found_nonfinite(step, "the gradient of \"" + own.program->parameters()[i].name + "\"");
+  }
+  own.versions->update(count, rate_factor(optimizer_.rate, step));
 }
 
 void StageWorker::update(std::int64_t step) {
+  const bool skipped = schedule_.trains && skips(step);
+  if (skipped) restore_buffers();
   for (Held& each : held_) {
     if (!each.statistics) continue;
+    if (skipped) {
+      each.statistics->drop();
+      continue;
+    }
     each.statistics->exchange(channel_, each.replica_group, plan_.microbatches);
     each.statistics->apply();
   }
@@ -213,13 +293,13 @@ void StageWorker::update(std::int64_t step) {
   } else if (scaler_) {
     overflow = on_any_rank(channel_, overflows(parameters()));
   }
-  if (scaler_) scaler_->update(overflow);
+  if (scaler_ && !skipped) scaler_->update(overflow);
   for (std::size_t i = 0; i < held_.size(); ++i) {
     const Action action{ActionKind::Update, held_[i].stage, -1, -1};
     begin(action, step);
     const Range range(ranges_.back(), step);  // updates end the list
     const DeviceClock::Moment start = clock_.mark();
-    if (!overflow) optimizers_[i]->step(divisor, rate_factor(optimizer_.rate, step));
+    if (!overflow && !skipped) optimizers_[i]->step(divisor, rate_factor(optimizer_.rate, step));
     record(action, step, start);
   }
 }
@@ -348,7 +428,11 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   flight.microbatch = action.microbatch % plan_.microbatches;
   own.program->forward(flight, schedule_.trains);
   if (own.statistics) own.statistics->end(action.microbatch);
-  if (flight.loss.defined()) losses_.add(step, action.microbatch, flight.loss);
+  if (flight.loss.defined()) {
+    losses_.add(step, action.microbatch, flight.loss);
+    if (placement_.device.is_cpu() && !std::isfinite(flight.loss.item<double>()))
+      found_nonfinite(step, "the loss of microbatch " + std::to_string(action.microbatch % plan_.microbatches));
+  }
   hand_over(action, own, false, flight.sent);
   record(action, step, start);
 }
@@ -378,6 +462,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   own.program->backward(flight, sent_gradients_, scaler_ ? scaler_->scale() : 1, gradients,
                         own.split.contains(action.microbatch) ? &own.rests[at_(action.microbatch)] : nullptr);
   sent_gradients_.clear();
+  add_tied_copies(own, action.microbatch, !own.split.contains(action.microbatch));
   hand_over(action, own, true, gradients);
   if (own.versions) own.versions->collect(action.microbatch);
   record(action, step, start);
@@ -385,7 +470,9 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
 
 void StageWorker::weight_gradient(const Action& action, std::int64_t step) {
   const DeviceClock::Moment start = clock_.mark();
-  held(action.stage).rests[at_(action.microbatch)].of_weights();
+  Held& own = held(action.stage);
+  own.rests[at_(action.microbatch)].of_weights();
+  add_tied_copies(own, action.microbatch, true);
   record(action, step, start);
 }
 
@@ -393,23 +480,51 @@ void StageWorker::reduce(Held& own) {
   if (own.reduction) own.reduction->finish();
 }
 
+void StageWorker::add_tied_copies(const Held& own, int microbatch, bool last) {
+  const at::NoGradGuard no_graph;
+  for (Tie& tie : ties_) {
+    for (TiedCopies& stage : tie.stages) {
+      if (&held_[at_(stage.held)] != &own || stage.copies.size() < 2) continue;
+      std::vector<at::Tensor>& gradients = stage.begun[microbatch];
+      gradients.resize(stage.copies.size());
+      for (std::size_t i = 0; i < stage.copies.size(); ++i) {
+        at::Tensor& gradient = own.program->parameters()[at_(stage.copies[i])].value.mutable_grad();
+        if (gradient.defined()) gradients[i] = gradients[i].defined() ? gradients[i].add(gradient) : gradient;
+        gradient = at::Tensor();
+      }
+      if (!last) continue;
+      at::Tensor uses;
+      // The last holder first, as a backward meets them.
+      for (const at::Tensor& gradient : std::views::reverse(gradients)) {
+        if (gradient.defined()) uses = uses.defined() ? uses.add(gradient) : gradient;
+      }
+      if (uses.defined()) stage.sum = stage.sum.defined() ? stage.sum.add_(uses) : uses;
+      stage.begun.erase(microbatch);
+    }
+  }
+}
+
 void StageWorker::reduce_ties() {
   const at::NoGradGuard no_graph;
-  for (const Tie& tie : ties_) {
-    const auto value = [&](const std::pair<int, int>& copy) -> at::Tensor& {
-      return held_[at_(copy.first)].program->parameters()[at_(copy.second)].value;
+  for (Tie& tie : ties_) {
+    const auto value = [&](const TiedCopies& stage, std::size_t i) -> at::Tensor& {
+      return held_[at_(stage.held)].program->parameters()[at_(stage.copies[i])].value;
     };
     at::Tensor sum;
-    // The last holder first, as autograd adds the gradients of one tensor that is used several times.
-    for (const auto& copy : std::views::reverse(tie.copies)) {
-      const at::Tensor& gradient = value(copy).grad();
-      if (!gradient.defined()) continue;
-      sum = sum.defined() ? sum.add(gradient) : gradient.clone();
+    for (TiedCopies& stage : std::views::reverse(tie.stages)) {
+      const at::Tensor own = stage.copies.size() > 1 ? std::exchange(stage.sum, {}) : value(stage, 0).grad();
+      if (own.defined()) sum = sum.defined() ? sum.add(own) : own.clone();
     }
-    if (!sum.defined()) sum = at::zeros_like(value(tie.copies.front()));
-    if (tie.ranks.size() > 1) channel_.all_reduce(sum, tie.ranks, tie.tag);
+    if (!sum.defined()) sum = at::zeros_like(value(tie.stages.front(), 0));
+    if (tie.ranks.size() > 1) {
+      sum = sum.contiguous();
+      channel_.all_reduce(sum, tie.ranks, tie.tag);
+    }
     // Copies take separate gradients: the optimizer divides each of them in place.
-    for (const auto& copy : tie.copies) value(copy).mutable_grad() = sum.clone();
+    for (const TiedCopies& stage : tie.stages) {
+      for (std::size_t i = 0; i < stage.copies.size(); ++i)
+        value(stage, i).mutable_grad() = at::empty_like(value(stage, i)).copy_(sum);
+    }
   }
 }
 
@@ -418,10 +533,15 @@ void StageWorker::visit_stages(const std::function<void(int stage, StageProgram&
 }
 
 std::vector<Span> StageWorker::take_spans() {
-  settle_spans(true);
+  settle_spans(false);
   std::vector<Span> out;
   out.swap(spans_);
   return out;
+}
+
+std::vector<Span> StageWorker::take_all_spans() {
+  settle_spans(true);
+  return take_spans();
 }
 
 }  // namespace stagecraft

@@ -17,6 +17,7 @@
 #include "executor/data_source.h"
 #include "executor/device_clock.h"
 #include "executor/edge_tags.h"
+#include "executor/finite.h"
 #include "executor/gradient_buckets.h"
 #include "executor/layer_source.h"
 #include "executor/loss_scaler.h"
@@ -60,14 +61,25 @@ class StageWorker {
   void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
   [[nodiscard]] const std::optional<LossScaler>& loss_scaler() const { return scaler_; }
 
+  /// To be called before the first step: what to do if a loss or a gradient is not finite, by default to throw
+  /// NonfiniteError. `tell` hears of it otherwise. Gradients that overflow under a loss scale do not count. All ranks
+  /// pass the same; an asynchronous schedule has no Skip.
+  void on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell);
+  /// Steps in which this rank found a loss or gradient that was not finite, or, with Skip, any rank did.
+  [[nodiscard]] std::int64_t nonfinite_steps() const { return nonfinite_steps_; }
+
   /// Takes the losses of this rank's microbatches in a step that it has run, as StepLosses::take.
-  [[nodiscard]] MicrobatchLosses take_losses(std::int64_t step) { return losses_.take(step); }
+  [[nodiscard]] MicrobatchLosses take_losses(std::int64_t step);
   /// Parameters of all held stages with their gradients, valid between compute and update: sums over all microbatches.
   [[nodiscard]] std::vector<Parameter> parameters() const;
   /// Calls `visit` with each held stage. Parameter i of the program is parameter i of the optimizer.
   void visit_stages(const std::function<void(int stage, StageProgram&, Optimizer&)>& visit);
-  /// All spans since the last call. On a GPU waits until it is done with them.
+  /// The rank's list of actions.
+  [[nodiscard]] const std::vector<Action>& actions() const { return actions_; }
+  /// Spans since the last call, in their order; on a GPU those that are known without waiting for it.
   [[nodiscard]] std::vector<Span> take_spans();
+  /// The same of all that was done: waits for a GPU.
+  [[nodiscard]] std::vector<Span> take_all_spans();
 
  private:
   /// One stage that this rank holds.
@@ -90,9 +102,16 @@ class StageWorker {
     std::unique_ptr<WeightVersions> versions;      // of an asynchronous schedule
     std::map<int, std::pair<int, int>> covered;    // by update: microbatches whose gradients it applies, the last one
   };
+  /// The layers of one held stage that hold a tied parameter, each with a leaf of its own.
+  struct TiedCopies {
+    int held = 0;             // position among the held stages
+    std::vector<int> copies;  // positions in the program's parameters
+    at::Tensor sum;           // of several copies' gradients, over the microbatches that are done
+    std::map<int, std::vector<at::Tensor>> begun;  // by microbatch whose backward is half done: a gradient for each copy
+  };
   struct Tie {
-    std::vector<std::pair<int, int>> copies;  // positions among the held stages and in the program's parameters
-    std::vector<int> ranks;                   // ascending, each once
+    std::vector<TiedCopies> stages;
+    std::vector<int> ranks;  // ascending, each once
     int tag = 0;
   };
   [[nodiscard]] Held& held(int stage);
@@ -117,9 +136,19 @@ class StageWorker {
   void forward(const Action& action, std::int64_t step);
   void backward(const Action& action, std::int64_t step);
   void weight_gradient(const Action& action, std::int64_t step);
+  /// A loss or gradient of `step` is not finite.
+  void found_nonfinite(std::int64_t step, const std::string& what);
+  /// Before an update, with all gradients there: whether it must be left out.
+  [[nodiscard]] bool skips(std::int64_t step);
+  void keep_buffers();
+  void restore_buffers();
   void reduce(Held& held);
   void reduce_waiting(Held& held);
   void update_version(const Action& action);
+  /// To be called after each part of a microbatch's backward, `last` after its last one: where several layers of a stage
+  /// hold a parameter, their gradients are added up before they join those of earlier microbatches, as autograd does with
+  /// one tensor that is used several times.
+  void add_tied_copies(const Held& held, int microbatch, bool last);
   void reduce_ties();
   void prepare_gradients(Held& held);
   [[nodiscard]] int boundary_with(const Held& held, int peer) const;
@@ -138,6 +167,11 @@ class StageWorker {
   DeviceClock clock_;
   ScheduleEntry schedule_;
   std::optional<LossScaler> scaler_;
+  OnNonfinite on_nonfinite_ = OnNonfinite::Stop;
+  std::function<void(const std::string&)> tell_;
+  std::int64_t nonfinite_steps_ = 0;
+  std::int64_t last_nonfinite_ = -1;                         // step
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers and their values before the step
   bool asynchronous_ = false;
   std::int64_t first_step_ = 0;
   int steps_ = 1;

@@ -124,12 +124,13 @@ void StageWorker::hold(int stage, const std::vector<std::vector<int>>& layers, s
   }
   own.program = std::make_unique<StageProgram>(model_, layers[at_(stage)], std::move(received), std::move(sent), seed,
                                                placement_);
+  if (!schedule_.trains) own.program->evaluate();
   if (plan_.stages[at_(stage)].recompute) own.program->recompute_every(plan_.stages[at_(stage)].recompute_every);
   own.flights.resize(at_(plan_.microbatches * steps_));
   own.input_gradients.resize(at_(plan_.microbatches * steps_));
   own.rests.resize(at_(plan_.microbatches * steps_));
   own.replica_group = replica_ranks(plan_, stage);
-  if (own.replica_group.size() > 1 && !asynchronous_)
+  if (own.replica_group.size() > 1 && !asynchronous_ && schedule_.trains)
     own.statistics = std::make_unique<MovingStatistics>(model_, *own.program, [](int) { return true; });
   held_.push_back(std::move(own));
 }
@@ -143,11 +144,14 @@ void StageWorker::tie(const std::vector<TiedGradient>& tied) {
     Tie tie{{}, each.ranks, each.tag};
     for (std::size_t h = 0; h < held_.size(); ++h) {
       const std::vector<Parameter>& parameters = held_[h].program->parameters();
+      TiedCopies stage;
+      stage.held = static_cast<int>(h);
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (parameters[i].name != each.name) continue;
-        tie.copies.emplace_back(static_cast<int>(h), static_cast<int>(i));
+        stage.copies.push_back(static_cast<int>(i));
         held_[h].tied.insert(static_cast<int>(i));
       }
+      if (!stage.copies.empty()) tie.stages.push_back(std::move(stage));
     }
     ties_.push_back(std::move(tie));
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <map>
@@ -7,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/tool.h"
 #include "executor/data_source.h"
 #include "executor/layer_source.h"
 #include "executor/optimizer.h"
+#include "executor/program.h"
 
 // For the tools' main functions only: options that profile and run share.
 
@@ -93,6 +97,18 @@ inline void add_training_options(CLI::App& app, OptimizerOptions& options) {
       ->capture_default_str();
   app.add_option("--clip-norm", options.clip_norm, "largest norm of the whole model's gradient; 0: any")
       ->capture_default_str();
+}
+
+/// run_tool for a program that computes.
+template <class Configure, class Run>
+[[nodiscard]] int run_computing_tool(ToolText text, int argc, char** argv, Configure configure, Run run) {
+  prepare_program();
+  text.versions = program_versions();
+  return run_tool(text, argc, argv, configure, [&run] {
+    try {
+      return run();
+    } catch (const c10::Error& e) { throw std::runtime_error(error_text(e)); }
+  });
 }
 
 }  // namespace stagecraft

@@ -1,16 +1,16 @@
 #include "executor/training_record.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <map>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "executor/processor.h"
 
 namespace stagecraft {
 namespace {
@@ -32,19 +32,6 @@ T read_number(const SafetensorsFile& file, const std::string& key) {
 }
 
 }  // namespace
-
-void compare_values(const at::Tensor& found, const at::Tensor& expected, Check& check) {
-  const at::NoGradGuard no_graph;
-  check.values += found.numel();
-  if (found.numel() == 0) return;
-  const bool real = found.is_floating_point();
-  // Not a number equals nothing, so a run that diverges is told as different.
-  check.different += found.numel() - found.eq(expected).sum().item<std::int64_t>();
-  const at::Tensor a = real ? found : found.to(at::kDouble), b = real ? expected : expected.to(at::kDouble);
-  const double scale = std::max(b.abs().max().item<double>(), 1e-30);
-  const double error = a.sub(b).abs().max().item<double>() / scale;
-  check.largest_error = std::isnan(error) ? error : std::max(check.largest_error, error);
-}
 
 TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
   const auto& metadata = file_.header().metadata;
@@ -76,8 +63,24 @@ void TrainingRecord::check_fits(const Plan& plan, const RunOptions& options) con
                   file_.path(), steps_, microbatches_, samples_, steps_, learning_rate_, seed_));
 }
 
+std::string TrainingRecord::other_kernels(int threads) const {
+  std::map<std::string, std::string> here = cpu_kernels();
+  here["threads"] = std::to_string(threads);
+  std::vector<std::string> differences;
+  for (const auto& [key, value] : here) {
+    const auto it = file_.header().metadata.find(key);
+    if (it == file_.header().metadata.end()) {
+      differences.push_back(fmt::format("does not say its {}, here it is \"{}\"", key, value));
+    } else if (it->second != value) {
+      differences.push_back(fmt::format("was made with {} \"{}\", here it is \"{}\"", key, it->second, value));
+    }
+  }
+  return differences.empty() ? "" : fmt::format("the record {}", fmt::join(differences, ", "));
+}
+
 void TrainingRecord::compare_gradients(std::int64_t step, const std::vector<Parameter>& parameters,
                                        Check& check) const {
+  std::vector<ComparedTensor> compared;
   for (const Parameter& parameter : parameters) {
     const std::string name = fmt::format("gradient.{}/{}", step, parameter.name);
     const at::Tensor found = parameter.value.grad();
@@ -88,30 +91,31 @@ void TrainingRecord::compare_gradients(std::int64_t step, const std::vector<Para
     }
     if (!recorded && !found.defined()) continue;
     const at::Tensor expected = recorded ? file_.read(name) : at::zeros_like(found);
-    compare_values(found.defined() ? found.cpu() : at::zeros_like(expected), expected.to(at::kCPU), check);
+    compared.push_back({fmt::format("gradient of \"{}\" in step {}", parameter.name, step + 1), parameter.layer,
+                        found.defined() ? found.cpu() : at::zeros_like(expected), expected.to(at::kCPU)});
   }
+  compare_tensors(compared, check);
 }
 
 void TrainingRecord::compare_losses(std::int64_t step, const MicrobatchLosses& losses, Check& check) const {
   const at::Tensor all = file_.read("loss");
   for (const auto& [microbatch, found] : losses) {
-    const auto expected = all.select(0, step).select(0, microbatch).item<double>();
-    ++check.losses;
-    if (found != expected) ++check.losses_different;
-    const double error = std::abs(found - expected) / std::max(std::abs(expected), 1e-30);
-    check.largest_loss_error = std::isnan(error) ? error : std::max(check.largest_loss_error, error);
+    compare_loss(found, all.select(0, step).select(0, microbatch).item<double>(), check);
   }
 }
 
 void TrainingRecord::compare_end(const std::vector<Parameter>& parameters, const std::vector<Parameter>& buffers,
                                  Check& check) const {
   const auto compare = [&](const std::string& prefix, const std::vector<Parameter>& all) {
+    std::vector<ComparedTensor> compared;
     for (const Parameter& each : all) {
       // Frozen parameters are buffers here.
       const std::string other = prefix == "buffer/" ? "parameter/" : "buffer/";
       const std::string name = file_.header().tensors.contains(prefix + each.name) ? prefix : other;
-      compare_values(each.value.detach().cpu(), file_.read(name + each.name), check);
+      compared.push_back({fmt::format("\"{}\" at the end", each.name), each.layer, each.value.detach().cpu(),
+                          file_.read(name + each.name)});
     }
+    compare_tensors(compared, check);
   };
   compare("parameter/", parameters);
   compare("buffer/", buffers);

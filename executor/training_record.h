@@ -17,7 +17,8 @@ namespace stagecraft {
 /// writes. It holds `loss` [steps, microbatches], `gradient.STEP/NAME` (the sum over the step's microbatches; absent
 /// where there is none), and `parameter/NAME` and `buffer/NAME` after the last step; beside them the inputs, so that it
 /// is a file for the data source tensors-in-order as well. Its metadata are format "stagecraft.record", version "1",
-/// steps, microbatches, samples, learning_rate (of plain SGD) and seed.
+/// steps, microbatches, samples, learning_rate (of plain SGD) and seed, and what the last bits depend on: "threads" and
+/// the keys of cpu_kernels().
 class TrainingRecord {
  public:
   /// Throws FormatError naming file and what is missing or wrong in the metadata.
@@ -25,6 +26,10 @@ class TrainingRecord {
 
   /// Throws std::invalid_argument, with what the record wants, unless a run of `plan` does the same steps.
   void check_fits(const Plan& plan, const RunOptions& options) const;
+
+  /// What the last bits depend on and this process, computing on `threads` threads, has another of than the record: "it
+  /// was made on processor "AMD EPYC", this is "Intel Xeon"". Empty if nothing.
+  [[nodiscard]] std::string other_kernels(int threads) const;
 
   /// Compares gradients between a step's backwards and its update, parameters by name; adds to `check`.
   /// Throws FormatError naming a parameter that the record lacks.
@@ -41,8 +46,5 @@ class TrainingRecord {
   double learning_rate_ = 0;
   std::uint64_t seed_ = 0;
 };
-
-/// Adds the comparison of `found` with `expected`, tensors of one shape, to `check`.
-void compare_values(const at::Tensor& found, const at::Tensor& expected, Check& check);
 
 }  // namespace stagecraft

@@ -2,6 +2,7 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -34,6 +35,23 @@ constexpr int kStepsInARow = 10;
 constexpr double kMostWorkOverPlain = 0.01;
 
 double seconds_of(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / kNanosecondsPerSecond; }
+
+/// How long a profile may still take.
+class TimeLimit {
+ public:
+  explicit TimeLimit(double seconds) : begin_(steady_seconds()), seconds_(seconds) {}
+  [[nodiscard]] double spent() const { return steady_seconds() - begin_; }
+  [[nodiscard]] double left() const { return seconds_ - spent(); }
+
+ private:
+  double begin_;
+  double seconds_;
+};
+
+/// Iterations that a profile takes at least once it is warm: one for memory, an unwatched and a watched one.
+constexpr double kLeastIterations = 3;
+/// Of the time for samples: the rest goes to several ranks at once.
+constexpr double kSampleShare = 0.6;
 
 /// Seconds of each layer in each watched step.
 struct Samples {
@@ -135,12 +153,14 @@ std::int64_t allocator_peak(c10::Device device, const MemoryTracker& memory) {
   return at::accelerator::getDeviceStats(device.index()).allocated_bytes[kAll].peak;
 }
 
-/// Fills the layers' bytes from one iteration, and what they add up to beside the allocator's peak.
+/// Fills the layers' bytes from one iteration, and what they add up to beside the allocator's peak. `briefly`: in this one
+/// iteration alone, without what autograd saves.
 void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const std::vector<at::Tensor>& batch,
-                    MemoryTracker& memory, c10::Device device) {
+                    MemoryTracker& memory, c10::Device device, bool briefly) {
   const std::vector<Parameter>& parameters = subject.program().parameters();
   const std::int64_t before = memory.live().value;  // parameters, gradients, optimizer state, buffers, the batch
   LayerMemory observed(graph.layers.size() - inputs, parameters, memory);
+  memory.reset_peak();
   subject.observe(batch, observed, [&] { observed.begin_backward(); }, [&] { observed.end_backward(); });
   // A layer that lets more go than it leaves has its surplus taken off the layers after it.
   std::int64_t carried = 0;
@@ -164,6 +184,9 @@ void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const st
     if (parameter.value.grad().defined())
       *gradient += Bytes(static_cast<std::int64_t>(parameter.value.grad().nbytes()));
   }
+  graph.quality->summed_peak_bytes = Bytes(before + most);
+  graph.quality->allocator_peak_bytes = Bytes(allocator_peak(device, memory));
+  if (briefly) return;
   std::vector<Parameter> own = parameters;  // buffers hold frozen parameters, which graphs save as well
   for (Parameter& buffer : subject.program().buffers()) own.push_back(std::move(buffer));
   SavedBytes saved(graph.layers.size() - inputs, own);
@@ -178,13 +201,13 @@ void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const st
   } unobserved;
   subject.observe(batch, unobserved, [] {}, [] {});
   synchronize(device);
-  graph.quality->summed_peak_bytes = Bytes(before + most);
   graph.quality->allocator_peak_bytes = Bytes(allocator_peak(device, memory));
 }
 
-/// Seconds of an iteration while `count` threads run it at once.
+/// Seconds of an iteration while `count` threads run it at once. `seconds`: of all of it, about.
 double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
-                       int count) {
+                       int count, double seconds) {
+  const TimeLimit limit(seconds);
   std::vector<std::unique_ptr<Subject>> subjects;
   for (int i = 0; i < count; ++i)
     subjects.push_back(std::make_unique<Subject>(model, options.optimizer, options.seed, options.placement, false));
@@ -198,7 +221,8 @@ double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch,
       Subject& subject = *subjects[static_cast<std::size_t>(i)];
       auto& own = samples[static_cast<std::size_t>(i)];
       StepTimer timer(options.placement.device);
-      for (int k = 0; k < options.warmup; ++k) subject.iterate(batch, k, timer);
+      for (int k = 0; k < options.warmup && (k == 0 || limit.left() > limit.spent()); ++k)
+        subject.iterate(batch, k, timer);
       (void)timer.take();
       ready.arrive_and_wait();
       const double start = steady_seconds();
@@ -207,8 +231,8 @@ double concurrent_time(const Model& model, const std::vector<at::Tensor>& batch,
         subject.iterate(batch, static_cast<int>(own.size()), timer);
         own.push_back(timer.take().front());
         const double spent = steady_seconds() - start;
-        if (i == 0 && ((own.size() >= 5 && spent > options.rule.most_seconds / 8) || spent > options.rule.most_seconds))
-          stop = true;
+        const bool enough = own.size() >= 5 && spent > options.rule.most_seconds / 8;
+        if (i == 0 && (enough || spent > options.rule.most_seconds || limit.left() <= 0)) stop = true;
       }
     });
   }
@@ -238,6 +262,7 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
                       const std::function<void(const ProfileProgress&)>& progress, KernelTracer* tracer) {
   check(options);
   check_samples(model, options.microbatch_samples);
+  const TimeLimit limit(options.most_seconds);
   const auto tell = [&](const std::string& phase, std::size_t iteration, double error = 0) {
     if (progress) progress({phase, iteration, error});
   };
@@ -274,13 +299,22 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   ProfileQuality& quality = *graph.quality;
   quality.clock = tracer ? tracer->name() : device.is_cpu() ? "host" : "events";
 
-  for (int i = 0; i < options.warmup; ++i) {
-    tell("warm-up", static_cast<std::size_t>(i) + 1);
-    subject.iterate(batch, i, timer);
+  double iteration = 0;  // about
+  int warm = 0;
+  // Memory is counted beside gradients and optimizer state, which the first iteration makes.
+  for (; warm < std::max(options.warmup, 1); ++warm) {
+    if (warm > 0 && limit.left() < (kLeastIterations + 1) * iteration) break;
+    tell("warm-up", static_cast<std::size_t>(warm) + 1);
+    const double begin = steady_seconds();
+    subject.iterate(batch, warm, timer);
+    synchronize(device);
+    iteration = steady_seconds() - begin;
   }
-  synchronize(device);
+  if (warm < options.warmup) out.cut.push_back(fmt::format("warm-up of {} iterations ({})", options.warmup, warm));
   tell("memory", 0);
-  measure_memory(graph, inputs, subject, batch, memory, device);
+  const bool briefly = limit.left() < (kLeastIterations + 2) * iteration;
+  if (briefly) out.cut.emplace_back("bytes saved for backward");
+  measure_memory(graph, inputs, subject, batch, memory, device, briefly);
   counting.reset();
 
   const std::vector<Parameter>& parameters = subject.program().parameters();
@@ -289,9 +323,11 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   const std::unique_ptr<Watch> watch =
       tracer ? make_tracing_watch(parameters, *tracer, device, static_cast<int>(layers) - 1, ranges)
              : make_marking_watch(parameters, host ? make_host_marks() : make_event_marks(device), ranges);
-  subject.watch(batch, 0, *watch);  // makes the state of what only watched steps use
-  synchronize(device);
-  (void)watch->take();
+  if (limit.left() > kLeastIterations * iteration) {
+    subject.watch(batch, 0, *watch);  // makes the state of what only watched steps use
+    synchronize(device);
+    (void)watch->take();
+  }
   (void)timer.take();
 
   std::vector<double> whole;
@@ -299,6 +335,10 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   TraceQuality seen;
   int step = 1;
   loading.clear();
+  StoppingRule rule = options.rule;
+  const bool at_once = options.concurrent > 1 && device.is_cpu();
+  rule.most_seconds = std::min(rule.most_seconds, std::max(limit.left(), 0.0) * (at_once ? kSampleShare : 1));
+  if (rule.most_seconds < options.rule.most_seconds) rule.least = 1;
   for (const double start = steady_seconds(); out.stop == Stop::No;) {
     watch->pause();
     batch = load(step);
@@ -324,7 +364,7 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
     }
     std::vector<std::vector<double>> parts = rough.forward;
     parts.insert(parts.end(), rough.backward.begin(), rough.backward.end());
-    out.stop = should_stop(options.rule, whole, parts, steady_seconds() - start);
+    out.stop = should_stop(rule, whole, parts, steady_seconds() - start);
     tell("measuring", whole.size(), relative_error(whole));
   }
   out.unmapped = watch->unmapped();
@@ -360,10 +400,12 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   // Loading is one call for all inputs; it is told with the first.
   if (inputs > 0) graph.layers.front().forward = summarize(loading);
 
-  if (options.isolated) {
+  if (options.isolated && limit.left() <= 0) out.cut.emplace_back("layers alone");
+  if (options.isolated && limit.left() > 0) {
     watch->pause();
-    StoppingRule rule = options.rule;
-    rule.most_seconds = options.isolated_seconds;
+    rule = options.rule;
+    rule.most_seconds = std::min(options.isolated_seconds, limit.left() / static_cast<double>(layers));
+    if (rule.most_seconds < options.isolated_seconds) rule.least = 1;
     const Bytes cache = device.is_cpu() ? Bytes(0) : gpu_properties(device.index()).l2_bytes;
     const std::vector<IsolatedTime> alone =
         isolated_times(model, batch, layer_outputs(model, batch, options.seed, options.placement), options.seed,
@@ -374,19 +416,26 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
       if (layer.backward_share) layer.backward_share->isolated = alone[l].backward;
     }
   }
-  if (options.concurrent > 1 && device.is_cpu()) {
+  if (at_once) {
     graph.slowdown = {1};
-    double single = 0;
+    double single = graph.iteration->median.value;
     for (int count = 1; count <= options.concurrent; ++count) {
+      // A warm-up and a sample, of ranks that at worst wait for each other.
+      if (limit.left() < 2 * count * graph.iteration->median.value) {
+        if (count > 1) out.cut.push_back(fmt::format("slowdown of {} ranks", count));
+        continue;
+      }
       tell(std::to_string(count) + " at once", 0);
-      const double time = concurrent_time(model, batch, options, count);
+      const double time = concurrent_time(model, batch, options, count, limit.left() / (options.concurrent - count + 1));
       if (count == 1) {
         single = time;
       } else {
         graph.slowdown.push_back(std::max(graph.slowdown.back(), time / single));
       }
     }
+    if (graph.slowdown.size() == 1) graph.slowdown.clear();  // says nothing of several
   }
+  out.seconds = limit.spent();
   return out;
 }
 

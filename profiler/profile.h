@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,10 @@ struct ProfileOptions {
   std::uint64_t seed = 1;
   Placement placement;  ///< device and type of the computation
   int warmup = 3;       ///< iterations that do not count
-  StoppingRule rule;
+  StoppingRule rule;    ///< of the samples
+  /// Of everything. Once they are over, what is left is done as briefly as gives a number, or not at all: see
+  /// Profile::cut.
+  double most_seconds = std::numeric_limits<double>::infinity();
   int concurrent = 1;     ///< largest number of ranks on this host for which the slowdown is measured; CPUs only
   bool isolated = false;  ///< whether each layer is run alone as well
   double isolated_seconds = 0.2;  ///< at most, for each layer
@@ -47,6 +51,8 @@ struct Profile {
   std::int64_t unmapped = 0;      ///< backward nodes that no layer could be given
   std::vector<StepShares> steps;  ///< the watched iterations, as they were seen
   AttributedTrace trace;          ///< of the last watched iterations
+  double seconds = 0;             ///< that it all took
+  std::vector<std::string> cut;   ///< what time was too short for: "warm-up of 3 iterations (1)", "slowdown of 2 ranks"
   /// sum / un-profiled iteration - 1: what being watched costs, and interruption() on the other side.
   [[nodiscard]] double closure() const { return sum / graph.iteration->median - 1; }
   /// Watched iteration / un-profiled one - 1.

@@ -11,6 +11,7 @@
 #include "executor/device.h"
 #include "executor/dtype.h"
 #include "executor/planned_layers.h"
+#include "executor/provenance.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
 #include "profiler/model_graph.h"
@@ -113,6 +114,10 @@ void print(const stagecraft::Profile& profile) {
     out += "slowdown with ranks at once on this host:";
     for (std::size_t i = 0; i < graph.slowdown.size(); ++i) out += fmt::format(" {}: {:.2f}", i + 1, graph.slowdown[i]);
     out += "\n";
+  }
+  if (!profile.cut.empty()) {
+    out += fmt::format("time was up (--max-seconds) after {:.1f} s; cut short or left out: {}\n", profile.seconds,
+                       fmt::join(profile.cut, ", "));
   }
   for (const std::string& reason : graph.quality->reasons) out += "not to be trusted: " + reason + "\n";
   std::cerr << out;
@@ -234,9 +239,10 @@ int run(Options o) {
 
 int main(int argc, char** argv) {
   Options o;
+  o.profile.most_seconds = 30;
   // Ranks of one host slow each other down, so a plan of two is predicted as it will run.
   o.profile.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;
-  return stagecraft::run_tool(
+  return stagecraft::run_computing_tool(
       {"profile", "Runs a model forward and backward and measures every layer, in place.",
        "stagecraft profile resnet18 --microbatch 8 -o graph.json\n"
        "  stagecraft profile model.pt2 --layers auto --microbatch 8 -o graph.json\n  stagecraft profile gpt --set "
@@ -280,7 +286,9 @@ int main(int argc, char** argv) {
         app.add_option("--error", o.profile.rule.iteration_error, "relative error of the iteration at which to stop")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
-        app.add_option("--max-seconds", o.profile.rule.most_seconds, "stop measuring then in any case")
+        app.add_option("--max-seconds", o.profile.most_seconds,
+                       "of each microbatch's whole profile; where a model needs longer, one sample is taken, and what was "
+                       "cut short or left out is listed")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
         app.add_option("--seed", o.profile.seed, "of weights and data")->capture_default_str();

@@ -10,7 +10,7 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.checkpoint";
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 /// An unsigned number as text in `base`; `wanted` for messages. Only the form that the writer gives is taken.
@@ -83,6 +83,7 @@ CheckpointManifest parse_checkpoint(const std::string& text, const std::string& 
     out.loss_scale_steps = scale.required("steps").integer(0, kMany);
     scale.done();
   }
+  if (const auto v = fields.optional("finite")) out.finite = v->boolean();
   out.plan_hash = fields.required("plan_hash").text();
   const Cursor files = fields.required("files");
   out.files = files.list(read_file);
@@ -113,6 +114,7 @@ std::string checkpoint_json(const CheckpointManifest& manifest) {
   out["microbatch_samples"] = manifest.microbatch_samples;
   if (manifest.loss_scale)
     out["loss_scale"] = Json{{"scale", *manifest.loss_scale}, {"steps", manifest.loss_scale_steps}};
+  out["finite"] = manifest.finite;
   out["plan_hash"] = manifest.plan_hash;
   out["files"] = Json::array();
   for (const CheckpointFile& file : manifest.files) {
@@ -122,6 +124,13 @@ std::string checkpoint_json(const CheckpointManifest& manifest) {
   out["manifest_crc32"] = crc_text(manifest.manifest_crc32);
   if (manifest.provenance != Provenance{}) out["provenance"] = provenance_json(manifest.provenance);
   return dump(out);
+}
+
+std::string without_checksum(std::string text, std::uint32_t crc32) {
+  const std::string written = "\"manifest_crc32\": \"" + crc_text(crc32) + '"';
+  const std::size_t at = text.rfind(written);
+  if (at != text.npos) text.replace(at, written.size(), "\"manifest_crc32\": \"" + crc_text(0) + '"');
+  return text;
 }
 
 }  // namespace stagecraft

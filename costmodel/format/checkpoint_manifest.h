@@ -39,6 +39,7 @@ struct CheckpointManifest {
   std::optional<double> loss_scale;   ///< of a run in float16
   std::int64_t loss_scale_steps = 0;  ///< without an overflow since the scale last changed
   std::string plan_hash;              ///< for information
+  bool finite = true;                 ///< no parameter, buffer or optimizer state is infinite or not a number
   std::vector<CheckpointFile> files;
   std::uint32_t manifest_crc32 = 0;  ///< of the document with 0 here; the reader leaves the comparison to its caller
   Provenance provenance;
@@ -49,5 +50,8 @@ struct CheckpointManifest {
 /// json.h do, and for a file name that is a path, stands twice, or of which there is none.
 [[nodiscard]] CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file);
 [[nodiscard]] std::string checkpoint_json(const CheckpointManifest& manifest);
+/// `text` of a document whose checksum is `crc32`, with 0 in its place: what the checksum is of. Its bytes count and not
+/// what is read from them, so that a document of an older version keeps its checksum.
+[[nodiscard]] std::string without_checksum(std::string text, std::uint32_t crc32);
 
 }  // namespace stagecraft

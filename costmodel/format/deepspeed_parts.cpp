@@ -111,11 +111,9 @@ DeepspeedParts deepspeed_parts(const Plan& plan) {
     out.layers.insert(out.layers.end(), stage.layers.begin(), stage.layers.end());
     out.parts.push_back(static_cast<int>(out.layers.size()));
   }
-  for (const Boundary& boundary : plan.boundaries) {
-    if (boundary.destination == boundary.source + 1) continue;
-    throw std::invalid_argument("layer \"" + boundary.tensors.front().layer + "\" of stage " +
-                                std::to_string(boundary.source) + " is read in stage " +
-                                std::to_string(boundary.destination) +
+  if (const auto far = far_reader(plan)) {
+    throw std::invalid_argument("layer \"" + far->layer + "\" of stage " + std::to_string(far->stage) +
+                                " is read in stage " + std::to_string(far->reader) +
                                 ", a PipelineModule hands a stage's output to the next one alone");
   }
   if (is_loss(out.layers.back())) {

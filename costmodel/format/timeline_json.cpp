@@ -7,7 +7,8 @@
 namespace stagecraft {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kPredictionVersion = 1;
+constexpr int kTimelineVersion = 2;
 constexpr int kMost = 1 << 24;
 
 int whole(const Cursor& at) { return static_cast<int>(at.integer(0, kMost)); }
@@ -135,7 +136,7 @@ StagePrediction read_stage(const Cursor& at) {
 }  // namespace
 
 std::string prediction_json(const Prediction& prediction) {
-  Json out = document("stagecraft.prediction", kVersion);
+  Json out = document("stagecraft.prediction", kPredictionVersion);
   out["iteration_s"] = prediction.iteration.value;
   if (prediction.samples_per_s) out["samples_per_s"] = *prediction.samples_per_s;
   out["bubble"] = prediction.bubble;
@@ -163,7 +164,7 @@ std::string prediction_json(const Prediction& prediction) {
 Prediction parse_prediction(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
   Fields fields(Cursor(json, file));
-  check_header(fields, "stagecraft.prediction", kVersion);
+  check_header(fields, "stagecraft.prediction", kPredictionVersion);
   Prediction out;
   out.iteration = fields.required("iteration_s").seconds();
   if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
@@ -175,12 +176,15 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
 }
 
 std::string measurement_json(const Measurement& measurement) {
-  Json out = document("stagecraft.timeline", kVersion);
+  Json out = document("stagecraft.timeline", kTimelineVersion);
   out["model"] = measurement.model;
   out["schedule"] = measurement.schedule;
   out["microbatches"] = measurement.microbatches;
   if (measurement.microbatch_samples) out["microbatch_samples"] = *measurement.microbatch_samples;
   out["losses"] = measurement.losses;
+  out["ended"] = measurement.ended;
+  out["kept_spans"] = Json{
+      {"first", measurement.kept.first}, {"last", measurement.kept.last}, {"every", measurement.kept.every}};
   out["timeline"] = timeline_object(measurement.timeline);
   if (measurement.provenance != Provenance{}) out["provenance"] = provenance_json(measurement.provenance);
   return dump(out);
@@ -189,7 +193,7 @@ std::string measurement_json(const Measurement& measurement) {
 Measurement parse_measurement(const std::string& text, const std::string& file) {
   const Json json = parse_document(text, file);
   Fields fields(Cursor(json, file));
-  check_header(fields, "stagecraft.timeline", kVersion);
+  check_header(fields, "stagecraft.timeline", kTimelineVersion);
   Measurement out;
   out.model = fields.required("model").text();
   out.schedule = fields.required("schedule").text();
@@ -197,6 +201,15 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
   if (const auto v = fields.optional("microbatch_samples"))
     out.microbatch_samples = v->integer(1, std::int64_t{1} << 53);
   out.losses = fields.required("losses").list(read_loss);
+  // Version 1 holds the spans of all steps, and was written at the end.
+  if (const auto v = fields.optional("ended")) out.ended = v->boolean();
+  if (const auto v = fields.optional("kept_spans")) {
+    Fields kept(*v);
+    out.kept.first = whole(kept.required("first"));
+    out.kept.last = whole(kept.required("last"));
+    out.kept.every = static_cast<int>(kept.required("every").integer(1, kMost));
+    kept.done();
+  }
   out.timeline = read_timeline(fields.required("timeline"));
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();

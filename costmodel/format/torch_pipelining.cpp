@@ -199,12 +199,11 @@ std::string torch_pipelining_script(const Plan& plan) {
         "DistributedDataParallel",
         s, plan.stages[s].devices.size()));
   }
-  for (const Boundary& boundary : plan.boundaries) {
-    if (boundary.destination == boundary.source + 1) continue;
+  if (const auto far = far_reader(plan)) {
     throw std::invalid_argument(
         fmt::format("layer \"{}\" of stage {} is read in stage {}, torch's schedules hand tensors to the next stage "
                     "alone; wanted is a plan whose stages reach no further (--split-at)",
-                    boundary.tensors.front().layer, boundary.source, boundary.destination));
+                    far->layer, far->stage, far->reader));
   }
   if (!schedule_of(plan).trains) {
     throw std::invalid_argument("schedule \"" + plan.schedule + "\" trains nothing, the program trains");

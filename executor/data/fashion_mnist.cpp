@@ -99,7 +99,7 @@ std::vector<unsigned char> read_idx(const std::string& path, std::uint32_t magic
 class FashionMnist : public DataSource {
  public:
   FashionMnist(std::vector<unsigned char> images, std::vector<unsigned char> labels, std::vector<std::int64_t> shape,
-               std::uint64_t seed)
+               std::optional<std::uint64_t> seed)
       : images_(std::move(images)), labels_(std::move(labels)), shape_(std::move(shape)), seed_(seed) {}
 
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
@@ -107,11 +107,13 @@ class FashionMnist : public DataSource {
     const auto first = static_cast<std::uint64_t>((step * microbatches + microbatch) * samples);
     std::vector<std::size_t> chosen;
     for (std::uint64_t i = first; i < first + static_cast<std::uint64_t>(samples); ++i)
-      chosen.push_back(shuffled(i, labels_.size(), seed_));
+      chosen.push_back(seed_ ? shuffled(i, labels_.size(), *seed_) : i % labels_.size());
     std::vector<at::Tensor> out;
     for (const int input : inputs) out.push_back(input == 0 ? images(chosen) : labels(chosen));
     return out;
   }
+
+  std::optional<std::int64_t> samples() const override { return static_cast<std::int64_t>(labels_.size()); }
 
  private:
   at::Tensor images(const std::vector<std::size_t>& chosen) const {
@@ -135,12 +137,13 @@ class FashionMnist : public DataSource {
   std::vector<unsigned char> images_;
   std::vector<unsigned char> labels_;
   std::vector<std::int64_t> shape_;  ///< of one image
-  std::uint64_t seed_;
+  std::optional<std::uint64_t> seed_;
 };
 
 }  // namespace
 
-std::unique_ptr<DataSource> fashion_mnist_source(const std::string& directory, const Model& model, std::uint64_t seed) {
+std::unique_ptr<DataSource> fashion_mnist_source(const std::string& directory, bool test, const Model& model,
+                                                 std::optional<std::uint64_t> seed) {
   const std::vector<ModelInput>& inputs = model.inputs;
   const std::vector<std::int64_t> image{1, kSide, kSide}, flat{kPixels};
   const bool fits = inputs.size() == 2 && inputs[0].dtype == "float32" &&
@@ -159,8 +162,9 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& directory, c
     throw FormatError(directory +
                       ": no such directory; install Debian's package dataset-fashion-mnist or give a directory as "
                       "fashion-mnist:DIR");
-  const std::string images_path = directory + "/train-images-idx3-ubyte.gz";
-  const std::string labels_path = directory + "/train-labels-idx1-ubyte.gz";
+  const std::string part = test ? "/t10k" : "/train";
+  const std::string images_path = directory + part + "-images-idx3-ubyte.gz";
+  const std::string labels_path = directory + part + "-labels-idx1-ubyte.gz";
   std::vector<unsigned char> images = read_idx(images_path, kImagesMagic, std::array{kSide, kSide});
   std::vector<unsigned char> labels = read_idx(labels_path, kLabelsMagic, {});
   if (images.size() != labels.size() * kPixels)

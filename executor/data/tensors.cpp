@@ -219,6 +219,8 @@ class Tensors : public DataSource {
     return out;
   }
 
+  std::optional<std::int64_t> samples() const override { return count_; }
+
  private:
   std::int64_t place(std::int64_t index) const {
     const auto at = static_cast<std::uint64_t>(index), count = static_cast<std::uint64_t>(count_);
@@ -234,7 +236,7 @@ class Tensors : public DataSource {
 }  // namespace
 
 std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::string& path, const Model& model,
-                                           std::uint64_t seed, bool in_order) {
+                                           std::optional<std::uint64_t> seed) {
   std::vector<FileTensor> tensors = open_tensors(kind, path, model.inputs);
   std::optional<std::size_t> counted;  // the first input with samples
   std::int64_t count = 0;
@@ -260,8 +262,7 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
       check_range(tensors[i], input, input.least, input.classes);
     }
   }
-  return std::make_unique<Tensors>(std::move(tensors), model.inputs, std::max<std::int64_t>(count, 1),
-                                   in_order ? std::nullopt : std::optional(seed));
+  return std::make_unique<Tensors>(std::move(tensors), model.inputs, std::max<std::int64_t>(count, 1), seed);
 }
 
 }  // namespace stagecraft

@@ -15,20 +15,18 @@ constexpr std::int64_t kByteValues = 256;
 
 class Text : public DataSource {
  public:
-  Text(std::string bytes, std::int64_t sequence, int target, std::uint64_t seed)
+  Text(std::string bytes, std::int64_t sequence, int target, std::optional<std::uint64_t> seed)
       : bytes_(std::move(bytes)), sequence_(sequence), target_(target), seed_(seed) {}
 
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
                                 std::span<const int> inputs) const override {
     const std::int64_t first = (step * microbatches + microbatch) * samples;
-    const auto places = static_cast<std::uint64_t>(bytes_.size()) - static_cast<std::uint64_t>(sequence_);
     std::vector<at::Tensor> out;
     for (const int input : inputs) {
       const at::Tensor tokens = at::empty({samples, sequence_}, at::TensorOptions().dtype(at::kLong));
       std::int64_t* to = tokens.mutable_data_ptr<std::int64_t>();
       for (std::int64_t sample = 0; sample < samples; ++sample) {
-        const std::uint64_t place = mix_seed(seed_, "window", static_cast<std::uint64_t>(first + sample)) % places;
-        const char* from = bytes_.data() + place + (input == target_ ? 1 : 0);
+        const char* from = bytes_.data() + place(first + sample) + (input == target_ ? 1 : 0);
         to = std::transform(from, from + sequence_, to, [](char byte) { return static_cast<unsigned char>(byte); });
       }
       out.push_back(tokens);
@@ -36,16 +34,28 @@ class Text : public DataSource {
     return out;
   }
 
+  std::optional<std::int64_t> samples() const override {
+    return (static_cast<std::int64_t>(bytes_.size()) - 1) / sequence_;
+  }
+
  private:
+  /// Where the `index`-th window of a run begins.
+  std::int64_t place(std::int64_t index) const {
+    if (!seed_) return index % *samples() * sequence_;
+    const auto places = static_cast<std::uint64_t>(bytes_.size()) - static_cast<std::uint64_t>(sequence_);
+    return static_cast<std::int64_t>(mix_seed(*seed_, "window", static_cast<std::uint64_t>(index)) % places);
+  }
+
   std::string bytes_;
   std::int64_t sequence_;
   int target_;  ///< index of the input that is one byte ahead
-  std::uint64_t seed_;
+  std::optional<std::uint64_t> seed_;
 };
 
 }  // namespace
 
-std::unique_ptr<DataSource> text_source(const std::string& file, const Model& model, std::uint64_t seed) {
+std::unique_ptr<DataSource> text_source(const std::string& file, const Model& model,
+                                        std::optional<std::uint64_t> seed) {
   const std::vector<ModelInput>& inputs = model.inputs;
   const bool fits = inputs.size() == 2 && inputs[0].dtype == "int64" && inputs[1].dtype == "int64" &&
                     inputs[0].name != "target" && inputs[1].name == "target" && inputs[0].shape.size() == 1 &&

@@ -1,6 +1,5 @@
 #include "executor/intake/higher_order.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "executor/autocast.h"
 
 namespace stagecraft {
 namespace {
@@ -173,35 +173,6 @@ class GradMode {
   bool before_;
 };
 
-/// As torch.autocast's context manager sets and puts back.
-class AutocastMode {
- public:
-  AutocastMode(const Parts& parts, c10::DeviceType device)
-      : device_(device),
-        enabled_(at::autocast::is_autocast_enabled(device)),
-        type_(at::autocast::get_autocast_dtype(device)),
-        cache_(at::autocast::is_autocast_cache_enabled()) {
-    at::autocast::set_autocast_enabled(device, parts.enabled);
-    if (parts.dtype) at::autocast::set_autocast_dtype(device, *parts.dtype);
-    at::autocast::set_autocast_cache_enabled(parts.cache.value_or(cache_));
-    at::autocast::increment_nesting();
-  }
-  ~AutocastMode() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, enabled_);
-    at::autocast::set_autocast_dtype(device_, type_);
-    at::autocast::set_autocast_cache_enabled(cache_);
-  }
-  AutocastMode(const AutocastMode&) = delete;
-  AutocastMode& operator=(const AutocastMode&) = delete;
-
- private:
-  c10::DeviceType device_;
-  bool enabled_;
-  at::ScalarType type_;
-  bool cache_;
-};
-
 std::vector<int> result_values(const ProgramNode& node) {
   std::vector<int> out;
   for (const ProgramResult& result : node.results) {
@@ -295,7 +266,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
       const GradMode mode(how.enabled);
       out = inner.front()->run(std::move(given), frame);
     } else if (how.form == Form::Autocast) {
-      const AutocastMode mode(how, frame.device.type());
+      const AutocastScope scope(frame.device.type(), how.enabled, how.dtype, how.cache);
       out = inner.front()->run(std::move(given), frame);
     } else {
       const c10::IValue chosen = value_of(*condition);

@@ -60,19 +60,13 @@ Movement movement_of(const OperatorGraph& graph, const std::vector<int>& nodes, 
     const auto is_same = [&](int v) { return same.contains(v); };
     if (std::ranges::none_of(node.reads, is_same)) continue;
     const auto decay = std::ranges::find_if(node.decays, [&](const auto& d) { return is_same(d.first); });
-    if (decay == node.decays.end()) {
-      const bool writes = std::ranges::any_of(node.writes, is_same);
-      // Whoever reads it sees another value on each replica.
-      if (writes || out.decay) out.written = true;
-      for (const auto& [result, read] : node.aliases) {
-        if (is_same(read)) same.insert(result);
-      }
-      if (!writes && !out.decay) continue;
-    } else {
+    if (decay != node.decays.end()) {
       out.decay = out.decay.value_or(1) * decay->second;
-      for (const auto& [result, read] : node.aliases) {
-        if (is_same(read)) same.insert(result);
-      }
+    } else {
+      out.written = out.written || std::ranges::any_of(node.writes, is_same);
+    }
+    for (const auto& [result, read] : node.aliases) {
+      if (is_same(read)) same.insert(result);
     }
   }
   if (!out.decay && !out.written) return out;
@@ -97,9 +91,6 @@ class Assembler {
       for (const int n : grouping_.groups[g].nodes) {
         for (const int value : graph_.nodes[at_(n)].gives) made_in_[value] = static_cast<int>(g);
       }
-    }
-    for (const int n : grouping_.shared) {
-      for (const int value : graph_.nodes[at_(n)].gives) from_inputs_.insert(value);
     }
     for (const LayerGroup& group : grouping_.groups) all_.insert(all_.end(), group.nodes.begin(), group.nodes.end());
     std::ranges::sort(all_);
@@ -243,7 +234,6 @@ class Assembler {
   int root_;
   std::vector<int> all_;  // nodes of all groups
   std::map<int, int> made_in_;
-  std::set<int> from_inputs_;
   std::vector<std::vector<int>> outputs_;  // by group: values
   std::map<int, int> input_of_;            // of the graph -> of the model
   std::map<int, int> derived_input_;       // value -> input of the model

@@ -218,7 +218,6 @@ class Grouper {
       }
       join(n, latest);
     }
-    origin_ = groups_;
     merged_into_.resize(groups_.size());
     std::iota(merged_into_.begin(), merged_into_.end(), 0);
     reason_.resize(groups_.size());
@@ -443,7 +442,7 @@ class Grouper {
   std::set<int> trained_;         // memory of parameters
   std::set<int> input_memory_;
   std::vector<std::vector<int>> readers_;  // by value
-  std::vector<LayerGroup> groups_, origin_;
+  std::vector<LayerGroup> groups_;
   std::vector<Label> labels_;
   std::vector<int> group_of_;     // by node, before merging; -1: none
   std::vector<int> merged_into_;  // by group
@@ -452,13 +451,6 @@ class Grouper {
 };
 
 }  // namespace
-
-std::string place_of(const OperatorGraph& graph, const GraphNode& node) {
-  std::string out = graph.file + ": node \"" + node.name + "\" (" + node.target + ")";
-  if (!node.modules.empty() && !node.modules.back().path.empty())
-    out += " in module \"" + node.modules.back().path + "\"";
-  return out;
-}
 
 Granularity parse_granularity(const std::string& text) {
   if (text == "auto") return {Granularity::Kind::Auto, 0};

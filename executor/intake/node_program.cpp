@@ -91,10 +91,9 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   std::set<int> given, from_nodes, from_inputs;
   std::map<int, std::vector<int>> held;  // tensor -> values
   for (const int n : nodes) given.insert(graph.nodes[at_(n)].gives.begin(), graph.nodes[at_(n)].gives.end());
-  std::set<int> written;
+  const std::set<int> written = written_values(graph, nodes);
   for (const int n : nodes) {
     const GraphNode& node = graph.nodes[at_(n)];
-    written.insert(node.writes.begin(), node.writes.end());
     for (const int value : node.reads) {
       const GraphValue& read = graph.values[at_(value)];
       if (given.contains(value) || numbers.contains(value)) continue;
@@ -112,13 +111,6 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
       }
     }
   }
-  // A write to a view of an argument is a write to it.
-  for (auto n = nodes.rbegin(); n != nodes.rend(); ++n) {
-    for (const auto& [result, read] : graph.nodes[at_(*n)].aliases) {
-      if (written.contains(result)) written.insert(read);
-    }
-  }
-
   std::map<int, int> slot;
   const auto new_slot = [&](int value) { return slot[value] = static_cast<int>(slots_++); };
   for (const auto* const values : {&from_nodes, &from_inputs}) {

@@ -87,4 +87,7 @@ struct OperatorGraph {
 /// "file: node "relu_" (torch.ops.aten.relu_.default) in module "layer1.0"".
 [[nodiscard]] std::string place_of(const OperatorGraph& graph, const GraphNode& node);
 
+/// Values whose memory `nodes`, ascending, write: their own, and those that theirs are views of.
+[[nodiscard]] std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>& nodes);
+
 }  // namespace stagecraft

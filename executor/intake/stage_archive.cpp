@@ -148,9 +148,10 @@ class StageProgram {
       for (const int v : *values) {
         add_input(name(v), {{"user_input", {{"arg", tensor_argument(name(v))}}}});
         arguments_.push_back(name(v));
-        if (shape_is_known(graph_, v)) continue;
+        // Where the graph has fewer axes the file has one of 1 too many, at 1.
+        const std::optional<TensorMeta>& known = graph_.values[at_(v)].meta;
         Json& meta = tables_["tensor_values"][name(v)];
-        if (meta.at("sizes").size() != 4 || meta.at("sizes").at(1) != Json{{"as_int", 1}}) continue;
+        if (!known || meta.at("sizes").size() == known->sizes.size()) continue;
         meta.at("sizes").erase(1);
         meta.at("strides").erase(1);
       }

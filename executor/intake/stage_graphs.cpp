@@ -159,7 +159,7 @@ class Cutter {
   template <class Fits>
   [[nodiscard]] std::optional<SizeSource> find_extent(const std::vector<int>& tensors, int number, Fits fits) const {
     for (const int v : tensors) {
-      if (!shape_is_known(graph_, v)) continue;
+      if (!value(v).meta) continue;
       const std::vector<SizeExpression>& sizes = value(v).meta->sizes;
       const auto it = std::ranges::find_if(sizes, fits);
       if (it != sizes.end()) return SizeSource{number, v, static_cast<int>(it - sizes.begin())};
@@ -168,14 +168,7 @@ class Cutter {
   }
 
   void find_copied(StageGraph& stage) const {
-    std::set<int> written;
-    for (const int n : stage.nodes) written.insert(node(n).writes.begin(), node(n).writes.end());
-    // A write to a view of a value is a write to it.
-    for (auto n = stage.nodes.rbegin(); n != stage.nodes.rend(); ++n) {
-      for (const auto& [result, read] : node(*n).aliases) {
-        if (written.contains(result)) written.insert(read);
-      }
-    }
+    const std::set<int> written = written_values(graph_, stage.nodes);
     for (const auto* const values : {&stage.received, &stage.inputs}) {
       std::ranges::copy_if(*values, std::back_inserter(stage.copied), [&](int v) { return written.contains(v); });
     }
@@ -218,14 +211,6 @@ class Cutter {
 };
 
 }  // namespace
-
-bool shape_is_known(const OperatorGraph& graph, int value) {
-  const GraphValue& own = graph.values[at_(value)];
-  if (!own.meta) return false;
-  if (own.origin != Origin::Node) return true;
-  const GraphNode& maker = graph.nodes[at_(own.source)];
-  return !maker.target.starts_with("torch.ops.aten.lstm.") || maker.gives.front() == value;
-}
 
 std::vector<StageGraph> stage_graphs(const OperatorGraph& graph, const Grouping& grouping, int loss,
                                      const std::vector<std::vector<int>>& groups_of_stages) {

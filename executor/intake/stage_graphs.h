@@ -27,10 +27,6 @@ struct StageGraph {
   std::vector<SizeSource> sizes;  ///< by number
 };
 
-/// False for a value of which the file may say another shape than it has: PyTorch 2.11 writes the states that an LSTM
-/// gives with an axis of 1 too many, at 1.
-[[nodiscard]] bool shape_is_known(const OperatorGraph& graph, int value);
-
 /// The stages of `graph` whose loss is `loss`; stage s computes the groups of `grouping` that `groups_of_stages[s]`
 /// says, each of them in one stage. Parameters and buffers that nothing reads are held by the first stage that holds
 /// one tied to them, else by the last. A stage that only needs to know the batch size takes an input of the model for

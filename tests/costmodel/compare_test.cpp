@@ -65,6 +65,27 @@ TEST(Compare, TakesMediansOfTheStepsThatCount) {
   EXPECT_DOUBLE_EQ(*report.memory[0].bytes.error(), 0.5);
 }
 
+TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
+  // Seven steps of 2 s with 1 s of work; of the first two and the last one the spans are there. What the second did in
+  // the time of the first is known, what the third did in that of the second is not.
+  Timeline timeline;
+  timeline.ranks = 1;
+  for (int step = 0; step < 7; ++step) {
+    timeline.steps.push_back({step, Seconds(2.0 * step), Seconds(2.0 * step + 2)});
+    if (step < 2 || step == 6) timeline.spans.push_back(span(step, ActionKind::Forward, 0, 2 * step, 2 * step + 1));
+  }
+  EXPECT_EQ(idle_shares(timeline), std::vector<double>{0.5});
+  EXPECT_EQ(idle_shares(timeline, 1), std::vector<double>{0});  // nothing is known of these
+}
+
+TEST(Compare, SaysThatARunDidNotEnd) {
+  Measurement unfinished = measurement();
+  EXPECT_THAT(report_text(compare(prediction(), unfinished)), testing::Not(HasSubstr("did not end")));
+  unfinished.ended = false;
+  EXPECT_THAT(report_text(compare(prediction(), unfinished)),
+              HasSubstr("the run did not end: this is what it had measured before\n"));
+}
+
 TEST(Compare, AveragesAStepsActionsAndLeavesSendsOut) {
   const Report report = compare(prediction(), measurement(), 1);
   ASSERT_EQ(report.actions.size(), 2U);

@@ -5,6 +5,7 @@
 
 #include "costmodel/errors.h"
 #include "tests/costmodel/interleavings.h"
+#include "tests/support/refused.h"
 
 namespace stagecraft {
 namespace {
@@ -16,14 +17,6 @@ std::string refusal(const std::string& text) {
   try {
     (void)parse_deepspeed_parts(text, "parts.json");
   } catch (const FormatError& e) { return e.what(); }
-  return "";
-}
-
-template <class Call>
-std::string refused(Call call) {
-  try {
-    (void)call();
-  } catch (const std::invalid_argument& e) { return e.what(); }
   return "";
 }
 
@@ -42,7 +35,7 @@ TEST(DeepspeedParts, LeaveTheLossToTheLossFunction) {
   EXPECT_THAT(parts.layers, ElementsAre("a", "b"));
   EXPECT_THAT(deepspeed_partition(parts, testing::graph_of_layers({"a", "b", "model.loss"})).stage_of_layer,
               ElementsAre(0, 1, 1));
-  EXPECT_THAT(refused([] { return deepspeed_parts(testing::plan_of_layers({{"a"}, {"loss"}})); }),
+  EXPECT_THAT(testing::refused([] { return deepspeed_parts(testing::plan_of_layers({{"a"}, {"loss"}})); }),
               HasSubstr("the last stage holds nothing but \"loss\""));
 }
 
@@ -50,15 +43,16 @@ TEST(DeepspeedParts, RefuseWhatNoPipelineModuleRuns) {
   Plan uneven = testing::plan_of_layers({{"a"}, {"b"}});
   uneven.stages[1].devices = {1, 2};
   EXPECT_EQ(
-      refused([&] { return deepspeed_parts(uneven); }),
+      testing::refused([&] { return deepspeed_parts(uneven); }),
       "stage 1 has 2 replicas and stage 0 has 1, DeepSpeed's grid of pipeline and data parallel ranks wants as many "
       "of each");
   Plan skipping = testing::plan_of_layers({{"a"}, {"b"}, {"c"}});
   skipping.boundaries.push_back({0, 2, {{"a", 0, Bytes(8), {}, "", true}}});
-  EXPECT_EQ(refused([&] { return deepspeed_parts(skipping); }),
+  EXPECT_EQ(testing::refused([&] { return deepspeed_parts(skipping); }),
             "layer \"a\" of stage 0 is read in stage 2, a PipelineModule hands a stage's output to the next one alone");
-  EXPECT_THAT(refused([] { return deepspeed_parts(testing::row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2)); }),
-              HasSubstr("2 stages on each device"));
+  EXPECT_THAT(
+      testing::refused([] { return deepspeed_parts(testing::row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2)); }),
+      HasSubstr("2 stages on each device"));
 }
 
 TEST(ParseDeepspeedParts, TakesTheListAlone) {
@@ -81,9 +75,9 @@ TEST(ParseDeepspeedParts, NamesThePointerAndWhatWouldBeRight) {
 
 TEST(DeepspeedPartition, RefusesAnotherList) {
   const Graph graph = testing::graph_of_layers({"a", "b", "c"});
-  EXPECT_EQ(refused([&] { return deepspeed_partition({{0, 1, 2}, {}}, graph); }),
+  EXPECT_EQ(testing::refused([&] { return deepspeed_partition({{0, 1, 2}, {}}, graph); }),
             "found 2 layers, graph \"net\" has 3");
-  EXPECT_EQ(refused([&] { return deepspeed_partition({{0, 1, 3}, {"a", "x", "c"}}, graph); }),
+  EXPECT_EQ(testing::refused([&] { return deepspeed_partition({{0, 1, 3}, {"a", "x", "c"}}, graph); }),
             "found \"x\" as layer 1, graph \"net\" has \"b\" there");
 }
 

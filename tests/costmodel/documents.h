@@ -171,6 +171,8 @@ inline Measurement full_measurement() {
   measurement.microbatches = 4;
   measurement.microbatch_samples = 2;
   measurement.losses = {2.5, 1.25};
+  measurement.kept = {16, 8, 4};
+  measurement.ended = false;
   measurement.timeline = full_timeline();
   measurement.provenance = full_provenance();
   return measurement;
@@ -195,6 +197,7 @@ inline CheckpointManifest full_checkpoint() {
   manifest.microbatch_samples = 2;
   manifest.loss_scale = 32768;
   manifest.loss_scale_steps = 7;
+  manifest.finite = false;
   manifest.plan_hash = "0123456789abcdef";
   manifest.files = {{"part-0.safetensors", 104_B, 0x00c0ffee}, {"part-1.safetensors", 0_B, 1}};
   manifest.manifest_crc32 = 0x01020304;

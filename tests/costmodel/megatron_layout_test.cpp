@@ -8,6 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "tests/costmodel/interleavings.h"
+#include "tests/support/refused.h"
 
 namespace stagecraft {
 namespace {
@@ -21,14 +22,6 @@ std::string refusal(const std::string& text) {
   try {
     (void)stages_of(text);
   } catch (const FormatError& e) { return e.what(); }
-  return "";
-}
-
-template <class Call>
-std::string refused(Call call) {
-  try {
-    (void)call();
-  } catch (const std::invalid_argument& e) { return e.what(); }
   return "";
 }
 
@@ -105,7 +98,9 @@ TEST(LayoutUnits, TakesTheContainerOfMostLayers) {
 }
 
 TEST(LayoutUnits, NamesTheLayerThatHasNoLetter) {
-  const auto of = [](const std::vector<std::string>& ids) { return refused([&] { return layout_units(ids); }); };
+  const auto of = [](const std::vector<std::string>& ids) {
+    return testing::refused([&] { return layout_units(ids); });
+  };
   EXPECT_THAT(of({"node1", "node2"}), HasSubstr("no layers are numbered blocks such as \"h.0\" and \"h.1.mlp\""));
   EXPECT_THAT(
       of({"conv1", "layer1.0", "layer1.1", "fc"}),
@@ -132,19 +127,19 @@ TEST(MegatronLayout, OfAPlanImportsToTheSamePartition) {
 
 TEST(MegatronLayout, RefusesWhatALetterCannotPart) {
   EXPECT_EQ(
-      refused([] {
+      testing::refused([] {
         return megatron_layout(testing::plan_of_layers({{"wte", "h.0.attn"}, {"h.0.mlp", "h.1.attn", "loss"}}));
       }),
       "layer \"h.0.mlp\" of h.0 stands in stage 1, its first layer in stage 0; a layout has one letter t for all of "
       "it");
   Plan plan = testing::plan_of_layers({{"wte", "h.0"}, {"h.1", "loss"}});
   plan.stages[1].devices = {1, 2};
-  EXPECT_EQ(refused([&] { return megatron_layout(plan); }),
+  EXPECT_EQ(testing::refused([&] { return megatron_layout(plan); }),
             "stage 1 has 2 replicas and stage 0 has 1, Megatron-LM wants as many of each");
 }
 
 TEST(MegatronLayout, RefusesAGraphOfOtherLayers) {
-  EXPECT_EQ(refused([] { return megatron_partition(stages_of("Ettt|L"), testing::graph_of_layers(kGpt)); }),
+  EXPECT_EQ(testing::refused([] { return megatron_partition(stages_of("Ettt|L"), testing::graph_of_layers(kGpt)); }),
             "found 1 E, 3 t, 0 m, 1 L; graph \"net\" has 1 E, 2 t, 0 m, 1 L");
 }
 

@@ -63,9 +63,24 @@ TEST(MakePlan, PutsReplicasOnConsecutiveDevices) {
 }
 
 TEST(MakePlan, GivesASkippingTensorABoundaryOfItsOwn) {
+  Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1}, 10_B);
+  graph.edges.push_back({0, 3, 0});
+  graph.edges.erase(graph.edges.begin());  // now only layer 3 reads layer 0
+  const Plan plan = planned(graph, {0, 0, 1, 2}, {1, 1, 1});
+  EXPECT_THAT(crossings(plan), ElementsAre("0-1 l1", "0-2 l0", "1-2 l2"));
+  EXPECT_EQ(far_reader(plan)->layer, "l0");
+  EXPECT_EQ(far_reader(plan)->reader, 2);
+}
+
+TEST(MakePlan, PassesATensorOnFromEachStageThatReadsItToTheNext) {
   Graph graph = chain();
   graph.edges.push_back(kSkip);
-  EXPECT_THAT(crossings(planned(graph, {0, 1, 2}, {1, 1, 1})), ElementsAre("0-1 l0", "0-2 l0", "1-2 l1"));
+  const Plan plan = planned(graph, {0, 1, 2}, {1, 1, 1});
+  EXPECT_THAT(crossings(plan), ElementsAre("0-1 l0", "1-2 l0 l1"));
+  EXPECT_EQ(far_reader(plan)->layer, "l0");
+  EXPECT_EQ(far_reader(plan)->stage, 0);
+  EXPECT_EQ(far_reader(plan)->reader, 2);
+  EXPECT_FALSE(far_reader(planned(chain(), {0, 1, 2}, {1, 1, 1})));
 }
 
 TEST(MakePlan, SendsATensorOnceToAStageThatReadsItTwice) {
@@ -145,11 +160,14 @@ TEST(ValidatePlan, NamesWhatIsWrongWithThePlanAlone) {
        [](Plan& p) { p.stages[1].recompute_every = 2; }},
       {"the plan has 2 warm-up counts for 3 stages", [](Plan& p) { p.warmups.pop_back(); }},
       {"stage 1: the warm-up count -1 is negative", [](Plan& p) { p.warmups[1] = -1; }},
-      {"boundary 0 to 3: stages are 0..2", [](Plan& p) { p.boundaries[1].destination = 3; }},
+      {"boundary 1 to 3: stages are 0..2", [](Plan& p) { p.boundaries[1].destination = 3; }},
       {"boundary 2 to 1: data must flow to a later stage", [](Plan& p) { p.boundaries[0] = {2, 1, {}}; }},
-      {"boundary 0 to 1 stands twice", [](Plan& p) { p.boundaries[1].destination = 1; }},
+      {"boundary 0 to 1 stands twice", [](Plan& p) { p.boundaries[1] = p.boundaries[0]; }},
       {"boundary 0 to 1 carries nothing", [](Plan& p) { p.boundaries[0].tensors.clear(); }},
-      {"boundary 0 to 1: layer \"l2\" is not in stage 0", [](Plan& p) { p.boundaries[0].tensors[0].layer = "l2"; }},
+      {"boundary 0 to 1: layer \"l2\" is not in stage 0, nor does that stage receive its output",
+       [](Plan& p) { p.boundaries[0].tensors[0].layer = "l2"; }},
+      {"boundary 1 to 2: layer \"l0\" is not in stage 1, nor does that stage receive its output",
+       [](Plan& p) { p.boundaries.erase(p.boundaries.begin()); }},
       {"boundary 0 to 1: a tensor of layer \"l0\" stands twice",
        [](Plan& p) { p.boundaries[0].tensors.push_back(p.boundaries[0].tensors[0]); }},
   };

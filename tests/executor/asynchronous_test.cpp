@@ -7,6 +7,7 @@
 #include "executor/planned_layers.h"
 #include "executor/run.h"
 #include "executor/stage_program.h"
+#include "tests/support/laid_out_model.h"
 #include "tests/support/planned_models.h"
 
 // Asynchronous schedules against one process that computes each microbatch with the parameters that the schedule says,
@@ -123,11 +124,13 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
 struct Case {
   std::string name;
   std::map<std::string, std::string> set;
+  bool laid_out = false;
 };
 
 TEST(AsynchronousRun, EqualsASingleProcessWithItsDelaysBitForBit) {
   for (const Case& model :
        {Case{"mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}}, Case{"convnet", {{"channels", "4"}}},
+        Case{"convnet", {{"channels", "4"}}, /*laid_out=*/true},
         Case{"transformer",
              {{"layers", "2"},
               {"width", "16"},
@@ -135,7 +138,9 @@ TEST(AsynchronousRun, EqualsASingleProcessWithItsDelaysBitForBit) {
               {"vocabulary", "16"},
               {"feedforward", "8"},
               {"sequence", "4"}}}}) {
-    const PlannedModel planned = planned_model(model.name, model.set, 2);
+    Model built = build_model(model.name, model.set);
+    if (model.laid_out) built = testing::laid_out_model(std::move(built));
+    const PlannedModel planned = planned_model(std::move(built), 2);
     const int layers = static_cast<int>(planned.model.layers.size());
     for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
       for (const std::vector<int>& replicas :

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@
 #include "executor/run.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/counting_model.h"
+#include "tests/support/laid_out_model.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
@@ -41,12 +43,13 @@ class Checkpoint : public ::testing::Test {
   static CheckpointManifest written(const std::string& partial, std::int64_t step) {
     CheckpointManifest manifest = full_checkpoint();
     manifest.step = step;
+    manifest.finite = true;
     const FileDigest digest =
         write_safetensors(partial + "/part-0.safetensors", {{"a", at::tensor({static_cast<float>(step)})}});
     manifest.files = {{"part-0.safetensors", digest.bytes, digest.crc32}};
     return manifest;
   }
-  void save(std::int64_t step, std::optional<std::int64_t> keep = {}) const {
+  void save(std::int64_t step, const std::vector<std::int64_t>& keep = {}) const {
     commit_checkpoint(folder(), written(begin_checkpoint(folder(), step), step), keep);
   }
   /// The step of the newest whole checkpoint, -1 if there is none.
@@ -70,8 +73,8 @@ TEST_F(Checkpoint, ExistsOnceCommittedAndReplacesAllButTheOneToKeep) {
   EXPECT_EQ(latest(), -1);
   save(3);
   EXPECT_EQ(latest(), 3);
-  save(6, 3);
-  save(9, 6);
+  save(6, {3});
+  save(9, {6});
   EXPECT_EQ(latest(), 9);
   EXPECT_THAT(names(), ElementsAre("step-6", "step-9"));
   EXPECT_EQ(check_checkpoint(folder() + "/step-6").step, 6);
@@ -92,7 +95,7 @@ TEST_F(Checkpoint, IsNotThereWhicheverWriteOfTheCommitIsTheLast) {
     EXPECT_EQ(told_, "");
   }
   // Killed while older ones were removed: the manifest goes first.
-  save(6, 3);
+  save(6, {3});
   fs::remove(folder() + "/step-3/manifest.json");
   EXPECT_EQ(latest(), 6);
   EXPECT_EQ(told_, "");
@@ -104,7 +107,7 @@ TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
   const std::string file = folder() + "/step-6/part-0.safetensors";
   const auto damage = [&](const std::function<void()>& how, const std::string& message) {
     save(3);
-    save(6, 3);
+    save(6, {3});
     ASSERT_EQ(latest(), 6);
     how();
     EXPECT_EQ(latest(), 3) << message;
@@ -126,6 +129,33 @@ TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
   damage(
       [&] { write_text(folder() + "/step-6/manifest.json", checkpoint_json(check_checkpoint(folder() + "/step-3"))); },
       folder() + "/step-6/manifest.json: /step: found 3, which is not the folder's");
+}
+
+TEST_F(Checkpoint, OfAnOlderVersionKeepsItsChecksum) {
+  // As version 2 wrote it: the checksum is that of the document with zeros in its place.
+  CheckpointManifest manifest = written(begin_checkpoint(folder(), 3), 3);
+  manifest.manifest_crc32 = 0;
+  std::string text = checkpoint_json(manifest);
+  text.replace(text.find("\"version\": 3"), 12, "\"version\": 2");
+  const std::size_t finite = text.find("\"finite\"");
+  text.erase(finite, text.find("\"plan_hash\"") - finite);
+  const std::uint32_t crc = crc32_of(text);
+  text.replace(text.find("\"00000000\""), 10, fmt::format("\"{:08x}\"", crc));
+  write_text(partial_path(folder(), 3) + "/manifest.json", text);
+  fs::rename(partial_path(folder(), 3), checkpoint_path(folder(), 3));
+  EXPECT_EQ(latest(), 3) << told_;
+  EXPECT_TRUE(check_checkpoint(checkpoint_path(folder(), 3)).finite);
+}
+
+TEST_F(Checkpoint, ThatIsNotFiniteIsToldAndTheOneBeforeTaken) {
+  save(3);
+  CheckpointManifest spoilt = written(begin_checkpoint(folder(), 6), 6);
+  spoilt.finite = false;
+  commit_checkpoint(folder(), spoilt, {3});
+  EXPECT_EQ(latest(), 3);
+  EXPECT_EQ(told_, folder() + "/step-6 is left out: it holds values that are infinite or not a number\n");
+  EXPECT_THAT(finite_checkpoints(folder(), 6), ElementsAre(3));
+  EXPECT_THAT(finite_checkpoints(folder(), 2), IsEmpty());
 }
 
 TEST_F(Checkpoint, IsRefusedWhenAFileIsNotThereAsReported) {
@@ -217,6 +247,15 @@ TEST_F(CheckpointedRun, GoesOnBitForBitUnderAnotherCutAndSchedule) {
 TEST_F(CheckpointedRun, GoesOnBitForBitWithReplicasThatSumInTheSameOrder) {
   const PlannedModel small = mlp();
   expect_same(small, cut_plan(small, {3}, {2, 1}, "1f1b", 4), cut_plan(small, {3}, {2, 1}, "gpipe", 4), "sgd");
+}
+
+TEST_F(CheckpointedRun, GoesOnBitForBitWithParametersOfOtherLayouts) {
+  const PlannedModel convnet = planned_model(testing::laid_out_model(build_model("convnet", {{"channels", "4"}})), 2);
+  const int n = static_cast<int>(convnet.model.layers.size());
+  for (const char* optimizer : {"sgd", "adamw"}) {
+    expect_same(convnet, cut_plan(convnet, {n / 2}, {2, 1}, "1f1b", 2), cut_plan(convnet, {n / 2}, {2, 1}, "gpipe", 2),
+                optimizer);
+  }
 }
 
 TEST_F(CheckpointedRun, IsLoadedByAnyNumberOfRanks) {

@@ -20,6 +20,7 @@ namespace stagecraft {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 using testing::ThrowsMessage;
@@ -93,6 +94,11 @@ class SmallFashionMnist : public testing::Test {
   std::string labels_ = folder_ / "train-labels-idx1-ubyte.gz";
 };
 
+std::vector<std::int64_t> values(const at::Tensor& numbers) {
+  const at::Tensor all = numbers.contiguous();
+  return {all.const_data_ptr<std::int64_t>(), all.const_data_ptr<std::int64_t>() + all.numel()};
+}
+
 /// The number of the image that each sample holds.
 std::vector<int> image_numbers(const at::Tensor& batch) {
   std::vector<int> out;
@@ -137,6 +143,24 @@ TEST_F(SmallFashionMnist, GivesTheShapeThatTheModelAsksFor) {
   EXPECT_EQ(image[1].sizes().vec(), (std::vector<std::int64_t>{4}));
   const auto flat = open("mlp")->batch(0, 0, 1, 4, kBoth);
   EXPECT_TRUE(flat[0].equal(image[0].flatten(1)));
+}
+
+TEST_F(SmallFashionMnist, GivesEverySampleOnceAndInOrderForEvaluation) {
+  const auto source = make_data_source("fashion-mnist:" + folder_.path(), build_model("mlp", {}), 1,
+                                       DataOrder::Evaluation);
+  ASSERT_EQ(source->samples(), 30);
+  // Labels of the files are 0, 1, ..., 9 three times over; microbatch 1 of step 1 begins at sample (1 * 2 + 1) * 4.
+  EXPECT_THAT(values(source->batch(1, 1, 2, 4, std::array{1})[0]), ElementsAre(2, 3, 4, 5));
+  EXPECT_THAT(values(source->batch(7, 0, 1, 4, std::array{1})[0]), ElementsAre(8, 9, 0, 1));
+}
+
+TEST_F(SmallFashionMnist, ReadsTheImagesForTestsBesideThoseForTraining) {
+  const Model model = build_model("mlp", {});
+  EXPECT_THAT([&] { (void)make_data_source("fashion-mnist-test:" + folder_.path(), model, 1); },
+              ThrowsMessage<FormatError>(HasSubstr("/t10k-images-idx3-ubyte.gz: cannot be opened")));
+  fs::rename(images_, folder_ / "t10k-images-idx3-ubyte.gz");
+  fs::rename(labels_, folder_ / "t10k-labels-idx1-ubyte.gz");
+  EXPECT_EQ(make_data_source("fashion-mnist-test:" + folder_.path(), model, 1)->samples(), 30);
 }
 
 TEST_F(SmallFashionMnist, GivesOnlyTheInputsAskedFor) {
@@ -258,6 +282,17 @@ TEST_F(SmallText, GivesBytesAndTheBytesAfterThem) {
   EXPECT_EQ(*starts.rbegin(), 239);
 }
 
+TEST_F(SmallText, GivesConsecutiveWindowsForEvaluation) {
+  write_bytes(file_, "abcdefghijk");
+  const auto source = make_data_source("text:" + file_, build_model("gpt", {{"sequence", "3"}, {"vocabulary", "256"}}),
+                                       1, DataOrder::Evaluation);
+  // Windows begin at a, d and g; the one at j would need three bytes after it.
+  EXPECT_EQ(source->samples(), 3);
+  const auto batch = source->batch(0, 0, 1, 4, kBoth);
+  EXPECT_THAT(values(batch[0].select(1, 0)), ElementsAre('a', 'd', 'g', 'a'));
+  EXPECT_THAT(values(batch[1].select(1, 2)), ElementsAre('d', 'g', 'j', 'd'));
+}
+
 TEST_F(SmallText, TakesAFileOfOneWindow) {
   const auto batch = open("hello", {{"sequence", "4"}})->batch(0, 0, 1, 1, kBoth);
   EXPECT_EQ(batch[0][0][0].item<int>(), 'h');
@@ -288,7 +323,8 @@ TEST(MakeDataSource, ListsTheKnown) {
   EXPECT_THAT(
       [&] { (void)make_data_source("imagenet", model, 1); },
       ThrowsMessage<std::invalid_argument>(
-          "unknown data source \"imagenet\", known are synthetic, fashion-mnist, tensors, tensors-in-order, text"));
+          "unknown data source \"imagenet\", known are synthetic, fashion-mnist, fashion-mnist-test, tensors, "
+          "tensors-in-order, text"));
   EXPECT_THAT([&] { (void)make_data_source("text", model, 1); },
               ThrowsMessage<std::invalid_argument>("data source \"text\": must name a file, as text:FILE"));
   EXPECT_THAT(

@@ -103,6 +103,22 @@ TEST(GradientReduction, KeepsTheOrderOfTheBucketsWhenOneIsNeverReady) {
   EXPECT_EQ(channel.waited, 3);
 }
 
+TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
+  const auto leaf = [](const at::Tensor& value) { return value.requires_grad_(true); };
+  const std::vector<at::Tensor> weights{leaf(at::ones({2, 3})), leaf(at::ones({3, 2}).t()),
+                                        leaf(at::ones({2, 4, 4, 3}).permute({0, 3, 1, 2}))};
+  CountingChannel channel;
+  GradientReduction reduction(channel, {0, 1}, weights, {});
+  reduction.begin_step();
+  for (const at::Tensor& weight : weights) {
+    EXPECT_EQ(weight.grad().sizes(), weight.sizes());
+    EXPECT_EQ(weight.grad().strides(), weight.strides());
+    weight.mutable_grad().fill_(1);
+  }
+  reduction.finish();
+  EXPECT_THAT(channel.sums, ElementsAre(6 + 6 + 96));  // each value in the buffer, once
+}
+
 TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {
   auto channels = make_local_channels(2, std::chrono::seconds(20));
   std::vector<Chain> chains(2);

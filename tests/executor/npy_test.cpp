@@ -6,6 +6,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
+#include "tests/support/mutated.h"
 
 namespace stagecraft {
 namespace {
@@ -86,21 +87,7 @@ TEST(NpyHeader, MutatedGivesErrorsAndNeverAnythingElse) {
   ASSERT_EQ(parse(whole, 120).shape.size(), 3U);
   int refused = 0;
   for (int round = 0; round < 100000; ++round) {
-    std::string text = whole;
-    for (std::uint64_t i = 0; i <= random() % 3; ++i) {
-      const std::size_t at = random() % text.size();
-      switch (random() % 3) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, 1 + random() % 4);
-          break;
-        default:
-          text.insert(at, whole.substr(random() % whole.size(), random() % 9));
-      }
-      if (text.empty()) text = "{";
-    }
+    const std::string text = testing::mutated(whole, random, "{");
     const auto bytes = static_cast<std::int64_t>(text.size() + 120);
     try {
       const NpyHeader found = parse_npy_header(text, bytes, "f");

@@ -1,5 +1,7 @@
 #include "executor/optimizer.h"
 
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -51,6 +53,28 @@ TEST(Optimizer, AdamwShrinksTheWeightApartFromTheGradient) {
   Optimizer optimizer({.name = "adamw", .learning_rate = 0.1, .weight_decay = 0.5}, {w});
   optimizer.step(1);
   EXPECT_NEAR(value(w), 1.8, 1e-5);
+}
+
+TEST(Optimizer, MatchesValuesWhateverTheLayouts) {
+  // Transposed, [[0, 2, 4], [1, 3, 5]], with a contiguous gradient of 10 times that. Twice w -= 0.1 * gradient * (1, then
+  // 1.5 with momentum 0.5): w - 2.5 w = -1.5 w. Adam goes by 0.1 in the gradient's direction, but where it is 0.
+  for (const char* name : {"sgd", "adam", "adamw"}) {
+    at::Tensor w = at::arange(6, at::kFloat).view({3, 2}).t();
+    const at::Tensor before = w.clone();
+    w.requires_grad_(true);
+    Optimizer optimizer({.name = name, .learning_rate = 0.1, .momentum = std::string(name) == "sgd" ? 0.5 : 0}, {w});
+    for (int step = 0; step < 2; ++step) {
+      w.mutable_grad() = before.contiguous().mul(10);
+      if (step == 1) {  // as a checkpoint gives it back
+        OptimizerState state = optimizer.state(0);
+        for (at::Tensor* each : {&state.first, &state.second}) *each = each->defined() ? each->contiguous() : *each;
+        optimizer.set_state(0, std::move(state));
+      }
+      optimizer.step(1);
+    }
+    const at::Tensor expected = std::string(name) == "sgd" ? before.mul(-1.5) : before.sub(before.sign().mul(0.2));
+    EXPECT_TRUE(at::allclose(w, expected, 1e-5, 1e-5)) << name << "\n" << w;
+  }
 }
 
 TEST(Optimizer, AParameterWithoutAGradientStaysAndBeginsLater) {

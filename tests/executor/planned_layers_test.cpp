@@ -83,9 +83,9 @@ TEST(LayersOfStages, SaysWhatBecameOfALayerThatCouldNotStandAlone) {
   EXPECT_THAT([&] { (void)layers_of_stages(plan, planned.model); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("model \"mlp\": unknown layer \"norm\"")));
   planned.model.merged["norm"] = "is part of \"fc2\", whose buffer it writes";
-  EXPECT_THAT([&] { (void)layers_of_stages(plan, planned.model); },
-              ThrowsMessage<std::invalid_argument>(
-                  "model \"mlp\": layer \"norm\" is part of \"fc2\", whose buffer it writes"));
+  EXPECT_THAT(
+      [&] { (void)layers_of_stages(plan, planned.model); },
+      ThrowsMessage<std::invalid_argument>("model \"mlp\": layer \"norm\" is part of \"fc2\", whose buffer it writes"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "costmodel/format/chakra.h"
 #include "executor/control_tags.h"
 #include "tests/support/forwarding_channel.h"
+#include "tests/support/laid_out_model.h"
 #include "tests/support/planned_models.h"
 
 namespace stagecraft {
@@ -20,7 +21,9 @@ using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 using std::chrono::milliseconds;
+using ::testing::DoubleNear;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 using ::testing::ThrowsMessage;
 
 RunOptions checked(std::int64_t steps, const std::string& optimizer = "sgd") {
@@ -108,24 +111,6 @@ TEST(Run, EqualsASingleProcessWithSeveralStagesOnARank) {
   }
 }
 
-TEST(Run, EvaluatesWithoutTraining) {
-  const PlannedModel planned = planned_model("convnet", {{"channels", "4"}}, 2);
-  const int layers = static_cast<int>(planned.model.layers.size());
-  RunOptions options;
-  options.steps = 3;
-  options.optimizer.learning_rate = 0;
-  const auto losses = [&](const std::string& schedule, const std::vector<int>& replicas) {
-    const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, 4);
-    return run_local(plan, planned.model, *planned.data, options, milliseconds(60000)).measurement.losses;
-  };
-  // At learning rate 0 a training run's losses are those of an evaluation.
-  const std::vector<double> expected = losses("1f1b", {1, 1});
-  EXPECT_EQ(expected.size(), 3U);
-  EXPECT_EQ(losses("forward", {1, 1}), expected);
-  EXPECT_EQ(losses("forward", {1}), expected);
-  EXPECT_EQ(losses("forward", {2, 1}), expected);
-}
-
 TEST(Run, ClipsByTheWholeModelsNormUnderEveryPlan) {
   const PlannedModel planned = planned_model(
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
@@ -197,6 +182,31 @@ TEST(Run, TiedParametersInOneStageEqualASingleProcess) {
   expect_bit_equal(gpt, cut_plan(gpt, {}, {2}, "1f1b", 3), checked(2), "gpt replicated in one stage");
 }
 
+TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
+  for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
+           {"convnet", {{"channels", "4"}}},
+           {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
+    const PlannedModel plain = planned_model(testing::contiguous_model(build_model(name, set)), 2);
+    const PlannedModel planned = planned_model(testing::laid_out_model(build_model(name, set)), 2);
+    const int layers = static_cast<int>(planned.model.layers.size());
+    for (const char* optimizer : {"sgd", "adam", "adamw"}) {
+      for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {2}, {2, 1}, {1, 2}}) {
+        const Plan plan =
+            cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 4);
+        const std::string what = name + " " + optimizer + " first of " + std::to_string(replicas.size()) +
+                                 " stages on " + std::to_string(replicas.front());
+        const RunOptions options = checked(4, optimizer);
+        expect_bit_equal(planned, plan, options, what);
+        const auto losses = [&](const PlannedModel& model) {
+          return run_local(plan, model.model, *model.data, options, milliseconds(60000)).measurement.losses;
+        };
+        // Kernels may add in another order.
+        EXPECT_THAT(losses(planned), Pointwise(DoubleNear(1e-5F), losses(plain))) << what;
+      }
+    }
+  }
+}
+
 /// `plan` with every stage running `every` layers again at once before its backward; 0: all of them.
 Plan recomputing(Plan plan, int every) {
   for (Stage& stage : plan.stages) {
@@ -241,6 +251,35 @@ TEST(Run, RecomputationChangesNothingWithSkipsDropoutAndBatchNorm) {
       }
     }
   }
+}
+
+TEST(Run, AddsTheGradientsOfAValueAsOneProcessDoesHoweverManyStagesReadIt) {
+  // Every layer of the decoder reads the attention's context.
+  const PlannedModel planned = planned_model("gnmt",
+                                             {{"hidden", "8"},
+                                              {"layers", "5"},
+                                              {"vocabulary", "16"},
+                                              {"source_sequence", "5"},
+                                              {"target_sequence", "4"}},
+                                             2);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  bool passed_on = false;
+  for (const int stages : {2, 3, 5}) {
+    const std::vector<int> one_each(static_cast<std::size_t>(stages), 1);
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+      const Plan plan = cut_plan(planned, even_cuts(layers, stages), one_each, schedule, 2);
+      const std::string what = std::to_string(stages) + " stages, " + schedule;
+      expect_bit_equal(planned, plan, checked(1), what);
+      expect_bit_equal(planned, recomputing(plan, 1), checked(1), what + ", recomputed");
+      for (const Boundary& boundary : plan.boundaries) {
+        for (const BoundaryTensor& tensor : boundary.tensors) {
+          const std::vector<std::string>& own = plan.stages[static_cast<std::size_t>(boundary.source)].layers;
+          passed_on = passed_on || std::ranges::find(own, tensor.layer) == own.end();
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(passed_on) << "no plan passes a value on";
 }
 
 TEST(Run, RecomputationHoldsLessMemoryAndInSegmentsLessAgain) {
@@ -326,9 +365,10 @@ class Boasting : public testing::ForwardingChannel {
 TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3);
   const Plan plan = cut_plan(planned, {3}, {1, 1}, "1f1b", 2);
-  // 1 MiB, and for each of 10 steps 512 bytes for each span: the list of either rank has 2 forwards, 2 backwards, 2
-  // sends, 2 receives and an update; 2 microbatches may wait at 1 boundary, twice; 2 stages.
-  const std::int64_t most = (1 << 20) + 10 * 512 * (9 + 4 + 2);
+  // 1 MiB, for each of 64 kept steps 512 bytes for each span (the list of either rank has 2 forwards, 2 backwards, 2
+  // sends, 2 receives and an update; 2 microbatches may wait at 1 boundary, twice; 2 stages), and 256 bytes for the time
+  // of each of 10 steps and as many as may be kept.
+  const std::int64_t most = (1 << 20) + 64 * 512 * (9 + 4 + 2) + 256 * (10 + 64);
   for (const std::int64_t length : {std::int64_t{-1}, most + 1, std::int64_t{1} << 60}) {
     const auto channels = make_local_channels(2, milliseconds(20000));
     const auto run = [&](int rank, Channel& channel) {

@@ -18,6 +18,7 @@
 #include "executor/layer_source.h"
 #include "executor/safetensors.h"
 #include "executor/stage_program.h"
+#include "tests/support/mutated.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft {
@@ -254,21 +255,7 @@ TEST(StateDict, MutatedGivesErrorsAndNeverAnythingElse) {
   ASSERT_EQ(parse_state_dict(whole, "f").size(), 3U);
   int refused = 0;
   for (int round = 0; round < 100000; ++round) {
-    std::string text = whole;
-    for (std::uint64_t i = 0; i <= random() % 3; ++i) {
-      const std::size_t at = random() % text.size();
-      switch (random() % 3) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, 1 + random() % 4);
-          break;
-        default:
-          text.insert(at, whole.substr(random() % whole.size(), random() % 9));
-      }
-      if (text.empty()) text = ".";
-    }
+    const std::string text = testing::mutated(whole, random, ".");
     try {
       for (const auto& [name, tensor] : parse_state_dict(text, "f")) {
         std::int64_t last = tensor.offset;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "costmodel/format/json.h"
+#include "executor/provenance.h"
 #include "profiler/provenance.h"
 
 namespace stagecraft {
@@ -234,6 +235,36 @@ TEST(ProfileModel, MeasuresTheSlowdownOfRanksAtOnce) {
   ASSERT_EQ(graph.slowdown.size(), 2U);
   EXPECT_EQ(graph.slowdown[0], 1);
   EXPECT_GE(graph.slowdown[1], 1);
+}
+
+// A nanosecond is over before the first iteration begins, on any machine.
+TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
+  ProfileOptions options = hasty();
+  options.warmup = 3;
+  options.concurrent = 2;
+  options.isolated = true;
+  options.rule.most_seconds = 20;
+  options.most_seconds = 1e-9;
+  const Profile profiled = profile("mlp", kTiny, options);
+  EXPECT_EQ(profiled.stop, Stop::Time);
+  EXPECT_EQ(profiled.graph.iteration->count, 1);
+  EXPECT_EQ(find(profiled.graph, "fc1").forward.count, 1);
+  EXPECT_GT(find(profiled.graph, "fc1").forward.median, Seconds(0));
+  EXPECT_TRUE(profiled.graph.slowdown.empty());
+  EXPECT_GT(profiled.seconds, 1e-9);
+  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward", "layers alone",
+                                        "slowdown of 2 ranks"));
+  // Of memory only the detail is missing.
+  const Graph whole = profile("mlp", kTiny).graph;
+  EXPECT_FALSE(find(profiled.graph, "relu1").saved_for_backward_bytes);
+  EXPECT_EQ(find(profiled.graph, "relu1").saved_bytes, find(whole, "relu1").saved_bytes);
+  EXPECT_EQ(profiled.graph.quality->summed_peak_bytes, whole.quality->summed_peak_bytes);
+}
+
+TEST(ProfileModel, LeavesNothingOutWhereTimeIsEnough) {
+  ProfileOptions options = hasty();
+  options.concurrent = 2;
+  EXPECT_TRUE(profile("mlp", kTiny, options).cut.empty());
 }
 
 TEST(ProfileModel, SaysWhatItIsAt) {

@@ -7,6 +7,7 @@ namespace stagecraft {
 namespace {
 
 using testing::HasSubstr;
+using testing::MatchesRegex;
 using testing::StartsWith;
 
 class ProfileTool : public ToolRunner {
@@ -47,6 +48,27 @@ TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
   const Layer& fc1 = graph.layers[static_cast<std::size_t>(layer_index(graph, "fc1"))];
   EXPECT_EQ(fc1.outputs.at(0).shape, (std::vector<std::int64_t>{2, 8}));
   EXPECT_EQ(fc1.forward, Timing{});
+}
+
+TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
+  const auto text = [&](const std::string& arguments) {
+    // With sanitizers too, an allocation that is too large fails as it does without.
+    const Outcome o = run("profile", arguments, "ASAN_OPTIONS=allocator_may_return_null=1");
+    EXPECT_EQ(o.status, 1) << arguments;
+    return o.err;
+  };
+  const std::string more =
+      " more were asked for; smaller microbatches, bfloat16 \\(profile --dtype\\) or, in a run, more stages or "
+      "recomputation \\(plan --recompute\\) take less\n";
+  // 2^20 x 2^20 values of 4 bytes.
+  EXPECT_THAT(text("mlp --set inputs=8 --set width=1048576 -o graph.json"),
+              MatchesRegex("stagecraft-profile: parameter \"fc2[.]weight\": out of memory, 4[.]00 TiB" + more));
+  // Scores of attention: 2 samples x 64 heads x 65536 x 65536 values of 4 bytes, 2 TiB.
+  EXPECT_THAT(text("transformer --set sequence=65536 --set width=64 --set heads=64 --set vocabulary=8 --set layers=1 "
+                   "--microbatch 2 -o graph.json"),
+              MatchesRegex("stagecraft-profile: layer \"layers[.]0\", forward: out of memory, 2[.]00 TiB" + more));
+  EXPECT_THAT(text("mlp --microbatch 1000000000000 -o graph.json"),
+              MatchesRegex("stagecraft-profile: data of a microbatch of 1000000000000 samples: out of memory, .*" + more));
 }
 
 TEST_F(ProfileTool, DrawsModels) {

@@ -237,6 +237,16 @@ TEST_F(RunTool, ResumesUnderAnotherPlan) {
             "stagecraft-run: saved/step-3 is there already; go on from it with --resume, or take another folder\n");
 }
 
+TEST_F(RunTool, SaysOnceThatACheckpointBelongsToAnotherOptimizer) {
+  EXPECT_EQ(run("plan.json --checkpoint saved --optimizer sgd").status, 0);
+  for (const char* where : {" --spawn", ""}) {
+    const Outcome o = run("plan.json --resume --checkpoint saved --optimizer adam" + std::string(where));
+    EXPECT_EQ(o.status, 1);
+    EXPECT_EQ(o.err,
+              "stagecraft-run: saved/step-3/manifest.json: /optimizer/name: found \"sgd\", this run has \"adam\"\n");
+  }
+}
+
 TEST_F(RunTool, WritesACheckpointWhenAskedToStop) {
   for (const char* where : {" --spawn", ""}) {
     const Outcome o =

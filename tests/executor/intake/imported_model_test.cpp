@@ -17,6 +17,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "executor/intake/pt2_graph.h"
 #include "tests/executor/model_runner.h"
 
 namespace stagecraft {
@@ -82,6 +83,21 @@ TEST(ImportModel, GivesTiedParametersOneName) {
   EXPECT_THAT(parameter_names(model.layers[2]), ElementsAre("embedding.weight"));
   // 11 x 8 once, and an LSTM's 4 x 8 x 8 twice with two biases of 4 x 8.
   EXPECT_EQ(parameter_count(model), 11 * 8 + 2 * 4 * 8 * 8 + 2 * 4 * 8);
+}
+
+TEST(Pt2Graph, TakesAnAxisTooManyFromAnLstmsStates) {
+  const OperatorGraph graph = pt2_graph(read_pt2_archive(kTied));
+  const auto lstm = std::ranges::find(graph.nodes, "torch.ops.aten.lstm.input", &GraphNode::target);
+  ASSERT_NE(lstm, graph.nodes.end());
+  ASSERT_EQ(lstm->gives.size(), 3U);
+  // Samples, positions, width; then layers, samples, width twice.
+  const SizeExpression batch = graph.values[static_cast<std::size_t>(lstm->gives[0])].meta->sizes.at(0);
+  EXPECT_FALSE(constant_value(batch));
+  for (const std::size_t state : {1U, 2U}) {
+    const TensorMeta& meta = *graph.values[static_cast<std::size_t>(lstm->gives[state])].meta;
+    EXPECT_THAT(meta.sizes, ElementsAre(SizeExpression(1), batch, SizeExpression(8)));
+    EXPECT_EQ(meta.strides.size(), 3U);
+  }
 }
 
 TEST(ImportModel, ComputesWhatTheModelSays) {

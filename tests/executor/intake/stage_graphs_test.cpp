@@ -152,23 +152,6 @@ TEST(StageGraphs, TakeAnInputIfNothingElseTellsTheBatch) {
   EXPECT_THAT(found[1].sizes, ElementsAre(SizeSource{s.value("batch"), s.value("x"), 1}));
 }
 
-TEST(StageGraphs, DoNotAskSizesOfAnLstmsStates) {
-  Sketch s;
-  s.value("x", Origin::Input);
-  set_sizes(s, "x", {symbol()});
-  size_node(s, "batch", "x", symbol());
-  GraphNode& lstm = s.node("out", "a", {"x"});
-  lstm.target = "torch.ops.aten.lstm.input";
-  lstm.gives.push_back(s.value("state"));
-  s.graph.values[static_cast<std::size_t>(s.value("state"))].source = 1;
-  set_sizes(s, "out", {5, symbol()});
-  set_sizes(s, "state", {1, 1, symbol(), 4});
-  s.node("b", "b", {"state", "batch"});
-  EXPECT_TRUE(shape_is_known(s.graph, s.value("out")));
-  EXPECT_FALSE(shape_is_known(s.graph, s.value("state")));
-  EXPECT_THAT(cut(s, "b", {{0}, {1}})[1].sizes, ElementsAre(SizeSource{s.value("batch"), s.value("x"), 0}));
-}
-
 TEST(StageGraphs, HoldWhatNothingReadsBesideItsTwinOrAtTheEnd) {
   Sketch s;
   s.value("x", Origin::Input);
