@@ -8,6 +8,7 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
+#include "profiler/processor_use.h"
 #include "profiler/statistics.h"
 #include "profiler/watch.h"
 
@@ -90,6 +91,7 @@ struct LinkMeasurement {
   int ranks = 0;
   std::vector<LinkCurve> curves;            ///< in the order of link_tasks
   std::optional<SlowestPair> slowest_pair;  ///< of three ranks and more
+  std::optional<ProcessorUse> processors = {};  ///< meanwhile; absent if unknown
   friend bool operator==(const LinkMeasurement&, const LinkMeasurement&) = default;
 };
 

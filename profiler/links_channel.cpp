@@ -4,11 +4,15 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
+#include <thread>
 
 namespace stagecraft {
 namespace {
@@ -18,6 +22,7 @@ using enum LinkOperation;
 constexpr int kTag = 0;
 constexpr int kOrderTag = Channel::kControlTag;
 constexpr int kSamplesTag = Channel::kControlTag + 1;
+constexpr int kProcessTag = Channel::kControlTag + 2;
 
 /// What rank 0 tells the others to do; no samples: the end.
 struct Order {
@@ -177,12 +182,44 @@ class ChannelMeter : public LinkMeter {
   ChannelPart part_;
 };
 
+/// Processor time that the ranks' processes use from its construction on.
+class RanksTime {
+ public:
+  RanksTime() : before_(process_time()) {}
+
+  /// What ranks but 0 tell.
+  void tell(Channel& channel) const {
+    at::Tensor message = at::empty(kProcessSpec.shape, kProcessSpec.dtype);
+    message.mutable_data_ptr<double>()[0] = ::getpid();
+    message.mutable_data_ptr<double>()[1] = (process_time() - before_).value;
+    channel.send(message, 0, kProcessTag)->wait();
+  }
+
+  /// On rank 0: the sum over processes, each once, though it may hold several ranks.
+  [[nodiscard]] Seconds sum(Channel& channel) const {
+    std::map<double, double> of_process{{::getpid(), (process_time() - before_).value}};
+    for (int rank = 1; rank < channel.ranks(); ++rank) {
+      const at::Tensor theirs = channel.receive(kProcessSpec, rank, kProcessTag)->wait();
+      of_process.emplace(theirs.const_data_ptr<double>()[0], theirs.const_data_ptr<double>()[1]);
+    }
+    Seconds out;
+    for (const auto& [process, time] : of_process) out += Seconds(time);
+    return out;
+  }
+
+ private:
+  inline static const TensorSpec kProcessSpec{{2}, at::kDouble};
+
+  Seconds before_;
+};
+
 /// What ranks but 0 do, until the end is told.
 void follow(Channel& channel) {
   ChannelPart part(channel);
+  const RanksTime time;
   while (true) {
     const Order order = to_order(channel.receive(kOrderSpec, 0, kOrderTag)->wait());
-    if (order.samples == 0) return;
+    if (order.samples == 0) return time.tell(channel);
     const std::vector<double> samples = part.carry_out(order);
     const std::vector<int> clocks = ChannelPart::clocks(order.task);
     if (std::find(clocks.begin(), clocks.end(), channel.rank()) == clocks.end()) continue;
@@ -204,8 +241,17 @@ LinkMeasurement measure_links(Channel& channel, const LinksOptions& options, int
     return {.ranks = channel.ranks(), .curves = {}, .slowest_pair = {}};
   }
   ChannelMeter meter(channel);
+  const RanksTime time;
+  const std::optional<Seconds> before = machine_time();
+  const double start = steady_seconds();
   LinkMeasurement out = measure_links(meter, options, progress);
+  const Seconds lasted(steady_seconds() - start);
+  const std::optional<Seconds> after = machine_time();
   meter.give({});
+  const Seconds ours = time.sum(channel);
+  if (!before || !after) return out;
+  out.processors = ProcessorUse{ours / lasted, std::max(0.0, (*after - *before - ours) / lasted),
+                                static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "profiler/links_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -12,6 +13,9 @@ namespace stagecraft {
 namespace {
 
 using enum LinkOperation;
+
+/// Half the width of a 95 % confidence interval over the median beyond which a point says little.
+constexpr double kVague = 0.1;
 
 /// "13 points of 5 to 2000 samples, 2 ended by time; medians within 3.1 % (95 %), the widest at 16 B".
 std::string quality(const std::vector<LinkPoint>& points) {
@@ -77,6 +81,29 @@ std::string links_table(const LinkMeasurement& measured) {
   return out + "\n+-: the median's 95 % confidence; *: the point's time was up before it was precise\n";
 }
 
+std::vector<std::string> distrust(const LinkMeasurement& measured) {
+  std::vector<std::string> out;
+  if (measured.processors && is_crowded(*measured.processors)) {
+    const ProcessorUse& use = *measured.processors;
+    out.push_back(
+        fmt::format("other programs kept {:.1f} of {} processors busy, the ranks {:.1f}: measure on a quiet machine",
+                    use.others, use.count, use.ours));
+  }
+  std::size_t points = 0, vague = 0;
+  for (const LinkCurve& curve : measured.curves) {
+    points += curve.points.size();
+    vague += static_cast<std::size_t>(
+        std::ranges::count_if(curve.points, [](const LinkPoint& p) { return relative_error(p.time) > kVague; }));
+  }
+  if (2 * vague > points) {
+    out.push_back(
+        fmt::format("{} of {} medians are uncertain by more than {:.0f} % (95 % confidence): the machine is busy, or "
+                    "--seconds too short",
+                    vague, points, kVague * 100));
+  }
+  return out;
+}
+
 std::string fit_text(const LinkCurve& curve) {
   if (curve.points.size() < 2) return "too few points to fit";
   std::vector<FitPoint> points;
@@ -117,6 +144,8 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   validate(out);
   auto& notes = out.provenance.notes;
   notes["channel"] = channel;
+  if (const auto reasons = distrust(measured); !reasons.empty())
+    notes["not to be trusted"] = fmt::format("{}", fmt::join(reasons, "; "));
   if (measured.ranks == 1) notes["one rank"] = "its send_receive is to itself, its collectives are copies";
   for (const LinkCurve& curve : measured.curves) {
     if (curve.points.empty()) continue;

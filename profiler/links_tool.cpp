@@ -11,6 +11,8 @@
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
 #include "executor/device.h"
+#include "executor/program.h"
+#include "executor/provenance.h"
 #include "executor/rendezvous.h"
 #include "executor/spawn.h"
 #include "executor/tool_options.h"
@@ -31,10 +33,12 @@ struct Options {
   int threads = 1;
   double timeout_s = 60;
   std::string output;
+  bool accept_untrusted = false;
   stagecraft::LinksOptions links;
 };
 
-void finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
+/// Prints and writes what was measured; gives the exit status.
+int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
             stagecraft::Provenance provenance) {
   const stagecraft::Topology topology =
       stagecraft::topology_of(measured, o.channel, std::move(device), std::move(provenance));
@@ -46,11 +50,16 @@ void finish(const LinkMeasurement& measured, const Options& o, stagecraft::Devic
   std::cerr << fmt::format(
       "{}: latency {}, bandwidth {}/s\n", topology.name, format_seconds(link.latency),
       stagecraft::format_bytes(stagecraft::Bytes(static_cast<std::int64_t>(link.bandwidth.value))));
+  const std::vector<std::string> reasons = stagecraft::distrust(measured);
+  for (const std::string& reason : reasons) std::cerr << "not to be trusted: " + reason + "\n";
   if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::topology_json(topology));
+  if (reasons.empty() || o.accept_untrusted) return 0;
+  std::cerr << "the measurement is not to be trusted, see above; --accept-untrusted takes it as it is\n";
+  return 1;
 }
 
-void finish(const LinkMeasurement& measured, const Options& o) {
-  finish(measured, o, stagecraft::device_here(measured.ranks), stagecraft::provenance_here("stagecraft-links"));
+int finish(const LinkMeasurement& measured, const Options& o) {
+  return finish(measured, o, stagecraft::device_here(measured.ranks), stagecraft::provenance_here("stagecraft-links"));
 }
 
 LinkMeasurement measure(stagecraft::Channel& channel, const Options& o) {
@@ -71,8 +80,7 @@ int run_nccl(const Options& o, milliseconds deadline) {
   stagecraft::Provenance provenance = stagecraft::provenance_here("stagecraft-links");
   provenance.device = fmt::format("{} of {}; {}", measured.ranks, gpu.name, provenance.device);
   provenance.versions["cuda driver"] = gpu.driver;
-  finish(measured, o, {gpu.name, gpu.memory}, std::move(provenance));
-  return 0;
+  return finish(measured, o, {gpu.name, gpu.memory}, std::move(provenance));
 }
 
 int run_local(const Options& o, int ranks, milliseconds deadline) {
@@ -92,14 +100,13 @@ int run_local(const Options& o, int ranks, milliseconds deadline) {
             const std::lock_guard lock(mutex);
             if (!first) first = std::current_exception();
           }
-          rank->abort(e.what());
+          rank->abort(stagecraft::error_text(e));
         }
       });
     }
   }
   if (first) std::rethrow_exception(first);
-  finish(measured, o);
-  return 0;
+  return finish(measured, o);
 }
 
 int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& o, int ranks, milliseconds deadline) {
@@ -114,10 +121,9 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& 
     const LinkMeasurement measured = measure(*channel, o);
     channel->barrier();
     rendezvous->leave();
-    if (launch.rank == 0) finish(measured, o);
-    return 0;
+    return launch.rank == 0 ? finish(measured, o) : 0;
   } catch (const std::exception& e) {
-    rendezvous->fail(e.what());
+    rendezvous->fail(stagecraft::error_text(e));
     throw;
   }
 }
@@ -144,7 +150,7 @@ int run(Options o, const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   Options o;
-  return stagecraft::run_tool(
+  return stagecraft::run_computing_tool(
       {"links", "Measures the channel between ranks on this host: transfers and collectives by message bytes.",
        "stagecraft links --ranks 2 --channel gloo -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
        "topology.json\n  stagecraft links --channel nccl --max-bytes 1GiB --sizes-per-octave 2 -o topology.json"},
@@ -171,6 +177,7 @@ int main(int argc, char** argv) {
         app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the measurement")
             ->capture_default_str()
             ->check(CLI::PositiveNumber);
+        app.add_flag("--accept-untrusted", o.accept_untrusted, "exit 0 even if the measurement is not to be trusted");
         app.add_option("-o,--output", o.output, "where the topology goes; - is standard output");
       },
       [&] { return run(o, stagecraft::own_command(argc, argv)); });

@@ -58,6 +58,31 @@ TEST(TopologyOf, KeepsTheCurves) {
   EXPECT_EQ(parse_topology(topology_json(topology), "topology.json"), topology);
 }
 
+// Medians within 1.96 * 1.2533 * 1.4826 * MAD / (sqrt(7) * median): 1.4 % for a MAD of a hundredth, 14 % for a tenth.
+TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
+  LinkMeasurement measured = two_ranks();
+  EXPECT_THAT(distrust(measured), ElementsAre());
+  EXPECT_FALSE(topology_of(measured, "gloo", {}, {}).provenance.notes.contains("not to be trusted"));
+
+  measured.processors = {.ours = 1.25, .others = 0.75, .count = 2};
+  const std::string crowded =
+      "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet machine";
+  EXPECT_THAT(distrust(measured), ElementsAre(crowded));
+
+  std::size_t vague = 0;  // of 15 points, seven at first: not more than half
+  for (LinkCurve& curve : measured.curves) {
+    for (LinkPoint& point : curve.points) {
+      if (vague < 7) ++vague, point.time.spread = point.time.median * 0.1;
+    }
+  }
+  EXPECT_THAT(distrust(measured), ElementsAre(crowded));
+  measured.curves.back().points.back().time.spread = measured.curves.back().points.back().time.median * 0.1;
+  const std::string uncertain =
+      "8 of 15 medians are uncertain by more than 10 % (95 % confidence): the machine is busy, or --seconds too short";
+  EXPECT_THAT(distrust(measured), ElementsAre(crowded, uncertain));
+  EXPECT_EQ(topology_of(measured, "gloo", {}, {}).provenance.notes.at("not to be trusted"), crowded + "; " + uncertain);
+}
+
 TEST(TopologyOf, SmoothsNothing) {
   LinkMeasurement measured = two_ranks();
   // Faster than the smaller message, as small ones can be.

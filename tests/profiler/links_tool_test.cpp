@@ -1,5 +1,9 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
 #include "costmodel/format/json.h"
 #include "tests/profiler/tool_runner.h"
 
@@ -7,6 +11,7 @@ namespace stagecraft {
 namespace {
 
 using testing::AnyOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::StartsWith;
@@ -19,7 +24,7 @@ class LinksTool : public ToolRunner {
 };
 
 TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
-  const Outcome o = links("--ranks 2 --channel gloo --max-bytes 4096 --seconds 1 -o topology.json");
+  const Outcome o = links("--ranks 2 --channel gloo --max-bytes 4096 --seconds 1 --accept-untrusted -o topology.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
   EXPECT_THAT(o.err, HasSubstr("all_reduce of 2"));
@@ -35,11 +40,32 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
 }
 
 TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
-  const Outcome o = links("--ranks 3 --max-bytes 64 --seconds 1 -o -");
+  const Outcome o = links("--ranks 3 --max-bytes 64 --seconds 1 --accept-untrusted -o -");
   EXPECT_EQ(o.status, 0) << o.err;
   const Topology topology = parse_topology(o.out, "out");
   EXPECT_EQ(device_count(topology), 3);
   EXPECT_EQ(topology.levels.front().link.all_reduce.size(), 2U);
+}
+
+TEST_F(LinksTool, EndsWithOneWhereOtherProgramsAreInTheWay) {
+  // A thread of this test on each processor is another program to the tool.
+  std::atomic<bool> stop = false;
+  std::vector<std::jthread> busy;
+  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
+    busy.emplace_back([&] {
+      volatile double sum = 0;
+      while (!stop) sum = sum + 1;
+    });
+  }
+  const Outcome refused = links("--ranks 2 --max-bytes 64 --seconds 1 -o topology.json");
+  const Outcome taken = links("--ranks 2 --max-bytes 64 --seconds 1 --accept-untrusted -o taken.json");
+  stop = true;
+  EXPECT_EQ(refused.status, 1) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("not to be trusted: other programs kept "));
+  EXPECT_THAT(refused.err, EndsWith("--accept-untrusted takes it as it is\n"));
+  EXPECT_THAT(parse_topology(read("topology.json"), "topology.json").provenance.notes.at("not to be trusted"),
+              HasSubstr("processors busy"));
+  EXPECT_EQ(taken.status, 0) << taken.err;
 }
 
 TEST_F(LinksTool, RefusesBadInputWithStatusOne) {
