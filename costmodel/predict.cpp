@@ -294,7 +294,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     stage.fits = !topology.device.memory || stage.memory.total <= *topology.device.memory;
   }
   const double rank_time = out.iteration.value * out.timeline.ranks;
-  out.bubble = rank_time > 0 ? 1 - busy.value / rank_time : 0;
+  out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
   for (const RankRole& role : ranks(plan)) {
     RankMemory memory;
     memory.rank = rank_of(plan, role.stages.front(), role.replica);

@@ -3,6 +3,7 @@
 #include "costmodel/format/chakra.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/table.h"
 #include "costmodel/tool.h"
 
 namespace {
@@ -14,16 +15,27 @@ void print(const stagecraft::Prediction& p, bool states_memory) {
   std::string out = fmt::format("step {}", format_seconds(p.iteration));
   if (p.samples_per_s) out += fmt::format(", {:.1f} samples per second", *p.samples_per_s);
   out += fmt::format(", bubble {:.1f} %\n", p.bubble * 100);
-  out += fmt::format("{:>5} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>12}\n", "stage", "replicas",
-                     "forward", "backward", "compute", "update", "reduce", "transfer", "bubble", "in flight",
-                     "peak memory");
+  std::vector<std::vector<std::string>> rows;
   for (const stagecraft::StagePrediction& s : p.stages) {
-    out += fmt::format("{:>5} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>12}{}\n", s.stage,
-                       s.replicas, format_seconds(s.forward), format_seconds(s.backward), format_seconds(s.compute),
-                       format_seconds(s.update), format_seconds(s.reduce), format_seconds(s.exposed_transfer),
-                       format_seconds(s.bubble), s.in_flight, format_bytes(s.memory.total),
-                       states_memory && !s.fits ? "  does not fit" : "");
+    rows.push_back({std::to_string(s.stage), std::to_string(s.replicas), format_seconds(s.forward),
+                    format_seconds(s.backward), format_seconds(s.compute), format_seconds(s.update),
+                    format_seconds(s.reduce), format_seconds(s.exposed_transfer), format_seconds(s.bubble),
+                    std::to_string(s.in_flight), format_bytes(s.memory.total),
+                    states_memory && !s.fits ? "does not fit" : ""});
   }
+  out += stagecraft::table_text({{.title = "stage"},
+                                 {.title = "replicas"},
+                                 {.title = "forward"},
+                                 {.title = "backward"},
+                                 {.title = "compute"},
+                                 {.title = "update"},
+                                 {.title = "reduce"},
+                                 {.title = "transfer"},
+                                 {.title = "bubble"},
+                                 {.title = "in flight"},
+                                 {.title = "peak memory"},
+                                 {.title = "", .left = true}},
+                                rows, stagecraft::line_width());
   std::cerr << out;
 }
 

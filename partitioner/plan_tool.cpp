@@ -8,6 +8,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/plan_formats.h"
+#include "costmodel/table.h"
 #include "costmodel/tool.h"
 #include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
@@ -170,19 +171,8 @@ void declare(CLI::App& app, Request& request) {
   });
 }
 
-/// "0..3" for a run of device numbers, "0,4,8" otherwise.
-std::string device_text(const std::vector<int>& devices) {
-  const int first = devices.front();
-  const int last = devices.back();
-  const bool run =
-      std::is_sorted(devices.begin(), devices.end()) && last - first + 1 == static_cast<int>(devices.size());
-  if (run && devices.size() > 1) return fmt::format("{}..{}", first, last);
-  return fmt::format("{}", fmt::join(devices, ","));
-}
-
 void print(const Graph& graph, const Plan& plan) {
-  std::string out = fmt::format("{:>5} {:>8} {:>12} {:>7} {:>10} {:>11}  {}\n", "stage", "replicas", "devices",
-                                "layers", "fwd + bwd", "parameters", "first .. last");
+  std::vector<std::vector<std::string>> rows;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     stagecraft::Seconds time;
@@ -192,10 +182,18 @@ void print(const Graph& graph, const Plan& plan) {
       time += layer.forward.median + layer.backward.median;
       parameters += layer.parameter_bytes;
     }
-    out += fmt::format("{:>5} {:>8} {:>12} {:>7} {:>10} {:>11}  {} .. {}\n", s, stage.devices.size(),
-                       device_text(stage.devices), stage.layers.size(), stagecraft::format_seconds(time),
-                       stagecraft::format_bytes(parameters), stage.layers.front(), stage.layers.back());
+    rows.push_back({std::to_string(s), std::to_string(stage.devices.size()), stagecraft::format_ranges(stage.devices),
+                    std::to_string(stage.layers.size()), stagecraft::format_seconds(time),
+                    stagecraft::format_bytes(parameters), stage.layers.front() + " .. " + stage.layers.back()});
   }
+  std::string out = stagecraft::table_text({{.title = "stage"},
+                                            {.title = "replicas"},
+                                            {.title = "devices", .can_be_cut = true},
+                                            {.title = "layers"},
+                                            {.title = "fwd + bwd"},
+                                            {.title = "parameters"},
+                                            {.title = "first .. last", .left = true, .can_be_cut = true}},
+                                           rows, stagecraft::line_width());
   if (plan.steady_state) {
     out += fmt::format("slowest stage {} per microbatch, as {} reckons", stagecraft::format_seconds(*plan.steady_state),
                        plan.strategy);
@@ -212,7 +210,7 @@ void warn_of_blind_spots(const Request& request) {
 
 /// What was compared, best first.
 void print(const std::vector<stagecraft::RankedPlan>& ranked) {
-  std::string out = fmt::format("{:<32} {:>18} {:>12} {:>12}  {}\n", "plan", "replicas", "step", "peak memory", "");
+  std::vector<std::vector<std::string>> rows;
   for (const stagecraft::RankedPlan& r : ranked) {
     std::vector<std::size_t> replicas;
     for (const Stage& stage : r.plan.stages) replicas.push_back(stage.devices.size());
@@ -220,11 +218,17 @@ void print(const std::vector<stagecraft::RankedPlan>& ranked) {
     for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
     std::string shown = fmt::format("{}", fmt::join(replicas, "-"));
     if (shown.size() > 18) shown = fmt::format("{} stages", replicas.size());
-    out += fmt::format("{:<32} {:>18} {:>12} {:>12}  {}\n", r.origin, shown,
-                       stagecraft::format_seconds(r.prediction.iteration), stagecraft::format_bytes(peak),
-                       r.fits ? "" : "does not fit");
+    rows.push_back({r.origin, std::move(shown),
+                    stagecraft::format_seconds(r.prediction.iteration), stagecraft::format_bytes(peak),
+                    r.fits ? "" : "does not fit"});
   }
-  fmt::print(stderr, "{}", out);
+  fmt::print(stderr, "{}",
+             stagecraft::table_text({{.title = "plan", .left = true, .can_be_cut = true},
+                                     {.title = "replicas"},
+                                     {.title = "step"},
+                                     {.title = "peak memory"},
+                                     {.title = "", .left = true}},
+                                    rows, stagecraft::line_width()));
 }
 
 /// The best plan of all strategies, after a table of them.

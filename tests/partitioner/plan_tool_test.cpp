@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
@@ -48,6 +49,13 @@ class PlanTool : public testing::Test {
  private:
   std::filesystem::path folder_;
 };
+
+std::size_t longest_line(const std::string& text) {
+  std::size_t longest = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+  return longest;
+}
 
 TEST_F(PlanTool, WritesAPlanWithBothTimes) {
   const Outcome o = run("graph.json topology.json --activation-compression-ratio 1 --microbatches 8 -o plan.json");
@@ -109,6 +117,34 @@ TEST_F(PlanTool, GivesEachStageTheReplicasAskedFor) {
               HasSubstr("the replicas need 8 devices, the topology has 4"));
   EXPECT_THAT(run("graph.json topology.json --strategy profile --stages 3 --replicas 2,1").err,
               HasSubstr("replicas: found 2 numbers for 3 stages"));
+}
+
+TEST_F(PlanTool, ListsThousandsOfDevicesAsRangesWithinTheTerminal) {
+  const std::string arguments = "graph.json -n 4096 --strategy profile --replicas 3000,1096 --microbatches 6 -o p.json";
+  const Outcome o = run(arguments);
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr(" 0-2999 "));
+  EXPECT_THAT(o.err, HasSubstr(" 3000-4095 "));
+  EXPECT_LE(longest_line(o.err.substr(0, o.err.find("slowest stage"))), 80U) << o.err;
+  // Every other device: no run, so the cell is cut.
+  Plan plan = parse_plan(read("p.json"), "p.json");
+  std::string ranks = R"({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0)";
+  for (int device = 2; device < 40; device += 2) ranks += ", " + std::to_string(device);
+  ranks += R"(], "1": [1)";
+  for (int device = 3; device < 40; device += 2) ranks += ", " + std::to_string(device);
+  write("conf.json", ranks + "]}}");
+  Graph staged = parse_graph(read("graph.json"), "graph.json");
+  for (Layer& layer : staged.layers) layer.stage = is_input(layer) || plan.stages[0].layers.front() == layer.id ? 0 : 1;
+  write("staged.json", graph_json(staged));
+  const Outcome cut = run("staged.json -n 40 --from pipedream-conf conf.json --microbatches 20 -o p.json");
+  EXPECT_EQ(cut.status, 0) << cut.err;
+  EXPECT_LE(longest_line(cut.err.substr(0, cut.err.find("slowest stage"))), 80U) << cut.err;
+  EXPECT_THAT(cut.err, HasSubstr("(... is cut to 80 columns, COLUMNS="));
+  ::setenv("COLUMNS", "400", 1);
+  const Outcome wide = run("staged.json -n 40 --from pipedream-conf conf.json --microbatches 20 -o p.json");
+  ::unsetenv("COLUMNS");
+  EXPECT_THAT(wide.err, HasSubstr(" 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38 "));
+  EXPECT_THAT(wide.err, testing::Not(HasSubstr("...")));
 }
 
 TEST_F(PlanTool, WritesRecomputationAndBucketsIntoThePlan) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "costmodel/format/json.h"
 #include "tests/support/chains.h"
@@ -41,6 +42,20 @@ TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
   EXPECT_DOUBLE_EQ(parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 15);
   const auto trace = nlohmann::json::parse(folder_.read("t.json"));
   EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
+}
+
+TEST_F(PredictTool, PutsATableThatIsTooWideIntoTwo) {
+  const auto lines = [](const std::string& text) {
+    std::vector<std::string> out;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) out.push_back(line);
+    return out;
+  };
+  const std::vector<std::string> narrow = lines(predict("graph.json topology.json plan.json").err);
+  for (const std::string& line : narrow) EXPECT_LE(line.size(), 80U) << line;
+  EXPECT_THAT(narrow, ::testing::Contains(::testing::StartsWith("stage peak memory")));
+  const Outcome wide = folder_.run("COLUMNS=120 stagecraft-predict graph.json topology.json plan.json");
+  EXPECT_EQ(lines(wide.err).size(), 4U) << wide.err;  // the step, the titles, two stages
 }
 
 TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
