@@ -88,6 +88,7 @@ void validate(const Graph& graph) {
   for (const double factor : graph.slowdown) {
     if (!(factor >= 1) || !std::isfinite(factor)) refuse("a slowdown is below 1 or not a number");
   }
+  if (graph.device.host_processors < 0) refuse("the host has fewer than 0 processors");
   if (graph.iteration) check_timing(*graph.iteration, "the iteration time");
   const int n = static_cast<int>(graph.layers.size());
   std::set<std::tuple<int, int, int>> seen;

@@ -99,6 +99,16 @@ struct Provenance {
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 
+enum class DeviceKind { Unknown, Processor, Gpu };
+
+/// The device on which a graph's times were measured. What is not known is empty, Unknown and 0.
+struct MeasuredDevice {
+  std::string name;  ///< model, "AMD EPYC 9654 96-Core Processor" or "NVIDIA H200"
+  DeviceKind kind = DeviceKind::Unknown;
+  int host_processors = 0;  ///< of the host it is in; Graph::slowdown holds on hosts with as many
+  friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;
+};
+
 /// How far a measured graph can be trusted. Work is what the watched device did: kernels, copies, sets.
 struct ProfileQuality {
   std::string clock;  ///< "host", "cupti" or "events"
@@ -136,7 +146,9 @@ struct Graph {
       0;                            ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)
   std::int64_t threads = 0;         ///< intra-op threads while measuring; 0: unknown
   std::optional<Timing> iteration;  ///< the whole forward, backward and update, measured without the profiler
-  /// slowdown[k-1]: factor on compute times while k ranks compute at once on one host; empty: hosts are not shared.
+  MeasuredDevice device;            ///< of the times; see device_match.h
+  /// slowdown[k-1]: factor on compute times while k ranks compute at once on the host of `device`; empty: hosts are not
+  /// shared.
   std::vector<double> slowdown;
   std::optional<ProfileQuality> quality;
   std::vector<Layer> layers;

@@ -37,6 +37,9 @@ struct Prediction {
   double bubble = 0;                    ///< share of all ranks' time that is neither compute, update nor reduce
   std::vector<StagePrediction> stages;
   Timeline timeline;
+  /// Why the graph's times are of another device than the topology's, as accepted_differences says; empty where nothing
+  /// known differs.
+  std::string other_device = {};
 };
 
 struct PredictOptions {

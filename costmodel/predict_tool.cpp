@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "costmodel/device_match.h"
 #include "costmodel/format/chakra.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
@@ -11,16 +12,18 @@ namespace {
 using stagecraft::format_bytes;
 using stagecraft::format_seconds;
 
-void print(const stagecraft::Prediction& p, bool states_memory) {
-  std::string out = fmt::format("step {}", format_seconds(p.iteration));
-  if (p.samples_per_s) out += fmt::format(", {:.1f} samples per second", *p.samples_per_s);
-  out += fmt::format(", bubble {:.1f} %\n", p.bubble * 100);
+/// `assumption` is told at the end. Figures of another device have a "~" before them.
+void print(const stagecraft::Prediction& p, bool states_memory, const std::string& assumption) {
+  const std::string mark = p.other_device.empty() ? "" : "~";
+  const auto time = [&](stagecraft::Seconds t) { return mark + format_seconds(t); };
+  std::string out = "step " + time(p.iteration);
+  if (p.samples_per_s) out += fmt::format(", {}{:.1f} samples per second", mark, *p.samples_per_s);
+  out += fmt::format(", bubble {}{:.1f} %\n", mark, p.bubble * 100);
   std::vector<std::vector<std::string>> rows;
   for (const stagecraft::StagePrediction& s : p.stages) {
-    rows.push_back({std::to_string(s.stage), std::to_string(s.replicas), format_seconds(s.forward),
-                    format_seconds(s.backward), format_seconds(s.compute), format_seconds(s.update),
-                    format_seconds(s.reduce), format_seconds(s.exposed_transfer), format_seconds(s.bubble),
-                    std::to_string(s.in_flight), format_bytes(s.memory.total),
+    rows.push_back({std::to_string(s.stage), std::to_string(s.replicas), time(s.forward), time(s.backward),
+                    time(s.compute), time(s.update), time(s.reduce), time(s.exposed_transfer), time(s.bubble),
+                    std::to_string(s.in_flight), mark + format_bytes(s.memory.total),
                     states_memory && !s.fits ? "does not fit" : ""});
   }
   out += stagecraft::table_text({{.title = "stage"},
@@ -36,6 +39,8 @@ void print(const stagecraft::Prediction& p, bool states_memory) {
                                  {.title = "peak memory"},
                                  {.title = "", .left = true}},
                                 rows, stagecraft::line_width());
+  if (!p.other_device.empty()) out += "~ is not of this topology's devices: " + p.other_device + "\n";
+  if (!assumption.empty()) out += "note: " + assumption + "\n";
   std::cerr << out;
 }
 
@@ -49,6 +54,7 @@ int main(int argc, char** argv) {
   std::string trace;
   std::string chakra;
   stagecraft::PredictOptions options;
+  bool accept_other_device = false;
   return stagecraft::run_tool(
       {"predict",
        "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
@@ -62,12 +68,20 @@ int main(int argc, char** argv) {
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
         app.add_option("--chakra", chakra, "a folder for Chakra execution traces, one a rank, as ASTRA-sim reads them");
         app.add_flag("--free-transfers", options.free_transfers, "as if activations and gradients moved in no time");
+        app.add_flag("--accept-other-device", accept_other_device,
+                     "predict though the graph was measured on another device than the topology's: without the "
+                     "slowdown of ranks that share a host, every figure marked with ~");
       },
       [&] {
-        const auto graph = stagecraft::read_graph(graph_path);
+        auto graph = stagecraft::read_graph(graph_path);
         const auto topology = stagecraft::read_topology(topology_path);
         const auto plan = stagecraft::read_plan(plan_path);
-        const auto result = [&] {
+        const std::string other_device = [&] {
+          try {
+            return stagecraft::accepted_differences(graph, topology, accept_other_device);
+          } catch (const std::invalid_argument& e) { throw std::invalid_argument(graph_path + ": " + e.what()); }
+        }();
+        auto result = [&] {
           try {
             return stagecraft::predict(graph, topology, plan, options);
           } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
@@ -75,8 +89,9 @@ int main(int argc, char** argv) {
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
           throw std::runtime_error(plan_path + ": " + infeasible->reason);
         }
-        const auto& prediction = std::get<stagecraft::Prediction>(result);
-        print(prediction, topology.device.memory.has_value());
+        auto& prediction = std::get<stagecraft::Prediction>(result);
+        prediction.other_device = other_device;
+        print(prediction, topology.device.memory.has_value(), stagecraft::slowdown_assumption(graph, topology));
         if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));
         if (!trace.empty())
           stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.model + ", predicted"));

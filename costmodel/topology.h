@@ -55,6 +55,8 @@ struct Device {
   std::optional<Bytes> memory;
   Curve host_to_device = {};
   Curve device_to_host = {};
+  DeviceKind kind = DeviceKind::Unknown;
+  int host_processors = 0;  ///< of each host, a group of the innermost level; 0: unknown
   friend bool operator==(const Device&, const Device&) = default;
 };
 

@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/device_match.h"
 #include "costmodel/format/actions_csv.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
@@ -50,8 +51,12 @@ struct Request {
   stagecraft::StrategyOptions options;
   stagecraft::PlanSettings settings;
   bool microbatches_given = false;
+  bool accept_other_device = false;
+  std::string other_device;  ///< accepted_differences
   std::string output = "-";
 };
+
+void note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
 
 void warn(const std::string& text) { fmt::print(stderr, "stagecraft-plan: warning: {}\n", text); }
 
@@ -147,6 +152,9 @@ void declare(CLI::App& app, Request& request) {
   stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.settings.gradient_bucket_bytes,
                                "replicas sum their gradients in buckets of at most so much, 25e6 or 25MiB; all of a "
                                "stage in one if absent");
+  app.add_flag("--accept-other-device", request.accept_other_device,
+               "plan though the graph was measured on another device than the topology's: without the slowdown of "
+               "ranks that share a host, every figure marked with ~");
   app.add_option("-o,--output", request.output, "where the plan goes; - is standard output")->capture_default_str();
 
   const std::string group = "PipeDream";
@@ -171,7 +179,11 @@ void declare(CLI::App& app, Request& request) {
   });
 }
 
-void print(const Graph& graph, const Plan& plan) {
+/// What goes before every figure of times that were measured on another device.
+std::string mark_of(const Request& request) { return request.other_device.empty() ? "" : "~"; }
+
+void print(const Request& request, const Graph& graph, const Plan& plan) {
+  const std::string mark = mark_of(request);
   std::vector<std::vector<std::string>> rows;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
@@ -183,8 +195,8 @@ void print(const Graph& graph, const Plan& plan) {
       parameters += layer.parameter_bytes;
     }
     rows.push_back({std::to_string(s), std::to_string(stage.devices.size()), stagecraft::format_ranges(stage.devices),
-                    std::to_string(stage.layers.size()), stagecraft::format_seconds(time),
-                    stagecraft::format_bytes(parameters), stage.layers.front() + " .. " + stage.layers.back()});
+                    std::to_string(stage.layers.size()), mark + stagecraft::format_seconds(time),
+                    mark + stagecraft::format_bytes(parameters), stage.layers.front() + " .. " + stage.layers.back()});
   }
   std::string out = stagecraft::table_text({{.title = "stage"},
                                             {.title = "replicas"},
@@ -195,10 +207,11 @@ void print(const Graph& graph, const Plan& plan) {
                                             {.title = "first .. last", .left = true, .can_be_cut = true}},
                                            rows, stagecraft::line_width());
   if (plan.steady_state) {
-    out += fmt::format("slowest stage {} per microbatch, as {} reckons", stagecraft::format_seconds(*plan.steady_state),
-                       plan.strategy);
+    out += fmt::format("slowest stage {}{} per microbatch, as {} reckons", mark,
+                       stagecraft::format_seconds(*plan.steady_state), plan.strategy);
   }
-  if (plan.iteration) out += fmt::format("; predicted step {}", stagecraft::format_seconds(*plan.iteration));
+  if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, stagecraft::format_seconds(*plan.iteration));
+  if (!mark.empty()) out += "\n~ is not of this topology's devices: " + request.other_device;
   fmt::print(stderr, "{}\n", out);
 }
 
@@ -209,7 +222,8 @@ void warn_of_blind_spots(const Request& request) {
 }
 
 /// What was compared, best first.
-void print(const std::vector<stagecraft::RankedPlan>& ranked) {
+void print(const Request& request, const std::vector<stagecraft::RankedPlan>& ranked) {
+  const std::string mark = mark_of(request);
   std::vector<std::vector<std::string>> rows;
   for (const stagecraft::RankedPlan& r : ranked) {
     std::vector<std::size_t> replicas;
@@ -218,9 +232,8 @@ void print(const std::vector<stagecraft::RankedPlan>& ranked) {
     for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
     std::string shown = fmt::format("{}", fmt::join(replicas, "-"));
     if (shown.size() > 18) shown = fmt::format("{} stages", replicas.size());
-    rows.push_back({r.origin, std::move(shown),
-                    stagecraft::format_seconds(r.prediction.iteration), stagecraft::format_bytes(peak),
-                    r.fits ? "" : "does not fit"});
+    rows.push_back({r.origin, std::move(shown), mark + stagecraft::format_seconds(r.prediction.iteration),
+                    mark + stagecraft::format_bytes(peak), r.fits ? "" : "does not fit"});
   }
   fmt::print(stderr, "{}",
              stagecraft::table_text({{.title = "plan", .left = true, .can_be_cut = true},
@@ -238,7 +251,7 @@ stagecraft::RankedPlan best_of_all(const Request& request, const Graph& graph, c
     throw std::runtime_error(request.graph + ": " + infeasible->reason);
   }
   auto& ranked = std::get<std::vector<stagecraft::RankedPlan>>(result);
-  print(ranked);
+  print(request, ranked);
   return std::move(ranked.front());
 }
 
@@ -328,9 +341,12 @@ int plan(Request& request) {
   (void)stagecraft::schedule_by_name(request.settings.schedule);
   warn_of_blind_spots(request);
   if (request.memory) request.options.pipedream.memory_limit = *request.memory;
-  const Graph graph = stagecraft::read_graph(request.graph);
+  Graph graph = stagecraft::read_graph(request.graph);
   const Topology topology =
       request.devices.empty() ? stagecraft::read_topology(request.topology) : plain_topology(request);
+  try {
+    request.other_device = stagecraft::accepted_differences(graph, topology, request.accept_other_device);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.graph + ": " + e.what()); }
   const std::optional<stagecraft::Candidate> given = given_stages(request, graph);
   request.settings.strategy = request.strategy;
   const bool all = !given && request.strategy == kAll;
@@ -339,7 +355,9 @@ int plan(Request& request) {
                                         : best_of_one(request, graph, topology);
   if (all) ranked.plan.strategy = ranked.origin;
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
-  print(graph, ranked.plan);
+  if (!request.other_device.empty()) ranked.plan.provenance.notes["other device"] = request.other_device;
+  print(request, graph, ranked.plan);
+  if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
   stagecraft::write_text(request.output, stagecraft::plan_json(ranked.plan));
   return 0;
 }

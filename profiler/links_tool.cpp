@@ -80,7 +80,9 @@ int run_nccl(const Options& o, milliseconds deadline) {
   stagecraft::Provenance provenance = stagecraft::provenance_here("stagecraft-links");
   provenance.device = fmt::format("{} of {}; {}", measured.ranks, gpu.name, provenance.device);
   provenance.versions["cuda driver"] = gpu.driver;
-  return finish(measured, o, {gpu.name, gpu.memory}, std::move(provenance));
+  stagecraft::Device device{gpu.name, gpu.memory};
+  device.kind = stagecraft::DeviceKind::Gpu;
+  return finish(measured, o, std::move(device), std::move(provenance));
 }
 
 int run_local(const Options& o, int ranks, milliseconds deadline) {

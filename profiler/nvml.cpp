@@ -199,6 +199,7 @@ Topology declared_topology(const Discovery& discovery) {
   auto& notes = out.provenance.notes;
   out.levels = declared_levels(gpus, notes);
   out.device.name = joined(kinds);
+  out.device.kind = DeviceKind::Gpu;
   out.name = std::to_string(gpus.size()) + " x " + out.device.name + ", as the driver declares them";
   notes["highest clocks"] = joined(clocks);
   notes["latency"] = "not declared: 5 us";

@@ -214,6 +214,7 @@ int run(Options o) {
           tracer.get());
     }
     profile.graph.provenance = stagecraft::provenance_here("stagecraft-profile", o.profile.placement.device);
+    profile.graph.device = stagecraft::measured_device_here(o.profile.placement.device);
     print(profile);
     trusted = trusted && profile.graph.quality->trusted;
     const stagecraft::Timing& iteration = *profile.graph.iteration;

@@ -4,15 +4,31 @@
 
 #include <stdexcept>
 #include <string>
+#include <thread>
 
+#include "executor/device.h"
 #include "executor/processor.h"
 
 namespace stagecraft {
 
+namespace {
+
+int processors_here() { return static_cast<int>(std::thread::hardware_concurrency()); }
+
+}  // namespace
+
 Device device_here(int ranks) {
   if (ranks < 1) throw std::invalid_argument("the number of ranks is " + std::to_string(ranks) + ", wanted at least 1");
   const Bytes memory = Bytes(::sysconf(_SC_PAGESIZE)) * ::sysconf(_SC_PHYS_PAGES);
-  return {processor_name(), Bytes(memory.value / ranks)};
+  Device out{processor_name(), Bytes(memory.value / ranks)};
+  out.kind = DeviceKind::Processor;
+  out.host_processors = processors_here();
+  return out;
+}
+
+MeasuredDevice measured_device_here(c10::Device device) {
+  if (device.is_cpu()) return {processor_name(), DeviceKind::Processor, processors_here()};
+  return {gpu_properties(device.index()).name, DeviceKind::Gpu, processors_here()};
 }
 
 }  // namespace stagecraft

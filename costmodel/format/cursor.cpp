@@ -187,6 +187,18 @@ std::map<std::string, std::string> read_text_map(const Cursor& at) {
   return out;
 }
 
+const char* device_kind_word(DeviceKind kind) { return kind == DeviceKind::Gpu ? "gpu" : "processor"; }
+
+DeviceKind read_device_kind(const Cursor& at) {
+  const std::string word = at.text();
+  for (const DeviceKind kind : {DeviceKind::Processor, DeviceKind::Gpu}) {
+    if (word == device_kind_word(kind)) return kind;
+  }
+  at.fail(unknown_name("kind", word, {device_kind_word(DeviceKind::Processor), device_kind_word(DeviceKind::Gpu)}));
+}
+
+int read_processors(const Cursor& at) { return static_cast<int>(at.integer(1, 1 << 20)); }
+
 Provenance read_provenance(const Cursor& at) {
   Fields fields(at);
   Provenance out;

@@ -195,6 +195,11 @@ void check_header(Fields& fields, const std::string& format, int newest);
 /// Throws std::invalid_argument for a string that is not UTF-8.
 [[nodiscard]] std::string dump(const Json& value);
 
+/// "processor" or "gpu"; not for DeviceKind::Unknown, which documents leave out.
+[[nodiscard]] DeviceKind read_device_kind(const Cursor& at);
+[[nodiscard]] const char* device_kind_word(DeviceKind kind);
+/// A number of processors, at least 1.
+[[nodiscard]] int read_processors(const Cursor& at);
 [[nodiscard]] Provenance read_provenance(const Cursor& at);
 [[nodiscard]] Json provenance_json(const Provenance& provenance);
 [[nodiscard]] std::map<std::string, std::string> read_text_map(const Cursor& at);

@@ -6,7 +6,7 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -189,6 +189,13 @@ Graph parse_graph(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("optimizer_state_values")) out.optimizer_state_values = v->integer(0, 16);
   if (const auto v = fields.optional("threads")) out.threads = v->integer(0, 1 << 20);
   if (const auto v = fields.optional("iteration")) out.iteration = read_timing(*v);
+  if (const auto v = fields.optional("device")) {
+    Fields device(*v);
+    if (const auto name = device.optional("name")) out.device.name = name->text();
+    if (const auto kind = device.optional("kind")) out.device.kind = read_device_kind(*kind);
+    if (const auto count = device.optional("host_processors")) out.device.host_processors = read_processors(*count);
+    device.done();
+  }
   if (const auto v = fields.optional("slowdown")) {
     out.slowdown = v->list([](const Cursor& c) {
       if (c.number() < 1) c.fail_type("a factor of at least 1");
@@ -234,6 +241,12 @@ std::string graph_json(const Graph& graph) {
   if (graph.optimizer_state_values > 0) out["optimizer_state_values"] = graph.optimizer_state_values;
   if (graph.threads > 0) out["threads"] = graph.threads;
   if (graph.iteration) out["iteration"] = timing_json(*graph.iteration);
+  if (graph.device != MeasuredDevice{}) {
+    Json& device = out["device"] = Json::object();
+    if (!graph.device.name.empty()) device["name"] = graph.device.name;
+    if (graph.device.kind != DeviceKind::Unknown) device["kind"] = device_kind_word(graph.device.kind);
+    if (graph.device.host_processors > 0) device["host_processors"] = graph.device.host_processors;
+  }
   if (!graph.slowdown.empty()) out["slowdown"] = graph.slowdown;
   if (graph.quality) out["quality"] = quality_json(*graph.quality);
   out["layers"] = Json::array();

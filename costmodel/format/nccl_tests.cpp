@@ -281,6 +281,7 @@ Topology measured_topology(const std::vector<NcclTest>& tests) {
   if (tests.empty()) throw std::invalid_argument("no tests");
   Topology out;
   out.device.name = tests.front().device;
+  out.device.kind = DeviceKind::Gpu;
   Level node{"node", 0, {}};
   Level cluster{"cluster", 0, {}};
   for (const NcclTest& test : tests) {

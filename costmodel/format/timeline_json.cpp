@@ -7,7 +7,7 @@
 namespace stagecraft {
 namespace {
 
-constexpr int kPredictionVersion = 1;
+constexpr int kPredictionVersion = 2;
 constexpr int kTimelineVersion = 2;
 constexpr int kMost = 1 << 24;
 
@@ -157,6 +157,7 @@ std::string prediction_json(const Prediction& prediction) {
     s["fits"] = stage.fits;
     out["stages"].push_back(s);
   }
+  if (!prediction.other_device.empty()) out["other_device"] = prediction.other_device;
   out["timeline"] = timeline_object(prediction.timeline);
   return dump(out);
 }
@@ -170,6 +171,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
   out.bubble = fields.required("bubble").number();
   out.stages = fields.required("stages").list(read_stage);
+  if (const auto v = fields.optional("other_device")) out.other_device = v->text();
   out.timeline = read_timeline(fields.required("timeline"));
   fields.done();
   return out;

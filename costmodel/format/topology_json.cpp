@@ -6,7 +6,7 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr const char* kDeclared = "declared";
 constexpr const char* kMeasured = "measured";
 
@@ -99,6 +99,8 @@ Topology parse_topology(const std::string& text, const std::string& file) {
   Fields device(fields.required("device"));
   out.device.name = device.required("name").text();
   if (const auto v = device.optional("memory_bytes")) { out.device.memory = Bytes(v->integer(1, Cursor::kMostBytes)); }
+  if (const auto v = device.optional("kind")) out.device.kind = read_device_kind(*v);
+  if (const auto v = device.optional("host_processors")) out.device.host_processors = read_processors(*v);
   if (const auto v = device.optional("host_to_device")) out.device.host_to_device = read_curve(*v);
   if (const auto v = device.optional("device_to_host")) out.device.device_to_host = read_curve(*v);
   device.done();
@@ -112,6 +114,8 @@ std::string topology_json(const Topology& topology) {
   Json out = document(kFormat, kVersion);
   out["name"] = topology.name;
   out["device"]["name"] = topology.device.name;
+  if (topology.device.kind != DeviceKind::Unknown) out["device"]["kind"] = device_kind_word(topology.device.kind);
+  if (topology.device.host_processors > 0) out["device"]["host_processors"] = topology.device.host_processors;
   if (topology.device.memory) out["device"]["memory_bytes"] = topology.device.memory->value;
   const auto write_copies = [&out](const char* key, const Curve& curve) {
     if (!curve.points.empty()) out["device"][key] = curve_json(curve);

@@ -50,6 +50,7 @@ inline Graph full_graph() {
   graph.optimizer_state_values = 2;
   graph.threads = 4;
   graph.iteration = Timing{9_s, 0.5_s, 8};
+  graph.device = {"a processor", DeviceKind::Processor, 4};
   graph.slowdown = {1.0, 1.5};
   ProfileQuality quality;
   quality.clock = "cupti";
@@ -82,7 +83,7 @@ inline Graph full_graph() {
 inline Topology full_topology() {
   Topology topology;
   topology.name = "full";
-  topology.device = {"card", 1000_B, {{{1_B, 4_s}}}, {{{1_B, 5_s}}}};
+  topology.device = {"card", 1000_B, {{{1_B, 4_s}}}, {{{1_B, 5_s}}}, DeviceKind::Gpu, 32};
   topology.levels = {{"server",
                       2,
                       {BytesPerSecond(8),
@@ -160,6 +161,7 @@ inline Prediction full_prediction() {
   stage.memory = {1, 7_B, {{"parameters", 7_B}}};
   stage.fits = false;
   prediction.stages = {stage};
+  prediction.other_device = "the graph was measured elsewhere";
   prediction.timeline = full_timeline();
   return prediction;
 }

@@ -67,13 +67,14 @@ TEST(GraphJson, RefusesToWriteWhatIsNotUtf8) {
 
 TEST(ReadGraph, ReadsVersion1) {
   Graph graph = full_graph();
+  graph.device = {};
   graph.quality.reset();
   for (Layer& layer : graph.layers) {
     layer.gradient_bytes = layer.saved_for_backward_bytes = {};
     layer.forward_share = layer.backward_share = layer.update_share = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 2"), 12, "\"version\": 1");
+  text.replace(text.find("\"version\": 3"), 12, "\"version\": 1");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -101,8 +102,8 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", wanted \"stagecraft.graph\"");
-  expect_refused("\"version\": 2", "\"version\": 3", "/version: found version 3, this program reads version 1 to 2");
-  expect_refused("\"version\": 2", "\"version\": \"1\"", "/version: found \"1\", wanted a whole number");
+  expect_refused("\"version\": 3", "\"version\": 4", "/version: found version 4, this program reads version 1 to 3");
+  expect_refused("\"version\": 3", "\"version\": \"1\"", "/version: found \"1\", wanted a whole number");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {

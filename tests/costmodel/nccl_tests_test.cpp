@@ -128,6 +128,7 @@ TEST(MeasuredTopology, InvertsTheRingForBandwidthAndLatency) {
   EXPECT_NEAR(node.link.latency.value, 20e-6 / 6, 1e-12);
   EXPECT_EQ(node.link.all_reduce.at(4), test.curve);
   EXPECT_EQ(topology.device.name, "NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(topology.device.kind, DeviceKind::Gpu);
   EXPECT_EQ(topology.name, "4 x NVIDIA H100 80GB HBM3, nccl-tests");
 }
 

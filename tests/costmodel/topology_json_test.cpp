@@ -42,8 +42,8 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
                  "/format: found \"stagecraft.graph\", wanted \"stagecraft.topology\"");
-  expect_refused("\"version\": 2", "\"version\": 0", "/version: found version 0, this program reads version 1 to 2");
-  expect_refused("\"version\": 2", "\"version\": 3", "/version: found version 3, this program reads version 1 to 2");
+  expect_refused("\"version\": 3", "\"version\": 0", "/version: found version 0, this program reads version 1 to 3");
+  expect_refused("\"version\": 3", "\"version\": 4", "/version: found version 4, this program reads version 1 to 3");
 }
 
 TEST(ReadTopology, TakesVersionOneAsDeclared) {

@@ -10,6 +10,7 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "tests/support/chains.h"
 #include "tests/support/pipedream_cases.h"
 
 // stagecraft-plan as a user runs it.
@@ -17,8 +18,10 @@
 namespace stagecraft {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Outcome {
   int status = -1;
@@ -26,7 +29,7 @@ struct Outcome {
   std::string err;
 };
 
-class PlanTool : public testing::Test {
+class PlanTool : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() / ("stagecraft_plan_tool_" + std::to_string(::getpid()));
@@ -144,7 +147,7 @@ TEST_F(PlanTool, ListsThousandsOfDevicesAsRangesWithinTheTerminal) {
   const Outcome wide = run("staged.json -n 40 --from pipedream-conf conf.json --microbatches 20 -o p.json");
   ::unsetenv("COLUMNS");
   EXPECT_THAT(wide.err, HasSubstr(" 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38 "));
-  EXPECT_THAT(wide.err, testing::Not(HasSubstr("...")));
+  EXPECT_THAT(wide.err, Not(HasSubstr("...")));
 }
 
 TEST_F(PlanTool, WritesRecomputationAndBucketsIntoThePlan) {
@@ -160,6 +163,38 @@ TEST_F(PlanTool, WritesRecomputationAndBucketsIntoThePlan) {
   EXPECT_TRUE(whole.stages[0].recompute);
   EXPECT_EQ(whole.stages[0].recompute_every, 0);
   EXPECT_FALSE(parse_plan(run("graph.json topology.json").out, "out").stages[0].recompute);
+}
+
+TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
+  // One layer of 3 s measured on two processors, where eight ranks at once take eight times as long.
+  Graph graph = testing::chain_graph({1}, {2});
+  graph.device = {"AMD EPYC", DeviceKind::Processor, 2};
+  graph.slowdown = {1, 2};
+  write("measured.json", graph_json(graph));
+  const std::string gpus = STAGECRAFT_SOURCE_DIR "/examples/topology-3-levels.json";
+  const std::string eight = " --strategy profile --replicas 8 --microbatches 8 ";
+  const Outcome refused = run("measured.json " + gpus + eight);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, HasSubstr("measured.json: the graph was measured on a processor (AMD EPYC), the topology's "
+                                     "devices are GPUs (H100-80GB); profile the model on such a device"));
+  for (const char* strategy : {"", " --strategy pipedream"})
+    EXPECT_EQ(run("measured.json " + gpus + strategy).status, 1) << strategy;
+  const Outcome o = run("measured.json " + gpus + eight + "--accept-other-device");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("slowest stage ~375 ms per microbatch, as profile reckons; predicted step ~3.00 s"));
+  EXPECT_THAT(o.err, ContainsRegex(" ~3.00 s +~0 B "));
+  const Plan plan = parse_plan(o.out, "out");
+  EXPECT_DOUBLE_EQ(plan.iteration->value, 3 + 14 * 5e-6);  // a ring of eight in a server has 14 steps of 5 us
+  EXPECT_THAT(plan.provenance.notes.at("other device"), HasSubstr("measured on a processor (AMD EPYC)"));
+  EXPECT_THAT(run("measured.json " + gpus + " --accept-other-device").err, HasSubstr(" ~3.00 s "));  // auto's table
+  // On its own host eight ranks share two processors: 8 * 3 s / 2 * 2, as measured for two and in proportion beyond.
+  const Outcome own = run("measured.json -n 8" + eight);
+  EXPECT_EQ(own.status, 0) << own.err;
+  EXPECT_DOUBLE_EQ(parse_plan(own.out, "out").iteration->value, 24);
+  EXPECT_THAT(own.err,
+              HasSubstr("note: ranks of one host slow each other as on the host where the graph was measured"));
+  EXPECT_EQ(run("measured.json " STAGECRAFT_SOURCE_DIR "/examples/topology-2-cpus.json").status, 0);
 }
 
 TEST_F(PlanTool, ListsTheStrategies) {

@@ -37,6 +37,8 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
   EXPECT_EQ(link.all_reduce.at(2).points.back().bytes, Bytes(4096));
   EXPECT_THAT(topology.provenance.tool, StartsWith("stagecraft-links "));
   EXPECT_EQ(topology.provenance.notes.at("channel"), "gloo");
+  EXPECT_EQ(topology.device.kind, DeviceKind::Processor);
+  EXPECT_EQ(topology.device.host_processors, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {

@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "costmodel/format/json.h"
 #include "tests/profiler/tool_runner.h"
 
@@ -28,6 +30,9 @@ TEST_F(ProfileTool, WritesAGraphAndPrintsTheLayers) {
   EXPECT_EQ(graph.microbatch_samples, 3);
   EXPECT_EQ(graph.options.at("width"), "8");
   EXPECT_THAT(graph.provenance.tool, StartsWith("stagecraft-profile "));
+  EXPECT_EQ(graph.device.kind, DeviceKind::Processor);
+  EXPECT_FALSE(graph.device.name.empty());
+  EXPECT_EQ(graph.device.host_processors, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {

@@ -75,6 +75,40 @@ TEST_F(PredictTool, WritesAChakraTraceARank) {
   EXPECT_EQ(folder_.read("traces/comm_groups.json"), "{}\n");
 }
 
+TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
+  // As in the fixture, but measured on a host of two processors, where two ranks take twice as long.
+  Graph graph = parse_graph(folder_.read("graph.json"), "graph.json");
+  graph.device = {"AMD EPYC", DeviceKind::Processor, 2};
+  graph.slowdown = {1, 2};
+  folder_.write("graph.json", graph_json(graph));
+  Topology gpus = testing::flat_topology(2, 1000);
+  gpus.device.name = "H100-80GB";
+  gpus.device.kind = DeviceKind::Gpu;
+  folder_.write("gpus.json", topology_json(gpus));
+  const Outcome refused = predict("graph.json gpus.json plan.json -o p.json");
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(
+      refused.err,
+      HasSubstr("stagecraft-predict: graph.json: the graph was measured on a processor (AMD EPYC), the topology's "
+                "devices are GPUs (H100-80GB); profile the model on such a device (stagecraft profile MODEL "
+                "--device cuda), or take these times as they are, without the slowdown of ranks that share a "
+                "host, by --accept-other-device"));
+  const Outcome o = predict("graph.json gpus.json plan.json --free-transfers --accept-other-device -o p.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("step ~15.0 s, ~1.3 samples per second, bubble ~20.0 %"));
+  EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +0 +1 +~1.00 s +~2.00 s +~12.0 s "));
+  EXPECT_THAT(o.err,
+              HasSubstr("~ is not of this topology's devices: the graph was measured on a processor (AMD EPYC)"));
+  EXPECT_EQ(parse_prediction(folder_.read("p.json"), "p.json").other_device,
+            "the graph was measured on a processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)");
+  // The fixture's topology does not say what its hosts have: the slowdown counts, which is told.
+  const Outcome unknown = predict("graph.json topology.json plan.json --free-transfers");
+  EXPECT_EQ(unknown.status, 0) << unknown.err;
+  EXPECT_THAT(unknown.err, HasSubstr("step 24.0 s"));  // see below
+  EXPECT_THAT(unknown.err, HasSubstr("note: ranks of one host slow each other as on the host where the graph was "
+                                     "measured, which has 2 processors"));
+}
+
 TEST_F(PredictTool, MarksAStageThatDoesNotFit) {
   Topology small = testing::flat_topology(2);
   small.device.memory = 10_B;
