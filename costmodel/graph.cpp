@@ -141,6 +141,23 @@ Bytes activation_bytes(const Layer& layer) {
 
 bool is_input(const Layer& layer) { return layer.kind == kInputKind; }
 
+bool has_times(const Graph& graph) {
+  return std::any_of(graph.layers.begin(), graph.layers.end(), [](const Layer& layer) {
+    return !is_input(layer) && layer.forward.median + layer.backward.median > Seconds(0);
+  });
+}
+
+void check_has_times(const Graph& graph) {
+  if (has_times(graph)) return;
+  std::string command = "stagecraft profile " + (graph.name.empty() ? "MODEL" : graph.name);
+  for (const auto& [key, value] : graph.options) command += " --set " + key + "=" + value;
+  if (graph.microbatch_samples) command += " --microbatch " + std::to_string(*graph.microbatch_samples);
+  refuse(
+      "every layer takes 0 s, as where profile --structure wrote the graph, so that every plan would; measure it "
+      "with " +
+      command + " -o graph.json");
+}
+
 int layer_index(const Graph& graph, const std::string& id) {
   std::vector<std::string> ids;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {

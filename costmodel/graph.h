@@ -177,6 +177,13 @@ void validate(const Graph& graph);
 /// Index of the layer called `id`. Throws std::invalid_argument listing what is there.
 [[nodiscard]] int layer_index(const Graph& graph, const std::string& id);
 
+/// False where no layer, inputs aside, takes any time: a graph's structure alone, which says nothing of any plan's
+/// time.
+[[nodiscard]] bool has_times(const Graph& graph);
+
+/// Throws std::invalid_argument, naming the command that measures the model, unless the graph has_times.
+void check_has_times(const Graph& graph);
+
 /// Time of the layers' forward and backward together, for one microbatch on one device.
 [[nodiscard]] Seconds compute_time(const Graph& graph);
 

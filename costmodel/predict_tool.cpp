@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
         const auto plan = stagecraft::read_plan(plan_path);
         const std::string other_device = [&] {
           try {
+            stagecraft::check_has_times(graph);
             return stagecraft::accepted_differences(graph, topology, accept_other_device);
           } catch (const std::invalid_argument& e) { throw std::invalid_argument(graph_path + ": " + e.what()); }
         }();

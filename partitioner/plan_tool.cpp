@@ -345,6 +345,7 @@ int plan(Request& request) {
   const Topology topology =
       request.devices.empty() ? stagecraft::read_topology(request.topology) : plain_topology(request);
   try {
+    stagecraft::check_has_times(graph);
     request.other_device = stagecraft::accepted_differences(graph, topology, request.accept_other_device);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.graph + ": " + e.what()); }
   const std::optional<stagecraft::Candidate> given = given_stages(request, graph);

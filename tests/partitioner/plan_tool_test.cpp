@@ -197,6 +197,17 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   EXPECT_EQ(run("measured.json " STAGECRAFT_SOURCE_DIR "/examples/topology-2-cpus.json").status, 0);
 }
 
+TEST_F(PlanTool, RefusesAGraphWithoutTimes) {
+  write("structure.json", graph_json(testing::chain_graph({0, 0}, {0, 0}, Bytes(8), Bytes(8))));
+  for (const char* strategy : {"", " --strategy uniform", " --strategy pipedream", " --split-at l1"}) {
+    const Outcome o = run("structure.json -n 2" + std::string(strategy));
+    EXPECT_EQ(o.status, 1) << strategy;
+    EXPECT_THAT(o.err,
+                HasSubstr("structure.json: every layer takes 0 s, as where profile --structure wrote the graph, so "
+                          "that every plan would; measure it with stagecraft profile chain -o graph.json"));
+  }
+}
+
 TEST_F(PlanTool, ListsTheStrategies) {
   const Outcome o = run("graph.json topology.json --strategy magic");
   EXPECT_EQ(o.status, 1);

@@ -109,6 +109,19 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
                                      "measured, which has 2 processors"));
 }
 
+TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
+  Graph graph = parse_graph(folder_.read("graph.json"), "graph.json");
+  graph.options = {{"width", "8"}};
+  for (Layer& layer : graph.layers) layer.forward = layer.backward = Timing{};
+  folder_.write("structure.json", graph_json(graph));
+  const Outcome o = predict("structure.json topology.json plan.json");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-predict: structure.json: every layer takes 0 s, as where profile --structure wrote the graph, so "
+      "that every plan would; measure it with stagecraft profile chain --set width=8 --microbatch 5 -o graph.json\n");
+}
+
 TEST_F(PredictTool, MarksAStageThatDoesNotFit) {
   Topology small = testing::flat_topology(2);
   small.device.memory = 10_B;
