@@ -10,6 +10,7 @@
 
 #include "costmodel/collectives.h"
 #include "costmodel/memory.h"
+#include "costmodel/table.h"
 
 namespace stagecraft {
 namespace {
@@ -212,6 +213,18 @@ SimulationInput simulation_input(const Graph& graph, const Topology& topology, c
   return out;
 }
 
+std::string idle_text(const Prediction& prediction) {
+  const std::vector<int>& idle = prediction.idle_devices;
+  const std::vector<int>& unused = prediction.unused_devices;
+  if (idle.empty() && unused.empty()) return "";
+  std::string out = std::to_string(idle.size() + unused.size()) + " of " + std::to_string(prediction.devices) +
+                    " devices do nothing: ";
+  if (!idle.empty()) out += format_ranges(idle) + " are replicas beyond the number of microbatches";
+  if (!idle.empty() && !unused.empty()) out += ", ";
+  if (!unused.empty()) out += format_ranges(unused) + " are in no stage";
+  return out;
+}
+
 std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology, const Plan& plan,
                                              const PredictOptions& options) {
   const SimulationInput input = simulation_input(graph, topology, plan, options);
@@ -242,9 +255,14 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     StagePrediction stage;
     stage.stage = static_cast<int>(s);
     stage.replicas = static_cast<int>(plan.stages[s].devices.size());
-    stage.forward = input.stages[s].forward;
-    stage.backward = input.stages[s].backward;
     out.stages.push_back(stage);
+  }
+  // The members of a reduce end together; each waits for the one that comes last.
+  std::map<std::pair<int, Seconds>, Seconds> all_there;
+  for (const Span& span : out.timeline.spans) {
+    if (span.action.kind != ActionKind::Reduce) continue;
+    Seconds& last = all_there[{input.reduce_group[at(span.action.stage)], span.end}];
+    last = std::max(last, span.start);
   }
   for (const Span& span : out.timeline.spans) {
     StagePrediction& stage = out.stages[at(span.action.stage)];
@@ -254,15 +272,17 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     const Seconds time = within(span.start, span.end);
     switch (span.action.kind) {
       case ActionKind::Forward:
+        stage.forward += time;
+        break;
       case ActionKind::Backward:
       case ActionKind::WeightGradient:
-        stage.compute += time;
+        stage.backward += time;
         break;
       case ActionKind::Update:
         stage.update += time;
         break;
       case ActionKind::Reduce:
-        stage.reduce += time;
+        stage.reduce += within(all_there.at({input.reduce_group[at(span.action.stage)], span.end}), span.end);
         break;
       case ActionKind::ReceiveActivation:
       case ActionKind::ReceiveGradient: {
@@ -276,6 +296,12 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     }
   }
   Seconds busy;
+  for (StagePrediction& stage : out.stages) {
+    stage.compute = stage.forward + stage.backward;
+    const double of_one = static_cast<double>(stage.replicas) / plan.microbatches;
+    stage.forward = stage.forward * of_one;
+    stage.backward = stage.backward * of_one;
+  }
   for (StagePrediction& stage : out.stages) {
     // Chunks of one rank share its idle time; it is told with the first of them.
     Seconds used = stage.compute + stage.update + stage.reduce + stage.exposed_transfer;
@@ -293,9 +319,24 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     stage.memory.rank = input.first_rank[at(stage.stage)];
     stage.fits = !topology.device.memory || stage.memory.total <= *topology.device.memory;
   }
+  out.devices = device_count(topology);
+  std::vector<bool> is_used(at(out.devices), false);
+  std::vector<bool> has_work(at(out.timeline.ranks), false);
+  for (const Span& span : out.timeline.spans) {
+    if (span.action.microbatch >= 0) has_work[at(span.rank)] = true;
+  }
+  const std::vector<RankRole> roles = ranks(plan);
+  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
+    is_used[at(roles[rank].device)] = true;
+    if (!has_work[rank]) out.idle_devices.push_back(roles[rank].device);
+  }
+  std::sort(out.idle_devices.begin(), out.idle_devices.end());
+  for (int device = 0; device < out.devices; ++device) {
+    if (!is_used[at(device)]) out.unused_devices.push_back(device);
+  }
   const double rank_time = out.iteration.value * out.timeline.ranks;
   out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
-  for (const RankRole& role : ranks(plan)) {
+  for (const RankRole& role : roles) {
     RankMemory memory;
     memory.rank = rank_of(plan, role.stages.front(), role.replica);
     for (const int s : role.stages) {

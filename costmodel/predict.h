@@ -13,17 +13,18 @@
 namespace stagecraft {
 
 /// One stage's share of a step, the mean over its replicas and, of an asynchronous schedule, over steps. compute +
-/// update + reduce + exposed_transfer + bubble add up to the iteration.
+/// update + reduce + exposed_transfer + bubble add up to the iteration, and (forward + backward) * microbatches /
+/// replicas is compute.
 struct StagePrediction {
   int stage = 0;
   int replicas = 1;
-  Seconds forward;           ///< of one microbatch, alone on its host
-  Seconds backward;          ///< of one microbatch, alone on its host
+  Seconds forward;           ///< of one microbatch, the mean, slowed by other ranks of its host
+  Seconds backward;          ///< of one microbatch, the mean, slowed by other ranks of its host
   Seconds compute;           ///< forwards and backwards of a step
   Seconds update;            ///< optimizer
-  Seconds reduce;            ///< gradient all-reduce, waiting for its other members included
+  Seconds reduce;            ///< gradient all-reduce, from when its last member has come
   Seconds exposed_transfer;  ///< stood still while the message it needed was on the link
-  Seconds bubble;            ///< stood still otherwise
+  Seconds bubble;            ///< stood still otherwise, before a reduce or without a microbatch too
   int in_flight = 0;         ///< microbatches held at most at once
   RankMemory memory;         ///< of one replica
   bool fits = true;          ///< within the device's memory, if the topology states one
@@ -35,6 +36,9 @@ struct Prediction {
   Seconds iteration;                    ///< of one step
   std::optional<double> samples_per_s;  ///< absent if the graph does not state its microbatch
   double bubble = 0;                    ///< share of all ranks' time that is neither compute, update nor reduce
+  int devices = 0;                      ///< of the topology
+  std::vector<int> unused_devices;      ///< that are in no stage
+  std::vector<int> idle_devices;        ///< that are in a stage with more replicas than microbatches and have none
   std::vector<StagePrediction> stages;
   Timeline timeline;
   /// Why the graph's times are of another device than the topology's, as accepted_differences says; empty where nothing
@@ -47,6 +51,9 @@ struct PredictOptions {
   bool free_transfers = false;  ///< transfers cost nothing, as closed forms with hop 0 assume
   int prefetch = 2;             ///< receives posted ahead, see action_lists
 };
+
+/// "8 of 16 devices do nothing: 8-15 have no microbatch, ..." for people; empty where all work.
+[[nodiscard]] std::string idle_text(const Prediction& prediction);
 
 /// A number for each stage, the same for stages that hold a common tied parameter: one of their own numbers. Those
 /// reduce together.

@@ -39,6 +39,8 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
                                  {.title = "peak memory"},
                                  {.title = "", .left = true}},
                                 rows, stagecraft::line_width());
+  out += "forward and backward are of one microbatch, the rest of a step, by replica\n";
+  if (const std::string text = idle_text(p); !text.empty()) out += "note: " + text + "\n";
   if (!p.other_device.empty()) out += "~ is not of this topology's devices: " + p.other_device + "\n";
   if (!assumption.empty()) out += "note: " + assumption + "\n";
   std::cerr << out;

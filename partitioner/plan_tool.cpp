@@ -356,8 +356,11 @@ int plan(Request& request) {
                                         : best_of_one(request, graph, topology);
   if (all) ranked.plan.strategy = ranked.origin;
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
+  const std::string idle = idle_text(ranked.prediction);
+  if (!idle.empty()) ranked.plan.provenance.notes["idle devices"] = idle;
   if (!request.other_device.empty()) ranked.plan.provenance.notes["other device"] = request.other_device;
   print(request, graph, ranked.plan);
+  if (!idle.empty()) note(idle);
   if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
   stagecraft::write_text(request.output, stagecraft::plan_json(ranked.plan));
   return 0;

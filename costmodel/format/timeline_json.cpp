@@ -140,6 +140,9 @@ std::string prediction_json(const Prediction& prediction) {
   out["iteration_s"] = prediction.iteration.value;
   if (prediction.samples_per_s) out["samples_per_s"] = *prediction.samples_per_s;
   out["bubble"] = prediction.bubble;
+  if (prediction.devices > 0) out["devices"] = prediction.devices;
+  if (!prediction.unused_devices.empty()) out["unused_devices"] = prediction.unused_devices;
+  if (!prediction.idle_devices.empty()) out["idle_devices"] = prediction.idle_devices;
   out["stages"] = Json::array();
   for (const StagePrediction& stage : prediction.stages) {
     Json s;
@@ -170,6 +173,9 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   out.iteration = fields.required("iteration_s").seconds();
   if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
   out.bubble = fields.required("bubble").number();
+  if (const auto v = fields.optional("devices")) out.devices = static_cast<int>(v->integer(1, kMost));
+  if (const auto v = fields.optional("unused_devices")) out.unused_devices = v->list(whole);
+  if (const auto v = fields.optional("idle_devices")) out.idle_devices = v->list(whole);
   out.stages = fields.required("stages").list(read_stage);
   if (const auto v = fields.optional("other_device")) out.other_device = v->text();
   out.timeline = read_timeline(fields.required("timeline"));

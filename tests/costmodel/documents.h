@@ -147,6 +147,9 @@ inline Prediction full_prediction() {
   prediction.iteration = 4_s;
   prediction.samples_per_s = 1.5;
   prediction.bubble = 0.25;
+  prediction.devices = 8;
+  prediction.unused_devices = {6, 7};
+  prediction.idle_devices = {3};
   StagePrediction stage;
   stage.stage = 1;
   stage.replicas = 2;

@@ -77,6 +77,31 @@ TEST(Predict, AddsUpdateAndReduceAfterTheLastBackward) {
   EXPECT_NEAR(p.bubble, 0, 1e-12);
 }
 
+TEST(Predict, BooksTheTimeOfIdleReplicasAsBubble) {
+  const Graph graph = chain_graph({1}, {2}, 0_B, 400_B);
+  const Topology topology = flat_topology(20, 100, 1);
+  // Eight of sixteen replicas run a microbatch of 3 s; the ring of sixteen takes 30 * (1 + 400 / (16 * 100)) = 37.5 s.
+  const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {16}, "1f1b", 8));
+  EXPECT_DOUBLE_EQ(p.iteration.value, 40.5);
+  EXPECT_DOUBLE_EQ(p.stages[0].forward.value, 1);
+  EXPECT_DOUBLE_EQ(p.stages[0].backward.value, 2);
+  EXPECT_DOUBLE_EQ(p.stages[0].compute.value, 1.5);
+  EXPECT_DOUBLE_EQ(p.stages[0].reduce.value, 37.5);
+  EXPECT_DOUBLE_EQ(p.stages[0].bubble.value, 1.5);
+  EXPECT_NEAR(p.bubble, 1.5 / 40.5, 1e-12);
+  EXPECT_EQ(p.devices, 20);
+  EXPECT_EQ(p.idle_devices, (std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(p.unused_devices, (std::vector<int>{16, 17, 18, 19}));
+  EXPECT_EQ(idle_text(p),
+            "12 of 20 devices do nothing: 8-15 are replicas beyond the number of microbatches, 16-19 are in no stage");
+  // Three microbatches on two replicas: the second waits 3 s for the first, which is not the reduction's time.
+  const Topology pair = flat_topology(2, 100, 1);
+  const Prediction uneven = predicted(graph, pair, one_layer_a_stage(graph, pair, {2}, "1f1b", 3));
+  EXPECT_DOUBLE_EQ(uneven.stages[0].reduce.value, 6);  // 2 * (1 + 400 / (2 * 100))
+  EXPECT_DOUBLE_EQ(uneven.stages[0].bubble.value, 1.5);
+  EXPECT_EQ(idle_text(uneven), "");
+}
+
 TEST(Predict, AddsTheForwardAgainWhereAStageRecomputes) {
   const Graph graph = chain_graph({1}, {2});
   const Topology topology = flat_topology(1);

@@ -55,7 +55,7 @@ TEST_F(PredictTool, PutsATableThatIsTooWideIntoTwo) {
   for (const std::string& line : narrow) EXPECT_LE(line.size(), 80U) << line;
   EXPECT_THAT(narrow, ::testing::Contains(::testing::StartsWith("stage peak memory")));
   const Outcome wide = folder_.run("COLUMNS=120 stagecraft-predict graph.json topology.json plan.json");
-  EXPECT_EQ(lines(wide.err).size(), 4U) << wide.err;  // the step, the titles, two stages
+  EXPECT_EQ(lines(wide.err).size(), 5U) << wide.err;  // the step, the titles, two stages, what the columns are of
 }
 
 TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
@@ -109,6 +109,23 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
                                      "measured, which has 2 processors"));
 }
 
+// At half speed wherever both compute. Stage 0 forwards 0-1, 1-3; stage 1 forwards 1-3 and backwards alone 3-5. Then
+// twice 6 s in which both run a forward and a backward, 5-17. Stage 1 forwards 17-19 and backwards 19-22, at half speed
+// until stage 0's third backward ends at 21; stage 0's last 22-24. Stage 0 forwards in 1 + 2 + 2 + 2 s: 1.75 s each;
+// and backwards in 4 + 4 + 4 + 2: 3.5 s. Stage 1 in 2 + 2 + 2 + 2 and 2 + 4 + 4 + 3 s: 2 and 3.25 s.
+TEST_F(PredictTool, CountsTheSlowdownInForwardAndBackwardAsInCompute) {
+  Graph graph = parse_graph(folder_.read("graph.json"), "graph.json");
+  graph.slowdown = {1, 2};
+  folder_.write("graph.json", graph_json(graph));
+  const Outcome o = predict("graph.json topology.json plan.json --free-transfers -o p.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("step 24.0 s"));
+  EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +0 +1 +1.75 s +3.50 s +21.0 s "));
+  EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +1 +1 +2.00 s +3.25 s +21.0 s "));
+  for (const StagePrediction& s : parse_prediction(folder_.read("p.json"), "p.json").stages)
+    EXPECT_DOUBLE_EQ(((s.forward + s.backward) * 4).value, s.compute.value);
+}
+
 TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
   Graph graph = parse_graph(folder_.read("graph.json"), "graph.json");
   graph.options = {{"width", "8"}};
@@ -120,6 +137,25 @@ TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
       o.err,
       "stagecraft-predict: structure.json: every layer takes 0 s, as where profile --structure wrote the graph, so "
       "that every plan would; measure it with stagecraft profile chain --set width=8 --microbatch 5 -o graph.json\n");
+}
+
+// Three devices for two replicas of one microbatch.
+TEST_F(PredictTool, TellsWhichDevicesDoNothing) {
+  const Graph graph = testing::chain_graph({1}, {2});
+  const Topology topology = testing::flat_topology(3);
+  folder_.write("one.json", graph_json(graph));
+  folder_.write("three.json", topology_json(topology));
+  folder_.write("two.json", plan_json(testing::one_layer_a_stage(graph, topology, {2}, "1f1b", 1)));
+  const Outcome o = predict("one.json three.json two.json -o p.json");
+  EXPECT_THAT(o.err,
+              HasSubstr("note: 2 of 3 devices do nothing: 1 are replicas beyond the number of microbatches, 2 are "
+                        "in no stage\n"));
+  EXPECT_THAT(o.err, HasSubstr("bubble 50.0 %"));
+  const auto json = nlohmann::json::parse(folder_.read("p.json"));
+  EXPECT_EQ(json["devices"], 3);
+  EXPECT_EQ(json["idle_devices"], nlohmann::json::array({1}));
+  EXPECT_EQ(json["unused_devices"], nlohmann::json::array({2}));
+  EXPECT_THAT(predict("graph.json topology.json plan.json").err, ::testing::Not(HasSubstr("do nothing")));
 }
 
 TEST_F(PredictTool, MarksAStageThatDoesNotFit) {
