@@ -204,8 +204,7 @@ class Picture {
     const auto replicas = s.devices.size();
     std::string text =
         fmt::format("<B>Stage {}</B>: {}, {}", stage, count_text(replicas, "replica"), count_text(layers, "layer"));
-    text += fmt::format("<BR ALIGN=\"LEFT\"/>device{} {}", replicas == 1 ? "" : "s",
-                        format_ranges(s.devices, ", "));
+    text += fmt::format("<BR ALIGN=\"LEFT\"/>device{} {}", replicas == 1 ? "" : "s", format_ranges(s.devices, ", "));
     text += "<BR ALIGN=\"LEFT\"/>" + format_seconds(time);
     if (replicas > 1)
       text += " = " + std::to_string(replicas) + " x " + format_seconds(time / static_cast<double>(replicas));

@@ -30,19 +30,6 @@ Transfer transfer_cost(const Link& link, const Boundary& boundary, bool gradient
   return out;
 }
 
-/// Layer times are medians, each taken apart, and miss what an iteration loses between and around the layers. Where the
-/// whole iteration was measured too, the layers share it out: this is the factor that makes them add up to it.
-double closure_factor(const Graph& graph) {
-  Seconds sum;
-  for (const Layer& layer : graph.layers) {
-    if (is_input(layer)) continue;
-    sum += layer.forward.median + layer.backward.median;
-    if (layer.update) sum += layer.update->median;
-  }
-  if (!graph.iteration || sum <= Seconds(0) || graph.iteration->median <= Seconds(0)) return 1;
-  return graph.iteration->median / sum;
-}
-
 /// Time to load a microbatch of the inputs that the stage reads, where it was measured. Imported profiles state times
 /// of input layers that are not ours to count: PipeDream's hold its own data loader.
 Seconds loading_time(const Graph& graph, const Stage& stage) {
@@ -82,6 +69,19 @@ std::vector<ReduceBucket> reduce_buckets(const Graph& graph, const Topology& top
 }
 
 }  // namespace
+
+// Layer times are medians, each taken apart, and miss what an iteration loses between and around the layers. Where the
+// whole iteration was measured too, the layers share it out: this is the factor that makes them add up to it.
+double closure_factor(const Graph& graph) {
+  Seconds sum;
+  for (const Layer& layer : graph.layers) {
+    if (is_input(layer)) continue;
+    sum += layer.forward.median + layer.backward.median;
+    if (layer.update) sum += layer.update->median;
+  }
+  if (!graph.iteration || sum <= Seconds(0) || graph.iteration->median <= Seconds(0)) return 1;
+  return graph.iteration->median / sum;
+}
 
 std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
   std::vector<int> parent(plan.stages.size());

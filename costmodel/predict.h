@@ -59,6 +59,10 @@ struct PredictOptions {
 /// reduce together.
 [[nodiscard]] std::vector<int> reduce_groups(const Graph& graph, const Plan& plan);
 
+/// The factor by which layer times are scaled so that forward, backward and update of all layers add up to the graph's
+/// whole iteration; 1 where it states none.
+[[nodiscard]] double closure_factor(const Graph& graph);
+
 /// The numbers behind a prediction. Where the graph states its whole iteration, layer times are scaled by one factor so
 /// that forward, backward and update of all layers add up to it. Throws std::invalid_argument if the plan does not fit
 /// graph and topology, or its schedule splits the backward and so needs weight-gradient times that a graph does not

@@ -98,7 +98,8 @@ std::string table_text(const std::vector<TableColumn>& columns, const std::vecto
     line([&](std::size_t c) -> const std::string& { return columns[c].title; });
     for (const auto& row : rows) line([&](std::size_t c) -> const std::string& { return row[c]; });
   }
-  if (was_cut) out += "(... is cut to " + std::to_string(width) + " columns, COLUMNS=" + std::to_string(whole) + " shows all)\n";
+  if (was_cut)
+    out += "(... is cut to " + std::to_string(width) + " columns, COLUMNS=" + std::to_string(whole) + " shows all)\n";
   return out;
 }
 

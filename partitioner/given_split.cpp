@@ -8,7 +8,7 @@
 namespace stagecraft {
 
 Candidate given_candidate(const Graph& graph, Partition partition, std::vector<std::vector<int>> devices,
-                          std::vector<int> warmups, const std::vector<int>& replicas) {
+                          std::vector<int> warmups, const std::vector<int>& replicas, std::optional<int> microbatches) {
   if (!replicas.empty()) {
     if (!devices.empty()) throw std::invalid_argument("replicas: found some, the plan that was read has its own");
     if (replicas.size() != partition.replicas.size()) {
@@ -25,7 +25,10 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
   }
   Candidate out;
   Seconds slowest;
-  for (std::size_t s = 0; s < times.size(); ++s) slowest = std::max(slowest, times[s] / partition.replicas[s]);
+  for (std::size_t s = 0; s < times.size(); ++s) {
+    const int replicas_at_work = std::min(partition.replicas[s], microbatches.value_or(partition.replicas[s]));
+    slowest = std::max(slowest, times[s] / replicas_at_work);
+  }
   out.partition = std::move(partition);
   out.devices = std::move(devices);
   out.warmups = std::move(warmups);
@@ -33,8 +36,10 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
   return out;
 }
 
-Candidate split_candidate(const Graph& graph, const std::vector<std::string>& names, const std::vector<int>& replicas) {
-  return given_candidate(graph, partition_of_bounds(graph, bounds_at(layer_ids(graph), names)), {}, {}, replicas);
+Candidate split_candidate(const Graph& graph, const std::vector<std::string>& names, const std::vector<int>& replicas,
+                          std::optional<int> microbatches) {
+  return given_candidate(graph, partition_of_bounds(graph, bounds_at(layer_ids(graph), names)), {}, {}, replicas,
+                         microbatches);
 }
 
 }  // namespace stagecraft

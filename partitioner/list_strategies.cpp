@@ -61,7 +61,10 @@ StrategyResult list_partition(const Graph& graph, const Topology& topology, cons
     return Infeasible{std::to_string(stages) + " stages need as many layers, the graph has " +
                       std::to_string(layers.size()) + " beside its inputs"};
   }
-  const std::vector<int> bounds = bounds_of(weights, stages, replicas);
+  std::vector<int> at_work = replicas;
+  for (int& count : at_work) count = std::min(count, options.microbatches.value_or(count));
+  const std::vector<int> bounds = bounds_of(weights, stages, at_work);
+  if (replicas.empty()) at_work.assign(static_cast<std::size_t>(stages), 1);
   if (replicas.empty()) replicas.assign(static_cast<std::size_t>(stages), 1);
   const std::int64_t devices = std::accumulate(replicas.begin(), replicas.end(), std::int64_t{0});
   if (devices > device_count(topology)) {
@@ -80,7 +83,7 @@ StrategyResult list_partition(const Graph& graph, const Topology& topology, cons
       candidate.partition.stage_of_layer[static_cast<std::size_t>(layer)] = stage;
       time += both_ways(layer_at(graph, layer));
     }
-    slowest = std::max(slowest, time / replicas[s]);
+    slowest = std::max(slowest, time / at_work[s]);
   }
   candidate.steady_state = slowest;
   return std::vector<Candidate>{std::move(candidate)};

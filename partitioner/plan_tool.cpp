@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "costmodel/tool.h"
 #include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
+#include "partitioner/remedies.h"
 #include "partitioner/strategy.h"
 
 namespace {
@@ -101,7 +104,11 @@ void check_usage(Request& request) {
 }
 
 void declare(CLI::App& app, Request& request) {
-  std::string names = fmt::format("\n  {}: all of them, the shortest predicted step wins", kAll);
+  std::string names = fmt::format(
+      "\n  {}: all of them, also on fewer devices; the shortest predicted step wins, of those within 1 % the one with "
+      "the "
+      "fewest devices, then stages",
+      kAll);
   for (const stagecraft::Strategy& strategy : stagecraft::strategies()) {
     names += fmt::format("\n  {}: {}", strategy.name, strategy.help);
   }
@@ -182,7 +189,9 @@ void declare(CLI::App& app, Request& request) {
 /// What goes before every figure of times that were measured on another device.
 std::string mark_of(const Request& request) { return request.other_device.empty() ? "" : "~"; }
 
-void print(const Request& request, const Graph& graph, const Plan& plan) {
+void print(const Request& request, const Graph& graph, const stagecraft::RankedPlan& ranked) {
+  const Plan& plan = ranked.plan;
+  const stagecraft::Prediction& prediction = ranked.prediction;
   const std::string mark = mark_of(request);
   std::vector<std::vector<std::string>> rows;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -206,9 +215,12 @@ void print(const Request& request, const Graph& graph, const Plan& plan) {
                                             {.title = "parameters"},
                                             {.title = "first .. last", .left = true, .can_be_cut = true}},
                                            rows, stagecraft::line_width());
+  // PipeDream knows no end of a step, at which replicas beyond the number of microbatches would have nothing to do.
+  const bool endless = plan.strategy.starts_with("pipedream") && !prediction.idle_devices.empty();
   if (plan.steady_state) {
-    out += fmt::format("slowest stage {}{} per microbatch, as {} reckons", mark,
-                       stagecraft::format_seconds(*plan.steady_state), plan.strategy);
+    out += fmt::format("slowest stage {}{} per microbatch, as {} reckons{}", mark,
+                       stagecraft::format_seconds(*plan.steady_state), plan.strategy,
+                       endless ? " for an endless stream of them" : "");
   }
   if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, stagecraft::format_seconds(*plan.iteration));
   if (!mark.empty()) out += "\n~ is not of this topology's devices: " + request.other_device;
@@ -221,11 +233,13 @@ void warn_of_blind_spots(const Request& request) {
   }
 }
 
-/// What was compared, best first.
-void print(const Request& request, const std::vector<stagecraft::RankedPlan>& ranked) {
+/// What was compared, best first; of many the first.
+void print(const Request& request, const stagecraft::Ranking& ranking) {
+  constexpr std::size_t kShown = 12;
+  const std::vector<stagecraft::RankedPlan>& plans = ranking.plans;
   const std::string mark = mark_of(request);
   std::vector<std::vector<std::string>> rows;
-  for (const stagecraft::RankedPlan& r : ranked) {
+  for (const stagecraft::RankedPlan& r : std::span(plans).first(std::min(plans.size(), kShown))) {
     std::vector<std::size_t> replicas;
     for (const Stage& stage : r.plan.stages) replicas.push_back(stage.devices.size());
     stagecraft::Bytes peak;
@@ -235,13 +249,32 @@ void print(const Request& request, const std::vector<stagecraft::RankedPlan>& ra
     rows.push_back({r.origin, std::move(shown), mark + stagecraft::format_seconds(r.prediction.iteration),
                     mark + stagecraft::format_bytes(peak), r.fits ? "" : "does not fit"});
   }
-  fmt::print(stderr, "{}",
-             stagecraft::table_text({{.title = "plan", .left = true, .can_be_cut = true},
-                                     {.title = "replicas"},
-                                     {.title = "step"},
-                                     {.title = "peak memory"},
-                                     {.title = "", .left = true}},
-                                    rows, stagecraft::line_width()));
+  std::string out = stagecraft::table_text({{.title = "plan", .left = true, .can_be_cut = true},
+                                            {.title = "replicas"},
+                                            {.title = "step"},
+                                            {.title = "peak memory"},
+                                            {.title = "", .left = true}},
+                                           rows, stagecraft::line_width());
+  if (plans.size() > kShown) out += fmt::format("and {} more\n", plans.size() - kShown);
+  if (ranking.slower > 0) {
+    out += fmt::format("{} more not simulated: {} compute alone takes longer than the best step\n", ranking.slower,
+                       ranking.slower == 1 ? "its" : "their");
+  }
+  const auto ties = std::ranges::count_if(plans, [&](const stagecraft::RankedPlan& r) {
+    return r.fits && r.prediction.iteration <= plans.front().prediction.iteration * (1 + stagecraft::kTie);
+  });
+  if (ties > 1) {
+    out += fmt::format("steps within {:g} % count as equally fast, then fewer devices and fewer stages come first\n",
+                       stagecraft::kTie * 100);
+  }
+  if (const std::string text = skipped_text(ranking.skipped); !text.empty()) out += text + "\n";
+  fmt::print(stderr, "{}", out);
+}
+
+/// Of one step, where each ends before the next.
+std::optional<int> microbatches_of_a_step(const stagecraft::PlanSettings& settings) {
+  if (stagecraft::schedule_by_name(settings.schedule).weights != stagecraft::Weights::Flushed) return std::nullopt;
+  return settings.microbatches;
 }
 
 /// The best plan of all strategies, after a table of them.
@@ -250,20 +283,32 @@ stagecraft::RankedPlan best_of_all(const Request& request, const Graph& graph, c
   if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
     throw std::runtime_error(request.graph + ": " + infeasible->reason);
   }
-  auto& ranked = std::get<std::vector<stagecraft::RankedPlan>>(result);
-  print(request, ranked);
-  return std::move(ranked.front());
+  auto& ranking = std::get<stagecraft::Ranking>(result);
+  print(request, ranking);
+  return std::move(ranking.plans.front());
 }
 
-/// The plan of one candidate; throws where it needs more memory than there is.
-stagecraft::RankedPlan plan_of(const Request& request, const Graph& graph, const Topology& topology,
-                               const stagecraft::Candidate& candidate) {
+/// The plan of one candidate; throws where it needs more memory than there is, with what would fit. `again` gives the
+/// candidate of another graph and topology, if that differs.
+stagecraft::RankedPlan plan_of(
+    const Request& request, const Graph& graph, const Topology& topology, const stagecraft::Candidate& candidate,
+    const std::function<std::optional<stagecraft::Candidate>(const Graph&, const Topology&)>& again) {
   stagecraft::RankedPlan ranked =
       stagecraft::predicted_plan(graph, topology, candidate, request.settings, request.options);
   const std::string excess = stagecraft::memory_excess(ranked, topology, request.options);
   // PipeDream's own memory rule has the last word where its strategy was asked for by name.
   if (!excess.empty() && request.strategy == "pipedream") warn(excess + ", as the cost model counts");
-  if (!excess.empty() && request.strategy != "pipedream") throw std::runtime_error(request.graph + ": " + excess);
+  if (!excess.empty() && request.strategy != "pipedream") {
+    const stagecraft::NeedOf need = [&](const Graph& g, const Topology& t,
+                                        const stagecraft::PlanSettings& settings) -> std::optional<stagecraft::Bytes> {
+      const auto other = again(g, t);
+      if (!other) return std::nullopt;
+      return need_of(g, plan_of_candidate(g, t, *other, settings));
+    };
+    throw std::runtime_error(
+        request.graph + ": " + excess +
+        remedies_text(graph, topology, request.settings, *stagecraft::memory_limit(topology, request.options), need));
+  }
   return ranked;
 }
 
@@ -272,7 +317,14 @@ stagecraft::RankedPlan best_of_one(const Request& request, const Graph& graph, c
   if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
     throw std::runtime_error(request.graph + ": " + infeasible->reason);
   }
-  return plan_of(request, graph, topology, std::get<std::vector<stagecraft::Candidate>>(result).front());
+  const auto again = [&](const Graph& g, const Topology& t) -> std::optional<stagecraft::Candidate> {
+    const stagecraft::Constraints& told = request.options.constraints;
+    if ((told.stages || !told.replicas.empty()) && t.levels != topology.levels) return std::nullopt;
+    auto other = stagecraft::partition(request.strategy, g, t, request.options);
+    if (std::holds_alternative<stagecraft::Infeasible>(other)) return std::nullopt;
+    return std::move(std::get<std::vector<stagecraft::Candidate>>(other).front());
+  };
+  return plan_of(request, graph, topology, std::get<std::vector<stagecraft::Candidate>>(result).front(), again);
 }
 
 /// Takes schedule, stages, replicas and microbatches from lists that came without a plan.
@@ -318,14 +370,15 @@ std::optional<stagecraft::Candidate> given_stages(Request& request, const Graph&
         if (!request.split_at.empty()) throw std::invalid_argument("says the stages, --split-at does too");
         request.strategy = format.name;
         out = given_candidate(graph, std::move(*plan.partition), std::move(plan.devices), std::move(plan.warmups),
-                              request.options.constraints.replicas);
+                              request.options.constraints.replicas, microbatches_of_a_step(request.settings));
       }
     } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
   }
   if (!request.split_at.empty()) {
     request.strategy = kSplitAt;
     try {
-      out = split_candidate(graph, request.split_at, request.options.constraints.replicas);
+      out = split_candidate(graph, request.split_at, request.options.constraints.replicas,
+                            microbatches_of_a_step(request.settings));
     } catch (const std::invalid_argument& e) { throw std::invalid_argument("--split-at: " + std::string(e.what())); }
   }
   return out;
@@ -350,8 +403,10 @@ int plan(Request& request) {
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.graph + ": " + e.what()); }
   const std::optional<stagecraft::Candidate> given = given_stages(request, graph);
   request.settings.strategy = request.strategy;
+  request.options.microbatches = microbatches_of_a_step(request.settings);
+  const auto same = [&](const Graph&, const Topology& t) { return t.levels == topology.levels ? given : std::nullopt; };
   const bool all = !given && request.strategy == kAll;
-  stagecraft::RankedPlan ranked = given ? plan_of(request, graph, topology, *given)
+  stagecraft::RankedPlan ranked = given ? plan_of(request, graph, topology, *given, same)
                                   : all ? best_of_all(request, graph, topology)
                                         : best_of_one(request, graph, topology);
   if (all) ranked.plan.strategy = ranked.origin;
@@ -359,7 +414,7 @@ int plan(Request& request) {
   const std::string idle = idle_text(ranked.prediction);
   if (!idle.empty()) ranked.plan.provenance.notes["idle devices"] = idle;
   if (!request.other_device.empty()) ranked.plan.provenance.notes["other device"] = request.other_device;
-  print(request, graph, ranked.plan);
+  print(request, graph, ranked);
   if (!idle.empty()) note(idle);
   if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
   stagecraft::write_text(request.output, stagecraft::plan_json(ranked.plan));

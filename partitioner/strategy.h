@@ -34,6 +34,9 @@ struct PipedreamOptions {
 
 struct StrategyOptions {
   Constraints constraints;
+  /// Of one step, where each step ends before the next: replicas beyond it have nothing to do, so that the list
+  /// strategies and given splits count only so many. Absent: steps run into each other.
+  std::optional<int> microbatches;
   PipedreamOptions pipedream;
   std::string regex;  ///< of the strategy type:REGEX; `partition` fills it in from the name
 };

@@ -59,7 +59,8 @@ TEST(TableText, KeepsEveryLineWithinTheWidth) {
     }
     std::vector<std::vector<std::string>> rows(random() % 4, std::vector<std::string>(columns.size()));
     for (auto& row : rows) {
-      for (std::size_t c = 0; c < row.size(); ++c) row[c] = std::string(random() % (columns[c].can_be_cut ? 99 : 20), 'x');
+      for (std::size_t c = 0; c < row.size(); ++c)
+        row[c] = std::string(random() % (columns[c].can_be_cut ? 99 : 20), 'x');
     }
     std::istringstream text(table_text(columns, rows, 50));
     for (std::string line; std::getline(text, line);) EXPECT_LE(line.size(), 50U) << "seed " << seed << ": " << line;

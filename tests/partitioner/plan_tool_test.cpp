@@ -208,6 +208,118 @@ TEST_F(PlanTool, RefusesAGraphWithoutTimes) {
   }
 }
 
+TEST_F(PlanTool, TellsWhichDevicesDoNothing) {
+  write("chain.json", graph_json(testing::chain_graph({1}, {2})));
+  const Outcome o = run("chain.json -n 20 --strategy profile --replicas 16 --microbatches 8");
+  EXPECT_EQ(o.status, 0) << o.err;
+  // 3 s over the eight replicas that have a microbatch, not over sixteen.
+  EXPECT_THAT(o.err, HasSubstr("slowest stage 375 ms per microbatch, as profile reckons; predicted step 3.00 s\n"));
+  const std::string idle =
+      "12 of 20 devices do nothing: 8-15 are replicas beyond the number of microbatches, 16-19 are in no stage";
+  EXPECT_THAT(o.err, HasSubstr("note: " + idle + "\n"));
+  EXPECT_EQ(parse_plan(o.out, "out").provenance.notes.at("idle devices"), idle);
+  write("two.json", graph_json(testing::chain_graph({1, 1}, {2, 2})));
+  EXPECT_THAT(run("two.json -n 20 --split-at l1 --replicas 16,4 --microbatches 8").err,
+              HasSubstr("slowest stage 750 ms per microbatch"));  // the second, 3 s over four
+  EXPECT_THAT(run("two.json -n 2 --split-at l1").err, Not(HasSubstr("do nothing")));
+}
+
+// Eight layers of 3 s, four microbatches, free transfers: no plan is faster than 24 s, which a microbatch takes through
+// all layers; four replicas of one stage reach it, and so do stages of four replicas each on more devices.
+TEST_F(PlanTool, TakesOfEquallyFastPlansTheOneWithFewestDevicesThenStages) {
+  write("chain.json", graph_json(testing::chain_graph(std::vector<double>(8, 1), std::vector<double>(8, 2))));
+  const Outcome o = run("chain.json -n 64 --microbatches 4");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Plan plan = parse_plan(o.out, "out");
+  ASSERT_EQ(plan.stages.size(), 1U) << o.err;
+  EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1, 2, 3));
+  EXPECT_DOUBLE_EQ(plan.iteration->value, 24);
+  EXPECT_THAT(o.err,
+              HasSubstr("steps within 1 % count as equally fast, then fewer devices and fewer stages come first"));
+  EXPECT_THAT(o.err, HasSubstr("note: 60 of 64 devices do nothing: 4-63 are in no stage"));
+}
+
+// PipeDream gives 63 replicas to the layer of 30 s and one device to the other, whose 1e12 bytes of parameters take far
+// too long to reduce. Four microbatches keep four of the 63 busy.
+TEST_F(PlanTool, LeavesOutReplicasThatWouldBeIdle) {
+  Graph graph = testing::chain_graph({10, 0.1}, {20, 0.2});
+  graph.layers[1].parameter_bytes = Bytes(1'000'000'000'000);
+  write("chain.json", graph_json(graph));
+  EXPECT_THAT(run("chain.json -n 64 --microbatches 4 --strategy pipedream").err,
+              HasSubstr("as pipedream reckons for an endless stream of them"));
+  const Outcome o = run("chain.json -n 64 --microbatches 4");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Plan plan = parse_plan(o.out, "out");
+  ASSERT_EQ(plan.stages.size(), 2U) << o.err;
+  EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(plan.stages[1].devices, ElementsAre(63));
+  EXPECT_EQ(plan.strategy, "pipedream, no idle replicas");
+}
+
+TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
+  write("chain.json", graph_json(testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2})));
+  // Two stages or replicas begin two microbatches before the first ends, more than the one of a step; one device is
+  // left.
+  const Outcome few = run("chain.json -n 4 --schedule pipedream-2bw --microbatches 1");
+  EXPECT_EQ(few.status, 0) << few.err;
+  EXPECT_EQ(parse_plan(few.out, "out").stages.size(), 1U);
+  EXPECT_THAT(few.err, ContainsRegex("skipped [0-9]+ candidates: .*schedule \"pipedream-2bw\": 1 microbatches a "
+                                     "step are fewer than the [0-9]+ that stage 0 begins before the first ends "
+                                     "\\([0-9]+\\)"));
+  const Outcome stages = run("chain.json -n 4 --stages 3");
+  EXPECT_EQ(stages.status, 0) << stages.err;
+  EXPECT_EQ(parse_plan(stages.out, "out").stages.size(), 3U);
+  // PipeDream's answers are one stage on all devices, and four stages.
+  EXPECT_THAT(stages.err,
+              HasSubstr("skipped 2 candidates: pipedream: it has 1 stage, wanted 3 (1); pipedream: it has 4 "
+                        "stages, wanted 3 (1)\n"));
+  const Outcome replicas = run("chain.json -n 4 --replicas 2,1");
+  EXPECT_EQ(replicas.status, 0) << replicas.err;
+  EXPECT_THAT(parse_plan(replicas.out, "out").stages[0].devices, ElementsAre(0, 1));
+  const Outcome none = run("chain.json -n 4 --schedule zb-h1");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, HasSubstr("no candidate suits; skipped "));
+  EXPECT_THAT(none.err, HasSubstr("schedule \"zb-h1\" runs stages without replicas, gpipe and 1f1b run any ("));
+  EXPECT_THAT(none.err, HasSubstr("needs weight-gradient times"));
+  EXPECT_EQ(run("chain.json -n 4 --stages 9").status, 1);
+}
+
+// Four layers that keep 25 bytes for each of the four microbatches of gpipe: 400 B. A stage that runs again keeps those
+// of one microbatch, 100 B; layer by layer 25 B. Of 2 of 8 samples a layer keeps 7 B (6.25, rounded up), 112 B in all;
+// of 1 sample 4 B, 64 B in all, or 16 B if run again. Four devices as replicas hold one microbatch each, 100 B; eight,
+// two of them for each layer or four for each half, 50 B.
+TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
+  Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2});
+  graph.microbatch_samples = 8;
+  for (Layer& layer : graph.layers) layer.saved_bytes = Bytes(25);
+  write("chain.json", graph_json(graph));
+  const std::string one = "chain.json -n 1 --schedule gpipe --microbatches 4 --memory-limit ";
+  const Outcome some = run(one + "120");
+  EXPECT_EQ(some.status, 1);
+  EXPECT_EQ(
+      some.err,
+      "stagecraft-plan: chain.json: no plan fits; of the least needy (pipedream) stage 0 needs 400 B on each device, "
+      "the limit is 120 B; would fit: --recompute (100 B), microbatches of 2 samples instead of 8 (112 B), 4 devices "
+      "instead of 1 (100 B)\n");
+  const Outcome both = run(one + "20");
+  EXPECT_EQ(both.status, 1);
+  EXPECT_THAT(both.err,
+              HasSubstr("the limit is 20 B; would fit: microbatches of 1 sample instead of 8 and --recompute "
+                        "(16 B); would not fit: --recompute-every 1 (25 B), microbatches of 1 sample instead of "
+                        "8 (64 B), 8 devices instead of 1 (50 B)\n"));
+  EXPECT_THAT(run(one + "3").err, Not(HasSubstr("would fit")));
+  EXPECT_EQ(run(one + "100 --recompute").status, 0);  // as promised
+  // Stages by hand stay on their devices; the second needs more than the first.
+  graph.layers[3].saved_bytes = Bytes(90);
+  write("chain.json", graph_json(graph));
+  const Outcome given = run("chain.json -n 2 --split-at l2 --microbatches 1 --memory-limit 40");
+  EXPECT_EQ(given.status, 1);
+  EXPECT_EQ(given.err,
+            "stagecraft-plan: chain.json: stage 1 needs 115 B on each device, the limit is 40 B; would fit: "
+            "microbatches of 2 "
+            "samples instead of 8 (30 B); would not fit: --recompute-every 1 (90 B)\n");
+}
+
 TEST_F(PlanTool, ListsTheStrategies) {
   const Outcome o = run("graph.json topology.json --strategy magic");
   EXPECT_EQ(o.status, 1);
@@ -283,7 +395,7 @@ TEST_F(PlanTool, RefusesNumbersOutOfRange) {
            {"-n 0", "the count is below 1"},
            {"-n 4 -b 0", "the bandwidth is not a positive number"},
            {"-n 4 --microbatches 0", "at least 1 microbatch"},
-           {"-n 4 --stages 2", "stages: found 2, wanted none"},
+           {"-n 4 --strategy pipedream --stages 2", "stages: found 2, wanted none"},
            {"-n 4 --activation-compression-ratio -1", "wanted a number above 0"}}) {
     const Outcome o = run("graph.json " + arguments);
     EXPECT_EQ(o.status, 1) << arguments;

@@ -1,0 +1,124 @@
+#include "partitioner/remedies.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "costmodel/units_text.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int kMostGroups = 8;      ///< times as many as there are
+constexpr int kMostDevices = 4096;  ///< beyond it more devices are not tried
+
+class Remedies {
+ public:
+  Remedies(Bytes limit, const NeedOf& need) : limit_(limit), need_(need) {}
+
+  /// Tries several ways of one remedy until one fits: true then. Of those that do not fit the least is told.
+  bool try_one(const std::string& name, const Graph& graph, const Topology& topology, const PlanSettings& settings) {
+    std::optional<Bytes> needed;
+    try {
+      needed = need_(graph, topology, settings);
+    } catch (const std::invalid_argument&) { return false; }
+    if (!needed) return false;
+    if (*needed <= limit_) {
+      fitting_ += (fitting_.empty() ? "" : ", ") + name + " (" + format_bytes(*needed) + ")";
+      return true;
+    }
+    if (!least_ || *needed < *least_) {
+      least_ = needed;
+      least_name_ = name;
+    }
+    return false;
+  }
+  /// Ends the ways of one remedy.
+  void end(bool fits) {
+    if (!fits && least_) failing_ += (failing_.empty() ? "" : ", ") + least_name_ + " (" + format_bytes(*least_) + ")";
+    least_.reset();
+  }
+  [[nodiscard]] bool any() const { return !fitting_.empty(); }
+  [[nodiscard]] std::string text() const {
+    std::string out;
+    if (!fitting_.empty()) out += "; would fit: " + fitting_;
+    if (!failing_.empty()) out += "; would not fit: " + failing_;
+    return out;
+  }
+
+ private:
+  Bytes limit_;
+  const NeedOf& need_;
+  std::string fitting_;
+  std::string failing_;
+  std::optional<Bytes> least_;
+  std::string least_name_;
+};
+
+/// Tries to recompute, first whole stages, then ever shorter segments from the longest.
+bool try_recomputing(Remedies& remedies, const std::string& before, const Graph& graph, const Topology& topology,
+                     PlanSettings settings) {
+  settings.recompute = true;
+  std::vector<int> lengths{0};
+  for (int length = 1; length < static_cast<int>(graph.layers.size()); length *= 2) lengths.push_back(length);
+  return std::any_of(lengths.begin(), lengths.end(), [&](int length) {
+    settings.recompute_every = length;
+    const std::string name = length == 0 ? "--recompute" : "--recompute-every " + std::to_string(length);
+    return remedies.try_one(before + name, graph, topology, settings);
+  });
+}
+
+}  // namespace
+
+Graph with_samples(Graph graph, std::int64_t samples) {
+  const std::int64_t before = *graph.microbatch_samples;
+  const auto scale = [&](Bytes& bytes) {
+    // In two parts, so that no product overflows.
+    const std::int64_t whole = bytes.value / before * samples;
+    const std::int64_t rest = (bytes.value % before * samples + before - 1) / before;
+    bytes = Bytes(whole + rest);
+  };
+  for (Layer& layer : graph.layers) {
+    for (Output& output : layer.outputs) scale(output.bytes);
+    for (auto* bytes : {&layer.saved_bytes, &layer.workspace_bytes, &layer.saved_for_backward_bytes}) {
+      if (*bytes) scale(**bytes);
+    }
+  }
+  graph.microbatch_samples = samples;
+  return graph;
+}
+
+std::string remedies_text(const Graph& graph, const Topology& topology, const PlanSettings& settings, Bytes limit,
+                          const NeedOf& need) {
+  Remedies remedies(limit, need);
+  const bool trains = settings.listed.empty() ? schedule_by_name(settings.schedule).trains : true;
+  const bool may_recompute = trains && !(settings.recompute && settings.recompute_every > 0);
+  if (may_recompute) remedies.end(try_recomputing(remedies, "", graph, topology, settings));
+
+  const std::int64_t samples = graph.microbatch_samples.value_or(1);
+  const auto smaller = [&](std::int64_t count) {
+    return "microbatches of " + std::to_string(count) + (count == 1 ? " sample" : " samples") + " instead of " +
+           std::to_string(samples);
+  };
+  bool fits = false;
+  for (std::int64_t count = samples / 2; count >= 1 && !fits; count /= 2)
+    fits = remedies.try_one(smaller(count), with_samples(graph, count), topology, settings);
+  remedies.end(fits);
+
+  fits = false;
+  for (int times = 2; times <= kMostGroups && !fits; times *= 2) {
+    Topology larger = topology;
+    larger.levels.back().count *= times;
+    if (device_count(topology) > kMostDevices / times) break;
+    fits = remedies.try_one(
+        std::to_string(device_count(larger)) + " devices instead of " + std::to_string(device_count(topology)), graph,
+        larger, settings);
+  }
+  remedies.end(fits);
+
+  if (!remedies.any() && may_recompute && samples > 1)
+    remedies.end(try_recomputing(remedies, smaller(1) + " and ", with_samples(graph, 1), topology, settings));
+  return remedies.text();
+}
+
+}  // namespace stagecraft
