@@ -37,6 +37,10 @@ Example:
 """
 
 
+# That of the whole of stagecraft; CMake reads it here.
+VERSION = "0.1.0"
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="stagecraft export-model", description=DESCRIPTION, epilog=LOSSES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
@@ -79,6 +83,7 @@ def parse(arguments):
     record.add_argument("--samples", type=int, metavar="N", help="samples a microbatch (default: 2, or those of --static)")
     record.add_argument("--learning-rate", type=float, default=0.1, metavar="X", help="(default: 0.1)")
     parser.add_argument("--debug", action="store_true", help="show where in Python an error arose")
+    parser.add_argument("--version", action="version", version=f"stagecraft-export-model {VERSION}")
     options = parser.parse_args(arguments)
     for name, least in (("static", 1), ("max_samples", 2), ("steps", 1), ("microbatches", 1), ("samples", 1), ("loss_output", 0)):
         value = getattr(options, name)

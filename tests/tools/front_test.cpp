@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/version.h"
 #include "tests/support/run_command.h"
 
 // scripts/stagecraft as a user runs it.
@@ -31,6 +32,28 @@ TEST_F(Front, ListsTheVerbs) {
   }
 }
 
+TEST_F(Front, HelpShowsTheHelpOfAVerb) {
+  for (const char* words : {"help plan", "--help plan", "-h plan"}) {
+    const Outcome o = front(words);
+    EXPECT_EQ(o.status, 0) << o.err;
+    EXPECT_EQ(o.out, front("plan --help").out);
+    EXPECT_THAT(o.out, HasSubstr("--microbatches"));
+  }
+  const Outcome unknown = front("help magic");
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("stagecraft: unknown verb \"magic\", known are compare "));
+}
+
+TEST_F(Front, SaysTheVersionThatTheProgramsAndScriptsHave) {
+  const Outcome o = front("--version");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, std::string("stagecraft ") + version() + "\n");
+  if (folder_.run("command -v python3").status != 0) return;
+  const Outcome script = folder_.run("STAGECRAFT_PYTHON=python3 " + kFront + "export-model --version");
+  EXPECT_EQ(script.status, 0) << script.err;
+  EXPECT_EQ(script.out, std::string("stagecraft-export-model ") + version() + "\n");
+}
+
 TEST_F(Front, RunsTheProgramOfTheVerb) {
   const Outcome o = front("plan --version");
   EXPECT_EQ(o.status, 0);
@@ -49,6 +72,7 @@ TEST_F(Front, FindsProgramsBesideItselfAndSaysWhenThereAreNone) {
   const Outcome none = folder_.run("cp " + kFront + " . && ./stagecraft plan");
   EXPECT_EQ(none.status, 2);
   EXPECT_THAT(none.err, HasSubstr("stagecraft: nothing was built yet, run scripts/setup"));
+  EXPECT_EQ(folder_.run("./stagecraft --version").status, 2);
   const Outcome beside = folder_.run(
       "printf '#!/bin/sh\\necho \"$1\" from here' > stagecraft-greet && chmod +x stagecraft-greet"
       " && ln -s \"$PWD/stagecraft\" linked && ./linked greet hello");
