@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
         app.add_option("MEASURED", measurement_path, "measured.json of stagecraft run")->required();
         app.add_option("--skip", skip, "measured steps left out at the start")
             ->capture_default_str()
-            ->check(CLI::NonNegativeNumber);
+            ->transform(stagecraft::integer<std::size_t>(0));
         app.add_flag("--json", json, "JSON instead of a table");
       },
       [&] {

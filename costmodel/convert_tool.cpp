@@ -74,7 +74,7 @@ std::vector<std::vector<int>> ranks_of_stages(const stagecraft::Plan& plan) {
 
 Parted part_by_plan(const Request& request, const stagecraft::Plan& plan) {
   if (request.model.empty()) {
-    throw std::invalid_argument(request.plan + ": is a plan, --model GRAPH names the graph it is for");
+    throw CLI::ValidationError(request.plan, "is a plan, --model GRAPH names the graph it is for");
   }
   Parted out;
   out.graph = parse_model(stagecraft::read_text(request.model), request.model);
@@ -147,7 +147,7 @@ void declare(CLI::App& app, Request& request) {
                  "graph, and the file that a plan is for if that is an archive");
   app.add_option("--replicas", request.replicas, "replicas of each stage where PLAN is a graph; one each if absent")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
+      ->transform(stagecraft::integer(1, 1 << 20))
       ->type_name("COUNT ...");
   app.add_option("--layer", request.layers,
                  "a class for a kind of layer, constructed from what the graph says in its brackets; repeatable")
@@ -179,7 +179,7 @@ void write(const Request& request, const stagecraft::PythonPackage& package, con
 
 void convert_archive(const Request& request, const stagecraft::Plan& plan, const std::string& model) {
   if (!request.layers.empty()) {
-    throw std::invalid_argument("--layer: " + model + " is an archive, which says itself what its layers compute");
+    throw CLI::ValidationError("--layer", model + " is an archive, which says itself what its layers compute");
   }
   stagecraft::ArchiveStages stages;
   try {
@@ -207,7 +207,7 @@ int convert(const Request& request) {
     return 0;
   }
   if (!request.replicas.empty()) {
-    throw std::invalid_argument("--replicas: " + request.plan + " is a plan, which says them itself");
+    throw CLI::ValidationError("--replicas", request.plan + " is a plan, which says them itself");
   }
   const stagecraft::Plan plan = stagecraft::parse_plan(text, request.plan);
   const std::string model = request.model.empty() ? plan.model : request.model;

@@ -46,6 +46,10 @@ struct Request {
 };
 
 void check_usage(const Request& request) {
+  std::vector<std::string> names;
+  for (const auto& format : graph_formats()) names.push_back(format.name);
+  if (std::find(names.begin(), names.end(), request.format) == names.end())
+    stagecraft::usage("FORMAT", [&] { (void)stagecraft::plan_format(request.format, names); });
   const auto only_of = [&](bool given, const char* option, const char* format) {
     if (given && request.format != format)
       throw CLI::ValidationError(option, std::string("only ") + format + " has it");
@@ -127,14 +131,9 @@ int main(int argc, char** argv) {
           export_plan(request, *format);
           return 0;
         }
-        const auto known = graph_formats();
-        std::vector<std::string> names;
-        for (const auto& format : known) names.push_back(format.name);
-        const auto it = std::find(names.begin(), names.end(), request.format);
-        if (it == names.end()) (void)stagecraft::plan_format(request.format, names);
         stagecraft::write_text(
             request.output,
-            stagecraft::find_format(known, request.format).write(stagecraft::read_graph(request.input)));
+            stagecraft::find_format(graph_formats(), request.format).write(stagecraft::read_graph(request.input)));
         return 0;
       });
 }

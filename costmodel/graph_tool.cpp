@@ -74,6 +74,7 @@ stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std
   }
   const int status = run_program(
       words, "\"" + model + "\" is no file of a graph, and models are drawn with " + profile + ", which is not there");
+  if (status == 2) throw CLI::ValidationError("GRAPH", "\"" + model + "\" cannot be drawn, see above");
   if (status != 0) throw std::invalid_argument("\"" + model + "\" could not be drawn, see above");
   stagecraft::Graph graph = stagecraft::read_graph(output);
   graph.name = model;

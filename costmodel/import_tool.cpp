@@ -32,13 +32,14 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", output, "where the result goes; - is standard output")->capture_default_str();
       },
       [&] {
-        const stagecraft::ForeignFormat& foreign = stagecraft::find_format(stagecraft::foreign_formats(), format);
+        const stagecraft::ForeignFormat& foreign = *stagecraft::usage(
+            "FORMAT", [&] { return &stagecraft::find_format(stagecraft::foreign_formats(), format); });
         std::vector<stagecraft::SourceFile> files;
         for (const std::string& input : inputs) files.push_back({stagecraft::read_text(input), input});
         auto result = foreign.read(files);
         if (!measured.empty()) {
           auto* const topology = std::get_if<stagecraft::Topology>(&result);
-          if (topology == nullptr) throw std::invalid_argument("--measured goes with a topology, found a graph");
+          if (topology == nullptr) throw CLI::ValidationError("--measured", "goes with a topology, " + format + " gives a graph");
           *topology = stagecraft::with_measured(*topology, stagecraft::read_topology(measured));
         }
         const std::string text = std::visit(

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "costmodel/tool_numbers.h"
 #include "costmodel/units_text.h"
 #include "costmodel/version.h"
 
@@ -22,8 +23,9 @@ struct ToolText {
 };
 
 /// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and gives 0 for
-/// done or 1 for "no answer". --help and --version end with 0, wrong usage with 2, an exception of `run` (bad input,
-/// the machine refused) with 1. Messages go to standard error and begin with the program's name.
+/// done or 1 for "no answer". --help and --version end with 0. A command line that is wrong whatever the files say ends
+/// with 2: one that cannot be parsed, and a CLI::ParseError of `run`. Any other exception of `run` (bad input, the
+/// machine refused) ends with 1. Messages go to standard error and begin with the program's name.
 template <class Configure, class Run>
 [[nodiscard]] int run_tool(const ToolText& text, int argc, char** argv, Configure configure, Run run) {
   const std::string program = "stagecraft-" + text.verb;
@@ -36,24 +38,30 @@ template <class Configure, class Run>
       app.parse(argc, argv);
     } catch (const CLI::Success& e) {  // --help, --version
       return app.exit(e);
-    } catch (const CLI::ParseError& e) {
-      std::cerr << program << ": " << e.what() << "\nsee stagecraft " << text.verb << " --help\n";
-      return 2;
     }
     return run();
+  } catch (const CLI::ParseError& e) {
+    std::cerr << program << ": " << e.what() << "\nsee stagecraft " << text.verb << " --help\n";
+    return 2;
   } catch (const std::exception& e) {
     std::cerr << program << ": " << e.what() << "\n";
     return 1;
   }
 }
 
+/// What `read()` gives for what the command line says at `name`; its std::invalid_argument is wrong usage.
+template <class Read>
+auto usage(const std::string& name, Read read) {
+  try {
+    return read();
+  } catch (const std::invalid_argument& e) { throw CLI::ValidationError(name, e.what()); }
+}
+
 /// Declares an option whose value is a byte count as parse_bytes reads it; a wrong one is wrong usage.
 inline CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optional<Bytes>& value,
                                      const std::string& help) {
   const auto store = [&value, name](const std::string& text) {
-    try {
-      value = parse_bytes(text);
-    } catch (const std::invalid_argument& e) { throw CLI::ValidationError(name, e.what()); }
+    value = usage(name, [&] { return parse_bytes(text); });
   };
   return app.add_option_function<std::string>(name, store, help)->type_name("BYTES");
 }

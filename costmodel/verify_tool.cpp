@@ -52,14 +52,14 @@ int main(int argc, char** argv) {
                        "(for each boundary and direction), pair (for each other rank) or rank (one for all)")
             ->capture_default_str();
         app.add_option("--prefetch", prefetch, "receives posted ahead on each edge, 1 is just before they are needed")
-            ->check(CLI::PositiveNumber)
+            ->transform(stagecraft::integer(1))
             ->capture_default_str();
         app.add_option("--steps", steps, "steps of an asynchronous schedule; until its steady state is over if absent")
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::integer(1));
       },
       [&] {
         stagecraft::VerifyOptions options;
-        options.queues = stagecraft::queues_by_name(queues);
+        options.queues = stagecraft::usage("--queues", [&] { return stagecraft::queues_by_name(queues); });
         const stagecraft::Plan plan = read(plan_path);
         options.steps = steps > 0 ? steps : stagecraft::step_window(plan).steps;
         std::optional<stagecraft::Graph> graph;

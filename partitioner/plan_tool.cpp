@@ -91,6 +91,20 @@ void check_usage(Request& request) {
   if (pipedreams_own && request.strategy != "pipedream") {
     throw CLI::ValidationError("--strategy", request.strategy + " takes none of PipeDream's options");
   }
+  if (request.strategy == "pipedream" && request.options.constraints.stages)
+    throw CLI::ValidationError("--stages", "strategy pipedream finds the number of stages itself");
+  if (request.strategy != kAll) {
+    try {
+      (void)stagecraft::strategy_by_name(request.strategy);
+    } catch (const std::invalid_argument& e) {
+      throw CLI::ValidationError("--strategy", std::string(e.what()) + ", " + kAll);
+    }
+  }
+  const std::string& schedule = request.settings.schedule;
+  if (!schedule.starts_with(kCsv))
+    stagecraft::usage("--schedule", [&] { (void)stagecraft::schedule_by_name(schedule); });
+  if (!request.from.empty())
+    stagecraft::usage("--from", [&] { (void)stagecraft::plan_format(request.from[0]); });
   if (request.topology.empty() == request.devices.empty()) {
     throw CLI::ValidationError("TOPOLOGY", "one of a topology file and --devices is wanted");
   }
@@ -116,9 +130,11 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("TOPOLOGY", request.topology, "topology.json; or give --devices");
   app.add_option("-n,--devices", request.devices, "devices of each level, innermost first, instead of TOPOLOGY")
       ->delimiter(',')
+      ->transform(stagecraft::integer(1))
       ->type_name("COUNT ...");
   app.add_option("-b,--bandwidths", request.bandwidths, "bytes per second of each level of --devices; 1e9 if absent")
       ->delimiter(',')
+      ->transform(stagecraft::number_above(0))
       ->type_name("BYTES_PER_S ...");
   app.add_option("--strategy", request.strategy,
                  "how to part the graph; auto if absent, or pipedream with one of its options:" + names);
@@ -135,12 +151,16 @@ void declare(CLI::App& app, Request& request) {
       ->expected(2)
       ->type_name("FORMAT FILE");
   app.add_option("--stages", request.options.constraints.stages,
-                 "how many stages, for all strategies but pipedream; one a device if absent");
+                 "how many stages, for all strategies but pipedream; one a device if absent")
+      ->transform(stagecraft::integer(1));
   app.add_option("--replicas", request.options.constraints.replicas,
                  "replicas of each stage, for all strategies but pipedream")
       ->delimiter(',')
+      ->transform(stagecraft::integer(1))
       ->type_name("COUNT ...");
-  app.add_option("--microbatches", request.settings.microbatches, "microbatches of one step")->capture_default_str();
+  app.add_option("--microbatches", request.settings.microbatches, "microbatches of one step")
+      ->transform(stagecraft::integer(1))
+      ->capture_default_str();
   app.add_option(
          "--schedule", request.settings.schedule,
          "order of work in a stage, or csv:FILE for lists as torch.distributed.pipelining's CSV, which then say "
@@ -154,7 +174,7 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("--recompute-every", request.settings.recompute_every,
                  "as --recompute, but so many layers are run again at once, and what crosses between such segments is "
                  "kept; the whole stage if absent")
-      ->check(CLI::PositiveNumber)
+      ->transform(stagecraft::integer(1))
       ->type_name("LAYERS");
   stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.settings.gradient_bucket_bytes,
                                "replicas sum their gradients in buckets of at most so much, 25e6 or 25MiB; all of a "
@@ -176,6 +196,7 @@ void declare(CLI::App& app, Request& request) {
       ->group(group);
   app.add_option("--activation-compression-ratio,--activation_compression_ratio", p.activation_compression_ratio,
                  "transfers are divided by it; if absent they cost nothing")
+      ->transform(stagecraft::number_above(0))
       ->group(group);
   app.callback([&request, &app] {
     if (app.count("--recompute-every") > 0) request.settings.recompute = true;
@@ -386,12 +407,6 @@ std::optional<stagecraft::Candidate> given_stages(Request& request, const Graph&
 
 int plan(Request& request) {
   if (request.settings.schedule.starts_with(kCsv)) take_csv(request);
-  if (request.strategy != kAll) {  // before any file, however large, is read
-    try {
-      (void)stagecraft::strategy_by_name(request.strategy);
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(std::string(e.what()) + ", " + kAll); }
-  }
-  (void)stagecraft::schedule_by_name(request.settings.schedule);
   warn_of_blind_spots(request);
   if (request.memory) request.options.pipedream.memory_limit = *request.memory;
   Graph graph = stagecraft::read_graph(request.graph);

@@ -88,9 +88,11 @@ TEST_F(ExportPlan, EndsWithTwoOnWrongUsage) {
 }
 
 TEST_F(ExportPlan, ListsTheFormats) {
-  EXPECT_EQ(run("keras plan.json").err,
-            "stagecraft-export: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream, "
-            "pipedream-conf, torch-pipelining\n");
+  const Outcome o = run("keras plan.json");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_EQ(o.err,
+            "stagecraft-export: FORMAT: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream, "
+            "pipedream-conf, torch-pipelining\nsee stagecraft export --help\n");
 }
 
 // A class of DeepSpeed's shape: the constructor hands partition_method to _partition_layers.

@@ -46,9 +46,10 @@ TEST(ImportTool, RefusesBadInputWithStatusOne) {
   EXPECT_EQ(malformed.status, 1);
   EXPECT_THAT(malformed.out, StartsWith("stagecraft-import: -: line 1: found 2 parts"));
   const Outcome unknown = shell("./stagecraft-import keras x 2>&1");
-  EXPECT_EQ(unknown.status, 1);
+  EXPECT_EQ(unknown.status, 2);
   EXPECT_EQ(unknown.out,
-            "stagecraft-import: unknown format \"keras\", known are nccl-tests, nccl-topology, pipedream\n");
+            "stagecraft-import: FORMAT: unknown format \"keras\", known are nccl-tests, nccl-topology, pipedream\n"
+            "see stagecraft import --help\n");
   const Outcome document = shell("echo '{}' | ./stagecraft-export pipedream - 2>&1");
   EXPECT_EQ(document.status, 1);
   EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing\n");
@@ -82,7 +83,7 @@ TEST(ImportTool, PutsMeasuredLinksOverADump) {
   EXPECT_EQ(topology.levels[0].link.all_reduce.count(4), 1U);
   EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
   EXPECT_THAT(folder.run("stagecraft-import pipedream " + kProfile + " --measured m.json").err,
-              HasSubstr("--measured goes with a topology, found a graph"));
+              HasSubstr("--measured: goes with a topology, pipedream gives a graph"));
 }
 
 TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {

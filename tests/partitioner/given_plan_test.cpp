@@ -136,8 +136,8 @@ TEST_F(GivenPlan, NamesTheFileOfAnotherProgram) {
   EXPECT_THAT(plan("--from pipedream-conf conf.json").err,
               HasSubstr("conf.json: layer \"wte\" of the graph has no stage, wanted is the graph with stage ids"));
   EXPECT_EQ(plan("--from keras x").err,
-            "stagecraft-plan: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream-conf, "
-            "torch-pipelining\n");
+            "stagecraft-plan: --from: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream-conf, "
+            "torch-pipelining\nsee stagecraft plan --help\n");
   EXPECT_THAT(plan("--from megatron nowhere.txt").err, HasSubstr("nowhere.txt: "));
   folder_.write("parts.json", "[0, 4, 11]");
   EXPECT_THAT(plan("--from deepspeed parts.json --split-at h.1").err,

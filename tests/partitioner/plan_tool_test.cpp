@@ -322,17 +322,17 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
 
 TEST_F(PlanTool, ListsTheStrategies) {
   const Outcome o = run("graph.json topology.json --strategy magic");
-  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(o.status, 2);
   EXPECT_EQ(
       o.err,
-      "stagecraft-plan: unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, pipedream, "
-      "auto\n");
+      "stagecraft-plan: --strategy: unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, "
+      "pipedream, auto\nsee stagecraft plan --help\n");
 }
 
 TEST_F(PlanTool, ListsTheSchedules) {
   const Outcome o = run("graph.json topology.json --schedule magic");
-  EXPECT_EQ(o.status, 1);
-  EXPECT_THAT(o.err, HasSubstr("unknown schedule \"magic\", known are"));
+  EXPECT_EQ(o.status, 2);
+  EXPECT_THAT(o.err, HasSubstr("--schedule: unknown schedule \"magic\", known are"));
 }
 
 TEST_F(PlanTool, TakesListsAsTheSchedule) {
@@ -390,17 +390,36 @@ TEST_F(PlanTool, EndsWithTwoOnWrongUsage) {
   }
 }
 
-TEST_F(PlanTool, RefusesNumbersOutOfRange) {
+TEST_F(PlanTool, SaysWhichNumbersAnOptionTakes) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
-           {"-n 0", "the count is below 1"},
-           {"-n 4 -b 0", "the bandwidth is not a positive number"},
-           {"-n 4 --microbatches 0", "at least 1 microbatch"},
-           {"-n 4 --strategy pipedream --stages 2", "stages: found 2, wanted none"},
-           {"-n 4 --activation-compression-ratio -1", "wanted a number above 0"}}) {
+           {"-n 0", "--devices: 0 is not an integer of 1 or more"},
+           {"-n 4,x", "--devices: \"x\" is not an integer of 1 or more"},
+           {"-n 4 -b 0", "--bandwidths: 0 is not a number above 0"},
+           {"-n 4 -b nan", "--bandwidths: \"nan\" is not a number above 0"},
+           {"-n 4 -b inf", "--bandwidths: \"inf\" is not a number above 0"},
+           {"-n 4 --microbatches 0", "--microbatches: 0 is not an integer of 1 or more"},
+           {"-n 4 --microbatches -8", "--microbatches: -8 is not an integer of 1 or more"},
+           {"-n 4 --microbatches 2.5", "--microbatches: 2.5 is not an integer of 1 or more"},
+           {"-n 4 --microbatches 1e3", "--microbatches: 1e3 is not an integer of 1 or more"},
+           {"-n 4 --microbatches ''", "--microbatches: \"\" is not an integer of 1 or more"},
+           // 2^31 - 1 is the largest of its type.
+           {"-n 4 --microbatches 2147483648", "--microbatches: 2147483648 is not an integer from 1 to 2147483647"},
+           {"-n 4 --strategy uniform --stages 0", "--stages: 0 is not an integer of 1 or more"},
+           {"-n 4 --strategy uniform --replicas 2,0", "--replicas: 0 is not an integer of 1 or more"},
+           {"-n 4 --recompute-every 0", "--recompute-every: 0 is not an integer of 1 or more"},
+           {"-n 4 --strategy pipedream --stages 2", "--stages: strategy pipedream finds the number of stages itself"},
+           {"-n 4 --activation-compression-ratio -1",
+            "--activation-compression-ratio: -1 is not a number above 0"},
+           {"-n 4 --from keras x", "--from: unknown format \"keras\", known are actions, "}}) {
     const Outcome o = run("graph.json " + arguments);
-    EXPECT_EQ(o.status, 1) << arguments;
-    EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_THAT(o.err, HasSubstr("stagecraft-plan: " + message)) << arguments;
+    EXPECT_THAT(o.err, HasSubstr("\nsee stagecraft plan --help\n")) << arguments;
   }
+}
+
+TEST_F(PlanTool, ReadsNumbersAsDecimal) {
+  EXPECT_EQ(parse_plan(run("graph.json topology.json --microbatches 010").out, "out").microbatches, 10);
 }
 
 TEST_F(PlanTool, ShowsAnExample) {

@@ -89,9 +89,10 @@ TEST_F(ConvertTool, ReplacesOnlyWhatItWrote) {
 
 TEST_F(ConvertTool, SaysWhatDoesNotFit) {
   plan("--devices 2 --strategy uniform --stages 2");
-  expect_refusal("plan.json -o x", "plan.json: is a plan, --model GRAPH names the graph it is for");
+  expect_refusal("plan.json -o x", "plan.json: is a plan, --model GRAPH names the graph it is for", 2);
   expect_refusal("plan.json --model graph.txt --replicas 1,1 -o x",
-                 "--replicas: plan.json is a plan, which says them itself");
+                 "--replicas: plan.json is a plan, which says them itself", 2);
+  expect_refusal("parted.txt --replicas 1,0 -o x", "--replicas: 0 is not an integer from 1 to 1048576", 2);
   folder_.write("model.pt2", "PK\x03\x04");
   // A build with LibTorch looks into it, one without says how to get that.
   EXPECT_THAT(convert("plan.json --model model.pt2 -o x").err,

@@ -88,7 +88,12 @@ TEST_F(VerifyTool, EndsWithOneOnBadInputAndTwoOnWrongUsage) {
               HasSubstr("unknown kind of queue \"node\", known are edge, boundary, pair, rank"));
   EXPECT_EQ(verify("").status, 2);
   EXPECT_EQ(verify("plan.json --graph graph.json").status, 2);
-  EXPECT_EQ(verify("plan.json --steps 0").status, 2);
+  EXPECT_EQ(verify("plan.json --queues node").status, 2);
+  for (const std::string option : {"--steps", "--prefetch"}) {
+    const Outcome o = verify("plan.json " + option + " 0");
+    EXPECT_EQ(o.status, 2);
+    EXPECT_EQ(o.err, "stagecraft-verify: " + option + ": 0 is not an integer of 1 or more\nsee stagecraft verify --help\n");
+  }
   EXPECT_THAT(verify("--help").out, HasSubstr("Example:\n  stagecraft verify plan.json"));
 }
 

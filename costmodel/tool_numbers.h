@@ -1,0 +1,79 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <system_error>
+
+// For the tools' main functions only: which numbers an option takes. Each is for CLI::Option::transform, so that what
+// was checked is what is stored ("010" is ten); wrong ones are wrong usage: "--steps: 0 is not an integer of 1 or more".
+
+namespace stagecraft {
+
+/// `text` as a number of T in decimal digits, all of it, or the reason why it is not one: invalid or out of range.
+template <class T>
+[[nodiscard]] std::errc parse_number(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (end != text.data() + text.size()) return std::errc::invalid_argument;
+  return error;
+}
+
+/// `text` as a message quotes it: as it is where it looks like a number.
+[[nodiscard]] inline std::string shown_number(const std::string& text) {
+  const bool plain = !text.empty() && text.find_first_not_of("+-.0123456789eE") == std::string::npos;
+  return plain ? text : "\"" + text + "\"";
+}
+
+/// A number without the zeros that std::to_string puts behind it: "0.001", "1e+12".
+[[nodiscard]] inline std::string number_text(double value) {
+  std::string out(32, '\0');
+  const auto [end, error] = std::to_chars(out.data(), out.data() + out.size(), value);
+  out.resize(static_cast<std::size_t>(end - out.data()));
+  return out;
+}
+
+/// Integers from `least` to `most`. T is the type of the option's variable, or that of its elements.
+template <class T>
+[[nodiscard]] CLI::Validator integer(T least, T most = std::numeric_limits<T>::max()) {
+  const bool open = most == std::numeric_limits<T>::max();
+  const std::string lowest = std::to_string(least);
+  const std::string range = "from " + lowest + " to " + std::to_string(most);
+  const auto check = [=](std::string& text) {
+    T value{};
+    const std::errc error = parse_number(text, value);
+    if (error == std::errc() && value >= least && value <= most) {
+      text = std::to_string(value);
+      return std::string();
+    }
+    const bool too_large = error == std::errc::result_out_of_range && text.front() != '-';
+    return shown_number(text) + " is not an integer " + (open && !too_large ? "of " + lowest + " or more" : range);
+  };
+  return {check, open ? lowest + " or more" : range};
+}
+
+/// Finite numbers from `least` to `most`.
+[[nodiscard]] inline CLI::Validator number_from(double least, double most) {
+  const std::string range = "from " + number_text(least) + " to " + number_text(most);
+  const auto check = [=](std::string& text) {
+    double value = 0;
+    if (parse_number(text, value) == std::errc() && value >= least && value <= most) return std::string();
+    return shown_number(text) + " is not a number " + range;
+  };
+  return {check, range};
+}
+
+/// Finite numbers above `bound`.
+[[nodiscard]] inline CLI::Validator number_above(double bound) {
+  const std::string range = "above " + number_text(bound);
+  const auto check = [=](std::string& text) {
+    double value = 0;
+    if (parse_number(text, value) == std::errc() && value > bound && std::isfinite(value)) return std::string();
+    return shown_number(text) + " is not a number " + range;
+  };
+  return {check, range};
+}
+
+}  // namespace stagecraft
