@@ -1,6 +1,8 @@
 #include "costmodel/predict.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -225,49 +227,34 @@ std::string idle_text(const Prediction& prediction) {
   return out;
 }
 
-std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology, const Plan& plan,
-                                             const PredictOptions& options) {
-  const SimulationInput input = simulation_input(graph, topology, plan, options);
-  auto simulated = simulate(input);
-  if (const auto* infeasible = std::get_if<Infeasible>(&simulated)) return *infeasible;
+namespace {
 
-  Prediction out;
-  out.timeline = std::move(std::get<Timeline>(simulated));
-  // From the end of one step to the end of another, several steps later where steps run into each other.
-  const StepWindow window = step_window(plan);
-  const bool flushed = window.steps == 1;
-  const Seconds begin = flushed ? Seconds(0) : out.timeline.steps[at(window.first)].end;
-  const Seconds end = out.timeline.steps[at(window.last)].end;
-  const int steps = flushed ? 1 : window.last - window.first;
-  out.iteration = (end - begin) / steps;
-  if (graph.microbatch_samples && out.iteration > Seconds(0)) {
-    out.samples_per_s = static_cast<double>(*graph.microbatch_samples) * plan.microbatches / out.iteration.value;
-  }
+/// A stage's time by what it did, of all its replicas together.
+struct Shares {
+  Seconds forward, backward, update, reduce, exposed_transfer;
+};
 
-  // Intervals in which each message was on its link, by (boundary stages, microbatch).
+/// What each stage did from `begin` to `end` of the replay of `input`.
+std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& timeline, Seconds begin, Seconds end) {
+  // When each message was on its link, by (boundary stages, microbatch).
   std::map<std::tuple<int, int, int, bool>, Seconds> sent;
-  for (const Span& span : out.timeline.spans) {
+  for (const Span& span : timeline.spans) {
     const bool gradient = span.action.kind == ActionKind::SendGradient;
     if (span.action.kind != ActionKind::SendActivation && !gradient) continue;
     sent[{span.action.stage, span.action.peer, span.action.microbatch, gradient}] = span.start;
   }
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    StagePrediction stage;
-    stage.stage = static_cast<int>(s);
-    stage.replicas = static_cast<int>(plan.stages[s].devices.size());
-    out.stages.push_back(stage);
-  }
   // The members of a reduce end together; each waits for the one that comes last.
   std::map<std::pair<int, Seconds>, Seconds> all_there;
-  for (const Span& span : out.timeline.spans) {
+  for (const Span& span : timeline.spans) {
     if (span.action.kind != ActionKind::Reduce) continue;
     Seconds& last = all_there[{input.reduce_group[at(span.action.stage)], span.end}];
     last = std::max(last, span.start);
   }
-  for (const Span& span : out.timeline.spans) {
-    StagePrediction& stage = out.stages[at(span.action.stage)];
+  std::vector<Shares> out(input.stages.size());
+  for (const Span& span : timeline.spans) {
+    Shares& stage = out[at(span.action.stage)];
     const auto within = [&](Seconds from, Seconds to) {
-      return std::max(std::min(to, end) - std::max(from, begin), Seconds(0)) / (stage.replicas * steps);
+      return std::max(std::min(to, end) - std::max(from, begin), Seconds(0));
     };
     const Seconds time = within(span.start, span.end);
     switch (span.action.kind) {
@@ -295,13 +282,165 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
         break;
     }
   }
-  Seconds busy;
-  for (StagePrediction& stage : out.stages) {
-    stage.compute = stage.forward + stage.backward;
-    const double of_one = static_cast<double>(stage.replicas) / plan.microbatches;
-    stage.forward = stage.forward * of_one;
-    stage.backward = stage.backward * of_one;
+  return out;
+}
+
+/// What a replay says of a step, or of the steps that are looked at.
+struct Replay {
+  SimulationInput input;  ///< of the microbatches that were replayed
+  Timeline timeline;
+  std::vector<Shares> shares;
+  Seconds time;
+  int steps = 1;  ///< that `shares` and `time` are of
+  int reckoned_microbatches = 0;
+};
+
+std::variant<Replay, Infeasible> replay_whole(const Graph& graph, const Topology& topology, const Plan& plan,
+                                              const PredictOptions& options) {
+  Replay out;
+  out.input = simulation_input(graph, topology, plan, options);
+  Watch watch;
+  watch.cycle = std::numeric_limits<int>::max();
+  watch.progress = options.progress;
+  auto simulated = simulate_and_watch(out.input, watch);
+  if (auto* infeasible = std::get_if<Infeasible>(&simulated)) return std::move(*infeasible);
+  out.timeline = std::move(std::get<Timeline>(simulated));
+  // From the end of one step to the end of another, several steps later where steps run into each other.
+  const StepWindow window = step_window(plan);
+  const bool flushed = window.steps == 1;
+  const Seconds begin = flushed ? Seconds(0) : out.timeline.steps[at(window.first)].end;
+  const Seconds end = out.timeline.steps[at(window.last)].end;
+  out.steps = flushed ? 1 : window.last - window.first;
+  out.time = end - begin;
+  out.shares = shares_of(out.input, out.timeline, begin, end);
+  return out;
+}
+
+Action later(Action action, int microbatches) {
+  if (action.microbatch >= 0) action.microbatch += microbatches;
+  return action;
+}
+
+/// Whether the lists of a step with one period more are those of `input` with the period once more.
+bool grows_by_period(const SimulationInput& input, const Period& period,
+                     const std::vector<std::vector<Action>>& longer) {
+  for (std::size_t rank = 0; rank < input.lists.size(); ++rank) {
+    const auto& list = input.lists[rank];
+    const std::size_t length = period.end[rank] - period.begin[rank];
+    if (longer[rank].size() != list.size() + length) return false;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (i < period.end[rank] && longer[rank][i] != list[i]) return false;
+      if (i >= period.begin[rank] && longer[rank][i + length] != later(list[i], period.microbatches)) return false;
+    }
   }
+  return true;
+}
+
+/// The replay of a shorter step, with what the plan's step holds more; absent if it does not repeat itself soon enough.
+std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, const Plan& plan,
+                                  const PredictOptions& options) {
+  if (step_window(plan).steps > 1 || !plan.listed.empty()) return std::nullopt;
+  std::int64_t cycle = plan.chunks > 1 ? static_cast<std::int64_t>(plan.stages.size()) / plan.chunks : 1;
+  const std::int64_t most = options.most_whole / static_cast<std::int64_t>(plan.stages.size());
+  for (const Stage& stage : plan.stages) {
+    cycle = std::lcm(cycle, static_cast<std::int64_t>(stage.devices.size()));
+    if (cycle > most) return std::nullopt;
+  }
+  // A shorter step differs by whole numbers of periods of 1, 2, 3, 4, 6 and 12 cycles.
+  constexpr std::int64_t kCycles = 12;
+  constexpr std::int64_t kLonger = 4;
+  for (std::int64_t least = 4 * kCycles * cycle; least <= most; least *= kLonger) {
+    const std::int64_t count = least + (plan.microbatches - least) % (kCycles * cycle);
+    if (count > most || count >= plan.microbatches) break;
+    Plan shorter = plan;
+    shorter.microbatches = static_cast<int>(count);
+    Replay out;
+    out.input = simulation_input(graph, topology, shorter, options);
+    Watch watch;
+    watch.cycle = static_cast<int>(cycle);
+    auto simulated = simulate_and_watch(out.input, watch);
+    if (std::holds_alternative<Infeasible>(simulated)) return std::nullopt;
+    const int left = plan.microbatches - shorter.microbatches;
+    if (!watch.period || left % watch.period->microbatches != 0) continue;
+    const Period& period = *watch.period;
+    shorter.microbatches += period.microbatches;
+    if (!grows_by_period(out.input, period, simulation_input(graph, topology, shorter, options).lists)) continue;
+    out.timeline = std::move(std::get<Timeline>(simulated));
+    out.reckoned_microbatches = left;
+    const double times = left / period.microbatches;
+    const Seconds added = (period.to - period.from) * times;
+    out.time = out.timeline.steps.front().end + added;
+    out.shares = shares_of(out.input, out.timeline, Seconds(0), out.timeline.steps.front().end);
+    const std::vector<Shares> more = shares_of(out.input, out.timeline, period.from, period.to);
+    for (std::size_t s = 0; s < more.size(); ++s) {
+      out.shares[s].forward += more[s].forward * times;
+      out.shares[s].backward += more[s].backward * times;
+      out.shares[s].update += more[s].update * times;
+      out.shares[s].reduce += more[s].reduce * times;
+      out.shares[s].exposed_transfer += more[s].exposed_transfer * times;
+    }
+    for (Span& span : out.timeline.spans) {
+      if (span.start < period.to) continue;
+      span.start += added;
+      span.end += added;
+      span.action = later(span.action, left);
+    }
+    out.timeline.steps.front().end = out.time;
+    return out;
+  }
+  return std::nullopt;
+}
+
+/// The replay of a step that is too long for one as a whole, or why there is none.
+std::variant<Replay, Infeasible> replay(const Graph& graph, const Topology& topology, const Plan& plan,
+                                        const PredictOptions& options) {
+  const std::int64_t stages = static_cast<std::int64_t>(plan.stages.size());
+  const std::int64_t steps = step_window(plan).steps;
+  const std::int64_t pairs = stages * steps * plan.microbatches;
+  if (pairs <= options.most_whole) return replay_whole(graph, topology, plan, options);
+  if (auto ends = replay_ends(graph, topology, plan, options)) return std::move(*ends);
+  if (pairs > options.most_replayed) {
+    const std::int64_t most = options.most_replayed / (stages * steps);
+    throw std::invalid_argument(
+        std::to_string(plan.microbatches) + " microbatches: the " + std::to_string(stages) + " stages of schedule \"" +
+        plan.schedule + "\" were not found to repeat themselves, so that each microbatch has to be replayed" +
+        (steps > 1 ? ", in " + std::to_string(steps) + " steps" : "") + "; at most " + std::to_string(most) +
+        " of them are, as more take minutes and gigabytes");
+  }
+  return replay_whole(graph, topology, plan, options);
+}
+
+}  // namespace
+
+std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology, const Plan& plan,
+                                             const PredictOptions& options) {
+  validate(plan, graph, topology);
+  auto replayed = replay(graph, topology, plan, options);
+  if (auto* infeasible = std::get_if<Infeasible>(&replayed)) return std::move(*infeasible);
+  auto& [input, timeline, shares, time, steps, reckoned] = std::get<Replay>(replayed);
+
+  Prediction out;
+  out.timeline = std::move(timeline);
+  out.reckoned_microbatches = reckoned;
+  out.iteration = time / steps;
+  if (graph.microbatch_samples && out.iteration > Seconds(0)) {
+    out.samples_per_s = static_cast<double>(*graph.microbatch_samples) * plan.microbatches / out.iteration.value;
+  }
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    StagePrediction stage;
+    stage.stage = static_cast<int>(s);
+    stage.replicas = static_cast<int>(plan.stages[s].devices.size());
+    const double parts = stage.replicas * steps;
+    stage.compute = (shares[s].forward + shares[s].backward) / parts;
+    const double microbatches = static_cast<double>(plan.microbatches) * steps;
+    stage.forward = shares[s].forward / microbatches;
+    stage.backward = shares[s].backward / microbatches;
+    stage.update = shares[s].update / parts;
+    stage.reduce = shares[s].reduce / parts;
+    stage.exposed_transfer = shares[s].exposed_transfer / parts;
+    out.stages.push_back(stage);
+  }
+  Seconds busy;
   for (StagePrediction& stage : out.stages) {
     // Chunks of one rank share its idle time; it is told with the first of them.
     Seconds used = stage.compute + stage.update + stage.reduce + stage.exposed_transfer;

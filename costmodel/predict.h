@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -44,12 +46,21 @@ struct Prediction {
   /// Why the graph's times are of another device than the topology's, as accepted_differences says; empty where nothing
   /// known differs.
   std::string other_device = {};
+  /// Microbatches in the midst of the step that were reckoned, not replayed: the timeline has a gap for them, of the
+  /// right length. 0: all were replayed.
+  int reckoned_microbatches = 0;
 };
 
 struct PredictOptions {
   TransferMode mode = TransferMode::Rendezvous;
   bool free_transfers = false;  ///< transfers cost nothing, as closed forms with hop 0 assume
   int prefetch = 2;             ///< receives posted ahead, see action_lists
+  /// Up to so many pairs of a microbatch and a stage a step is replayed as a whole. Beyond, its begin and end are, if
+  /// the run repeats itself between them, see predict.
+  std::int64_t most_whole = 1 << 14;
+  /// The most pairs of a run that does not repeat itself; with its timeline as a file, 17 s and 2 GB.
+  std::int64_t most_replayed = 1 << 20;
+  std::function<void(double done)> progress = {};  ///< hears now and then which part of a long replay is done
 };
 
 /// "8 of 16 devices do nothing: 8-15 have no microbatch, ..." for people; empty where all work.
@@ -71,7 +82,11 @@ struct PredictOptions {
                                                const PredictOptions& options = {});
 
 /// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists never
-/// end.
+/// end. Of a step that is longer than PredictOptions::most_whole a shorter one is replayed, of as many microbatches as
+/// it takes until all ranks, messages and lists are found as they were some microbatches ago (simulate_and_watch); what
+/// the step holds more is that stretch again and again, and is added. The result is that of a whole replay within 1e-9.
+/// Throws std::invalid_argument as simulation_input, and for a step longer than most_replayed that does not repeat
+/// itself: all forwards before all backwards (gpipe), updates in the midst (pipedream), lists by hand.
 [[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,
                                                            const Plan& plan, const PredictOptions& options = {});
 

@@ -1,7 +1,9 @@
 #include "costmodel/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -52,10 +54,26 @@ struct Lane {
   double transmission = 0;  // of the message that moves
 };
 
+/// The state of a run at one moment, with times and microbatches relative to it.
+struct Snapshot {
+  double now = 0;
+  int microbatch = 0;
+  std::vector<std::size_t> next;     // of each rank
+  std::vector<std::size_t> moved;    // of each lane
+  std::vector<std::int64_t> counts;  // equal in equal states
+  std::vector<double> times;         // equal within a tolerance
+};
+
+/// Snapshots that are compared with a new one: a run may repeat itself after several cycles.
+constexpr std::size_t kMostCycles = 12;
+
+/// Relative difference of times within which they count as equal; rounding alone makes 1e-10 of them.
+constexpr double kEqual = 1e-9;
+
 class Simulation {
  public:
-  explicit Simulation(const SimulationInput& input)
-      : in_(input), microbatches_(input.microbatches * input.steps), step_of_rank_(input.lists.size(), 0) {
+  explicit Simulation(const SimulationInput& input, Watch* watch = nullptr)
+      : in_(input), watch_(watch), microbatches_(input.microbatches * input.steps), step_of_rank_(input.lists.size(), 0) {
     const std::size_t stages = in_.stages.size();
     const std::size_t m = static_cast<std::size_t>(microbatches_);
     before_.resize(stages);
@@ -113,6 +131,9 @@ class Simulation {
       if (!flow.active || flow.version != event.version) continue;
       now_ = event.time;
       finish(event.flow);
+      if (snapshot_due_ && (events_.empty() || events_.top().time > now_)) look_for_period();
+      if (watch_ && watch_->progress && ++finished_ % kProgressEvents == 0)
+        watch_->progress(std::accumulate(next_.begin(), next_.end(), 0.0) / static_cast<double>(action_count(in_)));
     }
     for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) {
       if (next_[rank] < in_.lists[rank].size()) return Infeasible{circle(static_cast<int>(rank))};
@@ -319,10 +340,104 @@ class Simulation {
     if (running_[at(lane.to)] < 0) advance(lane.to);
   }
 
+  // --- what repeats itself ---
+  Snapshot snapshot() const {
+    Snapshot out;
+    out.now = now_;
+    out.microbatch = snapshot_microbatch_;
+    out.next = next_;
+    for (std::size_t rank = 0; rank < next_.size(); ++rank) {
+      out.counts.push_back(running_[rank] >= 0);
+      out.counts.push_back(waited_[rank]);
+      if (running_[rank] < 0) out.times.push_back(since_[rank] - now_);
+      if (running_[rank] >= 0 || next_[rank] >= in_.lists[rank].size()) continue;
+      // Of the messages that it waits for, when those came that are there.
+      const Action& action = in_.lists[rank][next_[rank]];
+      const bool gradient = action.kind == ActionKind::Backward;
+      if (action.kind != ActionKind::Forward && !gradient) continue;
+      for (const int b : gradient ? after_[at(action.stage)] : before_[at(action.stage)]) {
+        const double arrival = arrived_[gradient][at(b)][at(action.microbatch)];
+        out.counts.push_back(arrival < kNever);
+        if (arrival < kNever) out.times.push_back(arrival - now_);
+      }
+    }
+    for (const Lane& lane : lanes_) {
+      out.moved.push_back(lane.moved);
+      out.counts.push_back(lane.busy);
+      if (lane.busy) out.times.push_back(lane.transmission);
+      for (const auto* queue : {&lane.sent, &lane.posted}) {
+        out.counts.push_back(static_cast<std::int64_t>(queue->size() - lane.moved));
+        for (std::size_t i = lane.moved; i < queue->size(); ++i)
+          out.counts.push_back((*queue)[i] - snapshot_microbatch_);
+      }
+    }
+    for (const auto& waiting : reduce_waiting_) out.counts.push_back(static_cast<std::int64_t>(waiting.size()));
+    auto events = events_;
+    for (; !events.empty(); events.pop()) {
+      const Event& event = events.top();
+      const Flow& flow = flows_[at(event.flow)];
+      if (!flow.active || flow.version != event.version) continue;
+      for (const int each : {static_cast<int>(flow.kind), flow.owner, flow.egress, flow.ingress})
+        out.counts.push_back(each);
+      out.times.push_back(event.time - now_);
+      out.times.push_back(flow.started - now_);
+      out.times.push_back(flow.rate);
+    }
+    return out;
+  }
+
+  /// Whether every list goes on behind the later of two snapshots as it did behind the earlier, for as long.
+  bool lists_repeat(const Snapshot& a, const Snapshot& b) const {
+    for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) {
+      const auto& list = in_.lists[rank];
+      const std::size_t length = b.next[rank] - a.next[rank];
+      if (length == 0 || b.next[rank] + length > list.size()) return false;
+      for (std::size_t i = a.next[rank]; i < b.next[rank]; ++i) {
+        Action shifted = list[i];
+        if (shifted.microbatch < 0) return false;
+        shifted.microbatch += b.microbatch - a.microbatch;
+        if (shifted != list[i + length]) return false;
+      }
+    }
+    return true;
+  }
+
+  static bool is_repeated(const Snapshot& a, const Snapshot& b) {
+    if (a.counts != b.counts || a.times.size() != b.times.size()) return false;
+    const double tolerance = kEqual * (b.now - a.now);
+    for (std::size_t i = 0; i < a.times.size(); ++i) {
+      if (!(std::abs(a.times[i] - b.times[i]) <= tolerance)) return false;
+    }
+    return b.now > a.now;
+  }
+
+  void look_for_period() {
+    snapshot_due_ = false;
+    Snapshot latest = snapshot();
+    for (auto earlier = snapshots_.rbegin(); earlier != snapshots_.rend(); ++earlier) {
+      if (!is_repeated(*earlier, latest) || !lists_repeat(*earlier, latest)) continue;
+      watch_->period = {Seconds(earlier->now), Seconds(latest.now), latest.microbatch - earlier->microbatch,
+                        earlier->next, latest.next};
+      return;
+    }
+    if (snapshots_.size() == kMostCycles) snapshots_.pop_front();
+    snapshots_.push_back(std::move(latest));
+  }
+
+  /// A cycle of the first rank ends with its first stage's Forward of the cycle's first microbatch.
+  void end_cycle(int rank, const Action& action) {
+    if (watch_ == nullptr || watch_->period || rank != 0 || action.kind != ActionKind::Forward || action.stage != 0)
+      return;
+    if (in_.mode != TransferMode::Rendezvous || action.microbatch % watch_->cycle != 0) return;
+    snapshot_due_ = true;
+    snapshot_microbatch_ = action.microbatch;
+  }
+
   // --- ranks ---
   void computed(int rank, double started) {
     const Action& action = in_.lists[at(rank)][next_[at(rank)]];
     record(rank, action, started, now_);
+    end_cycle(rank, action);
     if (action.kind == ActionKind::Forward) forward_done_[slot(action.stage, action.microbatch)] = true;
     if (action.kind == ActionKind::Backward) backward_done_[slot(action.stage, action.microbatch)] = true;
     running_[at(rank)] = -1;
@@ -463,7 +578,14 @@ class Simulation {
     return out;
   }
 
+  static constexpr std::uint64_t kProgressEvents = 1 << 16;
+
   const SimulationInput& in_;
+  Watch* watch_;
+  bool snapshot_due_ = false;
+  int snapshot_microbatch_ = 0;
+  std::deque<Snapshot> snapshots_;
+  std::uint64_t finished_ = 0;
   const int microbatches_;         // of all steps
   std::vector<int> step_of_rank_;  // of its last gradient
   double now_ = 0;
@@ -488,6 +610,10 @@ class Simulation {
 }  // namespace
 
 std::variant<Timeline, Infeasible> simulate(const SimulationInput& input) { return Simulation(input).run(); }
+
+std::variant<Timeline, Infeasible> simulate_and_watch(const SimulationInput& input, Watch& watch) {
+  return Simulation(input, &watch).run();
+}
 
 std::size_t action_count(const SimulationInput& input) {
   std::size_t count = 0;

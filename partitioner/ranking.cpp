@@ -248,7 +248,7 @@ RankedPlan predicted_plan(const Graph& graph, const Topology& topology, const Ca
                           const PlanSettings& settings, const StrategyOptions& options) {
   RankedPlan out;
   out.plan = plan_of_candidate(graph, topology, candidate, settings);
-  auto predicted = predict(graph, topology, out.plan);
+  auto predicted = predict(graph, topology, out.plan, {.progress = options.progress});
   if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw std::runtime_error(infeasible->reason);
   out.prediction = std::move(std::get<Prediction>(predicted));
   out.plan.iteration = out.prediction.iteration;

@@ -39,6 +39,7 @@ struct StrategyOptions {
   std::optional<int> microbatches;
   PipedreamOptions pipedream;
   std::string regex;  ///< of the strategy type:REGEX; `partition` fills it in from the name
+  std::function<void(double done)> progress = {};  ///< PredictOptions::progress where plans are predicted
 };
 
 /// One answer of a strategy.

@@ -330,5 +330,119 @@ TEST(Predict, LayersShareOutTheMeasuredIteration) {
   EXPECT_NEAR(std::get<Prediction>(predict(graph, topology, plan)).iteration.value, 22, 1e-12);
 }
 
+// Long steps. `whole` replays all of a step, `ends` up to 4096 pairs of a microbatch and a stage.
+
+const PredictOptions kWhole{.most_whole = 1 << 20};
+const PredictOptions kEnds{.most_whole = 1 << 12};
+
+void expect_equal(const Prediction& ends, const Prediction& whole) {
+  // The relative error that predict promises.
+  const double tolerance = 1e-9 * whole.iteration.value;
+  EXPECT_NEAR(ends.iteration.value, whole.iteration.value, tolerance);
+  EXPECT_NEAR(ends.bubble, whole.bubble, 1e-9);
+  ASSERT_EQ(ends.stages.size(), whole.stages.size());
+  for (std::size_t s = 0; s < whole.stages.size(); ++s) {
+    const StagePrediction& a = ends.stages[s];
+    const StagePrediction& b = whole.stages[s];
+    EXPECT_NEAR(a.compute.value, b.compute.value, tolerance);
+    EXPECT_NEAR(a.update.value, b.update.value, tolerance);
+    EXPECT_NEAR(a.reduce.value, b.reduce.value, tolerance);
+    EXPECT_NEAR(a.exposed_transfer.value, b.exposed_transfer.value, tolerance);
+    EXPECT_NEAR(a.bubble.value, b.bubble.value, tolerance);
+    EXPECT_EQ(a.in_flight, b.in_flight);
+    EXPECT_EQ(a.memory, b.memory);
+  }
+  EXPECT_EQ(whole.reckoned_microbatches, 0);
+}
+
+TEST(PredictLongSteps, EqualAWholeReplayFor1f1bOfAnyStagesReplicasAndLinks) {
+  const unsigned seed = 20;
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> time(0.5, 2);
+  int reckoned = 0;
+  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{
+           {1}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 1, 3}, {1, 1, 1, 1}, {4, 2, 1, 1}}) {
+    for (const double bandwidth : {1e9, 4000.0, 900.0}) {  // messages of 1 us, 0.25 s and 1.1 s
+      SCOPED_TRACE(::testing::PrintToString(replicas) + " at " + std::to_string(bandwidth));
+      std::vector<double> forward, backward;
+      int devices = 0;
+      for (const int r : replicas) {
+        forward.push_back(time(random) * r);
+        backward.push_back(2 * time(random) * r);
+        devices += r;
+      }
+      Graph graph = chain_graph(forward, backward, 1000_B, 500_B);
+      if (devices % 2 == 0) graph.slowdown = {1, 1.2, 1.5};
+      // 4099 is prime: the shorter step has to leave the same remainder.
+      const Topology topology = flat_topology(devices, bandwidth, 0.01);
+      const Plan plan = one_layer_a_stage(graph, topology, replicas, "1f1b", 4099);
+      const Prediction ends = predicted(graph, topology, plan, kEnds);
+      expect_equal(ends, predicted(graph, topology, plan, kWhole));
+      reckoned += ends.reckoned_microbatches > 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GE(reckoned, 20) << "of 27";
+}
+
+TEST(PredictLongSteps, EqualAWholeReplayForInterleavedStages) {
+  const Graph graph = chain_graph({1, 1.5, 0.5, 1}, {2, 2.5, 1, 2}, 1000_B);
+  const Topology topology = flat_topology(2, 5000, 0.01);
+  Plan plan = one_layer_a_stage(graph, flat_topology(4), {1, 1, 1, 1}, "1f1b", 4096);
+  plan.schedule = "interleaved-1f1b";
+  plan.chunks = 2;
+  plan.stages[2].devices = plan.stages[0].devices = {0};
+  plan.stages[3].devices = plan.stages[1].devices = {1};
+  const Prediction ends = predicted(graph, topology, plan, kEnds);
+  expect_equal(ends, predicted(graph, topology, plan, kWhole));
+  EXPECT_GT(ends.reckoned_microbatches, 2048);
+}
+
+// (M + p - 1)(F + B), closed_forms.h, with F + B = 3 s on three equal stages.
+TEST(PredictLongSteps, MeetTheClosedFormOf1f1bAtTenMillionMicrobatches) {
+  const Graph graph = chain_graph({1, 1, 1}, {2, 2, 2});
+  const Plan plan = one_layer_a_stage(graph, flat_topology(3), {1, 1, 1}, "1f1b", 10'000'000);
+  const Prediction p = predicted(graph, flat_topology(3), plan, {.free_transfers = true});
+  EXPECT_NEAR(p.iteration.value, 30'000'006, 1e-9 * 3e7);
+  EXPECT_NEAR(p.stages[1].compute.value, 30'000'000, 1e-9 * 3e7);
+  EXPECT_NEAR(p.stages[1].bubble.value, 6, 0.03);  // what 1e-9 of the step leaves
+  EXPECT_EQ(p.stages[0].in_flight, 3);
+  EXPECT_LT(p.timeline.spans.size(), 100'000u);
+  EXPECT_EQ(p.timeline.steps.front().end, p.iteration);
+}
+
+TEST(PredictLongSteps, HaveATimelineWithAGapOfTheRightLength) {
+  // Each microbatch lasts 3 s on the one stage, so that microbatch m begins at 3 m s on both sides of the gap.
+  const Graph graph = chain_graph({1}, {2});
+  const Plan plan = one_layer_a_stage(graph, flat_topology(1), {1}, "1f1b", 100'000);
+  const Prediction p = predicted(graph, flat_topology(1), plan);
+  ASSERT_GT(p.reckoned_microbatches, 0);
+  int last = -1;
+  for (const Span& span : p.timeline.spans) {
+    if (span.action.kind != ActionKind::Forward) continue;
+    EXPECT_NEAR(span.start.value, 3.0 * span.action.microbatch, 1e-6);
+    last = span.action.microbatch;
+  }
+  EXPECT_EQ(last, 99'999);
+}
+
+TEST(PredictLongSteps, AreReplayedWhereTheyDoNotRepeatThemselvesUpToALimit) {
+  const Graph graph = chain_graph({1, 2}, {2, 4}, 1000_B);
+  const Topology topology = flat_topology(2, 1e6);
+  const auto plan = [&](const std::string& schedule, int microbatches) {
+    return one_layer_a_stage(graph, topology, {1, 1}, schedule, microbatches);
+  };
+  EXPECT_EQ(predicted(graph, topology, plan("gpipe", 3000), kEnds).reckoned_microbatches, 0);
+  expect_equal(predicted(graph, topology, plan("gpipe", 3000), kEnds),
+               predicted(graph, topology, plan("gpipe", 3000), kWhole));
+  PredictOptions few = kEnds;
+  few.most_replayed = 5000;
+  EXPECT_THAT(
+      [&] { (void)predict(graph, topology, plan("gpipe", 3000), few); },
+      ::testing::ThrowsMessage<std::invalid_argument>(
+          "3000 microbatches: the 2 stages of schedule \"gpipe\" were not found to repeat themselves, so that each "
+          "microbatch has to be replayed; at most 2500 of them are, as more take minutes and gigabytes"));
+}
+
 }  // namespace
 }  // namespace stagecraft
