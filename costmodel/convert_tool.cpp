@@ -160,17 +160,24 @@ void declare(CLI::App& app, Request& request) {
   app.callback([&request] { (void)own_kinds(request.layers); });
 }
 
+/// What an earlier conversion wrote.
+bool is_written_here(const std::string& name, const std::string& old) {
+  return name == "dp_conf.json" || name == "mp_conf.json" || name == "hybrid_conf.json" ||
+         (name.ends_with(".py") && old.starts_with(stagecraft::kPackageHeader)) ||
+         (name.starts_with("stage") && name.ends_with(".pt2") && old.starts_with("PK"));
+}
+
+stagecraft::MayDelete may_delete(const Request& request) {
+  return request.force ? stagecraft::MayDelete(is_written_here) : stagecraft::MayDelete();
+}
+
 /// Writes the package with its configurations and says what each stage takes and gives.
 void write(const Request& request, const stagecraft::PythonPackage& package, const std::vector<std::vector<int>>& ranks,
            const std::map<std::string, stagecraft::WriteFile>& archives) {
   std::map<std::string, std::string> files = package_files(package);
   const std::map<std::string, std::string> confs = configurations(ranks);
   files.insert(confs.begin(), confs.end());
-  const stagecraft::MayDelete written_here = [&](const std::string& name, const std::string& old) {
-    return confs.contains(name) || (name.ends_with(".py") && old.starts_with(stagecraft::kPackageHeader)) ||
-           (name.starts_with("stage") && name.ends_with(".pt2") && old.starts_with("PK"));
-  };
-  stagecraft::write_folder(request.output, files, request.force ? written_here : stagecraft::MayDelete{}, archives);
+  stagecraft::write_folder(request.output, files, may_delete(request), archives);
   for (std::size_t s = 0; s < package.stages.size(); ++s) {
     fmt::print(stderr, "stage {}: {} -> {}\n", s, fmt::join(package.stages[s].inputs, ", "),
                fmt::join(package.stages[s].outputs, ", "));
@@ -200,6 +207,7 @@ void convert_graph(const Request& request, Parted parted) {
 }
 
 int convert(const Request& request) {
+  stagecraft::check_can_write_folder(request.output, may_delete(request));
   const std::string text = stagecraft::read_text(request.plan);
   const bool by_plan = is_document(text) && text.substr(0, kHeadBytes).find("\"stagecraft.graph\"") == text.npos;
   if (!by_plan) {

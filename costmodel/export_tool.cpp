@@ -6,6 +6,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/foreign.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
 #include "costmodel/format/plan_formats.h"
 #include "costmodel/tool.h"
 
@@ -42,6 +43,7 @@ struct Request {
   std::string output = "-";
   std::string kind;
   std::string graph;
+  bool force = false;
   stagecraft::PlanTextOptions options;
 };
 
@@ -77,6 +79,13 @@ void check_usage(const Request& request) {
 }
 
 void export_plan(Request& request, const PlanFormat& format) {
+  const std::vector<std::string> inputs{request.input, request.graph};
+  const bool folder = !format.kinds.empty() && request.kind.empty();
+  if (folder) {
+    stagecraft::check_can_write_in(request.output);
+  } else {
+    stagecraft::check_outputs(inputs, {{request.output, ""}}, request.force);
+  }
   const stagecraft::Plan plan = stagecraft::read_plan(request.input);
   if (!request.graph.empty()) request.options.graph = stagecraft::read_graph(request.graph);
   stagecraft::PlanTexts written;
@@ -84,14 +93,19 @@ void export_plan(Request& request, const PlanFormat& format) {
     written = format.write(plan, request.options);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.input + ": " + e.what()); }
   for (const std::string& warning : written.warnings) std::cerr << "stagecraft-export: note: " << warning << "\n";
-  const bool folder = !format.kinds.empty() && request.kind.empty();
+  std::erase_if(written.texts, [&](const auto& text) { return !request.kind.empty() && text.kind != request.kind; });
+  std::vector<stagecraft::OutputFile> files;
+  for (const stagecraft::PlanText& text : written.texts)
+    files.push_back({folder ? text.file : request.output, stagecraft::text_kind(text.text)});
   if (folder) {
+    stagecraft::check_outputs_in(request.output, inputs, files, request.force);
     std::error_code error;
     std::filesystem::create_directories(request.output, error);
     if (error) throw stagecraft::FormatError(request.output + ": " + error.message());
+  } else {
+    stagecraft::check_outputs(inputs, files, request.force);
   }
   for (const stagecraft::PlanText& text : written.texts) {
-    if (!request.kind.empty() && text.kind != request.kind) continue;
     stagecraft::write_text(folder ? (std::filesystem::path(request.output) / text.file).string() : request.output,
                            text.text);
   }
@@ -124,6 +138,7 @@ int main(int argc, char** argv) {
                      "of pipedream-conf: the plan's warm-ups as stage_to_depth_map, for the hybrid configuration");
         app.add_flag("--transfers", request.options.transfers,
                      "of actions: sends, receives and reduces too, not computation alone");
+        stagecraft::add_force_option(app, request.force);
         app.callback([&] { check_usage(request); });
       },
       [&] {
@@ -131,9 +146,11 @@ int main(int argc, char** argv) {
           export_plan(request, *format);
           return 0;
         }
-        stagecraft::write_text(
-            request.output,
-            stagecraft::find_format(graph_formats(), request.format).write(stagecraft::read_graph(request.input)));
+        stagecraft::check_outputs({request.input}, {{request.output, ""}}, request.force);
+        const std::string text =
+            stagecraft::find_format(graph_formats(), request.format).write(stagecraft::read_graph(request.input));
+        stagecraft::check_outputs({request.input}, {{request.output, stagecraft::text_kind(text)}}, request.force);
+        stagecraft::write_text(request.output, text);
         return 0;
       });
 }

@@ -13,6 +13,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
 #include "costmodel/format/pipedream.h"
 #include "costmodel/graph_picture.h"
 #include "costmodel/tool.h"
@@ -141,6 +142,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> set;
   bool dot = false;
   bool svg = false;
+  bool force = false;
   return stagecraft::run_tool(
       {"graph", "Draws the layers of a graph, coloured by the stages of a plan.",
        "stagecraft graph graph.json --plan plan.json -o graph.svg\n"
@@ -158,8 +160,11 @@ int main(int argc, char** argv) {
         CLI::Option* const as_dot = app.add_flag("--dot", dot, "in Graphviz's language; so unless FILE ends in .svg");
         app.add_flag("--svg", svg, "drawn, by the program dot of the package graphviz")->excludes(as_dot);
         app.add_option("-o,--output", output, "where the picture goes; - is standard output")->capture_default_str();
+        stagecraft::add_force_option(app, force);
       },
       [&] {
+        const bool draws = svg || (!dot && output.ends_with(".svg"));
+        stagecraft::check_outputs({input, plan}, {{output, draws ? "SVG picture" : "Graphviz picture"}}, force);
         const bool is_model = input != "-" && (input.ends_with(".pt2") || input.ends_with(".pt") ||
                                                (!std::filesystem::exists(input) && input.find('.') == input.npos));
         const stagecraft::Graph graph = is_model ? graph_of_model(input, set) : read_any_graph(input);
@@ -172,7 +177,7 @@ int main(int argc, char** argv) {
           throw std::invalid_argument((plan.empty() ? input : plan) + ": " + e.what());
         }
         stagecraft::write_text(output,
-                               svg || (!dot && output.ends_with(".svg")) ? drawn(text, graph.layers.size()) : text);
+                               draws ? drawn(text, graph.layers.size()) : text);
         return 0;
       });
 }

@@ -3,6 +3,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/foreign.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
 #include "costmodel/tool.h"
 
 namespace {
@@ -17,6 +18,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> inputs;
   std::string measured;
   std::string output = "-";
+  bool force = false;
   return stagecraft::run_tool(
       {"import",
        "Turns another program's files into a graph or a topology. Formats: " +
@@ -30,10 +32,14 @@ int main(int argc, char** argv) {
         app.add_option("FILE", inputs, "what the other program wrote; - is standard input")->required();
         app.add_option("--measured", measured, "a topology whose links replace those of the levels of the same name");
         app.add_option("-o,--output", output, "where the result goes; - is standard output")->capture_default_str();
+        stagecraft::add_force_option(app, force);
       },
       [&] {
         const stagecraft::ForeignFormat& foreign = *stagecraft::usage(
             "FORMAT", [&] { return &stagecraft::find_format(stagecraft::foreign_formats(), format); });
+        std::vector<std::string> read = inputs;
+        read.push_back(measured);
+        stagecraft::check_outputs(read, {{output, ""}}, force);
         std::vector<stagecraft::SourceFile> files;
         for (const std::string& input : inputs) files.push_back({stagecraft::read_text(input), input});
         auto result = foreign.read(files);
@@ -48,6 +54,7 @@ int main(int argc, char** argv) {
               return document(value);
             },
             result);
+        stagecraft::check_outputs(read, {{output, stagecraft::text_kind(text)}}, force);
         stagecraft::write_text(output, text);
         return 0;
       });

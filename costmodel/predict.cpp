@@ -299,7 +299,7 @@ std::variant<Replay, Infeasible> replay_whole(const Graph& graph, const Topology
                                               const PredictOptions& options) {
   Replay out;
   out.input = simulation_input(graph, topology, plan, options);
-  Watch watch;
+  PeriodSearch watch;
   watch.cycle = std::numeric_limits<int>::max();
   watch.progress = options.progress;
   auto simulated = simulate_and_watch(out.input, watch);
@@ -356,7 +356,7 @@ std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, 
     shorter.microbatches = static_cast<int>(count);
     Replay out;
     out.input = simulation_input(graph, topology, shorter, options);
-    Watch watch;
+    PeriodSearch watch;
     watch.cycle = static_cast<int>(cycle);
     auto simulated = simulate_and_watch(out.input, watch);
     if (std::holds_alternative<Infeasible>(simulated)) return std::nullopt;

@@ -4,6 +4,8 @@
 #include "costmodel/format/chakra.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
+#include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
 
@@ -46,6 +48,14 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
   std::cerr << out;
 }
 
+/// What write_chakra writes.
+std::vector<stagecraft::OutputFile> chakra_files(const stagecraft::Plan& plan) {
+  std::vector<stagecraft::OutputFile> out{{"comm_groups.json", "list of Chakra groups"}};
+  for (std::size_t rank = 0; rank < stagecraft::ranks(plan).size(); ++rank)
+    out.push_back({"chakra." + std::to_string(rank) + ".et", "Chakra trace"});
+  return out;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -55,6 +65,7 @@ int main(int argc, char** argv) {
   std::string output;
   std::string trace;
   std::string chakra;
+  bool force = false;
   stagecraft::PredictOptions options;
   bool accept_other_device = false;
   return stagecraft::run_tool(
@@ -69,15 +80,20 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", output, "where the prediction goes; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
         app.add_option("--chakra", chakra, "a folder for Chakra execution traces, one a rank, as ASTRA-sim reads them");
+        stagecraft::add_force_option(app, force);
         app.add_flag("--free-transfers", options.free_transfers, "as if activations and gradients moved in no time");
         app.add_flag("--accept-other-device", accept_other_device,
                      "predict though the graph was measured on another device than the topology's: without the "
                      "slowdown of ranks that share a host, every figure marked with ~");
       },
       [&] {
+        const std::vector<std::string> inputs{graph_path, topology_path, plan_path};
+        stagecraft::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
+        if (!chakra.empty()) stagecraft::check_can_write_in(chakra);
         auto graph = stagecraft::read_graph(graph_path);
         const auto topology = stagecraft::read_topology(topology_path);
         const auto plan = stagecraft::read_plan(plan_path);
+        if (!chakra.empty()) stagecraft::check_outputs_in(chakra, inputs, chakra_files(plan), force);
         const std::string other_device = [&] {
           try {
             stagecraft::check_has_times(graph);
@@ -85,6 +101,8 @@ int main(int argc, char** argv) {
           } catch (const std::invalid_argument& e) { throw std::invalid_argument(graph_path + ": " + e.what()); }
         }();
         auto result = [&] {
+          stagecraft::ProgressLine line;
+          options.progress = [&line](double done) { line.show(fmt::format("replayed {:.0f} %", done * 100)); };
           try {
             return stagecraft::predict(graph, topology, plan, options);
           } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
@@ -95,6 +113,18 @@ int main(int argc, char** argv) {
         auto& prediction = std::get<stagecraft::Prediction>(result);
         prediction.other_device = other_device;
         print(prediction, topology.device.memory.has_value(), stagecraft::slowdown_assumption(graph, topology));
+        if (prediction.reckoned_microbatches > 0) {
+          const int replayed = plan.microbatches - prediction.reckoned_microbatches;
+          std::cerr << fmt::format(
+              "{} of {} microbatches were replayed, until the step repeated itself; between them, the timeline has a gap "
+              "for the others\n",
+              replayed, plan.microbatches);
+          if (!chakra.empty()) {
+            throw std::invalid_argument(
+                fmt::format("--chakra {}: wants all microbatches of a step, {} of {} were replayed; give the plan fewer",
+                            chakra, replayed, plan.microbatches));
+          }
+        }
         if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));
         if (!trace.empty())
           stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.model + ", predicted"));

@@ -67,12 +67,12 @@ struct Snapshot {
 /// Snapshots that are compared with a new one: a run may repeat itself after several cycles.
 constexpr std::size_t kMostCycles = 12;
 
-/// Relative difference of times within which they count as equal; rounding alone makes 1e-10 of them.
-constexpr double kEqual = 1e-9;
+/// Difference of times, of the period, within which they count as equal; rounding makes about 1e-12 of it.
+constexpr double kEqual = 1e-10;
 
 class Simulation {
  public:
-  explicit Simulation(const SimulationInput& input, Watch* watch = nullptr)
+  explicit Simulation(const SimulationInput& input, PeriodSearch* watch = nullptr)
       : in_(input), watch_(watch), microbatches_(input.microbatches * input.steps), step_of_rank_(input.lists.size(), 0) {
     const std::size_t stages = in_.stages.size();
     const std::size_t m = static_cast<std::size_t>(microbatches_);
@@ -581,7 +581,7 @@ class Simulation {
   static constexpr std::uint64_t kProgressEvents = 1 << 16;
 
   const SimulationInput& in_;
-  Watch* watch_;
+  PeriodSearch* watch_;
   bool snapshot_due_ = false;
   int snapshot_microbatch_ = 0;
   std::deque<Snapshot> snapshots_;
@@ -611,7 +611,7 @@ class Simulation {
 
 std::variant<Timeline, Infeasible> simulate(const SimulationInput& input) { return Simulation(input).run(); }
 
-std::variant<Timeline, Infeasible> simulate_and_watch(const SimulationInput& input, Watch& watch) {
+std::variant<Timeline, Infeasible> simulate_and_watch(const SimulationInput& input, PeriodSearch& watch) {
   return Simulation(input, &watch).run();
 }
 

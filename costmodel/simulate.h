@@ -89,17 +89,17 @@ struct Period {
 };
 
 /// What simulate_and_watch looks for and tells.
-struct Watch {
+struct PeriodSearch {
   int cycle = 1;  ///< microbatches after which the lists of all ranks may repeat
   std::optional<Period> period = {};                   ///< out: the first one, if any
   std::function<void(double done)> progress = {};      ///< hears now and then which part of the actions is done
 };
 
 /// simulate, with an eye on the state after each cycle of the first rank: what each rank and lane is at, the messages
-/// under way, and all times relative to now, which count as equal within 1e-9 of the period. Where times are maxima and
-/// sums of earlier ones, a difference never grows (links and hosts that are shared apart): n periods err by 1e-9.
+/// under way, and all times relative to now, which count as equal within 1e-10 of the period. Where times are maxima and
+/// sums of earlier ones, a difference never grows (links and hosts that are shared apart): n periods err by 1e-10.
 /// Finds nothing in TransferMode::Latency.
-[[nodiscard]] std::variant<Timeline, Infeasible> simulate_and_watch(const SimulationInput& input, Watch& watch);
+[[nodiscard]] std::variant<Timeline, Infeasible> simulate_and_watch(const SimulationInput& input, PeriodSearch& watch);
 
 /// Number of actions in the lists.
 [[nodiscard]] std::size_t action_count(const SimulationInput& input);

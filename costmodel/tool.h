@@ -1,11 +1,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "costmodel/errors.h"
 #include "costmodel/tool_numbers.h"
 #include "costmodel/units_text.h"
 #include "costmodel/version.h"
@@ -57,6 +61,14 @@ auto usage(const std::string& name, Read read) {
   } catch (const std::invalid_argument& e) { throw CLI::ValidationError(name, e.what()); }
 }
 
+/// Names out of a table: "--clock: unknown clock "sundial", known are host, cupti". For CLI::Option::check.
+[[nodiscard]] inline CLI::Validator one_of(const std::string& what, const std::vector<std::string>& known) {
+  const auto check = [=](const std::string& name) {
+    return std::ranges::find(known, name) != known.end() ? std::string() : unknown_name(what, name, known);
+  };
+  return {check, ""};
+}
+
 /// Declares an option whose value is a byte count as parse_bytes reads it; a wrong one is wrong usage.
 inline CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optional<Bytes>& value,
                                      const std::string& help) {
@@ -64,6 +76,11 @@ inline CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std
     value = usage(name, [&] { return parse_bytes(text); });
   };
   return app.add_option_function<std::string>(name, store, help)->type_name("BYTES");
+}
+
+/// Declares --force, the `force` of check_outputs.
+inline void add_force_option(CLI::App& app, bool& force) {
+  app.add_flag("--force", force, "replace files that are read too, or that hold something else than this writes");
 }
 
 }  // namespace stagecraft

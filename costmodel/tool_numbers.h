@@ -1,9 +1,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdint>
+#include <cstdio>
 #include <limits>
 #include <string>
 #include <system_error>
@@ -27,17 +28,17 @@ template <class T>
   return plain ? text : "\"" + text + "\"";
 }
 
-/// A number without the zeros that std::to_string puts behind it: "0.001", "1e+12".
+/// A number without the zeros that std::to_string puts behind it: "0.001", "1000000", "1e+30".
 [[nodiscard]] inline std::string number_text(double value) {
-  std::string out(32, '\0');
-  const auto [end, error] = std::to_chars(out.data(), out.data() + out.size(), value);
-  out.resize(static_cast<std::size_t>(end - out.data()));
-  return out;
+  std::array<char, 32> out{};
+  std::snprintf(out.data(), out.size(), "%.15g", value);
+  return out.data();
 }
 
-/// Integers from `least` to `most`. T is the type of the option's variable, or that of its elements.
+/// Integers from `least` to `most`; `why` says for people where `most` comes from. T is the type of the option's
+/// variable, or that of its elements.
 template <class T>
-[[nodiscard]] CLI::Validator integer(T least, T most = std::numeric_limits<T>::max()) {
+[[nodiscard]] CLI::Validator integer(T least, T most = std::numeric_limits<T>::max(), const std::string& why = "") {
   const bool open = most == std::numeric_limits<T>::max();
   const std::string lowest = std::to_string(least);
   const std::string range = "from " + lowest + " to " + std::to_string(most);
@@ -49,7 +50,8 @@ template <class T>
       return std::string();
     }
     const bool too_large = error == std::errc::result_out_of_range && text.front() != '-';
-    return shown_number(text) + " is not an integer " + (open && !too_large ? "of " + lowest + " or more" : range);
+    return shown_number(text) + " is not an integer " + (open && !too_large ? "of " + lowest + " or more" : range) +
+           (why.empty() ? "" : ", " + why);
   };
   return {check, open ? lowest + " or more" : range};
 }

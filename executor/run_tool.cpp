@@ -9,6 +9,7 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
 #include "costmodel/tool.h"
 #include "executor/channel_nccl.h"
 #include "executor/device.h"
@@ -56,6 +57,7 @@ struct Options {
   double timeout_s = 60;
   std::string output;
   std::string trace;
+  bool force = false;
   RunOptions run;
   bool scales_loss = false;  ///< an option of the loss scale was given
   bool steps_given = false;
@@ -216,16 +218,12 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& pla
 
 /// The channel's name. `apart`: ranks are processes.
 std::string choose_channel(const Options& o, bool apart) {
-  std::vector<std::string> known = stagecraft::channel_names();
-  known.emplace_back("nccl");
   const bool on_gpu = o.device.starts_with("cuda");
   const std::string channel = !o.channel.empty() ? o.channel : !apart ? "local" : on_gpu ? "nccl" : "gloo";
-  if (std::find(known.begin(), known.end(), channel) == known.end())
-    throw std::invalid_argument(stagecraft::unknown_name("channel", channel, known));
   if (channel == "nccl" && !on_gpu)
-    throw std::invalid_argument("channel nccl joins GPUs: add --device cuda, or take channel gloo");
+    throw CLI::ValidationError("--channel", "nccl joins GPUs: add --device cuda, or take channel gloo");
   if (channel == "gloo" && on_gpu)
-    throw std::invalid_argument("channel gloo joins CPUs: take channel nccl, or --device cpu");
+    throw CLI::ValidationError("--channel", "gloo joins CPUs: take channel nccl, or --device cpu");
   return channel;
 }
 
@@ -243,9 +241,18 @@ int start_ranks(const Options& o, int ranks, const std::vector<std::string>& arg
   return stagecraft::spawn(ranks, arguments, deadline, options);
 }
 
+/// A run is long: whoever will write its results finds out first whether that can be done.
+void check_outputs_of(const Options& o) {
+  std::vector<std::string> inputs = stagecraft::files_of(o.model, o.data);
+  for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights}) inputs.push_back(*each);
+  stagecraft::check_outputs(inputs, {{o.output, "stagecraft.timeline"}, {o.trace, "Chrome trace"}}, o.force);
+  if (!o.logs.empty()) stagecraft::check_can_write_in(o.logs);
+}
+
 int run(Options o, const std::vector<std::string>& arguments, std::optional<stagecraft::RankLog>& log) {
   const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
   const bool starts = (o.spawn || !o.hosts.empty()) && !launch;
+  if (!o.dry_run && (!launch || launch->rank == 0)) check_outputs_of(o);
   // Before anything is said, and before there are threads.
   if (!o.logs.empty() && !starts && !o.dry_run)
     log.emplace(o.logs, launch ? launch->rank : 0, launch ? launch->ranks : 1);
@@ -254,7 +261,10 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   const Plan plan = stagecraft::read_plan(o.plan);
   auto settings = plan.options;
   for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
-  const stagecraft::Model model = stagecraft::build_model(o.model.empty() ? plan.model : o.model, settings);
+  const std::string& name = o.model.empty() ? plan.model : o.model;
+  const bool as_planned = o.model.empty() && o.set.empty();
+  const stagecraft::Model model = as_planned ? stagecraft::build_model(name, settings)
+                                             : stagecraft::build_model_at(o.model.empty() ? "--set" : "--model", name, settings);
   const bool trains = stagecraft::schedule_of(plan).trains;
   const auto data =
       stagecraft::make_data_source(o.data, model, o.run.seed,
@@ -262,7 +272,8 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   const auto pass = trains ? std::nullopt : stagecraft::whole_pass(plan, *data);
   if (pass && (!o.steps_given || o.run.steps > pass->steps)) o.run.steps = pass->steps;
   o.run.optimizer.rate.steps = o.run.steps;
-  stagecraft::validate(o.run.optimizer);
+  stagecraft::usage("--rate-schedule", [&] { stagecraft::validate(o.run.optimizer.rate); });
+  stagecraft::usage("--optimizer", [&] { stagecraft::validate(o.run.optimizer); });
   if (!stagecraft::loss_scaler_of(plan, o.run.loss_scale) && o.scales_loss) {
     throw std::invalid_argument(fmt::format("{}: a loss scale goes with training in float16, the plan computes in {}",
                                             o.plan, plan.dtype.empty() ? "float32" : plan.dtype));
@@ -272,17 +283,14 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
     std::cout << stagecraft::roles_text(plan);
     return 0;
   }
-  // A run is long: whoever will write its result tells now whether that can be done.
-  stagecraft::check_can_write(o.output);
-  stagecraft::check_can_write(o.trace);
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   const int count = static_cast<int>(stagecraft::ranks(plan).size());
   const std::string channel = choose_channel(o, launch || starts);
   o.channel = channel;
   const std::string threads = "channel local runs all ranks as threads of one process";
   if (channel == "local" && (o.spawn || !o.hosts.empty())) {
-    throw std::invalid_argument(
-        fmt::format("{}; leave out --{}, or take channel gloo", threads, o.spawn ? "spawn" : "hosts"));
+    throw CLI::ValidationError(
+        "--channel", fmt::format("{}; leave out --{}, or take channel gloo", threads, o.spawn ? "spawn" : "hosts"));
   }
   if (channel == "local" && launch && launch->ranks > 1) {
     throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
@@ -312,8 +320,9 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   checkpoint.tell = [](const std::string& text) { std::cerr << text + "\n"; };
   if (channel != "local") {
     if (!launch) {
-      throw std::invalid_argument(fmt::format(
-          "channel {} runs one process a rank: add --spawn, or start with torchrun, srun or mpirun", channel));
+      throw CLI::ValidationError(
+          "--channel",
+          fmt::format("{} runs one process a rank: add --spawn, or start with torchrun, srun or mpirun", channel));
     }
     return run_one_process_a_rank(*launch, plan, model, *data, o, pass, deadline);
   }
@@ -353,20 +362,24 @@ int main(int argc, char** argv) {
         app.add_option("--model", o.model, "the model; default: the one that the plan names");
         app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")
             ->allow_extra_args(false);
-        app.add_option("--data", o.data, "where samples come from")->capture_default_str();
+        app.add_option("--data", o.data, "where samples come from")
+            ->capture_default_str()
+            ->check(stagecraft::data_name());
         const auto steps =
             app.add_option("--steps", o.run.steps,
                            "steps to train, with those of a resumed checkpoint; a plan that only evaluates (schedule "
                            "forward) goes once through the data if absent")
                 ->capture_default_str()
-                ->check(CLI::PositiveNumber);
+                ->transform(stagecraft::integer<decltype(o.run.steps)>(1));
         app.add_option(
             "--channel", o.channel,
             "local (ranks are threads), or one process a rank over gloo (CPUs) or nccl (GPUs); default: local "
-            "unless ranks were started");
+            "unless ranks were started")
+            ->check(stagecraft::one_of("channel", stagecraft::known_channels()));
         app.add_option("--device", o.device,
                        "cpu, cuda (the GPU of each rank's place on its machine) or cuda:N (of all ranks)")
-            ->capture_default_str();
+            ->capture_default_str()
+            ->check(stagecraft::device_name());
         app.add_flag("--share-gpu", o.share_gpu,
                      "several ranks may compute on one GPU, for checks: transfers between them go through the host");
         app.add_flag("--deterministic", o.deterministic,
@@ -394,28 +407,28 @@ int main(int argc, char** argv) {
         app.add_option_function<std::string>(
                "--on-nonfinite",
                [&](const std::string& text) {
-                 try {
-                   o.run.on_nonfinite = stagecraft::parse_on_nonfinite(text);
-                 } catch (const std::invalid_argument& e) { throw CLI::ValidationError("--on-nonfinite", e.what()); }
+                 o.run.on_nonfinite =
+                     stagecraft::usage("--on-nonfinite", [&] { return stagecraft::parse_on_nonfinite(text); });
                },
                "when a loss or a gradient is infinite or not a number: stop ends the run before the update, warn goes "
                "on, skip leaves the step out on all ranks; stop if absent")
             ->type_name("WHAT");
         app.add_option("--threads", o.run.threads, "threads of one rank")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the run")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
-        app.add_option("--seed", o.run.seed, "of weights, data and dropout")->capture_default_str();
+            ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest));
+        app.add_option("--seed", o.run.seed, "of weights, data and dropout")
+            ->capture_default_str()
+            ->transform(stagecraft::integer<decltype(o.run.seed)>(0));
         stagecraft::add_optimizer_options(app, o.run.optimizer);
         stagecraft::add_training_options(app, o.run.optimizer);
         const auto scale = app.add_option_function<std::string>(
             "--loss-scale",
             [&](const std::string& text) {
-              try {
-                o.run.loss_scale.fixed = stagecraft::parse_loss_scale(text);
-              } catch (const std::invalid_argument& e) { throw CLI::ValidationError("--loss-scale", e.what()); }
+              o.run.loss_scale.fixed =
+                  stagecraft::usage("--loss-scale", [&] { return stagecraft::parse_loss_scale(text); });
             },
             "of a plan in float16, what the loss's gradient begins with: a number, or dynamic, which begins at 65536, "
             "halves with each step that overflows and is left out, and doubles after --loss-scale-growth-interval "
@@ -424,7 +437,7 @@ int main(int argc, char** argv) {
             app.add_option("--loss-scale-growth-interval", o.run.loss_scale.growth_interval, "of a dynamic loss scale")
                 ->capture_default_str()
                 ->type_name("STEPS")
-                ->check(CLI::PositiveNumber);
+                ->transform(stagecraft::integer<decltype(o.run.loss_scale.growth_interval)>(1));
         app.callback([&o, scale, interval, steps] {
           o.scales_loss = scale->count() + interval->count() > 0;
           o.steps_given = steps->count() > 0;
@@ -437,12 +450,12 @@ int main(int argc, char** argv) {
                        "how many of the newest checkpoints stay; one with values that are not finite replaces none")
             ->needs(folder)
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::integer<decltype(o.run.checkpoint.keep)>(1));
         app.add_option("--checkpoint-every", o.run.checkpoint.every,
                        "steps between checkpoints; there is one after the last step too")
             ->needs(folder)
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::integer<decltype(o.run.checkpoint.every)>(1));
         app.add_flag("--resume", o.run.checkpoint.resume,
                      "begin with the newest whole checkpoint, if there is one; any plan will do")
             ->needs(folder);
@@ -450,13 +463,14 @@ int main(int argc, char** argv) {
                        "with --spawn or --hosts: when a rank dies, start all again from the newest checkpoint, at most "
                        "so often")
             ->needs(folder)
-            ->check(CLI::NonNegativeNumber);
+            ->transform(stagecraft::integer(0));
         app.add_option(
             "--weights", o.run.checkpoint.weights,
             "a safetensors file, or a state dict that torch.save wrote (.pt, .pth), with the first parameters by "
             "name; a checkpoint to resume from wins");
         app.add_option("-o,--output", o.output, "where the measured timeline goes; - is standard output");
         app.add_option("--trace", o.trace, "a Chrome trace (also for ui.perfetto.dev) of the run");
+        stagecraft::add_force_option(app, o.force);
       },
       [&] {
         try {

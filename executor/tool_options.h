@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <stdexcept>
@@ -10,7 +11,10 @@
 #include <vector>
 
 #include "costmodel/tool.h"
+#include "executor/channel.h"
 #include "executor/data_source.h"
+#include "executor/device.h"
+#include "executor/intake/imported_model.h"
 #include "executor/layer_source.h"
 #include "executor/optimizer.h"
 #include "executor/program.h"
@@ -19,16 +23,57 @@
 
 namespace stagecraft {
 
-/// `key=value` words as a map. Throws std::invalid_argument naming a word without a key or an equals sign.
+/// `key=value` words as a map. A word without a key or an equals sign is wrong usage.
 inline std::map<std::string, std::string> parse_settings(const std::vector<std::string>& words) {
   std::map<std::string, std::string> out;
   for (const std::string& word : words) {
     const std::size_t equals = word.find('=');
     if (equals == 0 || equals == std::string::npos) {
-      throw std::invalid_argument("--set \"" + word + "\": wanted key=value, as in --set layers=4");
+      throw CLI::ValidationError("--set \"" + word + "\"", "wanted key=value, as in --set layers=4");
     }
     out[word.substr(0, equals)] = word.substr(equals + 1);
   }
+  return out;
+}
+
+/// Names of devices as open_device takes them, whether there is such a device or not. For CLI::Option::check.
+[[nodiscard]] inline CLI::Validator device_name() {
+  const auto check = [](const std::string& name) -> std::string {
+    if (name == "cpu" || name == "cuda") return "";
+    const std::string prefix = "cuda:";
+    if (!name.starts_with(prefix)) return unknown_name("device", name, device_names());
+    int index = 0;
+    const bool numbered = parse_number(name.substr(prefix.size()), index) == std::errc() && index >= 0;
+    return numbered ? "" : "\"" + name + "\" is not cuda or cuda:N with N from 0";
+  };
+  return {check, ""};
+}
+
+/// Names of data sources, with or without an argument behind a colon. For CLI::Option::check.
+[[nodiscard]] inline CLI::Validator data_name() {
+  const auto check = [](const std::string& name) -> std::string {
+    const std::string kind = name.substr(0, name.find(':'));
+    std::vector<std::string> known;
+    for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
+    return std::ranges::find(known, kind) != known.end() ? "" : unknown_name("data source", kind, known);
+  };
+  return {check, ""};
+}
+
+/// build_model of what the command line says at `place`; an unknown built-in model, or an option that it does not have,
+/// is wrong usage.
+[[nodiscard]] inline Model build_model_at(const std::string& place, const std::string& name,
+                                          const std::map<std::string, std::string>& set) {
+  if (is_model_file(name)) return build_model(name, set);
+  return usage(place, [&] { return build_model(name, set); });
+}
+
+/// The files that a model and a data source name are read from, as far as they name any.
+[[nodiscard]] inline std::vector<std::string> files_of(const std::string& model, const std::string& data) {
+  std::vector<std::string> out;
+  if (is_model_file(model)) out.push_back(model);
+  const std::size_t colon = data.find(':');
+  if (colon != std::string::npos) out.push_back(data.substr(colon + 1));
   return out;
 }
 
@@ -80,23 +125,47 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
              "of a model file: NAME=FROM..TO, the whole numbers FROM to TO - 1 of an input; may be repeated");
 }
 
+/// The channels that --channel takes.
+[[nodiscard]] inline std::vector<std::string> known_channels() {
+  std::vector<std::string> out = channel_names();
+  out.emplace_back("nccl");
+  return out;
+}
+
+/// The most seconds of a time limit, and the shortest.
+inline constexpr double kLongest = 1e6;
+inline constexpr double kShortest = 0.001;
+
+/// The most threads of a rank, and ranks of a machine: beyond, a number is a slip.
+inline constexpr int kMostAtOnce = 1024;
+
 inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
-  app.add_option("--optimizer", options.name, "sgd, adam or adamw")->capture_default_str();
-  app.add_option("--learning-rate,--lr", options.learning_rate, "step of the optimizer")->capture_default_str();
-  app.add_option("--momentum", options.momentum, "of sgd")->capture_default_str();
-  app.add_option("--weight-decay", options.weight_decay, "of the optimizer")->capture_default_str();
+  app.add_option("--optimizer", options.name, "sgd, adam or adamw")
+      ->capture_default_str()
+      ->check(one_of("optimizer", optimizer_names()));
+  app.add_option("--learning-rate,--lr", options.learning_rate, "step of the optimizer")
+      ->capture_default_str()
+      ->transform(number_from(0, 1e6));
+  app.add_option("--momentum", options.momentum, "of sgd")->capture_default_str()->transform(number_from(0, 1));
+  app.add_option("--weight-decay", options.weight_decay, "of the optimizer")
+      ->capture_default_str()
+      ->transform(number_from(0, 1e6));
 }
 
 /// What a run has beside: the course of the learning rate, and clipping.
 inline void add_training_options(CLI::App& app, OptimizerOptions& options) {
   app.add_option("--rate-schedule", options.rate.name, "constant, or cosine down to --last-rate at the run's end")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(one_of("rate schedule", rate_schedule_names()));
   app.add_option("--warmup-steps", options.rate.warmup, "steps over which the learning rate rises from 0")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->transform(integer<decltype(options.rate.warmup)>(0));
   app.add_option("--last-rate", options.rate.last, "cosine's rate at the end, as a part of --learning-rate")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->transform(number_from(0, 1));
   app.add_option("--clip-norm", options.clip_norm, "largest norm of the whole model's gradient; 0: any")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->transform(number_from(0, 1e30));
 }
 
 /// run_tool for a program that computes.

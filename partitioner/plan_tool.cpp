@@ -10,7 +10,9 @@
 #include "costmodel/format/actions_csv.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
 #include "costmodel/format/plan_formats.h"
+#include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
 #include "partitioner/given_split.h"
@@ -38,6 +40,9 @@ constexpr const char* kAll = "auto";
 /// Before the file of lists that are to be the schedule.
 constexpr const char* kCsv = "csv:";
 
+/// Of a plan file, see plan.schema.json.
+constexpr int kMostMicrobatches = 1 << 20;
+
 /// Plan::strategy of a split by hand.
 constexpr const char* kSplitAt = "split-at";
 
@@ -57,6 +62,7 @@ struct Request {
   bool accept_other_device = false;
   std::string other_device;  ///< accepted_differences
   std::string output = "-";
+  bool force = false;
 };
 
 void note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
@@ -159,7 +165,7 @@ void declare(CLI::App& app, Request& request) {
       ->transform(stagecraft::integer(1))
       ->type_name("COUNT ...");
   app.add_option("--microbatches", request.settings.microbatches, "microbatches of one step")
-      ->transform(stagecraft::integer(1))
+      ->transform(stagecraft::integer(1, kMostMicrobatches, "the most that a plan file holds"))
       ->capture_default_str();
   app.add_option(
          "--schedule", request.settings.schedule,
@@ -183,6 +189,7 @@ void declare(CLI::App& app, Request& request) {
                "plan though the graph was measured on another device than the topology's: without the slowdown of "
                "ranks that share a host, every figure marked with ~");
   app.add_option("-o,--output", request.output, "where the plan goes; - is standard output")->capture_default_str();
+  stagecraft::add_force_option(app, request.force);
 
   const std::string group = "PipeDream";
   stagecraft::PipedreamOptions& p = request.options.pipedream;
@@ -298,9 +305,18 @@ std::optional<int> microbatches_of_a_step(const stagecraft::PlanSettings& settin
   return settings.microbatches;
 }
 
+/// `options` that tell on `line` how far a prediction is.
+stagecraft::StrategyOptions telling(stagecraft::StrategyOptions options, stagecraft::ProgressLine& line) {
+  options.progress = [&line](double done) { line.show(fmt::format("replayed {:.0f} % of a plan", done * 100)); };
+  return options;
+}
+
 /// The best plan of all strategies, after a table of them.
 stagecraft::RankedPlan best_of_all(const Request& request, const Graph& graph, const Topology& topology) {
-  auto result = stagecraft::rank_plans(graph, topology, request.settings, request.options);
+  auto result = [&] {
+    stagecraft::ProgressLine line;
+    return stagecraft::rank_plans(graph, topology, request.settings, telling(request.options, line));
+  }();
   if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
     throw std::runtime_error(request.graph + ": " + infeasible->reason);
   }
@@ -314,8 +330,10 @@ stagecraft::RankedPlan best_of_all(const Request& request, const Graph& graph, c
 stagecraft::RankedPlan plan_of(
     const Request& request, const Graph& graph, const Topology& topology, const stagecraft::Candidate& candidate,
     const std::function<std::optional<stagecraft::Candidate>(const Graph&, const Topology&)>& again) {
-  stagecraft::RankedPlan ranked =
-      stagecraft::predicted_plan(graph, topology, candidate, request.settings, request.options);
+  stagecraft::RankedPlan ranked = [&] {
+    stagecraft::ProgressLine line;
+    return stagecraft::predicted_plan(graph, topology, candidate, request.settings, telling(request.options, line));
+  }();
   const std::string excess = stagecraft::memory_excess(ranked, topology, request.options);
   // PipeDream's own memory rule has the last word where its strategy was asked for by name.
   if (!excess.empty() && request.strategy == "pipedream") warn(excess + ", as the cost model counts");
@@ -405,7 +423,17 @@ std::optional<stagecraft::Candidate> given_stages(Request& request, const Graph&
   return out;
 }
 
+/// The files that the command line names.
+std::vector<std::string> inputs_of(const Request& request) {
+  std::vector<std::string> out{request.graph, request.topology};
+  if (!request.from.empty()) out.push_back(request.from[1]);
+  const std::string& schedule = request.settings.schedule;
+  if (schedule.starts_with(kCsv)) out.push_back(schedule.substr(std::string(kCsv).size()));
+  return out;
+}
+
 int plan(Request& request) {
+  stagecraft::check_outputs(inputs_of(request), {{request.output, "stagecraft.plan"}}, request.force);
   if (request.settings.schedule.starts_with(kCsv)) take_csv(request);
   warn_of_blind_spots(request);
   if (request.memory) request.options.pipedream.memory_limit = *request.memory;

@@ -2,6 +2,7 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
 #include "costmodel/tool.h"
 #include "profiler/nvml.h"
 
@@ -29,14 +30,18 @@ void print(const stagecraft::Discovery& found, const stagecraft::Topology& topol
 
 int main(int argc, char** argv) {
   std::string output;
+  bool force = false;
   return stagecraft::run_tool(
       {"discover",
        "Asks NVIDIA's driver for the GPUs of this machine and what joins them. Bandwidths are declared, not measured.",
        "stagecraft discover -o topology.json"},
       argc, argv,
-      [&](CLI::App& app) { app.add_option("-o,--output", output, "where the topology goes; - is standard output"); },
+      [&](CLI::App& app) {
+        app.add_option("-o,--output", output, "where the topology goes; - is standard output");
+        stagecraft::add_force_option(app, force);
+      },
       [&] {
-        if (!output.empty()) stagecraft::check_can_write(output);
+        stagecraft::check_outputs({}, {{output, "stagecraft.topology"}}, force);
         const stagecraft::Discovery found = stagecraft::discover(stagecraft::load_nvml());
         const stagecraft::Topology topology = stagecraft::declared_topology(found);
         print(found, topology);

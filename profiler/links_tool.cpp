@@ -8,6 +8,7 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
 #include "executor/device.h"
@@ -34,6 +35,7 @@ struct Options {
   double timeout_s = 60;
   std::string output;
   bool accept_untrusted = false;
+  bool force = false;
   stagecraft::LinksOptions links;
 };
 
@@ -133,17 +135,14 @@ int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& 
 int run(Options o, const std::vector<std::string>& arguments) {
   if (o.most_bytes) o.links.most_bytes = *o.most_bytes;
   const int ranks = o.ranks.value_or(2);
-  (void)stagecraft::link_tasks(ranks, false, o.links);  // before any process is started
+  stagecraft::usage("--max-bytes", [&] { (void)stagecraft::link_tasks(ranks, false, o.links); });
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
-  if (o.channel == "nccl") return run_nccl(o, deadline);
-  std::vector<std::string> known = stagecraft::channel_names();
-  if (std::ranges::find(known, o.channel) == known.end()) {
-    known.emplace_back("nccl");
-    throw std::invalid_argument(stagecraft::unknown_name("channel", o.channel, known));
-  }
-  if (ranks < 2) throw std::invalid_argument("--ranks is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do");
-  if (o.channel == "local") return run_local(o, ranks, deadline);
   const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
+  const bool writes = o.channel != "gloo" || !launch || launch->rank == 0;
+  if (writes) stagecraft::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
+  if (o.channel == "nccl") return run_nccl(o, deadline);
+  if (ranks < 2) throw CLI::ValidationError("--ranks", "is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do");
+  if (o.channel == "local") return run_local(o, ranks, deadline);
   if (!launch) return stagecraft::spawn(ranks, arguments, deadline);
   return run_one_process_a_rank(*launch, o, ranks, deadline);
 }
@@ -159,28 +158,30 @@ int main(int argc, char** argv) {
       argc, argv,
       [&](CLI::App& app) {
         app.add_option("--ranks", o.ranks, "ranks on this host; default 2, with nccl all GPUs")
-            ->check(CLI::Range(1, 1024));
+            ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option(
                "--channel", o.channel,
                "local (ranks are threads), gloo (one process a rank, started here unless a launcher did) or nccl "
                "(the GPUs of this machine, all in this process)")
-            ->capture_default_str();
+            ->capture_default_str()
+            ->check(stagecraft::one_of("channel", stagecraft::known_channels()));
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message; default 64 MiB");
         app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "message bytes grow by 2^(1/this)")
             ->capture_default_str()
-            ->check(CLI::Range(1, 64));
+            ->transform(stagecraft::integer(1, 64));
         app.add_option("--seconds", o.links.most_time.value,
                        "of measuring, about; each point takes an equal share of what is left, and at least 5 samples")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::number_above(0));
         app.add_option("--threads", o.threads, "threads of one rank")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the measurement")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest));
         app.add_flag("--accept-untrusted", o.accept_untrusted, "exit 0 even if the measurement is not to be trusted");
         app.add_option("-o,--output", o.output, "where the topology goes; - is standard output");
+        stagecraft::add_force_option(app, o.force);
       },
       [&] { return run(o, stagecraft::own_command(argc, argv)); });
 }

@@ -6,6 +6,7 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
 #include "executor/device.h"
@@ -42,6 +43,7 @@ struct Options {
   std::string trace;
   std::string csv;
   std::string output;
+  bool force = false;
   stagecraft::ProfileOptions profile;
 };
 
@@ -132,24 +134,24 @@ std::string path_of(const Options& o, const std::string& output, std::int64_t sa
 }
 
 void check(Options& o) {
-  if (std::ranges::find(kTypes, o.type) == kTypes.end())
-    throw std::invalid_argument(stagecraft::unknown_name("dtype", o.type, kTypes));
+  stagecraft::usage("--optimizer", [&] { stagecraft::validate(o.profile.optimizer); });
   const bool cpu = o.device == "cpu";
   if (o.clock.empty()) o.clock = cpu ? "host" : "cupti";
-  if (std::ranges::find(kClocks, o.clock) == kClocks.end())
-    throw std::invalid_argument(stagecraft::unknown_name("clock", o.clock, kClocks));
   if (cpu != (o.clock == "host")) {
-    throw std::invalid_argument(
-        fmt::format("--clock {} with --device {}: wanted {}", o.clock, o.device, cpu ? "host" : "cupti or events"));
+    throw CLI::ValidationError(fmt::format("--clock {} with --device {}", o.clock, o.device),
+                               cpu ? "wanted host" : "wanted cupti or events");
   }
   if (o.microbatches.size() > 1 && o.output == "-")
-    throw std::invalid_argument("-o - with several microbatches: wanted a file name, each graph goes to its own");
+    throw CLI::ValidationError("-o - with several microbatches", "wanted a file name, each graph goes to its own");
+  std::vector<stagecraft::OutputFile> outputs;
   for (const std::int64_t samples : o.microbatches) {
     if (std::ranges::count(o.microbatches, samples) > 1)
-      throw std::invalid_argument(fmt::format("--microbatch names {} twice", samples));
-    for (const std::string* each : {&o.output, &o.trace, &o.csv})
-      stagecraft::check_can_write(path_of(o, *each, samples));
+      throw CLI::ValidationError("--microbatch", fmt::format("names {} twice", samples));
+    outputs.push_back({path_of(o, o.output, samples), "stagecraft.graph"});
+    outputs.push_back({path_of(o, o.trace, samples), "Chrome trace"});
+    outputs.push_back({path_of(o, o.csv, samples), "table of activities"});
   }
+  stagecraft::check_outputs(stagecraft::files_of(o.model, o.data), outputs, o.force);
 }
 
 std::vector<std::string> layer_names(const stagecraft::Model& model) {
@@ -189,7 +191,7 @@ int write_structure(const Options& o, const stagecraft::Model& model, const stag
 
 int run(Options o) {
   check(o);
-  const stagecraft::Model model = stagecraft::build_model(o.model, stagecraft::parse_settings(o.set));
+  const stagecraft::Model model = stagecraft::build_model_at("MODEL", o.model, stagecraft::parse_settings(o.set));
   for (const std::int64_t samples : o.microbatches) stagecraft::check_samples(model, samples);
   tell_merged(model);
   const auto source = stagecraft::make_data_source(o.data, model, o.profile.seed);
@@ -263,42 +265,52 @@ int main(int argc, char** argv) {
             ->delimiter(',')
             ->allow_extra_args(false)
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
-        app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
+            ->transform(stagecraft::integer<std::int64_t>(1));
+        app.add_option("--device", o.device, "cpu, cuda or cuda:N")
+            ->capture_default_str()
+            ->check(stagecraft::device_name());
         app.add_option(
             "--clock", o.clock,
-            "what tells time: host (CPU), cupti (GPU kernels, the default there) or events (GPU, between layers)");
-        app.add_option("--dtype", o.type, "float32, or bfloat16 or float16 by autocast")->capture_default_str();
+            "what tells time: host (CPU), cupti (GPU kernels, the default there) or events (GPU, between layers)")
+            ->check(stagecraft::one_of("clock", kClocks));
+        app.add_option("--dtype", o.type, "float32, or bfloat16 or float16 by autocast")
+            ->capture_default_str()
+            ->check(stagecraft::one_of("dtype", kTypes));
         app.add_flag("--isolated", o.profile.isolated, "run each layer alone as well");
         app.add_flag("--structure", o.structure,
                      "write layers, shapes and bytes alone, after one forward; times are zero and stand for nothing");
         app.add_flag("--accept-untrusted", o.accept_untrusted, "exit 0 even if the profile is not to be trusted");
-        app.add_option("--data", o.data, "where samples come from")->capture_default_str();
+        app.add_option("--data", o.data, "where samples come from")
+            ->capture_default_str()
+            ->check(stagecraft::data_name());
         app.add_option("--threads", o.profile.threads, "threads of one rank")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option("--concurrent", o.profile.concurrent,
                        "measure the slowdown of up to this many ranks at once on this host (CPU)")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option("--warmup", o.profile.warmup, "iterations that do not count")
             ->capture_default_str()
-            ->check(CLI::NonNegativeNumber);
+            ->transform(stagecraft::integer<decltype(o.profile.warmup)>(0));
         app.add_option("--error", o.profile.rule.iteration_error, "relative error of the iteration at which to stop")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
+            ->transform(stagecraft::number_above(0));
         app.add_option("--max-seconds", o.profile.most_seconds,
                        "of each microbatch's whole profile; where a model needs longer, one sample is taken, and what was "
                        "cut short or left out is listed")
             ->capture_default_str()
-            ->check(CLI::PositiveNumber);
-        app.add_option("--seed", o.profile.seed, "of weights and data")->capture_default_str();
+            ->transform(stagecraft::number_above(0));
+        app.add_option("--seed", o.profile.seed, "of weights and data")
+            ->capture_default_str()
+            ->transform(stagecraft::integer<decltype(o.profile.seed)>(0));
         stagecraft::add_optimizer_options(app, o.profile.optimizer);
         app.add_option("--trace", o.trace,
                        "where the last watched steps go as Chrome trace events, for ui.perfetto.dev: every kernel by "
                        "stream and layer, on a CPU the layers");
         app.add_option("--csv", o.csv, "where they go as a table");
         app.add_option("-o,--output", o.output, "where the graph goes; - is standard output");
+        stagecraft::add_force_option(app, o.force);
       },
       [&] { return run(o); });
 }

@@ -2,6 +2,7 @@
 """stagecraft export-model: writes a PyTorch model, with its loss, as an archive that stagecraft trains without Python."""
 
 import argparse
+import math
 import os
 import sys
 
@@ -82,6 +83,8 @@ def parse(arguments):
     record.add_argument("--microbatches", type=int, default=2, metavar="N", help="microbatches a step (default: 2)")
     record.add_argument("--samples", type=int, metavar="N", help="samples a microbatch (default: 2, or those of --static)")
     record.add_argument("--learning-rate", type=float, default=0.1, metavar="X", help="(default: 0.1)")
+    parser.add_argument("--force", action="store_true",
+                        help="replace files that are read too, or that hold something else than this writes")
     parser.add_argument("--debug", action="store_true", help="show where in Python an error arose")
     parser.add_argument("--version", action="version", version=f"stagecraft-export-model {VERSION}")
     options = parser.parse_args(arguments)
@@ -89,6 +92,8 @@ def parse(arguments):
         value = getattr(options, name)
         if value is not None and value < least:
             parser.error(f"--{name.replace('_', '-')} is {value}, must be {least} or more")
+    if not 0 <= options.learning_rate < math.inf:
+        parser.error(f"--learning-rate is {options.learning_rate}, must be a number of 0 or more")
     if not 0 <= options.seed < 2**64:
         parser.error(f"--seed is {options.seed}, must be a number from 0 to {2**64 - 1}")
     if not options.output.endswith(".pt2"):
@@ -135,8 +140,27 @@ def request_of(options):
                    options.max_samples, options.seed, options.allow_rounding, templates)
 
 
+def files_read(options):
+    """The files that the command line names."""
+    for text in (options.model, options.inputs, options.loss):
+        for part in (text or "").split(":"):
+            if part.endswith((".py", ".json")):
+                yield part
+    if options.weights:
+        yield options.weights
+
+
 def main(arguments):
     options = parse(arguments)
+    from exporter import outputs
+    from exporter.errors import ExportError, first_line, notice
+
+    written = [(options.output, outputs.ARCHIVE)] + ([(options.record, outputs.RECORD)] if options.record else [])
+    try:
+        outputs.check(list(files_read(options)), written, options.force)
+    except ExportError as error:
+        print(f"export-model: {error}", file=sys.stderr)
+        return 1
     try:
         import torch
     except ImportError:
@@ -144,7 +168,6 @@ def main(arguments):
               file=sys.stderr)
         return 1
     from exporter import program, record
-    from exporter.errors import ExportError, first_line, notice
 
     if torch.__version__.split(".")[:2] != ["2", "11"]:
         notice(f"torch is {torch.__version__}, stagecraft reads what 2.11 writes and may refuse this archive")

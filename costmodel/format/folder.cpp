@@ -6,6 +6,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "costmodel/format/outputs.h"
 
 namespace stagecraft {
 namespace {
@@ -28,15 +29,31 @@ void check_replaceable(const fs::path& path, const MayDelete& may_delete) {
   }
 }
 
-}  // namespace
-
-void write_folder(const std::string& path, const std::map<std::string, std::string>& files, const MayDelete& may_delete,
-                  const std::map<std::string, WriteFile>& large) {
+/// `path` without what says nothing ("./", a last "/").
+fs::path target_of(const std::string& path) {
   fs::path target = fs::path(path).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "folder/"
   if (target.empty() || target.filename() == "." || target.filename() == "..") {
     throw FormatError(path + ": wanted the name of a directory");
   }
+  return target;
+}
+
+}  // namespace
+
+void check_can_write_folder(const std::string& path, const MayDelete& may_delete) {
+  const fs::path target = target_of(path);
+  check_can_write_in(target.has_parent_path() ? target.parent_path().string() : ".");
+  try {
+    check_replaceable(target, may_delete);
+  } catch (const fs::filesystem_error& e) {
+    throw FormatError(path + ": cannot write: " + e.code().message());
+  }
+}
+
+void write_folder(const std::string& path, const std::map<std::string, std::string>& files, const MayDelete& may_delete,
+                  const std::map<std::string, WriteFile>& large) {
+  const fs::path target = target_of(path);
   const std::string process = std::to_string(::getpid());
   const fs::path beside = target.string() + ".partial." + process;
   const fs::path old = target.string() + ".old." + process;

@@ -20,4 +20,8 @@ using WriteFile = std::function<void(const std::string& path)>;
 void write_folder(const std::string& path, const std::map<std::string, std::string>& files,
                   const MayDelete& may_delete = {}, const std::map<std::string, WriteFile>& large = {});
 
+/// Throws as write_folder(path, ..., may_delete) would before it writes the first file, and changes nothing: for the
+/// start of work whose result goes there.
+void check_can_write_folder(const std::string& path, const MayDelete& may_delete = {});
+
 }  // namespace stagecraft

@@ -715,6 +715,9 @@ class Messages(InFolder):
         self.says(2, "required: -o/--output", "resnet18")
         self.says(2, "--output is model.onnx, must end in .pt2", "resnet18", "-o", "model.onnx")
         self.says(2, "--static is 0, must be 1 or more", "resnet18", "-o", self.file, "--static", 0)
+        for rate in ("nan", "inf", "-1"):
+            self.says(2, f"--learning-rate is {float(rate)}, must be a number of 0 or more", "resnet18", "-o", self.file,
+                      "--learning-rate", rate)
         self.says(2, "--input and --inputs exclude each other", "a:b", "-o", self.file, *VECTOR, "--inputs", "a:b")
         self.says(2, "unrecognized arguments: --inpt", "a:b", "-o", self.file, "--inpt", "x")
         self.says(2, "--range goes with --inputs; --input has :range=LOW..HIGH", "a:b", "-o", self.file, *VECTOR, "--range", "x=0..4")
@@ -779,14 +782,35 @@ class Writing(InFolder):
         with open(self.file, "w", encoding="utf-8") as file:
             file.write("old")
         with mock.patch("torch.export.save", side_effect=OSError(28, "no space left on device")):
-            status, _, error = run(f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "-o", self.file)
+            status, _, error = run(f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "-o", self.file, "--force")
         self.assertEqual(status, 1)
         self.assertIn(f"{self.file}: cannot be written", error)
         self.assertEqual(os.listdir(self.folder), ["model.pt2"])
         with open(self.file, encoding="utf-8") as file:
             self.assertEqual(file.read(), "old")
-        self.exported(f"{OWN}:Mlp", *VECTOR, "--loss", "mse")
+        self.exported(f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "--force")
         self.assertEqual(os.listdir(self.folder), ["model.pt2"])
+
+    def test_it_replaces_no_file_that_it_did_not_write_or_reads(self):
+        arguments = [f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "-o", self.file]
+        with open(self.file, "w", encoding="utf-8") as file:
+            file.write("notes")
+        # A state dict of torch.save is a ZIP archive too.
+        weights, linked = os.path.join(self.folder, "w.pt2"), os.path.join(self.folder, "linked.pt2")
+        torch.save({}, weights)
+        os.link(weights, linked)
+        with mock.patch.object(export_model, "request_of", side_effect=AssertionError("the work began")):
+            for output, more, message in (
+                    (self.file, [], f"{self.file}: holds something else than an archive of export-model, so it is not replaced"),
+                    (weights, [], f"{weights}: holds something else than an archive of export-model"),
+                    (linked, ["--weights", weights], f"{linked}: is read too, as {weights}, so it is not replaced"),
+                    (self.folder + "/new.pt2", ["--record", self.folder + "/none/r.safetensors"],
+                     f"{self.folder}/none/r.safetensors: cannot be written, No such file or directory")):
+                status, _, error = run(*arguments[:-1], output, *more)
+                self.assertEqual((status, message in error), (1, True), error)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["linked.pt2", "model.pt2", "w.pt2"])
+        self.exported(*arguments[:-2], "--force")
+        self.exported(*arguments[:-2])  # an older one of its own
 
     def test_a_folder_that_is_not_there_is_told(self):
         file = os.path.join(self.folder, "none", "model.pt2")

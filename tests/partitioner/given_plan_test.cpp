@@ -86,8 +86,8 @@ TEST_F(GivenPlan, ComesBackFromEveryFormat) {
   const Plan wanted = read("p.json");
   for (const auto& [format, text] :
        std::vector<std::pair<std::string, std::string>>{{"megatron", ""}, {"deepspeed", "--kind json"}}) {
-    ASSERT_EQ(folder_.run("stagecraft-export " + format + " p.json " + text + " -o text").status, 0) << format;
-    const Outcome o = plan("--from " + format + " text -o again.json");
+    ASSERT_EQ(folder_.run("stagecraft-export " + format + " p.json " + text + " -o " + format).status, 0) << format;
+    const Outcome o = plan("--from " + format + " " + format + " -o again.json");
     EXPECT_EQ(o.status, 0) << format << o.err;
     EXPECT_EQ(read("again.json").stages, wanted.stages) << format;
     EXPECT_EQ(read("again.json").strategy, format);

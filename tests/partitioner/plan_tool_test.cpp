@@ -397,13 +397,15 @@ TEST_F(PlanTool, SaysWhichNumbersAnOptionTakes) {
            {"-n 4 -b 0", "--bandwidths: 0 is not a number above 0"},
            {"-n 4 -b nan", "--bandwidths: \"nan\" is not a number above 0"},
            {"-n 4 -b inf", "--bandwidths: \"inf\" is not a number above 0"},
-           {"-n 4 --microbatches 0", "--microbatches: 0 is not an integer of 1 or more"},
-           {"-n 4 --microbatches -8", "--microbatches: -8 is not an integer of 1 or more"},
-           {"-n 4 --microbatches 2.5", "--microbatches: 2.5 is not an integer of 1 or more"},
-           {"-n 4 --microbatches 1e3", "--microbatches: 1e3 is not an integer of 1 or more"},
-           {"-n 4 --microbatches ''", "--microbatches: \"\" is not an integer of 1 or more"},
+           {"-n 4 --microbatches 0", "--microbatches: 0 is not an integer from 1 to 1048576"},
+           {"-n 4 --microbatches -8", "--microbatches: -8 is not an integer from 1 to 1048576"},
+           {"-n 4 --microbatches 2.5", "--microbatches: 2.5 is not an integer from 1 to 1048576"},
+           {"-n 4 --microbatches 1e3", "--microbatches: 1e3 is not an integer from 1 to 1048576"},
+           {"-n 4 --microbatches ''", "--microbatches: \"\" is not an integer from 1 to 1048576"},
+           {"-n 4 --microbatches 10000000",
+            "--microbatches: 10000000 is not an integer from 1 to 1048576, the most that a plan file holds\n"},
            // 2^31 - 1 is the largest of its type.
-           {"-n 4 --microbatches 2147483648", "--microbatches: 2147483648 is not an integer from 1 to 2147483647"},
+           {"-n 2147483648", "--devices: 2147483648 is not an integer from 1 to 2147483647"},
            {"-n 4 --strategy uniform --stages 0", "--stages: 0 is not an integer of 1 or more"},
            {"-n 4 --strategy uniform --replicas 2,0", "--replicas: 0 is not an integer of 1 or more"},
            {"-n 4 --recompute-every 0", "--recompute-every: 0 is not an integer of 1 or more"},
@@ -416,6 +418,17 @@ TEST_F(PlanTool, SaysWhichNumbersAnOptionTakes) {
     EXPECT_THAT(o.err, HasSubstr("stagecraft-plan: " + message)) << arguments;
     EXPECT_THAT(o.err, HasSubstr("\nsee stagecraft plan --help\n")) << arguments;
   }
+}
+
+TEST_F(PlanTool, PlansStepsOfAMillionMicrobatches) {
+  const Plan plan = parse_plan(run("graph.json topology.json --strategy profile --microbatches 1048576").out, "out");
+  EXPECT_EQ(plan.microbatches, 1048576);
+  ASSERT_TRUE(plan.iteration);
+  const Plan short_plan = parse_plan(run("graph.json topology.json --strategy profile --microbatches 1024").out, "out");
+  const Plan twice = parse_plan(run("graph.json topology.json --strategy profile --microbatches 2048").out, "out");
+  // A replay as a whole of 1024 and of 2048 microbatches gives what 1024 more take: 1023 times that, to 2^20.
+  const double more = (*twice.iteration - *short_plan.iteration).value;
+  EXPECT_NEAR(plan.iteration->value, short_plan.iteration->value + 1023 * more, 1e-9 * plan.iteration->value);
 }
 
 TEST_F(PlanTool, ReadsNumbersAsDecimal) {

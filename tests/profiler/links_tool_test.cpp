@@ -72,14 +72,21 @@ TEST_F(LinksTool, EndsWithOneWhereOtherProgramsAreInTheWay) {
 
 TEST_F(LinksTool, RefusesBadInputWithStatusOne) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
-           {"--channel pigeons", "unknown channel \"pigeons\", known are local, gloo, nccl"},
-           {"--ranks 1", "--ranks is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do"},
-           {"--max-bytes 3", "the largest message is 3 bytes, wanted 4 to 17179869184"},
            {"--max-bytes 64 -o nowhere/topology.json", "nowhere/topology.json: "}}) {
     const Outcome o = links(arguments);
     EXPECT_EQ(o.status, 1) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
   }
+}
+
+TEST_F(LinksTool, ReplacesTopologiesAlone) {
+  ASSERT_EQ(links("--max-bytes 4 --seconds 0.1 -o topology.json").status, 0);
+  EXPECT_EQ(links("--max-bytes 4 --seconds 0.1 -o topology.json").status, 0);
+  run("links", "--version | tee notes.txt");
+  const Outcome o = links("--max-bytes 4 --seconds 0.1 -o notes.txt");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err, StartsWith("stagecraft-links: notes.txt: holds something that stagecraft did not write, so no "
+                                "stagecraft.topology replaces it; give another name, or --force"));
 }
 
 TEST_F(LinksTool, RefusesAnotherNumberOfRanksThanWereStarted) {
@@ -102,12 +109,19 @@ TEST_F(LinksTool, SaysWhatItFoundAndWhatToDoWithoutAGpu) {
 
 TEST_F(LinksTool, EndsWithTwoOnWrongUsage) {
   for (const auto& [arguments, message] :
-       std::vector<std::pair<std::string, std::string>>{{"--ranks 0", "--ranks"},
-                                                        {"--ranks two", "--ranks"},
-                                                        {"--max-bytes 3apples", "--max-bytes"},
-                                                        {"--threads 0", "--threads"},
-                                                        {"--timeout 0", "--timeout"},
-                                                        {"--magic", "--magic"}}) {
+       std::vector<std::pair<std::string, std::string>>{
+           {"--ranks 0", "--ranks: 0 is not an integer from 1 to 1024"},
+           {"--ranks two", "--ranks: \"two\" is not an integer from 1 to 1024"},
+           {"--ranks 1", "--ranks: is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do"},
+           {"--channel pigeons", "--channel: unknown channel \"pigeons\", known are local, gloo, nccl"},
+           {"--max-bytes 3apples", "--max-bytes"},
+           {"--max-bytes 3", "--max-bytes: the largest message is 3 bytes, wanted 4 to 17179869184"},
+           {"--sizes-per-octave 65", "--sizes-per-octave: 65 is not an integer from 1 to 64"},
+           {"--seconds 0", "--seconds: 0 is not a number above 0"},
+           {"--threads 0", "--threads: 0 is not an integer from 1 to 1024"},
+           {"--timeout 0", "--timeout: 0 is not a number from 0.001 to 1000000"},
+           {"--timeout inf", "--timeout: \"inf\" is not a number from 0.001 to 1000000"},
+           {"--magic", "--magic"}}) {
     const Outcome o = links(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;

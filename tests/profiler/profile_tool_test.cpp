@@ -82,7 +82,7 @@ TEST_F(ProfileTool, DrawsModels) {
   EXPECT_THAT(o.out, HasSubstr("<B>mlp</B>"));
   EXPECT_THAT(o.out, HasSubstr("<B>fc1</B> Linear"));
   const Outcome unknown = run("graph", "lenet --dot");
-  EXPECT_EQ(unknown.status, 1);
+  EXPECT_EQ(unknown.status, 2);
   EXPECT_THAT(unknown.err, HasSubstr("unknown model \"lenet\", known are mlp"));
 }
 
@@ -130,34 +130,23 @@ TEST_F(ProfileTool, PutsTheGraphOnStandardOutput) {
 
 TEST_F(ProfileTool, ListsTheModels) {
   const Outcome o = profile("lenet");
-  EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(
-      o.err,
-      "stagecraft-profile: unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, resnet50, gnmt, "
-      "transformer, gpt, and files that end in .pt2 or .pt\n");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_EQ(o.err,
+            "stagecraft-profile: MODEL: unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, "
+            "resnet50, gnmt, transformer, gpt, and files that end in .pt2 or .pt\nsee stagecraft profile --help\n");
 }
 
 TEST_F(ProfileTool, ListsTheOptionsOfTheModel) {
   const Outcome o = profile("mlp --set depth=3");
-  EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err, "stagecraft-profile: mlp: unknown option \"depth\", known are inputs, width, layers, classes\n");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_EQ(o.err,
+            "stagecraft-profile: MODEL: mlp: unknown option \"depth\", known are inputs, width, layers, classes\n"
+            "see stagecraft profile --help\n");
 }
 
 TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
-           {"mlp --set width", "--set \"width\": wanted key=value, as in --set layers=4"},
-           {"mlp --set =8", "--set \"=8\": wanted key=value"},
-           {"mlp --set width=wide", "mlp: option width is \"wide\", must be a whole number in 1..1048576"},
-           {"mlp --data cloud", "unknown data source \"cloud\", known are"},
            {"gpt --set layers=1 --data text:nowhere.txt", "nowhere.txt"},
-           {"mlp --device tpu --clock events", "unknown device \"tpu\", known are cpu, cuda"},
-           {"mlp --dtype int8", "unknown dtype \"int8\", known are float32, bfloat16, float16"},
-           {"mlp --clock sundial", "unknown clock \"sundial\", known are host, cupti, events"},
-           {"mlp --clock events", "--clock events with --device cpu: wanted host"},
-           {"mlp --device cuda --clock host", "--clock host with --device cuda: wanted cupti or events"},
-           {"mlp --microbatch 1,2 -o -", "-o - with several microbatches"},
-           {"mlp --microbatch 2,2 -o graph.json", "--microbatch names 2 twice"},
-           {"mlp --optimizer magic", "unknown optimizer \"magic\", known are"},
            {kTiny + "-o nowhere/graph.json", "nowhere/graph.json: "}}) {
     const Outcome o = profile(arguments);
     EXPECT_EQ(o.status, 1) << arguments;
@@ -169,17 +158,60 @@ TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {
 TEST_F(ProfileTool, EndsWithTwoOnWrongUsage) {
   for (const auto& [arguments, message] :
        std::vector<std::pair<std::string, std::string>>{{"", "MODEL is required"},
-                                                        {"mlp --microbatch 0", "--microbatch"},
-                                                        {"mlp --microbatch some", "--microbatch"},
-                                                        {"mlp --threads 0", "--threads"},
-                                                        {"mlp --concurrent 0", "--concurrent"},
-                                                        {"mlp --warmup -1", "--warmup"},
-                                                        {"mlp --error 0", "--error"},
-                                                        {"mlp --max-seconds 0", "--max-seconds"},
                                                         {"mlp --magic", "--magic"}}) {
     const Outcome o = profile(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
+  }
+}
+
+TEST_F(ProfileTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
+  run("profile", kTiny + "--structure -o graph.json");
+  ASSERT_EQ(parse_graph(read("graph.json"), "graph.json").name, "mlp");
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--trace graph.json", "graph.json: holds a stagecraft.graph, so no Chrome trace replaces it"},
+           {"--csv graph.json", "graph.json: holds a stagecraft.graph, so no table of activities replaces it"},
+           {"-o new --trace ./new", "./new: is named for two outputs"},
+           {"--trace nowhere/trace.json", "nowhere/trace.json: cannot write: No such file or directory"},
+           {"--csv nowhere/t.csv", "nowhere/t.csv: cannot write: No such file or directory"}}) {
+    const Outcome o = profile(kTiny + arguments);
+    EXPECT_EQ(o.status, 1) << arguments;
+    EXPECT_THAT(o.err, testing::StartsWith("stagecraft-profile: " + message)) << arguments;
+  }
+}
+
+TEST_F(ProfileTool, SaysWhatAnOptionTakes) {
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--microbatch 0", "--microbatch: 0 is not an integer of 1 or more"},
+           {"--microbatch some", "--microbatch: \"some\" is not an integer of 1 or more"},
+           {"--microbatch 1,-2", "--microbatch: -2 is not an integer of 1 or more"},
+           {"--microbatch 1,2 -o -", "-o - with several microbatches: wanted a file name"},
+           {"--microbatch 2,2 -o graph.json", "--microbatch: names 2 twice"},
+           {"--threads 0", "--threads: 0 is not an integer from 1 to 1024"},
+           {"--concurrent 0", "--concurrent: 0 is not an integer from 1 to 1024"},
+           {"--warmup -1", "--warmup: -1 is not an integer of 0 or more"},
+           {"--error 0", "--error: 0 is not a number above 0"},
+           {"--max-seconds 0", "--max-seconds: 0 is not a number above 0"},
+           {"--max-seconds nan", "--max-seconds: \"nan\" is not a number above 0"},
+           {"--seed -1", "--seed: -1 is not an integer of 0 or more"},
+           {"--lr -1", "--learning-rate: -1 is not a number from 0 to 1000000"},
+           {"--momentum 1.5", "--momentum: 1.5 is not a number from 0 to 1"},
+           {"--weight-decay -0.1", "--weight-decay: -0.1 is not a number from 0 to 1000000"},
+           {"--optimizer magic", "--optimizer: unknown optimizer \"magic\", known are"},
+           {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" takes no momentum, sgd does"},
+           {"--set width", "--set \"width\": wanted key=value, as in --set layers=4"},
+           {"--set =8", "--set \"=8\": wanted key=value"},
+           {"--set width=wide", "MODEL: mlp: option width is \"wide\", must be a whole number in 1..1048576"},
+           {"--data cloud", "--data: unknown data source \"cloud\", known are"},
+           {"--device tpu --clock events", "--device: unknown device \"tpu\", known are cpu, cuda"},
+           {"--device cuda:x", "--device: \"cuda:x\" is not cuda or cuda:N with N from 0"},
+           {"--dtype int8", "--dtype: unknown dtype \"int8\", known are float32, bfloat16, float16"},
+           {"--clock sundial", "--clock: unknown clock \"sundial\", known are host, cupti, events"},
+           {"--clock events", "--clock events with --device cpu: wanted host"},
+           {"--device cuda --clock host", "--clock host with --device cuda: wanted cupti or events"}}) {
+    const Outcome o = profile("mlp " + arguments);
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_THAT(o.err, HasSubstr("stagecraft-profile: " + message)) << arguments;
   }
 }
 

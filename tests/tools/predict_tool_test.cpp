@@ -166,6 +166,25 @@ TEST_F(PredictTool, MarksAStageThatDoesNotFit) {
   EXPECT_THAT(predict("graph.json topology.json plan.json").err, ::testing::Not(HasSubstr("does not fit")));
 }
 
+TEST_F(PredictTool, TakesStepsOfAMillionMicrobatches) {
+  plan_.microbatches = 1'000'000;
+  folder_.write("long.json", plan_json(plan_));
+  const Outcome o = predict("graph.json topology.json long.json --free-transfers -o p.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  // (M + 1) periods of 3 s.
+  EXPECT_NEAR(parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 3'000'003, 0.003);
+  EXPECT_THAT(o.err, HasSubstr(" of 1000000 microbatches were replayed, until the step repeated itself"));
+  const Outcome chakra = predict("graph.json topology.json long.json --chakra traces");
+  EXPECT_EQ(chakra.status, 1);
+  EXPECT_THAT(chakra.err, HasSubstr("--chakra traces: wants all microbatches of a step, "));
+  plan_.schedule = "gpipe";
+  folder_.write("gpipe.json", plan_json(plan_));
+  const Outcome gpipe = predict("graph.json topology.json gpipe.json");
+  EXPECT_EQ(gpipe.status, 1);
+  EXPECT_THAT(gpipe.err, HasSubstr("gpipe.json: 1000000 microbatches: the 2 stages of schedule \"gpipe\" were not"));
+  EXPECT_THAT(gpipe.err, HasSubstr("at most 524288 of them are"));  // 2^20 / 2
+}
+
 TEST_F(PredictTool, EndsWithOneOnBadInput) {
   plan_.stages[1].devices = {7};
   folder_.write("far.json", plan_json(plan_));

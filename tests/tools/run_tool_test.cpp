@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "costmodel/format/json.h"
@@ -83,28 +84,79 @@ TEST_F(RunTool, NamesBadInput) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"nowhere.json", "stagecraft-run: nowhere.json: "},
            {"text.json", "stagecraft-run: text.json: line 1 column 1: not JSON"},
-           {"plan.json --model magic", "unknown model \"magic\", known are "},
-           {"plan.json --data magic", "unknown data source \"magic\", known are "},
-           {"plan.json --channel magic", "unknown channel \"magic\", known are "},
-           {"plan.json --channel magic --spawn", "unknown channel \"magic\", known are "},
-           {"plan.json --optimizer magic", "unknown optimizer \"magic\", known are "},
-           {"plan.json --optimizer adam --momentum 0.5", "optimizer \"adam\" takes no momentum, sgd does"},
-           {"plan.json --set width", "--set \"width\": wanted key=value, as in --set layers=4"},
-           {"plan.json --set depth=3", "mlp: unknown option \"depth\", known are inputs, width, layers, classes"},
-           {"plan.json --set width=wide", "mlp: option width is \"wide\", must be a whole number in "},
-           {"plan.json -o nowhere/measured.json", "stagecraft-run: nowhere/measured.json: cannot write: No such file"},
-           {"plan.json --channel gloo",
-            "channel gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun"},
-           {"plan.json --channel nccl --spawn", "channel nccl joins GPUs: add --device cuda, or take channel gloo"},
-           {"plan.json --device cuda --channel gloo --spawn",
-            "channel gloo joins CPUs: take channel nccl, or --device cpu"},
-           {"plan.json --device tpu", "unknown device \"tpu\", known are cpu, cuda"},
-           {"plan.json --channel local --spawn",
-            "channel local runs all ranks as threads of one process; leave out --spawn, or take channel gloo"}}) {
+           {"plan.json -o nowhere/measured.json",
+            "stagecraft-run: nowhere/measured.json: cannot write: No such file"}}) {
     const Outcome o = run(arguments);
     EXPECT_EQ(o.status, 1) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message));
     EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << "one line, not one a rank: " << o.err;
+    EXPECT_EQ(o.out, "");
+  }
+}
+
+TEST_F(RunTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
+  folder_.write("notes.txt", "buy milk\n");
+  folder_.run("ln plan.json hard.json && mkdir folder");
+  const std::string plan = folder_.read("plan.json");
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--trace nowhere/trace.json", "nowhere/trace.json: cannot write: No such file or directory"},
+           {"--trace folder", "folder: is a directory, a file is wanted"},
+           {"--trace plan.json", "plan.json: is read too"},
+           {"-o hard.json", "hard.json: is read too, as plan.json, so it is not replaced; give another name, or --force"},
+           {"-o notes.txt", "notes.txt: holds something that stagecraft did not write, so no stagecraft.timeline"},
+           {"-o new --trace ./new", "./new: is named for two outputs"},
+           {"--spawn --trace nowhere/trace.json", "nowhere/trace.json: cannot write: No such file or directory"},
+           {"--checkpoint notes.txt/c", "notes.txt/c: cannot write: Not a directory"},
+           {"--logs notes.txt/l", "notes.txt/l: cannot write: Not a directory"}}) {
+    const Outcome o = run("plan.json " + arguments);
+    EXPECT_EQ(o.status, 1) << arguments;
+    EXPECT_THAT(o.err, ::testing::StartsWith("stagecraft-run: " + message)) << "no step before: " << arguments;
+    EXPECT_EQ(std::ranges::count(o.err, '\n'), 1) << o.err;
+  }
+  EXPECT_EQ(folder_.read("plan.json"), plan);
+  EXPECT_EQ(folder_.run("ls -d new* nowhere* folder/*").out, "");
+}
+
+TEST_F(RunTool, SaysWhatAnOptionTakes) {
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--model magic", "--model: unknown model \"magic\", known are "},
+           {"--data magic", "--data: unknown data source \"magic\", known are "},
+           {"--channel magic", "--channel: unknown channel \"magic\", known are "},
+           {"--channel magic --spawn", "--channel: unknown channel \"magic\", known are "},
+           {"--optimizer magic", "--optimizer: unknown optimizer \"magic\", known are "},
+           {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" takes no momentum, sgd does"},
+           {"--set width", "--set \"width\": wanted key=value, as in --set layers=4"},
+           {"--set depth=3", "--set: mlp: unknown option \"depth\", known are inputs, width, layers, classes"},
+           {"--set width=wide", "--set: mlp: option width is \"wide\", must be a whole number in "},
+           {"--channel gloo",
+            "--channel: gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun"},
+           {"--channel nccl --spawn", "--channel: nccl joins GPUs: add --device cuda, or take channel gloo"},
+           {"--device cuda --channel gloo --spawn",
+            "--channel: gloo joins CPUs: take channel nccl, or --device cpu"},
+           {"--device tpu", "--device: unknown device \"tpu\", known are cpu, cuda"},
+           {"--channel local --spawn",
+            "--channel: channel local runs all ranks as threads of one process; leave out --spawn, or take channel "
+            "gloo"},
+           {"--steps 0", "--steps: 0 is not an integer of 1 or more"},
+           {"--steps 9223372036854775808", "--steps: 9223372036854775808 is not an integer from 1 to"},
+           {"--threads 0", "--threads: 0 is not an integer from 1 to 1024"},
+           {"--timeout -1", "--timeout: -1 is not a number from 0.001 to 1000000"},
+           {"--seed 1.5", "--seed: 1.5 is not an integer of 0 or more"},
+           {"--warmup-steps -1", "--warmup-steps: -1 is not an integer of 0 or more"},
+           {"--last-rate 2", "--last-rate: 2 is not a number from 0 to 1"},
+           {"--clip-norm nan", "--clip-norm: \"nan\" is not a number from 0 to 1e+30"},
+           {"--rate-schedule magic", "--rate-schedule: unknown rate schedule \"magic\", known are "},
+           {"--rate-schedule cosine --steps 3 --warmup-steps 5",
+            "--rate-schedule: a cosine of 3 steps with a warm-up of 5: wanted more steps than warm-up"},
+           {"--loss-scale-growth-interval 0", "--loss-scale-growth-interval: 0 is not an integer of 1 or more"},
+           {"--checkpoint c --keep 0", "--keep: 0 is not an integer of 1 or more"},
+           {"--checkpoint c --checkpoint-every 0", "--checkpoint-every: 0 is not an integer of 1 or more"},
+           {"--checkpoint c --restart -1", "--restart: -1 is not an integer of 0 or more"}}) {
+    const Outcome o = folder_.run("stagecraft-run plan.json " + arguments);
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_THAT(o.err, ::testing::StartsWith("stagecraft-run: " + message)) << arguments;
+    EXPECT_THAT(o.err, ::testing::EndsWith("\nsee stagecraft run --help\n")) << arguments;
+    EXPECT_EQ(std::ranges::count(o.err, '\n'), 2) << "once, not once a rank: " << o.err;
     EXPECT_EQ(o.out, "");
   }
 }

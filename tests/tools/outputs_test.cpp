@@ -1,0 +1,182 @@
+#include "costmodel/format/outputs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/pipedream_conf.h"
+#include "costmodel/timeline.h"
+#include "tests/support/chains.h"
+#include "tests/support/run_command.h"
+
+// What must hold of files before work begins whose results go there, and the tools that hold to it.
+
+namespace stagecraft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+using testing::Outcome;
+
+class Outputs : public ::testing::Test {
+ protected:
+  Outputs() {
+    folder_.write("graph.txt",
+                  "node1 -- Linear -- forward_compute_time=1.000, backward_compute_time=2.000, activation_size=10.0, "
+                  "parameter_size=20.000\n"
+                  "node2 -- Linear -- forward_compute_time=1.000, backward_compute_time=2.000, activation_size=10.0, "
+                  "parameter_size=20.000\n"
+                  "\tnode1 -- node2\n");
+    folder_.write("notes.txt", "buy milk\n");
+    EXPECT_EQ(folder_.run("stagecraft-import pipedream graph.txt -o g.json && stagecraft-plan g.json -n 2 --strategy "
+                          "uniform -o p.json && mkdir folder && ln -s g.json soft.json && ln g.json hard.json")
+                  .status,
+              0);
+    std::filesystem::remove(folder_.path() / "command.sh");
+  }
+  std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
+  auto refuses(const std::string& path, const std::string& message) const {
+    return ThrowsMessage<FormatError>(::testing::AllOf(StartsWith(path + ": "), HasSubstr(message)));
+  }
+  testing::CommandFolder folder_;
+};
+
+TEST_F(Outputs, AreKnownByWhatTheyBeginWith) {
+  EXPECT_EQ(text_kind(folder_.read("g.json")), "stagecraft.graph");
+  EXPECT_EQ(text_kind(folder_.read("p.json")), "stagecraft.plan");
+  EXPECT_EQ(text_kind(folder_.read("graph.txt")), "PipeDream profile");
+  EXPECT_EQ(text_kind(chrome_trace(Timeline{}, "a \"title\"")), "Chrome trace");
+  EXPECT_EQ(text_kind(pipedream_conf_text({{0, 0}, {{0}}, {}})), "PipeDream configuration");
+  for (const auto& [arguments, kind] : std::vector<std::pair<std::string, std::string>>{
+           {"export actions p.json", "schedule CSV"},
+           {"export actions p.json --transfers", "schedule CSV"},
+           {"export torch-pipelining p.json --kind script", "torch.distributed.pipelining program"},
+           {"export torch-pipelining p.json --kind csv", "schedule CSV"},
+           {"export deepspeed p.json --kind python", "DeepSpeed module"},
+           {"export deepspeed p.json --kind json", "list of DeepSpeed's parts"},
+           {"export pipedream g.json", "PipeDream profile"},
+           {"graph g.json", "Graphviz picture"}}) {
+    const Outcome o = folder_.run("stagecraft-" + arguments);
+    EXPECT_EQ(o.status, 0) << o.err;
+    EXPECT_EQ(text_kind(o.out), kind) << arguments;
+  }
+  EXPECT_EQ(text_kind("Et*3|(tt|)*29,m|L\n"), "Megatron-LM layout");
+  EXPECT_EQ(text_kind("<?xml version=\"1.0\"?>\n<!DOCTYPE svg PUBLIC \"a\"\n \"b\">\n<!-- c\n -->\n<svg width=\"1\">"),
+            "SVG picture");
+  for (const char* other : {"", "buy milk\n", "{}", "{\"format\": \"other\"}", "[1, 2]", "a,b\n1,2\n", "PK\x03\x04"})
+    EXPECT_EQ(text_kind(other), std::string(other) == "{}" ? "list of Chakra groups" : "") << other;
+}
+
+TEST_F(Outputs, AreNotWhatIsRead) {
+  for (const char* name : {"g.json", "./g.json", "folder/../g.json", "soft.json", "hard.json"}) {
+    EXPECT_THAT([&] { check_outputs({at("graph.txt"), at("g.json")}, {{at(name), ""}}, false); },
+                refuses(at(name), "is read too"));
+    check_outputs({at("g.json")}, {{at(name), ""}}, true);
+  }
+  EXPECT_THAT([&] { check_outputs({at("g.json")}, {{at("soft.json"), ""}}, false); },
+              refuses(at("soft.json"), "is read too, as " + at("g.json") +
+                                           ", so it is not replaced; give another name, or --force"));
+}
+
+TEST_F(Outputs, AreNewEmptyOrOlderOnesOfTheSameKind) {
+  folder_.write("empty", "");
+  for (const char* name : {"new", "empty", "p.json", "-", ""})
+    check_outputs({}, {{std::string(name).size() < 2 ? name : at(name), "stagecraft.plan"}}, false);
+  check_outputs({}, {{"/dev/null", "stagecraft.plan"}}, false);
+  EXPECT_THAT([&] { check_outputs({}, {{at("g.json"), "stagecraft.plan"}}, false); },
+              refuses(at("g.json"), "holds a stagecraft.graph, so no stagecraft.plan replaces it; give another name"));
+  EXPECT_THAT([&] { check_outputs({}, {{at("notes.txt"), "stagecraft.plan"}}, false); },
+              refuses(at("notes.txt"), "holds something that stagecraft did not write, so no stagecraft.plan"));
+  check_outputs({}, {{at("notes.txt"), "stagecraft.plan"}}, true);
+  EXPECT_EQ(folder_.read("notes.txt"), "buy milk\n");
+}
+
+TEST_F(Outputs, AreDifferentFiles) {
+  for (const auto& [a, b] : std::vector<std::pair<std::string, std::string>>{
+           {"new", "folder/../new"}, {"g.json", "hard.json"}, {"new", "new"}}) {
+    EXPECT_THAT([&] { check_outputs({}, {{at(a), ""}, {at(b), ""}}, true); }, refuses(at(b), "is named for two outputs"));
+  }
+  check_outputs({}, {{"-", ""}, {"-", ""}, {"/dev/null", ""}, {"/dev/null", ""}}, false);
+}
+
+TEST_F(Outputs, CanBeWrittenAndTheProofLeavesNothing) {
+  const auto count = [&] {
+    return std::distance(std::filesystem::recursive_directory_iterator(folder_.path()), {});
+  };
+  const auto before = count();
+  check_outputs({}, {{at("new"), "stagecraft.plan"}, {at("folder/new"), ""}}, false);
+  check_outputs_in(at("folder/one/two"), {}, {{"a.json", ""}}, false);
+  EXPECT_THAT([&] { check_outputs({}, {{at("none/new"), ""}}, false); },
+              refuses(at("none/new"), "cannot write: No such file or directory"));
+  EXPECT_THAT([&] { check_outputs({}, {{at("folder"), ""}}, false); }, refuses(at("folder"), "is a directory"));
+  EXPECT_THAT([&] { check_outputs_in(at("g.json"), {}, {}, false); }, refuses(at("g.json"), "is a file, a directory"));
+  EXPECT_THAT([&] { check_outputs_in(at("g.json/in"), {}, {}, false); },
+              refuses(at("g.json/in"), "cannot write: Not a directory"));
+  if (::geteuid() != 0) {  // root may write anywhere
+    std::filesystem::permissions(at("folder"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    EXPECT_THAT([&] { check_outputs({}, {{at("folder/new"), ""}}, false); },
+                refuses(at("folder/new"), "cannot write: Permission denied"));
+    EXPECT_THAT([&] { check_outputs_in(at("folder/one"), {}, {}, false); },
+                refuses(at("folder/one"), "cannot write: Permission denied"));
+    std::filesystem::permissions(at("folder"), std::filesystem::perms::owner_all);
+  }
+  EXPECT_EQ(count(), before);
+}
+
+// Every verb without LibTorch: none replaces its input, or another kind of document, and what it cannot write is told
+// before its inputs are read, which here cannot be read.
+TEST_F(Outputs, HoldForEveryVerb) {
+  folder_.write("t.json", topology_json(testing::flat_topology(2)));
+  const auto refused = [&](const std::string& command, const std::string& message) {
+    const std::string kept = "sha256sum *.json *.txt | grep -v -e out.txt -e err.txt";
+    const std::string before = folder_.run(kept).out;
+    const Outcome o = folder_.run("stagecraft-" + command);
+    EXPECT_EQ(o.status, 1) << command;
+    EXPECT_THAT(o.err, HasSubstr(message)) << command;
+    EXPECT_EQ(folder_.run(kept).out, before) << command;
+  };
+  refused("plan g.json t.json -o g.json", "g.json: is read too, so it is not replaced; give another name, or --force");
+  refused("plan g.json t.json -o ./hard.json", "./hard.json: is read too, as g.json");
+  refused("plan - t.json -o g.json < g.json", "g.json: is read too, as standard input");
+  refused("plan g.json t.json -o notes.txt", "notes.txt: holds something that stagecraft did not write");
+  refused("predict g.json t.json p.json -o p.json", "p.json: is read too");
+  refused("predict g.json t.json p.json --trace notes.txt", "notes.txt: holds something");
+  refused("predict g.json t.json p.json -o new --trace ./new", "./new: is named for two outputs");
+  refused("import pipedream graph.txt -o graph.txt", "graph.txt: is read too");
+  refused("import pipedream graph.txt -o p.json", "p.json: holds a stagecraft.plan, so no stagecraft.graph");
+  refused("export pipedream g.json -o g.json", "g.json: is read too");
+  refused("export pipedream g.json -o notes.txt", "notes.txt: holds something");
+  refused("export actions p.json -o graph.txt", "graph.txt: holds a PipeDream profile, so no schedule CSV");
+  refused("graph g.json -o g.json", "g.json: is read too");
+  refused("graph g.json --plan p.json -o soft.json --dot", "soft.json: is read too, as g.json");
+  for (const std::string command :
+       {"plan no t.json", "predict no t.json p.json", "import pipedream no", "export pipedream no", "graph no.json"}) {
+    refused(command + " -o none/x", "none/x: cannot write: No such file or directory");
+    refused(command + " -o folder", "folder: is a directory, a file is wanted");
+  }
+  refused("predict no t.json p.json --trace none/x", "none/x: cannot write");
+  refused("predict no t.json p.json --chakra g.json/x", "g.json/x: cannot write: Not a directory");
+  refused("export torch-pipelining no -o g.json", "g.json: is a file, a directory is wanted");
+  refused("convert no -o g.json/x", "stagecraft-convert: g.json: is a file, a directory is wanted");
+  refused("convert no -o g.json", "g.json: is no directory");
+  folder_.write("folder/pipeline.py", "print(1)\n");
+  refused("export torch-pipelining p.json -o folder", "folder/pipeline.py: holds something");
+  EXPECT_EQ(folder_.run("ls folder").out, "pipeline.py\n");
+  for (int i = 0; i < 2; ++i) {  // the second replaces older ones of the same kind
+    EXPECT_EQ(folder_.run("stagecraft-plan g.json t.json -o plan.json").status, 0);
+    EXPECT_EQ(folder_.run("stagecraft-predict g.json t.json p.json -o out.json --trace t1.json --chakra c").status, 0);
+    EXPECT_EQ(folder_.run("stagecraft-export torch-pipelining p.json -o torch").status, 0);
+    EXPECT_EQ(folder_.run("stagecraft-export pipedream g.json -o again.txt").status, 0);
+    EXPECT_EQ(folder_.run("stagecraft-graph g.json -o g.dot").status, 0);
+  }
+  EXPECT_EQ(folder_.run("stagecraft-plan g.json t.json -o g.json --force").status, 0);
+  EXPECT_EQ(text_kind(folder_.read("g.json")), "stagecraft.plan");
+}
+
+}  // namespace
+}  // namespace stagecraft
