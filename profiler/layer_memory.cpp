@@ -10,10 +10,15 @@ LayerMemory::LayerMemory(std::size_t layers, const std::vector<Parameter>& param
       transient_(layers),
       watcher_(parameters, [this](int layer, Phase) { switch_to(layer); }) {}
 
+void LayerMemory::begin_peak() {
+  peak_ = std::max(peak_, tracker_.peak().value);
+  tracker_.reset_peak();
+}
+
 void LayerMemory::begin(int layer) {
   watcher_.begin(layer);
   live_ = tracker_.live().value;
-  tracker_.reset_peak();
+  begin_peak();
 }
 
 void LayerMemory::end(int layer) {
@@ -27,7 +32,7 @@ void LayerMemory::end(int layer) {
 void LayerMemory::begin_backward() {
   current_ = -1;
   live_ = tracker_.live().value;
-  tracker_.reset_peak();
+  begin_peak();
   watcher_.begin_backward();
 }
 
@@ -44,7 +49,7 @@ void LayerMemory::switch_to(int layer) {
     std::int64_t& transient = transient_[static_cast<std::size_t>(owner)];
     transient = std::max(transient, tracker_.peak().value - live_);
     live_ = tracker_.live().value;
-    tracker_.reset_peak();
+    begin_peak();
   }
   current_ = layer;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -21,17 +22,22 @@ class LayerMemory : public LayerObserver {
 
   /// Bytes that each layer's forward left allocated: negative where it let go of more.
   [[nodiscard]] const std::vector<std::int64_t>& growth() const { return growth_; }
+  /// The most bytes that were allocated at once. The tracker's own peak is begun anew with each layer.
+  [[nodiscard]] std::int64_t peak() const { return std::max(peak_, tracker_.peak().value); }
   /// The most bytes on top of what was there before and after, in either direction.
   [[nodiscard]] const std::vector<std::int64_t>& transient() const { return transient_; }
 
  private:
   void switch_to(int layer);
+  void begin_peak();
+
   MemoryTracker& tracker_;
   std::vector<std::int64_t> growth_;
   std::vector<std::int64_t> transient_;
   BackwardWatcher watcher_;
   int current_ = -1;
   std::int64_t live_ = 0;
+  std::int64_t peak_ = 0;
 };
 
 }  // namespace stagecraft

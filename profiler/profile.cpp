@@ -185,8 +185,10 @@ void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const st
       *gradient += Bytes(static_cast<std::int64_t>(parameter.value.grad().nbytes()));
   }
   graph.quality->summed_peak_bytes = Bytes(before + most);
-  graph.quality->allocator_peak_bytes = Bytes(allocator_peak(device, memory));
-  if (briefly) return;
+  if (briefly) {
+    graph.quality->allocator_peak_bytes = Bytes(device.is_cpu() ? observed.peak() : allocator_peak(device, memory));
+    return;
+  }
   std::vector<Parameter> own = parameters;  // buffers hold frozen parameters, which graphs save as well
   for (Parameter& buffer : subject.program().buffers()) own.push_back(std::move(buffer));
   SavedBytes saved(graph.layers.size() - inputs, own);

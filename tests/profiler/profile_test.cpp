@@ -259,6 +259,7 @@ TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
   EXPECT_FALSE(find(profiled.graph, "relu1").saved_for_backward_bytes);
   EXPECT_EQ(find(profiled.graph, "relu1").saved_bytes, find(whole, "relu1").saved_bytes);
   EXPECT_EQ(profiled.graph.quality->summed_peak_bytes, whole.quality->summed_peak_bytes);
+  EXPECT_EQ(profiled.graph.quality->allocator_peak_bytes, whole.quality->allocator_peak_bytes);
 }
 
 TEST(ProfileModel, LeavesNothingOutWhereTimeIsEnough) {
