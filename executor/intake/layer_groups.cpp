@@ -159,6 +159,19 @@ class Grouper {
         if (fits) continue;
         for (const int v : own.writes) changed = spoiled.insert(memory_.of(v)).second || changed;
       }
+      // A layer that reads memory before its last write would find what it holds afterwards.
+      std::map<int, int> last_write;
+      for (int n = 0; n < count(); ++n) {
+        if (!repeatable_[at_(n)]) continue;
+        for (const int v : node(n).writes) last_write[memory_.of(v)] = n;
+      }
+      for (int n = 0; n < count(); ++n) {
+        if (repeatable_[at_(n)] || !needed_[at_(n)] || node(n).number) continue;
+        for (const int v : node(n).reads) {
+          const auto it = last_write.find(memory_.of(v));
+          if (it != last_write.end() && n < it->second) changed = spoiled.insert(it->first).second || changed;
+        }
+      }
     }
   }
 
@@ -325,57 +338,57 @@ class Grouper {
     return false;
   }
 
-  /// Each repeatable node goes to the only layer that reads it, or is shared.
+  /// Each repeatable node goes to the only layer that reads it, or is shared. Its readers are those of what it gives,
+  /// directly and through what follows from it, and of the memory that it shares with a write.
   void place_repeatable() {
     readers_of_.assign(graph_.nodes.size(), {});
-    for (int n = count() - 1; n >= 0; --n) {
-      if (!repeatable_[at_(n)]) continue;
-      std::set<int>& own = readers_of_[at_(n)];
-      for (const int v : node(n).gives) {
-        for (const int reader : readers_[at_(v)]) {
-          if (repeatable_[at_(reader)]) {
-            own.insert(readers_of_[at_(reader)].begin(), readers_of_[at_(reader)].end());
-          } else if (group_of(reader) >= 0) {
-            own.insert(group_of(reader));
-          }
-        }
-        if (v == root_) own.insert(group_of_last());
-      }
-    }
-    // What touches memory that is written stays together.
-    std::set<int> written;
+    std::map<int, std::vector<int>> touched;  // written memory -> nodes that read or give it
     for (int n = 0; n < count(); ++n) {
       if (!repeatable_[at_(n)]) continue;
-      for (const int v : node(n).writes) written.insert(memory_.of(v));
+      for (const int v : node(n).writes) touched[memory_.of(v)];
+    }
+    for (int n = 0; n < count(); ++n) {
+      if (!repeatable_[at_(n)]) continue;
+      std::set<int> memories;
+      for (const auto* const values : {&node(n).reads, &node(n).gives}) {
+        for (const int v : *values) memories.insert(memory_.of(v));
+      }
+      for (const int memory : memories) {
+        if (const auto it = touched.find(memory); it != touched.end()) it->second.push_back(n);
+      }
     }
     for (bool changed = true; changed;) {
       changed = false;
-      for (const int memory : written) {
+      for (int n = count() - 1; n >= 0; --n) {
+        if (repeatable_[at_(n)]) changed = add_readers(n) || changed;
+      }
+      // What touches memory that is written stays together.
+      for (const auto& [memory, nodes] : touched) {
         std::set<int> all;
-        std::vector<int> nodes;
-        for (int n = 0; n < count(); ++n) {
-          if (!repeatable_[at_(n)]) continue;
-          const auto touches = [&](int v) { return memory_.of(v) == memory; };
-          if (std::ranges::none_of(node(n).reads, touches) && std::ranges::none_of(node(n).gives, touches)) continue;
-          nodes.push_back(n);
-          all.insert(readers_of_[at_(n)].begin(), readers_of_[at_(n)].end());
-        }
+        for (const int n : nodes) all.insert(readers_of_[at_(n)].begin(), readers_of_[at_(n)].end());
         for (const int n : nodes) {
-          if (readers_of_[at_(n)] == all) continue;
+          changed = changed || readers_of_[at_(n)] != all;
           readers_of_[at_(n)] = all;
-          changed = true;
         }
       }
     }
-    // What a shared node reads is shared as well.
-    for (int n = count() - 1; n >= 0; --n) {
-      if (!repeatable_[at_(n)] || readers_of_[at_(n)].size() < 2) continue;
-      for (const int v : node(n).reads) {
-        const int maker = maker_[at_(v)];
-        if (maker >= 0 && repeatable_[at_(maker)])
-          readers_of_[at_(maker)].insert(readers_of_[at_(n)].begin(), readers_of_[at_(n)].end());
+  }
+
+  /// Adds to the layers that read node `n` those that read what it gives; whether there were new ones.
+  bool add_readers(int n) {
+    std::set<int>& own = readers_of_[at_(n)];
+    const std::size_t before = own.size();
+    for (const int v : node(n).gives) {
+      for (const int reader : readers_[at_(v)]) {
+        if (repeatable_[at_(reader)]) {
+          own.insert(readers_of_[at_(reader)].begin(), readers_of_[at_(reader)].end());
+        } else if (group_of(reader) >= 0) {
+          own.insert(group_of(reader));
+        }
       }
+      if (v == root_) own.insert(group_of_last());
     }
+    return own.size() != before;
   }
 
   [[nodiscard]] int group_of_last() const {
@@ -471,20 +484,24 @@ Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& g
 }
 
 std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value) {
+  Memory memory(graph);
   std::set<int> wanted{value};
+  std::set<int> wanted_memory{memory.of(value)};
   std::set<int> nodes;
   // Backwards, once for each write behind a reader.
-  for (std::size_t before = wanted.size() + 1; before != wanted.size() + nodes.size();) {
-    before = wanted.size() + nodes.size();
+  for (bool changed = true; changed;) {
+    changed = false;
     for (auto n = grouping.shared.rbegin(); n != grouping.shared.rend(); ++n) {
       const GraphNode& node = graph.nodes[at_(*n)];
-      const auto is_wanted = [&](int v) { return wanted.contains(v); };
-      bool reaches = std::ranges::any_of(node.gives, is_wanted) || std::ranges::any_of(node.writes, is_wanted);
-      for (const auto& [result, read] : node.aliases) reaches = reaches || (is_wanted(read) && !node.writes.empty());
-      if (!reaches) continue;
-      nodes.insert(*n);
-      wanted.insert(node.reads.begin(), node.reads.end());
-      wanted.insert(node.gives.begin(), node.gives.end());
+      const bool reaches =
+          std::ranges::any_of(node.gives, [&](int v) { return wanted.contains(v); }) ||
+          std::ranges::any_of(node.writes, [&](int v) { return wanted_memory.contains(memory.of(v)); });
+      if (!reaches || !nodes.insert(*n).second) continue;
+      changed = true;
+      for (const int v : node.reads) {
+        wanted.insert(v);
+        wanted_memory.insert(memory.of(v));
+      }
     }
   }
   return {nodes.begin(), nodes.end()};

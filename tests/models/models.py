@@ -518,3 +518,39 @@ class CausalEncoder(nn.Module):
     def forward(self, tokens):
         mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
         return self.output(self.encoder(self.embedding(tokens), mask=mask, is_causal=True))
+
+
+class ShiftedLabels(nn.Module):
+    """Learns to repeat its labels from those before them, shifted as encoder-decoders do; `readers` blocks read them."""
+
+    def __init__(self, vocabulary=30, width=8, readers=1):
+        super().__init__()
+        self.embeddings = nn.ModuleList([nn.Embedding(vocabulary, width) for _ in range(readers)])
+        self.mixes = nn.ModuleList([nn.Linear(width, width) for _ in range(readers)])
+        self.output = nn.Linear(width, vocabulary)
+
+    def forward(self, labels):
+        before = labels.new_zeros(labels.shape)
+        before[:, 1:] = labels[:, :-1].clone()
+        before[before == 3] = 1
+        hidden = 0
+        for embedding, mix in zip(self.embeddings, self.mixes):
+            hidden = torch.tanh(mix(hidden + embedding(before)))
+        return functional.cross_entropy(self.output(hidden).flatten(0, 1), labels.flatten())
+
+
+class ChangingMask(nn.Module):
+    """A mask that one block reads, and the blocks after it in which one more place is closed."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8 if index == 0 else width, width) for index in range(4)])
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        mask = torch.ones(x.shape[-1])
+        x = torch.tanh(self.blocks[0](x) * mask)
+        x = self.blocks[1](x)
+        mask[0] = 0
+        x = torch.tanh(self.blocks[2](x * mask))
+        return self.head(self.blocks[3](x * mask))

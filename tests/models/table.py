@@ -69,6 +69,8 @@ TOKENS = ("tokens=int64[12]:range=0..40",)
 WITHOUT_CACHE = {"constants": {"use_cache": False, "return_dict": False}}
 
 VECTOR = ("x=float32[8]",)
+LABELS = ("labels=int64[7]:range=0..30",)
+TOKENS_OF_BOTH = ("input_ids=int64[12]:range=0..40", "labels=int64[9]:range=0..40")
 
 MODELS = {
     "mlp": Entry(models.Mlp, VECTOR),
@@ -136,4 +138,18 @@ MODELS = {
                                    intermediate_size=48, num_local_experts=4, vocab_size=99, max_position_embeddings=32,
                                    experts_implementation="batched_mm"),
                      ("input_ids=int64[12]:range=0..99",), "next_token", "transformers", WITHOUT_CACHE),
+    "shifted_labels": Entry(models.ShiftedLabels, LABELS, "in-model"),
+    "shifted_labels_twice": Entry(lambda: models.ShiftedLabels(readers=2), LABELS, "in-model"),
+    "changing_mask": Entry(models.ChangingMask, VECTOR),
+    "t5": Entry(_transformers("t5", num_layers=2, d_model=16, d_ff=24, d_kv=8, num_heads=2, vocab_size=40, decoder_start_token_id=0),
+                TOKENS_OF_BOTH, "in-model", "transformers", WITHOUT_CACHE, microbatches=1),
+    "bart": Entry(_transformers("bart", encoder_layers=2, decoder_layers=2, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24,
+                                encoder_attention_heads=2, decoder_attention_heads=2, vocab_size=40, max_position_embeddings=16),
+                  TOKENS_OF_BOTH, "in-model", "transformers", WITHOUT_CACHE, microbatches=1),
+    "whisper": Entry(_transformers("whisper", encoder_layers=2, decoder_layers=2, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24,
+                                   encoder_attention_heads=2, decoder_attention_heads=2, vocab_size=40, max_source_positions=8,
+                                   max_target_positions=16, num_mel_bins=4, pad_token_id=1, bos_token_id=2, eos_token_id=2,
+                                   decoder_start_token_id=3),
+                     ("input_features=float32[4,16]", "labels=int64[9]:range=0..40"), "in-model", "transformers", WITHOUT_CACHE,
+                     microbatches=1),
 }

@@ -233,6 +233,65 @@ TEST(LayerGroups, WritesWithinAMaskStayWithIt) {
   EXPECT_THAT(found.derived, ElementsAre(s.value("full"), s.value("fill_")));
 }
 
+/// s = labels.new_zeros(...); s[:, 1:] = labels[:, :-1].clone(): encoder-decoders shift their labels so.
+Sketch shifted_labels(const std::vector<std::string>& readers) {
+  Sketch s;
+  s.value("labels", Origin::Input);
+  s.value("x", Origin::Input);
+  s.node("new_zeros", "", {"labels"}).repeatable = true;
+  GraphNode& view = s.node("slice", "", {"labels"});
+  view.repeatable = true;
+  view.aliases = {{view.gives[0], s.value("labels")}};
+  s.node("clone", "", {"slice"}).repeatable = true;
+  GraphNode& target = s.node("slice_1", "", {"new_zeros"});
+  target.repeatable = true;
+  target.aliases = {{target.gives[0], s.value("new_zeros")}};
+  GraphNode& copy = s.node("copy_", "", {"slice_1", "clone"});
+  copy.repeatable = true;
+  s.in_place(copy, "slice_1");
+  std::string last = "x";
+  for (const std::string& reader : readers) {
+    s.node(reader, reader, {last, "new_zeros"});
+    last = reader;
+  }
+  s.node("head", "head", {last});
+  return s;
+}
+
+TEST(LayerGroups, WhatIsWrittenIntoASliceBelongsToTheOnlyLayerThatReadsTheWhole) {
+  const Grouping found = shifted_labels({"embed"}).groups("head");
+  ASSERT_THAT(names(found), ElementsAre("embed", "head"));
+  // All of 0 to 4: clone too, of which only copy_ reads the result.
+  EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(found.shared, IsEmpty());
+}
+
+TEST(LayerGroups, WhatIsWrittenIntoASliceIsSharedWithTheWhole) {
+  Sketch s = shifted_labels({"first", "second"});
+  const Grouping found = s.groups("head");
+  EXPECT_THAT(found.shared, ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(found.derived, ElementsAre(s.value("new_zeros")));
+  EXPECT_THAT(shared_nodes_for(s.graph, found, s.value("new_zeros")), ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST(LayerGroups, AMaskThatIsWrittenAfterALayerReadsItIsNotMadeBeforehand) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("full", "", {}).repeatable = true;
+  s.node("a", "blocks.0", {"x", "full"});
+  GraphNode& fill = s.node("fill_", "", {"full"});
+  fill.repeatable = true;
+  s.in_place(fill, "full");
+  s.node("b", "blocks.1", {"a", "full"});
+  s.node("c", "blocks.2", {"b", "full"});
+  const Grouping found = s.groups("c");
+  // a reads what stood there before: no input made beforehand holds both. full is part of the layer that writes it.
+  EXPECT_THAT(found.shared, IsEmpty());
+  EXPECT_THAT(found.derived, IsEmpty());
+  ASSERT_THAT(names(found), ElementsAre("blocks.0", "blocks.1", "blocks.2"));
+  EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1, 2));
+}
+
 TEST(LayerGroups, SomethingElseThanATensorStaysInside) {
   Sketch s;
   s.value("x", Origin::Input);
