@@ -183,8 +183,9 @@ void StageProgram::begin(Flight& flight, Values& values) const {
 void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
                        LayerObserver* observer) {
   const bool casts = placement_.compute != at::kFloat;
-  const AutocastScope autocast(placement_.device.type(), casts,
-                               casts ? std::optional(placement_.compute) : std::nullopt);
+  // None around blocks of autocast in a model of a file, whose casts end with the outermost scope.
+  std::optional<AutocastScope> autocast;
+  if (casts) autocast.emplace(placement_.device.type(), true, placement_.compute);
   std::vector<at::Tensor>& arguments = arguments_;
   std::vector<at::Tensor> buffers;
   for (std::size_t l = first; l < last; ++l) {
@@ -221,8 +222,9 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
       const auto slot = static_cast<std::size_t>(layer.results[i]);
       if (how.drop_graph) {
         // Not by a forward without autograd: some kernels (oneDNN's LSTM) give other last bits then.
+        const bool differentiable = results[i].requires_grad();
         results[i] = results[i].detach();
-        if (differentiable_[slot] && results[i].is_floating_point()) results[i].requires_grad_(true);
+        if (differentiable) results[i].requires_grad_(true);
       }
       values[slot] = std::move(results[i]);
     }

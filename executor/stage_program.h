@@ -155,7 +155,6 @@ class StageProgram {
   int loss_slot_ = -1;
   std::vector<Segment> segments_;  ///< where the stage recomputes
   std::vector<int> kept_slots_;
-  std::vector<bool> differentiable_;  ///< by slot: whether a gradient may come to it
   int slots_ = 0;
   // Empty between calls; kept for their memory.
   Values values_;

@@ -27,25 +27,17 @@ void StageProgram::recompute_every(int layers) {
   segments_.clear();
   std::vector<int> filled_by(at_(slots_), -1);  // segments; -1: from without
   std::set<int> kept;
-  differentiable_.assign(at_(slots_), false);
-  for (std::size_t i = 0; i < received_slots_.size(); ++i)
-    differentiable_[at_(received_slots_[i])] = received_[i].gradient;
   for (std::size_t first = 0; first < layers_.size(); first += length) {
     Segment segment{first, std::min(first + length, layers_.size()), {}, {}};
     const int own = static_cast<int>(segments_.size());
     std::set<int> inputs;
     for (std::size_t l = segment.first; l < segment.last; ++l) {
-      bool differentiable = !layers_[l].parameters.empty();
       for (const int slot : layers_[l].arguments) {
-        differentiable = differentiable || differentiable_[at_(slot)];
         if (filled_by[at_(slot)] == own) continue;
         inputs.insert(slot);
         if (filled_by[at_(slot)] >= 0) kept.insert(slot);
       }
-      for (const int slot : layers_[l].results) {
-        filled_by[at_(slot)] = own;
-        differentiable_[at_(slot)] = differentiable;
-      }
+      for (const int slot : layers_[l].results) filled_by[at_(slot)] = own;
     }
     segment.inputs.assign(inputs.begin(), inputs.end());
     segments_.push_back(std::move(segment));
@@ -76,7 +68,7 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
     Values values(at_(slots_));
     for (const int slot : segment->inputs) {
       const at::Tensor& value = given[at_(slot)];
-      if (!differentiable_[at_(slot)] || !value.is_floating_point()) {
+      if (!value.requires_grad()) {
         values[at_(slot)] = value;
         continue;
       }

@@ -35,12 +35,14 @@ T read_number(const SafetensorsFile& file, const std::string& key) {
 
 TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
   const auto& metadata = file_.header().metadata;
-  for (const auto& [key, wanted] :
-       std::map<std::string, std::string>{{"format", "stagecraft.record"}, {"version", "1"}}) {
+  // Version 1 seeded a whole block of torch.autocast or torch.no_grad; version 2 its random operators, one by one.
+  for (const auto& [key, wanted] : std::map<std::string, std::vector<std::string>>{{"format", {"stagecraft.record"}},
+                                                                                   {"version", {"1", "2"}}}) {
     const auto it = metadata.find(key);
-    if (it == metadata.end() || it->second != wanted) {
+    if (it == metadata.end() || std::ranges::find(wanted, it->second) == wanted.end()) {
       throw FormatError(fmt::format("{}: /__metadata__/{}: found {}, wanted \"{}\"", path, key,
-                                    it == metadata.end() ? "nothing" : "\"" + it->second + "\"", wanted));
+                                    it == metadata.end() ? "nothing" : "\"" + it->second + "\"",
+                                    fmt::join(wanted, "\" or \"")));
     }
   }
   steps_ = read_number<std::int64_t>(file_, "steps");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "executor/intake/flattened_blocks.h"
 #include "executor/intake/program_arguments.h"
 #include "executor/intake/program_guards.h"
 #include "executor/intake/program_metadata.h"
@@ -48,6 +49,27 @@ std::string describe(const std::string& name, const std::string& target, const s
   return fmt::format("node \"{}\" ({}){}", name, target, path);
 }
 
+ProgramArgument read_node_argument(const Cursor& at, const ProgramScope& scope) {
+  Fields parts(at);
+  ProgramArgument out;
+  out.name = parts.required("name").text();
+  out.value = read_argument(parts.required("arg"), scope);
+  (void)parts.optional("kind");
+  parts.done();
+  return out;
+}
+
+ProgramBlock read_block(const Cursor& at, const ProgramScope& scope) {
+  Fields fields(at);
+  ProgramBlock out;
+  out.name = fields.required("node").text();
+  out.target = fields.required("target").text();
+  out.arguments = fields.required("inputs").list([&](const Cursor& each) { return read_node_argument(each, scope); });
+  (void)fields.required("graph");
+  fields.done();
+  return out;
+}
+
 ProgramNode read_node(const Cursor& at, std::size_t number, ProgramScope& scope) {
   Fields fields(at);
   ProgramNode out;
@@ -58,21 +80,16 @@ ProgramNode read_node(const Cursor& at, std::size_t number, ProgramScope& scope)
     if (!metadata->value().is_object()) metadata->fail_type("an object");
     const auto stack = metadata->value().find("nn_module_stack");
     if (stack != metadata->value().end()) out.modules = read_module_stack(metadata->inside(*stack));
+    const auto blocks = metadata->value().find(kBlocksKey);
+    if (blocks != metadata->value().end())
+      out.blocks = metadata->inside(*blocks).list([&](const Cursor& each) { return read_block(each, scope); });
   }
   (void)fields.optional("is_hop_single_tensor_return");
   const Cursor inputs = fields.required("inputs").under(describe(out.name, out.target, out.modules));
   const Cursor outputs = fields.required("outputs").under(describe(out.name, out.target, out.modules));
   fields.done();
 
-  out.arguments = inputs.list([&](const Cursor& argument) {
-    Fields parts(argument);
-    ProgramArgument read;
-    read.name = parts.required("name").text();
-    read.value = read_argument(parts.required("arg"), scope);
-    (void)parts.optional("kind");
-    parts.done();
-    return read;
-  });
+  out.arguments = inputs.list([&](const Cursor& argument) { return read_node_argument(argument, scope); });
   out.results = outputs.list([&](const Cursor& result) { return define_result(result, scope); });
   return out;
 }
@@ -217,8 +234,9 @@ std::shared_ptr<const ProgramGraph> read_nested_graph(const Cursor& at, const st
   return out;
 }
 
-ExportedProgram read_exported_program(const std::string& json, const std::string& place) {
-  const Json document = parse_document(json, place);
+namespace {
+
+ExportedProgram read_document(const Json& document, const std::string& place) {
   const Cursor root(document, place);
   Fields fields(root);
   check_versions(fields);
@@ -268,6 +286,17 @@ ExportedProgram read_exported_program(const std::string& json, const std::string
   (void)fields.optional("opset_version");
   fields.done();
   return out;
+}
+
+}  // namespace
+
+ExportedProgram read_exported_program(const std::string& json, const std::string& place) {
+  Json document = parse_document(json, place);
+  ExportedProgram out = read_document(document, place);
+  const bool blocks = std::ranges::any_of(out.graph.nodes, [](const ProgramNode& node) {
+    return node.target.starts_with("torch.ops.higher_order.wrap_with_");
+  });
+  return blocks ? read_document(flattened_blocks(std::move(document)), place) : out;
 }
 
 }  // namespace stagecraft

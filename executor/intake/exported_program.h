@@ -74,12 +74,20 @@ struct ModuleFrame {
   friend bool operator==(const ModuleFrame&, const ModuleFrame&) = default;
 };
 
+/// A block of torch.no_grad, torch.enable_grad or torch.autocast whose nodes stand in the graph around it.
+struct ProgramBlock {
+  std::string name;  ///< of the node that held it, unique
+  std::string target;
+  std::vector<ProgramArgument> arguments;  ///< those before its graph
+};
+
 struct ProgramNode {
   std::string name;    ///< unique in its graph
   std::string target;  ///< "torch.ops.aten.conv2d.default", "_operator.add", ...
   std::vector<ProgramArgument> arguments;
   std::vector<ProgramResult> results;
   std::vector<ModuleFrame> modules;  ///< outermost first; empty where the file does not say
+  std::vector<ProgramBlock> blocks = {};  ///< that it is in, outermost first
 };
 
 /// Nodes in the order of execution. Every value is an input or a result of exactly one node, before its first reader.

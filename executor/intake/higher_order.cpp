@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -183,6 +184,79 @@ std::vector<int> result_values(const ProgramNode& node) {
 }
 
 }  // namespace
+
+struct BlockScope::Parts {
+  Parts(const GraphBlock& block, c10::DeviceType device) {
+    if (!block.autocast) {
+      grad.emplace(block.enabled);
+    } else if (block.enabled && block.cache.value_or(at::autocast::is_autocast_cache_enabled())) {
+      turn = std::unique_lock(turns());
+      cached.emplace(device, block.enabled, block.dtype, block.cache);
+    } else {
+      plain.emplace(device, block);
+    }
+  }
+
+  static std::recursive_mutex& turns() {
+    static std::recursive_mutex all;
+    return all;
+  }
+
+  /// Autocast without the casts that it keeps: they end when the outermost scope that AutocastScope counts does.
+  class Plain {
+   public:
+    Plain(c10::DeviceType device, const GraphBlock& block)
+        : device_(device),
+          enabled_(at::autocast::is_autocast_enabled(device)),
+          type_(at::autocast::get_autocast_dtype(device)),
+          cache_(at::autocast::is_autocast_cache_enabled()) {
+      at::autocast::set_autocast_enabled(device, block.enabled);
+      if (block.dtype) at::autocast::set_autocast_dtype(device, *block.dtype);
+      if (block.cache) at::autocast::set_autocast_cache_enabled(*block.cache);
+    }
+    ~Plain() {
+      at::autocast::set_autocast_enabled(device_, enabled_);
+      at::autocast::set_autocast_dtype(device_, type_);
+      at::autocast::set_autocast_cache_enabled(cache_);
+    }
+    Plain(const Plain&) = delete;
+    Plain& operator=(const Plain&) = delete;
+
+   private:
+    c10::DeviceType device_;
+    bool enabled_;
+    at::ScalarType type_;
+    bool cache_;
+  };
+
+  std::unique_lock<std::recursive_mutex> turn;
+  std::optional<GradMode> grad;
+  std::optional<AutocastScope> cached;
+  std::optional<Plain> plain;
+};
+
+BlockScope::BlockScope(const GraphBlock& block, c10::DeviceType device)
+    : parts_(std::make_unique<Parts>(block, device)) {}
+BlockScope::~BlockScope() = default;
+
+GraphBlock graph_block(const ProgramBlock& block, const std::string& place) {
+  ProgramNode node;
+  node.target = block.target;
+  node.arguments = block.arguments;
+  // What parts_of wants beside the mode.
+  node.arguments.push_back({"", std::make_shared<const ProgramGraph>()});
+  const Parts parts = parts_of(node, place);
+  return {.name = block.name,
+          .autocast = parts.form == Form::Autocast,
+          .enabled = parts.enabled,
+          .dtype = parts.dtype,
+          .cache = parts.cache};
+}
+
+bool keeps_casts(const GraphNode& node) {
+  const auto inner = std::ranges::find_if(node.blocks.rbegin(), node.blocks.rend(), &GraphBlock::autocast);
+  return inner != node.blocks.rend() && inner->enabled && inner->cache.value_or(true);
+}
 
 NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node, const std::string& place) {
   const Parts parts = parts_of(node, place);

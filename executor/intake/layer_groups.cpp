@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "executor/intake/higher_order.h"
 
 namespace stagecraft {
 namespace {
@@ -297,6 +298,27 @@ class Grouper {
       if (!needed_[at_(n)] || group_of(n) < 0) continue;
       for (const int written : node(n).writes) {
         if (merge_around(n, written)) return true;
+      }
+    }
+    return merge_casts();
+  }
+
+  /// Merges layers that read one parameter in one block of autocast that keeps casts: it is cast once for all of them,
+  /// and their gradients are added in the type that it is cast to.
+  bool merge_casts() {
+    std::map<std::pair<std::string, int>, int> first;  // outermost block of autocast, parameter -> layer
+    for (int n = 0; n < count(); ++n) {
+      if (!needed_[at_(n)] || group_of(n) < 0 || !keeps_casts(node(n))) continue;
+      const auto block = std::ranges::find_if(node(n).blocks, &GraphBlock::autocast);
+      for (const int v : node(n).reads) {
+        const GraphValue& value = graph_.values[at_(v)];
+        if (value.origin != Origin::Parameter) continue;
+        const auto [it, fresh] = first.try_emplace({block->name, value.source}, group_of(n));
+        if (fresh || it->second == group_of(n)) continue;
+        merge(std::min(it->second, group_of(n)), std::max(it->second, group_of(n)),
+              "both read \"" + value.name + "\", which the torch.autocast block \"" + block->name +
+                  "\" casts once for both; cache_enabled=False lets them part");
+        return true;
       }
     }
     return false;

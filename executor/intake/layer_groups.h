@@ -45,6 +45,7 @@ struct Grouping {
 ///  - a layer writes to memory that two values from outside it share;
 ///  - memory that was made before a layer and written in it is read after it under its old name;
 ///  - a buffer is written in one of them and used in another;
+///  - they read one parameter inside one block of torch.autocast that casts it once for both;
 ///  - something else than a tensor goes from one to the other, or a tensor of which the file does not say the shape.
 ///
 /// Throws std::invalid_argument with place_of the node where a parameter is written.

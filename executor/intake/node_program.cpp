@@ -1,14 +1,17 @@
 #include "executor/intake/node_program.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/alias.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
 
+#include "executor/intake/higher_order.h"
 #include "executor/layer_source.h"
 
 namespace stagecraft {
@@ -60,6 +63,24 @@ bool contiguous(const TensorMeta& meta) {
   }
   return true;
 }
+
+/// The blocks in which a run is, left in reverse order.
+class OpenBlocks {
+ public:
+  OpenBlocks() = default;
+  ~OpenBlocks() { keep(0); }
+  OpenBlocks(const OpenBlocks&) = delete;
+  OpenBlocks& operator=(const OpenBlocks&) = delete;
+  void keep(std::size_t outermost) {
+    while (scopes_.size() > outermost) scopes_.pop_back();
+  }
+  void enter(const GraphBlock& block, c10::DeviceType device) {
+    scopes_.push_back(std::make_unique<BlockScope>(block, device));
+  }
+
+ private:
+  std::vector<std::unique_ptr<BlockScope>> scopes_;
+};
 
 }  // namespace
 
@@ -140,6 +161,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     if (read.contains(value) && !slot.contains(value)) new_slot(value);
   }
   std::map<int, std::size_t> last;
+  std::vector<GraphBlock> inside;
   for (const int n : nodes) {
     const GraphNode& node = graph.nodes[at_(n)];
     const auto lookup = [&](int value) {
@@ -152,6 +174,11 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
       }
     }
     steps_.push_back({graph.compile(n, lookup), {}, node.random ? node.name : ""});
+    const auto [left, entered] = std::ranges::mismatch(inside, node.blocks);
+    steps_.back().stay = static_cast<std::size_t>(left - inside.begin());
+    steps_.back().enter.assign(entered, node.blocks.end());
+    inside = node.blocks;
+    keeps_casts_ = keeps_casts_ || keeps_casts(node);
   }
   for (const int value : outputs) {
     outputs_.push_back(slot.at(value));
@@ -216,13 +243,18 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
     const Argument& argument = argument_slots_[i];
     at::Tensor value = argument.strides.empty() ? arguments[i] : laid_out(arguments[i], argument.strides, symbols);
     if (argument.copy && value.is_same(arguments[i])) value = value.clone();
+    // Autocast keeps casts of leaves; what comes from another layer is none in the whole model.
+    if (keeps_casts_ && value.requires_grad() && value.is_leaf()) value = at::alias(value);
     frame.slots[at_(argument.slot)] = std::move(value);
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     for (const int slot : tensor_slots_[i]) frame.slots[at_(slot)] = tensors[i];
   }
   for (const auto& [slot, number] : numbers_) frame.slots[at_(slot)] = evaluate(number, symbols);
+  OpenBlocks blocks;
   for (const Step& step : steps_) {
+    blocks.keep(step.stay);
+    for (const GraphBlock& block : step.enter) blocks.enter(block, frame.device.type());
     if (step.random.empty()) {
       step.call(frame);
     } else {

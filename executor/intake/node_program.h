@@ -43,6 +43,8 @@ class NodeProgram {
     NodeCall call;
     std::vector<int> release;  ///< slots that nobody reads afterwards
     std::string random;        ///< the node's name, if it draws random numbers
+    std::size_t stay = 0;      ///< blocks of the step before that it is in as well, outermost first
+    std::vector<GraphBlock> enter = {};
   };
   struct Argument {
     int slot = -1;
@@ -66,6 +68,7 @@ class NodeProgram {
   std::vector<Step> steps_;
   std::vector<int> outputs_;
   std::size_t slots_ = 0;
+  bool keeps_casts_ = false;  ///< in a block of autocast
 };
 
 }  // namespace stagecraft

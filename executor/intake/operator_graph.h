@@ -31,6 +31,16 @@ struct GraphValue {
   std::optional<SizeExpression> number = {};  ///< of a whole number that follows from the symbols
 };
 
+/// torch.no_grad, torch.enable_grad or torch.autocast around some nodes.
+struct GraphBlock {
+  std::string name;       ///< unique
+  bool autocast = false;  ///< else it says whether autograd records
+  bool enabled = false;
+  std::optional<c10::ScalarType> dtype = {};  ///< of autocast; none leaves it as it is
+  std::optional<bool> cache = {};             ///< of autocast: whether casts of parameters are kept; likewise
+  friend bool operator==(const GraphBlock& a, const GraphBlock& b) { return a.name == b.name; }
+};
+
 /// A node in the order of execution, as far as layers and their borders are concerned.
 struct GraphNode {
   std::string name;
@@ -42,6 +52,7 @@ struct GraphNode {
   std::vector<std::pair<int, int>> aliases = {};  ///< (of gives, of reads) that may share memory
   std::vector<std::pair<int, double>> decays =
       {};                   ///< (of writes, d): the new value is d * old + what depends not on old
+  std::vector<GraphBlock> blocks = {};  ///< that it is in, outermost first
   bool random = false;      ///< draws random numbers
   bool number = false;      ///< computes numbers from numbers or sizes alone
   bool repeatable = false;  ///< cheap, and the same for the same arguments: may be computed wherever it is wanted

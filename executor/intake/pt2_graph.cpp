@@ -9,6 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/dtype.h"
+#include "executor/intake/higher_order.h"
 #include "executor/intake/operator_call.h"
 
 namespace stagecraft {
@@ -85,6 +86,7 @@ class Builder {
     for (const ProgramNode& node : program_->graph.nodes) {
       GraphNode own{.name = node.name, .target = node.target, .modules = node.modules};
       const std::string place = place_of(out_, own);
+      for (const ProgramBlock& block : node.blocks) own.blocks.push_back(graph_block(block, place));
       for (const ProgramArgument& argument : node.arguments) collect(argument.value, own.reads);
       for (const ProgramResult& result : node.results) {
         for (const ValueIndex value : result.values) own.gives.push_back(value.index);

@@ -10,6 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
+#include "executor/intake/flattened_blocks.h"
 #include "executor/intake/stage_numbers.h"
 #include "executor/intake/zip_writer.h"
 
@@ -54,24 +55,6 @@ std::string call_spec(std::size_t leaves) {
          R"(, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
 }
 
-/// Puts `names.at(value)` for each value that the argument reads; graphs inside have names of their own.
-void rename_reads(Json& argument, const std::map<std::string, std::string>& names) {
-  const auto rename = [&](Json& place) {
-    const auto it = names.find(place.value("name", ""));
-    if (it != names.end()) place["name"] = it->second;
-  };
-  for (auto& [kind, value] : argument.items()) {
-    if (kind == "as_tensor") rename(value);
-    if (kind == "as_optional_tensor") rename_reads(value, names);
-    if (kind == "as_tensors") {
-      for (Json& each : value) rename(each);
-    }
-    if (kind == "as_optional_tensors") {
-      for (Json& each : value) rename_reads(each, names);
-    }
-  }
-}
-
 /// Names "x" of all L['x'] in a guard.
 std::set<std::string> guarded(const std::string& guard) {
   std::set<std::string> out;
@@ -98,7 +81,7 @@ class StageProgram {
     for (const SizeSource& source : stage_.sizes) add_size(source);
     for (const int n : stage_.nodes) {
       Json node = old_.at("nodes").at(at_(n));
-      for (Json& input : node.at("inputs")) rename_reads(input.at("arg"), copies_);
+      for (Json& input : node.at("inputs")) replace_values(input.at("arg"), copies_);
       nodes_.push_back(std::move(node));
       for (const int v : graph_.nodes[at_(n)].gives) keep_entry(graph_.values[at_(v)].name);
     }
@@ -163,7 +146,7 @@ class StageProgram {
     nodes_.push_back(
         new_node("torch.ops.aten.clone.default", copy, {{"self", tensor_argument(name(v))}}, tensor_argument(copy)));
     tables_["tensor_values"][copy] = tables_["tensor_values"][name(v)];
-    copies_[name(v)] = copy;
+    copies_[name(v)] = tensor_argument(copy);
   }
 
   void add_size(const SizeSource& source) {
@@ -231,6 +214,13 @@ class StageProgram {
       if (graph.contains(table) || !tables_[table].empty()) graph[table] = tables_[table];
     }
     graph["is_single_tensor_return"] = false;
+    const bool blocks =
+        std::ranges::any_of(stage_.nodes, [&](int n) { return !graph_.nodes[at_(n)].blocks.empty(); });
+    if (blocks) {
+      std::set<std::string> wanted;
+      for (const int v : stage_.outputs) wanted.insert(name(v));
+      restore_blocks(graph, nodes_, wanted);
+    }
     module["signature"] = {{"input_specs", input_specs_}, {"output_specs", output_specs_}};
     module["module_call_graph"] = calls();
 
@@ -260,7 +250,7 @@ class StageProgram {
   const Json& old_;
   const StageGraph& stage_;
   std::set<std::string> taken_;
-  std::map<std::string, std::string> copies_;
+  ReplacedValues copies_;
   std::vector<std::string> arguments_;
   Json inputs_ = Json::array(), outputs_ = Json::array(), nodes_ = Json::array();
   Json input_specs_ = Json::array(), output_specs_ = Json::array();
@@ -295,7 +285,7 @@ StageArchives::StageArchives(const Pt2Archive& archive, const OperatorGraph& gra
     : archive_(archive), graph_(graph), loss_(loss) {
   const Json nothing = {{"config", Json::object()}};
   auto documents = std::make_unique<Documents>();
-  documents->program = read_document(archive, "models/" + archive.model + ".json", nullptr);
+  documents->program = flattened_blocks(read_document(archive, "models/" + archive.model + ".json", nullptr));
   documents->weights = read_document(archive, kWeights + archive.model + "_weights_config.json", nothing);
   documents->constants = read_document(archive, kConstants + archive.model + "_constants_config.json", nothing);
   documents->notes = read_document(archive, "extra/stagecraft.json", nullptr);

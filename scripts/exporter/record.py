@@ -52,17 +52,43 @@ def has_random(module):
     return any(is_random(node, module) for node in module.graph.nodes)
 
 
-class _Seeded(torch.fx.Interpreter):
-    """Seeds torch's generator before each random node of the outermost graph."""
+def is_block(node):
+    """Whether a node runs its graph under torch.no_grad, torch.enable_grad or torch.autocast, node by node as it would outside."""
+    return (isinstance(node.target, torch._ops.HigherOrderOperator)
+            and node.target.name() in ("wrap_with_set_grad_enabled", "wrap_with_autocast"))
 
-    def __init__(self, module, seed):
+
+def _names(module, prefix=""):
+    """Names of the operators of a graph and of its blocks: "relu", "linear_3.relu"."""
+    out = []
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            out.append(prefix + node.name)
+            if is_block(node):
+                for each in node.all_input_nodes:
+                    inner = getattr(module, each.target, None) if each.op == "get_attr" else None
+                    if isinstance(inner, torch.fx.GraphModule):
+                        out += _names(inner, f"{prefix}{node.name}.")
+    return out
+
+
+class _Seeded(torch.fx.Interpreter):
+    """Seeds torch's generator before each random node of the outermost graph and of its blocks, by the name in _names."""
+
+    def __init__(self, module, seed, place=(0, 0), prefix=""):
         super().__init__(module)
-        self.seed, self.step, self.microbatch = seed, 0, 0
+        self.seed, self.place, self.prefix = seed, place, prefix
 
     def run_node(self, node):
+        if is_block(node):
+            arguments, _ = self.fetch_args_kwargs_from_env(node)
+            return node.target(*(self._seeded(each, node) if isinstance(each, torch.fx.GraphModule) else each for each in arguments))
         if is_random(node, self.module):
-            torch.manual_seed(mix_seed(self.seed, node.name, self.step, self.microbatch))
+            torch.manual_seed(mix_seed(self.seed, self.prefix + node.name, *self.place))
         return super().run_node(node)
+
+    def _seeded(self, block, node):
+        return _Seeded(block, self.seed, self.place, f"{self.prefix}{node.name}.").run
 
 
 @dataclasses.dataclass
@@ -95,14 +121,12 @@ def make_record(program, training):
 
 def _make_record(program, training):
     module = module_of(program.exported)
-    exported_names = [node.name for node in program.exported.graph.nodes if node.op == "call_function"]
-    names = [node.name for node in module.graph.nodes if node.op == "call_function"]
-    if names != exported_names:
+    if _names(module) != _names(program.exported.graph_module):
         raise ExportError("--record: torch renamed the nodes of the program, so its random numbers cannot be repeated")
     interpreter = _Seeded(module, training.seed)
 
     def run(step, microbatch, tensors):
-        interpreter.step, interpreter.microbatch = step, microbatch
+        interpreter.place = step, microbatch
         return interpreter.run(*tensors)
 
     count = training.steps * training.microbatches
@@ -177,7 +201,7 @@ def cpu_kernels():
 
 def save_record(path, tensors, training):
     """Writes a safetensors file; `path` is either the old file or the whole new one."""
-    metadata = {"format": "stagecraft.record", "version": "1", "threads": "1"} | {
+    metadata = {"format": "stagecraft.record", "version": "2", "threads": "1"} | {
         key: str(value) for key, value in dataclasses.asdict(training).items()} | cpu_kernels()
     header, place, blocks = {"__metadata__": metadata}, 0, []
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):

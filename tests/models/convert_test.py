@@ -252,6 +252,26 @@ class Packages(Stages):
         # ReLU and Linear; what follows from the inputs alone, here the ReLU, is part of the layer that reads it.
         self.assertEqual(self.profile(last, "--input-range", "target=0..4"), 1)
 
+    def test_stages_begin_inside_blocks_of_autocast_and_no_grad(self):
+        for name, layers in (("whole_autocast", ["blocks.0", "blocks.1", "blocks.2", "head"]),
+                             ("whole_no_grad", ["blocks.0", "blocks.1", "blocks.2", "head"])):
+            archive = self.archive(name)
+            self.assertEqual(self.profile(archive), 4)
+            graph = json.loads((self.folder / "graph.json").read_text())
+            self.assertEqual([each["name"] for each in graph["layers"] if each["kind"] != "Input"], layers)
+            package = self.converted(archive, 2)
+            self.check_equal(archive, package, 2)
+            # Each stage is in the block again.
+            folder = pathlib.Path(package.__file__).parent
+            held = [sum("wrap_with_" in str(node.target) for node in load(folder / f"stage{stage}.pt2").graph.nodes) for stage in (0, 1)]
+            self.assertEqual(held, [1, 1])
+
+    def test_layers_that_share_a_cast_say_which_block_and_which_parameter(self):
+        archive = self.archive("cached_autocast")
+        said = self.tool("profile", archive, "--microbatch", 2, "--max-seconds", 0.02, "--warmup", 0, "--accept-untrusted", "-o", "graph.json")
+        self.assertRegex(said, r'"shared@1" is part of layer "shared": both read "p_shared_weight", which the torch.autocast block '
+                               r'"\w+" casts once for both; cache_enabled=False lets them part')
+
     def test_ranks_are_those_of_the_replicas(self):
         self.tool("plan", "graph.json", "--devices", 3, "--strategy", "uniform", "--stages", 2, "--replicas", "2,1", "-o",
                   "plan.json")

@@ -554,3 +554,48 @@ class ChangingMask(nn.Module):
         mask[0] = 0
         x = torch.tanh(self.blocks[2](x * mask))
         return self.head(self.blocks[3](x * mask))
+
+
+class CachedAutocast(nn.Module):
+    """Autocast that keeps its casts around the whole body, and in it no_grad and a layer called twice: its weight is cast once, and
+    the gradients of both calls are added in bfloat16."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8 if index == 0 else width, width) for index in range(4)])
+        self.shared = nn.Linear(width, width)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True):
+            x = torch.relu(self.blocks[0](x))
+            x = functional.dropout(self.shared(x), 0.1)
+            x = torch.relu(self.blocks[1](x))
+            x = self.shared(x) + x * x.shape[0]
+            x = torch.relu(self.blocks[2](x))
+            x = self.head(self.blocks[3](x))
+        return x.float()
+
+
+class NestedModes(nn.Module):
+    """Autocast inside no_grad, and alone, each around blocks; a buffer is written in one of them. (Of no_grad inside autocast
+    torch.export loses that nothing is to be learnt.)"""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8 if index == 0 else width, width) for index in range(6)])
+        self.head = nn.Linear(width, 4)
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, x):
+        with torch.no_grad():
+            x = torch.tanh(self.blocks[0](x)).view(x.shape[0], -1)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = functional.dropout(self.blocks[1](x), 0.2)
+            x = self.blocks[2](x.float())
+            self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = torch.relu(self.blocks[3](x / x.shape[0]))
+            x = functional.dropout(self.blocks[4](x), 0.2)
+            x = self.blocks[5](x)
+        return self.head(x.float() - self.mean)

@@ -110,6 +110,27 @@ TEST(LayerGroups, LeavesOutWhatTheLossDoesNotNeed) {
   EXPECT_THAT(names(s.groups("loss")), ElementsAre("stem", "blocks.0", "blocks.1", "head"));
 }
 
+TEST(LayerGroups, MergesWhatSharesACastThatAutocastKeeps) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.value("weight", Origin::Parameter);
+  const GraphBlock whole{.name = "wrap", .autocast = true, .enabled = true, .cache = true};
+  s.node("first", "a", {"x", "weight"}).blocks = {whole};
+  s.node("between", "b", {"first"}).blocks = {whole};
+  s.node("second", "c", {"between", "weight"}).blocks = {whole};
+  s.node("behind", "d", {"second"}).blocks = {whole};
+  s.node("loss", "e", {"behind", "weight"});
+  const Grouping found = s.groups("loss");
+  EXPECT_THAT(names(found), ElementsAre("a", "d", "e"));
+  EXPECT_EQ(found.merged.at("c"),
+            "is part of layer \"a\": both read \"weight\", which the torch.autocast block \"wrap\" casts once for both; "
+            "cache_enabled=False lets them part");
+  for (GraphNode& node : s.graph.nodes) {
+    if (!node.blocks.empty()) node.blocks.front().cache = false;
+  }
+  EXPECT_THAT(names(s.groups("loss")), ElementsAre("a", "b", "c", "d", "e"));
+}
+
 TEST(LayerGroups, AWriteToWhatOnlyItReadsMayBeCut) {
   Sketch s;
   s.value("x", Origin::Input);
