@@ -127,7 +127,8 @@ class Grouper {
         }
       }
       needed_[at_(n)] =
-          std::ranges::any_of(own.gives, is_wanted) || std::ranges::any_of(own.writes, is_wanted) || writes_state(n);
+          std::ranges::any_of(own.gives, is_wanted) || std::ranges::any_of(own.writes, is_wanted) || writes_state(n) ||
+          own.random;  // it moves the generator on for those after it, whoever reads what it gives
       if (!needed_[at_(n)]) continue;
       for (const int v : own.reads) wanted.insert(memory_.of(v));
     }
@@ -300,7 +301,17 @@ class Grouper {
         if (merge_around(n, written)) return true;
       }
     }
-    return merge_casts();
+    return merge_casts() || merge_behind_loss();
+  }
+
+  /// The layer that gives the loss is the last one; what stands behind it, a buffer's write or a draw of random numbers
+  /// that nothing reads, is part of it.
+  bool merge_behind_loss() {
+    const int maker = maker_[at_(root_)];
+    const int own = maker < 0 ? -1 : group_of(maker);
+    if (own < 0 || group_of_last() <= own) return false;
+    merge(own, group_of_last(), "it stands behind the loss");
+    return true;
   }
 
   /// Merges layers that read one parameter in one block of autocast that keeps casts: it is cast once for all of them,

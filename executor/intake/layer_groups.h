@@ -25,7 +25,8 @@ struct LayerGroup {
   std::vector<int> nodes;  ///< ascending
 };
 
-/// Every node that the loss or a buffer needs is in exactly one group or in `shared`, but those that compute numbers.
+/// Every node that the loss or a buffer needs, or that draws random numbers, is in exactly one group or in `shared`, but
+/// those that compute numbers.
 struct Grouping {
   std::vector<LayerGroup> groups;
   std::vector<int> shared;   ///< nodes that follow from the model's inputs alone and that several layers read

@@ -143,6 +143,7 @@ MODELS = {
     "changing_mask": Entry(models.ChangingMask, VECTOR),
     "cached_autocast": Entry(models.CachedAutocast, VECTOR, microbatches=1),
     "nested_modes": Entry(models.NestedModes, VECTOR),
+    "unread_dropout": Entry(models.UnreadDropout, VECTOR),
     "t5": Entry(_transformers("t5", num_layers=2, d_model=16, d_ff=24, d_kv=8, num_heads=2, vocab_size=40, decoder_start_token_id=0),
                 TOKENS_OF_BOTH, "in-model", "transformers", WITHOUT_CACHE, microbatches=1),
     "bart": Entry(_transformers("bart", encoder_layers=2, decoder_layers=2, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24,

@@ -110,6 +110,22 @@ TEST(LayerGroups, LeavesOutWhatTheLossDoesNotNeed) {
   EXPECT_THAT(names(s.groups("loss")), ElementsAre("stem", "blocks.0", "blocks.1", "head"));
 }
 
+TEST(LayerGroups, KeepsWhatDrawsRandomNumbersThatNobodyReads) {
+  Sketch s;
+  s.value("x", Origin::Input);
+  s.node("a", "a", {"x"});
+  s.node("unread", "", {"a"}).random = true;
+  s.node("b", "b", {"a"});
+  s.node("loss", "b", {"b"});
+  s.node("late", "c", {"b"}).random = true;
+  const Grouping found = s.groups("loss");
+  ASSERT_THAT(names(found), ElementsAre("a", "b"));
+  EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1));
+  // The layer with the loss is the last one.
+  EXPECT_THAT(found.groups[1].nodes, ElementsAre(2, 3, 4));
+  EXPECT_EQ(found.merged.at("c"), "is part of layer \"b\": it stands behind the loss");
+}
+
 TEST(LayerGroups, MergesWhatSharesACastThatAutocastKeeps) {
   Sketch s;
   s.value("x", Origin::Input);
