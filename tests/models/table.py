@@ -64,6 +64,17 @@ def _transformers(kind, **fields):
     return build
 
 
+def _untied_t5():
+    """Three holders of one parameter would add their gradients in another order in stages, and so would three readers of what the
+    encoder gives: so one decoder layer, and embeddings of its own."""
+    import copy
+
+    model = _transformers("t5", num_layers=2, num_decoder_layers=1, d_model=16, d_ff=24, d_kv=8, num_heads=2, vocab_size=40,
+                          decoder_start_token_id=0)()
+    model.decoder.embed_tokens, model.lm_head.weight = copy.deepcopy(model.shared), copy.deepcopy(model.lm_head.weight)
+    return model
+
+
 IMAGE = ("image=float32[3,32,32]",)
 TOKENS = ("tokens=int64[12]:range=0..40",)
 WITHOUT_CACHE = {"constants": {"use_cache": False, "return_dict": False}}
@@ -144,10 +155,10 @@ MODELS = {
     "cached_autocast": Entry(models.CachedAutocast, VECTOR, microbatches=1),
     "nested_modes": Entry(models.NestedModes, VECTOR),
     "unread_dropout": Entry(models.UnreadDropout, VECTOR),
-    "t5": Entry(_transformers("t5", num_layers=2, d_model=16, d_ff=24, d_kv=8, num_heads=2, vocab_size=40, decoder_start_token_id=0),
-                TOKENS_OF_BOTH, "in-model", "transformers", WITHOUT_CACHE, microbatches=1),
-    "bart": Entry(_transformers("bart", encoder_layers=2, decoder_layers=2, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24,
-                                encoder_attention_heads=2, decoder_attention_heads=2, vocab_size=40, max_position_embeddings=16),
+    "t5": Entry(_untied_t5, TOKENS_OF_BOTH, "in-model", "transformers", WITHOUT_CACHE, microbatches=1),
+    "bart": Entry(_transformers("bart", encoder_layers=2, decoder_layers=1, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24,
+                                encoder_attention_heads=2, decoder_attention_heads=2, vocab_size=40, max_position_embeddings=16,
+                                tie_word_embeddings=False),
                   TOKENS_OF_BOTH, "in-model", "transformers", WITHOUT_CACHE, microbatches=1),
     "whisper": Entry(_transformers("whisper", encoder_layers=2, decoder_layers=2, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24,
                                    encoder_attention_heads=2, decoder_attention_heads=2, vocab_size=40, max_source_positions=8,
