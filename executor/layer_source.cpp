@@ -50,8 +50,8 @@ const std::vector<LayerSource>& layer_sources() {
   return sources;
 }
 
-Model build_model(const std::string& name, const std::map<std::string, std::string>& set) {
-  if (is_model_file(name)) return import_model(name, set);
+Model build_model(const std::string& name, const std::map<std::string, std::string>& set, ModelMode mode) {
+  if (is_model_file(name)) return import_model(name, set, mode);
   const std::vector<LayerSource>& sources = layer_sources();
   const auto source = std::ranges::find(sources, name, &LayerSource::name);
   if (source == sources.end()) {

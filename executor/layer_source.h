@@ -83,6 +83,8 @@ struct ModelInput {
   std::vector<int> sources = {};
 };
 
+enum class ModelMode { Training, Evaluation };
+
 /// A model as a list of layers in execution order; the last layer gives the loss, the mean over the microbatch, as its
 /// only output. Every argument comes from an earlier layer.
 struct Model {
@@ -94,6 +96,8 @@ struct Model {
   std::int64_t most_samples = std::numeric_limits<std::int64_t>::max();
   /// Names of layers that could not stand alone: which layer they are part of, and why.
   std::map<std::string, std::string> merged;
+  /// Its layers compute in this mode, whatever LayerCall::training says. Absent: in the one that it says.
+  std::optional<ModelMode> mode = {};
 };
 
 /// An option of a model: `key=value` on the command line, a whole number in least..most.
@@ -119,8 +123,10 @@ struct LayerSource {
 [[nodiscard]] const std::vector<LayerSource>& layer_sources();
 
 /// The model `name` with `set` over the defaults. Throws std::invalid_argument for an unknown model or option (listing
-/// the known ones) and for a value that is not a whole number in range.
-[[nodiscard]] Model build_model(const std::string& name, const std::map<std::string, std::string>& set);
+/// the known ones) and for a value that is not a whole number in range. `mode` matters to models from files alone, see
+/// import_model.
+[[nodiscard]] Model build_model(const std::string& name, const std::map<std::string, std::string>& set,
+                                ModelMode mode = ModelMode::Training);
 
 /// The initial value of a parameter or buffer under `seed`, or as its file has it: on the CPU, without requires_grad.
 [[nodiscard]] at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed);

@@ -261,11 +261,13 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   const Plan plan = stagecraft::read_plan(o.plan);
   auto settings = plan.options;
   for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
+  const bool trains = stagecraft::schedule_of(plan).trains;
+  const stagecraft::ModelMode mode = trains ? stagecraft::ModelMode::Training : stagecraft::ModelMode::Evaluation;
   const std::string& name = o.model.empty() ? plan.model : o.model;
   const bool as_planned = o.model.empty() && o.set.empty();
-  const stagecraft::Model model = as_planned ? stagecraft::build_model(name, settings)
-                                             : stagecraft::build_model_at(o.model.empty() ? "--set" : "--model", name, settings);
-  const bool trains = stagecraft::schedule_of(plan).trains;
+  const stagecraft::Model model =
+      as_planned ? stagecraft::build_model(name, settings, mode)
+                 : stagecraft::build_model_at(o.model.empty() ? "--set" : "--model", name, settings, mode);
   const auto data =
       stagecraft::make_data_source(o.data, model, o.run.seed,
                                    trains ? stagecraft::DataOrder::Training : stagecraft::DataOrder::Evaluation);

@@ -36,7 +36,10 @@ std::string to_string(const Model& model, const ValueRef& value) {
 
 StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
                            std::vector<ValueRef> sent, std::uint64_t seed, Placement placement)
-    : received_(std::move(received)), seed_(seed), placement_(placement) {
+    : received_(std::move(received)),
+      seed_(seed),
+      placement_(placement),
+      only_trains_(model.mode == ModelMode::Training) {
   std::map<Key, int> slot;
   for (const ReceivedValue& value : received_) {
     received_slots_.push_back(slot.emplace(key(value.value), slots_++).first->second);
@@ -98,6 +101,11 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
   for (const auto& [value, reader] : last_reader) {
     if (!kept.contains(value)) layers_[reader].last_use.push_back(value);
   }
+}
+
+void StageProgram::evaluate() {
+  if (only_trains_) throw std::logic_error("the model was read for training, not for evaluation");
+  training_ = false;
 }
 
 void StageProgram::bind(const std::vector<at::Tensor>& values) {

@@ -78,8 +78,8 @@ class StageProgram {
   void bind(const std::vector<at::Tensor>& values);
 
   /// From now on layers compute as for evaluation: without dropout, batch norm with its running statistics, no buffer is
-  /// written.
-  void evaluate() { training_ = false; }
+  /// written. Throws std::logic_error if the model's layers can only train (Model::mode).
+  void evaluate();
 
   /// Runs the layers on `data`, which is copied to the device first. Values are let go after their last reader.
   /// `keep_graph` false runs without autograd: then only `sent` and `loss` are of use.
@@ -164,6 +164,7 @@ class StageProgram {
   std::uint64_t seed_;
   Placement placement_;
   bool training_ = true;
+  bool only_trains_ = false;
 };
 
 /// "layer3 output 0" or "input tokens".

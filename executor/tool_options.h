@@ -63,9 +63,10 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
 /// build_model of what the command line says at `place`; an unknown built-in model, or an option that it does not have,
 /// is wrong usage.
 [[nodiscard]] inline Model build_model_at(const std::string& place, const std::string& name,
-                                          const std::map<std::string, std::string>& set) {
-  if (is_model_file(name)) return build_model(name, set);
-  return usage(place, [&] { return build_model(name, set); });
+                                          const std::map<std::string, std::string>& set,
+                                          ModelMode mode = ModelMode::Training) {
+  if (is_model_file(name)) return build_model(name, set, mode);
+  return usage(place, [&] { return build_model(name, set, mode); });
 }
 
 /// The files that a model and a data source name are read from, as far as they name any.

@@ -7,8 +7,8 @@ import os
 import sys
 
 DESCRIPTION = """\
-Exports a PyTorch model with its loss by torch.export, in training mode and for any number of samples, proves on two
-batches that the result trains as the model does, bit for bit, and writes it.
+Exports a PyTorch model with its loss by torch.export, in training mode (or with --evaluation in evaluation mode) and for any
+number of samples, proves on two batches that the result trains as the model does, bit for bit, and writes it.
 
 MODEL is one of
   module:callable          a function or class in the current folder or on sys.path that gives an nn.Module
@@ -71,6 +71,10 @@ def parse(arguments):
     parser.add_argument("--pretrained", action="store_true", help="weights that torchvision or transformers download")
     parser.add_argument("--weights", metavar="FILE", help="a state dict: of torch.save, or FILE.safetensors")
     parser.add_argument("--static", type=int, metavar="N", help="export for exactly N samples")
+    parser.add_argument("--evaluation", action="store_true",
+                        help="export the model as it is after model.eval(). Needed to evaluate (plan --schedule forward) a model that "
+                             "draws random numbers other than by dropout in training, or computes otherwise in evaluation; an archive "
+                             "without it evaluates too, with dropout off and running statistics in use")
     parser.add_argument("--allow-rounding", action="store_true",
                         help="accept a program that differs from the model by rounding; some libraries compute otherwise when "
                              "traced")
@@ -137,7 +141,7 @@ def request_of(options):
         loss = load_callable(loss, "--loss")
     fixed = options.samples if options.record else SAMPLES
     return Request(found.model, options.model, inputs, loss, options.loss_output, found.constants, options.static, fixed,
-                   options.max_samples, options.seed, options.allow_rounding, templates)
+                   options.max_samples, options.seed, options.allow_rounding, templates, options.evaluation)
 
 
 def files_read(options):

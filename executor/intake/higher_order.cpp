@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/autocast.h"
+#include "executor/intake/observed_values.h"
 
 namespace stagecraft {
 namespace {
@@ -174,6 +176,22 @@ class GradMode {
   bool before_;
 };
 
+/// Values of its graph that `node` reads.
+std::vector<int> values_read(const ProgramNode& node) {
+  std::vector<int> out;
+  for (const ProgramArgument& argument : node.arguments) {
+    for (const ArgumentValue& each : flattened(argument.value)) {
+      if (const auto* const value = std::get_if<ValueIndex>(&each)) out.push_back(value->index);
+    }
+    if (const auto* const numbers = std::get_if<std::vector<IntItem>>(&argument.value)) {
+      for (const IntItem& each : *numbers) {
+        if (const auto* const value = std::get_if<ValueIndex>(&each)) out.push_back(value->index);
+      }
+    }
+  }
+  return out;
+}
+
 std::vector<int> result_values(const ProgramNode& node) {
   std::vector<int> out;
   for (const ProgramResult& result : node.results) {
@@ -263,6 +281,8 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
   NodeFacts out;
   out.repeatable = parts.form == Form::Grad;
   std::set<int> written;
+  std::set<int> observed;
+  if (const auto* const condition = std::get_if<ValueIndex>(&parts.condition)) observed.insert(condition->index);
   const std::vector<int> results = result_values(node);
   for (const auto& inner : parts.graphs) {
     // Which operand a value of the inner graph may share memory with, itself included.
@@ -272,9 +292,17 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
       if (operand && graph.values[at_(operand->index)].kind == ProgramValue::Kind::Tensor)
         reaches[at_(inner->inputs[i].index)].insert(operand->index);
     }
+    std::vector<ValueFlow> flows;
     for (const ProgramNode& each : inner->nodes) {
-      if (computes_numbers(each) || is_check(each)) continue;
+      if (is_check(each)) continue;
+      if (computes_numbers(each)) {
+        flows.push_back({values_read(each), result_values(each), {}, {}});
+        std::erase(flows.back().gives, -1);
+        continue;
+      }
       const NodeFacts facts = facts_of(*inner, each, inner_place(place, each));
+      flows.push_back({values_read(each), result_values(each), facts.writes, facts.aliases, facts.only_writes});
+      std::erase(flows.back().gives, -1);
       out.random = out.random || facts.random;
       out.repeatable = out.repeatable && facts.repeatable;
       for (const auto& [given, read] : facts.aliases)
@@ -290,8 +318,18 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
       if (!value || results[i] < 0) continue;
       for (const int operand : reaches[at_(value->index)]) out.aliases.emplace_back(results[i], operand);
     }
+    // What the results depend on, and what is written beside the operands' old numbers.
+    std::vector<int> roots;
+    for (const ArgumentValue& output : outputs) {
+      if (const auto* const value = std::get_if<ValueIndex>(&output)) roots.push_back(value->index);
+    }
+    const std::vector<bool> inner_observed = observed_values(flows, roots, inner->values.size());
+    for (std::size_t v = 0; v < reaches.size(); ++v) {
+      if (inner_observed[v]) observed.insert(reaches[v].begin(), reaches[v].end());
+    }
   }
   out.writes.assign(written.begin(), written.end());
+  std::ranges::set_difference(written, observed, std::back_inserter(out.only_writes));
   return out;
 }
 

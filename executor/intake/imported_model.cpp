@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "costmodel/errors.h"
+#include "executor/intake/evaluation.h"
 #include "executor/intake/layer_groups.h"
 #include "executor/intake/node_program.h"
 #include "executor/intake/pt2_graph.h"
@@ -295,17 +296,17 @@ std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges_of(const Set
   return out;
 }
 
-OperatorGraph graph_of_pt2(const std::string& path, const Settings& settings) {
+OperatorGraph graph_of_pt2(const std::string& path, const Settings& settings, ModelMode mode) {
   for (const auto& [key, text] : settings) {
     if (key == "samples" || key.starts_with("input.")) {
       throw std::invalid_argument(path + ": setting " + key +
                                   " is for files of TorchScript; this one says itself what its inputs are");
     }
   }
-  return pt2_graph(read_pt2_archive(path), ranges_of(settings));
+  return pt2_graph(read_pt2_archive(path), ranges_of(settings), mode);
 }
 
-OperatorGraph graph_of_torchscript(const std::string& path, const Settings& settings) {
+OperatorGraph graph_of_torchscript(const std::string& path, const Settings& settings, ModelMode mode) {
   TorchScriptInputs told;
   told.ranges = ranges_of(settings);
   for (const auto& [key, text] : settings) {
@@ -319,7 +320,7 @@ OperatorGraph graph_of_torchscript(const std::string& path, const Settings& sett
       throw std::invalid_argument("setting samples is \"" + text + "\", wanted a whole number from 1");
     told.samples = samples;
   }
-  return torchscript_graph(ZipArchive(path, ZipArchive::Deflated::Read), told);
+  return torchscript_graph(ZipArchive(path, ZipArchive::Deflated::Read), told, mode);
 }
 
 bool has_record(const ZipArchive& archive, const std::string& name) {
@@ -333,13 +334,14 @@ bool has_record(const ZipArchive& archive, const std::string& name) {
 struct FileKind {
   const char* name;
   bool (*fits)(const ZipArchive& archive);
-  OperatorGraph (*build)(const std::string& path, const Settings& settings);
+  OperatorGraph (*build)(const std::string& path, const Settings& settings, ModelMode mode);
+  bool same_nodes;  ///< in both modes
 };
 
 constexpr std::array kFileKinds{
     FileKind{"a .pt2 archive of torch.export.save",
-             [](const ZipArchive& archive) { return has_record(archive, "archive_format"); }, graph_of_pt2},
-    FileKind{"a .pt archive of torch.jit.save", is_torchscript_archive, graph_of_torchscript},
+             [](const ZipArchive& archive) { return has_record(archive, "archive_format"); }, graph_of_pt2, true},
+    FileKind{"a .pt archive of torch.jit.save", is_torchscript_archive, graph_of_torchscript, false},
 };
 
 const FileKind& kind_of_file(const std::string& path) {
@@ -387,9 +389,28 @@ Grouping groups_of_graph(const OperatorGraph& graph, int loss, const std::map<st
   return layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")));
 }
 
-Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings) {
+namespace {
+
+/// Layers of an evaluating graph that are those of `training`, as far as it computes anything in them.
+Grouping groups_like(const OperatorGraph& graph, int loss, const Settings& settings, const Grouping& training) {
+  Grouping out = layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")), &training);
+  for (const LayerGroup& group : training.groups) {
+    const bool found = std::ranges::find(out.groups, group.name, &LayerGroup::name) != out.groups.end();
+    if (!found) {
+      out.merged.emplace(group.name, "computes nothing when the model evaluates; trace the model after model.eval() and " 
+                                     "plan that");
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings,
+                     std::optional<Grouping> grouping) {
   const int root = loss_of_graph(graph, settings);
-  Assembler assembler(graph, groups_of_graph(graph, root, settings), root);
+  if (!grouping) grouping = groups_of_graph(graph, root, settings);
+  Assembler assembler(graph, std::move(*grouping), root);
   Model model = assembler.run();
   const std::string loss = setting(settings, "loss", "none");
   if (loss != "none") {
@@ -406,9 +427,22 @@ std::uint64_t model_digest(const std::string& path) {
   return out;
 }
 
-Model import_model(const std::string& path, const std::map<std::string, std::string>& settings) {
+Model import_model(const std::string& path, const std::map<std::string, std::string>& settings, ModelMode mode) {
   check_settings(settings);
-  Model model = model_of_graph(kind_of_file(path).build(path, settings), settings);
+  const FileKind& kind = kind_of_file(path);
+  OperatorGraph graph = kind.build(path, settings, ModelMode::Training);
+  std::optional<Grouping> grouping;
+  if (mode == ModelMode::Evaluation) {
+    // Plans are made of the layers that the model has in training.
+    const int trained = loss_of_graph(graph, settings);
+    grouping = groups_of_graph(graph, trained, settings);
+    graph = kind.build(path, settings, ModelMode::Evaluation);
+    const int evaluated = loss_of_graph(graph, settings);
+    check_evaluation(graph, evaluated);
+    if (!kind.same_nodes) grouping = groups_like(graph, evaluated, settings, *grouping);
+  }
+  Model model = model_of_graph(std::move(graph), settings, std::move(grouping));
+  model.mode = mode;
   model.name = path;
   model.options = settings;
   if (setting(settings, "layers", "auto") == "auto") model.options.erase("layers");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,11 @@ namespace stagecraft {
 /// threads take turns there. What follows from the inputs alone and several layers read is a derived input.
 /// Throws FormatError for what the file's reader refuses, std::invalid_argument for a setting that is unknown or does
 /// not fit, with what would.
-[[nodiscard]] Model import_model(const std::string& path, const std::map<std::string, std::string>& settings);
+///
+/// For evaluation the layers have the same names and hold the same nodes' values, and compute what model.eval() does in
+/// Python: see evaluation_value; no buffer changes. Throws FormatError as check_evaluation.
+[[nodiscard]] Model import_model(const std::string& path, const std::map<std::string, std::string>& settings,
+                                 ModelMode mode = ModelMode::Training);
 
 /// The value of `graph` that is the loss, by the settings. Throws std::invalid_argument for an unknown setting and for
 /// an output that is no loss, FormatError for a graph that gives nothing.
@@ -45,7 +50,8 @@ namespace stagecraft {
 [[nodiscard]] Grouping groups_of_graph(const OperatorGraph& graph, int loss,
                                        const std::map<std::string, std::string>& settings);
 
-/// The same of a graph that was read: layers by setting `layers`, the loss by the others.
-[[nodiscard]] Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings);
+/// The same of a graph that was read: layers by setting `layers`, or as `grouping` says, the loss by the others.
+[[nodiscard]] Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings,
+                                   std::optional<Grouping> grouping = {});
 
 }  // namespace stagecraft

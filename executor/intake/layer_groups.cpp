@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -97,10 +98,11 @@ class Grouper {
     }
   }
 
-  Grouping run() {
+  Grouping run(const Grouping* like) {
     find_needed();
     find_repeatable();
     make_runs();
+    if (like) merge_like(*like);
     while (merge_once()) {}
     place_repeatable();
     return finish();
@@ -261,8 +263,12 @@ class Grouper {
   }
 
   [[nodiscard]] int group_of(int n) const {
-    int group = group_of_[at_(n)];
-    while (group >= 0 && merged_into_[at_(group)] != group) group = merged_into_[at_(group)];
+    const int group = group_of_[at_(n)];
+    return group < 0 ? group : group_root(group);
+  }
+  /// The group that `group` became part of.
+  [[nodiscard]] int group_root(int group) const {
+    while (merged_into_[at_(group)] != group) group = merged_into_[at_(group)];
     return group;
   }
   /// Where `value` is made: a group, or -1 for what is there before.
@@ -274,6 +280,27 @@ class Grouper {
       if (merged_into_[at_(g)] != g) continue;
       merged_into_[at_(g)] = first;
       reason_[at_(g)] = reason;
+    }
+  }
+
+  void merge_like(const Grouping& like) {
+    std::map<std::pair<std::string, int>, std::size_t> place;  // of the times that a run's name is there: a group
+    std::map<std::string, int> times;
+    for (std::size_t g = 0; g < like.groups.size(); ++g) {
+      for (const std::string& part : like.groups[g].parts) place[{part, times[part]++}] = g;
+    }
+    times.clear();
+    std::map<std::size_t, std::pair<int, int>> range;  // of groups here, by group there
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      const auto there = place.find({groups_[g].name, times[groups_[g].name]++});
+      if (there == place.end()) continue;
+      const int here = static_cast<int>(g);
+      range.try_emplace(there->second, here, here).first->second.second = here;
+    }
+    for (const auto& [there, ends] : range) {
+      if (ends.first == ends.second) continue;
+      const int first = group_root(ends.first);
+      merge(first, ends.second, "they are one in training");
     }
   }
 
@@ -438,6 +465,8 @@ class Grouper {
       place[static_cast<int>(g)] = out.groups.size();
       out.groups.push_back({groups_[g].name, groups_[g].kind, {}});
     }
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+      out.groups[place.at(group_root(static_cast<int>(g)))].parts.push_back(groups_[g].name);
     for (int n = 0; n < count(); ++n) {
       if (!needed_[at_(n)] || node(n).number) continue;
       if (!repeatable_[at_(n)]) {
@@ -512,8 +541,8 @@ Granularity parse_granularity(const std::string& text) {
   throw std::invalid_argument("layers \"" + text + "\": wanted auto, leaf, op, or depth=N with N in 1..100");
 }
 
-Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& granularity) {
-  return Grouper(graph, root, granularity).run();
+Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& granularity, const Grouping* like) {
+  return Grouper(graph, root, granularity).run(like);
 }
 
 std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value) {

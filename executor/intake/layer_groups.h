@@ -23,6 +23,7 @@ struct LayerGroup {
   std::string name;        ///< path of its module; of Operator with the node behind a colon
   std::string kind;        ///< last word of the module's type
   std::vector<int> nodes;  ///< ascending
+  std::vector<std::string> parts = {};  ///< the runs of nodes that it is made of, by their modules
 };
 
 /// Every node that the loss or a buffer needs, or that draws random numbers, is in exactly one group or in `shared`, but
@@ -49,8 +50,11 @@ struct Grouping {
 ///  - they read one parameter inside one block of torch.autocast that casts it once for both;
 ///  - something else than a tensor goes from one to the other, or a tensor of which the file does not say the shape.
 ///
+/// With `like`, layers of the same model in another mode, runs of nodes that are one layer there are one here too.
+///
 /// Throws std::invalid_argument with place_of the node where a parameter is written.
-[[nodiscard]] Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& granularity);
+[[nodiscard]] Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& granularity,
+                                    const Grouping* like = nullptr);
 
 /// Those of grouping.shared that `value` follows from, ascending, with all that write to what they give.
 [[nodiscard]] std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value);

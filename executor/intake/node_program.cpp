@@ -151,6 +151,8 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     tensors_.push_back(tensor);
     tensor_slots_.emplace_back();
     for (const int value : values) tensor_slots_.back().push_back(new_slot(value));
+    copied_tensors_.push_back(graph.mode == ModelMode::Evaluation &&
+                              std::ranges::any_of(values, [&](int value) { return written.contains(value); }));
   }
   for (const int value : numbers) numbers_.emplace_back(new_slot(value), *graph.values[at_(value)].number);
 
@@ -248,7 +250,8 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
     frame.slots[at_(argument.slot)] = std::move(value);
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    for (const int slot : tensor_slots_[i]) frame.slots[at_(slot)] = tensors[i];
+    const at::Tensor tensor = copied_tensors_[i] ? tensors[i].clone() : tensors[i];
+    for (const int slot : tensor_slots_[i]) frame.slots[at_(slot)] = tensor;
   }
   for (const auto& [slot, number] : numbers_) frame.slots[at_(slot)] = evaluate(number, symbols);
   OpenBlocks blocks;

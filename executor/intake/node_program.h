@@ -33,7 +33,7 @@ class NodeProgram {
   /// And after them: indices into OperatorGraph::tensors, ascending.
   [[nodiscard]] const std::vector<int>& tensors() const { return tensors_; }
 
-  /// The outputs. Tensors that a node writes in place are copied first, if they are arguments and not `tensors`. An
+  /// The outputs. Arguments that a node writes in place are copied first, `tensors` only where the graph evaluates. An
   /// argument that does not lie in memory as the file says (it came contiguous from another rank) is laid out so.
   [[nodiscard]] std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> tensors,
                                             const NodeRun& how) const;
@@ -63,6 +63,7 @@ class NodeProgram {
   std::vector<int> tensors_;
   std::vector<Argument> argument_slots_;
   std::vector<std::vector<int>> tensor_slots_;
+  std::vector<bool> copied_tensors_;
   std::vector<Binding> bindings_;
   std::vector<std::pair<int, SizeExpression>> numbers_;
   std::vector<Step> steps_;

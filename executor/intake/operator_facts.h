@@ -15,6 +15,7 @@ struct NodeFacts {
   std::vector<int> writes;
   std::vector<std::pair<int, int>> aliases;
   std::vector<std::pair<int, double>> decays;
+  std::vector<int> only_writes;  ///< GraphNode::only_writes
   bool random = false;
   bool repeatable = false;
 };

@@ -202,7 +202,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
   const Json document = parse_document(text, place);
   const Cursor root(document, place);
   Fields fields(root);
-  check_header(fields, "stagecraft.pt2", 1);
+  check_header(fields, "stagecraft.pt2", 2);
   ExportNotes out;
   std::set<std::string> symbols;
   std::map<std::string, const ProgramValue*> given;
@@ -256,6 +256,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
       });
     });
   }
+  if (const auto training = fields.optional("training")) out.training = training->boolean();
   for (const char* unread : {"model", "torch"}) (void)fields.optional(unread);
   fields.done();
   return out;

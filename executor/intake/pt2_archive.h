@@ -26,6 +26,7 @@ struct ExportNotes {
   std::optional<std::pair<std::int64_t, std::int64_t>> samples;  ///< least and most in a microbatch
   std::optional<int> loss_output;                                ///< index of the model's output that is the loss
   std::vector<std::vector<std::string>> tied;
+  bool training = true;  ///< exported in training mode
 };
 
 /// An archive that torch.export.save wrote, read and checked; nothing in it is executed or unpickled.

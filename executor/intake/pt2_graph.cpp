@@ -9,6 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/dtype.h"
+#include "executor/intake/evaluation.h"
 #include "executor/intake/higher_order.h"
 #include "executor/intake/operator_call.h"
 
@@ -45,9 +46,16 @@ void collect(const ArgumentValue& argument, std::vector<int>& out) {
 /// Reads a program into a graph.
 class Builder {
  public:
-  Builder(const Pt2Archive& archive, const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges)
-      : archive_(archive), program_(std::make_shared<const ExportedProgram>(archive.program)), ranges_(ranges) {
+  Builder(const Pt2Archive& archive, const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
+          ModelMode mode)
+      : archive_(archive), ranges_(ranges) {
+    ExportedProgram program = archive.program;
+    if (mode == ModelMode::Evaluation) program.graph = evaluating(std::move(program.graph));
+    program_ = std::make_shared<const ExportedProgram>(std::move(program));
     out_.file = archive.zip->path();
+    out_.mode = mode;
+    out_.exact_evaluation = archive.notes && !archive.notes->training;
+    out_.evaluation_advice = "export it in evaluation mode: stagecraft export-model --evaluation";
   }
 
   OperatorGraph build() {
@@ -97,6 +105,7 @@ class Builder {
         own.writes = std::move(facts.writes);
         own.aliases = std::move(facts.aliases);
         own.decays = std::move(facts.decays);
+        own.only_writes = std::move(facts.only_writes);
         own.random = facts.random;
         own.repeatable = facts.repeatable;
       }
@@ -291,8 +300,8 @@ at::Tensor load_tensor(const ZipArchive& archive, const StoredTensor& stored) {
 }
 
 OperatorGraph pt2_graph(const Pt2Archive& archive,
-                        const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges) {
-  return Builder(archive, ranges).build();
+                        const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges, ModelMode mode) {
+  return Builder(archive, ranges, mode).build();
 }
 
 }  // namespace stagecraft

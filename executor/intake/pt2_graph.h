@@ -19,7 +19,9 @@ namespace stagecraft {
 /// std::invalid_argument for ranges of inputs that are not there.
 /// `ranges` gives least value and the one past the largest of whole-number inputs, over what the notes say and what
 /// follows from an embedding or a cross entropy that reads them.
+/// For evaluation the nodes are evaluating(archive's program); values and nodes have the same numbers in both modes.
 [[nodiscard]] OperatorGraph pt2_graph(const Pt2Archive& archive,
-                                      const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges = {});
+                                      const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges = {},
+                                      ModelMode mode = ModelMode::Training);
 
 }  // namespace stagecraft

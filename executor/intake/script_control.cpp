@@ -36,7 +36,7 @@ bool is_random(const jit::Node& node) {
 
 class Extractor {
  public:
-  Extractor(jit::Node* node, const ScriptState& state, const std::function<ScriptValue(jit::Value*)>& lookup,
+  Extractor(jit::Node* node, ScriptState& state, const std::function<ScriptValue(jit::Value*)>& lookup,
             const std::function<ScriptValue(const at::Tensor&)>& held, const std::string& place)
       : state_(state), lookup_(lookup), held_(held), place_(place), graph_(std::make_shared<jit::Graph>()) {
     jit::Node* const copy = graph_->createClone(node, [&](jit::Value* v) { return outside(v); });
@@ -137,7 +137,8 @@ class Extractor {
       out.random = out.random || is_random(*node);
       const c10::FunctionSchema* const schema = node->maybeSchema();
       if (!schema) return;
-      // Schemas of normalisations do not tell that they move their statistics.
+      // Schemas of normalisations do not tell that they move their statistics where they train.
+      if (state_.mode() == ModelMode::Evaluation) return;
       for (std::size_t i = 0; i < std::min(schema->arguments().size(), node->inputs().size()); ++i) {
         const std::string& name = schema->arguments()[i].name();
         if (name != "running_mean" && name != "running_var") continue;
@@ -153,7 +154,7 @@ class Extractor {
     }
   }
 
-  const ScriptState& state_;
+  ScriptState& state_;
   const std::function<ScriptValue(jit::Value*)>& lookup_;
   const std::function<ScriptValue(const at::Tensor&)>& held_;
   const std::string& place_;
@@ -165,7 +166,7 @@ class Extractor {
 
 }  // namespace
 
-ScriptControl script_control(jit::Node* node, const ScriptState& state,
+ScriptControl script_control(jit::Node* node, ScriptState& state,
                              const std::function<ScriptValue(jit::Value*)>& lookup,
                              const std::function<ScriptValue(const at::Tensor&)>& held, const std::string& place) {
   return Extractor(node, state, lookup, held, place).run();

@@ -29,7 +29,7 @@ struct ScriptControl {
 /// `node` with all it calls, its operators as they are and in their order. `lookup` gives what names outside stand for;
 /// `held` what stands for a tensor that a module holds. Throws FormatError that begins with `place` for what
 /// torchscript_graph refuses.
-[[nodiscard]] ScriptControl script_control(torch::jit::Node* node, const ScriptState& state,
+[[nodiscard]] ScriptControl script_control(torch::jit::Node* node, ScriptState& state,
                                            const std::function<ScriptValue(torch::jit::Value*)>& lookup,
                                            const std::function<ScriptValue(const at::Tensor&)>& held,
                                            const std::string& place);

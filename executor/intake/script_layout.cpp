@@ -23,6 +23,7 @@
 #include "costmodel/errors.h"
 #include "executor/dtype.h"
 #include "executor/intake/dry_sizes.h"
+#include "executor/intake/evaluation.h"
 #include "executor/intake/operator_facts.h"
 #include "executor/intake/script_call.h"
 #include "executor/intake/script_control.h"
@@ -49,6 +50,8 @@ class Layout {
  public:
   Layout(const std::string& file, ScriptState& state, std::optional<std::int64_t> samples) : state_(state) {
     out_.file = file;
+    out_.mode = state.mode();
+    out_.evaluation_advice = "trace or script it after model.eval()";
     runs_.samples = samples ? std::vector<std::int64_t>{*samples, *samples} : std::vector<std::int64_t>{2, 3, 5, 3};
     if (!samples) {
       out_.symbols = {kBatch};
@@ -66,6 +69,7 @@ class Layout {
     frames_.push_back({"", class_name(*state_.root()), 0});
     std::vector<ScriptValue> results = call(*state_.root()->type()->findMethod("forward"), std::move(arguments));
     for (const ScriptValue& result : results) add_output(result);
+    out_.exact_evaluation = state_.exact_evaluation();
     for (const auto& [input, classes] : classes_) {
       ModelInput& model = out_.inputs[at_(input)];
       if (model.classes == 0) model.classes = classes;
@@ -253,7 +257,7 @@ class Layout {
     if (auto known = on_items(name, arguments, node->outputs().size(), place(*node)))
       return outputs(node, names, std::move(*known));
     if (auto known = statically(node, name, arguments)) return outputs(node, names, std::move(*known));
-    outputs(node, names, emit(node, name, arguments));
+    outputs(node, names, emit(node, name, std::move(arguments)));
   }
 
   static void outputs(const jit::Node* node, Names& names, std::vector<ScriptValue> values) {
@@ -641,10 +645,24 @@ class Layout {
     return {.kind = Kind::Items, .items = std::move(items)};
   }
 
-  std::vector<ScriptValue> emit(jit::Node* node, const std::string& name, const std::vector<ScriptValue>& arguments) {
+  /// Arguments that say that the model trains, set to evaluate.
+  static void set_for_evaluation(const c10::FunctionSchema& schema, std::vector<ScriptValue>& arguments) {
+    const std::size_t count = std::min(arguments.size(), schema.arguments().size());
+    bool statistics = false;
+    for (std::size_t i = 0; i < count; ++i)
+      statistics = statistics || (schema.arguments()[i].name() == "running_mean" && arguments[i].kind == Kind::Value);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (arguments[i].kind != Kind::Constant) continue;
+      if (const auto value = evaluation_value(schema, i, arguments[i].constant, statistics))
+        arguments[i] = constant_value_of(*value);
+    }
+  }
+
+  std::vector<ScriptValue> emit(jit::Node* node, const std::string& name, std::vector<ScriptValue> arguments) {
     const c10::FunctionSchema* const schema = node->maybeSchema();
     if (!schema || has_side_effects(name) || !(name.starts_with("aten::") || name.starts_with("prim::")))
       refuse(*node, "is nothing that stages can run; wanted operators of PyTorch, \"aten\"");
+    if (state_.mode() == ModelMode::Evaluation) set_for_evaluation(*schema, arguments);
     const std::string last = name.substr(6);
     GraphNode out = new_node(last, "torch.ops." + name.substr(0, 4) + "." + last + "." +
                                        (schema->overload_name().empty() ? "default" : schema->overload_name()));

@@ -20,8 +20,8 @@ bool saved_training(const c10::ivalue::Object& module) {
 
 }  // namespace
 
-ScriptState::ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root)
-    : root_(root), train_all_(!saved_training(*root)) {
+ScriptState::ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, ModelMode mode)
+    : root_(root), mode_(mode), saved_evaluating_(!saved_training(*root)) {
   visit(root_, "");
 }
 
@@ -62,7 +62,10 @@ const std::string* ScriptState::path_of(const c10::ivalue::Object* module) const
   return it == paths_.end() ? nullptr : &it->second;
 }
 
-bool ScriptState::training(const c10::ivalue::Object& module) const { return train_all_ || saved_training(module); }
+bool ScriptState::training(const c10::ivalue::Object& module) {
+  asked_ = true;
+  return mode_ == ModelMode::Training && (saved_evaluating_ || saved_training(module));
+}
 
 std::string class_name(const c10::ivalue::Object& module) {
   std::string out;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "executor/layer_source.h"
+
 namespace stagecraft {
 
 /// A tensor that a loaded module holds.
@@ -20,7 +22,7 @@ struct HeldTensor {
 /// Modules and tensors of a loaded TorchScript module, by the names they have in Python.
 class ScriptState {
  public:
-  explicit ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root);
+  ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, ModelMode mode);
 
   [[nodiscard]] const c10::intrusive_ptr<c10::ivalue::Object>& root() const { return root_; }
   [[nodiscard]] const std::vector<HeldTensor>& held() const { return held_; }
@@ -29,9 +31,13 @@ class ScriptState {
   int index_of(const at::Tensor& tensor, const std::string& name);
   /// The path under which a module was found first; null: it is none of the root's.
   [[nodiscard]] const std::string* path_of(const c10::ivalue::Object* module) const;
-  /// Attribute `training` as a training run wants it: as saved, or true for all modules if the root was saved for
-  /// evaluation.
-  [[nodiscard]] bool training(const c10::ivalue::Object& module) const;
+  /// Attribute `training` as the mode wants it. For training as saved, or true for all modules if the root was saved for
+  /// evaluation; for evaluation false.
+  [[nodiscard]] bool training(const c10::ivalue::Object& module);
+  [[nodiscard]] ModelMode mode() const { return mode_; }
+  /// Whether the code that was laid out computes what the model does when it evaluates: it was saved so, or it asked
+  /// for `training`, which a trace does not.
+  [[nodiscard]] bool exact_evaluation() const { return saved_evaluating_ || asked_; }
 
  private:
   void visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, const std::string& path);
@@ -39,7 +45,9 @@ class ScriptState {
   c10::intrusive_ptr<c10::ivalue::Object> root_;
   std::vector<HeldTensor> held_;
   std::map<const c10::ivalue::Object*, std::string> paths_;
-  bool train_all_ = false;
+  ModelMode mode_;
+  bool saved_evaluating_ = false;
+  bool asked_ = false;  ///< for `training`
 };
 
 /// "torch.nn.modules.linear.Linear" of a class that the file calls "__torch__.torch.nn...___torch_mangle_3.Linear".

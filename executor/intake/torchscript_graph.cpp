@@ -25,9 +25,9 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInputs& told) {
+OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInputs& told, ModelMode mode) {
   const std::string& file = archive.path();
-  ScriptState state(load_torchscript(archive));
+  ScriptState state(load_torchscript(archive), mode);
   const torch::jit::Function* const forward = state.root()->type()->findMethod("forward");
   if (!forward) throw FormatError(file + ": the module has no method forward");
 

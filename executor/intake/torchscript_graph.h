@@ -28,6 +28,10 @@ struct TorchScriptInputs {
 /// objects that are no modules, lists that a branch or loop changes, a model that fails in the dry runs (with the first
 /// line of the reason), and what load_torchscript refuses. Throws std::invalid_argument listing forward's arguments if
 /// `inputs` are not exactly these.
-[[nodiscard]] OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInputs& inputs);
+///
+/// For evaluation every module's attribute `training` is false, and what a trace holds of training is set as
+/// evaluation_value says.
+[[nodiscard]] OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInputs& inputs,
+                                              ModelMode mode = ModelMode::Training);
 
 }  // namespace stagecraft

@@ -41,6 +41,7 @@ class Request:
     seed: int = 0
     rounding: bool = False  # whether the program may differ from the model by rounding
     templates: dict | None = None
+    evaluation: bool = False  # as after model.eval(), not in training mode
 
 
 @dataclasses.dataclass
@@ -58,6 +59,7 @@ class Program:
     name: str
     tied: list
     rounding: bool = False
+    evaluation: bool = False
 
 
 @prepare.uncompiled
@@ -67,7 +69,10 @@ def export(request):
     refuse.check_model(model)
     refuse.check_head(model, request.loss)
     model.cpu()
-    _set_training(model)
+    if request.evaluation:
+        model.eval()
+    else:
+        _set_training(model)
     names = [each.name for each in request.inputs]
     if len(set(names)) < len(names):
         raise ExportError(f"--input: {max(names, key=names.count)} is there twice")
@@ -89,7 +94,7 @@ def export(request):
     progress("exporting")
     exported, batch = _checked(model, eager, inputs, request, leasts)
     return Program(exported, eager, inputs, loss.function is not None, *batch, request.name, _tied(eager),
-                   request.rounding)
+                   request.rounding, request.evaluation)
 
 
 def _checked(model, eager, inputs, request, leasts):
@@ -127,7 +132,7 @@ def _runs(eager, tensors):
 def _set_training(model):
     """In training mode; modules that were frozen one by one stay so."""
     if not model.training:
-        notice("the model was in evaluation mode as a whole, it is exported in training mode")
+        notice("the model was in evaluation mode as a whole, it is exported in training mode; --evaluation keeps its mode")
         model.train()
         return
     frozen = [name for name, module in model.named_modules() if not module.training]
@@ -316,10 +321,10 @@ def _tied(model):
 
 
 def description(program):
-    """extra/stagecraft.json."""
+    """extra/stagecraft.json: version 2 has "training", which is true where it is absent."""
     return {
         "format": "stagecraft.pt2",
-        "version": 1,
+        **({"version": 2, "training": False} if program.evaluation else {"version": 1}),
         "batch_symbol": program.symbol,
         "inputs": [{"name": each.name, "batch_axis": each.batch_axis, "range": list(each.range) if each.range else None}
                    for each in program.inputs],

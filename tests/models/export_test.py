@@ -508,6 +508,20 @@ class Options(InFolder):
         _, said = self.exported(f"{HARD}:evaluating", "--input", "x=float32[8]", "--loss", "mse")
         self.assertIn("the model was in evaluation mode as a whole, it is exported in training mode", said)
 
+    def test_evaluation_mode_is_exported_where_it_is_asked_for(self):
+        def trains():
+            with zipfile.ZipFile(self.file) as archive:
+                nodes = json_of(archive)["graph_module"]["graph"]["nodes"]
+            return [each["arg"]["as_bool"] for node in nodes if "dropout" in node["target"] for each in node["inputs"] if each["name"] == "train"]
+
+        model = [f"{OWN}:TiedDropout", "--input", "tokens=int64[6]:range=0..40", "--loss", "next_token"]
+        extra, _ = self.exported(*model)
+        self.assertEqual((extra["version"], extra.get("training"), trains()), (1, None, [True] * 4))
+        os.unlink(self.file)
+        extra, said = self.exported(*model, "--evaluation")
+        self.assertEqual((extra["version"], extra["training"], trains()), (2, False, [False] * 4))
+        self.assertNotIn("it is exported in training mode", said)
+
     @unittest.skipUnless(table.MODELS["resnet18"].is_installed(), "needs torchvision")
     def test_one_sample_is_left_out_where_the_model_does_not_train_on_it(self):
         done = program.export(make.request("resnet18"))  # at 32 pixels its last BatchNorm sees one value of a channel

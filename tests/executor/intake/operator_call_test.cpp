@@ -248,6 +248,8 @@ TEST(HigherOrder, RunsItsGraphWithoutGradients) {
   const ValueIndex first = n.tensor(a), second = n.tensor(at::zeros({2}));
   n.with("", false).with("", std::shared_ptr<const ProgramGraph>(inner)).with("", first).with("", second).gives();
   EXPECT_THAT(n.facts().writes, ElementsAre(1));
+  // The result does not depend on what it writes to.
+  EXPECT_THAT(n.facts().only_writes, ElementsAre(1));
   EXPECT_FALSE(n.facts().random);
   const at::Tensor out = n.run().toTensor();
   EXPECT_FALSE(out.requires_grad());

@@ -76,6 +76,8 @@ TEST_F(Pt2Archives, GiveProgramTensorsAndNotes) {
   EXPECT_EQ(archive.notes->loss_output, 0);
   EXPECT_THAT(archive.notes->tied, ElementsAre(ElementsAre("h.fc.weight", "h.n")));
   EXPECT_EQ(read(without("extra/stagecraft.json")).notes, std::nullopt);
+  EXPECT_TRUE(archive.notes->training);
+  EXPECT_FALSE(read(with("extra/stagecraft.json", R"("version": 1)", R"("version": 2, "training": false)")).notes->training);
 }
 
 TEST_F(Pt2Archives, AreReadAsPyTorchWritesThem) {
@@ -204,7 +206,8 @@ TEST_F(Pt2Archives, RefuseNotesThatDoNotFit) {
     expect_refused(with(name, from, to), name + ": " + message);
   };
   refuse("stagecraft.pt2", "stagecraft.graph", "/format: found \"stagecraft.graph\", wanted \"stagecraft.pt2\"");
-  refuse(R"("version": 1)", R"("version": 2)", "/version: found version 2, this program reads version 1");
+  refuse(R"("version": 1)", R"("version": 3)", "/version: found version 3, this program reads version 1 to 2");
+  refuse(R"("version": 1)", R"("version": 2, "training": 0)", "/training: found 0, wanted true or false");
   refuse(R"("model")", R"("author")", "/: unknown key \"author\"");
   refuse(R"("batch_symbol": "s77")", R"("batch_symbol": "s1")", "/batch_symbol: the program has no symbol \"s1\"");
   refuse(R"("name": "x")", R"("name": "y")", "/inputs/0/name: unknown input \"y\", known are x");

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace stagecraft {
+
+/// What a node does with the values of its graph, as GraphNode and NodeFacts say it.
+struct ValueFlow {
+  std::vector<int> reads;
+  std::vector<int> gives;
+  std::vector<int> writes;
+  std::vector<std::pair<int, int>> aliases;
+  std::vector<int> only_writes = {};  ///< of `reads`: nothing else that the node does depends on them
+};
+
+/// By value, of `values` in all: whether `roots` may depend on what it holds, in this run of `nodes` or, through memory
+/// that stays, in a later one. Values that may share memory count as one.
+[[nodiscard]] std::vector<bool> observed_values(std::span<const ValueFlow> nodes, const std::vector<int>& roots,
+                                                std::size_t values);
+
+/// Of the values that may share memory with `value`, the one that no node gives; `value` if there is none.
+[[nodiscard]] int first_of_memory(std::span<const ValueFlow> nodes, int value, std::size_t values);
+
+}  // namespace stagecraft
