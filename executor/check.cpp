@@ -1,6 +1,7 @@
 #include "executor/check.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/view_as_real.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,6 +15,7 @@ namespace stagecraft {
 namespace {
 
 at::Tensor comparable(const at::Tensor& tensor) {
+  if (tensor.is_complex()) return at::view_as_real(tensor.resolve_conj());
   return tensor.is_floating_point() ? tensor : tensor.to(at::kDouble);
 }
 

@@ -10,7 +10,7 @@
 namespace stagecraft {
 namespace {
 
-constexpr std::array<std::pair<const char*, at::ScalarType>, 10> kTypes{{{"F64", at::kDouble},
+constexpr std::array<std::pair<const char*, at::ScalarType>, 11> kTypes{{{"F64", at::kDouble},
                                                                          {"F32", at::kFloat},
                                                                          {"F16", at::kHalf},
                                                                          {"BF16", at::kBFloat16},
@@ -19,7 +19,8 @@ constexpr std::array<std::pair<const char*, at::ScalarType>, 10> kTypes{{{"F64",
                                                                          {"I16", at::kShort},
                                                                          {"I8", at::kChar},
                                                                          {"U8", at::kByte},
-                                                                         {"BOOL", at::kBool}}};
+                                                                         {"BOOL", at::kBool},
+                                                                         {"C64", at::kComplexFloat}}};
 
 }  // namespace
 

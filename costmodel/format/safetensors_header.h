@@ -31,7 +31,7 @@ struct SafetensorsHeader {
 /// The longest header that the format allows.
 inline constexpr Bytes kMostSafetensorsHeader(100'000'000);
 
-/// All dtypes that we read: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL.
+/// All dtypes that we read: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL, C64.
 [[nodiscard]] const std::vector<std::string>& safetensors_dtypes();
 /// Bytes of one value. Throws std::invalid_argument listing the dtypes for an unknown one.
 [[nodiscard]] Bytes safetensors_value_bytes(const std::string& dtype);
