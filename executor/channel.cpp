@@ -165,12 +165,12 @@ std::string seconds_text(std::chrono::duration<double> time) { return fmt::forma
 
 void check_edge(const Channel& channel, int peer, int tag) {
   if (peer < 0 || peer >= channel.ranks()) {
-    throw std::invalid_argument(fmt::format("rank {}: peer {} does not exist, there are ranks 0..{}", channel.rank(),
+    throw std::invalid_argument(fmt::format("rank {}: peer {} does not exist, there are ranks 0 to {}", channel.rank(),
                                             peer, channel.ranks() - 1));
   }
   if (peer == channel.rank()) throw std::invalid_argument(fmt::format("rank {} cannot be its own peer", peer));
   if (tag < 0 || tag >= Channel::kMostTags) {
-    throw std::invalid_argument(fmt::format("tag {} is not in 0..{}", tag, Channel::kMostTags - 1));
+    throw std::invalid_argument(fmt::format("tag {} is not in 0 to {}", tag, Channel::kMostTags - 1));
   }
 }
 

@@ -30,7 +30,7 @@ int read_slots(const std::string& text, const std::string& place) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kMostSlots) {
-    throw FormatError(fmt::format("{}: slots is \"{}\", must be a whole number in 1..{}", place, text, kMostSlots));
+    throw FormatError(fmt::format("{}: slots is \"{}\", must be a whole number from 1 to {}", place, text, kMostSlots));
   }
   return value;
 }

@@ -31,7 +31,7 @@ std::int64_t to_number(const std::string& name, const std::string& text, std::in
     throw std::invalid_argument(fmt::format("environment: {} is \"{}\", which is not a whole number", name, text));
   }
   if (value < least || value > most) {
-    throw std::invalid_argument(fmt::format("environment: {} is {}, which is not in {}..{}", name, value, least, most));
+    throw std::invalid_argument(fmt::format("environment: {} is {}, must be {} to {}", name, value, least, most));
   }
   return value;
 }

@@ -73,7 +73,7 @@ void check_samples(const Model& model, std::int64_t samples) {
                     model.name, least, samples, least));
   }
   const std::string bounds = most == std::numeric_limits<std::int64_t>::max() ? fmt::format("{} or more", least)
-                                                                              : fmt::format("{}..{}", least, most);
+                                                                              : fmt::format("{} to {}", least, most);
   throw std::invalid_argument(
       fmt::format("{} was exported for {} samples a microbatch, found {}", model.name, bounds, samples));
 }

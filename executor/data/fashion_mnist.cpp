@@ -172,7 +172,7 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& directory, b
                                   images.size() / kPixels));
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i] >= kClasses)
-      throw FormatError(fmt::format("{}: label {} is {}, must be in 0..{}", labels_path, i, labels[i], kClasses - 1));
+      throw FormatError(fmt::format("{}: label {} is {}, must be 0 to {}", labels_path, i, labels[i], kClasses - 1));
   return std::make_unique<FashionMnist>(std::move(images), std::move(labels), inputs[0].shape, seed);
 }
 

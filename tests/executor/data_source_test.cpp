@@ -243,7 +243,7 @@ TEST_F(SmallFashionMnist, RefusesALabelOutOfRange) {
   std::string bytes = labels(30);
   bytes[8 + 4] = 10;
   write_gzip(labels_, bytes);
-  expect_error(labels_, "label 4 is 10, must be in 0..9");
+  expect_error(labels_, "label 4 is 10, must be 0 to 9");
 }
 
 TEST(FashionMnist, IsNormalisedOverTheTrainingSet) {

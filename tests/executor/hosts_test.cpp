@@ -39,7 +39,7 @@ TEST(ReadHosts, NamesTheLineThatIsWrong) {
             "hosts.txt: line 2: host \"me@red\" is in line 1 already, say slots=N there to run more ranks on it");
   for (const std::string slots : {"0", "-1", "two", "", "3x", "1048577"}) {
     EXPECT_EQ(error_of("\nred slots=" + slots),
-              "hosts.txt: line 2: slots is \"" + slots + "\", must be a whole number in 1..1048576");
+              "hosts.txt: line 2: slots is \"" + slots + "\", must be a whole number from 1 to 1048576");
   }
   EXPECT_EQ(error_of("red max=3"), "hosts.txt: line 1: unknown word \"max=3\", wanted NAME [slots=N]");
   EXPECT_EQ(error_of("-oProxyCommand=x"),

@@ -55,7 +55,7 @@ TEST(CheckFits, RefusesMicrobatchesThatTheModelDoesNotRunWith) {
                   "with microbatches of 8"));
   planned.model.least_samples = 5;
   EXPECT_THAT([&] { verify_lists(plan, planned.model, 1); },
-              ThrowsMessage<std::invalid_argument>("model.pt2 was exported for 5..8 samples a microbatch, found 4"));
+              ThrowsMessage<std::invalid_argument>("model.pt2 was exported for 5 to 8 samples a microbatch, found 4"));
   planned.model.least_samples = 4;
   EXPECT_NO_THROW(verify_lists(plan, planned.model, 1));
 }
