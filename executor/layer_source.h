@@ -75,6 +75,8 @@ struct ModelInput {
   std::vector<std::int64_t> shape;
   std::int64_t classes = 0;  ///< int64 inputs lie in [least, classes)
   std::int64_t least = 0;
+  /// The least of random data: more than `least` where a loss ignores some of the numbers below it.
+  std::optional<std::int64_t> least_drawn = {};
   /// Where the samples stand in the tensor that the layers read. Absent: it has no such axis, one tensor serves all.
   std::optional<int> batch_axis = 0;
   /// A value that follows from other inputs alone and that no data source gives: it is made from those that `sources`

@@ -364,6 +364,7 @@ int main(int argc, char** argv) {
         app.add_option("--model", o.model, "the model; default: the one that the plan names");
         app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")
             ->allow_extra_args(false);
+        stagecraft::add_input_range_option(app, o.set);
         app.add_option("--data", o.data, "where samples come from")
             ->capture_default_str()
             ->check(stagecraft::data_name());

@@ -100,16 +100,29 @@ inline std::string models_text() {
   return out;
 }
 
+/// An option whose words are those of --set behind `prefix`.
+inline void add_setting_option(CLI::App& app, std::vector<std::string>& set, const std::string& option,
+                               const std::string& prefix, const std::string& help) {
+  app.add_option_function<std::vector<std::string>>(
+         option,
+         [&set, prefix](const std::vector<std::string>& words) {
+           for (const std::string& word : words) set.push_back(prefix + word);
+         },
+         help)
+      ->allow_extra_args(false);
+}
+
+inline void add_input_range_option(CLI::App& app, std::vector<std::string>& set) {
+  add_setting_option(app, set, "--input-range", "range.",
+                     "of a model file: NAME=LOW..HIGH, the whole numbers that an input may hold, HIGH excluded, over what "
+                     "the file says; the rows of an embedding and the classes of a loss that reads the input are the "
+                     "bound; may be repeated");
+}
+
 /// Options of models that come from a file, as words of --set.
 inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   const auto as_setting = [&app, &set](const std::string& option, const std::string& prefix, const std::string& help) {
-    app.add_option_function<std::vector<std::string>>(
-           option,
-           [&set, prefix](const std::vector<std::string>& words) {
-             for (const std::string& word : words) set.push_back(prefix + word);
-           },
-           help)
-        ->allow_extra_args(false);
+    add_setting_option(app, set, option, prefix, help);
   };
   as_setting(
       "--layers", "layers=",
@@ -122,8 +135,7 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
              "of a TorchScript file: NAME=TYPE[SHAPE], one sample's shape, as image=float32[3,224,224]; :batch_axis=N "
              "behind it "
              "if that is not 0; may be repeated");
-  as_setting("--input-range", "range.",
-             "of a model file: NAME=FROM..TO, the whole numbers FROM to TO - 1 of an input; may be repeated");
+  add_input_range_option(app, set);
 }
 
 /// The channels that --channel takes.

@@ -34,7 +34,7 @@ class Synthetic : public DataSource {
         } else if (values.scalar_type() == at::kBool) {
           sample.random_(0, 2, generator);
         } else {
-          sample.random_(input.least, input.classes, generator);
+          sample.random_(input.least_drawn.value_or(input.least), input.classes, generator);
         }
       }
       out.push_back(values);

@@ -20,6 +20,7 @@
 #include "executor/data/npy.h"
 #include "executor/data/sources.h"
 #include "executor/dtype.h"
+#include "executor/intake/imported_model.h"
 #include "executor/safetensors.h"
 #include "executor/safetensors_dtypes.h"
 
@@ -169,8 +170,9 @@ void check_shape(const FileTensor& tensor, const ModelInput& input) {
                                 spec_text(dtype_name(tensor.dtype), found), spec_text(input.dtype, wanted)));
 }
 
-/// Throws for the first value that is outside [least, end).
-void check_range(const FileTensor& tensor, const ModelInput& input, std::int64_t least, std::int64_t end) {
+/// Throws for the first value that is outside [least, end), `wanted` in words.
+void check_range(const FileTensor& tensor, const ModelInput& input, std::int64_t least, std::int64_t end,
+                 const std::string& wanted) {
   std::int64_t count = 1;
   for (const std::int64_t axis : tensor.shape) count *= axis;
   const at::ScalarType type = tensor.dtype == at::kBool ? at::kByte : tensor.dtype;
@@ -188,8 +190,8 @@ void check_range(const FileTensor& tensor, const ModelInput& input, std::int64_t
       place.insert(place.begin(), rest % *axis);
       rest /= *axis;
     }
-    throw FormatError(fmt::format("{}: input \"{}\": found {} at [{}], wanted {}..{}", tensor.path, input.name, *bad,
-                                  fmt::join(place, ", "), least, end - 1));
+    throw FormatError(fmt::format("{}: input \"{}\": found {} at [{}], wanted {}",
+                                  tensor.path, input.name, *bad, fmt::join(place, ", "), wanted));
   }
 }
 
@@ -257,9 +259,12 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const ModelInput& input = model.inputs[i];
     if (tensors[i].dtype == at::kBool) {
-      check_range(tensors[i], input, 0, 2);
+      check_range(tensors[i], input, 0, 2, "0 or 1");
     } else if (input.classes > 0 && at::isIntegralType(tensors[i].dtype, /*includeBool=*/false)) {
-      check_range(tensors[i], input, input.least, input.classes);
+      std::string wanted = fmt::format("{}..{}, the upper end excluded", input.least, input.classes);
+      if (is_model_file(model.name))
+        wanted += fmt::format(", or another range by --input-range {}=LOW..HIGH", input.name);
+      check_range(tensors[i], input, input.least, input.classes, wanted);
     }
   }
   return std::make_unique<Tensors>(std::move(tensors), model.inputs, std::max<std::int64_t>(count, 1), seed);

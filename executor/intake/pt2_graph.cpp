@@ -1,6 +1,7 @@
 #include "executor/intake/pt2_graph.h"
 
 #include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -208,22 +209,46 @@ class Builder {
         fixed_ = samples;
       }
     }
+    const std::vector<Reader> readers = readers_of(input.value.index);
     if (const auto range = ranges_.find(input.name); range != ranges_.end()) {
+      for (const Reader& reader : readers) check_range(input.name, range->second, reader);
       out.least = range->second.first;
       out.classes = range->second.second;
     } else if (notes && notes->range) {
       out.least = notes->range->first;
       out.classes = notes->range->second;
     } else {
-      out.classes = classes_of(input.value.index);
+      out.classes = readers.empty() ? 0 : readers.front().classes;
     }
+    // A label below 0 leaves its sample out; no loss would be left of random ones.
+    const bool ignores = std::ranges::any_of(readers, [&](const Reader& reader) { return reader.least < 0; });
+    if (ignores && out.least < 0 && out.classes > 0) out.least_drawn = 0;
     out_.inputs.push_back(std::move(out));
   }
 
-  /// From what reads the input, directly or behind operators that move values about.
-  [[nodiscard]] std::int64_t classes_of(int input) const {
+  /// An operator that picks one of so many rows or classes by each of an input's numbers.
+  struct Reader {
+    std::size_t node = 0;
+    std::int64_t classes = 0;
+    std::int64_t least = 0;  ///< less than 0 where it ignores that number
+    const char* what = "";
+  };
+
+  void check_range(const std::string& input, const std::pair<std::int64_t, std::int64_t>& range,
+                   const Reader& reader) const {
+    if (range.first >= std::min<std::int64_t>(reader.least, 0) && range.second <= reader.classes) return;
+    throw std::invalid_argument(fmt::format(
+        "{}: has {} {}; found range {}..{} of input \"{}\", wanted one within {}..{}, the upper end excluded",
+        places_[reader.node], reader.classes, reader.what, range.first, range.second, input,
+        std::min<std::int64_t>(reader.least, 0), reader.classes));
+  }
+
+  /// Those of the input, directly or behind operators that move values about.
+  [[nodiscard]] std::vector<Reader> readers_of(int input) const {
+    std::vector<Reader> out;
     std::vector<int> same{input};
-    for (const ProgramNode& node : program_->graph.nodes) {
+    for (std::size_t n = 0; n < program_->graph.nodes.size(); ++n) {
+      const ProgramNode& node = program_->graph.nodes[n];
       const auto argument = [&](const char* name) -> const ProgramValue* {
         const auto it = std::ranges::find(node.arguments, name, &ProgramArgument::name);
         const auto* const value = it == node.arguments.end() ? nullptr : std::get_if<ValueIndex>(&it->value);
@@ -237,10 +262,18 @@ class Builder {
         if (!value || !value->tensor || axis >= value->tensor->sizes.size()) return 0;
         return constant_value(value->tensor->sizes[axis]).value_or(0);
       };
-      if (node.target == "torch.ops.aten.embedding.default" && reads("indices")) return extent(argument("weight"), 0);
-      if (node.target == "torch.ops.aten.cross_entropy_loss.default" && reads("target"))
-        return extent(argument("self"),
-                      argument("self")->tensor && argument("self")->tensor->sizes.size() == 1 ? 0 : 1);
+      if (node.target == "torch.ops.aten.embedding.default" && reads("indices"))
+        out.push_back({n, extent(argument("weight"), 0), 0, "rows"});
+      const bool loss = node.target == "torch.ops.aten.cross_entropy_loss.default" ||
+                        node.target == "torch.ops.aten.nll_loss_nd.default";
+      if (loss && reads("target") && argument("self")) {
+        const bool one_sample = argument("self")->tensor && argument("self")->tensor->sizes.size() == 1;
+        const auto ignored = std::ranges::find(node.arguments, "ignore_index", &ProgramArgument::name);
+        const auto* const number =
+            ignored == node.arguments.end() ? nullptr : std::get_if<std::int64_t>(&ignored->value);
+        out.push_back({n, extent(argument("self"), one_sample ? 0 : 1), number ? *number : -100, "classes"});
+      }
+      std::erase_if(out, [](const Reader& reader) { return reader.classes == 0; });
       static const std::vector<std::string> movers{"view",       "reshape",   "flatten",   "slice",   "select",
                                                    "contiguous", "clone",     "transpose", "permute", "expand",
                                                    "alias",      "unsqueeze", "squeeze",   "to"};
@@ -249,7 +282,7 @@ class Builder {
       if (moves && (reads("self") || reads("input")) && node.results.size() == 1 && !node.results[0].list)
         same.push_back(node.results[0].values.at(0).index);
     }
-    return 0;
+    return out;
   }
 
   void check_ranges() const {

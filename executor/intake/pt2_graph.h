@@ -16,7 +16,8 @@ namespace stagecraft {
 /// batch axis that carries the only symbol, or what the notes say.
 /// Throws FormatError with file, node, module path and reason for what cannot be run: see make_call; a trainable
 /// parameter that is not float32; two symbols, or one in another axis than a whole one; inputs that are no tensors; and
-/// std::invalid_argument for ranges of inputs that are not there.
+/// std::invalid_argument for ranges of inputs that are not there, and for one that reaches beyond the rows of an
+/// embedding or the classes of a loss that reads the input, naming that node.
 /// `ranges` gives least value and the one past the largest of whole-number inputs, over what the notes say and what
 /// follows from an embedding or a cross entropy that reads them.
 /// For evaluation the nodes are evaluating(archive's program); values and nodes have the same numbers in both modes.

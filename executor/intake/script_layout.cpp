@@ -675,13 +675,14 @@ class Layout {
                           ": changes a list or a number that others may hold, which is not known how to cut");
       made.arguments.push_back(argument_of(arguments[i], out));
     }
+    follow_classes(last, *schema, arguments, made.place);
     auto found = run_all(made.run, arguments, node->outputs().size(), made.place);
 
     std::vector<ScriptValue> results;
     for (std::size_t r = 0; r < node->outputs().size(); ++r)
       results.push_back(add_result(out, made, *node->outputs()[r]->type(), std::move(found[r]), r, true));
     add_facts(out, *schema, arguments, results, made.place);
-    follow_classes(last, *schema, arguments, results);
+    follow_numbers(last, *schema, arguments, results);
     finish(std::move(out), std::move(made));
     return results;
   }
@@ -735,30 +736,48 @@ class Layout {
     return x.storage().unsafeGetStorageImpl() == y.storage().unsafeGetStorageImpl();
   }
 
-  /// Learns how many classes a whole-number input has, from the embedding or cross entropy that reads it.
+  /// Argument `wanted` of a call, if it is a value.
+  static const ScriptValue* value_argument(const c10::FunctionSchema& schema, const std::vector<ScriptValue>& arguments,
+                                           const char* wanted) {
+    const auto it = std::ranges::find(schema.arguments(), wanted, &c10::Argument::name);
+    const auto at = static_cast<std::size_t>(it - schema.arguments().begin());
+    return at < arguments.size() && arguments[at].kind == Kind::Value ? &arguments[at] : nullptr;
+  }
+  /// The input whose numbers that argument holds, or -1.
+  int input_behind(const c10::FunctionSchema& schema, const std::vector<ScriptValue>& arguments, const char* wanted) {
+    const ScriptValue* const value = value_argument(schema, arguments, wanted);
+    const auto it = value ? inputs_behind_.find(value->value) : inputs_behind_.end();
+    return it == inputs_behind_.end() ? -1 : it->second;
+  }
+
+  /// Learns how many classes a whole-number input has, from the embedding or cross entropy that reads it. Throws
+  /// std::invalid_argument if the range that was told reaches beyond them.
   void follow_classes(const std::string& name, const c10::FunctionSchema& schema,
+                      const std::vector<ScriptValue>& arguments, const std::string& where) {
+    const bool scores = name == "cross_entropy_loss" || name == "nll_loss" || name == "nll_loss_nd";
+    if (!scores && name != "embedding") return;
+    const int input = input_behind(schema, arguments, scores ? "target" : "indices");
+    const ScriptValue* const told = value_argument(schema, arguments, scores ? "self" : "weight");
+    if (input < 0 || !told || !told->runs.front().isTensor()) return;
+    const at::Tensor sizes = told->runs.front().toTensor();
+    if (sizes.dim() == 0) return;
+    const std::int64_t classes = sizes.size(scores && sizes.dim() > 1 ? 1 : 0);
+    classes_.emplace(input, classes);
+    const ModelInput& model = out_.inputs[at_(input)];
+    if (model.classes > classes) {
+      throw std::invalid_argument(where + ": has " + std::to_string(classes) + (scores ? " classes" : " rows") +
+                                  "; found range " + std::to_string(model.least) + ".." +
+                                  std::to_string(model.classes) + " of input \"" + model.name +
+                                  "\", wanted one that ends at " + std::to_string(classes) +
+                                  " or before, the upper end excluded");
+    }
+  }
+
+  /// Which results hold the numbers of an input.
+  void follow_numbers(const std::string& name, const c10::FunctionSchema& schema,
                       const std::vector<ScriptValue>& arguments, const std::vector<ScriptValue>& results) {
-    const auto argument = [&](const char* wanted) -> const ScriptValue* {
-      const auto it = std::ranges::find(schema.arguments(), wanted, &c10::Argument::name);
-      const auto at = static_cast<std::size_t>(it - schema.arguments().begin());
-      return at < arguments.size() && arguments[at].kind == Kind::Value ? &arguments[at] : nullptr;
-    };
-    const auto behind = [&](const char* wanted) {
-      const ScriptValue* const value = argument(wanted);
-      const auto it = value ? inputs_behind_.find(value->value) : inputs_behind_.end();
-      return it == inputs_behind_.end() ? -1 : it->second;
-    };
-    const auto learn = [&](const char* reader, const char* teller, bool scores) {
-      const int input = behind(reader);
-      const ScriptValue* const told = argument(teller);
-      if (input < 0 || !told || !told->runs.front().isTensor()) return;
-      const at::Tensor sizes = told->runs.front().toTensor();
-      if (sizes.dim() > 0) classes_.emplace(input, sizes.size(scores && sizes.dim() > 1 ? 1 : 0));
-    };
-    if (name == "embedding") learn("indices", "weight", false);
-    if (name == "cross_entropy_loss" || name == "nll_loss" || name == "nll_loss_nd") learn("target", "self", true);
     if (!moves_numbers(name) || results.size() != 1 || results[0].kind != Kind::Value) return;
-    const int input = std::max(behind("self"), behind("input"));
+    const int input = std::max(input_behind(schema, arguments, "self"), input_behind(schema, arguments, "input"));
     if (input >= 0) inputs_behind_[results[0].value] = input;
   }
 

@@ -172,9 +172,9 @@ TEST_F(TensorsSource, NamesTheFirstValueOutOfRange) {
   tokens.select(0, 6).fill_(-1);
   tensors["y"] = tokens;
   write_safetensors(path("d.safetensors"), tensors);
-  refuses("tensors:" + path("d.safetensors"), "input \"y\": found 10 at [5, 0], wanted 0..9");
+  refuses("tensors:" + path("d.safetensors"), "input \"y\": found 10 at [5, 0], wanted 0..10, the upper end excluded");
   model_.inputs[1].classes = 11;
-  refuses("tensors:" + path("d.safetensors"), "input \"y\": found -1 at [6, 0], wanted 0..10");
+  refuses("tensors:" + path("d.safetensors"), "input \"y\": found -1 at [6, 0], wanted 0..11, the upper end excluded");
   model_.inputs[1].least = -1;
   EXPECT_NO_THROW((void)open("tensors:" + path("d.safetensors")));
   model_.inputs[1].classes = 0;  // nothing is known
@@ -185,7 +185,7 @@ TEST_F(TensorsSource, RefusesABoolThatIsNone) {
   write_npy("x.npy", "<f4", "(2, 7)", seven().at("x"));
   write_npy("y.npy", "|b1", "(7,)", at::arange(7, at::TensorOptions().dtype(at::kByte)));
   model_.inputs[1] = {.name = "y", .dtype = "bool", .shape = {}};
-  refuses("tensors:" + folder_.path().string(), "input \"y\": found 2 at [2], wanted 0..1");
+  refuses("tensors:" + folder_.path().string(), "input \"y\": found 2 at [2], wanted 0 or 1");
 }
 
 }  // namespace

@@ -201,7 +201,7 @@ TEST_F(ProfileTool, SaysWhatAnOptionTakes) {
            {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" takes no momentum, sgd does"},
            {"--set width", "--set \"width\": wanted key=value, as in --set layers=4"},
            {"--set =8", "--set \"=8\": wanted key=value"},
-           {"--set width=wide", "MODEL: mlp: option width is \"wide\", must be a whole number in 1..1048576"},
+           {"--set width=wide", "MODEL: mlp: option width is \"wide\", must be a whole number from 1 to 1048576"},
            {"--data cloud", "--data: unknown data source \"cloud\", known are"},
            {"--device tpu --clock events", "--device: unknown device \"tpu\", known are cpu, cuda"},
            {"--device cuda:x", "--device: \"cuda:x\" is not cuda or cuda:N with N from 0"},

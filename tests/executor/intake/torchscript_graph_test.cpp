@@ -238,6 +238,14 @@ std::string message_of(F&& call) {
   return "no exception";
 }
 
+TEST(TorchScript, RefusesARangeBeyondTheClasses) {
+  std::map<std::string, std::string> settings = kImage;
+  settings["range.target"] = "0..5";
+  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+              HasSubstr("has 4 classes; found range 0..5 of input \"target\", wanted one that ends at 4 or before, the "
+                        "upper end excluded"));
+}
+
 TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
   EXPECT_THAT(message_of([] { (void)import_model(kGolden + "cnn_traced.pt", {{"input.x", "float32[3,8,8]"}}); }),
               HasSubstr("what is input \"target\"? The file does not say it; forward takes x, target"));
