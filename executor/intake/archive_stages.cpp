@@ -8,9 +8,11 @@
 
 #include "costmodel/convert/archive.h"
 #include "costmodel/convert/python_text.h"
+#include "costmodel/errors.h"
 #include "executor/intake/imported_model.h"
 #include "executor/intake/pt2_graph.h"
 #include "executor/intake/stage_archive.h"
+#include "executor/intake/torchscript_archive.h"
 #include "executor/planned_layers.h"
 
 namespace stagecraft {
@@ -129,6 +131,12 @@ ArchiveStages archive_stages(const Plan& plan, const std::string& path) {
   if (const auto it = plan.options.find("loss"); it != plan.options.end() && it->second != "none") {
     throw std::invalid_argument(path + ": setting loss is \"" + it->second +
                                 "\", which is no part of the file; export the model with its loss");
+  }
+  if (is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read))) {
+    throw FormatError(path +
+                      ": is a TorchScript file, whose layers are no programs of torch.export that a package could hold; "
+                      "wanted the .pt2 that stagecraft export-model writes of the nn.Module it came from, profiled and "
+                      "planned; stagecraft run trains the TorchScript file as it is");
   }
   const auto source = std::make_shared<Source>();
   source->archive = read_pt2_archive(path);

@@ -51,6 +51,11 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
   const std::map<std::string, Form> known{
       {"wrap_with_set_grad_enabled", Form::Grad}, {"wrap_with_autocast", Form::Autocast}, {"cond", Form::Branch}};
   const auto it = known.find(name);
+  if (name.starts_with("autograd_function")) {
+    throw FormatError(place +
+                      ": is the model's own torch.autograd.Function, whose backward is Python; write it with operators of "
+                      "PyTorch: x + (y - x).detach() has the value of y and the gradient of x");
+  }
   if (it == known.end()) {
     std::vector<std::string> names;
     for (const auto& [each, form] : known) names.push_back(each);

@@ -9,6 +9,12 @@ std::string place_of(const OperatorGraph& graph, const GraphNode& node) {
   return out;
 }
 
+std::string untrainable_text(const std::string& name, c10::ScalarType dtype, const std::string& how) {
+  const std::string begin = "parameter \"" + name + "\" is " + c10::toString(dtype) + ", wanted float32: ";
+  if (!c10::isComplexType(dtype)) return begin + how + ", and profile with --dtype for another type";
+  return begin + "store torch.view_as_real(" + name + ") as the parameter and call torch.view_as_complex in forward";
+}
+
 std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>& nodes) {
   std::set<int> out;
   for (const int n : nodes) {

@@ -104,6 +104,10 @@ struct OperatorGraph {
 /// "file: node "relu_" (torch.ops.aten.relu_.default) in module "layer1.0"".
 [[nodiscard]] std::string place_of(const OperatorGraph& graph, const GraphNode& node);
 
+/// Why a parameter of type `dtype` is not trained, and what would do: `how` gives the model another type, as "export
+/// model.float()".
+[[nodiscard]] std::string untrainable_text(const std::string& name, c10::ScalarType dtype, const std::string& how);
+
 /// Values whose memory `nodes`, ascending, write: their own, and those that theirs are views of.
 [[nodiscard]] std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>& nodes);
 

@@ -138,8 +138,7 @@ class Builder {
                    : input.kind == ProgramInput::Kind::Constant ? Origin::Constant
                                                                 : Origin::Buffer;
     if (trainable && tensor.dtype != c10::ScalarType::Float) {
-      throw FormatError(out_.file + ": parameter \"" + input.name + "\" is " + c10::toString(tensor.dtype) +
-                        ", wanted float32: export model.float(), and profile with --dtype for another type");
+      throw FormatError(out_.file + ": " + untrainable_text(input.name, tensor.dtype, "export model.float()"));
     }
     // Tied ones are one tensor under several names.
     for (std::size_t i = 0; i < out_.tensors.size(); ++i) {

@@ -95,8 +95,8 @@ class Layout {
     if (const auto it = held_values_.find(tensor); it != held_values_.end()) return it->second;
     const bool trainable = held.parameter && held.tensor.requires_grad();
     if (trainable && held.tensor.scalar_type() != c10::ScalarType::Float) {
-      throw FormatError(out_.file + ": parameter \"" + held.name + "\" is " + c10::toString(held.tensor.scalar_type()) +
-                        ", wanted float32: save model.float(), and profile with --dtype for another type");
+      throw FormatError(out_.file + ": " +
+                        untrainable_text(held.name, held.tensor.scalar_type(), "save model.float()"));
     }
     if (held.tensor.layout() != c10::kStrided || held.tensor.is_quantized())
       throw FormatError(out_.file + ": tensor \"" + held.name + "\" is sparse or quantized, wanted a plain one");

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import inspect
 import linecache
 import os
 import re
@@ -49,6 +50,14 @@ class Line:
         if short.startswith(os.getcwd() + os.sep):
             short = os.path.relpath(short)
         return f'{short}:{self.number} "{self.text}"' if self.text else f"{short}:{self.number}"
+
+
+def of_class(kind):
+    """The Line where a class begins, or None."""
+    try:
+        return Line(inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1], kind.__name__)
+    except (OSError, TypeError):
+        return None
 
 
 def is_python(file):

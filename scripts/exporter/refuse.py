@@ -15,6 +15,7 @@ from .losses import OF_CLASSES
 from .transformers_models import heads_of
 
 INSTEAD = "use masks (torch.where) and shapes that follow from the inputs' shapes"
+OF_OPERATORS = "write it with torch's operators: x + (y - x).detach() has the value of y and the gradient of x"
 HIGHER_ORDER = ("wrap_with_set_grad_enabled", "wrap_with_autocast", "cond")
 NUMBERS = {getattr(operator, name) for name in (
     "add sub mul floordiv truediv mod pow neg pos abs eq ne lt le gt ge and_ or_ not_ getitem").split()} | {
@@ -91,6 +92,9 @@ def _check_node(node):
     if node.op == "call_function":
         target = node.target
         if isinstance(target, torch._ops.HigherOrderOperator):
+            if "autograd_function" in target.name():
+                raise ExportError(f"{where}: {target.name()} is the model's own torch.autograd.Function, whose backward is Python; "
+                                  f"{OF_OPERATORS}")
             if target.name() not in HIGHER_ORDER:
                 raise ExportError(f"{where}: {target.name()} cannot run without Python, of its kind only "
                                   f"{', '.join(HIGHER_ORDER)} can; write it with ordinary operators")

@@ -5,6 +5,7 @@ import warnings
 
 import torch
 
+from . import places
 from .errors import ExportError, first_line
 
 
@@ -79,7 +80,7 @@ def _pass(model, tensors):
     outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     differentiable = [each for each in outputs if each.requires_grad]
     if not differentiable:
-        return outputs, []
+        return outputs, {}
     total = outputs[0] if outputs[0] is differentiable[0] and outputs[0].dim() == 0 else sum(
         each.sum() for each in differentiable)
     notes = _notes(total)
@@ -88,15 +89,15 @@ def _pass(model, tensors):
 
 
 def _notes(total):
-    """Names of the model's own autograd functions in the graph of the loss."""
-    found, seen, todo = [], set(), [total.grad_fn]
+    """The model's own autograd functions in the graph of the loss: names, and where each is defined."""
+    found, seen, todo = {}, set(), [total.grad_fn]
     while todo:
         node = todo.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         if isinstance(node, torch.autograd.function.BackwardCFunction):
-            found.append(type(node).__name__.removesuffix("Backward"))
+            found[type(node).__name__.removesuffix("Backward")] = places.of_class(getattr(type(node), "_forward_cls", None))
         todo.extend(next for next, _ in node.next_functions)
     return found
 
@@ -137,8 +138,9 @@ def _cause(kind, a, b, notes, model):
     if "CheckpointFunction" in notes:
         return "the model uses reentrant checkpointing, which torch.export loses; use_reentrant=False, or none when exporting"
     if notes:
-        return (f"the model uses the autograd.Function {notes[0]}, whose backward torch.export replaces by that of its forward; "
-                f"write it with torch's operators: x + (y - x).detach() has the value of y and the gradient of x" +
+        (name, place), *_ = notes.items()
+        return (f"the model uses the autograd.Function {name}, whose backward torch.export replaces by that of its forward"
+                f"{f' (defined at {place})' if place else ''}; write it with torch's operators: x + (y - x).detach() has the value of y and the gradient of x" +
                 ("; the difference is rounding, --allow-rounding accepts it" if same_but_rounding(a, b) else ""))
     if kind == "parameter" and a is None:
         return "probably torch.inference_mode or a tensor detached by hand, which torch.export loses; use torch.no_grad"

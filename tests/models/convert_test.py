@@ -290,6 +290,11 @@ class Packages(Stages):
         self.assertIn("is an archive, which says itself what its layers compute", said)
         said = self.tool("convert", "plan.json", "--model", self.file, "-o", "mlp_2", status=1)
         self.assertIn("mlp_2: is a directory that is not empty, wanted an empty one or none", said)
+        scripted = self.folder / "scripted.pt"
+        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(scripted))
+        said = self.tool("convert", "plan.json", "--model", scripted, "-o", "other", status=1)
+        self.assertIn("is a TorchScript file, whose layers are no programs of torch.export that a package could hold; wanted the .pt2 "
+                      "that stagecraft export-model writes", said)
         said = self.tool("convert", self.file, "-o", "other", status=1)
         self.assertIn("is an archive, wanted graph.json or PipeDream's graph.txt; an archive is converted by a plan.json", said)
         self.assertFalse((self.folder / "other").exists())

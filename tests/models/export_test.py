@@ -294,6 +294,7 @@ class Refused(InFolder):
         self.assertIn("self-check at 2 samples: parameter first.weight: the gradient differs by up to", error)
         self.assertIn("the model uses the autograd.Function StraightThrough, whose backward torch.export replaces", error)
         self.assertIn("x + (y - x).detach() has the value of y and the gradient of x", error)
+        self.assertRegex(error, r'of its forward \(defined at \S*hard_models.py:\d+ "class StraightThrough')
 
     def test_reentrant_checkpointing(self):
         error = self.refused("ReentrantCheckpoint")

@@ -149,6 +149,8 @@ TEST(OperatorCall, RefusesWhatTheSchemaDoesNotTake) {
             "m.pt2: node \"node\": found 0 results, the operator gives 1");
   OneNode real(op("flatten.using_ints"));
   EXPECT_THAT(real.gives().with("self", real.tensor()).with("start_dim", 1.5).error(), HasSubstr("wanted int"));
+  EXPECT_THAT(OneNode("torch.ops.higher_order.autograd_function_apply").error(),
+              HasSubstr(": is the model's own torch.autograd.Function, whose backward is Python; write it with"));
   EXPECT_THAT(OneNode("torch.ops.higher_order.while_loop").error(),
               HasSubstr("unknown higher-order operator \"while_loop\", known are cond, wrap_with_autocast"));
 }
