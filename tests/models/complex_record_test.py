@@ -19,6 +19,7 @@ except ImportError:
     sys.exit(77)
 
 import export_model
+import make
 
 BINARIES = None
 
@@ -36,7 +37,7 @@ class ComplexRecord(unittest.TestCase):
                 status = export_model.main([f"{HERE}/hard_models.py:ComplexBuffer", "--input", "x=float32[8]", "--loss", "cross_entropy",
                                             "-o", model, "--record", record, "--steps", "1"])
             self.assertEqual(status, 0)
-            self.assertEqual(tool("profile", model, "--microbatch", "2", "--structure", "-o", graph)[0], 0)
+            self.assertEqual(tool("profile", model, "--microbatch", "2", *make.QUICKLY, "-o", graph)[0], 0)
             status, said = tool("plan", graph, "-n", "2", "--strategy", "uniform", "--stages", "2", "--microbatches", "2", "-o", plan)
             self.assertEqual(status, 0, said)
             run = ("run", plan, "--data", f"tensors-in-order:{record}", "--expect", record, "--steps", "1", "--learning-rate", "0.1", "--seed", "0")

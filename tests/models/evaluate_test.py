@@ -23,6 +23,7 @@ except ImportError:
     print("this Python has no torch")
     sys.exit(77)
 
+import make
 import make_script
 import mode_models
 import models
@@ -120,8 +121,8 @@ class InFolder(unittest.TestCase):
         return self.path("model.pt"), tuple(described(texts))
 
     def profiled(self, file, options):
-        status, said = call(f"{BINARIES}/stagecraft-profile", file, *options, "--microbatch", str(SAMPLES), "--structure", "-o",
-                            self.path("graph.json"))
+        status, said = call(f"{BINARIES}/stagecraft-profile", file, *options, "--microbatch", str(SAMPLES), *make.QUICKLY,
+                            "-o", self.path("graph.json"))
         self.assertEqual(status, 0, said)
         with open(self.path("graph.json"), encoding="utf-8") as graph:
             return sum(layer["kind"] != "Input" for layer in json.load(graph)["layers"])

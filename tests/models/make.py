@@ -9,6 +9,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts")]
 
 SEED = 7
+# Options of profile where its times do not matter.
+QUICKLY = ("--warmup", "0", "--max-seconds", "0.05", "--concurrent", "1", "--accept-untrusted")
 
 
 def request(name):

@@ -49,6 +49,7 @@ def described(inputs):
 
 
 def main(binaries, name, folder=None):
+    import make
     from script_models import SCRIPT_MODELS
     from table import MODELS
 
@@ -64,7 +65,7 @@ def main(binaries, name, folder=None):
     def profile(model, granularity, work):
         graph = os.path.join(work, "graph.json")
         call(f"{binaries}/stagecraft-profile", model, *(described(entry.inputs) if scripted else ()), "--microbatch", str(samples),
-             "--layers", granularity, "--warmup", "0", "--max-seconds", "0.05", "--concurrent", "1", "--accept-untrusted", "-o", graph)
+             "--layers", granularity, *make.QUICKLY, "-o", graph)
         return graph
 
     def train(graph, granularity, record, stages, microbatches, channel, accepted):
@@ -86,7 +87,6 @@ def main(binaries, name, folder=None):
         if made:
             import torch
 
-            import make
             import make_script
 
             torch.set_num_threads(1)

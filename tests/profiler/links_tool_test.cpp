@@ -82,7 +82,7 @@ TEST_F(LinksTool, RefusesBadInputWithStatusOne) {
 TEST_F(LinksTool, ReplacesTopologiesAlone) {
   ASSERT_EQ(links("--max-bytes 4 --seconds 0.1 -o topology.json").status, 0);
   EXPECT_EQ(links("--max-bytes 4 --seconds 0.1 -o topology.json").status, 0);
-  run("links", "--version | tee notes.txt");
+  (void)run("links", "--version | tee notes.txt");
   const Outcome o = links("--max-bytes 4 --seconds 0.1 -o notes.txt");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, StartsWith("stagecraft-links: notes.txt: holds something that stagecraft did not write, so no "
