@@ -80,10 +80,10 @@ TEST_F(LinksTool, RefusesBadInputWithStatusOne) {
 }
 
 TEST_F(LinksTool, ReplacesTopologiesAlone) {
-  ASSERT_EQ(links("--max-bytes 4 --seconds 0.1 -o topology.json").status, 0);
-  EXPECT_EQ(links("--max-bytes 4 --seconds 0.1 -o topology.json").status, 0);
+  ASSERT_EQ(links("--max-bytes 4 --seconds 0.1 --accept-untrusted -o topology.json").status, 0);
+  EXPECT_EQ(links("--max-bytes 4 --seconds 0.1 --accept-untrusted -o topology.json").status, 0);
   (void)run("links", "--version | tee notes.txt");
-  const Outcome o = links("--max-bytes 4 --seconds 0.1 -o notes.txt");
+  const Outcome o = links("--max-bytes 4 --seconds 0.1 --accept-untrusted -o notes.txt");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, StartsWith("stagecraft-links: notes.txt: holds something that stagecraft did not write, so no "
                                 "stagecraft.topology replaces it; give another name, or --force"));

@@ -166,7 +166,7 @@ TEST_F(ProfileTool, EndsWithTwoOnWrongUsage) {
 }
 
 TEST_F(ProfileTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
-  run("profile", kTiny + "--structure -o graph.json");
+  (void)run("profile", kTiny + "--structure -o graph.json");
   ASSERT_EQ(parse_graph(read("graph.json"), "graph.json").name, "mlp");
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"--trace graph.json", "graph.json: holds a stagecraft.graph, so no Chrome trace replaces it"},
