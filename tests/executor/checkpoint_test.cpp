@@ -408,7 +408,7 @@ TEST_F(CheckpointedRun, KeepsBuffersInTheirTypes) {
 TEST_F(CheckpointedRun, LeavesOutWhatNoFileHoldsUnlessItChanges) {
   PlannedModel small = mlp();
   std::vector<ParameterSpec>& parameters = small.model.layers[0].parameters;
-  parameters.push_back({.name = "fc1.turns", .shape = {2}, .trainable = false, .dtype = at::kComplexFloat});
+  parameters.push_back({.name = "fc1.turns", .shape = {2}, .trainable = false, .dtype = at::kComplexDouble});
   const Plan plan = cut_plan(small, {3}, {1, 1}, "1f1b", 2);
   (void)run(small, plan, options("sgd", folder(), 2));
   RunOptions on = options("sgd", folder(), 3);
@@ -417,7 +417,7 @@ TEST_F(CheckpointedRun, LeavesOutWhatNoFileHoldsUnlessItChanges) {
   parameters.back().written = true;
   EXPECT_THAT([&] { (void)run(small, plan, on); },
               ThrowsMessage<std::invalid_argument>(HasSubstr(
-                  "layer \"fc1\" writes its buffer \"fc1.turns\" of type ComplexFloat, which no checkpoint can "
+                  "layer \"fc1\" writes its buffer \"fc1.turns\" of type ComplexDouble, which no checkpoint can "
                   "hold; run without --checkpoint")));
   EXPECT_NO_THROW((void)run(small, plan, options("sgd", "", 1)));
 }

@@ -127,7 +127,7 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" takes no momentum, sgd does"},
            {"--set width", "--set \"width\": wanted key=value, as in --set layers=4"},
            {"--set depth=3", "--set: mlp: unknown option \"depth\", known are inputs, width, layers, classes"},
-           {"--set width=wide", "--set: mlp: option width is \"wide\", must be a whole number in "},
+           {"--set width=wide", "--set: mlp: option width is \"wide\", must be a whole number from 1 to 1048576"},
            {"--channel gloo",
             "--channel: gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun"},
            {"--channel nccl --spawn", "--channel: nccl joins GPUs: add --device cuda, or take channel gloo"},
