@@ -74,7 +74,7 @@ struct ModuleFrame {
   friend bool operator==(const ModuleFrame&, const ModuleFrame&) = default;
 };
 
-/// A block of torch.no_grad, torch.enable_grad or torch.autocast whose nodes stand in the graph around it.
+/// A block of torch.no_grad, torch.enable_grad or torch.autocast whose nodes are in the graph around it.
 struct ProgramBlock {
   std::string name;  ///< of the node that held it, unique
   std::string target;

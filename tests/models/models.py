@@ -549,11 +549,11 @@ class ChangingMask(nn.Module):
 
     def forward(self, x):
         mask = torch.ones(x.shape[-1])
-        x = torch.tanh(self.blocks[0](x) * mask)
+        x = torch.tanh(self.blocks[0](x) + mask)
         x = self.blocks[1](x)
-        mask[0] = 0
-        x = torch.tanh(self.blocks[2](x * mask))
-        return self.head(self.blocks[3](x * mask))
+        mask[0] = 0  # a sum's gradient does not need it
+        x = torch.tanh(self.blocks[2](x + mask))
+        return self.head(self.blocks[3](x + mask))
 
 
 class CachedAutocast(nn.Module):

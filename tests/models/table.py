@@ -147,7 +147,7 @@ MODELS = {
     "densenet121": Entry(_torchvision("densenet121", num_classes=10), IMAGE, needs="torchvision", learning_rate=0.01, rounds=True),
     "mixtral": Entry(_transformers("mixtral", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2,
                                    intermediate_size=48, num_local_experts=4, vocab_size=99, max_position_embeddings=32,
-                                   experts_implementation="batched_mm"),
+                                   experts_implementation="batched_mm", attn_implementation="eager"),
                      ("input_ids=int64[12]:range=0..99",), "next_token", "transformers", WITHOUT_CACHE),
     "shifted_labels": Entry(models.ShiftedLabels, LABELS, "in-model"),
     "shifted_labels_twice": Entry(lambda: models.ShiftedLabels(readers=2), LABELS, "in-model"),
