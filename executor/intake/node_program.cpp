@@ -270,7 +270,12 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
   }
   std::vector<at::Tensor> out;
   out.reserve(outputs_.size());
-  for (const int slot : outputs_) out.push_back(std::move(frame.slots[at_(slot)]).toTensor());
+  for (const int slot : outputs_) {
+    at::Tensor value = std::move(frame.slots[at_(slot)]).toTensor();
+    // A view made under no_grad says that it requires a gradient, but takes none.
+    if (value.requires_grad() && !value.grad_fn() && value.is_view()) value = value.detach();
+    out.push_back(std::move(value));
+  }
   return out;
 }
 

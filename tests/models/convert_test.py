@@ -286,7 +286,7 @@ class Packages(Stages):
         self.converted(self.file, 2)
         said = self.tool("convert", "plan.json", "--model", other, "-o", "other", status=1)
         self.assertIn(f'plan.json: model "{other}": unknown layer "layers.0", known are ', said)
-        said = self.tool("convert", "plan.json", "--model", self.file, "--layer", "Linear=a:B", "-o", "other", status=1)
+        said = self.tool("convert", "plan.json", "--model", self.file, "--layer", "Linear=a:B", "-o", "other", status=2)
         self.assertIn("is an archive, which says itself what its layers compute", said)
         said = self.tool("convert", "plan.json", "--model", self.file, "-o", "mlp_2", status=1)
         self.assertIn("mlp_2: is a directory that is not empty, wanted an empty one or none", said)
