@@ -159,7 +159,9 @@ TEST(DeclaredTopology, MakesLevelsOfBridgedPairs) {
   EXPECT_EQ(topology.levels[1].count, 2);
   EXPECT_NEAR(topology.levels[1].link.bandwidth.value, 24e9, 1);  // generation 4 on 16 lanes, the slowest
   EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
-  EXPECT_EQ(topology.device, (Device{"NVIDIA H100 80GB HBM3", Bytes(40'000'000'000)}));
+  Device device{"NVIDIA H100 80GB HBM3", Bytes(40'000'000'000)};
+  device.kind = DeviceKind::Gpu;
+  EXPECT_EQ(topology.device, device);
   const auto& notes = topology.provenance.notes;
   EXPECT_EQ(notes.at("highest clocks"), "multiprocessors 1980 MHz, memory 2619 MHz");
   EXPECT_EQ(notes.at("pairs below one PCI switch"), "2");
