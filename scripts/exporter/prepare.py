@@ -48,7 +48,7 @@ def without_compile(model):
 
 
 class _Kept:
-    """A tensor that torch.export does not see, as it is no module's attribute."""
+    """A tensor that torch.export does not see, because it is not an attribute of a module."""
 
     value = None
 
