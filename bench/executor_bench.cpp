@@ -13,9 +13,9 @@
 #include <functional>
 #include <thread>
 
-#include "executor/ranges.h"
-#include "executor/run.h"
-#include "executor/stage_program.h"
+#include "executor/device/ranges.h"
+#include "executor/run/run.h"
+#include "executor/stage/stage_program.h"
 #include "tests/support/planned_models.h"
 
 namespace stagecraft {

@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "costmodel/timeline.h"
-#include "executor/channel_checks.h"
-#include "executor/meeting_store.h"
-#include "executor/rendezvous.h"
+#include "executor/channel/channel_checks.h"
+#include "executor/launch/rendezvous.h"
+#include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
 namespace {

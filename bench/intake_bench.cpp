@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "executor/intake/imported_model.h"
-#include "executor/intake/pt2_archive.h"
-#include "executor/intake/pt2_graph.h"
+#include "executor/intake/pt2/pt2_archive.h"
+#include "executor/intake/pt2/pt2_graph.h"
 
 // What running a model from a file costs beside hand-written C++, and what loading one costs. bench/beside_torch_export
 // makes the files, runs this and Python in turn, and prints both.

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/convert/archive.h"
-#include "costmodel/convert/stage_modules.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/folder.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/pipedream.h"
-#include "costmodel/format/pipedream_conf.h"
+#include "costmodel/interchange/convert/archive.h"
+#include "costmodel/interchange/convert/stage_modules.h"
+#include "costmodel/interchange/pipedream.h"
+#include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/plan.h"
 #include "costmodel/tool.h"
 

@@ -4,10 +4,10 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
-#include "costmodel/format/foreign.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
-#include "costmodel/format/plan_formats.h"
+#include "costmodel/interchange/foreign.h"
+#include "costmodel/interchange/plan_formats.h"
 #include "costmodel/tool.h"
 
 namespace {

@@ -9,8 +9,8 @@
 #include <set>
 #include <vector>
 
-#include "costmodel/format/pipedream_conf.h"
 #include "costmodel/format/utf8.h"
+#include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/split.h"
 #include "costmodel/table.h"
 #include "costmodel/units_text.h"

@@ -14,8 +14,8 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
-#include "costmodel/format/pipedream.h"
 #include "costmodel/graph_picture.h"
+#include "costmodel/interchange/pipedream.h"
 #include "costmodel/tool.h"
 
 namespace {

@@ -1,9 +1,9 @@
 #include <variant>
 
 #include "costmodel/format/files.h"
-#include "costmodel/format/foreign.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
+#include "costmodel/interchange/foreign.h"
 #include "costmodel/tool.h"
 
 namespace {

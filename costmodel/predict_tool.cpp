@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include "costmodel/device_match.h"
-#include "costmodel/format/chakra.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
+#include "costmodel/interchange/chakra.h"
 #include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "costmodel/format/actions_csv.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/interchange/actions_csv.h"
 #include "costmodel/memory.h"
 #include "costmodel/tool.h"
 #include "costmodel/verify.h"

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "costmodel/tool.h"
-#include "executor/channel.h"
-#include "executor/data_source.h"
-#include "executor/device.h"
+#include "executor/channel/channel.h"
+#include "executor/data/data_source.h"
+#include "executor/device/device.h"
+#include "executor/device/program.h"
 #include "executor/intake/imported_model.h"
-#include "executor/layer_source.h"
-#include "executor/optimizer.h"
-#include "executor/program.h"
+#include "executor/model/layer_source.h"
+#include "executor/stage/optimizer.h"
 
 // For the tools' main functions only: options that profile and run share.
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "costmodel/device_match.h"
-#include "costmodel/format/actions_csv.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
-#include "costmodel/format/plan_formats.h"
+#include "costmodel/interchange/actions_csv.h"
+#include "costmodel/interchange/plan_formats.h"
 #include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"

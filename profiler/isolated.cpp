@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "executor/device.h"
+#include "executor/device/device.h"
 #include "profiler/model_graph.h"
 #include "profiler/stream_gate.h"
 #include "profiler/watch.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "executor/layer_source.h"
-#include "executor/stage_program.h"
+#include "executor/model/layer_source.h"
+#include "executor/stage/stage_program.h"
 #include "profiler/statistics.h"
 
 namespace stagecraft {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "executor/memory_tracker.h"
-#include "executor/stage_program.h"
+#include "executor/device/memory_tracker.h"
+#include "executor/stage/stage_program.h"
 #include "profiler/backward_watcher.h"
 
 namespace stagecraft {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "executor/channel.h"
+#include "executor/channel/channel.h"
 #include "profiler/links.h"
 
 namespace stagecraft {

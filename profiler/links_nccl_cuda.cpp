@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "executor/cuda_handles.h"
+#include "executor/device/cuda_handles.h"
 #include "profiler/links_nccl.h"
 
 namespace stagecraft {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "executor/dtype.h"
+#include "executor/device/dtype.h"
 
 namespace stagecraft {
 namespace {

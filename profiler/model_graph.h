@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "costmodel/graph.h"
-#include "executor/layer_source.h"
-#include "executor/stage_program.h"
+#include "executor/model/layer_source.h"
+#include "executor/stage/stage_program.h"
 
 namespace stagecraft {
 

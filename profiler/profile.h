@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "costmodel/graph.h"
-#include "executor/data_source.h"
-#include "executor/layer_source.h"
-#include "executor/optimizer.h"
-#include "executor/stage_program.h"
+#include "executor/data/data_source.h"
+#include "executor/model/layer_source.h"
+#include "executor/stage/optimizer.h"
+#include "executor/stage/stage_program.h"
 #include "profiler/kernels/attribution.h"
 #include "profiler/kernels/shares.h"
 #include "profiler/kernels/tracer.h"

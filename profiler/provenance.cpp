@@ -6,8 +6,8 @@
 #include <string>
 #include <thread>
 
-#include "executor/device.h"
-#include "executor/processor.h"
+#include "executor/device/device.h"
+#include "executor/device/processor.h"
 
 namespace stagecraft {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "costmodel/units.h"
-#include "executor/stage_program.h"
+#include "executor/stage/stage_program.h"
 
 namespace stagecraft {
 

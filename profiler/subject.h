@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "executor/optimizer.h"
-#include "executor/stage_program.h"
+#include "executor/stage/optimizer.h"
+#include "executor/stage/stage_program.h"
 #include "profiler/watch.h"
 
 namespace stagecraft {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "executor/device.h"
+#include "executor/device/device.h"
 #include "profiler/backward_watcher.h"
 #include "profiler/watch.h"
 

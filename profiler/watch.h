@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "executor/ranges.h"
-#include "executor/stage_program.h"
+#include "executor/device/ranges.h"
+#include "executor/stage/stage_program.h"
 #include "profiler/kernels/attribution.h"
 #include "profiler/kernels/shares.h"
 #include "profiler/kernels/tracer.h"

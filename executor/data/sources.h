@@ -1,6 +1,6 @@
 #pragma once
 
-#include "executor/data_source.h"
+#include "executor/data/data_source.h"
 
 namespace stagecraft {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "executor/data/sources.h"
-#include "executor/dtype.h"
+#include "executor/device/dtype.h"
 
 namespace stagecraft {
 namespace {

@@ -17,12 +17,12 @@
 #include <utility>
 
 #include "costmodel/errors.h"
-#include "executor/data/npy.h"
 #include "executor/data/sources.h"
-#include "executor/dtype.h"
+#include "executor/device/dtype.h"
+#include "executor/files/npy.h"
+#include "executor/files/safetensors.h"
+#include "executor/files/safetensors_dtypes.h"
 #include "executor/intake/imported_model.h"
-#include "executor/safetensors.h"
-#include "executor/safetensors_dtypes.h"
 
 namespace stagecraft {
 namespace {

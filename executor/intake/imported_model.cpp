@@ -12,13 +12,13 @@
 #include <tuple>
 
 #include "costmodel/errors.h"
-#include "executor/intake/evaluation.h"
-#include "executor/intake/layer_groups.h"
-#include "executor/intake/node_program.h"
-#include "executor/intake/pt2_graph.h"
-#include "executor/intake/torchscript_archive.h"
-#include "executor/intake/torchscript_graph.h"
-#include "executor/losses.h"
+#include "executor/intake/graph/evaluation.h"
+#include "executor/intake/graph/layer_groups.h"
+#include "executor/intake/graph/node_program.h"
+#include "executor/intake/pt2/pt2_graph.h"
+#include "executor/intake/torchscript/torchscript_archive.h"
+#include "executor/intake/torchscript/torchscript_graph.h"
+#include "executor/model/losses.h"
 
 namespace stagecraft {
 namespace {

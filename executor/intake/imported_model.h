@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "executor/intake/layer_groups.h"
-#include "executor/intake/operator_graph.h"
-#include "executor/layer_source.h"
+#include "executor/intake/graph/layer_groups.h"
+#include "executor/intake/graph/operator_graph.h"
+#include "executor/model/layer_source.h"
 
 namespace stagecraft {
 

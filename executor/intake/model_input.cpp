@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "executor/dtype.h"
+#include "executor/device/dtype.h"
 
 namespace stagecraft {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "executor/layer_source.h"
+#include "executor/model/layer_source.h"
 
 namespace stagecraft {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "executor/cuda_handles.h"
-#include "executor/device.h"
+#include "executor/device/cuda_handles.h"
+#include "executor/device/device.h"
 #include "profiler/kernels/decode_cupti.h"
 #include "profiler/kernels/tracer.h"
 

@@ -1,6 +1,6 @@
 # stagecraft_allocator: the malloc of the programs that compute, which link it before the C library. tcmalloc is the
 # fastest of those that bench/allocators compares. mimalloc reserves memory without asking whether there is so much, so a
-# request that is far too large ends with the OOM killer instead of a message. Without either, executor/allocator.cpp
+# request that is far too large ends with the OOM killer instead of a message. Without either, executor/device/allocator.cpp
 # makes glibc keep freed memory.
 set(STAGECRAFT_ALLOCATOR auto CACHE STRING
     "malloc of the programs that compute: mimalloc, tcmalloc, system (glibc), or auto (tcmalloc if it is installed)")

@@ -28,7 +28,7 @@ def _scramble(x):
 
 
 def mix_seed(seed, word, a=0, b=0):
-    """The same 64 bits as mix_seed of executor/layer_source.h."""
+    """The same 64 bits as mix_seed of executor/model/layer_source.h."""
     value = 0xCBF29CE484222325
     for byte in word.encode():
         value = ((value ^ byte) * 0x100000001B3) & _MASK
@@ -189,7 +189,7 @@ def _train(model, run, inputs, drawn, training):
 
 
 def cpu_kernels():
-    """What the last bits of the record depend on, as cpu_kernels of executor/processor.h tells it."""
+    """What the last bits of the record depend on, as cpu_kernels of executor/device/processor.h tells it."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")

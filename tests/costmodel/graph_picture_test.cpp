@@ -9,7 +9,7 @@
 #include <regex>
 
 #include "costmodel/format/json.h"
-#include "costmodel/format/pipedream.h"
+#include "costmodel/interchange/pipedream.h"
 #include "costmodel/split.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/run_command.h"

@@ -3,19 +3,19 @@
 #include <optional>
 #include <stdexcept>
 
-#include "costmodel/convert/description.h"
 #include "costmodel/errors.h"
-#include "costmodel/format/actions_csv.h"
 #include "costmodel/format/checkpoint_manifest.h"
-#include "costmodel/format/deepspeed_parts.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/megatron_layout.h"
-#include "costmodel/format/nccl_tests.h"
-#include "costmodel/format/nccl_topology.h"
-#include "costmodel/format/pipedream.h"
-#include "costmodel/format/pipedream_conf.h"
 #include "costmodel/format/safetensors_header.h"
+#include "costmodel/interchange/actions_csv.h"
+#include "costmodel/interchange/convert/description.h"
+#include "costmodel/interchange/deepspeed_parts.h"
+#include "costmodel/interchange/megatron_layout.h"
+#include "costmodel/interchange/nccl_tests.h"
+#include "costmodel/interchange/nccl_topology.h"
+#include "costmodel/interchange/pipedream.h"
+#include "costmodel/interchange/pipedream_conf.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
 

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "executor/data_source.h"
-#include "executor/models/blocks.h"
+#include "executor/data/data_source.h"
+#include "executor/model/blocks.h"
 
 namespace stagecraft {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "costmodel/format/json.h"
-#include "executor/provenance.h"
+#include "executor/device/provenance.h"
 #include "profiler/provenance.h"
 
 namespace stagecraft {

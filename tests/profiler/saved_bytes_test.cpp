@@ -14,8 +14,8 @@
 
 #include <numeric>
 
-#include "executor/data_source.h"
-#include "executor/memory_tracker.h"
+#include "executor/data/data_source.h"
+#include "executor/device/memory_tracker.h"
 
 namespace stagecraft {
 namespace {

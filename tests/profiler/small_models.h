@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "executor/data_source.h"
-#include "executor/layer_source.h"
-#include "executor/stage_program.h"
+#include "executor/data/data_source.h"
+#include "executor/model/layer_source.h"
+#include "executor/stage/stage_program.h"
 #include "profiler/watch.h"
 
 namespace stagecraft {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "executor/layer_source.h"
+#include "executor/model/layer_source.h"
 
 namespace stagecraft::testing {
 

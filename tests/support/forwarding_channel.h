@@ -1,6 +1,6 @@
 #pragma once
 
-#include "executor/channel.h"
+#include "executor/channel/channel.h"
 
 namespace stagecraft::testing {
 

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "executor/device.h"
+#include "executor/device/device.h"
 
 namespace stagecraft {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "executor/layer_source.h"
+#include "executor/model/layer_source.h"
 
 namespace stagecraft::testing {
 

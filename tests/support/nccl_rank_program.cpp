@@ -8,11 +8,11 @@
 #include <chrono>
 #include <cstdio>
 
-#include "executor/channel_nccl.h"
-#include "executor/device.h"
-#include "executor/rendezvous.h"
+#include "executor/channel/channel_nccl.h"
+#include "executor/device/device.h"
+#include "executor/launch/rendezvous.h"
 #include "profiler/kernels/tracer.h"
-#include "tests/executor/nccl_suite.h"
+#include "tests/executor/channel/nccl_suite.h"
 
 namespace stagecraft {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "costmodel/format/files.h"
-#include "costmodel/format/pipedream.h"
+#include "costmodel/interchange/pipedream.h"
 #include "costmodel/topology.h"
 #include "partitioner/strategy.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "costmodel/plan.h"
-#include "executor/data_source.h"
-#include "executor/layer_source.h"
+#include "executor/data/data_source.h"
+#include "executor/model/layer_source.h"
 #include "profiler/profile.h"
 #include "tests/support/chains.h"
 

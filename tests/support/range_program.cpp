@@ -2,7 +2,7 @@
 #include <iostream>
 #include <string>
 
-#include "executor/run.h"
+#include "executor/run/run.h"
 #include "profiler/profile.h"
 #include "tests/support/planned_models.h"
 

@@ -14,9 +14,9 @@
 #include <string>
 #include <thread>
 
-#include "executor/channel.h"
-#include "executor/meeting_store.h"
-#include "executor/rendezvous.h"
+#include "executor/channel/channel.h"
+#include "executor/launch/rendezvous.h"
+#include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <thread>
 
-#include "executor/meeting_store.h"
-#include "executor/rendezvous.h"
+#include "executor/launch/rendezvous.h"
+#include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "executor/channel.h"
+#include "executor/channel/channel.h"
 
 namespace stagecraft {
 

@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/pipedream_conf.h"
+#include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/timeline.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"

@@ -7,7 +7,7 @@
 #include <chrono>
 
 #include "costmodel/format/json.h"
-#include "executor/device.h"
+#include "executor/device/device.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 

@@ -15,12 +15,12 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "executor/intake/evaluation.h"
+#include "executor/intake/graph/evaluation.h"
+#include "executor/intake/graph/observed_values.h"
 #include "executor/intake/imported_model.h"
-#include "executor/intake/observed_values.h"
-#include "executor/intake/torchscript_graph.h"
-#include "executor/stage_program.h"
-#include "tests/executor/model_runner.h"
+#include "executor/intake/torchscript/torchscript_graph.h"
+#include "executor/stage/stage_program.h"
+#include "tests/executor/model/model_runner.h"
 #include "tests/support/graph_sketch.h"
 
 // Models from files that evaluate.

@@ -17,9 +17,9 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "executor/data_source.h"
-#include "executor/intake/pt2_graph.h"
-#include "tests/executor/model_runner.h"
+#include "executor/data/data_source.h"
+#include "executor/intake/pt2/pt2_graph.h"
+#include "tests/executor/model/model_runner.h"
 
 namespace stagecraft {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
-#include "executor/device.h"
+#include "executor/device/device.h"
 
 namespace stagecraft {
 namespace {

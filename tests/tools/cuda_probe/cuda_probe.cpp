@@ -1,6 +1,6 @@
 #include <iostream>
 
-#include "executor/device_versions.h"
+#include "executor/device/device_versions.h"
 
 int main() {
   const auto versions = stagecraft::device_library_versions();

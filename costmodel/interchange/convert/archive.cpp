@@ -1,0 +1,13 @@
+#include "costmodel/interchange/convert/archive.h"
+
+#include <fstream>
+
+namespace stagecraft {
+
+bool is_archive(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string first(4, '\0');
+  return in.read(first.data(), 4) && first == "PK\3\4";
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "costmodel/format/folder.h"
+#include "costmodel/interchange/convert/python_package.h"
+#include "costmodel/plan.h"
+
+namespace stagecraft {
+
+/// An exported model in stages.
+struct ArchiveStages {
+  PythonPackage package;
+  std::map<std::string, WriteFile> archives;  ///< file name -> "stageN.pt2", which the package reads
+};
+
+/// Whether `path` begins as an archive does. False if it is absent.
+[[nodiscard]] bool is_archive(const std::string& path);
+
+/// The stages of `plan` for the archive of torch.export at `path`; the plan's options say what its layers are.
+/// Throws FormatError for a file that cannot be read or run, std::invalid_argument for a plan that does not fit the
+/// model. It is LibTorch that knows what operators do: a build without it has archive_none.cpp, which always throws
+/// std::invalid_argument naming the option.
+[[nodiscard]] ArchiveStages archive_stages(const Plan& plan, const std::string& path);
+
+}  // namespace stagecraft

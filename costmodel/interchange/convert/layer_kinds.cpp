@@ -1,0 +1,351 @@
+#include "costmodel/interchange/convert/layer_kinds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "costmodel/interchange/convert/python_text.h"
+
+namespace stagecraft {
+namespace {
+
+using Kind = ValueForm::Kind;
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
+
+/// A module of torch.nn: parameters of its constructor by position, the first `required` of which must be given.
+struct TorchModule {
+  std::string kind;
+  std::vector<std::string> parameters;
+  std::size_t required = 0;
+  bool fresh = false;
+};
+
+const std::vector<std::string> kConvolution{"in_channels", "out_channels", "kernel_size", "stride",      "padding",
+                                            "dilation",    "groups",       "bias",        "padding_mode"};
+const std::vector<std::string> kTransposed{"in_channels",    "out_channels", "kernel_size", "stride",   "padding",
+                                           "output_padding", "groups",       "bias",        "dilation", "padding_mode"};
+const std::vector<std::string> kBatchNorm{"num_features", "eps", "momentum", "affine", "track_running_stats"};
+const std::vector<std::string> kMaxPool{"kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode"};
+const std::vector<std::string> kAvgPool{"kernel_size",       "stride",          "padding", "ceil_mode",
+                                        "count_include_pad", "divisor_override"};
+const std::vector<std::string> kRecurrent{"input_size",  "hidden_size", "num_layers",    "bias",
+                                          "batch_first", "dropout",     "bidirectional", "proj_size"};
+const std::vector<std::string> kDropout{"p", "inplace"};
+const std::vector<std::string> kInplace{"inplace"};
+
+const std::vector<TorchModule>& torch_modules() {
+  static const std::vector<TorchModule> table{
+      {"AdaptiveAvgPool2d", {"output_size"}, 1, true},
+      {"AdaptiveMaxPool2d", {"output_size", "return_indices"}, 1, true},
+      {"AvgPool1d", {"kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"}, 1, true},
+      {"AvgPool2d", kAvgPool, 1, true},
+      {"AvgPool3d", kAvgPool, 1, true},
+      {"BatchNorm1d", kBatchNorm, 1, true},
+      {"BatchNorm2d", kBatchNorm, 1, true},
+      {"BatchNorm3d", kBatchNorm, 1, true},
+      {"Conv1d", kConvolution, 3, true},
+      {"Conv2d", kConvolution, 3, true},
+      {"Conv3d", kConvolution, 3, true},
+      {"ConvTranspose1d", kTransposed, 3, true},
+      {"ConvTranspose2d", kTransposed, 3, true},
+      {"Dropout", kDropout},
+      {"Dropout2d", kDropout},
+      {"ELU", {"alpha", "inplace"}},
+      {"Embedding",
+       {"num_embeddings", "embedding_dim", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq"},
+       2},
+      {"Flatten", {"start_dim", "end_dim"}},
+      {"GELU", {"approximate"}},
+      {"GRU", kRecurrent, 2},
+      {"GroupNorm", {"num_groups", "num_channels", "eps", "affine"}, 2, true},
+      {"Hardtanh", {"min_val", "max_val", "inplace"}},
+      {"Identity", {}},
+      {"LSTM", kRecurrent, 2},
+      {"LayerNorm", {"normalized_shape", "eps", "elementwise_affine", "bias"}, 1, true},
+      {"LeakyReLU", {"negative_slope", "inplace"}},
+      {"Linear", {"in_features", "out_features", "bias"}, 2, true},
+      {"LocalResponseNorm", {"size", "alpha", "beta", "k"}, 1},
+      {"LogSoftmax", {"dim"}, 1},
+      {"MaxPool1d", kMaxPool, 1, true},
+      {"MaxPool2d", kMaxPool, 1, true},
+      {"MaxPool3d", kMaxPool, 1, true},
+      {"ReLU", kInplace},
+      {"ReLU6", kInplace},
+      {"SiLU", kInplace},
+      {"Sigmoid", {}},
+      {"Softmax", {"dim"}, 1},
+      {"Tanh", {}},
+  };
+  return table;
+}
+
+struct NamedOperation {
+  std::string kind;
+  Operation operation;
+};
+
+const std::vector<NamedOperation>& operations() {
+  static const std::vector<NamedOperation> table{
+      {"Add", Operation::Add},          {"Concat", Operation::Concatenate}, {"Mul", Operation::Multiply},
+      {"Size", Operation::Size},        {"View", Operation::View},          {"Transpose", Operation::Transpose},
+      {"__getitem__", Operation::Item}, {"hidden", Operation::Hidden},
+  };
+  return table;
+}
+
+ValueForm tuple(std::vector<ValueForm> items) { return {Kind::Tuple, std::move(items)}; }
+const ValueForm kTensor{Kind::Tensor};
+
+/// The arguments by the names of `parameters`, in the order read; the first `required` parameters must be among them.
+std::map<std::string, std::string> by_name(const Description& description, const std::vector<std::string>& parameters,
+                                           std::size_t required) {
+  const std::string takes = description.kind + " takes " + (parameters.empty() ? "no arguments" : joined(parameters));
+  if (!description.children.empty()) {
+    refuse(fmt::format("module \"{}\" inside, {} and no modules", description.children.front().first, takes));
+  }
+  std::map<std::string, std::string> out;
+  for (std::size_t i = 0; i < description.arguments.size(); ++i) {
+    std::string name = description.arguments[i].name;
+    if (name.empty()) {
+      if (i >= parameters.size()) refuse(fmt::format("{} values, {}", i + 1, takes));
+      name = parameters[i];
+    }
+    if (std::find(parameters.begin(), parameters.end(), name) == parameters.end()) {
+      refuse(fmt::format("argument \"{}\", {}", name, takes));
+    }
+    if (!out.emplace(name, description.arguments[i].literal).second) {
+      refuse(fmt::format("argument \"{}\" twice, {}", name, takes));
+    }
+  }
+  for (std::size_t i = 0; i < required; ++i) {
+    if (!out.contains(parameters[i])) refuse(fmt::format("argument \"{}\" is missing, {}", parameters[i], takes));
+  }
+  return out;
+}
+
+LayerCall torch_call(const TorchModule& module, const Description& description) {
+  LayerCall call;
+  call.constructor = "torch.nn." + module.kind;
+  call.fresh = module.fresh;
+  const auto given = by_name(description, module.parameters, module.required);
+  for (const std::string& parameter : module.parameters) {
+    const auto it = given.find(parameter);
+    if (it == given.end()) continue;
+    if (parameter == "inplace") {
+      call.inplace = it->second == "True";
+    } else {
+      call.arguments.push_back(parameter + "=" + it->second);
+    }
+  }
+  if (given.contains("return_indices") && given.at("return_indices") == "True") {
+    call.gives = tuple({kTensor, kTensor});
+  }
+  if (module.kind == "LSTM" || module.kind == "GRU") {
+    call.recurrent = true;
+    call.most_inputs = 2;
+    call.gives = tuple({kTensor, module.kind == "LSTM" ? tuple({kTensor, kTensor}) : kTensor});
+  }
+  return call;
+}
+
+LayerCall operation_call(Operation operation, const Description& description) {
+  LayerCall call;
+  call.operation = operation;
+  const auto numbers = [&](std::size_t least, std::size_t most, const char* wanted) {
+    if (!description.children.empty()) refuse("modules inside, wanted " + std::string(wanted));
+    for (const Argument& argument : description.arguments) {
+      const std::optional<std::int64_t> value = whole_number(argument);
+      if (!value || !argument.name.empty()) refuse(fmt::format("found {}, wanted {}", argument.literal, wanted));
+      call.numbers.push_back(*value);
+    }
+    if (call.numbers.size() < least || call.numbers.size() > most) {
+      refuse(fmt::format("{} numbers, wanted {}", call.numbers.size(), wanted));
+    }
+  };
+  switch (operation) {
+    case Operation::Add:
+    case Operation::Multiply:  // "inplace" says nothing here: the sum has a place of its own
+      (void)by_name(description, {"inplace"}, 0);
+      call.least_inputs = 2;
+      call.most_inputs = kAnyNumber;
+      call.fresh = operation == Operation::Add;
+      break;
+    case Operation::Concatenate:
+      numbers(1, 1, "the axis");
+      call.most_inputs = kAnyNumber;
+      call.fresh = true;
+      break;
+    case Operation::Transpose:
+      numbers(2, 2, "two axes");
+      break;
+    case Operation::View:
+      numbers(0, 16, "lengths of axes");
+      call.most_inputs = kAnyNumber;
+      break;
+    case Operation::Size:
+      numbers(1, 1, "the axis");
+      call.gives = {Kind::Number};
+      break;
+    case Operation::Item:
+      numbers(1, 1, "which item");
+      if (call.numbers.front() < 0) refuse(fmt::format("item {}, wanted 0 or more", call.numbers.front()));
+      break;
+    case Operation::Hidden:
+      numbers(0, 0, "nothing behind it");
+      call.least_inputs = call.most_inputs = 0;
+      call.gives = {Kind::Nothing};
+      break;
+    case Operation::Module:
+      break;
+  }
+  return call;
+}
+
+/// Arguments by name of the module called `name` in `parent`, of kind `kind`.
+std::map<std::string, std::string> child(const Description& parent, const std::string& name, const std::string& kind,
+                                         const std::vector<std::string>& parameters, std::size_t required) {
+  for (const auto& [child_name, description] : parent.children) {
+    if (child_name == name && description.kind == kind) return by_name(description, parameters, required);
+  }
+  refuse(fmt::format("no {} called \"{}\" inside", kind, name));
+}
+
+std::map<std::string, std::string> inner_lstm(const Description& parent, const std::string& name, bool both_ways) {
+  auto lstm = child(parent, name, "LSTM", {"input_size", "hidden_size", "bidirectional"}, 2);
+  if ((lstm.contains("bidirectional") && lstm.at("bidirectional") == "True") != both_ways) {
+    refuse(fmt::format("\"{}\": wanted bidirectional={}", name, both_ways ? "True" : "False"));
+  }
+  return lstm;
+}
+
+std::map<std::string, std::string> inner_linear(const Description& parent, const std::string& name) {
+  return child(parent, name, "Linear", {"in_features", "out_features", "bias"}, 2);
+}
+
+/// Its probability.
+std::string inner_dropout(const Description& parent) { return child(parent, "dropout", "Dropout", {"p"}, 1).at("p"); }
+
+LayerCall bidirectional_call(const Description& description) {
+  const auto lstm = inner_lstm(description, "bidir", true);
+  LayerCall call;
+  call.constructor = "layers.EmuBidirLSTM";
+  call.arguments = {"input_size=" + lstm.at("input_size"), "hidden_size=" + lstm.at("hidden_size")};
+  call.least_inputs = call.most_inputs = 2;
+  return call;
+}
+
+LayerCall attention_call(const Description& description) {
+  const auto rnn = inner_lstm(description, "rnn", false);
+  const auto attention = std::find_if(description.children.begin(), description.children.end(), [](const auto& c) {
+    return c.first == "attn" && c.second.kind == "BahdanauAttention";
+  });
+  if (attention == description.children.end()) refuse("no BahdanauAttention called \"attn\" inside");
+  const auto query = inner_linear(attention->second, "linear_q");
+  const auto key = inner_linear(attention->second, "linear_k");
+  for (const auto& linear : {query, key}) {
+    if (!linear.contains("bias") || linear.at("bias") != "False") refuse("linear_q, linear_k: wanted bias=False");
+  }
+  if (query.at("out_features") != key.at("out_features")) {
+    refuse(fmt::format("linear_q gives {} features and linear_k {}, wanted as many", query.at("out_features"),
+                       key.at("out_features")));
+  }
+  LayerCall call;
+  call.constructor = "layers.RecurrentAttention";
+  call.arguments = {"input_size=" + rnn.at("input_size"),    "hidden_size=" + rnn.at("hidden_size"),
+                    "context_size=" + key.at("in_features"), "units=" + query.at("out_features"),
+                    "dropout=" + inner_dropout(description), "attention_dropout=" + inner_dropout(attention->second)};
+  call.least_inputs = call.most_inputs = 4;
+  call.recurrent = true;
+  call.gives = tuple({kTensor, tuple({kTensor, kTensor}), kTensor, kTensor});
+  return call;
+}
+
+LayerCall classifier_call(const Description& description) {
+  const auto linear = inner_linear(description, "classifier");
+  LayerCall call;
+  call.constructor = "layers.Classifier";
+  for (const auto& [name, literal] : linear) call.arguments.push_back(name + "=" + literal);
+  return call;
+}
+
+struct Composite {
+  std::string kind;
+  LayerCall (*call)(const Description&);
+};
+
+const std::vector<Composite>& composites() {
+  static const std::vector<Composite> table{
+      {"Classifier", classifier_call}, {"EmuBidirLSTM", bidirectional_call}, {"RecurrentAttention", attention_call}};
+  return table;
+}
+
+LayerCall own_call(const Description& description, const std::string& where) {
+  const std::size_t colon = where.find(':');
+  const std::string module = where.substr(0, colon);
+  const std::string name = colon == where.npos ? "" : where.substr(colon + 1);
+  std::string dots = module + ".";
+  bool good = is_python_name(name);
+  for (std::size_t dot = 0; good && !dots.empty(); dots.erase(0, dot + 1)) {
+    dot = dots.find('.');
+    good = is_python_name(dots.substr(0, dot));
+  }
+  if (!good) refuse(fmt::format("found \"{}\", wanted MODULE:CLASS", where));
+  if (module == "layers" || module.starts_with("layers.")) {
+    refuse(
+        fmt::format("found \"{}\", wanted another module than \"layers\", as a file of the package is called", where));
+  }
+  LayerCall call;
+  call.constructor = module + "." + name;
+  call.least_inputs = 0;
+  call.most_inputs = kAnyNumber;
+  call.gives = {Kind::Unknown};
+  if (!description.children.empty()) {
+    call.arguments = {python_string(description_text(description))};
+    return call;
+  }
+  for (const Argument& argument : description.arguments) {
+    if (!argument.name.empty() && !is_python_name(argument.name)) {
+      refuse(fmt::format("argument \"{}\" is no Python name", argument.name));
+    }
+    call.arguments.push_back((argument.name.empty() ? "" : argument.name + "=") + argument.literal);
+  }
+  return call;
+}
+
+LayerCall known_call(const Description& description, const OwnKinds& own) {
+  if (const auto it = own.find(description.kind); it != own.end()) return own_call(description, it->second);
+  for (const NamedOperation& named : operations()) {
+    if (named.kind == description.kind) return operation_call(named.operation, description);
+  }
+  for (const TorchModule& module : torch_modules()) {
+    if (module.kind == description.kind) return torch_call(module, description);
+  }
+  for (const Composite& composite : composites()) {
+    if (composite.kind == description.kind) return composite.call(description);
+  }
+  refuse(fmt::format("{}; --layer {}=MODULE:CLASS names a class for it",
+                     unknown_name("kind", description.kind, known_kinds()), description.kind));
+}
+
+}  // namespace
+
+LayerCall layer_call(const Description& description, const OwnKinds& own) {
+  try {
+    return known_call(description, own);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(description.kind + ": " + e.what()); }
+}
+
+std::vector<std::string> known_kinds() {
+  std::vector<std::string> out;
+  for (const NamedOperation& named : operations()) out.push_back(named.kind);
+  for (const TorchModule& module : torch_modules()) out.push_back(module.kind);
+  for (const Composite& composite : composites()) out.push_back(composite.kind);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+}  // namespace stagecraft

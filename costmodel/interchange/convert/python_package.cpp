@@ -1,0 +1,175 @@
+#include "costmodel/interchange/convert/python_package.h"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <stdexcept>
+
+#include "costmodel/interchange/convert/python_text.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr const char* kFusedHead = R"python(import torch
+
+{imports}
+
+def _drop_stages(module, state, prefix, _):
+    for key in [key for key in state if key.startswith(prefix + "stage")]:
+        value = state.pop(key)
+        state[prefix + key[len(prefix):].partition(".")[2]] = value
+
+
+def _add_stages(module, state, prefix, *_):
+    places = {{}}
+    for name, stage in module.named_children():
+        for key in stage.state_dict():
+            places.setdefault(prefix + key, []).append(f"{{prefix}}{{name}}.{{key}}")
+    for key in [key for key in state if key in places]:
+        value = state.pop(key)
+        state.update({{place: value for place in places[key]}})
+{tie}
+
+class Fused(torch.nn.Module):
+    """The whole model: calls its stages in order.
+
+    Keys of state_dict() are those of the stages without their names, so that a state loads into any other split.
+    """
+
+    INPUTS = {inputs}
+    OUTPUTS = {outputs}
+
+    def __init__(self):
+        super().__init__()
+{children}{ties}        self.register_state_dict_post_hook(_drop_stages)
+        self.register_load_state_dict_pre_hook(_add_stages)
+
+    def forward({arguments}):
+)python";
+
+constexpr const char* kTie = R"python(
+
+def _tie(stage, name, parameter):
+    path, _, name = name.rpartition(".")
+    setattr(stage.get_submodule(path), name, parameter)
+)python";
+
+constexpr const char* kInit = R"python({imports}
+
+def arch():
+    return {arch}
+
+
+def model({criterion}):
+    """Modules in order, each with the names of the tensors it takes and gives; `criterion` makes the loss."""
+    return [
+{modules}    ]
+
+
+def full_model():
+    return Fused()
+)python";
+
+std::vector<std::string> quoted(const std::vector<std::string>& names) {
+  std::vector<std::string> out;
+  for (const std::string& name : names) out.push_back(python_string(name));
+  return out;
+}
+
+std::string list(const std::vector<std::string>& names) { return "[" + joined(quoted(names)) + "]"; }
+
+/// Throws unless each name can be a variable, and each value has one source that stands before its readers.
+void check(const PythonPackage& package) {
+  if (package.stages.empty()) throw std::invalid_argument("the package has no stages, at least one is wanted");
+  std::set<std::string> given;
+  const auto give = [&](const std::string& place, const std::string& name) {
+    if (!is_python_name(name)) throw std::invalid_argument(fmt::format("{}: \"{}\" is no Python name", place, name));
+    if (!given.insert(name).second) {
+      throw std::invalid_argument(fmt::format("{}: value \"{}\" has a source already", place, name));
+    }
+  };
+  for (const std::string& name : package.inputs) give("inputs of the model", name);
+  for (std::size_t s = 0; s < package.stages.size(); ++s) {
+    const std::string place = fmt::format("stage {}", s);
+    for (const std::string& name : package.stages[s].inputs) {
+      if (!given.contains(name)) {
+        throw std::invalid_argument(fmt::format("{}: reads value \"{}\", which nothing before it gives", place, name));
+      }
+    }
+    for (const std::string& name : package.stages[s].outputs) give(place, name);
+  }
+  for (const auto& group : package.tied) {
+    for (const StageParameter& parameter : group) {
+      if (parameter.stage < 0 || parameter.stage >= static_cast<int>(package.stages.size())) {
+        throw std::invalid_argument(fmt::format("tied parameter \"{}\": there is no stage {}, the package has {}",
+                                                parameter.name, parameter.stage, package.stages.size()));
+      }
+    }
+  }
+  for (const std::string& name : package.outputs) {
+    if (!given.contains(name)) {
+      throw std::invalid_argument(fmt::format("outputs of the model: no stage gives value \"{}\"", name));
+    }
+  }
+}
+
+std::string fused_text(const PythonPackage& package) {
+  std::string imports;
+  std::string children;
+  std::string calls;
+  for (std::size_t s = 0; s < package.stages.size(); ++s) {
+    const StageModule& stage = package.stages[s];
+    imports += fmt::format("from .stage{0} import Stage{0}\n", s);
+    children += fmt::format("        self.stage{0} = Stage{0}()\n", s);
+    const std::string call = fmt::format("self.stage{}({})", s, joined(stage.inputs));
+    calls += "        " + (stage.outputs.empty() ? call : joined(stage.outputs) + " = " + call) + "\n";
+  }
+  std::string ties;
+  for (const auto& group : package.tied) {
+    for (std::size_t i = 1; i < group.size(); ++i) {
+      ties += fmt::format("        _tie(self.stage{}, {}, self.stage{}.get_parameter({}))\n", group[i].stage,
+                          python_string(group[i].name), group[0].stage, python_string(group[0].name));
+    }
+  }
+  std::vector<std::string> arguments = package.inputs;
+  arguments.insert(arguments.begin(), "self");
+  return fmt::format(fmt::runtime(kFusedHead), fmt::arg("imports", imports),
+                     fmt::arg("inputs", python_tuple(quoted(package.inputs))),
+                     fmt::arg("outputs", python_tuple(quoted(package.outputs))), fmt::arg("children", children),
+                     fmt::arg("ties", ties), fmt::arg("tie", package.tied.empty() ? "" : kTie),
+                     fmt::arg("arguments", joined(arguments))) +
+         calls + "        return " + python_result(package.outputs) + "\n";
+}
+
+std::string init_text(const PythonPackage& package) {
+  std::string imports = package.gives_loss ? "import torch\n\n" : "";
+  imports += "from .fused import Fused\n";
+  std::string modules;
+  for (std::size_t s = 0; s < package.stages.size(); ++s) {
+    const StageModule& stage = package.stages[s];
+    imports += fmt::format("from .stage{0} import Stage{0}\n", s);
+    modules += fmt::format("        (Stage{}(), {}, {}),\n", s, list(stage.inputs), list(stage.outputs));
+  }
+  modules += fmt::format("        (criterion, {}, [\"loss\"]),\n", list(package.outputs));
+  return fmt::format(fmt::runtime(kInit), fmt::arg("imports", imports), fmt::arg("arch", python_string(package.arch)),
+                     fmt::arg("modules", modules),
+                     fmt::arg("criterion", package.gives_loss ? "criterion=torch.nn.Identity()" : "criterion"));
+}
+
+}  // namespace
+
+std::map<std::string, std::string> package_files(const PythonPackage& package) {
+  check(package);
+  std::map<std::string, std::string> files = package.more_files;
+  for (std::size_t s = 0; s < package.stages.size(); ++s) {
+    files[fmt::format("stage{}.py", s)] = package.stages[s].text;
+  }
+  files["fused.py"] = fused_text(package);
+  files["__init__.py"] = init_text(package);
+  for (auto& [name, text] : files) {
+    if (name.ends_with(".py")) text = kPackageHeader + text;
+  }
+  return files;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,58 @@
+#include "costmodel/interchange/foreign.h"
+
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "costmodel/interchange/nccl_tests.h"
+#include "costmodel/interchange/nccl_topology.h"
+#include "costmodel/interchange/pipedream.h"
+
+namespace stagecraft {
+namespace {
+
+/// A reader of one text as a reader of files.
+template <class Parse>
+auto one_file(Parse parse) {
+  return [parse](const std::vector<SourceFile>& files) -> std::variant<Graph, Topology> {
+    if (files.size() != 1) {
+      throw std::invalid_argument("found " + std::to_string(files.size()) + " files, wanted one");
+    }
+    return parse(files.front().text, files.front().name);
+  };
+}
+
+std::variant<Graph, Topology> read_nccl_tests(const std::vector<SourceFile>& files) {
+  std::vector<NcclTest> tests;
+  for (const SourceFile& file : files) tests.push_back(parse_nccl_test(file.text, file.name));
+  return measured_topology(tests);
+}
+
+}  // namespace
+
+const std::vector<ForeignFormat>& foreign_formats() {
+  static const std::vector<ForeignFormat> table{
+      {"nccl-tests", "text or -J files of nccl-tests, several at once: a measured topology", read_nccl_tests, {}},
+      {"nccl-topology", "NCCL's NCCL_TOPO_DUMP_FILE: a declared topology", one_file(parse_nccl_topology), {}},
+      {"pipedream", "PipeDream's graph.txt: a graph", one_file(parse_pipedream), pipedream_text},
+  };
+  return table;
+}
+
+const ForeignFormat& find_format(const std::vector<ForeignFormat>& formats, const std::string& name) {
+  std::vector<std::string> known;
+  for (const ForeignFormat& format : formats) {
+    if (format.name == name) return format;
+    known.push_back(format.name);
+  }
+  throw std::invalid_argument(unknown_name("format", name, known));
+}
+
+std::string format_list(const std::vector<ForeignFormat>& formats) {
+  std::string out;
+  for (const ForeignFormat& format : formats) {
+    out += (out.empty() ? "" : ", ") + format.name + " (" + format.what + ")";
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,222 @@
+#include "costmodel/interchange/torch_pipelining.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "costmodel/format/json_string.h"
+#include "costmodel/interchange/actions_csv.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr const char* kScript = R"py(#!/usr/bin/env python3
+"""Trains a model in the stages of a stagecraft plan, with torch.distributed.pipelining.
+
+  torchrun --nproc-per-node {ranks} THIS_FILE --model my_code:build --batch my_code:batch
+
+--model names a function that gives the whole torch.nn.Module, --batch one that gives (arguments, target) of a step: a
+tensor or a tuple of tensors, and a tensor. The first axis of each is parted into {microbatches} microbatches.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import SplitPoint, pipeline
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, _PipelineScheduleRuntime, get_schedule_class
+
+# Of each stage its layers, by their paths in the model.
+STAGES = [
+{stages}]
+RANKS = {ranks}  # stage s runs on rank s % RANKS
+MICROBATCHES = {microbatches}
+ACTIONS = """\
+{actions}"""
+
+
+def named(text):
+    module, _, path = text.partition(":")
+    value = importlib.import_module(module)
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def refuse(message):
+    sys.exit(message if os.environ.get("RANK", "0") == "0" else 1)
+
+
+def planned_stages(model):
+    """The stage of each parameter by the plan, under every name that the parameter has."""
+    stage_of_layer = {{layer: stage for stage, layers in enumerate(STAGES) for layer in layers}}
+    holders = {{}}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        parts = name.split(".")
+        owners = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+        stage = next((stage_of_layer[owner] for owner in owners if owner in stage_of_layer), None)
+        names, stages = holders.setdefault(id(parameter), ([], set()))
+        names.append(name)
+        stages.update(() if stage is None else (stage,))
+    for names, stages in holders.values():
+        if len(stages) > 1:
+            refuse(f"stages {{sorted(stages)}} share a parameter, {{' and '.join(names)}}: torch.distributed.pipelining does "
+                   f"not add up its gradients, wanted is a plan with both in one stage")
+    return {{name: stages for names, stages in holders.values() for name in names}}
+
+
+def split_points(model):
+    """Before the first layer of each stage but the first; where that is no module, after the last one before it."""
+    modules = {{path for path, _ in model.named_modules()}}
+    points = {{}}
+    for stage in range(1, len(STAGES)):
+        first, before = STAGES[stage][0], STAGES[stage - 1][-1]
+        if first in modules:
+            points[first] = SplitPoint.BEGINNING
+        elif before in modules and before not in points:
+            points[before] = SplitPoint.END
+        else:
+            refuse(f'stage {{stage}} begins at "{{first}}", which is no module of the model, and neither is "{{before}}" before '
+                   f"it: torch marks split points at modules, wanted is a plan that is cut at one")
+    return points
+
+
+def check_stages(pipe, planned):
+    """That torch's stages hold the parameters of the plan's layers."""
+    if pipe.num_stages != len(STAGES):
+        refuse(f"torch parted the model into {{pipe.num_stages}} stages, the plan has {{len(STAGES)}}: wanted are stages that "
+               f"are runs of modules in the order in which the model runs them")
+    for stage in range(len(STAGES)):
+        for name, _ in pipe.get_stage_module(stage).named_parameters():
+            wanted = planned.get(name)
+            if wanted and stage not in wanted:
+                refuse(f'torch puts parameter "{{name}}" in stage {{stage}}, the plan in stage {{min(wanted)}}: wanted are stages '
+                       f"that are runs of modules in the order in which the model runs them")
+
+
+def schedule_of(name, stages, loss):
+    if name != "plan":
+        chosen = get_schedule_class(name)
+        held = stages if issubclass(chosen, PipelineScheduleMulti) else stages[0]
+        return chosen(held, MICROBATCHES, loss_fn=loss)
+    schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "schedule.csv")
+        with open(path, "w") as file:
+            file.write(ACTIONS)
+        schedule._load_csv(path, format="compute_only")
+    return schedule
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Trains a model in the stages of a stagecraft plan.")
+    parser.add_argument("--model", required=True, metavar="MODULE:CALLABLE", help="gives the whole model")
+    parser.add_argument("--batch", required=True, metavar="MODULE:CALLABLE", help="gives (arguments, target) of a step")
+    parser.add_argument("--loss", default="torch.nn.functional:cross_entropy", metavar="MODULE:CALLABLE",
+                        help="loss(output, target), a mean over the batch (default: %(default)s)")
+    parser.add_argument("--schedule", default="plan", help="plan, or one of torch's: GPipe, 1F1B, Interleaved1F1B, ...")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--learning-rate", type=float, default=0.01, help="of SGD (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="set before the model is built, on every rank alike")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu (gloo) or cuda (nccl)")
+    options = parser.parse_args()
+
+    sys.path.insert(0, os.getcwd())
+    on_cuda = options.device == "cuda"
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_cuda else torch.device(options.device)
+    if on_cuda:
+        torch.cuda.set_device(device)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world != RANKS:
+        refuse(f"found {{world}} ranks, the plan has {{RANKS}}: torchrun --nproc-per-node {{RANKS}}")
+
+    torch.manual_seed(options.seed)
+    model = named(options.model)().to(device)
+    arguments, target = named(options.batch)()
+    arguments = tuple(a.to(device) for a in (arguments if isinstance(arguments, tuple) else (arguments,)))
+    target = target.to(device)
+    for tensor in (*arguments, target):
+        if tensor.shape[0] % MICROBATCHES != 0:
+            refuse(f"the batch has {{tensor.shape[0]}} samples, wanted is a multiple of {{MICROBATCHES}} microbatches")
+
+    example = tuple(a.tensor_split(MICROBATCHES)[0] for a in arguments)
+    planned = planned_stages(model)
+    pipe = pipeline(model, mb_args=example, split_spec=split_points(model))
+    check_stages(pipe, planned)
+
+    dist.init_process_group("nccl" if on_cuda else "gloo")
+    rank = dist.get_rank()
+    own = [stage for stage in range(len(STAGES)) if stage % RANKS == rank]
+    stages = [pipe.build_stage(stage, device) for stage in own]
+    schedule = schedule_of(options.schedule, stages, named(options.loss))
+    optimizer = torch.optim.SGD([p for stage in stages for p in stage.submod.parameters()], lr=options.learning_rate)
+    for step in range(options.steps):
+        optimizer.zero_grad()
+        losses = []
+        last = {{"target": target, "losses": losses}} if len(STAGES) - 1 in own else {{}}
+        schedule.step(*(arguments if 0 in own else ()), **last)
+        optimizer.step()
+        if losses:
+            print(f"step {{step}} loss {{torch.stack(losses).mean().item():.6f}}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+)py";
+
+}  // namespace
+
+std::string plan_actions_csv(const Plan& plan, bool transfers) {
+  if (schedule_of(plan).weights != Weights::Flushed) {
+    throw std::invalid_argument("schedule \"" + plan.schedule +
+                                "\" updates in the midst of its lists, for which the text form has no word");
+  }
+  // torch's own simulator holds a rank at a receive, so each stands right before what needs it.
+  auto lists = action_lists(plan, 1);
+  for (auto& list : lists) {
+    std::erase_if(list, [&](const Action& action) {
+      const bool computes = action.kind == ActionKind::Forward || action.kind == ActionKind::Backward ||
+                            action.kind == ActionKind::WeightGradient;
+      return action.kind == ActionKind::Update || (!transfers && !computes);
+    });
+  }
+  return actions_csv(lists);
+}
+
+std::string torch_pipelining_script(const Plan& plan) {
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    if (plan.stages[s].devices.size() == 1) continue;
+    throw std::invalid_argument(fmt::format(
+        "stage {} has {} replicas, torch.distributed.pipelining runs a stage on one rank; wanted is a plan of one "
+        "replica each (--strategy profile --stages N), whose whole pipeline a mesh of ranks repeats, each stage in "
+        "DistributedDataParallel",
+        s, plan.stages[s].devices.size()));
+  }
+  if (const auto far = far_reader(plan)) {
+    throw std::invalid_argument(
+        fmt::format("layer \"{}\" of stage {} is read in stage {}, torch's schedules hand tensors to the next stage "
+                    "alone; wanted is a plan whose stages reach no further (--split-at)",
+                    far->layer, far->stage, far->reader));
+  }
+  if (!schedule_of(plan).trains) {
+    throw std::invalid_argument("schedule \"" + plan.schedule + "\" trains nothing, the program trains");
+  }
+  std::string stages;
+  for (const Stage& stage : plan.stages) {
+    std::vector<std::string> layers;
+    for (const std::string& layer : stage.layers) layers.push_back(json_string(layer));
+    stages += fmt::format("    [{}],\n", fmt::join(layers, ", "));
+  }
+  return fmt::format(kScript, fmt::arg("ranks", plan.stages.size() / static_cast<std::size_t>(plan.chunks)),
+                     fmt::arg("microbatches", plan.microbatches), fmt::arg("stages", stages),
+                     fmt::arg("actions", plan_actions_csv(plan)));
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,435 @@
+// The only file that sees gloo's headers: they are not those that the wheel was built with (GOTCHAS.md).
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "executor/channel/channel.h"
+#include "executor/channel/channel_checks.h"
+#include "executor/channel/control_tags.h"
+#include "executor/channel/peer_proof.h"
+#include "executor/channel/tensor_header.h"
+#include "executor/launch/rendezvous.h"
+#include "executor/meeting/meeting_store.h"
+
+namespace stagecraft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+constexpr const char* kAbortKey = "abort";
+
+// Gloo moves bytes: it knows no shapes, and a message longer than its receive terminates the process. So the
+// first message of each edge and tag, and each that differs from the one before, is announced by a header on a slot of
+// its own; both ends count the announcements, and the payload's slot carries the count. In a run whose ends agree every
+// later message costs nothing more; where they do not, no message meets a receive of another shape.
+constexpr int kHeaderSlot = Channel::kMostTags;
+constexpr int kSlotStep = Channel::kMostTags * 2;
+constexpr int kSlots = 64;  // a slot is a non-negative int
+
+/// One direction of an edge under one tag: the spec last announced and how many were.
+struct Announced {
+  TensorSpec spec;
+  int count = 0;
+
+  /// Whether `next` must be announced; then it is the announced one from now on.
+  bool changes_to(const TensorSpec& next) {
+    if (count > 0 && spec.dtype == next.dtype && spec.shape == next.shape) return false;
+    spec = next;
+    ++count;
+    return true;
+  }
+  [[nodiscard]] int slot(int tag) const { return tag + kSlotStep * (count % kSlots); }
+};
+
+/// An error's text without gloo's source position and c10's stack trace.
+std::string short_text(const std::exception& error) {
+  std::string text = error.what();
+  text = text.substr(0, text.find('\n'));
+  const std::size_t position = text.find("] ");
+  return text.starts_with('[') && position != std::string::npos ? text.substr(position + 2) : text;
+}
+
+/// What all waits of one channel share.
+struct Line {
+  int rank = 0;
+  std::chrono::milliseconds deadline{};
+  std::shared_ptr<Activity> activity;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::mutex mutex;  ///< of the group and the reason
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
+  std::string reason;
+  std::atomic<bool> aborted = false;
+
+  void throw_if_aborted() {
+    if (!aborted.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(mutex);
+    throw ChannelError(reason, ChannelError::Cause::Peer);
+  }
+
+  /// Throws what a failed operation with `peer` means: an abort here or there, or a lost peer.
+  [[noreturn]] void fail(int peer, const std::string& doing, const std::exception& error) {
+    throw_if_aborted();
+    std::string told;
+    try {
+      if (store->check({kAbortKey})) told = printable(store->get_to_str(kAbortKey));
+    } catch (const std::exception&) {  // the meeting point is gone as well; the lost peer is the news
+    }
+    if (!told.empty()) throw ChannelError(told, ChannelError::Cause::Peer);
+    throw ChannelError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
+                       ChannelError::Cause::Peer);
+  }
+};
+
+/// A message on its way out: header and payload.
+struct Flight {
+  std::vector<WorkPtr> works;
+  int to = 0;
+  int tag = 0;
+  std::mutex mutex;
+  std::condition_variable finished;
+  std::atomic<bool> over = false;
+  std::exception_ptr error;
+};
+
+/// Waits for the sends whose end somebody asked for: gloo tells nobody who does not wait.
+class Reaper {
+ public:
+  Reaper() : thread_([this] { run(); }) {}
+  ~Reaper() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Reaper(const Reaper&) = delete;
+  Reaper& operator=(const Reaper&) = delete;
+
+  void take(std::shared_ptr<Flight> flight) {
+    {
+      const std::lock_guard lock(mutex_);
+      flights_.push_back(std::move(flight));
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stop_ || !flights_.empty(); });
+      if (flights_.empty()) return;
+      const std::shared_ptr<Flight> flight = std::move(flights_.front());
+      flights_.pop_front();
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        // The deadline is of those who wait; a peer may take its time to post a receive.
+        for (const WorkPtr& work : flight->works) work->wait(std::chrono::hours(24 * 365));
+      } catch (...) { error = std::current_exception(); }
+      {
+        const std::lock_guard inner(flight->mutex);
+        flight->error = error;
+        flight->over.store(true, std::memory_order_release);
+      }
+      flight->finished.notify_all();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Flight>> flights_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+class GlooSending : public Sending {
+ public:
+  GlooSending(std::shared_ptr<Line> line, std::unique_ptr<Reaper>& reaper, std::shared_ptr<Flight> flight)
+      : line_(std::move(line)), reaper_(reaper), flight_(std::move(flight)) {}
+
+  bool done() override {
+    if (!handed_over_) {
+      handed_over_ = true;
+      if (!reaper_) reaper_ = std::make_unique<Reaper>();
+      reaper_->take(flight_);
+    }
+    if (!flight_->over.load(std::memory_order_acquire)) return false;
+    rethrow();
+    return true;
+  }
+
+  void wait() override {
+    if (waited_) return;
+    line_->activity->wait_for(flight_->to, flight_->tag);
+    if (!handed_over_) {
+      line_->throw_if_aborted();
+      const auto start = Clock::now();
+      try {
+        for (const WorkPtr& work : flight_->works) work->wait(line_->deadline);
+      } catch (const std::exception& error) {
+        if (!line_->aborted && Clock::now() - start >= line_->deadline) throw late();
+        line_->fail(flight_->to, doing(), error);
+      }
+    } else {
+      std::unique_lock lock(flight_->mutex);
+      if (!flight_->finished.wait_for(lock, line_->deadline, [&] { return flight_->over.load(); })) throw late();
+      lock.unlock();
+      rethrow();
+    }
+    line_->activity->go_on();
+    waited_ = true;
+  }
+
+ private:
+  [[nodiscard]] std::string doing() const { return fmt::format("while sending to it under tag {}", flight_->tag); }
+  [[nodiscard]] ChannelError late() const {
+    return ChannelError(fmt::format("rank {} waited {} for rank {} to take a tensor under tag {}", line_->rank,
+                                    seconds_text(line_->deadline), flight_->to, flight_->tag),
+                        ChannelError::Cause::Deadline);
+  }
+  void rethrow() {
+    if (!flight_->error) return;
+    try {
+      std::rethrow_exception(flight_->error);
+    } catch (const std::exception& error) { line_->fail(flight_->to, doing(), error); }
+  }
+
+  std::shared_ptr<Line> line_;
+  std::unique_ptr<Reaper>& reaper_;
+  std::shared_ptr<Flight> flight_;
+  bool handed_over_ = false;
+  bool waited_ = false;
+};
+
+/// Posts one message's tensor to or from a peer.
+WorkPtr post(Line& line, const at::Tensor& tensor, int peer, int slot, bool out) {
+  std::vector<at::Tensor> tensors = {tensor};
+  try {
+    const std::lock_guard lock(line.mutex);
+    return out ? line.group->send(tensors, peer, slot) : line.group->recv(tensors, peer, slot);
+  } catch (const std::exception& error) {
+    line.fail(peer, out ? "while sending to it" : "while receiving from it", error);
+  }
+}
+
+/// What travels for `tensor`: itself, or one byte if it is empty, so that it still arrives after it was sent.
+at::Tensor payload_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? at::empty({1}, at::kByte) : tensor; }
+
+/// A message expected. Gloo learns of its payload only once the header, if it has one, was found right.
+struct Incoming {
+  TensorSpec spec;
+  at::Tensor header;
+  WorkPtr header_work;
+  at::Tensor tensor, payload;
+  WorkPtr payload_work;
+  int slot = 0;
+};
+
+/// One edge and tag at its receiving end.
+struct Inlet {
+  Announced announced;
+  std::deque<std::shared_ptr<Incoming>> unposted;  ///< whose payload waits for a header, its own or an earlier one
+};
+
+class GlooReceiving : public Receiving {
+ public:
+  GlooReceiving(std::shared_ptr<Line> line, Inlet& inlet, std::shared_ptr<Incoming> incoming, int from, int tag)
+      : line_(std::move(line)), inlet_(inlet), incoming_(std::move(incoming)), from_(from), tag_(tag) {}
+
+  at::Tensor wait() override {
+    while (!incoming_->payload_work) {
+      Incoming& next = *inlet_.unposted.front();
+      if (next.header_work) {
+        wait_for(*next.header_work);
+        const TensorSpec got = read_header(next.header, fmt::format("rank {} under tag {}", from_, tag_));
+        if (got.dtype != next.spec.dtype || got.shape != next.spec.shape) {
+          throw wrong_spec(line_->rank, next.spec, from_, tag_, got);
+        }
+      }
+      next.payload_work = post(*line_, next.payload, from_, next.slot, false);
+      inlet_.unposted.pop_front();
+    }
+    wait_for(*incoming_->payload_work);
+    return std::move(incoming_->tensor);
+  }
+
+ private:
+  void wait_for(c10d::Work& work) {
+    line_->throw_if_aborted();
+    line_->activity->wait_for(from_, tag_);
+    const auto start = Clock::now();
+    try {
+      work.wait(line_->deadline);
+      line_->activity->go_on();
+    } catch (const std::exception& error) {
+      if (!line_->aborted && Clock::now() - start >= line_->deadline) {
+        throw late_tensor(line_->rank, line_->deadline, from_, tag_);
+      }
+      line_->fail(from_, fmt::format("while waiting for a tensor under tag {}", tag_), error);
+    }
+  }
+
+  std::shared_ptr<Line> line_;
+  Inlet& inlet_;
+  std::shared_ptr<Incoming> incoming_;
+  int from_;
+  int tag_;
+};
+
+class GlooChannel : public Channel {
+ public:
+  GlooChannel(std::shared_ptr<Line> line, int ranks) : line_(std::move(line)), ranks_(ranks) {}
+
+  ~GlooChannel() override {
+    reaper_.reset();
+    line_->group.reset();
+  }
+
+  int rank() const override { return line_->rank; }
+  int ranks() const override { return ranks_; }
+  Activity& activity() override { return *line_->activity; }
+
+  std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
+    check_edge(*this, to, tag);
+    check_sendable(tensor);
+    if (!tensor.is_cpu()) {
+      throw std::invalid_argument(fmt::format("channel gloo carries tensors on the CPU, got {} on {}",
+                                              describe(spec_of(tensor)), tensor.device().str()));
+    }
+    const TensorSpec spec = spec_of(tensor);
+    check_dimensions(spec);
+    line_->throw_if_aborted();
+    auto flight = std::make_shared<Flight>();
+    flight->to = to;
+    flight->tag = tag;
+    Announced& announced = out_[edge_key(to, tag)];
+    if (announced.changes_to(spec))
+      flight->works.push_back(post(*line_, make_header(spec), to, tag + kHeaderSlot, true));
+    flight->works.push_back(post(*line_, payload_of(tensor.detach()), to, announced.slot(tag), true));
+    return std::make_unique<GlooSending>(line_, reaper_, std::move(flight));
+  }
+
+  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
+    check_edge(*this, from, tag);
+    check_dimensions(spec);
+    line_->throw_if_aborted();
+    Inlet& inlet = in_[edge_key(from, tag)];
+    auto incoming = std::make_shared<Incoming>();
+    incoming->spec = spec;
+    incoming->tensor = at::empty(spec.shape, spec.dtype);
+    incoming->payload = payload_of(incoming->tensor);
+    if (inlet.announced.changes_to(spec)) {
+      incoming->header = make_header({});
+      incoming->header_work = post(*line_, incoming->header, from, tag + kHeaderSlot, false);
+    }
+    incoming->slot = inlet.announced.slot(tag);
+    if (incoming->header_work || !inlet.unposted.empty()) {
+      inlet.unposted.push_back(incoming);
+    } else {
+      incoming->payload_work = post(*line_, incoming->payload, from, incoming->slot, false);
+    }
+    return std::make_unique<GlooReceiving>(line_, inlet, std::move(incoming), from, tag);
+  }
+
+  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                             int tag) override {
+    return start_ordered_all_reduce(*this, values, members, tag);
+  }
+
+  void barrier() override {
+    const at::Tensor token = at::empty({1}, at::kByte);
+    try {
+      // After the round with distance d everybody knows of the 2d - 1 ranks before itself.
+      for (int distance = 1; distance < ranks_; distance *= 2) {
+        auto receiving = receive(spec_of(token), (rank() - distance + ranks_) % ranks_, kBarrierTag);
+        auto sending = send(token, (rank() + distance) % ranks_, kBarrierTag);
+        (void)receiving->wait();
+        sending->wait();
+      }
+    } catch (const ChannelError& error) { throw error.within("", ", at a barrier"); }
+  }
+
+  void abort(const std::string& reason) override {
+    {
+      const std::lock_guard lock(line_->mutex);
+      if (line_->aborted) return;
+      line_->reason = reason;
+      line_->aborted.store(true, std::memory_order_release);
+    }
+    if (ranks_ == 1) return;
+    try {
+      if (!line_->store->check({kAbortKey})) line_->store->set(kAbortKey, printable(reason));
+    } catch (const std::exception&) {  // the others learn from the closed connections alone
+    }
+    // ProcessGroupGloo::abort does nothing. But a wait that times out closes every connection of the group, which
+    // ends all waits at both ends of each.
+    try {
+      post(*line_, at::empty({1}, at::kByte), (rank() + 1) % ranks_, kBarrierTag + kHeaderSlot + kSlotStep, false)
+          ->wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {}
+  }
+
+ private:
+  static void check_dimensions(const TensorSpec& spec) {
+    if (spec.shape.size() <= kMostDimensions) return;
+    throw std::invalid_argument(
+        fmt::format("a tensor has at most {} dimensions, got {}", kMostDimensions, describe(spec)));
+  }
+
+  std::shared_ptr<Line> line_;
+  int ranks_;
+  std::unique_ptr<Reaper> reaper_;
+  std::unordered_map<std::uint64_t, Announced> out_;
+  std::unordered_map<std::uint64_t, Inlet> in_;
+};
+
+/// The interface that GLOO_SOCKET_IFNAME names, else the address given or the one on the way to the meeting point.
+std::shared_ptr<gloo::transport::Device> make_device(const LaunchInfo& launch) {
+  if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {
+    return c10d::ProcessGroupGloo::createDeviceForInterface(name);
+  }
+  const bool any = launch.listen.empty() || launch.listen == "0.0.0.0" || launch.listen == "::";
+  return c10d::ProcessGroupGloo::createDeviceForHostname(any ? address_towards(launch.host) : launch.listen);
+}
+
+}  // namespace
+
+std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline,
+                                           std::shared_ptr<Activity> activity) {
+  const LaunchInfo found = find_meeting(launch, deadline);
+  auto line = std::make_shared<Line>();
+  line->rank = launch.rank;
+  line->deadline = deadline;
+  line->activity = activity ? std::move(activity) : std::make_shared<Activity>();
+  line->store = connect_store(found, "channel", deadline);
+  const auto options = c10d::ProcessGroupGloo::Options::create(deadline);
+  options->threads = 1;  // serves collectives, of which there are none
+  try {
+    options->devices.push_back(make_device(found));
+    line->group = c10::make_intrusive<c10d::ProcessGroupGloo>(line->store, launch.rank, launch.ranks, options);
+  } catch (const std::exception& error) {
+    throw ChannelError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
+                                   launch.ranks - 1, seconds_text(deadline), short_text(error)),
+                       ChannelError::Cause::Deadline);
+  }
+  auto channel = std::make_unique<GlooChannel>(line, launch.ranks);
+  if (launch.ranks > 1) prove_to_each_other(*channel, run_key(launch.secret, launch.run_id));
+  return channel;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <numeric>
+#include <vector>
+
+#include "executor/channel/channel.h"
+
+// The runtime's own exchanges, each with tags of its own, and who takes part in most of them.
+
+namespace stagecraft {
+
+inline constexpr int kLossTag = Channel::kControlTag + 1;        ///< microbatch losses, to rank 0
+inline constexpr int kLengthTag = Channel::kControlTag + 2;      ///< of a rank's result
+inline constexpr int kResultTag = Channel::kControlTag + 3;      ///< a rank's result, to rank 0
+inline constexpr int kNormTag = Channel::kControlTag + 4;        ///< gradient norms
+inline constexpr int kOverflowTag = Channel::kControlTag + 5;    ///< whether a gradient of any rank overflows
+inline constexpr int kStatisticsTag = Channel::kControlTag + 6;  ///< batch norm's statistics, among a stage's replicas
+inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether anybody asks to stop
+inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written of a checkpoint, to rank 0
+inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< where a run resumes, from rank 0
+inline constexpr int kProofTag = Channel::kControlTag + 11;      ///< that a peer knows the run's secret
+inline constexpr int kTiesTag = Channel::kControlTag + 16;       ///< and up: parameters that several stages hold
+inline constexpr int kOwnTiesTag = kTiesTag + (1 << 13);  ///< and up: those that several layers of one stage hold
+inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket
+inline constexpr int kMostBuckets = 1 << 14;
+inline constexpr int kBarrierTag = Channel::kMostTags - 1;
+
+/// Every rank of `channel`, ascending.
+[[nodiscard]] inline std::vector<int> all_ranks(const Channel& channel) {
+  std::vector<int> out(static_cast<std::size_t>(channel.ranks()));
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+}  // namespace stagecraft

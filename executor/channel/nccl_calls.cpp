@@ -1,0 +1,233 @@
+#include "executor/channel/nccl_calls.h"
+
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "costmodel/queue_replay.h"
+#include "executor/channel/channel_checks.h"
+#include "executor/channel/control_tags.h"
+#include "executor/channel/edge_tags.h"
+#include "executor/device/dtype.h"
+#include "executor/run/planned_layers.h"
+#include "executor/stage/gradient_buckets.h"
+#include "executor/stage/moving_statistics.h"
+
+namespace stagecraft {
+namespace {
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+/// Values of each trainable parameter of `layers` that is not among `tied`, in the order of a StageProgram.
+std::vector<std::int64_t> parameter_values(const Model& model, const std::vector<int>& layers,
+                                           const std::vector<TiedGradient>& tied) {
+  std::vector<std::int64_t> out;
+  for (const int layer : layers) {
+    for (const ParameterSpec& parameter : model.layers[at_(layer)].parameters) {
+      if (!parameter.trainable || std::ranges::count(tied, parameter.name, &TiedGradient::name) > 0) continue;
+      out.push_back(c10::multiply_integers(parameter.shape));
+    }
+  }
+  return out;
+}
+
+/// Communicators found so far, and where they are.
+class Communicators {
+ public:
+  explicit Communicators(std::vector<CommunicatorPlan>& out) : out_(out) {}
+
+  int edge(int boundary, bool gradient, int from, int to) {
+    const auto [it, fresh] = edges_.emplace(std::tuple(boundary, gradient, from, to), out_.size());
+    if (fresh) {
+      out_.push_back({fmt::format("boundary {}, {} from rank {} to rank {}", boundary,
+                                  gradient ? "gradients" : "activations", from, to),
+                      {from, to},
+                      {},
+                      false,
+                      0});
+    }
+    return static_cast<int>(it->second);
+  }
+  int reduction(const std::vector<int>& members, bool ties) {
+    const auto [it, fresh] = reductions_.emplace(std::pair(members, ties), out_.size());
+    if (fresh) {
+      out_.push_back(
+          {fmt::format("{} of {}", ties ? "tied parameters" : "gradients", name_ranks(members)), members, {}, true, 0});
+    }
+    return static_cast<int>(it->second);
+  }
+  void carries(int communicator, int tag) {
+    std::vector<int>& tags = out_[at_(communicator)].tags;
+    const auto it = std::lower_bound(tags.begin(), tags.end(), tag);
+    if (it == tags.end() || *it != tag) tags.insert(it, tag);
+  }
+
+ private:
+  std::vector<CommunicatorPlan>& out_;
+  std::map<std::tuple<int, bool, int, int>, std::size_t> edges_;
+  std::map<std::pair<std::vector<int>, bool>, std::size_t> reductions_;
+};
+
+}  // namespace
+
+std::string to_string(const NcclCall& call) {
+  const char* kind = call.kind == NcclCall::Kind::Send      ? "send"
+                     : call.kind == NcclCall::Kind::Receive ? "receive"
+                                                            : "all-reduce";
+  return fmt::format("{} of {} under tag {}", kind, describe(call.spec), call.tag);
+}
+
+int NcclProgram::reduction(const std::vector<int>& members, int tag) const {
+  for (std::size_t c = 0; c < communicators.size(); ++c) {
+    const CommunicatorPlan& each = communicators[c];
+    if (each.reduces && each.ranks == members && std::ranges::binary_search(each.tags, tag)) return static_cast<int>(c);
+  }
+  return -1;
+}
+
+int assign_rounds(std::vector<CommunicatorPlan>& communicators) {
+  std::map<int, std::set<int>> taken;  // rounds, by rank
+  int rounds = 0;
+  for (CommunicatorPlan& each : communicators) {
+    each.round = 0;
+    while (std::ranges::any_of(each.ranks, [&](int rank) { return taken[rank].contains(each.round); })) ++each.round;
+    for (const int rank : each.ranks) taken[rank].insert(each.round);
+    rounds = std::max(rounds, each.round + 1);
+  }
+  std::ranges::stable_sort(communicators, {}, &CommunicatorPlan::round);
+  return rounds;
+}
+
+std::string find_mismatch(const NcclProgram& program) {
+  std::vector<std::map<int, std::vector<const NcclCall*>>> calls(program.communicators.size());  // by rank
+  for (std::size_t rank = 0; rank < program.calls.size(); ++rank) {
+    for (const NcclCall& call : program.calls[rank])
+      calls[at_(call.communicator)][static_cast<int>(rank)].push_back(&call);
+  }
+  const auto bytes = [](const NcclCall& call) {
+    return static_cast<std::int64_t>(c10::elementSize(call.spec.dtype)) * c10::multiply_integers(call.spec.shape);
+  };
+  for (std::size_t c = 0; c < calls.size(); ++c) {
+    const CommunicatorPlan& communicator = program.communicators[c];
+    const std::vector<const NcclCall*>& first = calls[c][communicator.ranks.front()];
+    for (const auto& [rank, own] : calls[c]) {
+      const auto place = std::ranges::find(communicator.ranks, rank);
+      if (place == communicator.ranks.end())
+        return fmt::format("{}: rank {} calls it without being in it", communicator.name, rank);
+      const bool front = place == communicator.ranks.begin();
+      const auto wanted = communicator.reduces ? NcclCall::Kind::AllReduce
+                          : front              ? NcclCall::Kind::Send
+                                               : NcclCall::Kind::Receive;
+      for (std::size_t i = 0; i < std::max(own.size(), first.size()); ++i) {
+        const auto text = [&](const std::vector<const NcclCall*>& list) {
+          return i < list.size() ? (list[i]->kind == NcclCall::Kind::AllReduce ? "an " : "a ") + to_string(*list[i])
+                                 : std::string("nothing");
+        };
+        const bool same =
+            i < own.size() && i < first.size() && own[i]->kind == wanted && bytes(*own[i]) == bytes(*first[i]);
+        if (same) continue;
+        return fmt::format("{}, call {}: rank {} has {}, rank {} has {}", communicator.name, i + 1,
+                           communicator.ranks.front(), text(first), rank, text(own));
+      }
+    }
+    if (first.empty()) continue;
+    for (const int rank : communicator.ranks) {
+      if (!calls[c].contains(rank)) return fmt::format("{}: rank {} never calls it", communicator.name, rank);
+    }
+  }
+  return "";
+}
+
+NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
+  NcclProgram out;
+  Communicators communicators(out.communicators);
+  const auto layers = layers_of_stages(plan, model);
+  const auto tied = tied_parameters(model, layers);
+  const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
+  const auto lists = planned_actions(plan, tied, asynchronous ? steps : 1);
+  const EdgeTags tags(plan);
+  const MessageTable messages(plan, plan.microbatches * (asynchronous ? steps : 1));
+  const std::vector<RankRole> roles = ranks(plan);
+  const auto add = [&](std::vector<NcclCall>& calls, NcclCall::Kind kind, int communicator, int tag, TensorSpec spec) {
+    communicators.carries(communicator, tag);
+    calls.push_back({kind, communicator, tag, std::move(spec)});
+  };
+  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+    std::vector<NcclCall>& calls = out.calls.emplace_back();
+    const auto ties = tied_of_rank(plan, model, layers, tied, static_cast<int>(rank));
+    const auto reduce_ties = [&] {
+      for (const TiedGradient& tie : ties) {
+        if (tie.ranks.size() < 2) continue;
+        add(calls, NcclCall::Kind::AllReduce, communicators.reduction(tie.ranks, true), tie.tag,
+            {tie.shape, at::kFloat});
+      }
+    };
+    const auto reduces = std::ranges::count(lists[rank], ActionKind::Reduce, &Action::kind);
+    std::ptrdiff_t reduced = 0;
+    for (const Action& action : lists[rank]) {
+      switch (action.kind) {
+        case ActionKind::SendActivation:
+        case ActionKind::SendGradient:
+        case ActionKind::ReceiveActivation:
+        case ActionKind::ReceiveGradient: {
+          const bool gradient = action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
+          const bool out_going = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
+          const int b = *messages.boundary(action.stage, action.peer);
+          const int peer = messages.runner(action.peer, action.microbatch);
+          const int own = static_cast<int>(rank);
+          const int edge = communicators.edge(b, gradient, out_going ? own : peer, out_going ? peer : own);
+          const auto& tensors = plan.boundaries[at_(b)].tensors;
+          for (std::size_t t = 0; t < tensors.size(); ++t) {
+            if (gradient && !tensors[t].gradient) continue;
+            add(calls, out_going ? NcclCall::Kind::Send : NcclCall::Kind::Receive, edge, tags.tag(b, t, gradient),
+                {tensors[t].shape, dtype_of(tensors[t].dtype)});
+          }
+          break;
+        }
+        case ActionKind::Reduce: {
+          const std::vector<int> members = replica_ranks(plan, action.stage);
+          if (members.size() > 1) {
+            const int group = communicators.reduction(members, false);
+            const auto buckets = asynchronous
+                                     ? gradient_buckets(parameter_values(model, layers[at_(action.stage)], {}), {})
+                                     : gradient_buckets(parameter_values(model, layers[at_(action.stage)], ties),
+                                                        plan.gradient_bucket_bytes);
+            for (std::size_t i = 0; i < buckets.size(); ++i) {
+              add(calls, NcclCall::Kind::AllReduce, group, kBucketsTag + static_cast<int>(i),
+                  {{buckets[i].end - buckets[i].begin}, at::kFloat});
+            }
+          }
+          if (++reduced == reduces && !asynchronous) reduce_ties();
+          break;
+        }
+        default:
+          break;
+      }
+    }
+    if (reduces == 0 && schedule_of(plan).trains) reduce_ties();
+    if (asynchronous) continue;
+    for (const int stage : roles[rank].stages) {
+      const std::int64_t values = moving_values(model, layers[at_(stage)]);
+      const std::vector<int> members = replica_ranks(plan, stage);
+      if (members.size() < 2 || values == 0) continue;
+      add(calls, NcclCall::Kind::AllReduce, communicators.reduction(members, false), kStatisticsTag,
+          {{plan.microbatches, values}, at::kFloat});
+    }
+  }
+  // Creation order, and with it the numbers that the calls use.
+  std::vector<std::string> before;
+  for (const CommunicatorPlan& each : out.communicators) before.push_back(each.name);
+  out.rounds = assign_rounds(out.communicators);
+  std::map<std::string, int> now;
+  for (std::size_t c = 0; c < out.communicators.size(); ++c) now[out.communicators[c].name] = static_cast<int>(c);
+  for (auto& calls : out.calls) {
+    for (NcclCall& call : calls) call.communicator = now.at(before[at_(call.communicator)]);
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "executor/channel/channel.h"
+#include "executor/model/layer_source.h"
+
+namespace stagecraft {
+
+// What a run asks of NCCL, as data: a pure function of the plan, so that order and matching can be proved without a
+// GPU.
+
+/// One NCCL communicator of a run. Each has a stream of its own, and each of its ranks makes its calls in one order.
+struct CommunicatorPlan {
+  std::string name;        ///< "boundary 0, activations from rank 0 to rank 2" or "gradients of ranks 1, 2"
+  std::vector<int> ranks;  ///< sender and receiver of an edge; members of a reduction, ascending
+  std::vector<int> tags;   ///< of the channel, ascending: an edge's messages, or a reduction's values
+  bool reduces = false;
+  int round = 0;  ///< in which it is created: no rank is in two of one round
+};
+
+/// One call on a communicator.
+struct NcclCall {
+  enum class Kind { Send, Receive, AllReduce } kind = Kind::Send;
+  int communicator = 0;
+  int tag = 0;
+  TensorSpec spec;
+  friend bool operator==(const NcclCall& a, const NcclCall& b) {
+    return a.kind == b.kind && a.communicator == b.communicator && a.tag == b.tag && a.spec.dtype == b.spec.dtype &&
+           a.spec.shape == b.spec.shape;
+  }
+};
+
+/// "send of float32 [4, 8] under tag 2".
+[[nodiscard]] std::string to_string(const NcclCall& call);
+
+/// All communicators of a run in the order of their creation, and each rank's calls.
+struct NcclProgram {
+  std::vector<CommunicatorPlan> communicators;
+  int rounds = 0;
+  /// By rank, in the order in which the rank makes them: of one step, or of all steps of an asynchronous schedule.
+  /// No two calls share an ncclGroupStart: a group would make an edge wait for its neighbours.
+  std::vector<std::vector<NcclCall>> calls;
+
+  /// The communicator that reduces over `members` under `tag`; -1 if there is none.
+  [[nodiscard]] int reduction(const std::vector<int>& members, int tag) const;
+};
+
+/// What a StageWorker that runs `plan` asks of NCCL: an edge for each boundary, direction and pair of replicas that
+/// some microbatch joins; a reduction for the replicas of each replicated stage (all buckets) and for the holders of
+/// each set of tied parameters. `steps` as for action_lists. Throws std::invalid_argument as layers_of_stages does.
+[[nodiscard]] NcclProgram nccl_program(const Plan& plan, const Model& model, int steps = 1);
+
+/// Sets the rounds of `communicators`, and sorts them by round: greedily, the first round in which none of a
+/// communicator's ranks has another one. With edges alone these are at most 2d - 1 rounds, d being the most edges of a
+/// rank. Returns their number.
+int assign_rounds(std::vector<CommunicatorPlan>& communicators);
+
+/// Proves that every call finds its counterpart, by NCCL's rules: the calls on a communicator are matched in order; a
+/// send matches a receive of as many bytes at the other end, an all-reduce one of as many values at every member; a
+/// rank never sends to where it does not receive. Empty if so, else communicator, position, and both calls.
+[[nodiscard]] std::string find_mismatch(const NcclProgram& program);
+
+}  // namespace stagecraft

@@ -1,0 +1,193 @@
+#pragma once
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/ops/from_blob.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "executor/channel/channel.h"
+#include "executor/channel/nccl_calls.h"
+#include "executor/device/cuda_handles.h"
+
+// What the NCCL channel is made of: communicators with their streams, and what is under way on them. For files that are
+// built with CUDA only.
+
+namespace stagecraft {
+
+/// The stream that this thread computes on. A CPU has none: libraries that pretend take that for the host itself.
+[[nodiscard]] inline cudaStream_t compute_stream(c10::Device device) {
+  if (device.is_cpu()) return nullptr;
+  return static_cast<cudaStream_t>(at::accelerator::getCurrentStream(device.index()).native_handle());
+}
+
+/// Makes `device` current, if it is a GPU.
+class CurrentGpu {
+ public:
+  explicit CurrentGpu(c10::Device device) {
+    if (!device.is_cpu()) guard_.emplace(device.index());
+  }
+
+ private:
+  std::optional<DeviceGuard> guard_;
+};
+
+/// A call of NCCL that was enqueued.
+struct NcclOperation {
+  CudaEvent ready = make_order_event();  ///< what it needs is there
+  CudaEvent done = make_order_event();
+  const char* kind = "";
+  int tag = 0;
+  std::uint64_t number = 0;                     ///< on its communicator, from 1
+  std::chrono::steady_clock::time_point since;  ///< it is the first that is not done
+};
+
+/// Memory for received tensors of one tag, used again and again.
+struct NcclPool {
+  struct Slot {
+    at::Tensor memory;
+    CudaEvent free;  ///< its last reader is done
+  };
+  NcclPool(c10::Device d, cudaStream_t c) : device(d), compute(c) {}
+  c10::Device device;
+  cudaStream_t compute;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Slot>> idle;
+
+  /// Slots come back from whatever thread drops the last reference, when all readers are enqueued.
+  static void give_back(const std::shared_ptr<NcclPool>& pool, Slot* slot) noexcept {
+    std::unique_ptr<Slot> own(slot);
+    try {
+      const CurrentGpu guard(pool->device);
+      check(cudaEventRecord(own->free.get(), pool->compute), "cudaEventRecord");
+      const std::lock_guard lock(pool->mutex);
+      pool->idle.push_back(std::move(own));
+    } catch (const std::exception&) {  // the device is lost: the memory is not used again
+    }
+  }
+};
+
+/// One communicator of this rank.
+struct NcclLane {
+  CommunicatorPlan plan;
+  CudaStream stream;
+  NcclCommunicator communicator;
+  std::unordered_map<int, std::shared_ptr<NcclPool>> pools;  ///< by tag
+  std::mutex mutex;                                          ///< of what follows
+  std::deque<std::shared_ptr<NcclOperation>> pending;
+  std::vector<std::shared_ptr<NcclOperation>> idle;
+  std::uint64_t calls = 0;
+
+  /// Lets go what is done. Needs the mutex and the device.
+  void reap() {
+    while (!pending.empty()) {
+      const cudaError_t status = cudaEventQuery(pending.front()->done.get());
+      if (status == cudaErrorNotReady) return;
+      check(status, "cudaEventQuery");
+      idle.push_back(std::move(pending.front()));
+      pending.pop_front();
+      if (!pending.empty()) pending.front()->since = std::chrono::steady_clock::now();
+    }
+  }
+};
+
+/// What a channel shares with the transfers that it gave out.
+struct NcclLine {
+  int rank = 0;
+  c10::Device device{c10::kCPU};
+  std::atomic<bool> aborted = false;
+  std::mutex mutex;
+  std::string reason;
+  bool late = false;  ///< this rank found out
+
+  void throw_if_aborted() {
+    if (!aborted.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(mutex);
+    throw ChannelError(reason, late ? ChannelError::Cause::Deadline : ChannelError::Cause::Peer);
+  }
+  /// Makes what this thread enqueues from now on wait for `operation`.
+  void order_after(const NcclOperation& operation) {
+    throw_if_aborted();
+    const CurrentGpu guard(device);
+    check(cudaStreamWaitEvent(compute_stream(device), operation.done.get(), 0), "cudaStreamWaitEvent");
+    throw_if_aborted();
+  }
+};
+
+class NcclSending : public Sending {
+ public:
+  NcclSending(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclOperation> operation, at::Tensor tensor)
+      : line_(std::move(line)), operation_(std::move(operation)), tensor_(std::move(tensor)) {}
+  bool done() override {
+    line_->throw_if_aborted();
+    const CurrentGpu guard(line_->device);
+    const cudaError_t status = cudaEventQuery(operation_->done.get());
+    if (status == cudaErrorNotReady) return false;
+    check(status, "cudaEventQuery");
+    return true;
+  }
+  void wait() override { line_->order_after(*operation_); }
+
+ private:
+  std::shared_ptr<NcclLine> line_;
+  std::shared_ptr<NcclOperation> operation_;
+  at::Tensor tensor_;
+};
+
+class NcclReceiving : public Receiving {
+ public:
+  NcclReceiving(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclOperation> operation,
+                std::shared_ptr<NcclPool> pool, std::unique_ptr<NcclPool::Slot> slot, TensorSpec spec)
+      : line_(std::move(line)),
+        operation_(std::move(operation)),
+        pool_(std::move(pool)),
+        slot_(std::move(slot)),
+        spec_(std::move(spec)) {}
+  at::Tensor wait() override {
+    line_->order_after(*operation_);
+    NcclPool::Slot* slot = slot_.release();
+    return at::from_blob(
+        slot->memory.data_ptr(), spec_.shape, [pool = pool_, slot](void*) { NcclPool::give_back(pool, slot); },
+        at::TensorOptions(spec_.dtype).device(line_->device), line_->device);
+  }
+
+ private:
+  std::shared_ptr<NcclLine> line_;
+  std::shared_ptr<NcclOperation> operation_;
+  std::shared_ptr<NcclPool> pool_;
+  std::unique_ptr<NcclPool::Slot> slot_;
+  TensorSpec spec_;
+};
+
+class NcclReducing : public Reducing {
+ public:
+  /// `gathered`, if it is defined, holds every member's values, which are then added in order.
+  NcclReducing(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclOperation> operation, at::Tensor values,
+               at::Tensor gathered)
+      : line_(std::move(line)),
+        operation_(std::move(operation)),
+        values_(std::move(values)),
+        gathered_(std::move(gathered)) {}
+  void wait() override {
+    line_->order_after(*operation_);
+    if (!gathered_.defined()) return;
+    values_.copy_(gathered_[0]);
+    for (std::int64_t i = 1; i < gathered_.size(0); ++i) values_.add_(gathered_[i]);
+  }
+
+ private:
+  std::shared_ptr<NcclLine> line_;
+  std::shared_ptr<NcclOperation> operation_;
+  at::Tensor values_;
+  at::Tensor gathered_;
+};
+
+}  // namespace stagecraft

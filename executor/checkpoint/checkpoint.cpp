@@ -1,0 +1,328 @@
+#include "executor/checkpoint/checkpoint.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <set>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+
+namespace stagecraft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kPrefix = "step-";
+constexpr const char* kPartial = ".partial";
+constexpr const char* kFirst = "optimizer.first/";
+constexpr const char* kSecond = "optimizer.second/";
+constexpr const char* kSteps = "optimizer.steps/";
+/// Ends the name of a count that PyTorch's batch norm keeps and needs for nothing, as a rule.
+constexpr const char* kTracked = ".num_batches_tracked";
+
+/// The step of a folder's name "step-N", as this program writes it.
+std::optional<std::int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string digits = name.substr(std::string(kPrefix).size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size() || step < 0 || std::to_string(step) != digits)
+    return std::nullopt;
+  return step;
+}
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, const std::error_code& reason) {
+  throw FormatError(path + ": cannot " + what + ": " + reason.message());
+}
+
+/// Names in `folder`; none if it does not exist.
+std::vector<std::string> entries(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> out;
+  if (!fs::exists(folder, error) && !error) return out;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    out.push_back(it->path().filename().string());
+  if (error) fail(folder, "read", error);
+  return out;
+}
+
+/// Manifest first, so that at no moment half a checkpoint looks whole.
+void remove_checkpoint(const std::string& path) {
+  std::error_code error;
+  fs::remove(path + "/" + kManifest, error);
+  if (!error) fs::remove_all(path, error);
+  if (error) fail(path, "remove", error);
+}
+
+/// The manifest at `path` (DIR/step-N) with its own checksum right.
+CheckpointManifest read_manifest(const std::string& path) {
+  const std::string name = path + "/" + kManifest;
+  const std::string text = read_text(name);
+  CheckpointManifest manifest = parse_checkpoint(text, name);
+  const std::uint32_t found = crc32_of(without_checksum(text, manifest.manifest_crc32));
+  if (found != manifest.manifest_crc32) {
+    throw FormatError(fmt::format("{}: /manifest_crc32: found {:08x}, the document's is {:08x}", name,
+                                  manifest.manifest_crc32, found));
+  }
+  if (step_of(fs::path(path).filename().string()) != manifest.step)
+    throw FormatError(fmt::format("{}: /step: found {}, which is not the folder's", name, manifest.step));
+  return manifest;
+}
+
+std::string spec_text(const at::Tensor& tensor) {
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+
+/// The tensor `name` if the files hold it: of the shape of `like`, and of its dtype or, with `any_floating` and where
+/// `like` is floating too, of any floating one.
+at::Tensor read_like(const TensorFiles& files, const std::string& name, const at::Tensor& like, bool any_floating) {
+  at::Tensor out = files.read(name);
+  const bool dtype =
+      out.scalar_type() == like.scalar_type() || (any_floating && like.is_floating_point() && out.is_floating_point());
+  if (!dtype || out.sizes() != like.sizes()) {
+    throw FormatError(files.path_of(name) + ": tensor \"" + name + "\": found " + spec_text(out) + ", wanted " +
+                      spec_text(like));
+  }
+  return out;
+}
+
+void load_values(const TensorFiles& files, const std::vector<Parameter>& values, bool any_floating) {
+  const at::NoGradGuard no_graph;
+  for (const Parameter& each : values) {
+    if (files.holds(each.name)) at::Tensor(each.value).copy_(read_like(files, each.name, each.value, any_floating));
+  }
+}
+
+std::vector<std::string> state_names(const std::string& parameter, const OptimizerOptions& optimizer) {
+  switch (state_values(optimizer)) {
+    case 0:
+      return {};
+    case 1:
+      return {kFirst + parameter};
+    default:
+      return {kFirst + parameter, kSecond + parameter, kSteps + parameter};
+  }
+}
+
+void check_against(const TensorFiles& files, const std::set<std::string>& known,
+                   const std::vector<std::string>& missing) {
+  for (const std::string& name : files.names()) {
+    if (!known.contains(name))
+      throw FormatError(files.path_of(name) + ": " + unknown_name("tensor", name, {known.begin(), known.end()}));
+  }
+  if (missing.empty()) return;
+  throw FormatError(fmt::format("{}: tensor \"{}\" is missing{}", files.path_of(missing.front()), missing.front(),
+                                missing.size() == 1 ? "" : fmt::format(", and {} more", missing.size() - 1)));
+}
+
+}  // namespace
+
+std::string checkpoint_path(const std::string& folder, std::int64_t step) {
+  return (fs::path(folder) / (kPrefix + std::to_string(step))).string();
+}
+
+std::string partial_path(const std::string& folder, std::int64_t step) {
+  return checkpoint_path(folder, step) + kPartial;
+}
+
+std::vector<std::int64_t> checkpoint_steps(const std::string& folder) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : entries(folder)) {
+    const auto step = step_of(name);
+    std::error_code error;
+    if (step && fs::exists(fs::path(folder) / name / kManifest, error)) steps.push_back(*step);
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+CheckpointManifest check_checkpoint(const std::string& path) {
+  CheckpointManifest manifest = read_manifest(path);
+  for (const CheckpointFile& file : manifest.files) {
+    const std::string place = path + "/" + file.name;
+    const FileDigest found = file_digest(place);
+    if (found.bytes != file.bytes)
+      throw FormatError(
+          fmt::format("{}: found {} bytes, the manifest says {}", place, found.bytes.value, file.bytes.value));
+    if (found.crc32 != file.crc32)
+      throw FormatError(
+          fmt::format("{}: found checksum {:08x}, the manifest says {:08x}", place, found.crc32, file.crc32));
+  }
+  return manifest;
+}
+
+std::optional<FoundCheckpoint> latest_checkpoint(const std::string& folder,
+                                                 const std::function<void(const std::string&)>& tell) {
+  std::vector<std::int64_t> steps = checkpoint_steps(folder);
+  std::ranges::reverse(steps);
+  for (const std::int64_t step : steps) {
+    const std::string path = checkpoint_path(folder, step);
+    try {
+      FoundCheckpoint found{path, check_checkpoint(path)};
+      if (found.manifest.finite) return found;
+      tell(path + " is left out: it holds values that are infinite or not a number");
+    } catch (const FormatError& e) { tell(fmt::format("{} is damaged and left out: {}", path, e.what())); }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::int64_t> finite_checkpoints(const std::string& folder, std::int64_t last) {
+  std::vector<std::int64_t> out;
+  for (const std::int64_t step : checkpoint_steps(folder)) {
+    if (step > last) break;
+    try {
+      if (read_manifest(checkpoint_path(folder, step)).finite) out.push_back(step);
+    } catch (const FormatError&) {}  // damaged: it counts for nothing
+  }
+  return out;
+}
+
+void check_checkpoint_folder(const std::string& folder, bool resume) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(folder, "write", error);
+  check_can_write(folder + "/" + kManifest);
+  const std::vector<std::int64_t> steps = checkpoint_steps(folder);
+  if (resume || steps.empty()) return;
+  throw std::invalid_argument(checkpoint_path(folder, steps.back()) +
+                              " is there already; go on from it with --resume, or take another folder");
+}
+
+std::string begin_checkpoint(const std::string& folder, std::int64_t step) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(folder, "write", error);
+  for (const std::string& name : entries(folder)) {
+    const fs::path place = fs::path(folder) / name;
+    const bool partial =
+        name.ends_with(kPartial) && step_of(name.substr(0, name.size() - std::string(kPartial).size()));
+    const bool headless = step_of(name) && !fs::exists(place / kManifest, error);
+    if (partial || headless) remove_checkpoint(place.string());
+  }
+  const std::string partial = partial_path(folder, step);
+  fs::create_directory(partial, error);
+  if (error) fail(partial, "write", error);
+  return partial;
+}
+
+void commit_checkpoint(const std::string& folder, const CheckpointManifest& manifest,
+                       const std::vector<std::int64_t>& keep) {
+  const std::string path = checkpoint_path(folder, manifest.step);
+  const std::string partial = partial_path(folder, manifest.step);
+  std::error_code error;
+  for (const CheckpointFile& file : manifest.files) {
+    const std::string place = partial + "/" + file.name;
+    const auto bytes = fs::file_size(place, error);
+    if (error) fail(place, "read what was written; all ranks must share the folder", error);
+    if (static_cast<std::int64_t>(bytes) != file.bytes.value)
+      throw FormatError(fmt::format("{}: found {} bytes, wanted {}", place, bytes, file.bytes.value));
+  }
+  CheckpointManifest checked = manifest;
+  checked.manifest_crc32 = 0;
+  checked.manifest_crc32 = crc32_of(checkpoint_json(checked));
+  write_text(partial + "/" + kManifest, checkpoint_json(checked));
+  sync_directory(partial);
+  // Of the same step there can only be one that is damaged or not finite.
+  if (fs::exists(path, error)) remove_checkpoint(path);
+  fs::rename(partial, path, error);
+  if (error) fail(path, "write", error);
+  sync_directory(folder);
+  for (const std::int64_t step : checkpoint_steps(folder)) {
+    if (step != manifest.step && std::ranges::find(keep, step) == keep.end())
+      remove_checkpoint(checkpoint_path(folder, step));
+  }
+}
+
+void collect_state(StageProgram& program, const Optimizer& optimizer,
+                   const std::function<bool(const std::string&)>& wanted, NamedTensors& out) {
+  const std::vector<Parameter>& parameters = program.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    if (!wanted(name)) continue;
+    out[name] = parameters[i].value;
+    const OptimizerState state = optimizer.state(i);
+    if (state.first.defined()) out[kFirst + name] = state.first;
+    if (state.second.defined()) out[kSecond + name] = state.second;
+    if (state.steps.defined()) out[kSteps + name] = state.steps;
+  }
+  for (const Parameter& buffer : program.buffers()) {
+    if (wanted(buffer.name) && safetensors_hold(buffer.value.scalar_type())) out[buffer.name] = buffer.value;
+  }
+}
+
+void load_state(const TensorFiles& files, StageProgram& program, Optimizer& optimizer) {
+  const std::vector<Parameter>& parameters = program.parameters();
+  load_values(files, parameters, false);
+  load_values(files, program.buffers(), false);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    const at::Tensor value = parameters[i].value.detach();
+    OptimizerState state;
+    if (files.holds(kFirst + name)) state.first = read_like(files, kFirst + name, value, false).to(value.device());
+    if (files.holds(kSecond + name)) state.second = read_like(files, kSecond + name, value, false).to(value.device());
+    if (files.holds(kSteps + name)) {
+      const at::Tensor scalar = value.new_empty({});
+      state.steps = read_like(files, kSteps + name, scalar, false).to(value.device());
+    }
+    optimizer.set_state(i, std::move(state));
+  }
+}
+
+void load_weights(const TensorFiles& files, StageProgram& program) {
+  load_values(files, program.parameters(), true);
+  load_values(files, program.buffers(), true);
+}
+
+void check_names(const TensorFiles& files, const Model& model, const OptimizerOptions& optimizer) {
+  std::set<std::string> known;
+  std::vector<std::string> missing;
+  for (const LayerSpec& layer : model.layers) {
+    for (const ParameterSpec& parameter : layer.parameters) {
+      if (!parameter.trainable && !safetensors_hold(parameter.dtype)) continue;
+      if (!known.insert(parameter.name).second) continue;
+      if (!files.holds(parameter.name)) missing.push_back(parameter.name);
+      if (!parameter.trainable) continue;
+      const std::vector<std::string> state = state_names(parameter.name, optimizer);
+      known.insert(state.begin(), state.end());
+      const auto holds = [&](const std::string& name) { return files.holds(name); };
+      if (std::ranges::none_of(state, holds)) continue;
+      std::ranges::copy_if(state, std::back_inserter(missing), std::not_fn(holds));
+    }
+  }
+  check_against(files, known, missing);
+}
+
+void check_weight_names(const TensorFiles& files, const Model& model) {
+  std::set<std::string> known;
+  std::vector<std::string> missing;
+  for (const LayerSpec& layer : model.layers) {
+    for (const ParameterSpec& parameter : layer.parameters) {
+      if (known.insert(parameter.name).second && parameter.trainable && !files.holds(parameter.name))
+        missing.push_back(parameter.name);
+    }
+  }
+  for (const std::string& name : files.names()) {
+    if (name.ends_with(kTracked)) known.insert(name);
+  }
+  check_against(files, known, missing);
+}
+
+void check_can_save(const Model& model) {
+  for (const LayerSpec& layer : model.layers) {
+    for (const ParameterSpec& buffer : layer.parameters) {
+      if (buffer.trainable || safetensors_hold(buffer.dtype) || !(buffer.written || buffer.decay)) continue;
+      throw std::invalid_argument(
+          fmt::format("layer \"{}\" writes its buffer \"{}\" of type {}, which no checkpoint can "
+                      "hold; run without --checkpoint",
+                      layer.name, buffer.name, c10::toString(buffer.dtype)));
+    }
+  }
+}
+
+}  // namespace stagecraft

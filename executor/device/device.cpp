@@ -1,0 +1,60 @@
+#include "executor/device/device.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+
+#include <charconv>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+
+namespace stagecraft {
+
+const std::vector<std::string>& device_names() {
+  static const std::vector<std::string> names{"cpu", "cuda"};
+  return names;
+}
+
+c10::Device open_device(const std::string& name) {
+  if (name == "cpu") return c10::Device(c10::kCPU);
+  const std::size_t colon = name.find(':');
+  if (name.substr(0, colon) != "cuda") throw std::invalid_argument(unknown_name("device", name, device_names()));
+  int index = 0;
+  if (colon != std::string::npos) {
+    const char* end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, index);
+    if (error != std::errc() || stop != end || index < 0)
+      throw std::invalid_argument("device \"" + name + "\": wanted cuda or cuda:N with N from 0");
+  }
+  if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
+  // Kernels and allocator of LibTorch's CUDA half register themselves as it is loaded; it stays for the process.
+  if (!::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
+    throw DeviceError(std::string("LibTorch's CUDA half could not be loaded: ") + ::dlerror() +
+                      "; use the CUDA wheel of torch, or --device cpu");
+  }
+  const int count = at::accelerator::deviceCount();
+  if (index >= count) {
+    throw DeviceError("device \"" + name +
+                      "\" does not exist, this machine has cuda:0 to cuda:" + std::to_string(count - 1));
+  }
+  at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(index));
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+OwnStream::OwnStream(c10::Device device) {
+  if (device.is_cpu()) return;
+  at::accelerator::setDeviceIndex(device.index());
+  before_ = at::accelerator::getCurrentStream(device.index());
+  at::accelerator::setCurrentStream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+}
+
+OwnStream::~OwnStream() {
+  if (before_) at::accelerator::setCurrentStream(*before_);
+}
+
+void synchronize(c10::Device device) {
+  if (device.type() != c10::kCPU) at::accelerator::synchronizeDevice(device.index());
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,47 @@
+#include "executor/device/device_clock.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include <utility>
+
+namespace stagecraft {
+
+DeviceClock::DeviceClock(c10::Device device, std::function<double()> now) : device_(device), now_(std::move(now)) {
+  if (device_.is_cpu()) return;
+  at::accelerator::synchronizeDevice(device_.index());
+  base_ = mark().event;
+  at::accelerator::synchronizeDevice(device_.index());
+  base_seconds_ = now_();
+}
+
+DeviceClock::Moment DeviceClock::mark() {
+  if (device_.is_cpu()) return {now_(), -1};
+  if (idle_.empty()) {
+    idle_.push_back(static_cast<int>(events_.size()));
+    events_.push_back(std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT));
+  }
+  const int event = idle_.back();
+  idle_.pop_back();
+  events_[static_cast<std::size_t>(event)]->record(at::accelerator::getCurrentStream(device_.index()));
+  return {0, event};
+}
+
+bool DeviceClock::come(const Moment& moment) const {
+  return moment.event < 0 || events_[static_cast<std::size_t>(moment.event)]->query();
+}
+
+double DeviceClock::seconds(const Moment& moment) {
+  if (moment.event < 0) return moment.seconds;
+  constexpr double kSecondsPerMillisecond = 1e-3;
+  // The library tells milliseconds in single precision: over more than a second they would be too coarse.
+  constexpr double kLongest = 1;
+  const double since =
+      events_[static_cast<std::size_t>(base_)]->elapsedTime(*events_[static_cast<std::size_t>(moment.event)]) *
+      kSecondsPerMillisecond;
+  const double out = base_seconds_ + since;
+  idle_.push_back(since > kLongest ? std::exchange(base_, moment.event) : moment.event);
+  if (since > kLongest) base_seconds_ = out;
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,29 @@
+#include <cupti.h>
+
+#include <cstdint>
+#include <string>
+
+#include "executor/device/cuda_handles.h"
+#include "executor/device/device_versions.h"
+
+namespace stagecraft {
+namespace {
+
+std::string dotted(int major, int minor) { return std::to_string(major) + "." + std::to_string(minor); }
+
+}  // namespace
+
+std::map<std::string, std::string> device_library_versions() {
+  int runtime = 0;  // 1000 major + 10 minor
+  check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  std::uint32_t cupti = 0;  // from CUDA 13 on 10000 major + 100 minor + update
+  if (const CUptiResult status = cuptiGetVersion(&cupti); status != CUPTI_SUCCESS)
+    throw DeviceError("cuptiGetVersion: CUptiResult " + std::to_string(static_cast<int>(status)));
+  int nccl = 0;  // 10000 major + 100 minor + patch
+  check(ncclGetVersion(&nccl), "ncclGetVersion");
+  return {{"cuda runtime", dotted(runtime / 1000, runtime % 1000 / 10)},
+          {"cupti", dotted(static_cast<int>(cupti) / 10000, static_cast<int>(cupti) / 100 % 100)},
+          {"nccl", dotted(nccl / 10000, nccl / 100 % 100) + "." + std::to_string(nccl % 100)}};
+}
+
+}  // namespace stagecraft

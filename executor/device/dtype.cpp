@@ -1,0 +1,44 @@
+#include "executor/device/dtype.h"
+
+#include <array>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "costmodel/errors.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kNames{{
+    {at::kFloat, "float32"},
+    {at::kDouble, "float64"},
+    {at::kHalf, "float16"},
+    {at::kBFloat16, "bfloat16"},
+    {at::kLong, "int64"},
+    {at::kInt, "int32"},
+    {at::kShort, "int16"},
+    {at::kChar, "int8"},
+    {at::kByte, "uint8"},
+    {at::kBool, "bool"},
+}};
+
+}  // namespace
+
+std::string dtype_name(at::ScalarType dtype) {
+  for (const auto& [type, name] : kNames) {
+    if (type == dtype) return name;
+  }
+  throw std::invalid_argument(std::string("element type ") + c10::toString(dtype) + " cannot cross stages");
+}
+
+at::ScalarType dtype_of(const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto& [type, text] : kNames) {
+    if (name == text) return type;
+    known.emplace_back(text);
+  }
+  throw std::invalid_argument(unknown_name("dtype", name, known));
+}
+
+}  // namespace stagecraft

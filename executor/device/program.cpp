@@ -1,0 +1,64 @@
+#include "executor/device/program.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
+#include <fmt/format.h>
+#include <torch/headeronly/version.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <regex>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "costmodel/units_text.h"
+#include "executor/device/allocator.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int kErrorsOnly = 2;  // of caffe2_log_level, glog's scale
+
+/// What an allocator of LibTorch could not get: "2.00 GiB"; absent for other errors.
+std::optional<std::string> refused_memory(const std::string& text) {
+  std::smatch found;
+  if (std::regex_search(text, found, std::regex("tried to allocate (\\d+) bytes"))) {
+    const std::string digits = found[1];
+    std::int64_t bytes = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
+    return format_bytes(Bytes(bytes));
+  }
+  if (std::regex_search(text, found, std::regex("[Oo]ut of memory. Tried to allocate ([0-9.]+ [KMGT]?i?B)")))
+    return found[1];
+  return std::nullopt;
+}
+
+}  // namespace
+
+void prepare_program() {
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = kErrorsOnly;
+  keep_freed_memory();
+}
+
+std::string program_versions() { return fmt::format(", LibTorch {}, {}", TORCH_VERSION, allocator_name()); }
+
+std::string error_text(const std::exception& error) {
+  const auto* const library = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = library ? library->what_without_backtrace() : error.what();
+  if (!library) return text;
+  if (const auto bytes = refused_memory(text)) {
+    return "out of memory, " + *bytes +
+           " more were asked for; smaller microbatches, bfloat16 (profile --dtype) or, in a run, more stages or "
+           "recomputation (plan --recompute) take less";
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+void rethrow_at(const std::string& where, const c10::Error& error) {
+  const std::string text = where + ": " + error_text(error);
+  if (refused_memory(error.what_without_backtrace())) throw DeviceError(text);
+  throw std::runtime_error(text);
+}
+
+}  // namespace stagecraft

@@ -1,7 +1,0 @@
-#include "executor/device_versions.h"
-
-namespace stagecraft {
-
-std::map<std::string, std::string> device_library_versions() { return {}; }
-
-}  // namespace stagecraft

@@ -1,0 +1,210 @@
+#include "executor/files/safetensors.h"
+
+#include <ATen/ops/empty.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "costmodel/errors.h"
+#include "executor/files/safetensors_dtypes.h"
+
+namespace stagecraft {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian, values are copied as they are");
+
+constexpr std::size_t kLengthBytes = 8;
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int reason = errno) {
+  throw FormatError(path + ": cannot " + what + ": " + std::strerror(reason));
+}
+
+/// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  [[nodiscard]] int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_;
+};
+
+/// Reads exactly `count` bytes at `offset`; false at the end of the file.
+bool read_exactly(int descriptor, const std::string& path, void* to, std::size_t count, std::int64_t offset) {
+  char* out = static_cast<char*>(to);
+  while (count > 0) {
+    const ssize_t n = ::pread(descriptor, out, count, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path, "read");
+    if (n == 0) return false;
+    out += n;
+    offset += n;
+    count -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+void write_all(int descriptor, const std::string& path, const void* data, std::size_t count) {
+  const char* at = static_cast<const char*>(data);
+  while (count > 0) {
+    const ssize_t n = ::write(descriptor, at, count);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path, "write");
+    at += n;
+    count -= static_cast<std::size_t>(n);
+  }
+}
+
+int open_for_reading(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail(path, "read");
+  return descriptor;
+}
+
+std::int64_t file_bytes(int descriptor, const std::string& path) {
+  struct stat status{};
+  if (::fstat(descriptor, &status) != 0) fail(path, "read");
+  if (!S_ISREG(status.st_mode)) throw FormatError(path + ": is no regular file");
+  return status.st_size;
+}
+
+}  // namespace
+
+FileDigest file_digest(const std::string& path) {
+  const Descriptor file(open_for_reading(path));
+  const std::int64_t bytes = file_bytes(file.get(), path);
+  constexpr std::int64_t kBuffer = 1 << 20;
+  std::vector<char> buffer(static_cast<std::size_t>(std::min(kBuffer, std::max<std::int64_t>(bytes, 1))));
+  uLong crc = ::crc32(0, nullptr, 0);
+  for (std::int64_t at = 0; at < bytes;) {
+    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(bytes - at, kBuffer));
+    if (!read_exactly(file.get(), path, buffer.data(), count, at)) throw FormatError(path + ": became shorter");
+    crc = ::crc32_z(crc, reinterpret_cast<const Bytef*>(buffer.data()), count);
+    at += static_cast<std::int64_t>(count);
+  }
+  return {Bytes(bytes), static_cast<std::uint32_t>(crc)};
+}
+
+std::uint32_t crc32_of(const std::string& text) {
+  return static_cast<std::uint32_t>(
+      ::crc32_z(::crc32(0, nullptr, 0), reinterpret_cast<const Bytef*>(text.data()), text.size()));
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+  Descriptor file(open_for_reading(path));
+  const std::int64_t bytes = file_bytes(file.get(), path);
+  std::uint64_t length = 0;
+  if (!read_exactly(file.get(), path, &length, kLengthBytes, 0))
+    throw FormatError(
+        fmt::format("{}: found {} bytes, wanted a safetensors file of at least {}", path, bytes, kLengthBytes));
+  const auto rest = static_cast<std::uint64_t>(bytes) - kLengthBytes;
+  const std::uint64_t most = std::min<std::uint64_t>(rest, static_cast<std::uint64_t>(kMostSafetensorsHeader.value));
+  if (length > most)
+    throw FormatError(fmt::format("{}: found a header of {} bytes, wanted at most {}", path, length, most));
+  std::string text(length, '\0');
+  if (!read_exactly(file.get(), path, text.data(), text.size(), kLengthBytes))
+    throw FormatError(path + ": became shorter");
+  header_ = parse_safetensors_header(text, Bytes(static_cast<std::int64_t>(rest - length)), path);
+  data_begin_ = static_cast<std::int64_t>(kLengthBytes + length);
+  descriptor_ = file.release();
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::vector<std::string> SafetensorsFile::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, entry] : header_.tensors) out.push_back(name);
+  return out;
+}
+
+at::Tensor SafetensorsFile::read(const std::string& name) const {
+  const auto it = header_.tensors.find(name);
+  if (it == header_.tensors.end()) throw FormatError(path_ + ": " + unknown_name("tensor", name, names()));
+  const SafetensorsEntry& entry = it->second;
+  at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
+  const auto count = static_cast<std::size_t>(entry.end.value - entry.begin.value);
+  if (!read_exactly(descriptor_, path_, out.data_ptr(), count, data_begin_ + entry.begin.value))
+    throw FormatError(path_ + ": tensor \"" + name + "\": the file became shorter");
+  return out;
+}
+
+bool safetensors_hold(at::ScalarType dtype) { return safetensors_word(dtype).has_value(); }
+
+FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  std::vector<NamedTensors::const_iterator> order;
+  SafetensorsHeader header{metadata, {}};
+  for (auto it = tensors.begin(); it != tensors.end(); ++it) order.push_back(it);
+  std::ranges::stable_sort(order, [](const auto& a, const auto& b) {
+    return a->second.element_size() > b->second.element_size();  // keeps all values aligned
+  });
+  std::int64_t end = 0;
+  for (const auto& each : order) {
+    const auto& [name, tensor] = *each;
+    const std::optional<std::string> word = safetensors_word(tensor.scalar_type());
+    if (!word)
+      throw std::invalid_argument("tensor \"" + name + "\" is of a type that safetensors files do not hold: " +
+                                  c10::toString(tensor.scalar_type()));
+    const std::int64_t begin =
+        std::exchange(end, end + tensor.numel() * static_cast<std::int64_t>(tensor.element_size()));
+    header.tensors[name] = {*word, tensor.sizes().vec(), Bytes(begin), Bytes(end)};
+  }
+  const std::string text = safetensors_header_text(header);
+  const std::uint64_t length = text.size();
+
+  const std::string beside = fmt::format("{}.partial.{}", path, ::getpid());
+  Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (file.get() < 0) fail(path, "write");
+  FileDigest digest{Bytes(static_cast<std::int64_t>(kLengthBytes + text.size()) + end), 0};
+  try {
+    uLong crc = ::crc32(0, nullptr, 0);
+    const auto put = [&](const void* data, std::size_t count) {
+      if (count == 0) return;
+      crc = ::crc32_z(crc, static_cast<const Bytef*>(data), count);
+      write_all(file.get(), path, data, count);
+    };
+    put(&length, kLengthBytes);
+    put(text.data(), text.size());
+    for (const auto& each : order) {
+      const at::Tensor values = each->second.detach().cpu().contiguous();
+      put(values.const_data_ptr(), static_cast<std::size_t>(values.nbytes()));
+    }
+    digest.crc32 = static_cast<std::uint32_t>(crc);
+    if (::fsync(file.get()) != 0) fail(path, "write");
+    if (::close(file.release()) != 0) fail(path, "write");
+    if (std::rename(beside.c_str(), path.c_str()) != 0) fail(path, "write");
+  } catch (...) {
+    ::unlink(beside.c_str());
+    throw;
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  sync_directory(folder.empty() ? "." : folder);
+  return digest;
+}
+
+void sync_directory(const std::string& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) fail(path, "sync");
+  if (::fsync(folder.get()) != 0 && errno != EINVAL) fail(path, "sync");  // EINVAL: the file system has no such thing
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "costmodel/format/safetensors_header.h"
+#include "executor/files/tensor_files.h"
+
+namespace stagecraft {
+
+/// Tensors by their full names.
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+/// What a file is known by.
+struct FileDigest {
+  Bytes bytes;
+  std::uint32_t crc32 = 0;  ///< as zlib has it
+  friend bool operator==(const FileDigest&, const FileDigest&) = default;
+};
+
+/// Reads the whole file. Throws FormatError with the path and the system's reason.
+[[nodiscard]] FileDigest file_digest(const std::string& path);
+
+/// CRC-32 of `text`, as zlib has it.
+[[nodiscard]] std::uint32_t crc32_of(const std::string& text);
+
+/// A safetensors file, open for reading. Opening reads the header alone, `read` one tensor.
+class SafetensorsFile : public TensorFile {
+ public:
+  /// Throws FormatError as parse_safetensors_header does, for a header longer than the file or the format allows, and
+  /// with the system's reason.
+  explicit SafetensorsFile(const std::string& path);
+  ~SafetensorsFile() override;
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  [[nodiscard]] const std::string& path() const override { return path_; }
+  [[nodiscard]] std::vector<std::string> names() const override;
+  [[nodiscard]] const SafetensorsHeader& header() const { return header_; }
+  [[nodiscard]] at::Tensor read(const std::string& name) const override;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  SafetensorsHeader header_;
+  std::int64_t data_begin_ = 0;
+};
+
+/// Whether such files can hold tensors of `dtype`.
+[[nodiscard]] bool safetensors_hold(at::ScalarType dtype);
+
+/// Writes `tensors` (of any device; their values, without autograd state) to `path`: beside it, synced, then renamed,
+/// so that a reader never sees half a file. The same bytes for the same values: tensors with larger values first, then
+/// by name. Throws FormatError with the path and the system's reason, the old file then stands unchanged;
+/// std::invalid_argument naming a tensor of a dtype that the format has no word for.
+FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors,
+                             const std::map<std::string, std::string>& metadata = {});
+
+/// Makes what was created, renamed or removed in the folder `path` last over a crash. Throws FormatError.
+void sync_directory(const std::string& path);
+
+}  // namespace stagecraft

@@ -1,0 +1,425 @@
+#include "executor/files/torch_pickle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "costmodel/errors.h"
+
+// Python's pickle is a program for a stack machine. What stands here runs the instructions that torch.save writes for
+// state dicts, as torch's own weights_only loader does; source: Lib/pickletools.py, torch/_weights_only_unpickler.py.
+
+namespace stagecraft {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are copied as they are");
+
+/// Bounds what a broken file makes the reader allocate and do.
+constexpr std::size_t kMostObjects = std::size_t{1} << 22;
+constexpr std::size_t kMostAxes = 64;
+
+enum class Kind {
+  Mark,
+  Other,  ///< None, booleans, floats and what a known function made that is no tensor
+  Integer,
+  Text,
+  Tuple,
+  List,
+  Dict,
+  Global,
+  Storage,
+  Tensor,
+};
+
+struct Object {
+  Kind kind = Kind::Other;
+  std::int64_t integer = 0;
+  std::string text = {};          ///< of Text; "module name" of a Global
+  std::vector<int> members = {};  ///< of tuples and lists; of a dict key, value, key, value, ...
+  PickledTensor tensor = {};      ///< of Storage and Tensor
+};
+
+const char* word(Kind kind) {
+  switch (kind) {
+    case Kind::Mark:
+      return "a mark";
+    case Kind::Other:
+      return "another value";
+    case Kind::Integer:
+      return "a whole number";
+    case Kind::Text:
+      return "text";
+    case Kind::Tuple:
+      return "a tuple";
+    case Kind::List:
+      return "a list";
+    case Kind::Dict:
+      return "a dict";
+    case Kind::Global:
+      return "a class or function";
+    case Kind::Storage:
+      return "a storage";
+    case Kind::Tensor:
+      return "a tensor";
+  }
+  return "";
+}
+
+const std::vector<std::pair<std::string, at::ScalarType>>& storages() {
+  static const std::vector<std::pair<std::string, at::ScalarType>> table{
+      {"torch DoubleStorage", at::kDouble},     {"torch FloatStorage", at::kFloat}, {"torch HalfStorage", at::kHalf},
+      {"torch BFloat16Storage", at::kBFloat16}, {"torch LongStorage", at::kLong},   {"torch IntStorage", at::kInt},
+      {"torch ShortStorage", at::kShort},       {"torch CharStorage", at::kChar},   {"torch ByteStorage", at::kByte},
+      {"torch BoolStorage", at::kBool},
+  };
+  return table;
+}
+
+constexpr const char* kOrderedDict = "collections OrderedDict";
+constexpr const char* kTensor = "torch._utils _rebuild_tensor_v2";
+constexpr const char* kParameter = "torch._utils _rebuild_parameter";
+
+const std::vector<std::string>& known_globals() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> out{kOrderedDict, kTensor, kParameter};
+    for (const auto& [name, dtype] : storages()) out.push_back(name);
+    return out;
+  }();
+  return names;
+}
+
+/// The stack machine. Objects are named by their number, so that a value may hold itself and nothing leaks.
+class Machine {
+ public:
+  Machine(const std::string& pickle, const std::string& file) : pickle_(pickle), file_(file) {}
+
+  /// Runs to the end and gives the number of the object that the pickle makes.
+  int run() {
+    for (;;) {
+      place_ = at_;
+      const auto code = static_cast<unsigned char>(take(1).front());
+      if (code == '.') return pop();
+      step(code);
+    }
+  }
+  [[nodiscard]] const Object& object(int number) const { return objects_[static_cast<std::size_t>(number)]; }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw FormatError(fmt::format("{}: byte {} of the pickle: {}", file_, place_, what));
+  }
+
+  std::string take(std::uint64_t count) {
+    if (count > pickle_.size() - at_) fail("the pickle ends too early");
+    at_ += count;
+    return pickle_.substr(at_ - count, count);
+  }
+  std::string line() {
+    const std::size_t end = pickle_.find('\n', at_);
+    if (end == std::string::npos) fail("the pickle ends too early");
+    std::string out = take(end - at_);
+    (void)take(1);
+    return out;
+  }
+  template <class T>
+  T number() {
+    T out{};
+    std::memcpy(&out, take(sizeof out).data(), sizeof out);
+    return out;
+  }
+  /// Two's complement of any length, little-endian; more than 8 bytes do not fit what is counted here.
+  std::int64_t long_number(std::uint64_t count) {
+    if (count > sizeof(std::int64_t)) fail(fmt::format("found a whole number of {} bytes, wanted at most 8", count));
+    const std::string bytes = take(count);
+    std::uint64_t out = !bytes.empty() && (bytes.back() & 0x80) != 0 ? ~std::uint64_t{0} : 0;
+    std::memcpy(&out, bytes.data(), bytes.size());
+    return static_cast<std::int64_t>(out);
+  }
+
+  int make(Object object) {
+    if (objects_.size() == kMostObjects) fail(fmt::format("found more than {} values", kMostObjects));
+    objects_.push_back(std::move(object));
+    return static_cast<int>(objects_.size()) - 1;
+  }
+  void push(Object object) { stack_.push_back(make(std::move(object))); }
+  int pop() {
+    if (stack_.empty()) fail("the stack is empty");
+    const int out = stack_.back();
+    stack_.pop_back();
+    return out;
+  }
+  Object& top(Kind wanted) {
+    if (stack_.empty()) fail("the stack is empty");
+    Object& out = objects_[static_cast<std::size_t>(stack_.back())];
+    if (out.kind != wanted) fail(fmt::format("found {}, wanted {}", word(out.kind), word(wanted)));
+    return out;
+  }
+  const Object& wanted(int number, Kind kind) const {
+    const Object& out = object(number);
+    if (out.kind != kind) fail(fmt::format("found {}, wanted {}", word(out.kind), word(kind)));
+    return out;
+  }
+  /// Everything above the last mark, which goes too.
+  std::vector<int> above_mark() {
+    std::vector<int> out;
+    for (int number = pop(); object(number).kind != Kind::Mark; number = pop()) out.push_back(number);
+    std::ranges::reverse(out);
+    return out;
+  }
+  void push_tuple(std::vector<int> members) { push({.kind = Kind::Tuple, .members = std::move(members)}); }
+  void push_tuple(int count) {
+    std::vector<int> members(static_cast<std::size_t>(count));
+    for (int i = count - 1; i >= 0; --i) members[static_cast<std::size_t>(i)] = pop();
+    push_tuple(std::move(members));
+  }
+  void push_text(std::string text) { push({.kind = Kind::Text, .text = std::move(text)}); }
+  void push_integer(std::int64_t value) { push({.kind = Kind::Integer, .integer = value}); }
+
+  void remember(std::uint64_t key) {
+    if (stack_.empty()) fail("the stack is empty");
+    memo_[key] = stack_.back();
+  }
+  void recall(std::uint64_t key) {
+    const auto it = memo_.find(key);
+    if (it == memo_.end()) fail(fmt::format("value {} was never remembered", key));
+    stack_.push_back(it->second);
+  }
+
+  void push_global(const std::string& module, const std::string& name) {
+    const std::string whole = module + " " + name;
+    if (std::ranges::find(known_globals(), whole) == known_globals().end()) {
+      fail(
+          fmt::format("found the class or function \"{}.{}\", which no state dict of tensors needs and which is not "
+                      "executed; save the state dict alone",
+                      module, name));
+    }
+    push({.kind = Kind::Global, .text = whole});
+  }
+
+  void add_items(const std::vector<int>& items) {
+    if (items.size() % 2 != 0) fail("found a key without a value");
+    Object& dict = top(Kind::Dict);
+    dict.members.insert(dict.members.end(), items.begin(), items.end());
+  }
+  void add_members(const std::vector<int>& items) {
+    Object& list = top(Kind::List);
+    list.members.insert(list.members.end(), items.begin(), items.end());
+  }
+
+  std::vector<std::int64_t> integers(int tuple) const {
+    const std::vector<int>& members = wanted(tuple, Kind::Tuple).members;
+    if (members.size() > kMostAxes) fail(fmt::format("found {} axes, wanted at most {}", members.size(), kMostAxes));
+    std::vector<std::int64_t> out;
+    for (const int member : members) {
+      const std::int64_t value = wanted(member, Kind::Integer).integer;
+      if (value < 0) fail(fmt::format("found {} in a shape or strides, wanted at least 0", value));
+      out.push_back(value);
+    }
+    return out;
+  }
+
+  /// ("storage", class, key, device, values)
+  void push_storage(int id) {
+    const Object& tuple = wanted(id, Kind::Tuple);
+    if (tuple.members.size() != 5 || wanted(tuple.members[0], Kind::Text).text != "storage")
+      fail("found something beside the pickle that is no storage");
+    Object out{.kind = Kind::Storage};
+    const std::string& type = wanted(tuple.members[1], Kind::Global).text;
+    const auto known = std::ranges::find(storages(), type, &std::pair<std::string, at::ScalarType>::first);
+    if (known == storages().end()) fail("found a storage of no known type");
+    out.tensor.dtype = known->second;
+    out.tensor.storage = wanted(tuple.members[2], Kind::Text).text;
+    out.tensor.storage_values = wanted(tuple.members[4], Kind::Integer).integer;
+    if (out.tensor.storage_values < 0) fail("found a storage of negative length");
+    push(std::move(out));
+  }
+
+  /// (storage, offset, shape, strides, requires_grad, hooks[, metadata])
+  Object tensor(const std::vector<int>& arguments) const {
+    if (arguments.size() != 6 && arguments.size() != 7)
+      fail(fmt::format("found a tensor of {} parts, wanted 6 or 7", arguments.size()));
+    Object out{.kind = Kind::Tensor, .tensor = wanted(arguments[0], Kind::Storage).tensor};
+    PickledTensor& tensor = out.tensor;
+    tensor.offset = wanted(arguments[1], Kind::Integer).integer;
+    tensor.shape = integers(arguments[2]);
+    tensor.strides = integers(arguments[3]);
+    if (tensor.shape.size() != tensor.strides.size())
+      fail(fmt::format("found {} extents and {} strides", tensor.shape.size(), tensor.strides.size()));
+    const bool empty = std::ranges::find(tensor.shape, 0) != tensor.shape.end();
+    std::int64_t values = 1;
+    std::int64_t last = tensor.offset;
+    bool fits = tensor.offset >= 0 && tensor.offset <= tensor.storage_values;
+    for (std::size_t axis = 0; fits && !empty && axis < tensor.shape.size(); ++axis) {
+      std::int64_t reach = 0;
+      fits = !__builtin_mul_overflow(tensor.shape[axis] - 1, tensor.strides[axis], &reach) &&
+             !__builtin_add_overflow(last, reach, &last) &&
+             !__builtin_mul_overflow(values, tensor.shape[axis], &values) && values <= tensor.storage_values;
+    }
+    if (!fits || (!empty && last >= tensor.storage_values))
+      fail(fmt::format("found a tensor that does not lie within its storage of {} values", tensor.storage_values));
+    return out;
+  }
+
+  void call() {
+    const std::vector<int>& arguments = wanted(pop(), Kind::Tuple).members;
+    const std::string& function = wanted(pop(), Kind::Global).text;
+    if (function == kOrderedDict && arguments.empty()) return push({.kind = Kind::Dict});
+    if (function == kTensor) return push(tensor(arguments));
+    // (tensor, requires_grad, hooks)
+    if (function == kParameter && arguments.size() == 3) return push(wanted(arguments[0], Kind::Tensor));
+    fail(fmt::format("found a call of \"{}\" with {} arguments", function, arguments.size()));
+  }
+
+  /// A state dict carries its modules' versions as an attribute, which says nothing of tensors.
+  void ignore_attributes() {
+    (void)pop();
+    (void)top(Kind::Dict);
+  }
+
+  void step(unsigned char code) {
+    switch (code) {
+      case 0x80: {  // PROTO
+        const int version = number<std::uint8_t>();
+        if (version < 2 || version > 5) fail(fmt::format("found pickle protocol {}, wanted 2 to 5", version));
+        return;
+      }
+      case 0x95:  // FRAME
+        return (void)take(8);
+      case '(':
+        return push({.kind = Kind::Mark});
+      case '0':
+        return (void)pop();
+      case '1':  // POP_MARK
+        return (void)above_mark();
+      case 'N':   // None
+      case 0x88:  // True
+      case 0x89:  // False
+        return push({});
+      case 'G':  // BINFLOAT
+        (void)take(8);
+        return push({});
+      case 'K':
+        return push_integer(number<std::uint8_t>());
+      case 'M':
+        return push_integer(number<std::uint16_t>());
+      case 'J':
+        return push_integer(number<std::int32_t>());
+      case 0x8a:  // LONG1
+        return push_integer(long_number(number<std::uint8_t>()));
+      case 'U':   // SHORT_BINSTRING
+      case 0x8c:  // SHORT_BINUNICODE
+        return push_text(take(number<std::uint8_t>()));
+      case 'X':  // BINUNICODE
+        return push_text(take(number<std::uint32_t>()));
+      case 0x8d:  // BINUNICODE8
+        return push_text(take(number<std::uint64_t>()));
+      case ')':
+        return push_tuple(0);
+      case 't':
+        return push_tuple(above_mark());
+      case 0x85:
+      case 0x86:
+      case 0x87:
+        return push_tuple(code - 0x84);
+      case ']':
+        return push({.kind = Kind::List});
+      case 'a': {  // APPEND
+        const int member = pop();
+        return add_members({member});
+      }
+      case 'e':
+        return add_members(above_mark());
+      case '}':
+        return push({.kind = Kind::Dict});
+      case 's': {  // SETITEM
+        const int value = pop();
+        const int key = pop();
+        return add_items({key, value});
+      }
+      case 'u':
+        return add_items(above_mark());
+      case 'q':
+        return remember(number<std::uint8_t>());
+      case 'r':
+        return remember(number<std::uint32_t>());
+      case 0x94:  // MEMOIZE
+        return remember(memo_.size());
+      case 'h':
+        return recall(number<std::uint8_t>());
+      case 'j':
+        return recall(number<std::uint32_t>());
+      case 'c': {
+        const std::string module = line();
+        return push_global(module, line());
+      }
+      case 0x93: {  // STACK_GLOBAL
+        const std::string name = wanted(pop(), Kind::Text).text;
+        return push_global(wanted(pop(), Kind::Text).text, name);
+      }
+      case 'R':
+        return call();
+      case 'b':
+        return ignore_attributes();
+      case 'Q':
+        return push_storage(pop());
+      default:
+        fail(fmt::format("found instruction {:#04x}, which no state dict needs", code));
+    }
+  }
+
+  const std::string& pickle_;
+  const std::string& file_;
+  std::size_t at_ = 0;
+  std::size_t place_ = 0;  ///< of the instruction under way
+  std::deque<Object> objects_;
+  std::vector<int> stack_;
+  std::map<std::uint64_t, int> memo_;
+};
+
+/// The value under `name`, the last one if there are several; -1 if none.
+int find_key(const Machine& machine, const Object& dict, const std::string& name) {
+  int out = -1;
+  for (std::size_t i = 0; i < dict.members.size(); i += 2) {
+    const Object& key = machine.object(dict.members[i]);
+    if (key.kind == Kind::Text && key.text == name) out = dict.members[i + 1];
+  }
+  return out;
+}
+
+}  // namespace
+
+std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle, const std::string& file) {
+  Machine machine(pickle, file);
+  int root = machine.run();
+  for (const char* name : {"state_dict", "model"}) {
+    const Object& whole = machine.object(root);
+    if (whole.kind != Kind::Dict) break;
+    const int inner = find_key(machine, whole, name);
+    if (inner < 0 || machine.object(inner).kind != Kind::Dict) continue;
+    root = inner;
+    break;
+  }
+  const Object& dict = machine.object(root);
+  if (dict.kind != Kind::Dict)
+    throw FormatError(fmt::format("{}: found {}, wanted a state dict", file, word(dict.kind)));
+  std::map<std::string, PickledTensor> out;
+  for (std::size_t i = 0; i < dict.members.size(); i += 2) {
+    const Object& key = machine.object(dict.members[i]);
+    const Object& value = machine.object(dict.members[i + 1]);
+    if (key.kind != Kind::Text) throw FormatError(fmt::format("{}: found {} as a name", file, word(key.kind)));
+    if (value.kind != Kind::Tensor) {
+      throw FormatError(
+          fmt::format("{}: \"{}\": found {}, wanted a tensor; a state dict may also stand under "
+                      "\"state_dict\" or \"model\"",
+                      file, key.text, word(value.kind)));
+    }
+    out[key.text] = value.tensor;
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,175 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "costmodel/interchange/convert/archive.h"
+#include "costmodel/interchange/convert/python_text.h"
+#include "executor/intake/export/stage_archive.h"
+#include "executor/intake/imported_model.h"
+#include "executor/intake/pt2/pt2_graph.h"
+#include "executor/intake/torchscript/torchscript_archive.h"
+#include "executor/run/planned_layers.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr const char* kExported = R"python(import pathlib
+import warnings
+
+import torch
+
+
+class ExportedStage(torch.nn.Module):
+    """A stage in a file of torch.export: FILE, beside this one. Parameters and buffers are called as in the model.
+
+    It computes as the model did when it was exported, for training or for evaluation.
+    """
+
+    FILE = ""
+    INPUTS = ()
+    OUTPUTS = ()
+    TIED = ()  # names of one parameter
+
+    def __init__(self):
+        super().__init__()
+        with warnings.catch_warnings():
+            # torch reads weights into memory that is not for writing; they are copied below.
+            warnings.filterwarnings("ignore", "The given buffer is not writable")
+            program = torch.export.load(pathlib.Path(__file__).with_name(self.FILE))
+        graph = program.module()
+        for tensor in [*graph.parameters(), *graph.buffers()]:
+            tensor.data = tensor.data.clone()
+        for first, *others in self.TIED:
+            for other in others:
+                path, _, name = other.rpartition(".")
+                setattr(graph.get_submodule(path), name, graph.get_parameter(first))
+        # The children of both are the same: what to() and load_state_dict() change here, the graph sees.
+        self._parameters, self._buffers, self._modules = graph._parameters, graph._buffers, graph._modules
+        self._non_persistent_buffers_set = graph._non_persistent_buffers_set
+        object.__setattr__(self, "_graph", graph)
+
+    def forward(self, *values):
+        results = self._graph(*values)
+        return results[0] if len(results) == 1 else results
+
+    def train(self, mode=True):
+        if not mode:
+            raise NotImplementedError(f"{self.FILE} computes as it was exported, there is no eval()")
+        return super().train()
+)python";
+
+std::vector<std::string> quoted(const std::vector<std::string>& names) {
+  std::vector<std::string> out;
+  for (const std::string& name : names) out.push_back(python_string(name));
+  return out;
+}
+
+/// What the files of one conversion are made of.
+struct Source {
+  Pt2Archive archive;
+  OperatorGraph graph;
+  std::vector<StageGraph> stages;
+  std::unique_ptr<StageArchives> archives;
+};
+
+std::vector<std::string> names_of(const OperatorGraph& graph, const std::vector<int>& values) {
+  std::vector<std::string> out;
+  for (const int v : values) out.push_back(graph.values[static_cast<std::size_t>(v)].name);
+  return out;
+}
+
+/// Parameters that are one tensor, with the stages that hold them.
+std::vector<std::vector<StageParameter>> tied_parameters(const Source& source) {
+  std::vector<std::vector<StageParameter>> out;
+  std::vector<StoredTensor> tensors;
+  for (const ProgramInput& input : source.archive.program.inputs) {
+    if (input.kind != ProgramInput::Kind::Parameter) continue;
+    const StoredTensor& own = source.archive.tensors.at(input.name);
+    const auto group = static_cast<std::size_t>(std::ranges::find(tensors, own) - tensors.begin());
+    if (group == tensors.size()) {
+      tensors.push_back(own);
+      out.emplace_back();
+    }
+    for (std::size_t s = 0; s < source.stages.size(); ++s) {
+      const std::vector<int>& held = source.stages[s].held;
+      if (std::ranges::find(held, input.value.index) != held.end())
+        out[group].push_back({static_cast<int>(s), input.name});
+    }
+  }
+  std::erase_if(out, [](const auto& group) { return group.size() < 2; });
+  return out;
+}
+
+std::string stage_text(const StageModule& stage, std::size_t number,
+                       const std::vector<std::vector<StageParameter>>& tied) {
+  std::vector<std::string> groups;
+  for (const auto& group : tied) {
+    std::vector<std::string> names;
+    for (const StageParameter& parameter : group) {
+      if (parameter.stage == static_cast<int>(number)) names.push_back(parameter.name);
+    }
+    if (names.size() > 1) groups.push_back(python_tuple(quoted(names)));
+  }
+  return fmt::format(
+      "from .exported import ExportedStage\n\n\n"
+      "class Stage{0}(ExportedStage):\n"
+      "    FILE = \"stage{0}.pt2\"\n"
+      "    INPUTS = {1}\n"
+      "    OUTPUTS = {2}\n"
+      "    TIED = {3}\n",
+      number, python_tuple(quoted(stage.inputs)), python_tuple(quoted(stage.outputs)), python_tuple(groups));
+}
+
+}  // namespace
+
+ArchiveStages archive_stages(const Plan& plan, const std::string& path) {
+  if (const auto it = plan.options.find("loss"); it != plan.options.end() && it->second != "none") {
+    throw std::invalid_argument(path + ": setting loss is \"" + it->second +
+                                "\", which is no part of the file; export the model with its loss");
+  }
+  if (is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read))) {
+    throw FormatError(path +
+                      ": is a TorchScript file, whose layers are no programs of torch.export that a package could hold; "
+                      "wanted the .pt2 that stagecraft export-model writes of the nn.Module it came from, profiled and "
+                      "planned; stagecraft run trains the TorchScript file as it is");
+  }
+  const auto source = std::make_shared<Source>();
+  source->archive = read_pt2_archive(path);
+  source->graph = pt2_graph(source->archive);
+  Model model = model_of_graph(source->graph, plan.options);
+  model.name = path;
+  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
+  const int loss = loss_of_graph(source->graph, plan.options);
+  const Grouping grouping = groups_of_graph(source->graph, loss, plan.options);
+  source->stages = stage_graphs(source->graph, grouping, loss, layers);
+  source->archives = std::make_unique<StageArchives>(source->archive, source->graph, loss);
+
+  ArchiveStages out;
+  out.package.arch = std::filesystem::path(path).stem().string();
+  for (const ModelInput& input : source->graph.inputs) out.package.inputs.push_back(input.name);
+  out.package.outputs = names_of(source->graph, {loss});
+  out.package.gives_loss = true;
+  out.package.tied = tied_parameters(*source);
+  out.package.more_files["exported.py"] = kExported;
+  for (std::size_t s = 0; s < source->stages.size(); ++s) {
+    const StageGraph& stage = source->stages[s];
+    StageModule module;
+    module.inputs = names_of(source->graph, stage.received);
+    const std::vector<std::string> inputs = names_of(source->graph, stage.inputs);
+    module.inputs.insert(module.inputs.end(), inputs.begin(), inputs.end());
+    module.outputs = names_of(source->graph, stage.outputs);
+    module.text = stage_text(module, s, out.package.tied);
+    out.package.stages.push_back(std::move(module));
+    out.archives[fmt::format("stage{}.pt2", s)] = [source, s](const std::string& file) {
+      source->archives->write(source->stages[s], file);
+    };
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,373 @@
+#include "executor/intake/export/stage_archive.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/cursor.h"
+#include "executor/files/zip_writer.h"
+#include "executor/intake/export/stage_numbers.h"
+#include "executor/intake/pt2/flattened_blocks.h"
+
+namespace stagecraft {
+
+/// The parts of the whole archive that are JSON, as they are.
+struct StageArchives::Documents {
+  Json program;
+  Json weights;
+  Json constants;
+  Json notes;  ///< null: there are none
+};
+
+namespace {
+
+constexpr std::uint64_t kMostJsonBytes = std::uint64_t{1} << 30;
+/// torch.export.load looks for this model.
+constexpr const char* kModel = "model";
+constexpr const char* kWeights = "data/weights/";
+constexpr const char* kConstants = "data/constants/";
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+Json read_document(const Pt2Archive& archive, const std::string& name, Json otherwise) {
+  const ZipRecord* const record = archive.zip->find(archive.root + "/" + name);
+  if (!record) return otherwise;
+  return parse_document(archive.zip->read(*record, kMostJsonBytes), archive.zip->path() + ": " + name);
+}
+
+Json tensor_argument(const std::string& name) { return {{"as_tensor", {{"name", name}}}}; }
+
+/// torch.utils._pytree's text for `leaves` tensors in a tuple, or for the arguments of a function that takes them.
+std::string tuple_spec(std::size_t leaves) {
+  std::string out;
+  for (std::size_t i = 0; i < leaves; ++i)
+    out += std::string(i == 0 ? "" : ", ") + R"({"type": null, "context": null, "children_spec": []})";
+  return R"({"type": "builtins.tuple", "context": "null", "children_spec": [)" + out + "]}";
+}
+std::string result_spec(std::size_t leaves) { return "[1, " + tuple_spec(leaves) + "]"; }
+std::string call_spec(std::size_t leaves) {
+  return R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [)" + tuple_spec(leaves) +
+         R"(, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
+}
+
+/// Names "x" of all L['x'] in a guard.
+std::set<std::string> guarded(const std::string& guard) {
+  std::set<std::string> out;
+  const std::string before = "L['";
+  for (std::size_t at = guard.find(before); at != guard.npos; at = guard.find(before, at)) {
+    at += before.size();
+    out.insert(guard.substr(at, guard.find('\'', at) - at));
+  }
+  return out;
+}
+
+/// Fills in one stage's program.
+class StageProgram {
+ public:
+  StageProgram(const OperatorGraph& graph, const Json& whole, const StageGraph& stage)
+      : graph_(graph), whole_(whole), old_(whole.at("graph_module").at("graph")), stage_(stage) {
+    for (const GraphValue& value : graph.values) taken_.insert(value.name);
+    for (const GraphNode& node : graph.nodes) taken_.insert(node.name);
+  }
+
+  Json build() {
+    add_inputs();
+    for (const int v : stage_.copied) add_copy(v);
+    for (const SizeSource& source : stage_.sizes) add_size(source);
+    for (const int n : stage_.nodes) {
+      Json node = old_.at("nodes").at(at_(n));
+      for (Json& input : node.at("inputs")) replace_values(input.at("arg"), copies_);
+      nodes_.push_back(std::move(node));
+      for (const int v : graph_.nodes[at_(n)].gives) keep_entry(graph_.values[at_(v)].name);
+    }
+    for (const int v : stage_.outputs) {
+      outputs_.push_back(tensor_argument(name(v)));
+      output_specs_.push_back({{"user_output", {{"arg", tensor_argument(name(v))}}}});
+    }
+    return whole();
+  }
+
+ private:
+  [[nodiscard]] const std::string& name(int value) const { return graph_.values[at_(value)].name; }
+
+  std::string fresh(const std::string& wanted) {
+    std::string out = wanted;
+    for (int again = 1; !taken_.insert(out).second; ++again) out = wanted + "_" + std::to_string(again);
+    return out;
+  }
+
+  /// Keeps what the graph's tables say of the value.
+  void keep_entry(const std::string& value) {
+    for (const char* table : kTables) {
+      const auto entries = old_.find(table);
+      if (entries == old_.end()) continue;
+      const auto it = entries->find(value);
+      if (it != entries->end()) tables_[table][value] = *it;
+    }
+  }
+
+  void add_input(const std::string& value, const Json& spec) {
+    inputs_.push_back(tensor_argument(value));
+    input_specs_.push_back(spec);
+    keep_entry(value);
+  }
+
+  void add_inputs() {
+    std::set<std::string> held;
+    for (const int v : stage_.held) held.insert(name(v));
+    const Json& specs = whole_.at("graph_module").at("signature").at("input_specs");
+    for (std::size_t i = 0; i < old_.at("inputs").size(); ++i) {
+      const Json& input = old_.at("inputs").at(i);
+      if (!input.contains("as_tensor")) continue;
+      const std::string value = input.at("as_tensor").at("name").get<std::string>();
+      if (held.contains(value)) add_input(value, specs.at(i));
+    }
+    for (const auto* const values : {&stage_.received, &stage_.inputs}) {
+      for (const int v : *values) {
+        add_input(name(v), {{"user_input", {{"arg", tensor_argument(name(v))}}}});
+        arguments_.push_back(name(v));
+        // Where the graph has fewer axes the file has one of 1 too many, at 1.
+        const std::optional<TensorMeta>& known = graph_.values[at_(v)].meta;
+        Json& meta = tables_["tensor_values"][name(v)];
+        if (!known || meta.at("sizes").size() == known->sizes.size()) continue;
+        meta.at("sizes").erase(1);
+        meta.at("strides").erase(1);
+      }
+    }
+  }
+
+  void add_copy(int v) {
+    const std::string copy = fresh(name(v) + "_copy");
+    nodes_.push_back(
+        new_node("torch.ops.aten.clone.default", copy, {{"self", tensor_argument(name(v))}}, tensor_argument(copy)));
+    tables_["tensor_values"][copy] = tables_["tensor_values"][name(v)];
+    copies_[name(v)] = tensor_argument(copy);
+  }
+
+  void add_size(const SizeSource& source) {
+    const GraphValue& number = graph_.values[at_(source.number)];
+    const GraphValue& tensor = graph_.values[at_(source.tensor)];
+    const Json& extent = tables_["tensor_values"][tensor.name].at("sizes").at(at_(source.axis));
+    NumberNodes made =
+        number_nodes({.tensor = tensor.name,
+                      .axis = source.axis,
+                      .extent = tensor.meta->sizes[at_(source.axis)],
+                      .hint = extent.at("as_expr").value("hint", Json()).value("as_int", std::int64_t{1}),
+                      .number = number.name,
+                      .expression = *number.number},
+                     [&](const std::string& wanted) { return fresh(wanted); });
+    for (Json& node : made.nodes) nodes_.push_back(std::move(node));
+    for (auto& [value, entry] : made.entries) tables_["sym_int_values"][value] = std::move(entry);
+    keep_entry(number.name);
+  }
+
+  /// Symbols that sizes and numbers of the stage depend on.
+  [[nodiscard]] std::set<std::string> symbols() const {
+    std::set<std::string> out;
+    const auto add = [&](int v) {
+      const GraphValue& value = graph_.values[at_(v)];
+      if (value.number) out.merge(symbols_of(*value.number));
+      if (!value.meta) return;
+      for (const auto* const list : {&value.meta->sizes, &value.meta->strides}) {
+        for (const SizeExpression& each : *list) out.merge(symbols_of(each));
+      }
+    };
+    for (const auto* const values : {&stage_.received, &stage_.inputs}) std::ranges::for_each(*values, add);
+    for (const int n : stage_.nodes) std::ranges::for_each(graph_.nodes[at_(n)].gives, add);
+    return out;
+  }
+
+  [[nodiscard]] Json calls() const {
+    std::set<std::string> used;
+    for (const int n : stage_.nodes) {
+      for (const ModuleFrame& frame : graph_.nodes[at_(n)].modules) used.insert(frame.path);
+    }
+    Json out = Json::array();
+    out.push_back({{"fqn", ""},
+                   {"signature",
+                    {{"inputs", Json::array()},
+                     {"outputs", Json::array()},
+                     {"in_spec", call_spec(arguments_.size())},
+                     {"out_spec", result_spec(outputs_.size())},
+                     {"forward_arg_names", arguments_}}}});
+    for (const Json& entry : whole_.at("graph_module").value("module_call_graph", Json::array())) {
+      const std::string path = entry.value("fqn", "");
+      if (!path.empty() && used.contains(path.substr(0, path.find('@'))))
+        out.push_back({{"fqn", path}, {"signature", nullptr}});
+    }
+    return out;
+  }
+
+  Json whole() {
+    Json out = whole_;
+    Json& module = out.at("graph_module");
+    Json& graph = module.at("graph");
+    graph["inputs"] = inputs_;
+    graph["outputs"] = outputs_;
+    graph["nodes"] = nodes_;
+    for (const char* table : kTables) {
+      if (graph.contains(table) || !tables_[table].empty()) graph[table] = tables_[table];
+    }
+    graph["is_single_tensor_return"] = false;
+    const bool blocks =
+        std::ranges::any_of(stage_.nodes, [&](int n) { return !graph_.nodes[at_(n)].blocks.empty(); });
+    if (blocks) {
+      std::set<std::string> wanted;
+      for (const int v : stage_.outputs) wanted.insert(name(v));
+      restore_blocks(graph, nodes_, wanted);
+    }
+    module["signature"] = {{"input_specs", input_specs_}, {"output_specs", output_specs_}};
+    module["module_call_graph"] = calls();
+
+    const std::set<std::string> used = symbols();
+    Json ranges = Json::object();
+    for (const auto& [key, range] : whole_.at("range_constraints").items()) {
+      const bool wanted = std::ranges::any_of(used, [&](const std::string& s) { return key.find(s) != key.npos; });
+      if (wanted) ranges[key] = range;
+    }
+    out["range_constraints"] = ranges;
+    Json guards = Json::array();
+    for (const Json& guard : whole_.value("guards_code", Json::array())) {
+      const std::set<std::string> names = guarded(guard.get<std::string>());
+      const bool wanted = std::ranges::all_of(
+          names, [&](const std::string& n) { return std::ranges::find(arguments_, n) != arguments_.end(); });
+      if (wanted) guards.push_back(guard);
+    }
+    out["guards_code"] = guards;
+    return out;
+  }
+
+  static constexpr const char* kTables[] = {"tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values",
+                                            "custom_obj_values"};
+
+  const OperatorGraph& graph_;
+  const Json& whole_;
+  const Json& old_;
+  const StageGraph& stage_;
+  std::set<std::string> taken_;
+  ReplacedValues copies_;
+  std::vector<std::string> arguments_;
+  Json inputs_ = Json::array(), outputs_ = Json::array(), nodes_ = Json::array();
+  Json input_specs_ = Json::array(), output_specs_ = Json::array();
+  std::map<std::string, Json> tables_{{"tensor_values", Json::object()},
+                                      {"sym_int_values", Json::object()},
+                                      {"sym_bool_values", Json::object()},
+                                      {"sym_float_values", Json::object()},
+                                      {"custom_obj_values", Json::object()}};
+};
+
+/// The entries of `whole` for `names`.
+Json subset(const Json& whole, const std::set<std::string>& names) {
+  Json config = Json::object();
+  for (const auto& [key, value] : whole.at("config").items()) {
+    if (names.contains(key)) config[key] = value;
+  }
+  return {{"config", config}};
+}
+
+/// The model's names for what the stage holds.
+std::set<std::string> held_names(const Pt2Archive& archive, const StageGraph& stage) {
+  std::set<std::string> out;
+  for (const ProgramInput& input : archive.program.inputs) {
+    if (std::ranges::find(stage.held, input.value.index) != stage.held.end()) out.insert(input.name);
+  }
+  return out;
+}
+
+}  // namespace
+
+StageArchives::StageArchives(const Pt2Archive& archive, const OperatorGraph& graph, int loss)
+    : archive_(archive), graph_(graph), loss_(loss) {
+  const Json nothing = {{"config", Json::object()}};
+  auto documents = std::make_unique<Documents>();
+  documents->program = flattened_blocks(read_document(archive, "models/" + archive.model + ".json", nullptr));
+  documents->weights = read_document(archive, kWeights + archive.model + "_weights_config.json", nothing);
+  documents->constants = read_document(archive, kConstants + archive.model + "_constants_config.json", nothing);
+  documents->notes = read_document(archive, "extra/stagecraft.json", nullptr);
+  documents_ = std::move(documents);
+}
+
+StageArchives::~StageArchives() = default;
+
+std::string StageArchives::program(const StageGraph& stage) const {
+  return StageProgram(graph_, documents_->program, stage).build().dump();
+}
+
+void StageArchives::write(const StageGraph& stage, const std::string& path) const {
+  const std::string root = std::filesystem::path(path).stem().string() + "/";
+  const std::set<std::string> names = held_names(archive_, stage);
+  std::set<std::string> records;
+  for (const std::string& name : names) records.insert(archive_.tensors.at(name).record);
+
+  ZipWriter zip(path);
+  for (const std::string& name : records) {
+    const ZipRecord* const record = archive_.zip->find(name);
+    if (!record) throw FormatError(archive_.zip->path() + ": has no record \"" + name + "\"");
+    zip.add(root + name.substr(archive_.root.size() + 1), archive_.zip->map(*record, /*check=*/true)->bytes());
+  }
+  const std::string model = kModel;
+  zip.add(root + kWeights + model + "_weights_config.json", subset(documents_->weights, names).dump());
+  zip.add(root + kConstants + model + "_constants_config.json", subset(documents_->constants, names).dump());
+  zip.add(root + "models/" + model + ".json", program(stage));
+  // The record has to be there; empty, it stands for none.
+  zip.add(root + "data/sample_inputs/" + model + ".pt", "");
+  if (!documents_->notes.is_null()) zip.add(root + "extra/stagecraft.json", notes(stage));
+  zip.add(root + "archive_format", "pt2");
+  zip.add(root + "archive_version", "0");
+  zip.add(root + ".data/version", "3\n");
+  zip.add(root + "byteorder", "little");
+  zip.finish();
+}
+
+std::string StageArchives::notes(const StageGraph& stage) const {
+  Json out = documents_->notes;
+  Json inputs = Json::array();
+  for (const auto* const values : {&stage.received, &stage.inputs}) {
+    for (const int v : *values) {
+      const GraphValue& value = graph_.values[at_(v)];
+      const Json& known = documents_->notes.value("inputs", Json::array());
+      const auto it = std::ranges::find_if(known, [&](const Json& n) { return n.value("name", "") == value.name; });
+      if (value.origin == GraphValue::Origin::Input && it != known.end()) {
+        inputs.push_back(*it);
+        continue;
+      }
+      Json axis = nullptr;
+      const std::vector<SizeExpression>& sizes = value.meta->sizes;
+      for (std::size_t a = 0; a < sizes.size() && axis.is_null(); ++a) {
+        if (!symbols_of(sizes[a]).empty()) axis = a;
+      }
+      inputs.push_back({{"name", value.name}, {"batch_axis", axis}, {"range", nullptr}});
+    }
+  }
+  out["inputs"] = inputs;
+  // A stage that takes nothing of the batch's size does not know the symbol.
+  std::set<std::string> symbols;
+  for (const auto* const values : {&stage.received, &stage.inputs}) {
+    for (const int v : *values) {
+      for (const SizeExpression& size : graph_.values[at_(v)].meta->sizes) symbols.merge(symbols_of(size));
+    }
+  }
+  if (const auto it = out.find("batch_symbol"); it != out.end() && it->is_string()) {
+    if (!symbols.contains(it->get<std::string>())) out.erase(it);
+  }
+  const std::set<std::string> held = held_names(archive_, stage);
+  Json tied = Json::array();
+  for (const Json& group : out.value("tied", Json::array())) {
+    Json own = Json::array();
+    std::ranges::copy_if(group, std::back_inserter(own),
+                         [&](const Json& name) { return held.contains(name.get<std::string>()); });
+    if (own.size() > 1) tied.push_back(own);
+  }
+  out["tied"] = tied;
+  out.erase("loss_output");
+  const auto loss = std::ranges::find(stage.outputs, loss_);
+  if (loss != stage.outputs.end()) out["loss_output"] = loss - stage.outputs.begin();
+  return out.dump(1);
+}
+
+}  // namespace stagecraft

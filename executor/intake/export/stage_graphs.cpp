@@ -1,0 +1,220 @@
+#include "executor/intake/export/stage_graphs.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+namespace stagecraft {
+namespace {
+
+using Origin = GraphValue::Origin;
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+class Cutter {
+ public:
+  Cutter(const OperatorGraph& graph, const Grouping& grouping, int loss,
+         const std::vector<std::vector<int>>& groups_of_stages)
+      : graph_(graph), grouping_(grouping), loss_(loss), stage_of_node_(graph.nodes.size(), -1) {
+    shared_.insert(grouping.shared.begin(), grouping.shared.end());
+    for (std::size_t s = 0; s < groups_of_stages.size(); ++s) {
+      for (const int group : groups_of_stages[s]) {
+        for (const int n : grouping.groups[at_(group)].nodes) stage_of_node_[at_(n)] = static_cast<int>(s);
+      }
+    }
+    stages_.resize(groups_of_stages.size());
+  }
+
+  std::vector<StageGraph> run() {
+    for (std::size_t s = 0; s < stages_.size(); ++s) cut(static_cast<int>(s));
+    find_outputs();
+    place_unread();
+    return std::move(stages_);
+  }
+
+ private:
+  [[nodiscard]] const GraphValue& value(int v) const { return graph_.values[at_(v)]; }
+  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[at_(n)]; }
+
+  /// What one stage needs, while it is found.
+  struct Needs {
+    std::set<int> nodes, received, inputs, held, numbers;
+    std::map<int, SizeSource> sizes;
+  };
+
+  void cut(int stage) {
+    Needs needs;
+    for (std::size_t n = 0; n < stage_of_node_.size(); ++n) {
+      if (stage_of_node_[n] == stage) needs.nodes.insert(static_cast<int>(n));
+    }
+    std::vector<int> pending(needs.nodes.begin(), needs.nodes.end());
+    while (!pending.empty()) {
+      const int n = pending.back();
+      pending.pop_back();
+      for (const int v : node(n).reads) {
+        for (const int more : need(needs, stage, v)) {
+          if (needs.nodes.insert(more).second) pending.push_back(more);
+        }
+      }
+    }
+    // What the stage has is known now; sizes are asked of nothing else.
+    for (const int number : std::exchange(needs.numbers, {})) need_number(needs, number);
+
+    StageGraph& out = stages_[at_(stage)];
+    out.nodes.assign(needs.nodes.begin(), needs.nodes.end());
+    out.received.assign(needs.received.begin(), needs.received.end());
+    out.inputs.assign(needs.inputs.begin(), needs.inputs.end());
+    out.held.assign(needs.held.begin(), needs.held.end());
+    for (const auto& [number, source] : needs.sizes) out.sizes.push_back(source);
+    find_copied(out);
+  }
+
+  /// Notes that the stage reads `v`; gives nodes that it has to compute besides.
+  std::vector<int> need(Needs& needs, int stage, int v) const {
+    const GraphValue& read = value(v);
+    if (read.kind == GraphValue::Kind::Number && read.origin == Origin::Node) {
+      needs.numbers.insert(v);
+      return {};
+    }
+    switch (read.origin) {
+      case Origin::Input:
+        needs.inputs.insert(v);
+        return {};
+      case Origin::Node:
+        break;
+      default:
+        needs.held.insert(v);
+        return {};
+    }
+    if (shared_.contains(read.source)) return shared_nodes_for(graph_, grouping_, v);
+    const int maker = stage_of_node_[at_(read.source)];
+    if (maker == stage) return {};
+    if (maker < 0)
+      throw std::logic_error(graph_.file + ": value \"" + read.name + "\" is read by a layer and made by none");
+    if (maker > stage) {
+      throw std::invalid_argument(graph_.file + ": stage " + std::to_string(stage) + " reads \"" + read.name +
+                                  "\", which stage " + std::to_string(maker) +
+                                  " computes; wanted stages that read from earlier ones");
+    }
+    needs.received.insert(v);
+    return {};
+  }
+
+  [[nodiscard]] bool has(const Needs& needs, int v) const {
+    switch (value(v).origin) {
+      case Origin::Node:
+        return needs.nodes.contains(value(v).source) || needs.received.contains(v);
+      case Origin::Input:
+        return needs.inputs.contains(v);
+      default:
+        return needs.held.contains(v);
+    }
+  }
+
+  /// Adds the nodes that compute `number`, or the size that tells it.
+  void need_number(Needs& needs, int number) const {
+    if (!needs.numbers.insert(number).second) return;
+    const GraphNode& maker = node(value(number).source);
+    const auto is_tensor = [&](int v) { return value(v).kind == GraphValue::Kind::Tensor; };
+    const bool at_hand = std::ranges::all_of(maker.reads, [&](int v) { return !is_tensor(v) || has(needs, v); });
+    if (!at_hand) {
+      needs.sizes[number] = source_of(needs, number);
+      return;
+    }
+    needs.nodes.insert(value(number).source);
+    for (const int v : maker.reads) {
+      if (!is_tensor(v) && value(v).origin == Origin::Node) need_number(needs, v);
+    }
+  }
+
+  [[nodiscard]] SizeSource source_of(Needs& needs, int number) const {
+    const GraphValue& wanted = value(number);
+    std::set<std::string> symbols;
+    if (wanted.number) symbols = symbols_of(*wanted.number);
+    if (symbols.size() != 1) {
+      throw std::invalid_argument(place_of(graph_, node(wanted.source)) + ": another stage has the tensor from which " +
+                                  "\"" + wanted.name + "\" follows, wanted both in one stage");
+    }
+    const auto same = [&](const SizeExpression& extent) { return extent == *wanted.number; };
+    const auto tells = [&](const SizeExpression& extent) {
+      return symbols_of(extent) == symbols && solve(extent, evaluate(extent, {{*symbols.begin(), 1}}));
+    };
+    std::vector<int> own(needs.received.begin(), needs.received.end());
+    own.insert(own.end(), needs.inputs.begin(), needs.inputs.end());
+    if (const auto found = find_extent(own, number, same)) return *found;
+    if (const auto found = find_extent(own, number, tells)) return *found;
+    std::vector<int> inputs;
+    for (std::size_t v = 0; v < graph_.values.size(); ++v) {
+      if (graph_.values[v].origin == Origin::Input) inputs.push_back(static_cast<int>(v));
+    }
+    const auto found = find_extent(inputs, number, tells);
+    if (!found) throw std::invalid_argument(graph_.file + ": no input tells the size " + *symbols.begin());
+    needs.inputs.insert(found->tensor);
+    return *found;
+  }
+
+  template <class Fits>
+  [[nodiscard]] std::optional<SizeSource> find_extent(const std::vector<int>& tensors, int number, Fits fits) const {
+    for (const int v : tensors) {
+      if (!value(v).meta) continue;
+      const std::vector<SizeExpression>& sizes = value(v).meta->sizes;
+      const auto it = std::ranges::find_if(sizes, fits);
+      if (it != sizes.end()) return SizeSource{number, v, static_cast<int>(it - sizes.begin())};
+    }
+    return std::nullopt;
+  }
+
+  void find_copied(StageGraph& stage) const {
+    const std::set<int> written = written_values(graph_, stage.nodes);
+    for (const auto* const values : {&stage.received, &stage.inputs}) {
+      std::ranges::copy_if(*values, std::back_inserter(stage.copied), [&](int v) { return written.contains(v); });
+    }
+    std::ranges::sort(stage.copied);
+  }
+
+  void find_outputs() {
+    std::set<int> sent;
+    for (const StageGraph& stage : stages_) sent.insert(stage.received.begin(), stage.received.end());
+    for (const int v : sent) stages_[at_(stage_of_node_[at_(value(v).source)])].outputs.push_back(v);
+    const bool computed = value(loss_).origin == Origin::Node && stage_of_node_[at_(value(loss_).source)] >= 0;
+    StageGraph& last = computed ? stages_[at_(stage_of_node_[at_(value(loss_).source)])] : stages_.back();
+    std::erase(last.outputs, loss_);
+    last.outputs.push_back(loss_);
+  }
+
+  void place_unread() {
+    std::set<int> held;
+    for (const StageGraph& stage : stages_) held.insert(stage.held.begin(), stage.held.end());
+    for (std::size_t i = 0; i < graph_.values.size(); ++i) {
+      const int v = static_cast<int>(i);
+      const Origin origin = value(v).origin;
+      if ((origin != Origin::Parameter && origin != Origin::Buffer) || held.contains(v)) continue;
+      const auto tied = std::ranges::find_if(stages_, [&](const StageGraph& stage) {
+        return std::ranges::any_of(stage.held, [&](int other) {
+          return value(other).origin == origin && value(other).source == value(v).source;
+        });
+      });
+      std::vector<int>& place = tied == stages_.end() ? stages_.back().held : tied->held;
+      place.insert(std::ranges::upper_bound(place, v), v);
+    }
+  }
+
+  const OperatorGraph& graph_;
+  const Grouping& grouping_;
+  int loss_;
+  std::vector<int> stage_of_node_;
+  std::set<int> shared_;
+  std::vector<StageGraph> stages_;
+};
+
+}  // namespace
+
+std::vector<StageGraph> stage_graphs(const OperatorGraph& graph, const Grouping& grouping, int loss,
+                                     const std::vector<std::vector<int>>& groups_of_stages) {
+  return Cutter(graph, grouping, loss, groups_of_stages).run();
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "costmodel/format/cursor.h"
+#include "executor/intake/graph/size_expression.h"
+
+// For stage_archive.cpp only: nodes of torch.export's JSON.
+
+namespace stagecraft {
+
+/// A node that calls `target` and gives `result`, of which its name is the value's.
+[[nodiscard]] Json new_node(const std::string& target, const std::string& name,
+                            const std::vector<std::pair<std::string, Json>>& arguments, const Json& result);
+
+/// A number that follows from a tensor's size.
+struct WantedNumber {
+  std::string tensor;
+  int axis = 0;
+  SizeExpression extent;      ///< of the tensor in that axis: a symbol or a multiple of one
+  std::int64_t hint = 1;      ///< the extent when the model was exported
+  std::string number;         ///< name of the value
+  SizeExpression expression;  ///< of the same symbol
+};
+
+struct NumberNodes {
+  std::vector<Json> nodes;                            ///< in order
+  std::vector<std::pair<std::string, Json>> entries;  ///< of sym_int_values, for values with new names
+};
+
+/// Nodes that compute it; `fresh` makes a name that nothing has yet out of a wanted one.
+[[nodiscard]] NumberNodes number_nodes(const WantedNumber& wanted,
+                                       const std::function<std::string(const std::string&)>& fresh);
+
+}  // namespace stagecraft

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "executor/intake/graph/operator_call.h"
+
+namespace stagecraft {
+
+/// What the block is. Throws FormatError that begins with `place` for arguments of other kinds.
+[[nodiscard]] GraphBlock graph_block(const ProgramBlock& block, const std::string& place);
+
+/// Computes as in a block, on the calling thread, while it lives. A block of autocast that keeps casts waits for other
+/// threads' such blocks: LibTorch has one place for the casts of all threads.
+class BlockScope {
+ public:
+  BlockScope(const GraphBlock& block, c10::DeviceType device);
+  ~BlockScope();
+  BlockScope(const BlockScope&) = delete;
+  BlockScope& operator=(const BlockScope&) = delete;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Whether the node's parameters are cast once for all nodes of the block in which it is.
+[[nodiscard]] bool keeps_casts(const GraphNode& node);
+
+/// facts_of and make_call for operators that hold graphs: cond, and blocks that could not be flattened or are inside
+/// one.
+[[nodiscard]] NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
+                                           const std::string& place);
+[[nodiscard]] NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
+                                         const std::function<int(int)>& slot);
+
+}  // namespace stagecraft

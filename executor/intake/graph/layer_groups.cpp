@@ -1,0 +1,572 @@
+#include "executor/intake/graph/layer_groups.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "executor/intake/graph/higher_order.h"
+
+namespace stagecraft {
+namespace {
+
+using Origin = GraphValue::Origin;
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+/// Values that may share memory, as disjoint sets.
+class Memory {
+ public:
+  explicit Memory(const OperatorGraph& graph) : parent_(graph.values.size()) {
+    std::iota(parent_.begin(), parent_.end(), 0);
+    for (const GraphNode& node : graph.nodes) {
+      for (const auto& [given, read] : node.aliases) parent_[at_(of(given))] = of(read);
+    }
+  }
+  /// A number for the set that `value` is in.
+  int of(int value) {
+    while (parent_[at_(value)] != value) value = parent_[at_(value)] = parent_[at_(parent_[at_(value)])];
+    return value;
+  }
+
+ private:
+  std::vector<int> parent_;
+};
+
+struct Label {
+  std::string name;
+  std::string path;
+  std::string kind;
+  friend bool operator==(const Label& a, const Label& b) { return a.name == b.name; }
+};
+
+std::string last_word(const std::string& type) { return type.substr(type.rfind('.') + 1); }
+
+bool ends_in_number(const std::string& path) {
+  const std::string last = last_word(path);
+  return !last.empty() && std::ranges::all_of(last, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// A frame, with the number of its call and of those of the modules around it.
+Label label_of(const std::vector<ModuleFrame>& modules, std::size_t frame) {
+  const ModuleFrame& own = modules[frame];
+  int call = 0;
+  for (std::size_t i = 0; i <= frame; ++i) call = std::max(call, modules[i].call);
+  return {call > 0 ? own.path + "@" + std::to_string(call) : own.path, own.path, last_word(own.type)};
+}
+
+Label label_of(const GraphNode& node, const Granularity& granularity) {
+  const std::vector<ModuleFrame>& modules = node.modules;
+  if (modules.empty()) return {};
+  const std::size_t last = modules.size() - 1;
+  switch (granularity.kind) {
+    case Granularity::Kind::Auto:
+      for (std::size_t i = 0; i < modules.size(); ++i) {
+        if (ends_in_number(modules[i].path) && last_word(modules[i].type) != "Sequential") return label_of(modules, i);
+      }
+      return label_of(modules, last);
+    case Granularity::Kind::Leaf:
+      return label_of(modules, last);
+    case Granularity::Kind::Depth:
+      return label_of(modules, std::min(last, at_(granularity.depth)));
+    case Granularity::Kind::Operator: {
+      Label out = label_of(modules, last);
+      out.name = out.path.empty() ? node.name : out.path + ":" + node.name;
+      out.kind = last_word(node.target.substr(0, node.target.rfind('.')));
+      return out;
+    }
+  }
+  return {};
+}
+
+class Grouper {
+ public:
+  Grouper(const OperatorGraph& graph, int root, const Granularity& granularity)
+      : graph_(graph), root_(root), granularity_(granularity), memory_(graph), needed_(graph.nodes.size()) {
+    maker_.assign(graph.values.size(), -1);
+    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+      for (const int value : graph.nodes[n].gives) maker_[at_(value)] = static_cast<int>(n);
+    }
+    for (std::size_t v = 0; v < graph.values.size(); ++v) {
+      const Origin origin = graph.values[v].origin;
+      if (origin == Origin::Buffer || origin == Origin::Constant) held_.insert(memory_.of(static_cast<int>(v)));
+      if (origin == Origin::Parameter) trained_.insert(memory_.of(static_cast<int>(v)));
+    }
+  }
+
+  Grouping run(const Grouping* like) {
+    find_needed();
+    find_repeatable();
+    make_runs();
+    if (like) merge_like(*like);
+    while (merge_once()) {}
+    place_repeatable();
+    return finish();
+  }
+
+ private:
+  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[at_(n)]; }
+  [[nodiscard]] int count() const { return static_cast<int>(graph_.nodes.size()); }
+  [[nodiscard]] bool writes_state(int n) {
+    return std::ranges::any_of(node(n).writes, [&](int v) { return held_.contains(memory_.of(v)); });
+  }
+
+  void find_needed() {
+    std::set<int> wanted{memory_.of(root_)};
+    for (int n = count() - 1; n >= 0; --n) {
+      const auto is_wanted = [&](int v) { return wanted.contains(memory_.of(v)); };
+      const GraphNode& own = node(n);
+      for (const int v : own.writes) {
+        const auto& value = graph_.values[at_(v)];
+        if (value.kind == GraphValue::Kind::Tensor && trained_.contains(memory_.of(v))) {
+          throw std::invalid_argument(place_of(graph_, own) +
+                                      " changes a parameter in its forward, which replicas cannot do alike; found \"" +
+                                      value.name + "\", wanted a buffer");
+        }
+      }
+      needed_[at_(n)] =
+          std::ranges::any_of(own.gives, is_wanted) || std::ranges::any_of(own.writes, is_wanted) || writes_state(n) ||
+          own.random;  // it moves the generator on for those after it, whoever reads what it gives
+      if (!needed_[at_(n)]) continue;
+      for (const int v : own.reads) wanted.insert(memory_.of(v));
+    }
+  }
+
+  /// Nodes that follow from the model's inputs and from what never changes.
+  void find_repeatable() {
+    repeatable_.assign(graph_.nodes.size(), false);
+    std::set<int> spoiled;  // memory
+    for (bool changed = true; changed;) {
+      changed = false;
+      std::vector<bool> follows(graph_.values.size());
+      for (std::size_t v = 0; v < graph_.values.size(); ++v) {
+        const GraphValue& value = graph_.values[v];
+        follows[v] =
+            value.kind == GraphValue::Kind::Number ||
+            ((value.origin == Origin::Input || value.origin == Origin::Constant || value.origin == Origin::Buffer) &&
+             !spoiled.contains(memory_.of(static_cast<int>(v))));
+      }
+      for (int n = 0; n < count(); ++n) {
+        const GraphNode& own = node(n);
+        bool fits = own.repeatable && !own.number && !own.random && !writes_state(n) &&
+                    std::ranges::all_of(own.reads, [&](int v) { return follows[at_(v)]; });
+        for (const int v : own.gives) fits = fits && !spoiled.contains(memory_.of(v));
+        for (const int v : own.writes) fits = fits && graph_.values[at_(v)].origin == Origin::Node && !reaches_input(v);
+        repeatable_[at_(n)] = fits && needed_[at_(n)];
+        for (const int v : own.gives) {
+          if (graph_.values[at_(v)].kind != GraphValue::Kind::Number) follows[at_(v)] = fits;
+        }
+        if (fits) continue;
+        for (const int v : own.writes) changed = spoiled.insert(memory_.of(v)).second || changed;
+      }
+      // A layer that reads memory before its last write would find what it holds afterwards.
+      std::map<int, int> last_write;
+      for (int n = 0; n < count(); ++n) {
+        if (!repeatable_[at_(n)]) continue;
+        for (const int v : node(n).writes) last_write[memory_.of(v)] = n;
+      }
+      for (int n = 0; n < count(); ++n) {
+        if (repeatable_[at_(n)] || !needed_[at_(n)] || node(n).number) continue;
+        for (const int v : node(n).reads) {
+          const auto it = last_write.find(memory_.of(v));
+          if (it != last_write.end() && n < it->second) changed = spoiled.insert(it->first).second || changed;
+        }
+      }
+    }
+  }
+
+  /// Whether the memory of `value` may be that of an input of the model.
+  bool reaches_input(int value) {
+    if (input_memory_.empty()) {
+      for (std::size_t v = 0; v < graph_.values.size(); ++v) {
+        if (graph_.values[v].origin == Origin::Input) input_memory_.insert(memory_.of(static_cast<int>(v)));
+      }
+      input_memory_.insert(-1);
+    }
+    return input_memory_.contains(memory_.of(value));
+  }
+
+  void make_runs() {
+    std::vector<int> own;
+    std::vector<Label> labels;
+    std::set<std::string> above;  // paths that have labels below them
+    for (int n = 0; n < count(); ++n) {
+      if (!needed_[at_(n)] || node(n).number || repeatable_[at_(n)]) continue;
+      own.push_back(n);
+      labels.push_back(label_of(node(n), granularity_));
+      if (granularity_.kind == Granularity::Kind::Operator) continue;
+      std::string path = labels.back().path;
+      if (!path.empty()) above.insert("");
+      for (std::size_t dot; (dot = path.rfind('.')) != std::string::npos;) above.insert(path = path.substr(0, dot));
+    }
+    group_of_.assign(graph_.nodes.size(), -1);
+    std::vector<int> before_first;
+    std::vector<int> state_only;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const int n = own[i];
+      const bool parent = above.contains(labels[i].path) && granularity_.kind != Granularity::Kind::Operator;
+      if (writes_state(n) && reads_activation(n) &&
+          std::ranges::none_of(node(n).gives, [&](int v) { return read(v); }) && (parent || labels[i].name.empty())) {
+        state_only.push_back(n);
+      } else if (parent) {
+        if (groups_.empty()) {
+          before_first.push_back(n);
+        } else {
+          join(n, static_cast<int>(groups_.size()) - 1);
+        }
+      } else {
+        if (groups_.empty() || !(labels_.back() == labels[i])) {
+          groups_.push_back({labels[i].name, labels[i].kind, {}});
+          labels_.push_back(labels[i]);
+        }
+        join(n, static_cast<int>(groups_.size()) - 1);
+      }
+    }
+    if (groups_.empty()) groups_.push_back({"", "", {}});
+    for (const int n : before_first) join(n, 0);
+    for (const int n : state_only) {
+      int latest = 0;
+      for (const int v : node(n).reads) {
+        if (maker_[at_(v)] >= 0) latest = std::max(latest, group_of_[at_(maker_[at_(v)])]);
+      }
+      join(n, latest);
+    }
+    merged_into_.resize(groups_.size());
+    std::iota(merged_into_.begin(), merged_into_.end(), 0);
+    reason_.resize(groups_.size());
+  }
+
+  void join(int n, int group) {
+    group_of_[at_(n)] = group;
+    groups_[at_(group)].nodes.push_back(n);
+  }
+
+  bool reads_activation(int n) {
+    return std::ranges::any_of(node(n).reads, [&](int v) {
+      return graph_.values[at_(v)].origin == Origin::Node && maker_[at_(v)] >= 0 && !repeatable_[at_(maker_[at_(v)])] &&
+             graph_.values[at_(v)].kind == GraphValue::Kind::Tensor;
+    });
+  }
+  bool read(int value) {
+    if (readers_.empty()) {
+      readers_.resize(graph_.values.size());
+      for (int n = 0; n < count(); ++n) {
+        if (!needed_[at_(n)]) continue;
+        for (const int v : node(n).reads) readers_[at_(v)].push_back(n);
+      }
+    }
+    return value == root_ || !readers_[at_(value)].empty();
+  }
+
+  [[nodiscard]] int group_of(int n) const {
+    const int group = group_of_[at_(n)];
+    return group < 0 ? group : group_root(group);
+  }
+  /// The group that `group` became part of.
+  [[nodiscard]] int group_root(int group) const {
+    while (merged_into_[at_(group)] != group) group = merged_into_[at_(group)];
+    return group;
+  }
+  /// Where `value` is made: a group, or -1 for what is there before.
+  [[nodiscard]] int made_in(int value) const { return maker_[at_(value)] < 0 ? -1 : group_of(maker_[at_(value)]); }
+
+  /// Makes groups `first` to `last` one.
+  void merge(int first, int last, const std::string& reason) {
+    for (int g = first + 1; g <= last; ++g) {
+      if (merged_into_[at_(g)] != g) continue;
+      merged_into_[at_(g)] = first;
+      reason_[at_(g)] = reason;
+    }
+  }
+
+  void merge_like(const Grouping& like) {
+    std::map<std::pair<std::string, int>, std::size_t> place;  // of the times that a run's name is there: a group
+    std::map<std::string, int> times;
+    for (std::size_t g = 0; g < like.groups.size(); ++g) {
+      for (const std::string& part : like.groups[g].parts) place[{part, times[part]++}] = g;
+    }
+    times.clear();
+    std::map<std::size_t, std::pair<int, int>> range;  // of groups here, by group there
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      const auto there = place.find({groups_[g].name, times[groups_[g].name]++});
+      if (there == place.end()) continue;
+      const int here = static_cast<int>(g);
+      range.try_emplace(there->second, here, here).first->second.second = here;
+    }
+    for (const auto& [there, ends] : range) {
+      if (ends.first == ends.second) continue;
+      const int first = group_root(ends.first);
+      merge(first, ends.second, "they are one in training");
+    }
+  }
+
+  bool merge_once() {
+    (void)read(root_);
+    // What is no tensor of known shape stays inside.
+    for (std::size_t v = 0; v < graph_.values.size(); ++v) {
+      const GraphValue& value = graph_.values[v];
+      const int maker = maker_[v];
+      if (maker < 0 || !needed_[at_(maker)] || value.kind == GraphValue::Kind::Number || group_of(maker) < 0) continue;
+      if (value.kind == GraphValue::Kind::Tensor && value.meta) continue;
+      for (const int reader : readers_[v]) {
+        const int to = group_of(reader);
+        if (to < 0 || to == group_of(maker)) continue;
+        merge(group_of(maker), to,
+              "\"" + value.name + "\", which is " +
+                  (value.kind == GraphValue::Kind::Tensor ? "a tensor of unknown shape" : "no tensor") +
+                  ", goes from one to the other");
+        return true;
+      }
+    }
+    for (int n = 0; n < count(); ++n) {
+      if (!needed_[at_(n)] || group_of(n) < 0) continue;
+      for (const int written : node(n).writes) {
+        if (merge_around(n, written)) return true;
+      }
+    }
+    return merge_casts() || merge_behind_loss();
+  }
+
+  /// The layer that gives the loss is the last one; what stands behind it, a buffer's write or a draw of random numbers
+  /// that nothing reads, is part of it.
+  bool merge_behind_loss() {
+    const int maker = maker_[at_(root_)];
+    const int own = maker < 0 ? -1 : group_of(maker);
+    if (own < 0 || group_of_last() <= own) return false;
+    merge(own, group_of_last(), "it stands behind the loss");
+    return true;
+  }
+
+  /// Merges layers that read one parameter in one block of autocast that keeps casts: it is cast once for all of them,
+  /// and their gradients are added in the type that it is cast to.
+  bool merge_casts() {
+    std::map<std::pair<std::string, int>, int> first;  // outermost block of autocast, parameter -> layer
+    for (int n = 0; n < count(); ++n) {
+      if (!needed_[at_(n)] || group_of(n) < 0 || !keeps_casts(node(n))) continue;
+      const auto block = std::ranges::find_if(node(n).blocks, &GraphBlock::autocast);
+      for (const int v : node(n).reads) {
+        const GraphValue& value = graph_.values[at_(v)];
+        if (value.origin != Origin::Parameter) continue;
+        const auto [it, fresh] = first.try_emplace({block->name, value.source}, group_of(n));
+        if (fresh || it->second == group_of(n)) continue;
+        merge(std::min(it->second, group_of(n)), std::max(it->second, group_of(n)),
+              "both read \"" + value.name + "\", which the torch.autocast block \"" + block->name +
+                  "\" casts once for both; cache_enabled=False lets them part");
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// Merges what the write of node `n` to `written` forbids to part.
+  bool merge_around(int n, int written) {
+    const int memory = memory_.of(written);
+    const int here = group_of(n);
+    const bool state = held_.contains(memory);
+    const std::string what = "\"" + node(n).name + "\" writes in place to \"" + graph_.values[at_(written)].name + "\"";
+    std::set<int> from_outside;
+    int earliest = here;
+    for (int other = 0; other < count(); ++other) {
+      const int there = needed_[at_(other)] ? group_of(other) : -1;
+      if (there < 0) continue;
+      for (const int v : node(other).reads) {
+        if (graph_.values[at_(v)].kind == GraphValue::Kind::Number || memory_.of(v) != memory) continue;
+        if (state && there != here) {
+          merge(std::min(here, there), std::max(here, there), what + ", a buffer that both use");
+          return true;
+        }
+        if (state) continue;
+        const int made = made_in(v);
+        if (there == here && made != here) {
+          from_outside.insert(v);
+          if (made >= 0) earliest = std::min(earliest, made);
+        }
+        if (there > here && made < here) {
+          merge(here, there, what + ", which is read later under that name");
+          return true;
+        }
+      }
+    }
+    if (from_outside.size() > 1 && earliest < here) {
+      merge(earliest, here, what + ", whose memory another value shares");
+      return true;
+    }
+    return false;
+  }
+
+  /// Each repeatable node goes to the only layer that reads it, or is shared. Its readers are those of what it gives,
+  /// directly and through what follows from it, and of the memory that it shares with a write.
+  void place_repeatable() {
+    readers_of_.assign(graph_.nodes.size(), {});
+    std::map<int, std::vector<int>> touched;  // written memory -> nodes that read or give it
+    for (int n = 0; n < count(); ++n) {
+      if (!repeatable_[at_(n)]) continue;
+      for (const int v : node(n).writes) touched[memory_.of(v)];
+    }
+    for (int n = 0; n < count(); ++n) {
+      if (!repeatable_[at_(n)]) continue;
+      std::set<int> memories;
+      for (const auto* const values : {&node(n).reads, &node(n).gives}) {
+        for (const int v : *values) memories.insert(memory_.of(v));
+      }
+      for (const int memory : memories) {
+        if (const auto it = touched.find(memory); it != touched.end()) it->second.push_back(n);
+      }
+    }
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (int n = count() - 1; n >= 0; --n) {
+        if (repeatable_[at_(n)]) changed = add_readers(n) || changed;
+      }
+      // What touches memory that is written stays together.
+      for (const auto& [memory, nodes] : touched) {
+        std::set<int> all;
+        for (const int n : nodes) all.insert(readers_of_[at_(n)].begin(), readers_of_[at_(n)].end());
+        for (const int n : nodes) {
+          changed = changed || readers_of_[at_(n)] != all;
+          readers_of_[at_(n)] = all;
+        }
+      }
+    }
+  }
+
+  /// Adds to the layers that read node `n` those that read what it gives; whether there were new ones.
+  bool add_readers(int n) {
+    std::set<int>& own = readers_of_[at_(n)];
+    const std::size_t before = own.size();
+    for (const int v : node(n).gives) {
+      for (const int reader : readers_[at_(v)]) {
+        if (repeatable_[at_(reader)]) {
+          own.insert(readers_of_[at_(reader)].begin(), readers_of_[at_(reader)].end());
+        } else if (group_of(reader) >= 0) {
+          own.insert(group_of(reader));
+        }
+      }
+      if (v == root_) own.insert(group_of_last());
+    }
+    return own.size() != before;
+  }
+
+  [[nodiscard]] int group_of_last() const {
+    int last = static_cast<int>(merged_into_.size()) - 1;
+    while (merged_into_[at_(last)] != last) last = merged_into_[at_(last)];
+    return last;
+  }
+
+  Grouping finish() {
+    Grouping out;
+    std::map<int, std::size_t> place;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      if (merged_into_[g] != static_cast<int>(g)) continue;
+      place[static_cast<int>(g)] = out.groups.size();
+      out.groups.push_back({groups_[g].name, groups_[g].kind, {}});
+    }
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+      out.groups[place.at(group_root(static_cast<int>(g)))].parts.push_back(groups_[g].name);
+    for (int n = 0; n < count(); ++n) {
+      if (!needed_[at_(n)] || node(n).number) continue;
+      if (!repeatable_[at_(n)]) {
+        out.groups[place.at(group_of(n))].nodes.push_back(n);
+      } else if (readers_of_[at_(n)].size() == 1) {
+        out.groups[place.at(*readers_of_[at_(n)].begin())].nodes.push_back(n);
+      } else if (readers_of_[at_(n)].size() > 1) {
+        out.shared.push_back(n);
+        for (const int v : node(n).gives) {
+          const bool wanted = std::ranges::any_of(readers_[at_(v)], [&](int reader) {
+            return !repeatable_[at_(reader)] || readers_of_[at_(reader)].size() == 1;
+          });
+          if (wanted && graph_.values[at_(v)].kind == GraphValue::Kind::Tensor) out.derived.push_back(v);
+        }
+      }
+    }
+    name(out);
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      int into = static_cast<int>(g);
+      std::string reason = reason_[g];
+      while (merged_into_[at_(into)] != into) into = merged_into_[at_(into)];
+      if (into == static_cast<int>(g)) continue;
+      const std::string& whole = out.groups[place.at(into)].name;
+      if (groups_[g].name != whole) out.merged[groups_[g].name] = "is part of layer \"" + whole + "\": " + reason;
+    }
+    return out;
+  }
+
+  /// Unique names: a run of a module that others interrupted is "NAME#2", and so on.
+  void name(Grouping& out) const {
+    std::map<std::string, int> seen;
+    for (LayerGroup& group : out.groups) {
+      if (group.name.empty()) group.name = group.kind.empty() ? "model" : group.kind;
+      if (group.kind.empty()) group.kind = "Module";
+      const int times = ++seen[group.name];
+      if (times > 1) group.name += "#" + std::to_string(times);
+    }
+  }
+
+  const OperatorGraph& graph_;
+  int root_;
+  Granularity granularity_;
+  Memory memory_;
+  std::vector<int> maker_;        // by value: its node, or -1
+  std::vector<bool> needed_;      // by node
+  std::vector<bool> repeatable_;  // by node
+  std::set<int> held_;            // memory of buffers and constants
+  std::set<int> trained_;         // memory of parameters
+  std::set<int> input_memory_;
+  std::vector<std::vector<int>> readers_;  // by value
+  std::vector<LayerGroup> groups_;
+  std::vector<Label> labels_;
+  std::vector<int> group_of_;     // by node, before merging; -1: none
+  std::vector<int> merged_into_;  // by group
+  std::vector<std::string> reason_;
+  std::vector<std::set<int>> readers_of_;  // by repeatable node: groups
+};
+
+}  // namespace
+
+Granularity parse_granularity(const std::string& text) {
+  if (text == "auto") return {Granularity::Kind::Auto, 0};
+  if (text == "leaf") return {Granularity::Kind::Leaf, 0};
+  if (text == "op") return {Granularity::Kind::Operator, 0};
+  const std::string prefix = "depth=";
+  int depth = 0;
+  if (text.starts_with(prefix)) {
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + prefix.size(), end, depth);
+    if (error == std::errc() && rest == end && depth >= 1 && depth <= 100) return {Granularity::Kind::Depth, depth};
+  }
+  throw std::invalid_argument("layers \"" + text + "\": wanted auto, leaf, op, or depth=N with N in 1..100");
+}
+
+Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& granularity, const Grouping* like) {
+  return Grouper(graph, root, granularity).run(like);
+}
+
+std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value) {
+  Memory memory(graph);
+  std::set<int> wanted{value};
+  std::set<int> wanted_memory{memory.of(value)};
+  std::set<int> nodes;
+  // Backwards, once for each write behind a reader.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (auto n = grouping.shared.rbegin(); n != grouping.shared.rend(); ++n) {
+      const GraphNode& node = graph.nodes[at_(*n)];
+      const bool reaches =
+          std::ranges::any_of(node.gives, [&](int v) { return wanted.contains(v); }) ||
+          std::ranges::any_of(node.writes, [&](int v) { return wanted_memory.contains(memory.of(v)); });
+      if (!reaches || !nodes.insert(*n).second) continue;
+      changed = true;
+      for (const int v : node.reads) {
+        wanted.insert(v);
+        wanted_memory.insert(memory.of(v));
+      }
+    }
+  }
+  return {nodes.begin(), nodes.end()};
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/intake/graph/operator_graph.h"
+
+namespace stagecraft {
+
+/// What a run of a program is told beside its arguments.
+struct NodeRun {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  int microbatch = 0;
+};
+
+/// Some nodes of a graph, ready to run. Calls from several threads are fine.
+class NodeProgram {
+ public:
+  /// `nodes` ascending; `outputs` are values of theirs. Nodes that compute the numbers they need are added.
+  /// The graph's `compile` throws FormatError for what cannot run. The graph itself is not needed afterwards.
+  NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std::vector<int> outputs);
+
+  /// Tensors that run() wants, in order: values of nodes outside, then inputs of the model, each ascending. An input of
+  /// the model may be wanted for its shape alone.
+  [[nodiscard]] const std::vector<int>& arguments() const { return arguments_; }
+  /// And after them: indices into OperatorGraph::tensors, ascending.
+  [[nodiscard]] const std::vector<int>& tensors() const { return tensors_; }
+
+  /// The outputs. Arguments that a node writes in place are copied first, `tensors` only where the graph evaluates. An
+  /// argument that does not lie in memory as the file says (it came contiguous from another rank) is laid out so.
+  [[nodiscard]] std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> tensors,
+                                            const NodeRun& how) const;
+
+ private:
+  struct Step {
+    NodeCall call;
+    std::vector<int> release;  ///< slots that nobody reads afterwards
+    std::string random;        ///< the node's name, if it draws random numbers
+    std::size_t stay = 0;      ///< blocks of the step before that it is in as well, outermost first
+    std::vector<GraphBlock> enter = {};
+  };
+  struct Argument {
+    int slot = -1;
+    bool copy = false;
+    std::vector<SizeExpression> strides = {};  ///< empty: any will do
+  };
+  struct Binding {
+    std::string symbol;
+    std::size_t argument = 0;
+    std::int64_t axis = 0;
+    SizeExpression extent;
+  };
+  void bind(const OperatorGraph& graph, const std::vector<std::string>& symbols);
+
+  std::vector<int> arguments_;
+  std::vector<int> tensors_;
+  std::vector<Argument> argument_slots_;
+  std::vector<std::vector<int>> tensor_slots_;
+  std::vector<bool> copied_tensors_;
+  std::vector<Binding> bindings_;
+  std::vector<std::pair<int, SizeExpression>> numbers_;
+  std::vector<Step> steps_;
+  std::vector<int> outputs_;
+  std::size_t slots_ = 0;
+  bool keeps_casts_ = false;  ///< in a block of autocast
+};
+
+}  // namespace stagecraft

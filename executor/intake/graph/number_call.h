@@ -1,0 +1,16 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "executor/intake/graph/operator_graph.h"
+
+namespace stagecraft {
+
+/// Runs a node that computes numbers: torch.export writes Python's arithmetic (`_operator.add`, `torch.sym_float`,
+/// `math.trunc`) and sizes of tensors (`torch.ops.aten.sym_size.int`) as nodes. Division and remainder of whole numbers
+/// round as Python's do. Throws FormatError that begins with `place` for another one, listing those.
+[[nodiscard]] NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
+                                   const std::function<int(int)>& slot);
+
+}  // namespace stagecraft

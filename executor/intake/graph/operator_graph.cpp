@@ -1,0 +1,32 @@
+#include "executor/intake/graph/operator_graph.h"
+
+namespace stagecraft {
+
+std::string place_of(const OperatorGraph& graph, const GraphNode& node) {
+  std::string out = graph.file + ": node \"" + node.name + "\" (" + node.target + ")";
+  if (!node.modules.empty() && !node.modules.back().path.empty())
+    out += " in module \"" + node.modules.back().path + "\"";
+  return out;
+}
+
+std::string untrainable_text(const std::string& name, c10::ScalarType dtype, const std::string& how) {
+  const std::string begin = "parameter \"" + name + "\" is " + c10::toString(dtype) + ", wanted float32: ";
+  if (!c10::isComplexType(dtype)) return begin + how + ", and profile with --dtype for another type";
+  return begin + "store torch.view_as_real(" + name + ") as the parameter and call torch.view_as_complex in forward";
+}
+
+std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>& nodes) {
+  std::set<int> out;
+  for (const int n : nodes) {
+    const std::vector<int>& writes = graph.nodes[static_cast<std::size_t>(n)].writes;
+    out.insert(writes.begin(), writes.end());
+  }
+  for (auto n = nodes.rbegin(); n != nodes.rend(); ++n) {
+    for (const auto& [result, read] : graph.nodes[static_cast<std::size_t>(*n)].aliases) {
+      if (out.contains(result)) out.insert(read);
+    }
+  }
+  return out;
+}
+
+}  // namespace stagecraft

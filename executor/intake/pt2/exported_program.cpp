@@ -1,0 +1,302 @@
+#include "executor/intake/pt2/exported_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "executor/intake/pt2/flattened_blocks.h"
+#include "executor/intake/pt2/program_arguments.h"
+#include "executor/intake/pt2/program_guards.h"
+#include "executor/intake/pt2/program_metadata.h"
+#include "executor/intake/pt2/pt2_archive.h"
+
+namespace stagecraft {
+namespace {
+
+using Kind = ProgramValue::Kind;
+
+constexpr int kMajor = 8;
+
+/// "key,path,type" of each frame, joined by ";". A type may hold commas of its own; a second call has "@1" in its key.
+std::vector<ModuleFrame> read_module_stack(const Cursor& at) {
+  const std::string text = at.text();
+  std::vector<ModuleFrame> out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(';', begin), text.size());
+    const std::string frame = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (frame.starts_with("_empty_nn_module_stack")) continue;
+    const std::size_t first = frame.find(',');
+    const std::size_t last = frame.rfind(',');
+    if (first == last) at.fail("found a frame \"" + frame + "\", wanted \"key,path,type\"");
+    ModuleFrame module{frame.substr(first + 1, last - first - 1), frame.substr(last + 1), 0};
+    const std::string key = frame.substr(0, first);
+    const std::size_t call = key.rfind('@');
+    if (call != std::string::npos) {
+      const std::string digits = key.substr(call + 1);
+      if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos)
+        at.fail("found a frame \"" + frame + "\", wanted the number of a call after \"@\"");
+      module.call = std::stoi(digits);
+    }
+    out.push_back(std::move(module));
+  }
+  return out;
+}
+
+std::string describe(const std::string& name, const std::string& target, const std::vector<ModuleFrame>& modules) {
+  const std::string path = modules.empty() || modules.back().path.empty() ? "" : " of module " + modules.back().path;
+  return fmt::format("node \"{}\" ({}){}", name, target, path);
+}
+
+ProgramArgument read_node_argument(const Cursor& at, const ProgramScope& scope) {
+  Fields parts(at);
+  ProgramArgument out;
+  out.name = parts.required("name").text();
+  out.value = read_argument(parts.required("arg"), scope);
+  (void)parts.optional("kind");
+  parts.done();
+  return out;
+}
+
+ProgramBlock read_block(const Cursor& at, const ProgramScope& scope) {
+  Fields fields(at);
+  ProgramBlock out;
+  out.name = fields.required("node").text();
+  out.target = fields.required("target").text();
+  out.arguments = fields.required("inputs").list([&](const Cursor& each) { return read_node_argument(each, scope); });
+  (void)fields.required("graph");
+  fields.done();
+  return out;
+}
+
+ProgramNode read_node(const Cursor& at, std::size_t number, ProgramScope& scope) {
+  Fields fields(at);
+  ProgramNode out;
+  out.target = fields.required("target").text();
+  const auto name = fields.optional("name");
+  out.name = name ? name->text() : fmt::format("node_{}", number);
+  if (const auto metadata = fields.optional("metadata")) {
+    if (!metadata->value().is_object()) metadata->fail_type("an object");
+    const auto stack = metadata->value().find("nn_module_stack");
+    if (stack != metadata->value().end()) out.modules = read_module_stack(metadata->inside(*stack));
+    const auto blocks = metadata->value().find(kBlocksKey);
+    if (blocks != metadata->value().end())
+      out.blocks = metadata->inside(*blocks).list([&](const Cursor& each) { return read_block(each, scope); });
+  }
+  (void)fields.optional("is_hop_single_tensor_return");
+  const Cursor inputs = fields.required("inputs").under(describe(out.name, out.target, out.modules));
+  const Cursor outputs = fields.required("outputs").under(describe(out.name, out.target, out.modules));
+  fields.done();
+
+  out.arguments = inputs.list([&](const Cursor& argument) { return read_node_argument(argument, scope); });
+  out.results = outputs.list([&](const Cursor& result) { return define_result(result, scope); });
+  return out;
+}
+
+/// Defines the inputs, in order; nothing for a literal.
+std::vector<std::optional<ValueIndex>> define_inputs(const Cursor& at, ProgramScope& scope) {
+  return at.list([&](const Cursor& input) -> std::optional<ValueIndex> {
+    const Choice choice = read_choice(input);
+    if (choice.key == "as_custom_obj") input.fail("found a custom object as an input, wanted tensors and numbers");
+    const bool number = choice.key.starts_with("as_sym_");
+    if (choice.key != "as_tensor" && !(number && read_choice(choice.value).key == "as_name")) {
+      (void)read_argument(input, scope);
+      return std::nullopt;
+    }
+    const ProgramResult result = define_result(input, scope);
+    return result.values.empty() ? std::nullopt : std::optional(result.values.front());
+  });
+}
+
+/// Nodes and outputs of the graph at `at`, whose inputs are in `scope` already.
+void read_body(const Cursor& at, ProgramScope& scope, ProgramGraph& graph) {
+  Fields fields(at);
+  for (const char* read : {"inputs", "tensor_values", "sym_int_values", "sym_bool_values"}) (void)fields.required(read);
+  for (const char* read : {"is_single_tensor_return", "sym_float_values"}) (void)fields.optional(read);
+  const auto objects = fields.optional("custom_obj_values");
+  if (objects && !objects->value().empty()) objects->fail("found custom objects, wanted a program without them");
+  const Cursor nodes = fields.required("nodes");
+  const Cursor outputs = fields.required("outputs");
+  fields.done();
+
+  std::unordered_set<std::string> names;
+  graph.nodes.reserve(nodes.elements());
+  for (std::size_t i = 0; i < nodes.elements(); ++i) {
+    graph.nodes.push_back(read_node(nodes.at(i), i, scope));
+    if (!names.insert(graph.nodes.back().name).second)
+      nodes.at(i).fail("node \"" + graph.nodes.back().name + "\" stands twice, wanted one name for each");
+  }
+  graph.outputs = outputs.list([&](const Cursor& output) { return read_argument(output, scope); });
+  scope.check_tables();
+}
+
+/// The value that an input of the signature means.
+ValueIndex input_value(const Cursor& spec, Fields& fields, const std::optional<ValueIndex>& given,
+                       const ProgramScope& scope) {
+  const Cursor argument = fields.required("arg");
+  const std::string name = Fields(argument).required("name").text();
+  if (!given || scope.value(*given).name != name)
+    spec.fail(fmt::format("found value \"{}\", the graph has {} there", name,
+                          given ? "\"" + scope.value(*given).name + "\"" : "a literal"));
+  if (scope.value(*given).kind != Kind::Tensor) spec.fail(fmt::format("value \"{}\" is no tensor", name));
+  return *given;
+}
+
+ProgramInput read_input(const Cursor& at, const std::optional<ValueIndex>& given, const ProgramScope& scope) {
+  const Choice choice = read_choice(at);
+  const Cursor& spec = choice.value;
+  ProgramInput out;
+  if (choice.key == "custom_obj" || choice.key == "token")
+    at.fail("found an input \"" + choice.key + "\", wanted tensors and numbers");
+  if (choice.key != "parameter" && choice.key != "buffer" && choice.key != "tensor_constant" &&
+      choice.key != "user_input" && choice.key != "constant_input") {
+    at.fail(
+        unknown_name("input", choice.key, {"parameter", "buffer", "tensor_constant", "user_input", "constant_input"}));
+  }
+  Fields fields(spec);
+  if (choice.key == "parameter") {
+    out = {ProgramInput::Kind::Parameter, input_value(spec, fields, given, scope),
+           fields.required("parameter_name").text(), true};
+  } else if (choice.key == "buffer") {
+    out = {ProgramInput::Kind::Buffer, input_value(spec, fields, given, scope), fields.required("buffer_name").text(),
+           fields.required("persistent").boolean()};
+  } else if (choice.key == "tensor_constant") {
+    out = {ProgramInput::Kind::Constant, input_value(spec, fields, given, scope),
+           fields.required("tensor_constant_name").text(), true};
+  } else if (choice.key == "constant_input") {
+    out = {ProgramInput::Kind::Folded, {}, fields.required("name").text(), true};
+    (void)fields.required("value");
+    if (given) spec.fail("found a literal, the graph has \"" + scope.value(*given).name + "\" there");
+  } else {
+    const ArgumentValue value = read_argument(fields.required("arg"), scope);
+    const auto* const named = std::get_if<ValueIndex>(&value);
+    if (named == nullptr || given != *named) spec.fail("found another value than the graph has there");
+    out = {ProgramInput::Kind::User, *named, scope.value(*named).name, true};
+  }
+  fields.done();
+  return out;
+}
+
+void check_output(const Cursor& at, const ArgumentValue& given, const ProgramScope& scope) {
+  const Choice choice = read_choice(at);
+  if (choice.key != "user_output" && choice.key != "loss_output") {
+    for (const char* other : {"buffer_mutation", "parameter_mutation", "user_input_mutation", "gradient_to_parameter",
+                              "gradient_to_user_input", "token"}) {
+      if (choice.key == other)
+        at.fail(
+            fmt::format("found an output \"{}\", wanted a program as torch.export.export gives it, without "
+                        "run_decompositions()",
+                        other));
+    }
+    at.fail(unknown_name("output", choice.key, {"user_output", "loss_output"}));
+  }
+  Fields fields(choice.value);
+  const Cursor argument = fields.required("arg");
+  fields.done();
+  bool same = false;
+  if (choice.key == "loss_output") {
+    const auto* const value = std::get_if<ValueIndex>(&given);
+    same = value != nullptr && scope.value(*value).name == Fields(argument).required("name").text();
+  } else {
+    same = read_argument(argument, scope) == given;
+  }
+  if (!same) argument.fail("found another value than the graph has there");
+}
+
+void check_versions(Fields& fields) {
+  const Cursor version = fields.required("schema_version");
+  Fields parts(version);
+  const Cursor major = parts.required("major");
+  (void)parts.required("minor");
+  parts.done();
+  if (const std::int64_t found = read_int(major); found != kMajor)
+    major.fail(fmt::format("found major version {}, this program reads {}: export with PyTorch 2.11", found, kMajor));
+  const Cursor verifiers = fields.required("verifiers");
+  const auto found = verifiers.list([](const Cursor& each) { return each.text(); });
+  if (found != std::vector<std::string>{"TRAINING"})
+    verifiers.fail_type("[\"TRAINING\"], a program as torch.export.export gives it, without run_decompositions()");
+}
+
+}  // namespace
+
+std::shared_ptr<const ProgramGraph> read_nested_graph(const Cursor& at, const std::set<std::string>& symbols) {
+  auto out = std::make_shared<ProgramGraph>();
+  ProgramScope scope(at, symbols);
+  const Cursor inputs = Fields(at).required("inputs");
+  const auto values = define_inputs(inputs, scope);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!values[i]) inputs.at(i).fail_type("a tensor or a number with a name");
+    out->inputs.push_back(*values[i]);
+  }
+  read_body(at, scope, *out);
+  out->values = scope.take_values();
+  return out;
+}
+
+namespace {
+
+ExportedProgram read_document(const Json& document, const std::string& place) {
+  const Cursor root(document, place);
+  Fields fields(root);
+  check_versions(fields);
+  ExportedProgram out;
+  out.torch_version = fields.required("torch_version").text();
+
+  Fields module(fields.required("graph_module"));
+  const Cursor graph = module.required("graph");
+  Fields signature(module.required("signature"));
+  const Cursor input_specs = signature.required("input_specs");
+  const Cursor output_specs = signature.required("output_specs");
+  signature.done();
+  for (const char* unread : {"module_call_graph", "metadata", "treespec_namedtuple_fields"})
+    (void)module.optional(unread);
+  module.done();
+
+  ProgramScope scope(graph, {});
+  scope.set_open(true);
+  const auto given = define_inputs(Fields(graph).required("inputs"), scope);
+  scope.set_open(false);
+  if (input_specs.elements() != given.size())
+    input_specs.fail(fmt::format("found {} inputs, the graph has {}", input_specs.elements(), given.size()));
+  std::unordered_set<std::string> stored;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const Cursor spec = input_specs.at(i);
+    out.inputs.push_back(read_input(spec, given[i], scope));
+    const ProgramInput& input = out.inputs.back();
+    if (input.kind == ProgramInput::Kind::Folded) continue;
+    out.graph.inputs.push_back(input.value);
+    if (input.kind == ProgramInput::Kind::User) {
+      scope.admit_symbols(input.value);
+    } else if (!stored.insert(input.name).second) {
+      spec.fail("\"" + input.name + "\" stands twice, wanted one input for each");
+    }
+  }
+  read_body(graph, scope, out.graph);
+  if (output_specs.elements() != out.graph.outputs.size()) {
+    output_specs.fail(
+        fmt::format("found {} outputs, the graph has {}", output_specs.elements(), out.graph.outputs.size()));
+  }
+  for (std::size_t i = 0; i < out.graph.outputs.size(); ++i)
+    check_output(output_specs.at(i), out.graph.outputs[i], scope);
+  out.graph.values = scope.take_values();
+
+  out.ranges = read_ranges(fields.required("range_constraints"));
+  if (const auto guards = fields.optional("guards_code")) check_guards(*guards, out);
+  (void)fields.optional("opset_version");
+  fields.done();
+  return out;
+}
+
+}  // namespace
+
+ExportedProgram read_exported_program(const std::string& json, const std::string& place) {
+  Json document = parse_document(json, place);
+  ExportedProgram out = read_document(document, place);
+  const bool blocks = std::ranges::any_of(out.graph.nodes, [](const ProgramNode& node) {
+    return node.target.starts_with("torch.ops.higher_order.wrap_with_");
+  });
+  return blocks ? read_document(flattened_blocks(std::move(document)), place) : out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "costmodel/format/cursor.h"
+#include "executor/intake/pt2/exported_program.h"
+
+// For the readers of this folder only: the names of a graph's values, and arguments that use them.
+
+namespace stagecraft {
+
+/// The values of one graph while it is read. All members throw FormatError with the place.
+class ProgramScope {
+ public:
+  /// `at` is the JSON of the graph, which outlives this; `symbols` are those that sizes may depend on.
+  ProgramScope(const Cursor& at, std::set<std::string> symbols);
+
+  /// Defines the value `name`, once; what it is stands in the graph's tables. One whose sizes depend on other symbols
+  /// is refused.
+  ValueIndex define(const Cursor& at, const std::string& name, ProgramValue::Kind kind);
+  /// The value `name`, which was defined before.
+  [[nodiscard]] ValueIndex use(const Cursor& at, const std::string& name, ProgramValue::Kind kind) const;
+  /// From now on sizes may depend on the symbols of `value` as well.
+  void admit_symbols(ValueIndex value);
+
+  [[nodiscard]] const std::set<std::string>& symbols() const { return symbols_; }
+  [[nodiscard]] const ProgramValue& value(ValueIndex index) const {
+    return values_[static_cast<std::size_t>(index.index)];
+  }
+  [[nodiscard]] std::vector<ProgramValue> take_values() { return std::move(values_); }
+  /// Refuses entries of the tables that are of no value.
+  void check_tables() const;
+
+  /// Whether sizes of what is defined next may depend on any symbol: so for the inputs of a whole program.
+  void set_open(bool open) { open_ = open; }
+
+ private:
+  void check_symbols(const Cursor& at, const std::string& name, const SizeExpression& expression) const;
+
+  Cursor at_;
+  std::set<std::string> symbols_;
+  bool open_ = false;
+  std::vector<ProgramValue> values_;
+  std::unordered_map<std::string, int> index_of_;
+  std::unordered_map<std::string_view, const Json*> entry_of_[4];  ///< by ProgramValue::Kind
+};
+
+/// An argument of a node, an output of a graph, or of the signature. A graph in it is read with the scope's symbols.
+[[nodiscard]] ArgumentValue read_argument(const Cursor& at, const ProgramScope& scope);
+/// An output of a node, whose values it defines.
+[[nodiscard]] ProgramResult define_result(const Cursor& at, ProgramScope& scope);
+
+/// The graph in the JSON at `at`, inside another one whose sizes depend on `symbols`.
+[[nodiscard]] std::shared_ptr<const ProgramGraph> read_nested_graph(const Cursor& at,
+                                                                    const std::set<std::string>& symbols);
+
+}  // namespace stagecraft

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+
+#include "costmodel/format/cursor.h"
+#include "executor/intake/pt2/exported_program.h"
+
+// For the readers of this folder only: what torch.export's JSON says of values. All throw FormatError with the place.
+
+namespace stagecraft {
+
+/// The only member of an object that stands for a choice.
+struct Choice {
+  std::string key;
+  Cursor value;
+};
+[[nodiscard]] Choice read_choice(const Cursor& at);
+
+[[nodiscard]] c10::ScalarType read_dtype(const Cursor& at);
+/// Refuses all but strided ones.
+[[nodiscard]] c10::Layout read_layout(const Cursor& at);
+[[nodiscard]] c10::MemoryFormat read_memory_format(const Cursor& at);
+[[nodiscard]] c10::Device read_device(const Cursor& at);
+/// A number, or one of the texts that stand for what JSON has no number for.
+[[nodiscard]] double read_float(const Cursor& at);
+[[nodiscard]] std::int64_t read_int(const Cursor& at);
+/// A number or an expression.
+[[nodiscard]] SizeExpression read_size(const Cursor& at);
+/// Refuses sizes, strides and offsets below 0, and more values than 64 bits count.
+[[nodiscard]] TensorMeta read_tensor_meta(const Cursor& at);
+
+}  // namespace stagecraft

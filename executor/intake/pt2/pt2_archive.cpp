@@ -1,0 +1,299 @@
+#include "executor/intake/pt2/pt2_archive.h"
+
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+
+#include "costmodel/errors.h"
+#include "executor/intake/pt2/program_metadata.h"
+
+namespace stagecraft {
+namespace {
+
+/// More than any program or configuration takes.
+constexpr std::uint64_t kMostJsonBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMostWordBytes = 64;
+
+/// An archive's records under its root folder.
+struct Records {
+  const ZipArchive* zip;
+  std::string root;
+
+  [[nodiscard]] const ZipRecord* find(const std::string& name) const { return zip->find(root + "/" + name); }
+  [[nodiscard]] std::string place(const std::string& name) const { return zip->path() + ": " + name; }
+};
+
+std::string read_root(const ZipArchive& zip) {
+  std::string root;
+  for (const ZipRecord& record : zip.records()) {
+    const std::size_t slash = record.name.find('/');
+    if (slash == std::string::npos)
+      throw FormatError(zip.path() + ": record \"" + record.name + "\": is in no folder, wanted one folder for all");
+    const std::string found = record.name.substr(0, slash);
+    if (root.empty()) root = found;
+    if (found != root)
+      throw FormatError(zip.path() + ": found the folders \"" + root + "\" and \"" + found +
+                        "\", wanted one for all records");
+  }
+  return root;
+}
+
+void check_word(const Records& records, const std::string& name, const std::string& wanted) {
+  const ZipRecord* const record = records.find(name);
+  if (record == nullptr)
+    throw FormatError(records.place(name) + ": is not there, wanted an archive of torch.export.save");
+  const std::string found = records.zip->read(*record, kMostWordBytes);
+  if (found != wanted)
+    throw FormatError(fmt::format("{}: found {}, wanted \"{}\"", records.place(name),
+                                  Json(found).dump(-1, ' ', true, Json::error_handler_t::replace), wanted));
+}
+
+bool is_payload_name(const std::string& name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+  };
+  return !name.empty() && name != "." && name != ".." && std::ranges::all_of(name, plain);
+}
+
+std::string find_model(const Records& records) {
+  const std::string folder = records.root + "/models/";
+  std::vector<std::string> models;
+  for (const ZipRecord& record : records.zip->records()) {
+    if (record.name.starts_with(folder) && record.name.ends_with(".json"))
+      models.push_back(record.name.substr(folder.size(), record.name.size() - folder.size() - 5));
+  }
+  if (models.empty())
+    throw FormatError(records.zip->path() + ": found no models/*.json, wanted one model: saving it may have failed");
+  if (models.size() > 1) {
+    std::string names;
+    for (const std::string& model : models) names += (names.empty() ? "" : ", ") + model;
+    throw FormatError(fmt::format("{}: found {} models, wanted one: {}", records.zip->path(), models.size(), names));
+  }
+  if (!is_payload_name(models[0]))
+    throw FormatError(records.zip->path() + ": found a model \"" + models[0] +
+                      "\", wanted a name of letters, digits, \"_\" and \".\"");
+  return models[0];
+}
+
+std::vector<std::int64_t> numbers(const Cursor& at, const std::vector<SizeExpression>& expressions) {
+  std::vector<std::int64_t> out;
+  for (const SizeExpression& each : expressions) {
+    const auto value = constant_value(each);
+    if (!value || *value < 0) at.fail("found " + to_string(each) + ", wanted a number of at least 0");
+    out.push_back(*value);
+  }
+  return out;
+}
+
+/// Refuses what does not lie in the record.
+void check_bytes(const Cursor& at, const StoredTensor& tensor, const ZipRecord& record) {
+  __extension__ using Wide = __int128;
+  const auto value_bytes = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
+  if (record.offset % static_cast<std::uint64_t>(value_bytes) != 0)
+    at.fail(fmt::format("record \"{}\" begins at byte {}, wanted a multiple of {}", record.name, record.offset,
+                        value_bytes));
+  if (std::ranges::find(tensor.sizes, 0) != tensor.sizes.end()) return;
+  if (record.bytes == 0)
+    at.fail(fmt::format(
+        "record \"{}\" is empty: a model on the meta device has no weights, initialise it before it is exported",
+        record.name));
+  Wide last = tensor.storage_offset;
+  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
+    last += static_cast<Wide>(tensor.sizes[i] - 1) * tensor.strides[i];
+    // Each term is below 2^126: checked one by one, the sum cannot overflow.
+    if ((last + 1) * value_bytes > static_cast<Wide>(record.bytes) || last < 0) {
+      at.fail(fmt::format("the tensor goes beyond the {} bytes of record \"{}\", wanted sizes within it", record.bytes,
+                          record.name));
+    }
+  }
+}
+
+void read_configuration(const Records& records, const std::string& folder, const std::string& model,
+                        const std::string& suffix, std::map<std::string, StoredTensor>& out) {
+  const std::string name = folder + model + suffix;
+  const ZipRecord* const record = records.find(name);
+  if (record == nullptr) return;
+  const std::string place = records.place(name);
+  const Json document = parse_document(records.zip->read(*record, kMostJsonBytes), place);
+  const Cursor root(document, place);
+  Fields top(root);
+  const Cursor config = top.required("config");
+  top.done();
+  if (!config.value().is_object()) config.fail_type("an object");
+  for (const auto& [key, value] : config.value().items()) {
+    const Cursor at = config.inside(value);
+    Fields fields(at);
+    const Cursor path = fields.required("path_name");
+    const bool parameter = fields.required("is_param").boolean();
+    const Cursor pickled = fields.required("use_pickle");
+    if (pickled.boolean()) pickled.fail("found a pickled payload, wanted the plain bytes of a tensor");
+    const Cursor meta_place = fields.required("tensor_meta");
+    fields.done();
+    const std::string file = path.text();
+    if (!is_payload_name(file))
+      path.fail("found a payload \"" + file + "\", wanted a name of letters, digits, \"_\" and \".\"");
+    const TensorMeta meta = read_tensor_meta(meta_place);
+    StoredTensor tensor{.record = records.root + "/" + folder + file,
+                        .dtype = meta.dtype,
+                        .sizes = numbers(meta_place, meta.sizes),
+                        .strides = numbers(meta_place, meta.strides),
+                        .storage_offset = numbers(meta_place, {meta.storage_offset})[0],
+                        .parameter = parameter,
+                        .requires_grad = meta.requires_grad};
+    const ZipRecord* const payload = records.zip->find(tensor.record);
+    if (payload == nullptr) path.fail("the archive has no record \"" + tensor.record + "\"");
+    check_bytes(at, tensor, *payload);
+    if (!out.emplace(key, std::move(tensor)).second)
+      at.fail("\"" + key + "\" is a weight and a constant, wanted one of them");
+  }
+}
+
+/// Refuses parameters, buffers and constants without bytes, and with other bytes than the program says.
+void check_tensors(const Pt2Archive& archive, const Records& records) {
+  for (const ProgramInput& input : archive.program.inputs) {
+    if (input.kind == ProgramInput::Kind::User || input.kind == ProgramInput::Kind::Folded) continue;
+    const bool weight =
+        input.kind == ProgramInput::Kind::Parameter || (input.kind == ProgramInput::Kind::Buffer && input.persistent);
+    const std::string name = weight ? "data/weights/" + archive.model + "_weights_config.json"
+                                    : "data/constants/" + archive.model + "_constants_config.json";
+    const std::string place = records.place(name) + ": \"" + input.name + "\": ";
+    const auto found = archive.tensors.find(input.name);
+    if (found == archive.tensors.end()) throw FormatError(place + "is not there, and the program reads it");
+    const StoredTensor& tensor = found->second;
+    if (tensor.parameter != (input.kind == ProgramInput::Kind::Parameter))
+      throw FormatError(place + "is_param is " + (tensor.parameter ? "true" : "false") +
+                        ", the program says otherwise");
+    const TensorMeta& meta = *archive.program.graph.values.at(static_cast<std::size_t>(input.value.index)).tensor;
+    const auto equal = [](const std::vector<std::int64_t>& stored, const std::vector<SizeExpression>& wanted) {
+      return std::ranges::equal(stored, wanted,
+                                [](std::int64_t a, const SizeExpression& b) { return constant_value(b) == a; });
+    };
+    const auto listed = [](const std::vector<SizeExpression>& sizes) {
+      std::string out;
+      for (const SizeExpression& size : sizes) out += (out.empty() ? "" : ", ") + to_string(size);
+      return "[" + out + "]";
+    };
+    if (tensor.dtype != meta.dtype)
+      throw FormatError(place + "found " + c10::toString(tensor.dtype) + ", the program wants " +
+                        c10::toString(meta.dtype));
+    if (!equal(tensor.sizes, meta.sizes))
+      throw FormatError(place + fmt::format("found sizes [{}], the program wants {}", fmt::join(tensor.sizes, ", "),
+                                            listed(meta.sizes)));
+    if (!equal(tensor.strides, meta.strides))
+      throw FormatError(place + fmt::format("found strides [{}], the program wants {}", fmt::join(tensor.strides, ", "),
+                                            listed(meta.strides)));
+  }
+}
+
+template <class T>
+std::vector<std::string> keys_of(const std::map<std::string, T>& map) {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : map) out.push_back(key);
+  return out;
+}
+
+ExportNotes read_notes(const std::string& text, const std::string& place, const Pt2Archive& archive) {
+  const Json document = parse_document(text, place);
+  const Cursor root(document, place);
+  Fields fields(root);
+  check_header(fields, "stagecraft.pt2", 2);
+  ExportNotes out;
+  std::set<std::string> symbols;
+  std::map<std::string, const ProgramValue*> given;
+  for (const ProgramInput& input : archive.program.inputs) {
+    if (input.kind != ProgramInput::Kind::User) continue;
+    const ProgramValue& value = archive.program.graph.values.at(static_cast<std::size_t>(input.value.index));
+    given[input.name] = &value;
+    if (!value.tensor) continue;
+    for (const SizeExpression& size : value.tensor->sizes) symbols.merge(symbols_of(size));
+  }
+  if (const auto symbol = fields.optional("batch_symbol")) {
+    out.batch_symbol = symbol->text();
+    if (!symbols.contains(out.batch_symbol)) symbol->fail("the program has no symbol \"" + out.batch_symbol + "\"");
+  }
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  if (const auto inputs = fields.optional("inputs")) {
+    out.inputs = inputs->list([&](const Cursor& at) {
+      Fields parts(at);
+      ExportedInput input;
+      const Cursor name = parts.required("name");
+      input.name = name.text();
+      const auto value = given.find(input.name);
+      if (value == given.end()) name.fail(unknown_name("input", input.name, keys_of(given)));
+      const auto dimensions = value->second->tensor ? std::ssize(value->second->tensor->sizes) : 0;
+      if (const auto axis = parts.optional("batch_axis"))
+        input.batch_axis = static_cast<int>(axis->integer(0, dimensions - 1));
+      if (const auto range = parts.optional("range")) {
+        if (range->elements() != 2) range->fail_type("[from, to before]");
+        input.range = {range->at(0).integer(-kMost, kMost), range->at(1).integer(-kMost, kMost)};
+        if (input.range->first >= input.range->second) range->fail_type("a range that is not empty");
+      }
+      parts.done();
+      return input;
+    });
+  }
+  if (const auto samples = fields.optional("samples")) {
+    Fields parts(*samples);
+    const std::int64_t least = parts.required("least").integer(1, kMost);
+    out.samples = {least, parts.required("most").integer(least, kMost)};
+    parts.done();
+  }
+  if (const auto loss = fields.optional("loss_output"))
+    out.loss_output =
+        static_cast<int>(loss->integer(0, static_cast<std::int64_t>(archive.program.graph.outputs.size()) - 1));
+  if (const auto tied = fields.optional("tied")) {
+    out.tied = tied->list([&](const Cursor& names) {
+      return names.list([&](const Cursor& at) {
+        const std::string name = at.text();
+        if (!archive.tensors.contains(name)) at.fail(unknown_name("tensor", name, keys_of(archive.tensors)));
+        return name;
+      });
+    });
+  }
+  if (const auto training = fields.optional("training")) out.training = training->boolean();
+  for (const char* unread : {"model", "torch"}) (void)fields.optional(unread);
+  fields.done();
+  return out;
+}
+
+}  // namespace
+
+bool is_pt2_archive(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string first(4, '\0');
+  if (!in.read(first.data(), 4) || first != "PK\3\4") return false;
+  try {
+    const ZipArchive zip(path);
+    return std::ranges::any_of(zip.records(), [](const ZipRecord& record) {
+      return record.name.ends_with("/archive_format") && std::ranges::count(record.name, '/') == 1;
+    });
+  } catch (const FormatError&) { return path.ends_with(".pt2"); }
+}
+
+Pt2Archive read_pt2_archive(const std::string& path) {
+  Pt2Archive out;
+  out.zip = std::make_shared<const ZipArchive>(path);
+  out.root = read_root(*out.zip);
+  const Records records{out.zip.get(), out.root};
+  check_word(records, "archive_format", "pt2");
+  check_word(records, "archive_version", "0");
+  check_word(records, "byteorder", "little");
+  out.model = find_model(records);
+  const std::string name = "models/" + out.model + ".json";
+  out.program = read_exported_program(out.zip->read(*records.find(name), kMostJsonBytes), records.place(name));
+  read_configuration(records, "data/weights/", out.model, "_weights_config.json", out.tensors);
+  read_configuration(records, "data/constants/", out.model, "_constants_config.json", out.tensors);
+  check_tensors(out, records);
+  if (const ZipRecord* const notes = records.find("extra/stagecraft.json")) {
+    out.notes = read_notes(out.zip->read(*notes, kMostJsonBytes), records.place("extra/stagecraft.json"), out);
+  }
+  return out;
+}
+
+}  // namespace stagecraft

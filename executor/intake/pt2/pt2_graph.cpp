@@ -1,0 +1,339 @@
+#include "executor/intake/pt2/pt2_graph.h"
+
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "executor/device/dtype.h"
+#include "executor/intake/graph/evaluation.h"
+#include "executor/intake/graph/higher_order.h"
+#include "executor/intake/graph/operator_call.h"
+
+namespace stagecraft {
+namespace {
+
+using Origin = GraphValue::Origin;
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+GraphValue::Kind kind_of(const ProgramValue& value) {
+  return value.kind == ProgramValue::Kind::Tensor ? GraphValue::Kind::Tensor : GraphValue::Kind::Number;
+}
+
+void add_once(std::vector<int>& list, int value) {
+  if (std::ranges::find(list, value) == list.end()) list.push_back(value);
+}
+
+/// Values of the graph that `argument` holds.
+void collect(const ArgumentValue& argument, std::vector<int>& out) {
+  if (const auto* const one = std::get_if<ValueIndex>(&argument)) add_once(out, one->index);
+  if (const auto* const many = std::get_if<std::vector<std::optional<ValueIndex>>>(&argument)) {
+    for (const auto& each : *many) {
+      if (each) add_once(out, each->index);
+    }
+  }
+  if (const auto* const numbers = std::get_if<std::vector<IntItem>>(&argument)) {
+    for (const IntItem& item : *numbers) {
+      if (const auto* const value = std::get_if<ValueIndex>(&item)) add_once(out, value->index);
+    }
+  }
+}
+
+/// Reads a program into a graph.
+class Builder {
+ public:
+  Builder(const Pt2Archive& archive, const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
+          ModelMode mode)
+      : archive_(archive), ranges_(ranges) {
+    ExportedProgram program = archive.program;
+    if (mode == ModelMode::Evaluation) program.graph = evaluating(std::move(program.graph));
+    program_ = std::make_shared<const ExportedProgram>(std::move(program));
+    out_.file = archive.zip->path();
+    out_.mode = mode;
+    out_.exact_evaluation = archive.notes && !archive.notes->training;
+    out_.evaluation_advice = "export it in evaluation mode: stagecraft export-model --evaluation";
+  }
+
+  OperatorGraph build() {
+    for (const ProgramValue& value : program_->graph.values) {
+      out_.values.push_back({.name = value.name, .kind = kind_of(value), .meta = value.tensor, .number = value.number});
+    }
+    for (const auto& [symbol, range] : program_->ranges) out_.symbols.push_back(symbol);
+    if (out_.symbols.size() > 1) {
+      throw FormatError(out_.file + ": has " + std::to_string(out_.symbols.size()) + " dynamic sizes (" +
+                        out_.symbols[0] + ", " + out_.symbols[1] +
+                        "), wanted one, the batch: export all batched inputs with the same torch.export.Dim");
+    }
+    add_nodes();
+    for (const ProgramInput& input : program_->inputs) {
+      if (input.kind == ProgramInput::Kind::User) continue;
+      if (input.kind != ProgramInput::Kind::Folded) add_tensor(input);
+    }
+    for (const ProgramInput& input : program_->inputs) {
+      if (input.kind == ProgramInput::Kind::User) add_input(input);
+    }
+    check_ranges();
+    set_samples();
+    for (const ArgumentValue& output : program_->graph.outputs) {
+      const auto* const value = std::get_if<ValueIndex>(&output);
+      out_.outputs.push_back(value ? value->index : -1);
+    }
+    if (archive_.notes && archive_.notes->loss_output) out_.loss = *archive_.notes->loss_output;
+    out_.compile = [program = program_, places = places_](int node, const std::function<int(int)>& slot) {
+      return make_call(program->graph, program->graph.nodes[at_(node)], places[at_(node)], slot);
+    };
+    return std::move(out_);
+  }
+
+ private:
+  void add_nodes() {
+    for (const ProgramNode& node : program_->graph.nodes) {
+      GraphNode own{.name = node.name, .target = node.target, .modules = node.modules};
+      const std::string place = place_of(out_, own);
+      for (const ProgramBlock& block : node.blocks) own.blocks.push_back(graph_block(block, place));
+      for (const ProgramArgument& argument : node.arguments) collect(argument.value, own.reads);
+      for (const ProgramResult& result : node.results) {
+        for (const ValueIndex value : result.values) own.gives.push_back(value.index);
+      }
+      own.number = computes_numbers(node);
+      if (!own.number) {
+        NodeFacts facts = facts_of(program_->graph, node, place);
+        own.writes = std::move(facts.writes);
+        own.aliases = std::move(facts.aliases);
+        own.decays = std::move(facts.decays);
+        own.only_writes = std::move(facts.only_writes);
+        own.random = facts.random;
+        own.repeatable = facts.repeatable;
+      }
+      if (node.target == "torch.ops.aten.lstm.input") mend_states(own);
+      for (const int value : own.gives) out_.values[at_(value)].source = static_cast<int>(out_.nodes.size());
+      out_.nodes.push_back(std::move(own));
+      places_.push_back(place);
+    }
+  }
+
+  /// torch.export writes the last hidden and cell states of an LSTM, [layers, batch, width], with a second axis of 1.
+  void mend_states(const GraphNode& lstm) {
+    for (std::size_t i = 1; i < lstm.gives.size(); ++i) {
+      std::optional<TensorMeta>& meta = out_.values[at_(lstm.gives[i])].meta;
+      if (!meta || meta->sizes.size() != 4 || constant_value(meta->sizes[1]) != 1) continue;
+      meta->sizes.erase(meta->sizes.begin() + 1);
+      meta->strides.erase(meta->strides.begin() + 1);
+    }
+  }
+
+  void add_tensor(const ProgramInput& input) {
+    const auto stored = archive_.tensors.find(input.name);
+    if (stored == archive_.tensors.end())
+      throw FormatError(out_.file + ": the archive holds no bytes for \"" + input.name + "\"");
+    const StoredTensor& tensor = stored->second;
+    const bool trainable = input.kind == ProgramInput::Kind::Parameter && tensor.requires_grad;
+    GraphValue& value = out_.values[at_(input.value.index)];
+    value.origin = trainable                                    ? Origin::Parameter
+                   : input.kind == ProgramInput::Kind::Constant ? Origin::Constant
+                                                                : Origin::Buffer;
+    if (trainable && tensor.dtype != c10::ScalarType::Float) {
+      throw FormatError(out_.file + ": " + untrainable_text(input.name, tensor.dtype, "export model.float()"));
+    }
+    // Tied ones are one tensor under several names.
+    for (std::size_t i = 0; i < out_.tensors.size(); ++i) {
+      if (trainable && stored_[i] == tensor) {
+        value.source = static_cast<int>(i);
+        return;
+      }
+      if (stored_[i].record == tensor.record && (trainable || out_.tensors[i].trainable)) {
+        throw FormatError(out_.file + ": \"" + out_.tensors[i].name + "\" and \"" + input.name +
+                          "\" are different views of one memory, which no optimizer could train apart; wanted tensors "
+                          "of their own, as clone() makes them");
+      }
+    }
+    value.source = static_cast<int>(out_.tensors.size());
+    stored_.push_back(tensor);
+    const bool constant = input.kind == ProgramInput::Kind::Constant || !input.persistent;
+    out_.tensors.push_back({input.name, tensor.sizes, tensor.dtype, trainable, constant,
+                            [zip = archive_.zip, tensor] { return load_tensor(*zip, tensor); }});
+  }
+
+  void add_input(const ProgramInput& input) {
+    GraphValue& value = out_.values[at_(input.value.index)];
+    value.origin = Origin::Input;
+    value.source = static_cast<int>(out_.inputs.size());
+    if (value.kind != GraphValue::Kind::Tensor || !value.meta)
+      throw FormatError(out_.file + ": input \"" + input.name + "\" is no tensor, wanted tensors alone");
+    const ExportedInput* notes = nullptr;
+    if (archive_.notes) {
+      const auto it = std::ranges::find(archive_.notes->inputs, input.name, &ExportedInput::name);
+      if (it != archive_.notes->inputs.end()) notes = &*it;
+    }
+    ModelInput out{.name = input.name, .dtype = "", .shape = {}};
+    try {
+      out.dtype = dtype_name(value.meta->dtype);
+    } catch (const std::invalid_argument&) {
+      throw FormatError(out_.file + ": input \"" + input.name + "\" has type " + c10::toString(value.meta->dtype) +
+                        ", which no data source gives");
+    }
+    out.batch_axis = std::nullopt;
+    for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
+      const SizeExpression& extent = value.meta->sizes[axis];
+      if (const auto number = constant_value(extent)) {
+        out.shape.push_back(*number);
+        continue;
+      }
+      if (extent.kind != SizeExpression::Kind::Symbol || out.batch_axis) {
+        throw FormatError(out_.file + ": input \"" + input.name + "\" has size " + to_string(extent) + " in axis " +
+                          std::to_string(axis) + ", wanted the batch size in one axis and numbers in the others");
+      }
+      out.batch_axis = static_cast<int>(axis);
+    }
+    if (out_.symbols.empty() && !out.shape.empty()) {
+      // Exported for one batch size: the notes tell where it stands, else it is the first axis.
+      out.batch_axis = notes ? notes->batch_axis : 0;
+      if (out.batch_axis && *out.batch_axis >= static_cast<int>(out.shape.size())) {
+        throw FormatError(out_.file + ": extra/stagecraft.json: input \"" + input.name + "\" has no axis " +
+                          std::to_string(*out.batch_axis));
+      }
+      if (out.batch_axis) {
+        const std::int64_t samples = out.shape[at_(*out.batch_axis)];
+        out.shape.erase(out.shape.begin() + *out.batch_axis);
+        if (fixed_ && *fixed_ != samples) {
+          throw FormatError(out_.file + ": input \"" + input.name + "\" holds " + std::to_string(samples) +
+                            " samples, the inputs before it " + std::to_string(*fixed_) +
+                            "; export the model with a dynamic batch");
+        }
+        fixed_ = samples;
+      }
+    }
+    const std::vector<Reader> readers = readers_of(input.value.index);
+    if (const auto range = ranges_.find(input.name); range != ranges_.end()) {
+      for (const Reader& reader : readers) check_range(input.name, range->second, reader);
+      out.least = range->second.first;
+      out.classes = range->second.second;
+    } else if (notes && notes->range) {
+      out.least = notes->range->first;
+      out.classes = notes->range->second;
+    } else {
+      out.classes = readers.empty() ? 0 : readers.front().classes;
+    }
+    // A label below 0 leaves its sample out; no loss would be left of random ones.
+    const bool ignores = std::ranges::any_of(readers, [&](const Reader& reader) { return reader.least < 0; });
+    if (ignores && out.least < 0 && out.classes > 0) out.least_drawn = 0;
+    out_.inputs.push_back(std::move(out));
+  }
+
+  /// An operator that picks one of so many rows or classes by each of an input's numbers.
+  struct Reader {
+    std::size_t node = 0;
+    std::int64_t classes = 0;
+    std::int64_t least = 0;  ///< less than 0 where it ignores that number
+    const char* what = "";
+  };
+
+  void check_range(const std::string& input, const std::pair<std::int64_t, std::int64_t>& range,
+                   const Reader& reader) const {
+    if (range.first >= std::min<std::int64_t>(reader.least, 0) && range.second <= reader.classes) return;
+    throw std::invalid_argument(fmt::format(
+        "{}: has {} {}; found range {}..{} of input \"{}\", wanted one within {}..{}, the upper end excluded",
+        places_[reader.node], reader.classes, reader.what, range.first, range.second, input,
+        std::min<std::int64_t>(reader.least, 0), reader.classes));
+  }
+
+  /// Those of the input, directly or behind operators that move values about.
+  [[nodiscard]] std::vector<Reader> readers_of(int input) const {
+    std::vector<Reader> out;
+    std::vector<int> same{input};
+    for (std::size_t n = 0; n < program_->graph.nodes.size(); ++n) {
+      const ProgramNode& node = program_->graph.nodes[n];
+      const auto argument = [&](const char* name) -> const ProgramValue* {
+        const auto it = std::ranges::find(node.arguments, name, &ProgramArgument::name);
+        const auto* const value = it == node.arguments.end() ? nullptr : std::get_if<ValueIndex>(&it->value);
+        return value ? &program_->graph.values[at_(value->index)] : nullptr;
+      };
+      const auto reads = [&](const char* name) {
+        const ProgramValue* const value = argument(name);
+        return value && std::ranges::find(same, static_cast<int>(value - program_->graph.values.data())) != same.end();
+      };
+      const auto extent = [](const ProgramValue* value, std::size_t axis) -> std::int64_t {
+        if (!value || !value->tensor || axis >= value->tensor->sizes.size()) return 0;
+        return constant_value(value->tensor->sizes[axis]).value_or(0);
+      };
+      if (node.target == "torch.ops.aten.embedding.default" && reads("indices"))
+        out.push_back({n, extent(argument("weight"), 0), 0, "rows"});
+      const bool loss = node.target == "torch.ops.aten.cross_entropy_loss.default" ||
+                        node.target == "torch.ops.aten.nll_loss_nd.default";
+      if (loss && reads("target") && argument("self")) {
+        const bool one_sample = argument("self")->tensor && argument("self")->tensor->sizes.size() == 1;
+        const auto ignored = std::ranges::find(node.arguments, "ignore_index", &ProgramArgument::name);
+        const auto* const number =
+            ignored == node.arguments.end() ? nullptr : std::get_if<std::int64_t>(&ignored->value);
+        out.push_back({n, extent(argument("self"), one_sample ? 0 : 1), number ? *number : -100, "classes"});
+      }
+      std::erase_if(out, [](const Reader& reader) { return reader.classes == 0; });
+      static const std::vector<std::string> movers{"view",       "reshape",   "flatten",   "slice",   "select",
+                                                   "contiguous", "clone",     "transpose", "permute", "expand",
+                                                   "alias",      "unsqueeze", "squeeze",   "to"};
+      const std::string name = node.target.starts_with("torch.ops.aten.") ? node.target.substr(15) : "";
+      const bool moves = std::ranges::any_of(movers, [&](const std::string& m) { return name.starts_with(m + "."); });
+      if (moves && (reads("self") || reads("input")) && node.results.size() == 1 && !node.results[0].list)
+        same.push_back(node.results[0].values.at(0).index);
+    }
+    return out;
+  }
+
+  void check_ranges() const {
+    for (const auto& [name, range] : ranges_) {
+      std::vector<std::string> known;
+      for (const ModelInput& input : out_.inputs) known.push_back(input.name);
+      if (std::ranges::find(known, name) == known.end())
+        throw std::invalid_argument(out_.file + ": " + unknown_name("input", name, known));
+    }
+  }
+
+  void set_samples() {
+    if (!out_.symbols.empty()) {
+      const auto& [least, most] = program_->ranges.begin()->second;
+      out_.least_samples = std::max<std::int64_t>(least, 1);
+      out_.most_samples = most;
+    } else if (fixed_) {
+      out_.least_samples = out_.most_samples = *fixed_;
+    }
+    if (archive_.notes && archive_.notes->samples && !out_.symbols.empty()) {
+      out_.least_samples = std::max(out_.least_samples, archive_.notes->samples->first);
+      out_.most_samples = std::min(out_.most_samples, archive_.notes->samples->second);
+    }
+  }
+
+  const Pt2Archive& archive_;
+  std::shared_ptr<const ExportedProgram> program_;
+  const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges_;
+  OperatorGraph out_;
+  std::vector<std::string> places_;
+  std::vector<StoredTensor> stored_;
+  std::optional<std::int64_t> fixed_;
+};
+
+}  // namespace
+
+at::Tensor load_tensor(const ZipArchive& archive, const StoredTensor& stored) {
+  const ZipRecord* const record = archive.find(stored.record);
+  if (!record) throw FormatError(archive.path() + ": has no record \"" + stored.record + "\"");
+  std::shared_ptr<MappedRecord> bytes = archive.map(*record, /*check=*/true);
+  const auto options = at::TensorOptions(stored.dtype);
+  const auto item = static_cast<std::int64_t>(c10::elementSize(stored.dtype));
+  std::byte* const begin = bytes->bytes().data() + stored.storage_offset * item;
+  at::Tensor out = at::from_blob(begin, stored.sizes, stored.strides, [bytes](void*) {}, options);
+  // PyTorch puts records where kernels like them; other writers need not.
+  constexpr std::uintptr_t kAlignment = 16;
+  return reinterpret_cast<std::uintptr_t>(begin) % kAlignment == 0 ? out : out.clone();
+}
+
+OperatorGraph pt2_graph(const Pt2Archive& archive,
+                        const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges, ModelMode mode) {
+  return Builder(archive, ranges, mode).build();
+}
+
+}  // namespace stagecraft

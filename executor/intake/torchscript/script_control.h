@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/intake/torchscript/script_state.h"
+#include "executor/intake/torchscript/script_value.h"
+
+namespace torch::jit {
+struct Graph;
+struct Node;
+struct Value;
+}  // namespace torch::jit
+
+namespace stagecraft {
+
+/// A branch or loop as code of its own.
+struct ScriptControl {
+  std::function<void(torch::jit::Stack&)> run;
+  std::vector<ScriptValue> arguments;
+  std::vector<std::size_t> written;                          ///< of `arguments`: tensors that it may change
+  std::vector<std::pair<std::size_t, std::size_t>> aliases;  ///< (result, of `arguments`) that may share memory
+  bool random = false;
+};
+
+/// `node` with all it calls, its operators as they are and in their order. `lookup` gives what names outside stand for;
+/// `held` what stands for a tensor that a module holds. Throws FormatError that begins with `place` for what
+/// torchscript_graph refuses.
+[[nodiscard]] ScriptControl script_control(torch::jit::Node* node, ScriptState& state,
+                                           const std::function<ScriptValue(torch::jit::Value*)>& lookup,
+                                           const std::function<ScriptValue(const at::Tensor&)>& held,
+                                           const std::string& place);
+
+}  // namespace stagecraft

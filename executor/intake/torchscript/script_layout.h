@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/intake/graph/operator_graph.h"
+#include "executor/intake/torchscript/script_state.h"
+
+namespace stagecraft {
+
+/// An argument of forward: a tensor of the model's inputs, or a constant.
+struct ScriptInput {
+  ModelInput model;
+  std::optional<c10::IValue> constant = {};
+};
+
+/// The graph of the module's forward, see torchscript_graph. `samples`: the only batch size. `state` gets the constants
+/// that stand in the code.
+[[nodiscard]] OperatorGraph lay_out_script(const std::string& file, ScriptState& state,
+                                           const std::vector<ScriptInput>& inputs, std::optional<std::int64_t> samples);
+
+}  // namespace stagecraft

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "executor/model/layer_source.h"
+
+namespace stagecraft {
+
+/// A tensor that a loaded module holds.
+struct HeldTensor {
+  std::string name;  ///< of tied ones the first, as Python's named_parameters gives it
+  at::Tensor tensor;
+  bool parameter = false;
+  bool buffer = false;  ///< neither: a constant
+};
+
+/// Modules and tensors of a loaded TorchScript module, by the names they have in Python.
+class ScriptState {
+ public:
+  ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, ModelMode mode);
+
+  [[nodiscard]] const c10::intrusive_ptr<c10::ivalue::Object>& root() const { return root_; }
+  [[nodiscard]] const std::vector<HeldTensor>& held() const { return held_; }
+  /// Index into held() of `tensor`, or of one with the same memory and geometry: tied. A new one is a constant
+  /// called `name`.
+  int index_of(const at::Tensor& tensor, const std::string& name);
+  /// The path under which a module was found first; null: it is none of the root's.
+  [[nodiscard]] const std::string* path_of(const c10::ivalue::Object* module) const;
+  /// Attribute `training` as the mode wants it. For training as saved, or true for all modules if the root was saved for
+  /// evaluation; for evaluation false.
+  [[nodiscard]] bool training(const c10::ivalue::Object& module);
+  [[nodiscard]] ModelMode mode() const { return mode_; }
+  /// Whether the code that was laid out computes what the model does when it evaluates: it was saved so, or it asked
+  /// for `training`, which a trace does not.
+  [[nodiscard]] bool exact_evaluation() const { return saved_evaluating_ || asked_; }
+
+ private:
+  void visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, const std::string& path);
+
+  c10::intrusive_ptr<c10::ivalue::Object> root_;
+  std::vector<HeldTensor> held_;
+  std::map<const c10::ivalue::Object*, std::string> paths_;
+  ModelMode mode_;
+  bool saved_evaluating_ = false;
+  bool asked_ = false;  ///< for `training`
+};
+
+/// "torch.nn.modules.linear.Linear" of a class that the file calls "__torch__.torch.nn...___torch_mangle_3.Linear".
+[[nodiscard]] std::string class_name(const c10::ivalue::Object& module);
+
+}  // namespace stagecraft

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "executor/files/zip_archive.h"
+#include "executor/intake/graph/operator_graph.h"
+
+namespace stagecraft {
+
+/// What a TorchScript file does not say.
+struct TorchScriptInputs {
+  std::map<std::string, std::string> inputs;  ///< by argument of forward, as parse_model_input reads them
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges;  ///< of whole-number inputs: [first, second)
+  std::optional<std::int64_t> samples;                                  ///< the only batch size that the model takes
+};
+
+/// The graph of a model that torch.jit.trace or torch.jit.script made: forward with all calls laid out, each node under
+/// the module that calls it. What follows from constants and from the training flag is decided here: branches, loops
+/// with a known number of turns, assertions that hold. A branch or loop that depends on data or on the batch is one
+/// node. The model runs here four times, on random inputs of 2, 3, 5 and again 3 samples (or twice with `samples`),
+/// from which follow shapes as a * batch + c, and which values share memory. No pass that changes arithmetic runs.
+///
+/// Throws FormatError with file, operator and module for what cannot run in stages: attributes that forward changes,
+/// objects that are no modules, lists that a branch or loop changes, a model that fails in the dry runs (with the first
+/// line of the reason), and what load_torchscript refuses. Throws std::invalid_argument listing forward's arguments if
+/// `inputs` are not exactly these.
+///
+/// For evaluation every module's attribute `training` is false, and what a trace holds of training is set as
+/// evaluation_value says.
+[[nodiscard]] OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInputs& inputs,
+                                              ModelMode mode = ModelMode::Training);
+
+}  // namespace stagecraft

@@ -1,0 +1,358 @@
+#include "executor/launch/rendezvous.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "executor/channel/channel_checks.h"
+#include "executor/meeting/meeting_store.h"
+
+namespace stagecraft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr const char* kFailureKey = "failure";
+constexpr const char* kNoFailure = "none";
+constexpr const char* kLeft = "left";
+/// Of what a rank brings to an exchange.
+constexpr std::size_t kMostExchangedBytes = std::size_t{1} << 20;
+
+/// How long the rank that serves the meeting point stays for the others to read why the run ends.
+constexpr auto kFarewell = std::chrono::milliseconds(1000);
+
+std::string rank_key(int rank) { return fmt::format("rank/{}", rank); }
+
+std::string to_text(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<std::uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+/// What a heartbeat says: its number, then what the rank does.
+std::string heartbeat(std::uint64_t number, const std::string& activity) {
+  return fmt::format("{} {}", number, activity);
+}
+
+/// A failure as it stands in the store: who found it, and what it is.
+std::string finding(int rank, const std::string& reason) { return fmt::format("{} {}", rank, printable(reason)); }
+
+/// What follows the number of a heartbeat or a finding.
+std::string after_number(const std::string& text) {
+  const std::size_t space = text.find(' ');
+  return space == std::string::npos ? "" : printable(text.substr(space + 1));
+}
+
+/// The last heartbeat of a rank, and for how long it has been the last.
+struct Heard {
+  std::string beat;
+  Seconds silent{0};
+};
+
+class StoreRendezvous : public Rendezvous {
+ public:
+  StoreRendezvous(const LaunchInfo& launch, std::chrono::milliseconds deadline)
+      : server_(launch.rank == 0 && !launch.served ? serve_meeting(launch, deadline) : nullptr),
+        launch_(find_meeting(launch, deadline)),
+        deadline_(deadline),
+        period_(std::clamp(deadline / 8, std::chrono::milliseconds(20), std::chrono::milliseconds(250))),
+        heard_(launch.ranks) {
+    store_ = connect_store(launch_, kMeetPrefix, deadline);
+    watch_store_ = connect_store(launch_, kMeetPrefix, deadline);
+    store_->compareSet(kFailureKey, {}, to_bytes(kNoFailure));
+    publish(heartbeat(0, ""));
+    for (int rank = 0; rank < launch.ranks; ++rank) rank_keys_.push_back(rank_key(rank));
+    wait_for_all(rank_keys_, "join the run");
+    heart_ = std::thread([this] { beat(); });
+    guard_ = std::thread([this] { guard(); });
+  }
+
+  ~StoreRendezvous() override {
+    if (!leaving_) fail("ended before it was done");
+    stop();
+  }
+
+  std::vector<std::string> exchange(const std::string& key, const std::string& value) override {
+    const int round = ++rounds_[key];
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < launch_.ranks; ++rank) keys.push_back(fmt::format("exchange/{}/{}/{}", key, round, rank));
+    try {
+      store_->set(keys[launch_.rank], value);
+    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
+    wait_for_all(keys, fmt::format("bring \"{}\"", key));
+    std::vector<std::string> values;
+    try {
+      for (const auto& bytes : store_->multiGet(keys)) values.push_back(to_text(bytes));
+    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
+    for (std::size_t rank = 0; rank < values.size(); ++rank) {
+      if (values[rank].size() <= kMostExchangedBytes) continue;
+      throw ChannelError(fmt::format("rank {} brings {} bytes as \"{}\", at most {} are taken", rank,
+                                     values[rank].size(), key, kMostExchangedBytes));
+    }
+    return values;
+  }
+
+  void fail(const std::string& reason) noexcept override {
+    if (leaving_.exchange(true)) return;
+    try {
+      const bool names_itself = reason.starts_with(fmt::format("rank {} ", launch_.rank));
+      const std::string own =
+          finding(launch_.rank, names_itself ? reason : fmt::format("rank {} failed: {}", launch_.rank, reason));
+      const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(own)));
+      if (first != own) {
+        say(after_number(first));
+      } else if (const std::string lines = report(); !lines.empty()) {
+        say(fmt::format("when rank {} failed:{}", launch_.rank, lines));
+      }
+      publish(kLeft);
+      say_farewell();
+    } catch (const std::exception&) { say(gone() + report()); }
+    unguard();
+  }
+
+  std::shared_ptr<Activity> activity() const override { return activity_; }
+
+  void leave() noexcept override {
+    if (leaving_) return;
+    try {
+      if (server_) {
+        // The others need the meeting point. Until the last has left this rank goes on watching them.
+        publish(kLeft);
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return all_left_; });
+        leaving_ = true;
+      } else {
+        leaving_ = true;
+        publish(kLeft);
+      }
+    } catch (const std::exception&) {  // the run is over for this rank whether the others hear of it or not
+      leaving_ = true;
+    }
+    stop();
+  }
+
+ private:
+  /// Sets this rank's key. Once it has left nothing replaces that.
+  void publish(const std::string& text) {
+    const std::lock_guard lock(publishing_);
+    if (said_left_) return;
+    said_left_ = text == kLeft;
+    watch_store_->set(rank_key(launch_.rank), text);
+  }
+
+  void wait_for_all(const std::vector<std::string>& keys, const std::string& what) {
+    try {
+      store_->wait(keys, deadline_);
+      return;
+    } catch (const std::exception&) {}
+    std::vector<int> absent;
+    std::string why;
+    try {
+      for (int rank = 0; rank < launch_.ranks; ++rank) {
+        if (store_->check({keys[rank]})) continue;
+        absent.push_back(rank);
+        if (store_->check({refused_key(std::to_string(rank))}))
+          why += fmt::format("; rank {} has another secret than the meeting point", rank);
+      }
+    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
+    if (absent.empty()) return;  // the last has come since
+    if (server_ && is_loopback(server_->endpoint().address) && !is_loopback(launch_.host)) {
+      why += fmt::format(
+          "; {} stands for {} here, where other machines reach nothing: set STAGECRAFT_LISTEN to the "
+          "address that they know",
+          launch_.host, server_->endpoint().address);
+    }
+    throw ChannelError(fmt::format("rank {} waited {} for {} to {}{}", launch_.rank, seconds_text(deadline_),
+                                   name_ranks(absent), what, why),
+                       ChannelError::Cause::Deadline);
+  }
+
+  [[nodiscard]] std::string gone() const {
+    return fmt::format("the meeting point at {}{} is gone", meeting_point(launch_),
+                       launch_.served ? "" : ", kept by rank 0,");
+  }
+
+  /// Publishes this rank's heartbeat and looks at the others', until it leaves.
+  void beat() {
+    std::vector<std::string> keys = {kFailureKey};
+    keys.insert(keys.end(), rank_keys_.begin(), rank_keys_.end());
+    auto before = Clock::now();
+    for (std::uint64_t number = 1; !leaving_; ++number) {
+      try {
+        publish(heartbeat(number, activity_->text()));
+        const auto values = watch_store_->multiGet(keys);
+        beats_.fetch_add(1, std::memory_order_relaxed);
+        if (leaving_) return;
+        if (const std::string failure = to_text(values[0]); failure != kNoFailure) end(failure, false);
+        // Only time in which this thread ran counts: after a stop of its own process all others look silent.
+        const Seconds passed = std::min<Seconds>(Clock::now() - before, 2 * period_);
+        before = Clock::now();
+        const std::optional<int> silent = hear(values, passed);
+        if (silent) accuse(*silent);
+      } catch (const std::exception&) {
+        if (leaving_) return;
+        say(gone() + report());
+        ::_exit(kPeerFailed);  // other threads may be inside calls that do not return
+      }
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, period_, [this] { return leaving_.load(); });
+    }
+  }
+
+  /// Watches the watcher, whose calls into the store can hang when the process that serves it is stopped.
+  void guard() {
+    std::uint64_t last = 0;
+    Seconds silent(0);
+    auto before = Clock::now();
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, period_, [this] { return !guarded_; })) {
+      const Seconds passed = std::min<Seconds>(Clock::now() - before, 2 * period_);
+      before = Clock::now();
+      const std::uint64_t now = beats_.load(std::memory_order_relaxed);
+      silent = now == last ? silent + passed : Seconds(0);
+      last = now;
+      if (silent > deadline_) {
+        lock.unlock();
+        say(fmt::format("the meeting point at {}{} has been silent for {}", meeting_point(launch_),
+                        launch_.served ? "" : ", kept by rank 0,", seconds_text(silent)) +
+            report());
+        ::_exit(kHung);
+      }
+    }
+  }
+
+  /// Takes the heartbeats of all ranks (after the failure) that were found `passed` after those before. A rank that has
+  /// been silent for longer than the deadline, if there is one.
+  std::optional<int> hear(const std::vector<std::vector<std::uint8_t>>& values, Seconds passed) {
+    const std::lock_guard lock(mutex_);
+    std::optional<int> silent;
+    bool all_left = true;
+    for (int rank = 0; rank < launch_.ranks; ++rank) {
+      if (rank == launch_.rank) continue;
+      Heard& heard = heard_[rank];
+      std::string beat = to_text(values[rank + 1]);
+      heard.silent = beat == heard.beat ? heard.silent + passed : Seconds(0);
+      heard.beat = std::move(beat);
+      if (heard.beat == kLeft) continue;
+      all_left = false;
+      if (!silent && heard.silent > deadline_) silent = rank;
+    }
+    if (all_left) {
+      all_left_ = true;
+      changed_.notify_all();
+    }
+    return silent;
+  }
+
+  [[noreturn]] void accuse(int rank) {
+    const std::string text =
+        finding(launch_.rank, fmt::format("rank {} has been silent for {}", rank, seconds_text(heard_[rank].silent)));
+    // The first finding stands, so that all ranks say the same.
+    const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(text)));
+    end(first, first == text);
+  }
+
+  [[noreturn]] void end(const std::string& failure, bool found_here) {
+    say(after_number(failure) + (found_here ? report() : ""));
+    try {
+      publish(kLeft);
+      say_farewell();
+    } catch (const std::exception&) {  // the reason is what counts, and it is told
+    }
+    ::_exit(found_here ? kHung : kPeerFailed);
+  }
+
+  /// A line about each rank, each after a line's end; nothing if no rank has begun anything.
+  [[nodiscard]] std::string report() noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      std::string lines;
+      bool begun = false;
+      for (int rank = 0; rank < launch_.ranks; ++rank) {
+        const Heard& heard = heard_[rank];
+        const bool own = rank == launch_.rank;
+        std::string text = own ? activity_->text() : heard.beat == kLeft ? "has left" : after_number(heard.beat);
+        begun = begun || !text.empty();
+        if (text.empty()) text = "has not begun";
+        if (!own && heard.beat != kLeft && heard.silent > 2 * period_) {
+          text += fmt::format(" (last heard {} ago)", seconds_text(heard.silent));
+        }
+        lines += fmt::format("\nstagecraft:   rank {}: {}", rank, text);
+      }
+      return begun ? lines : "";
+    } catch (const std::exception&) { return ""; }
+  }
+
+  /// Where this rank serves the meeting point: stays until all others have read the reason, or kFarewell.
+  void say_farewell() {
+    if (!server_) return;
+    const auto until = Clock::now() + kFarewell;
+    while (Clock::now() < until) {
+      const auto values = watch_store_->multiGet(rank_keys_);
+      if (std::all_of(values.begin(), values.end(), [](const auto& bytes) { return to_text(bytes) == kLeft; })) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  static void say(const std::string& text) {
+    const std::string line = fmt::format("stagecraft: {}\n", text);  // one write: lines of several ranks do not mix
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+
+  void unguard() {
+    const std::lock_guard lock(mutex_);
+    guarded_ = false;
+    changed_.notify_all();
+  }
+
+  void stop() {
+    unguard();
+    if (heart_.joinable()) heart_.join();
+    if (guard_.joinable()) guard_.join();
+  }
+
+  std::unique_ptr<StoreServer> server_;
+  LaunchInfo launch_;
+  std::chrono::milliseconds deadline_;
+  std::chrono::milliseconds period_;
+  c10::intrusive_ptr<c10d::Store> store_;        ///< for the caller's thread, which may wait in it
+  c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for everything that must not wait behind it
+  std::vector<std::string> rank_keys_;
+  std::map<std::string, int> rounds_;
+  std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
+  std::atomic<std::uint64_t> beats_ = 0;
+  std::atomic<bool> leaving_ = false;  ///< nothing that the others do concerns this rank any more
+  std::mutex publishing_;
+  bool said_left_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Heard> heard_;  ///< by rank
+  bool all_left_ = false;
+  bool guarded_ = true;
+  std::thread heart_;
+  std::thread guard_;
+};
+
+}  // namespace
+
+int exit_status(const ChannelError& error) {
+  switch (error.cause()) {
+    case ChannelError::Cause::Deadline:
+      return kHung;
+    case ChannelError::Cause::Peer:
+      return kPeerFailed;
+    case ChannelError::Cause::Found:
+      break;
+  }
+  return 1;
+}
+
+std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline) {
+  return std::make_unique<StoreRendezvous>(launch, deadline);
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,347 @@
+#include "executor/launch/spawn.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+
+#include "executor/channel/channel_checks.h"
+#include "executor/launch/rendezvous.h"
+#include "executor/launch/tether.h"
+#include "executor/meeting/meeting_store.h"
+#include "executor/meeting/secret.h"
+
+namespace stagecraft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// SIGINT, SIGTERM and SIGCHLD are taken by waiting for them, by this thread and those it starts, until the end;
+/// SIGPIPE too, which a rank that ended leaves for who would tell it something.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigemptyset(&set_);
+    for (const int number : {SIGINT, SIGTERM, SIGCHLD, SIGPIPE}) sigaddset(&set_, number);
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+  [[nodiscard]] const sigset_t& before() const { return before_; }
+  /// The next of them, or 0 if none comes in time.
+  [[nodiscard]] int next(std::chrono::milliseconds longest) const {
+    const timespec time{longest.count() / 1000, longest.count() % 1000 * 1000000};
+    const int number = sigtimedwait(&set_, nullptr, &time);
+    return number < 0 ? 0 : number;
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t before_{};
+};
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+/// How to start one rank.
+struct Start {
+  std::string host;  ///< empty: this machine
+  std::vector<std::string> arguments;
+  std::map<std::string, std::string> environment;
+};
+
+/// A started rank.
+struct Child {
+  pid_t process = -1;   ///< -1 once it has ended
+  std::string host;     ///< empty: this machine
+  int tether = -1;      ///< the other end of the standard input of a rank on another machine
+  bool halted = false;  ///< by SIGSTOP and the like
+};
+
+/// Starts one rank. Between fork and exec only what is safe after a fork in a program with threads.
+Child start(Start what, const sigset_t& mask) {
+  std::vector<std::string> settings;
+  for (const auto& [name, value] : what.environment) settings.push_back(name + "=" + value);
+  const std::vector<char*> argv = pointers(what.arguments);
+  const std::vector<char*> envp = pointers(settings);
+  Child child;
+  child.host = what.host;
+  std::array<int, 2> input{-1, -1};
+  if (!what.host.empty()) {
+    if (pipe2(input.data(), O_CLOEXEC) != 0) return child;
+    child.tether = input[1];
+  }
+  const pid_t parent = getpid();
+  child.process = fork();
+  if (child.process != 0) {
+    if (input[0] >= 0) close(input[0]);
+    return child;
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setpgid(0, 0);
+  if (getppid() != parent) _exit(1);
+  if (input[0] >= 0) dup2(input[0], STDIN_FILENO);
+  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  execve(argv[0], argv.data(), envp.data());
+  constexpr int kCannotExecute = 127;
+  _exit(kCannotExecute);
+}
+
+/// How much a status says about the cause of a run's end.
+int weight(int status) {
+  if (status == 0) return 0;
+  if (status == kPeerFailed) return 1;
+  return status == kHung ? 2 : 3;
+}
+
+/// Writes a line to the standard input of a rank on another machine; one that has ended does not mind.
+void tell(const Child& child, const std::string& line) {
+  const std::string text = line + "\n";
+  [[maybe_unused]] const auto written = write(child.tether, text.data(), text.size());
+}
+
+/// Passes SIGINT, SIGTERM or SIGKILL to a rank. What ends a remote shell ends, through the tether, its rank.
+void pass_on(const Child& child, int number) {
+  if (child.process < 0) return;
+  if (child.host.empty() || number == SIGKILL) {
+    kill(child.process, number);
+  } else {
+    tell(child, number == SIGINT ? "INT" : "TERM");
+  }
+}
+
+int status_of(int raw) { return WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITSTATUS(raw); }
+
+void print(const std::string& text) { fmt::print(stderr, "stagecraft: {}\n", text); }
+
+/// How a rank ended, in words. `status` is that of status_of; a remote shell tells of a signal as a shell does.
+std::string ending(int rank, const std::string& host, int raw) {
+  constexpr int kRemoteShellFailed = 255;
+  const std::string name = fmt::format("rank {}{}", rank, host.empty() ? "" : " on " + host);
+  const int status = status_of(raw);
+  const bool by_signal = WIFSIGNALED(raw) || (!host.empty() && status > 128 && status <= 128 + SIGRTMAX);
+  if (by_signal) return fmt::format("{} was killed by signal {} ({})", name, status - 128, strsignal(status - 128));
+  return fmt::format(
+      "{} ended with status {}{}", name, status,
+      !host.empty() && status == kRemoteShellFailed ? ": its remote shell did not reach the host, or lost it" : "");
+}
+
+struct Ending {
+  int status = 0;
+  bool interrupted = false;  ///< a signal was passed on
+};
+
+/// Where rank 0 keeps the meeting point of ranks on several hosts.
+struct MeetingAddress {
+  std::string host;
+  std::string port;
+};
+
+MeetingAddress meeting_address(const std::vector<Place>& places, const std::map<std::string, std::string>& environment,
+                               int number_of_start) {
+  const auto set = [&](const char* name) {
+    const auto at = environment.find(name);
+    return at == environment.end() ? std::string() : at->second;
+  };
+  MeetingAddress out{set("MASTER_ADDR"), set("MASTER_PORT")};
+  // Another one each time: ranks of the start before may still be on their way out.
+  if (out.port.empty()) out.port = std::to_string(port_of_job(getpid() + number_of_start));
+  if (!out.host.empty()) return out;
+  const bool one_machine = std::ranges::all_of(places, [](const Place& place) { return is_local(place.host); });
+  if (is_local(places.front().host) && !one_machine) {
+    throw std::invalid_argument(
+        "rank 0 is on localhost, where ranks on other hosts do not find it; give the first host's name instead, or set "
+        "MASTER_ADDR to it");
+  }
+  out.host = one_machine ? "127.0.0.1" : address_of(places.front().host);
+  return out;
+}
+
+/// The start of each rank: on this machine, meeting at `server`, or on the places that the hosts give.
+std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, const SpawnOptions& options,
+                          const std::map<std::string, std::string>& own, const std::string& id, int number_of_start,
+                          const std::optional<StoreServer>& server) {
+  std::map<std::string, std::string> launch;
+  launch["WORLD_SIZE"] = std::to_string(ranks);
+  launch["TORCHELASTIC_RUN_ID"] = id;
+  launch["TORCHELASTIC_RESTART_COUNT"] = std::to_string(number_of_start);
+  launch["TORCHELASTIC_USE_AGENT_STORE"] = server ? "True" : "False";
+  std::vector<Place> places(ranks);
+  for (int rank = 0; rank < ranks; ++rank) places[rank] = {"localhost", rank};
+  MeetingAddress meeting{"127.0.0.1", server ? std::to_string(server->port()) : ""};
+  if (!server) {
+    places = place_ranks(options.hosts, ranks);
+    meeting = meeting_address(places, own, number_of_start);
+  }
+  launch["MASTER_ADDR"] = meeting.host;
+  launch["MASTER_PORT"] = meeting.port;
+  std::istringstream words(options.remote_shell);
+  std::vector<std::string> shell{"/usr/bin/env"};  // which looks for the program along PATH
+  for (std::string word; words >> word;) shell.push_back(word);
+
+  std::vector<Start> out;
+  for (int rank = 0; rank < ranks; ++rank) {
+    launch["RANK"] = std::to_string(rank);
+    launch["LOCAL_RANK"] = std::to_string(places[rank].local_rank);
+    Start next;
+    if (is_local(places[rank].host)) {
+      next.arguments = arguments;
+      next.environment = launch;
+      next.environment.insert(own.begin(), own.end());
+    } else {
+      std::map<std::string, std::string> there = launch;
+      there[kTetherVariable] = "1";
+      there.merge(handed_over(own));
+      next.host = places[rank].host;
+      next.environment = own;
+      next.arguments = shell;
+      next.arguments.push_back(next.host);
+      next.arguments.push_back(remote_command(arguments, there, std::filesystem::current_path().string()));
+    }
+    out.push_back(std::move(next));
+  }
+  return out;
+}
+
+/// Waits for what ended ranks left behind and this process inherits, such as the writer of rank 0's log.
+void wait_for_leftovers() {
+  constexpr auto kLongest = std::chrono::seconds(1);
+  const auto until = Clock::now() + kLongest;
+  while (waitpid(-1, nullptr, WNOHANG) >= 0 && Clock::now() < until) {
+    const timespec pause{0, 2'000'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+/// Starts all ranks and waits for them.
+Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
+                      const SpawnOptions& options, int number_of_start, const BlockedSignals& signals) {
+  std::map<std::string, std::string> own = process_environment();
+  if (options.hosts.empty()) own.erase("STAGECRAFT_LISTEN");
+  const std::string id = fmt::format("stagecraft-{}", getpid());
+  std::optional<StoreServer> server;
+  // A secret of this start's own, unless the ranks of a file of hosts were given one.
+  std::string& secret = own[kSecretVariable];
+  if (options.hosts.empty() || secret.empty()) secret = random_secret();
+  // The run's id as launch_from_environment reads it.
+  if (options.hosts.empty())
+    server.emplace(MeetingPlace{.secret = secret, .run_id = fmt::format("{}.{}", id, number_of_start)});
+  const std::vector<Start> all = starts(ranks, arguments, options, own, id, number_of_start, server);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+  std::vector<Child> running;
+  const auto signal_all = [&](int number) {
+    for (const Child& child : running) pass_on(child, number);
+  };
+  for (int rank = 0; rank < ranks; ++rank) {
+    running.push_back(start(all[rank], signals.before()));
+    if (running[rank].process < 0) {
+      const std::string why = std::strerror(errno);
+      signal_all(SIGKILL);
+      for (int other = 0; other < rank; ++other) waitpid(running[other].process, nullptr, 0);
+      throw ChannelError(fmt::format("cannot start rank {}: {}", rank, why));
+    }
+    if (!running[rank].host.empty()) tell(running[rank], secret);
+  }
+
+  int left = ranks;
+  int result = 0;
+  bool stopped = false;
+  bool interrupted = false;
+  bool killed = false;
+  Clock::time_point failed_at;
+  Clock::time_point last_end;
+  while (left > 0) {
+    const int number = signals.next(std::chrono::milliseconds(100));
+    if (number == SIGINT || number == SIGTERM) {
+      interrupted = true;
+      signal_all(number);
+    }
+    int first = 0, first_raw = 0;
+    bool failed = false;
+    for (int rank = 0; rank < ranks; ++rank) {
+      int raw = 0;
+      Child& child = running[rank];
+      if (child.process < 0 || waitpid(child.process, &raw, WNOHANG | WUNTRACED | WCONTINUED) != child.process)
+        continue;
+      child.halted = WIFSTOPPED(raw);
+      if (WIFSTOPPED(raw) || WIFCONTINUED(raw)) continue;
+      last_end = Clock::now();
+      child.process = -1;
+      if (child.tether >= 0) close(child.tether);
+      --left;
+      const int status = status_of(raw);
+      if (status == kStopped) {
+        stopped = true;
+        continue;
+      }
+      // Of several found at once, the one that did not merely follow another.
+      if (weight(status) <= (failed ? weight(status_of(first_raw)) : 0)) continue;
+      failed = true;
+      first = rank;
+      first_raw = raw;
+    }
+    const bool cause = !killed && weight(status_of(first_raw)) > weight(result);
+    if (failed && (result == 0 || cause)) {
+      if (result == 0) failed_at = Clock::now();
+      result = status_of(first_raw);
+      print(ending(first, running[first].host, first_raw));
+    }
+    // Ranks that end well watch each other no more.
+    const bool all_halted = left > 0 && left < ranks && std::ranges::count(running, true, &Child::halted) == left;
+    if (all_halted && result == 0 && Clock::now() - last_end >= grace) {
+      result = 128 + SIGKILL;
+      failed_at = last_end;
+    }
+    if (result != 0 && left > 0 && !killed && Clock::now() - failed_at >= grace) {
+      std::vector<int> stuck;
+      for (int rank = 0; rank < ranks; ++rank) {
+        if (running[rank].process > 0) stuck.push_back(rank);
+      }
+      print(fmt::format("{} did not end within {} and {} killed", name_ranks(stuck), seconds_text(grace),
+                        stuck.size() == 1 ? "is" : "are"));
+      signal_all(SIGKILL);
+      killed = true;
+    }
+  }
+  wait_for_leftovers();
+  return {result == 0 && stopped ? kStopped : result, interrupted};
+}
+
+}  // namespace
+
+int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
+          const SpawnOptions& options) {
+  if (ranks < 1) throw std::invalid_argument(fmt::format("a run has at least 1 rank, got {}", ranks));
+  if (arguments.empty() || access(arguments[0].c_str(), X_OK) != 0) {
+    throw std::invalid_argument(fmt::format("cannot execute \"{}\"", arguments.empty() ? "" : arguments[0]));
+  }
+  const BlockedSignals signals;
+  Ending ending = start_and_wait(ranks, arguments, grace, options, 0, signals);
+  for (int restart = 1; restart <= options.restarts; ++restart) {
+    if (ending.status == 0 || ending.status == kStopped || ending.interrupted) break;
+    print(fmt::format("starting all ranks again, {} of at most {} times", restart, options.restarts));
+    ending = start_and_wait(ranks, options.again, grace, options, restart, signals);
+  }
+  return ending.status;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,31 @@
+#include "executor/launch/stop_signals.h"
+
+#include <unistd.h>
+
+#include <ctime>
+
+namespace stagecraft {
+
+StopSignals::StopSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGINT, SIGTERM}) sigaddset(&set, number);
+  pthread_sigmask(SIG_BLOCK, &set, &before_);
+  waiting_ = std::jthread([this, set](const std::stop_token& done) {
+    while (!done.stop_requested()) {
+      constexpr long kLookEvery = 50'000'000;  // nanoseconds
+      const timespec time{0, kLookEvery};
+      const int number = sigtimedwait(&set, nullptr, &time);
+      if (number < 0) continue;
+      if (asked_.exchange(true)) ::_exit(128 + number);  // other threads may be inside calls that do not return
+    }
+  });
+}
+
+StopSignals::~StopSignals() {
+  waiting_.request_stop();
+  waiting_.join();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+}  // namespace stagecraft

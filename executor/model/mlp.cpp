@@ -1,0 +1,29 @@
+#include "executor/model/blocks.h"
+#include "executor/model/sources.h"
+
+namespace stagecraft {
+
+LayerSource mlp_source() {
+  return {"mlp",
+          "multi-layer perceptron: Linear and ReLU in turn",
+          {{"inputs", 784, "values of one sample"},
+           {"width", 1024, "width of the hidden layers"},
+           {"layers", 4, "linear layers"},
+           {"classes", 10, "classes"}},
+          [](const std::map<std::string, std::int64_t>& options) {
+            Model model;
+            const std::int64_t layers = options.at("layers"), classes = options.at("classes");
+            ValueRef x = append(model, ModelInput{"image", "float32", {options.at("inputs")}});
+            std::int64_t width = options.at("inputs");
+            for (std::int64_t i = 1; i <= layers; ++i) {
+              const std::int64_t out = i == layers ? classes : options.at("width");
+              x = linear(model, "fc" + std::to_string(i), x, {.in = width, .out = out});
+              if (i < layers) x = relu(model, "relu" + std::to_string(i), x);
+              width = out;
+            }
+            cross_entropy(model, x, append(model, ModelInput{"target", "int64", {}, classes}));
+            return model;
+          }};
+}
+
+}  // namespace stagecraft

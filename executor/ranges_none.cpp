@@ -1,9 +1,0 @@
-#include "executor/ranges.h"
-
-namespace stagecraft {
-
-RangeName range_name(const std::string&) { return {}; }
-void push_range(RangeName, std::int64_t) noexcept {}
-void pop_range() noexcept {}
-
-}  // namespace stagecraft

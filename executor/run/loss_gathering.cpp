@@ -1,0 +1,79 @@
+#include "executor/run/loss_gathering.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <string>
+
+#include "executor/channel/control_tags.h"
+#include "executor/run/planned_layers.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr std::size_t kManySends = 4;
+
+std::vector<int> loss_ranks(const Plan& plan, const Model& model) {
+  const int last = static_cast<int>(model.layers.size()) - 1;
+  const auto layers = layers_of_stages(plan, model);
+  std::vector<int> out;
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    if (std::find(layers[s].begin(), layers[s].end(), last) == layers[s].end()) continue;
+    const std::vector<int> replicas = replica_ranks(plan, static_cast<int>(s));
+    out.insert(out.end(), replicas.begin(), replicas.end());
+  }
+  return out;
+}
+
+}  // namespace
+
+LossGathering::LossGathering(const Plan& plan, const Model& model, int rank, Channel& channel)
+    : plan_(plan), sources_(loss_ranks(plan, model)), rank_(rank), channel_(channel) {}
+
+void LossGathering::send(const MicrobatchLosses& losses) {
+  std::vector<double> own;
+  for (const auto& [microbatch, loss] : losses) own.push_back(loss);
+  if (own.empty() || std::ranges::find(sources_, rank_) == sources_.end()) return;
+  if (rank_ == 0) {
+    own_.push_back(std::move(own));
+    return;
+  }
+  at::Tensor values = at::empty({static_cast<std::int64_t>(own.size())}, at::kDouble);
+  std::ranges::copy(own, values.data_ptr<double>());
+  sending_.push_back(channel_.send(values, 0, kLossTag));
+  if (sending_.size() > kManySends) {
+    sending_.front()->wait();
+    sending_.erase(sending_.begin());
+  }
+}
+
+std::vector<double> LossGathering::receive(int first) {
+  std::vector<double> losses(static_cast<std::size_t>(plan_.microbatches));
+  for (std::size_t replica = 0; replica < sources_.size(); ++replica) {
+    std::vector<int> own;
+    for (int m = 0; m < plan_.microbatches; ++m) {
+      if ((first + m) % static_cast<int>(sources_.size()) == static_cast<int>(replica)) own.push_back(m);
+    }
+    if (own.empty()) continue;
+    std::vector<double> values;
+    if (sources_[replica] == 0) {
+      values = own_.front();
+      own_.erase(own_.begin());
+    } else {
+      const at::Tensor arrived =
+          channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, sources_[replica], kLossTag)->wait();
+      values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) losses[static_cast<std::size_t>(own[i])] = values[i];
+  }
+  return losses;
+}
+
+void LossGathering::finish() {
+  try {
+    for (const auto& sending : sending_) sending->wait();
+  } catch (const ChannelError& e) { throw e.within("rank " + std::to_string(rank_) + ", sending losses: "); }
+  sending_.clear();
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,107 @@
+#include "executor/run/reference.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <numeric>
+#include <ranges>
+#include <set>
+
+#include "executor/run/stage_worker.h"
+#include "executor/stage/gradient_norm.h"
+
+namespace stagecraft {
+
+Reference::Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
+                     std::uint64_t seed, c10::Device device)
+    : plan_(plan), model_(model), data_(data), options_(optimizer), stage_of_layer_(model.layers.size()) {
+  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    for (const int layer : layers[s]) stage_of_layer_[static_cast<std::size_t>(layer)] = static_cast<int>(s);
+  }
+  std::vector<int> all(model.layers.size());
+  std::iota(all.begin(), all.end(), 0);
+  program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{},
+                                            std::vector<ValueRef>{}, seed, Placement{device, compute_type(plan)});
+  std::vector<at::Tensor> values;
+  for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
+  optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));
+  statistics_ = std::make_unique<MovingStatistics>(model, *program_, [this](int layer) {
+    return plan_.stages[static_cast<std::size_t>(stage_of_layer_[static_cast<std::size_t>(layer)])].devices.size() > 1;
+  });
+}
+
+void Reference::compute(std::int64_t step) {
+  step_ = step;
+  std::vector<Parameter>& parameters = program_->parameters();
+  const auto stage_of = [&](std::size_t i) { return stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]; };
+  // Layers of one stage that hold the same parameter are one holder of it.
+  std::map<std::string, std::map<int, std::vector<std::size_t>>> holders;  // name -> stage -> parameters
+  for (std::size_t i = 0; i < parameters.size(); ++i) holders[parameters[i].name][stage_of(i)].push_back(i);
+  // One sum for each parameter and replica of its stage, under its first holder; replicated stages start from zero.
+  std::vector<std::vector<at::Tensor>> sums(parameters.size());
+  for (const auto& [name, by_stage] : holders) {
+    for (const auto& [stage, own] : by_stage) {
+      std::vector<at::Tensor>& of_replicas = sums[own.front()];
+      of_replicas.resize(plan_.stages[static_cast<std::size_t>(stage)].devices.size());
+      if (of_replicas.size() < 2) continue;
+      for (at::Tensor& sum : of_replicas)
+        sum = at::zeros_like(parameters[own.front()].value, at::TensorOptions().requires_grad(false));
+    }
+  }
+  const auto add = [](at::Tensor& sum, const at::Tensor& value) {
+    if (value.defined()) sum = sum.defined() ? sum.add(value) : value.clone();
+  };
+  losses_.clear();
+  for (int m = 0; m < plan_.microbatches; ++m) {
+    for (const Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
+    statistics_->begin();
+    Flight flight = program_->forward(
+        {}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
+    statistics_->end(m);
+    losses_.push_back(flight.loss.item<double>());
+    (void)program_->backward(std::move(flight), {}, scaler_ ? scaler_->scale() : 1);
+    const at::NoGradGuard no_graph;
+    for (const auto& [name, by_stage] : holders) {
+      for (const auto& [stage, own] : by_stage) {
+        at::Tensor uses;
+        for (const std::size_t i : std::views::reverse(own)) add(uses, parameters[i].value.grad());
+        add(sums[own.front()][static_cast<std::size_t>(m) % sums[own.front()].size()], uses);
+      }
+    }
+  }
+
+  // Holders of a tied parameter by rank: stage, then replica.
+  const at::NoGradGuard no_graph;
+  gradients_.clear();
+  for (const auto& [name, by_stage] : holders) {
+    at::Tensor total;
+    std::vector<std::size_t> copies;
+    for (const auto& [stage, own] : by_stage) {
+      for (const at::Tensor& sum : sums[own.front()]) add(total, sum);
+      copies.insert(copies.end(), own.begin(), own.end());
+    }
+    for (const std::size_t i : copies) {
+      const at::Tensor own = copies.size() > 1 && total.defined() ? total.clone() : total;
+      gradients_[{parameters[i].layer, name}] = own;
+      parameters[i].value.mutable_grad() = own;
+    }
+  }
+}
+
+void Reference::update() {
+  statistics_->apply();
+  const bool skipped = overflow();
+  double divisor = plan_.microbatches * (scaler_ ? scaler_->scale() : 1);
+  if (options_.clip_norm > 0)
+    divisor *= clip_divisor(squared_norms(program_->parameters()), divisor, options_.clip_norm);
+  if (scaler_) scaler_->update(skipped);
+  if (!skipped) optimizer_->step(divisor, rate_factor(options_.rate, step_));
+}
+
+at::Tensor Reference::gradient(int layer, const std::string& name) const {
+  const auto it = gradients_.find({layer, name});
+  return it == gradients_.end() ? at::Tensor() : it->second;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "executor/data/data_source.h"
+#include "executor/model/layer_source.h"
+#include "executor/stage/loss_scaler.h"
+#include "executor/stage/moving_statistics.h"
+#include "executor/stage/optimizer.h"
+#include "executor/stage/stage_program.h"
+
+namespace stagecraft {
+
+/// The whole model in one process, without stages, over the same microbatches as a plan: what a run must equal.
+/// Where a stage is replicated its gradients are summed in the same order: each replica's own microbatches first, then
+/// the replicas in order; running statistics of batch norm move by the same sums as the replicas'.
+class Reference {
+ public:
+  /// Arguments must outlive it.
+  Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
+            std::uint64_t seed, c10::Device device = c10::Device(c10::kCPU));
+  /// Forward and backward of all microbatches; fills gradients and losses.
+  void compute(std::int64_t step);
+  /// Updates the parameters with the gradients divided by the number of microbatches and the loss's scale, unless they
+  /// overflow under one.
+  void update();
+  /// As StageWorker::scale_loss.
+  void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
+  /// Whether the step's gradients overflow under a scale.
+  [[nodiscard]] bool overflow() const { return scaler_ && overflows(program_->parameters()); }
+
+  /// Parameter i of the program is parameter i of the optimizer.
+  [[nodiscard]] StageProgram& program() { return *program_; }
+  [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
+  /// Gradient of parameter `name` as layer `layer` of the model holds it, the sum over microbatches (and over all
+  /// holders of a tied one); undefined if it has none.
+  [[nodiscard]] at::Tensor gradient(int layer, const std::string& name) const;
+  /// One a microbatch.
+  [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
+
+ private:
+  const Plan& plan_;
+  const Model& model_;
+  const DataSource& data_;
+  OptimizerOptions options_;
+  std::int64_t step_ = 0;
+  std::unique_ptr<StageProgram> program_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<MovingStatistics> statistics_;  ///< of replicated stages
+  std::vector<int> stage_of_layer_;
+  std::map<std::pair<int, std::string>, at::Tensor> gradients_;
+  std::vector<double> losses_;
+  std::optional<LossScaler> scaler_;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,254 @@
+#include "executor/run/run_checkpoints.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/version.h"
+#include "executor/channel/control_tags.h"
+#include "executor/run/planned_layers.h"
+#include "executor/stage/finite.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr std::int64_t kNoCheckpoint = -1;
+
+at::Tensor numbers(const std::vector<std::int64_t>& values) {
+  at::Tensor out = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
+  std::ranges::copy(values, out.data_ptr<std::int64_t>());
+  return out;
+}
+
+/// The manifest of a checkpoint after `done` steps, without its files.
+CheckpointManifest manifest_of(const Plan& plan, const Model& model, const CheckpointOptions& options,
+                               const OptimizerOptions& optimizer, std::uint64_t seed, std::int64_t done) {
+  CheckpointManifest out;
+  out.step = done;
+  out.seed = seed;
+  out.model = model.name;
+  out.options = model.options;
+  out.optimizer = optimizer.name;
+  out.learning_rate = optimizer.learning_rate;
+  out.momentum = optimizer.momentum;
+  out.weight_decay = optimizer.weight_decay;
+  out.beta1 = optimizer.beta1;
+  out.beta2 = optimizer.beta2;
+  out.epsilon = optimizer.epsilon;
+  out.data = options.data;
+  out.microbatches = plan.microbatches;
+  out.microbatch_samples = *plan.microbatch_samples;
+  out.samples = done * out.microbatches * out.microbatch_samples;
+  out.plan_hash = fmt::format("{:016x}", mix_seed(0, plan_json(plan)));
+  out.provenance.tool = "stagecraft-run " + std::string(version());
+  return out;
+}
+
+/// Refuses a checkpoint that belongs to another run than that of `ours`. `trains`: whether the run goes on training.
+void check_fits(const FoundCheckpoint& found, const CheckpointManifest& ours, bool trains) {
+  const CheckpointManifest& theirs = found.manifest;
+  const auto refuse = [&](const char* pointer, const auto& is, const auto& wanted) {
+    throw FormatError(fmt::format("{}/manifest.json: /{}: found {}, this run has {}", found.path, pointer, is, wanted));
+  };
+  const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
+  const auto set = [](const std::map<std::string, std::string>& options) {
+    std::string out = "{";
+    for (const auto& [key, value] : options) out += (out.size() > 1 ? ", " : "") + key + "=" + value;
+    return out + "}";
+  };
+  if (theirs.model != ours.model) refuse("model", quoted(theirs.model), quoted(ours.model));
+  if (theirs.options != ours.options) refuse("options", set(theirs.options), set(ours.options));
+  if (!trains) return;
+  if (theirs.seed != ours.seed) refuse("seed", theirs.seed, ours.seed);
+  if (theirs.data != ours.data) refuse("data", quoted(theirs.data), quoted(ours.data));
+  if (theirs.samples != ours.samples) refuse("samples", theirs.samples, ours.samples);
+  if (theirs.optimizer != ours.optimizer) refuse("optimizer/name", quoted(theirs.optimizer), quoted(ours.optimizer));
+  if ((theirs.momentum == 0) != (ours.momentum == 0)) refuse("optimizer/momentum", theirs.momentum, ours.momentum);
+}
+
+}  // namespace
+
+void check_can_resume(const Plan& plan, const Model& model, const CheckpointOptions& options,
+                      const OptimizerOptions& optimizer, std::uint64_t seed) {
+  if (!options.resume || options.folder.empty() || !plan.microbatch_samples) return;
+  const std::vector<std::int64_t> steps =
+      finite_checkpoints(options.folder, std::numeric_limits<std::int64_t>::max());
+  if (steps.empty()) return;
+  const std::string path = checkpoint_path(options.folder, steps.back());
+  const std::string name = path + "/manifest.json";
+  const FoundCheckpoint found{path, parse_checkpoint(read_text(name), name)};
+  check_fits(found, manifest_of(plan, model, options, optimizer, seed, found.manifest.step), schedule_of(plan).trains);
+}
+
+RunCheckpoints::RunCheckpoints(const Plan& plan, const Model& model, const CheckpointOptions& options,
+                               const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel)
+    : plan_(plan),
+      model_(model),
+      options_(options),
+      optimizer_(optimizer),
+      seed_(seed),
+      rank_(rank),
+      channel_(channel),
+      trains_(schedule_of(plan).trains) {
+  const std::vector<RankRole> roles = ranks(plan);
+  for (std::size_t r = 0; r < roles.size(); ++r) {
+    if (roles[r].replica == 0) writers_.push_back(static_cast<int>(r));
+  }
+  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    for (const int layer : layers[s]) {
+      for (const ParameterSpec& parameter : model.layers[static_cast<std::size_t>(layer)].parameters)
+        stage_of_.emplace(parameter.name, static_cast<int>(s));
+    }
+  }
+  if (!options.folder.empty()) {
+    if (trains_) check_can_save(model);
+    if (!trains_ && !options.resume) {
+      throw std::invalid_argument("schedule \"" + plan.schedule +
+                                  "\" trains nothing and writes no checkpoint; with --resume it evaluates the newest one");
+    }
+    find();
+  }
+  if (!files_ && !options.weights.empty()) {
+    files_.emplace(std::vector<std::string>{options.weights});
+    weights_alone_ = true;
+    check_weight_names(*files_, model);
+  }
+}
+
+CheckpointManifest RunCheckpoints::manifest(std::int64_t done) const {
+  return manifest_of(plan_, model_, options_, optimizer_, seed_, done);
+}
+
+void RunCheckpoints::find() {
+  std::int64_t step = kNoCheckpoint;
+  if (rank_ == 0) {
+    if (trains_) check_checkpoint_folder(options_.folder, options_.resume);
+    if (options_.resume) {
+      const auto found = latest_checkpoint(options_.folder, [&](const std::string& text) { tell(text); });
+      if (found) {
+        check_fits(*found, manifest(found->manifest.step), trains_);
+        step = found->manifest.step;
+        finite_ = finite_checkpoints(options_.folder, step);
+        tell((trains_ ? "resuming from " : "evaluating ") + found->path);
+      } else if (trains_) {
+        tell(fmt::format("{} holds no whole checkpoint, starting at step 0", options_.folder));
+      } else {
+        throw FormatError(options_.folder + ": found no whole checkpoint to evaluate");
+      }
+    }
+    std::vector<std::unique_ptr<Sending>> sends;
+    for (int other = 1; other < channel_.ranks(); ++other)
+      sends.push_back(channel_.send(numbers({step}), other, kFirstStepTag));
+    for (const auto& sending : sends) sending->wait();
+  } else {
+    step = *channel_.receive({{1}, at::kLong}, 0, kFirstStepTag)->wait().const_data_ptr<std::int64_t>();
+  }
+  if (step == kNoCheckpoint) return;
+  if (finite_.empty()) finite_ = {step};
+  if (trains_) first_step_ = step;
+  open(step);
+}
+
+void RunCheckpoints::open(std::int64_t step) {
+  const std::string path = checkpoint_path(options_.folder, step);
+  const std::string name = path + "/manifest.json";
+  std::vector<std::string> paths;
+  const CheckpointManifest found = parse_checkpoint(read_text(name), name);
+  for (const CheckpointFile& file : found.files) paths.push_back(path + "/" + file.name);
+  if (found.loss_scale) loss_scale_ = {*found.loss_scale, found.loss_scale_steps};
+  files_.emplace(paths);
+  OptimizerOptions theirs = optimizer_;
+  theirs.name = found.optimizer;
+  theirs.momentum = found.momentum;
+  check_names(*files_, model_, theirs);
+}
+
+void RunCheckpoints::load(StageProgram& program, Optimizer& optimizer) const {
+  if (!files_) return;
+  if (weights_alone_ || !trains_) {
+    load_weights(*files_, program);
+  } else {
+    load_state(*files_, program, optimizer);
+  }
+}
+
+bool RunCheckpoints::after_step(StageWorker& worker, std::int64_t done, std::int64_t steps) {
+  if (options_.folder.empty() || !trains_) return false;
+  const bool stop = options_.stop && agree_to_stop();
+  if (stop || done == steps || done % options_.every == 0) write(worker, done);
+  return stop;
+}
+
+bool RunCheckpoints::agree_to_stop() {
+  at::Tensor asked = at::empty({1}, at::kFloat);
+  *asked.data_ptr<float>() = options_.stop() ? 1.0F : 0.0F;
+  if (channel_.ranks() > 1) channel_.all_reduce(asked, all_ranks(channel_), kStopTag);
+  return *asked.const_data_ptr<float>() > 0;
+}
+
+void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
+  channel_.activity().begin({.action = "checkpoint", .step = done - 1});
+  const std::string partial =
+      rank_ == 0 ? begin_checkpoint(options_.folder, done) : partial_path(options_.folder, done);
+  channel_.barrier();
+  const auto writer = std::ranges::find(writers_, rank_);
+  CheckpointManifest written = manifest(done);
+  if (worker.loss_scaler()) {
+    written.loss_scale = worker.loss_scaler()->state().scale;
+    written.loss_scale_steps = worker.loss_scaler()->state().steps;
+  }
+  const auto part = [](std::ptrdiff_t number) { return fmt::format("part-{}.safetensors", number); };
+  std::unique_ptr<Sending> report;
+  FileDigest own;
+  bool finite = true;
+  if (writer != writers_.end()) {
+    NamedTensors tensors;
+    worker.visit_stages([&](int stage, StageProgram& program, Optimizer& optimizer) {
+      collect_state(program, optimizer, [&](const std::string& name) { return stage_of_.at(name) == stage; }, tensors);
+    });
+    finite = std::ranges::all_of(tensors, [](const auto& each) { return all_finite(each.second); });
+    own = write_safetensors(partial + "/" + part(writer - writers_.begin()), tensors);
+    if (rank_ != 0) report = channel_.send(numbers({own.bytes.value, own.crc32, finite ? 1 : 0}), 0, kReportTag);
+  }
+  if (report) report->wait();
+  if (rank_ != 0) {
+    if (finite) finite_ = {done};
+    return;
+  }
+  for (std::size_t i = 0; i < writers_.size(); ++i) {
+    if (writers_[i] != 0) {
+      const at::Tensor arrived = channel_.receive({{3}, at::kLong}, writers_[i], kReportTag)->wait();
+      const std::int64_t* values = arrived.const_data_ptr<std::int64_t>();
+      own = {Bytes(values[0]), static_cast<std::uint32_t>(values[1])};
+      finite = finite && values[2] == 1;
+    }
+    written.files.push_back({part(static_cast<std::ptrdiff_t>(i)), own.bytes, own.crc32});
+  }
+  written.finite = finite;
+  const auto stay = static_cast<std::size_t>(options_.keep - (finite ? 1 : 0));
+  if (finite_.size() > stay) finite_.erase(finite_.begin(), finite_.end() - static_cast<std::ptrdiff_t>(stay));
+  commit_checkpoint(options_.folder, written, finite_);
+  if (finite) {
+    finite_.push_back(done);
+  } else {
+    tell(fmt::format("{} holds values that are infinite or not a number; earlier checkpoints stay beside it",
+                     checkpoint_path(options_.folder, done)));
+  }
+}
+
+std::string RunCheckpoints::newest() const {
+  return finite_.empty() ? "" : checkpoint_path(options_.folder, finite_.back());
+}
+
+void RunCheckpoints::tell(const std::string& text) const {
+  if (options_.tell) options_.tell(text);
+}
+
+}  // namespace stagecraft

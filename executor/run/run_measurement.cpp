@@ -1,0 +1,246 @@
+#include "executor/run/run_measurement.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "costmodel/format/json.h"
+#include "executor/channel/control_tags.h"
+
+namespace stagecraft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A save may take one part in so many of the time.
+constexpr int kSaveShare = 200;
+constexpr std::size_t kMostWords = 1024;  // of a check's worst tensor
+
+/// A rank's part as bytes: the check's numbers, the length of its worst tensor's name, the name, then the measurement as
+/// its file would be.
+struct Head {
+  double values, different, largest_error, losses, losses_different, largest_loss_error, words;
+};
+
+std::string pack(const Measurement& part, const Check& check) {
+  const std::string words = check.worst.substr(0, kMostWords);
+  const Head head{static_cast<double>(check.values),
+                  static_cast<double>(check.different),
+                  check.largest_error,
+                  static_cast<double>(check.losses),
+                  static_cast<double>(check.losses_different),
+                  check.largest_loss_error,
+                  static_cast<double>(words.size())};
+  std::string out(sizeof head, '\0');
+  std::memcpy(out.data(), &head, sizeof head);
+  return out + words + measurement_json(part);
+}
+
+/// Adds the check of rank `rank`'s part to `check` and gives its measurement.
+Measurement unpack(const std::string& bytes, int rank, Check& check) {
+  const auto refuse = [rank](const std::string& what) {
+    throw ChannelError("rank " + std::to_string(rank) + " sent a result " + what);
+  };
+  Head head{};
+  if (bytes.size() < sizeof head) refuse("that is too short");
+  std::memcpy(&head, bytes.data(), sizeof head);
+  constexpr double kMostCount = 1e15;
+  for (const double count : {head.values, head.different, head.losses, head.losses_different}) {
+    if (!(count >= 0 && count <= kMostCount)) refuse("with a check of " + std::to_string(count) + " values");
+  }
+  if (!(head.words >= 0 && head.words <= static_cast<double>(std::min(kMostWords, bytes.size() - sizeof head))))
+    refuse("whose text is too long");
+  const auto words = static_cast<std::size_t>(head.words);
+  Check part;
+  part.values = static_cast<std::int64_t>(head.values);
+  part.different = static_cast<std::int64_t>(head.different);
+  part.largest_error = head.largest_error;
+  part.worst = bytes.substr(sizeof head, words);
+  part.losses = static_cast<std::int64_t>(head.losses);
+  part.losses_different = static_cast<std::int64_t>(head.losses_different);
+  part.largest_loss_error = head.largest_loss_error;
+  add(check, part);
+  return parse_measurement(bytes.substr(sizeof head + words), "result of rank " + std::to_string(rank));
+}
+
+void cover(StepTime& time, Seconds start, Seconds end) {
+  time.start = std::min(time.start, start);
+  time.end = std::max(time.end, end);
+}
+
+/// Entries `first` to before `last` of `times`, but for steps of which nothing was measured.
+std::vector<StepTime> known(const std::vector<StepTime>& times, std::size_t first, std::size_t last) {
+  std::vector<StepTime> out;
+  for (std::size_t i = first; i < last; ++i) {
+    if (times[i].start <= times[i].end) out.push_back(times[i]);
+  }
+  return out;
+}
+
+}  // namespace
+
+RunMeasurement::RunMeasurement(const Plan& plan, const std::vector<Action>& actions, int rank, Channel& channel,
+                               std::int64_t first_step, SaveMeasurement save, std::chrono::milliseconds save_every)
+    : plan_(plan),
+      rank_(rank),
+      channel_(channel),
+      first_step_(first_step),
+      save_(std::move(save)),
+      save_every_(save_every),
+      order_(plan, actions, rank, static_cast<int>(first_step)),
+      keeper_(static_cast<int>(first_step)),
+      others_(static_cast<std::size_t>(channel.ranks())) {
+  header_.model = plan.model;
+  header_.schedule = plan.schedule;
+  header_.microbatches = plan.microbatches;
+  header_.microbatch_samples = plan.microbatch_samples;
+  header_.timeline.ranks = channel.ranks();
+  for (const RankRole& role : ranks(plan)) header_.timeline.stage_of_rank.push_back(role.stages.front());
+}
+
+StepTime& RunMeasurement::time_at(std::size_t place) {
+  while (times_.size() <= place) {
+    times_.push_back({static_cast<int>(first_step_ + static_cast<std::int64_t>(times_.size())),
+                      Seconds(std::numeric_limits<double>::max()), Seconds(std::numeric_limits<double>::lowest())});
+  }
+  return times_[place];
+}
+
+void RunMeasurement::add(const std::vector<Span>& spans) {
+  for (const Span& span : spans) {
+    if (const auto wrong = order_.next(span)) throw ChannelError("the run did not keep to its plan: " + *wrong);
+    keeper_.add(span);
+    const auto place = static_cast<std::size_t>(span.step - first_step_);
+    cover(time_at(place), span.start, span.end);
+  }
+}
+
+void RunMeasurement::add_loss(double loss) { header_.losses.push_back(loss); }
+
+Measurement RunMeasurement::own(bool all) const {
+  Measurement out = header_;
+  out.losses.clear();
+  out.kept = keeper_.kept();
+  // Of the newest step there may be more to come.
+  out.timeline.steps = known(times_, sent_, all || times_.empty() ? times_.size() : times_.size() - 1);
+  out.timeline.spans = keeper_.spans();
+  return out;
+}
+
+void RunMeasurement::take(const Measurement& part) {
+  for (const StepTime& step : part.timeline.steps) {
+    const std::int64_t place = step.step - first_step_;
+    if (place < 0 || place > std::numeric_limits<int>::max()) continue;
+    cover(time_at(static_cast<std::size_t>(place)), step.start, step.end);
+  }
+  memory_.insert(memory_.end(), part.timeline.memory.begin(), part.timeline.memory.end());
+}
+
+Measurement RunMeasurement::whole() const {
+  Measurement out = header_;
+  out.kept = keeper_.kept();
+  Timeline& timeline = out.timeline;
+  timeline.steps = known(times_, 0, times_.size());
+  timeline.spans = keeper_.spans();
+  for (const std::vector<Span>& spans : others_) timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
+  timeline.memory = memory_;
+  std::ranges::sort(timeline.memory, {}, &RankMemory::rank);
+  if (timeline.steps.empty()) return out;
+  const Seconds origin = timeline.steps.front().start;
+  for (Span& span : timeline.spans) {
+    span.start -= origin;
+    span.end -= origin;
+  }
+  // Step k begins where step k-1 ended, so that the steps add up to the run.
+  Seconds end;
+  for (StepTime& step : timeline.steps) {
+    step.start = end;
+    end = step.end = std::max(end, step.end - origin);
+  }
+  return out;
+}
+
+std::int64_t RunMeasurement::most_bytes() const {
+  constexpr std::int64_t kSpanBytes = 512, kStepBytes = 256, kOtherBytes = std::int64_t{1} << 20;
+  std::size_t actions = 0;
+  for (const auto& list : action_lists(plan_)) actions = std::max(actions, list.size());
+  // A wait for what stays on the rank is a span that no action stands for; updates end each step.
+  const std::size_t waits = 2 * static_cast<std::size_t>(plan_.microbatches) * plan_.boundaries.size();
+  const auto of_step = static_cast<std::int64_t>(actions + waits + plan_.stages.size());
+  return kOtherBytes + SpanKeeper::kMost * kSpanBytes * of_step +
+         kStepBytes * (static_cast<std::int64_t>(times_.size()) + SpanKeeper::kMost);
+}
+
+void RunMeasurement::send(const Measurement& part, const Check& check) {
+  const std::string bytes = pack(part, check);
+  at::Tensor length = at::empty({1}, at::kLong);
+  *length.data_ptr<std::int64_t>() = static_cast<std::int64_t>(bytes.size());
+  at::Tensor body = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(body.data_ptr(), bytes.data(), bytes.size());
+  const auto first = channel_.send(length, 0, kLengthTag);
+  const auto second = channel_.send(body, 0, kResultTag);
+  first->wait();
+  second->wait();
+}
+
+void RunMeasurement::receive(Check& check) {
+  for (int other = 1; other < channel_.ranks(); ++other) {
+    const at::Tensor length = channel_.receive({{1}, at::kLong}, other, kLengthTag)->wait();
+    const std::int64_t count = *length.const_data_ptr<std::int64_t>();
+    if (const std::int64_t most = most_bytes(); count < 0 || count > most) {
+      throw ChannelError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
+                         " bytes, the plan gives at most " + std::to_string(most));
+    }
+    const at::Tensor body = channel_.receive({{count}, at::kByte}, other, kResultTag)->wait();
+    Measurement part = unpack(
+        std::string(static_cast<const char*>(body.const_data_ptr()), static_cast<std::size_t>(count)), other, check);
+    take(part);
+    others_[static_cast<std::size_t>(other)] = std::move(part.timeline.spans);
+  }
+}
+
+void RunMeasurement::move(bool all, Check& check) {
+  channel_.activity().begin({.action = "gathering of results"});
+  if (rank_ == 0) return receive(check);
+  Measurement part = own(all);
+  part.timeline.memory = memory_;
+  send(part, check);
+  if (!times_.empty()) sent_ = times_.size() - 1;
+}
+
+void RunMeasurement::after_step(std::int64_t step) {
+  const std::int64_t done = step + 1 - first_step_;
+  if (!save_ || done < next_move_) return;
+  next_move_ = done + std::max<std::int64_t>(1, done / 8);
+  Check none;
+  move(false, none);
+  if (rank_ == 0) save_if_due();
+}
+
+void RunMeasurement::save_if_due() {
+  const Clock::time_point begin = Clock::now();
+  if (!save_ || begin < next_save_) return;
+  Measurement sofar = whole();
+  sofar.ended = false;
+  save_(sofar);
+  const Clock::time_point end = Clock::now();
+  if (save_every_.count() > 0) next_save_ = end + std::max<Clock::duration>(save_every_, kSaveShare * (end - begin));
+}
+
+Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check& check) {
+  const bool synchronous = schedule_of(plan_).weights == Weights::Flushed;
+  if (const auto wrong = order_.end(synchronous ? static_cast<int>(steps) : steps > 0 ? 1 : 0))
+    throw ChannelError("the run did not keep to its plan: " + *wrong);
+  memory_.push_back(std::move(memory));
+  move(true, check);
+  if (rank_ == 0) return whole();
+  Measurement out = own(true);
+  out.timeline.memory = memory_;
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,126 @@
+#include "executor/run/training_record.h"
+
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "executor/device/processor.h"
+
+namespace stagecraft {
+namespace {
+
+template <typename T>
+T read_number(const SafetensorsFile& file, const std::string& key) {
+  const auto& metadata = file.header().metadata;
+  const auto it = metadata.find(key);
+  const std::string text = it == metadata.end() ? "" : it->second;
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw FormatError(
+        fmt::format("{}: /__metadata__/{}: found \"{}\", wanted a number, as stagecraft export-model "
+                    "--record writes it",
+                    file.path(), key, text));
+  }
+  return value;
+}
+
+}  // namespace
+
+TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
+  const auto& metadata = file_.header().metadata;
+  // Version 1 seeded a whole block of torch.autocast or torch.no_grad; version 2 its random operators, one by one.
+  for (const auto& [key, wanted] : std::map<std::string, std::vector<std::string>>{{"format", {"stagecraft.record"}},
+                                                                                   {"version", {"1", "2"}}}) {
+    const auto it = metadata.find(key);
+    if (it == metadata.end() || std::ranges::find(wanted, it->second) == wanted.end()) {
+      throw FormatError(fmt::format("{}: /__metadata__/{}: found {}, wanted \"{}\"", path, key,
+                                    it == metadata.end() ? "nothing" : "\"" + it->second + "\"",
+                                    fmt::join(wanted, "\" or \"")));
+    }
+  }
+  steps_ = read_number<std::int64_t>(file_, "steps");
+  microbatches_ = read_number<std::int64_t>(file_, "microbatches");
+  samples_ = read_number<std::int64_t>(file_, "samples");
+  learning_rate_ = read_number<double>(file_, "learning_rate");
+  seed_ = read_number<std::uint64_t>(file_, "seed");
+}
+
+void TrainingRecord::check_fits(const Plan& plan, const RunOptions& options) const {
+  const OptimizerOptions& own = options.optimizer;
+  const bool plain = own.name == "sgd" && own.momentum == 0 && own.weight_decay == 0 && own.clip_norm == 0 &&
+                     own.rate.name == "constant" && own.rate.warmup == 0;
+  if (plan.microbatches == microbatches_ && plan.microbatch_samples == samples_ && options.steps == steps_ && plain &&
+      own.learning_rate == learning_rate_ && options.seed == seed_)
+    return;
+  throw std::invalid_argument(
+      fmt::format("{} records {} steps of {} microbatches of {} samples, by plain SGD; wanted are a plan of such "
+                  "microbatches and --steps {} --learning-rate {} --seed {}",
+                  file_.path(), steps_, microbatches_, samples_, steps_, learning_rate_, seed_));
+}
+
+std::string TrainingRecord::other_kernels(int threads) const {
+  std::map<std::string, std::string> here = cpu_kernels();
+  here["threads"] = std::to_string(threads);
+  std::vector<std::string> differences;
+  for (const auto& [key, value] : here) {
+    const auto it = file_.header().metadata.find(key);
+    if (it == file_.header().metadata.end()) {
+      differences.push_back(fmt::format("does not say its {}, here it is \"{}\"", key, value));
+    } else if (it->second != value) {
+      differences.push_back(fmt::format("was made with {} \"{}\", here it is \"{}\"", key, it->second, value));
+    }
+  }
+  return differences.empty() ? "" : fmt::format("the record {}", fmt::join(differences, ", "));
+}
+
+void TrainingRecord::compare_gradients(std::int64_t step, const std::vector<Parameter>& parameters,
+                                       Check& check) const {
+  std::vector<ComparedTensor> compared;
+  for (const Parameter& parameter : parameters) {
+    const std::string name = fmt::format("gradient.{}/{}", step, parameter.name);
+    const at::Tensor found = parameter.value.grad();
+    const bool recorded = file_.header().tensors.contains(name);
+    if (!recorded && !file_.header().tensors.contains("parameter/" + parameter.name)) {
+      throw FormatError(
+          fmt::format("{}: has no parameter \"{}\"; record the model that is run", file_.path(), parameter.name));
+    }
+    if (!recorded && !found.defined()) continue;
+    const at::Tensor expected = recorded ? file_.read(name) : at::zeros_like(found);
+    compared.push_back({fmt::format("gradient of \"{}\" in step {}", parameter.name, step + 1), parameter.layer,
+                        found.defined() ? found.cpu() : at::zeros_like(expected), expected.to(at::kCPU)});
+  }
+  compare_tensors(compared, check);
+}
+
+void TrainingRecord::compare_losses(std::int64_t step, const MicrobatchLosses& losses, Check& check) const {
+  const at::Tensor all = file_.read("loss");
+  for (const auto& [microbatch, found] : losses) {
+    compare_loss(found, all.select(0, step).select(0, microbatch).item<double>(), check);
+  }
+}
+
+void TrainingRecord::compare_end(const std::vector<Parameter>& parameters, const std::vector<Parameter>& buffers,
+                                 Check& check) const {
+  const auto compare = [&](const std::string& prefix, const std::vector<Parameter>& all) {
+    std::vector<ComparedTensor> compared;
+    for (const Parameter& each : all) {
+      // Frozen parameters are buffers here.
+      const std::string other = prefix == "buffer/" ? "parameter/" : "buffer/";
+      const std::string name = file_.header().tensors.contains(prefix + each.name) ? prefix : other;
+      compared.push_back({fmt::format("\"{}\" at the end", each.name), each.layer, each.value.detach().cpu(),
+                          file_.read(name + each.name)});
+    }
+    compare_tensors(compared, check);
+  };
+  compare("parameter/", parameters);
+  compare("buffer/", buffers);
+}
+
+}  // namespace stagecraft

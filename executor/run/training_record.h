@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "executor/files/safetensors.h"
+#include "executor/run/run.h"
+#include "executor/stage/optimizer.h"
+#include "executor/stage/stage_program.h"
+#include "executor/stage/step_losses.h"
+
+namespace stagecraft {
+
+/// What training came to elsewhere, in Python as a rule: a safetensors file that `stagecraft export-model --record`
+/// writes. It holds `loss` [steps, microbatches], `gradient.STEP/NAME` (the sum over the step's microbatches; absent
+/// where there is none), and `parameter/NAME` and `buffer/NAME` after the last step; beside them the inputs, so that it
+/// is a file for the data source tensors-in-order as well. Its metadata are format "stagecraft.record", version "2" (or "1"),
+/// steps, microbatches, samples, learning_rate (of plain SGD) and seed, and what the last bits depend on: "threads" and
+/// the keys of cpu_kernels().
+class TrainingRecord {
+ public:
+  /// Throws FormatError naming file and what is missing or wrong in the metadata.
+  explicit TrainingRecord(const std::string& path);
+
+  /// Throws std::invalid_argument, with what the record wants, unless a run of `plan` does the same steps.
+  void check_fits(const Plan& plan, const RunOptions& options) const;
+
+  /// What the last bits depend on and this process, computing on `threads` threads, has another of than the record: "it
+  /// was made on processor "AMD EPYC", this is "Intel Xeon"". Empty if nothing.
+  [[nodiscard]] std::string other_kernels(int threads) const;
+
+  /// Compares gradients between a step's backwards and its update, parameters by name; adds to `check`.
+  /// Throws FormatError naming a parameter that the record lacks.
+  void compare_gradients(std::int64_t step, const std::vector<Parameter>& parameters, Check& check) const;
+  void compare_losses(std::int64_t step, const MicrobatchLosses& losses, Check& check) const;
+  /// Compares parameters and buffers after the last step.
+  void compare_end(const std::vector<Parameter>& parameters, const std::vector<Parameter>& buffers, Check& check) const;
+
+ private:
+  SafetensorsFile file_;
+  std::int64_t steps_ = 0;
+  std::int64_t microbatches_ = 0;
+  std::int64_t samples_ = 0;
+  double learning_rate_ = 0;
+  std::uint64_t seed_ = 0;
+};
+
+}  // namespace stagecraft

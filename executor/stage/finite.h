@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "executor/stage/stage_program.h"
+
+namespace stagecraft {
+
+/// What a run does when a loss or a gradient is infinite or not a number.
+enum class OnNonfinite {
+  Stop,  ///< ends the run before the parameters are updated (on a GPU a step later)
+  Warn,  ///< says so and goes on
+  Skip,  ///< updates nothing on any rank in that step, moving statistics included
+};
+
+/// "stop", "warn", "skip".
+[[nodiscard]] const std::vector<std::string>& on_nonfinite_names();
+/// Throws std::invalid_argument listing the names.
+[[nodiscard]] OnNonfinite parse_on_nonfinite(const std::string& name);
+
+/// Ends a run under OnNonfinite::Stop.
+class NonfiniteError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Whether no value is infinite or not a number; true for types that hold neither. Waits for a GPU.
+[[nodiscard]] bool all_finite(const at::Tensor& tensor);
+
+/// A scalar above 0 if any parameter's gradient is not finite, 0 otherwise; undefined without gradients. On a GPU it is
+/// there when the stream has come so far.
+[[nodiscard]] at::Tensor nonfinite_flag(const std::vector<Parameter>& parameters);
+
+/// Name of the first parameter whose gradient is not finite. Waits for a GPU.
+[[nodiscard]] std::optional<std::string> nonfinite_gradient(const std::vector<Parameter>& parameters);
+
+}  // namespace stagecraft

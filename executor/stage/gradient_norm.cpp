@@ -1,0 +1,66 @@
+#include "executor/stage/gradient_norm.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "executor/channel/control_tags.h"
+
+namespace stagecraft {
+
+std::map<std::string, double> squared_norms(const std::vector<Parameter>& parameters) {
+  const at::NoGradGuard no_graph;
+  std::map<std::string, double> out;
+  for (const Parameter& parameter : parameters) {
+    const at::Tensor& gradient = parameter.value.grad();
+    if (out.contains(parameter.name)) continue;
+    const double norm =
+        gradient.defined() ? at::linalg_vector_norm(gradient, 2, {}, false, at::kDouble).item<double>() : 0;
+    out[parameter.name] = norm * norm;
+  }
+  return out;
+}
+
+std::map<std::string, double> gather_squared_norms(Channel& channel, const std::map<std::string, double>& own,
+                                                   const std::vector<std::string>& names) {
+  constexpr double kAbsent = -1;
+  const auto count = static_cast<std::int64_t>(names.size());
+  at::Tensor rows = at::full({channel.ranks() * count}, kAbsent, at::TensorOptions().dtype(at::kDouble));
+  double* const values = rows.data_ptr<double>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto it = own.find(names[static_cast<std::size_t>(i)]);
+    if (it != own.end()) values[channel.rank() * count + i] = it->second;
+  }
+  all_gather(channel, rows, all_ranks(channel), kNormTag);
+  std::map<std::string, double> out;
+  for (std::int64_t rank = 0; rank < channel.ranks(); ++rank) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      // Not a number is a value too: a run that diverges must show.
+      const double value = rows.const_data_ptr<double>()[rank * count + i];
+      if (value != kAbsent) out.emplace(names[static_cast<std::size_t>(i)], value);
+    }
+  }
+  return out;
+}
+
+double clip_divisor(const std::map<std::string, double>& squared, double divisor, double limit) {
+  double sum = 0;
+  for (const auto& [name, square] : squared) sum += square;
+  return std::max(1.0, std::sqrt(sum) / divisor / limit);
+}
+
+std::vector<std::string> trainable_names(const Model& model) {
+  std::set<std::string> out;
+  for (const LayerSpec& layer : model.layers) {
+    for (const ParameterSpec& parameter : layer.parameters) {
+      if (parameter.trainable) out.insert(parameter.name);
+    }
+  }
+  return {out.begin(), out.end()};
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,115 @@
+#include "executor/stage/moving_statistics.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "executor/channel/control_tags.h"
+#include "executor/device/dtype.h"
+
+namespace stagecraft {
+
+namespace {
+
+/// What `value` takes in a record, which is float32 so that a channel can sum it. Other types go byte by byte: each is
+/// a whole number below 256, which float32 holds exactly.
+std::int64_t record_values(std::int64_t values, at::ScalarType dtype) {
+  return dtype == at::kFloat ? values : values * static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+at::Tensor to_record(const at::Tensor& value) {
+  const at::Tensor flat = value.flatten();
+  return flat.scalar_type() == at::kFloat ? flat : flat.view(at::kByte).to(at::kFloat);
+}
+
+at::Tensor from_record(const at::Tensor& record, const at::Tensor& like) {
+  const bool as_is = like.scalar_type() == at::kFloat;
+  return (as_is ? record : record.to(at::kByte).view(like.scalar_type())).view(like.sizes());
+}
+
+const ParameterSpec& spec_of(const LayerSpec& layer, const std::string& name) {
+  for (const ParameterSpec& each : layer.parameters) {
+    if (each.name == name && !each.trainable) return each;
+  }
+  throw std::logic_error("a layer has no buffer of its program's name");
+}
+
+}  // namespace
+
+std::int64_t moving_values(const Model& model, const std::vector<int>& layers) {
+  std::int64_t out = 0;
+  for (const int index : layers) {
+    for (const ParameterSpec& buffer : model.layers[static_cast<std::size_t>(index)].parameters) {
+      if (!buffer.trainable && buffer.decay) out += record_values(c10::multiply_integers(buffer.shape), buffer.dtype);
+    }
+  }
+  return out;
+}
+
+MovingStatistics::MovingStatistics(const Model& model, const StageProgram& program,
+                                   const std::function<bool(int)>& wanted) {
+  for (const Parameter& buffer : program.buffers()) {
+    const LayerSpec& layer = model.layers[static_cast<std::size_t>(buffer.layer)];
+    const std::optional<double> decay = spec_of(layer, buffer.name).decay;
+    if (!decay || !wanted(buffer.layer)) continue;
+    const at::ScalarType dtype = buffer.value.scalar_type();
+    if (dtype == at::kBool || (!at::isFloatingType(dtype) && *decay != 0 && *decay != 1)) {
+      throw std::invalid_argument(fmt::format("layer \"{}\": buffer \"{}\" of {} decays by {}, which it cannot hold",
+                                              layer.name, buffer.name, dtype_name(dtype), *decay));
+    }
+    // With a version count of its own: graphs save running statistics, whose values their backward never reads.
+    running_.push_back({buffer.value.variable_data(), *decay});
+    values_ += record_values(buffer.value.numel(), dtype);
+  }
+}
+
+void MovingStatistics::begin() {
+  kept_.clear();
+  // A kernel that moves zeros leaves the microbatch's own part.
+  for (const Running& each : running_) {
+    kept_.push_back(each.value.clone());
+    each.value.zero_();
+  }
+}
+
+void MovingStatistics::end(int microbatch) {
+  if (running_.empty()) return;
+  std::vector<at::Tensor> parts;
+  for (const Running& each : running_) parts.push_back(to_record(each.value));
+  records_[microbatch] = at::cat(parts);
+  for (std::size_t i = 0; i < running_.size(); ++i) running_[i].value.copy_(kept_[i]);
+}
+
+void MovingStatistics::exchange(Channel& channel, const std::vector<int>& members, int microbatches) {
+  if (running_.empty()) return;
+  const at::NoGradGuard no_graph;
+  // Zeros but in the rows of this member's own: the sum of all is exact.
+  const auto options = at::TensorOptions(at::kFloat).device(running_.front().value.device());
+  at::Tensor rows = at::zeros({microbatches, values_}, options);
+  for (const auto& [microbatch, record] : records_) rows.select(0, microbatch).copy_(record);
+  channel.all_reduce(rows, members, kStatisticsTag);
+  for (int m = 0; m < microbatches; ++m) records_[m] = rows.select(0, m);
+}
+
+void MovingStatistics::apply() {
+  const at::NoGradGuard no_graph;
+  for (const auto& [microbatch, record] : records_) {
+    std::int64_t first = 0;
+    for (const Running& each : running_) {
+      const at::Tensor& value = each.value;
+      const std::int64_t count = record_values(value.numel(), value.scalar_type());
+      const at::Tensor part = from_record(record.narrow(0, first, count), value);
+      at::isFloatingType(value.scalar_type()) ? value.mul_(each.decay)
+                                              : value.mul_(static_cast<std::int64_t>(each.decay));
+      value.add_(part);
+      first += count;
+    }
+  }
+  records_.clear();
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,220 @@
+#include "executor/stage/split_backward.h"
+
+#include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "executor/stage/zero_gradients.h"
+
+namespace stagecraft {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// What the graph under some roots leads to.
+class Reach {
+ public:
+  Reach(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& inputs) {
+    for (const at::Tensor& input : inputs) {
+      if (input.requires_grad()) inputs_.insert(torch::autograd::impl::gradient_edge(input).function.get());
+    }
+    for (const at::Tensor& root : roots) visit(torch::autograd::impl::gradient_edge(root).function.get());
+  }
+  /// Nodes through which gradients go to an input.
+  [[nodiscard]] bool to_input(Node* node) const { return to_input_.at(node); }
+  /// Parameters' accumulators that are reached from `node` without passing through a node that leads to an input.
+  [[nodiscard]] std::set<Node*> weights(Node* node) const {
+    std::set<Node*> out;
+    collect(node, out);
+    return out;
+  }
+  [[nodiscard]] const std::vector<Node*>& nodes() const { return nodes_; }
+
+ private:
+  /// After-order walk without recursion: graphs are deep.
+  void visit(Node* root) {
+    std::vector<std::pair<Node*, std::size_t>> stack;
+    const auto enter = [&](Node* node) {
+      if (to_input_.contains(node) || open_.contains(node)) return;
+      open_.insert(node);
+      stack.emplace_back(node, 0);
+    };
+    enter(root);
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next < node->num_outputs()) {
+        Node* const child = node->next_edge(next++).function.get();
+        if (child) enter(child);
+        continue;
+      }
+      bool reaches = inputs_.contains(node);
+      for (const Edge& edge : node->next_edges())
+        reaches = reaches || (edge.is_valid() && to_input_.at(edge.function.get()));
+      to_input_[node] = reaches;
+      nodes_.push_back(node);
+      stack.pop_back();
+    }
+  }
+  void collect(Node* node, std::set<Node*>& out) const {
+    if (dynamic_cast<AccumulateGrad*>(node)) {
+      if (!inputs_.contains(node)) out.insert(node);
+      return;
+    }
+    for (const Edge& edge : node->next_edges()) {
+      if (edge.is_valid() && !to_input_.at(edge.function.get())) collect(edge.function.get(), out);
+    }
+  }
+  std::unordered_set<Node*> inputs_;
+  std::unordered_set<Node*> open_;
+  std::unordered_map<Node*, bool> to_input_;
+  std::vector<Node*> nodes_;
+};
+
+/// A node whose inputs' gradient is on its way and whose weights wait.
+struct Waiting {
+  std::shared_ptr<Node> node;
+  torch::autograd::edge_list weights;
+  variable_list gradients;  ///< that came into the node
+};
+
+struct Capture : torch::autograd::FunctionPreHook {
+  explicit Capture(Waiting& w) : waiting(w) {}
+  variable_list operator()(const variable_list& gradients) override { return waiting.gradients = gradients; }
+  Waiting& waiting;
+};
+
+/// Puts a capture on each waiting node while it lives.
+class Captures {
+ public:
+  explicit Captures(const std::vector<std::unique_ptr<Waiting>>& all) : all_(all) {
+    for (const auto& waiting : all_) {
+      auto capture = std::make_unique<Capture>(*waiting);
+      own_.push_back(capture.get());
+      waiting->node->add_pre_hook(std::move(capture));
+    }
+  }
+  ~Captures() {
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      std::erase_if(all_[i]->node->pre_hooks(), [&](const auto& each) { return each.get() == own_[i]; });
+  }
+  Captures(const Captures&) = delete;
+  Captures& operator=(const Captures&) = delete;
+
+ private:
+  const std::vector<std::unique_ptr<Waiting>>& all_;
+  std::vector<const Capture*> own_;
+};
+
+}  // namespace
+
+struct SplitBackward::Rest {
+  std::vector<std::unique_ptr<Waiting>> waiting;
+};
+
+SplitBackward::SplitBackward() = default;
+SplitBackward::~SplitBackward() = default;
+SplitBackward::SplitBackward(SplitBackward&&) noexcept = default;
+SplitBackward& SplitBackward::operator=(SplitBackward&&) noexcept = default;
+
+std::pair<std::vector<at::Tensor>, SplitBackward> SplitBackward::of_inputs(const std::vector<at::Tensor>& roots,
+                                                                           const std::vector<at::Tensor>& gradients,
+                                                                           const std::vector<at::Tensor>& inputs) {
+  std::pair<std::vector<at::Tensor>, SplitBackward> out;
+  const Reach reach(roots, inputs);
+  auto rest = std::make_unique<Rest>();
+  std::set<Node*> claimed;
+  bool once = true;
+  std::size_t used = 0;
+  const auto wait_for = [&](const std::shared_ptr<Node>& node, variable_list incoming) {
+    auto waiting = std::make_unique<Waiting>();
+    waiting->node = node;
+    waiting->gradients = std::move(incoming);
+    for (Node* const weight : reach.weights(node.get())) {
+      once = once && claimed.insert(weight).second;
+      waiting->weights.emplace_back(weight->getptr(), 0);
+    }
+    if (!waiting->weights.empty()) rest->waiting.push_back(std::move(waiting));
+  };
+  std::unordered_set<Node*> above;  // roots that lead to weights alone
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    const Edge edge = torch::autograd::impl::gradient_edge(roots[i]);
+    if (reach.to_input(edge.function.get())) {
+      ++used;
+      continue;
+    }
+    once = once && above.insert(edge.function.get()).second;
+    variable_list incoming(edge.input_nr + 1);
+    incoming[edge.input_nr] = gradients[i].defined() ? gradients[i] : at::ones_like(roots[i]);
+    wait_for(edge.function, std::move(incoming));
+  }
+  for (Node* const node : reach.nodes()) {
+    if (reach.to_input(node) && !dynamic_cast<AccumulateGrad*>(node)) wait_for(node->getptr(), {});
+  }
+  if (used == 0 || !once) {
+    torch::autograd::backward(roots, gradients);
+    for (const at::Tensor& input : inputs) out.first.push_back(input.grad());
+    return out;
+  }
+
+  variable_list through, through_gradients, wanted;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    if (!reach.to_input(torch::autograd::impl::gradient_edge(roots[i]).function.get())) continue;
+    through.push_back(roots[i]);
+    through_gradients.push_back(gradients[i].defined() ? gradients[i] : at::ones_like(roots[i]));
+  }
+  for (const at::Tensor& input : inputs) {
+    if (input.requires_grad()) wanted.push_back(input);
+  }
+  const Captures captures(rest->waiting);
+  const variable_list found = torch::autograd::grad(through, wanted, through_gradients, /*retain_graph=*/true,
+                                                    /*create_graph=*/false, /*allow_unused=*/true);
+  std::size_t next = 0;
+  for (const at::Tensor& input : inputs) out.first.push_back(input.requires_grad() ? found[next++] : at::Tensor());
+  out.second.rest_ = std::move(rest);
+  return out;
+}
+
+void SplitBackward::before(SplitBackward earlier) {
+  if (!earlier.rest_) return;
+  if (rest_) std::ranges::move(rest_->waiting, std::back_inserter(earlier.rest_->waiting));
+  rest_ = std::move(earlier.rest_);
+}
+
+void SplitBackward::of_weights() {
+  if (!rest_) return;
+  const std::unique_ptr<Rest> rest = std::move(rest_);
+  // Later nodes first, as one backward meets them.
+  for (auto it = rest->waiting.rbegin(); it != rest->waiting.rend(); ++it) {
+    Waiting& waiting = **it;
+    torch::autograd::edge_list edges;
+    variable_list gradients;
+    for (std::size_t i = 0; i < waiting.gradients.size(); ++i) {
+      if (!waiting.gradients[i].defined()) continue;
+      edges.emplace_back(waiting.node, static_cast<std::uint32_t>(i));
+      gradients.push_back(waiting.gradients[i]);
+    }
+    if (edges.empty()) continue;
+    // What a node saved goes with it, below.
+    torch::autograd::Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/true,
+                                                          /*create_graph=*/false, /*accumulate_grad=*/true,
+                                                          waiting.weights);
+    for (const Edge& weight : waiting.weights)
+      materialize_gradient(dynamic_cast<AccumulateGrad&>(*weight.function).variable);
+    it->reset();
+  }
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,314 @@
+#include "executor/stage/stage_program.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
+#include "executor/device/autocast.h"
+#include "executor/device/program.h"
+#include "executor/stage/tensor_layout.h"
+#include "executor/stage/zero_gradients.h"
+
+namespace stagecraft {
+namespace {
+
+using Key = std::tuple<int, int, int>;
+
+Key key(const ValueRef& value) {
+  return value.layer >= 0 ? Key{value.layer, value.output, -1} : Key{-1, 0, value.input};
+}
+
+}  // namespace
+
+std::string to_string(const Model& model, const ValueRef& value) {
+  if (value.layer < 0) return "input \"" + model.inputs[static_cast<std::size_t>(value.input)].name + "\"";
+  return "layer \"" + model.layers[static_cast<std::size_t>(value.layer)].name + "\" output " +
+         std::to_string(value.output);
+}
+
+StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
+                           std::vector<ValueRef> sent, std::uint64_t seed, Placement placement)
+    : received_(std::move(received)),
+      seed_(seed),
+      placement_(placement),
+      only_trains_(model.mode == ModelMode::Training) {
+  std::map<Key, int> slot;
+  for (const ReceivedValue& value : received_) {
+    received_slots_.push_back(slot.emplace(key(value.value), slots_++).first->second);
+  }
+  std::set<int> inputs;
+  for (const int index : layers) {
+    for (const ValueRef& argument : model.layers[static_cast<std::size_t>(index)].inputs) {
+      if (argument.layer < 0) inputs.insert(argument.input);
+    }
+  }
+  data_inputs_.assign(inputs.begin(), inputs.end());
+  for (const int input : data_inputs_) data_slots_.push_back(slot[key({-1, 0, input})] = slots_++);
+
+  std::map<int, std::size_t> last_reader;
+  for (const int index : layers) {
+    const LayerSpec& spec = model.layers[static_cast<std::size_t>(index)];
+    LocalLayer layer;
+    layer.spec = &spec;
+    layer.index = index;
+    layer.range = range_name(spec.name + " forward");
+    for (const ValueRef& argument : spec.inputs) {
+      const auto it = slot.find(key(argument));
+      if (it == slot.end()) {
+        throw std::invalid_argument("layer \"" + spec.name + "\" reads " + to_string(model, argument) +
+                                    ", which neither this stage nor an earlier one gives it");
+      }
+      layer.arguments.push_back(it->second);
+      last_reader[it->second] = layers_.size();
+    }
+    for (int output = 0; output < spec.outputs; ++output) {
+      layer.results.push_back(slot[key({index, output, -1})] = slots_);
+      last_reader[slots_++] = layers_.size();
+    }
+    for (const ParameterSpec& parameter : spec.parameters) {
+      at::Tensor value = initial_value(parameter, seed).to(placement_.device);
+      if (parameter.trainable) {
+        value = dense(value).requires_grad_(true);
+        parameters_.push_back({parameter.name, index, value});
+        layer.parameters.push_back(std::move(value));
+      } else {
+        layer.buffers.push_back(std::move(value));
+        layer.changes.push_back(parameter.decay || parameter.written);
+      }
+    }
+    layers_.push_back(std::move(layer));
+  }
+  std::set<int> kept;
+  for (const ValueRef& value : sent) {
+    const auto it = slot.find(key(value));
+    if (it == slot.end())
+      throw std::invalid_argument(to_string(model, value) + " is sent by a stage that does not hold it");
+    sent_slots_.push_back(it->second);
+    kept.insert(it->second);
+  }
+  if (!layers.empty() && layers.back() == static_cast<int>(model.layers.size()) - 1) {
+    loss_slot_ = layers_.back().results.front();
+    kept.insert(loss_slot_);
+  }
+  for (const auto& [value, reader] : last_reader) {
+    if (!kept.contains(value)) layers_[reader].last_use.push_back(value);
+  }
+}
+
+void StageProgram::evaluate() {
+  if (only_trains_) throw std::logic_error("the model was read for training, not for evaluation");
+  training_ = false;
+}
+
+void StageProgram::bind(const std::vector<at::Tensor>& values) {
+  std::size_t next = 0;
+  for (LocalLayer& layer : layers_) {
+    for (at::Tensor& parameter : layer.parameters) {
+      parameter = values[next];
+      parameters_[next].value = values[next];
+      ++next;
+    }
+  }
+}
+
+std::vector<Parameter> StageProgram::buffers() const {
+  std::vector<Parameter> out;
+  for (const LocalLayer& layer : layers_) {
+    std::size_t next = 0;
+    for (const ParameterSpec& parameter : layer.spec->parameters) {
+      if (parameter.trainable) continue;
+      const at::Tensor& value = layer.buffers[next++];
+      if (!parameter.constant) out.push_back({parameter.name, layer.index, value});
+    }
+  }
+  return out;
+}
+
+void Flight::clear() {
+  received.clear();
+  data.clear();
+  sent.clear();
+  loss.reset();
+  kept.clear();
+}
+
+Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
+                             int microbatch, bool keep_graph, LayerObserver* observer) {
+  Flight flight;
+  flight.received = std::move(received);
+  flight.data = std::move(data);
+  flight.step = step;
+  flight.microbatch = microbatch;
+  forward(flight, keep_graph, observer);
+  return flight;
+}
+
+void StageProgram::forward(Flight& flight, bool keep_graph, LayerObserver* observer) {
+  std::optional<at::NoGradGuard> no_graph;
+  if (!keep_graph) no_graph.emplace();
+  Values& values = values_;
+  begin(flight, values);
+  if (keep_graph && !segments_.empty()) {
+    for (const Segment& segment : segments_) {
+      run(flight, segment.first, segment.last, values, {.write_buffers = true, .drop_graph = true}, observer);
+      // Later layers let go of what they read last.
+      for (const int slot : segment.outputs) {
+        if (const auto it = std::ranges::lower_bound(kept_slots_, slot); it != kept_slots_.end() && *it == slot)
+          flight.kept.push_back(values[static_cast<std::size_t>(slot)]);
+      }
+    }
+  } else {
+    run(flight, 0, layers_.size(), values, {.write_buffers = true, .drop_graph = false}, observer);
+  }
+  end(flight, values);
+  values.clear();
+}
+
+void StageProgram::begin(Flight& flight, Values& values) const {
+  values.assign(static_cast<std::size_t>(slots_), at::Tensor());
+  for (std::size_t i = 0; i < received_slots_.size(); ++i) {
+    // A leaf of this stage's graph over the sender's data.
+    at::Tensor leaf = flight.received[i].detach();
+    if (received_[i].gradient) leaf.requires_grad_(true);
+    flight.received[i] = leaf;
+    values[static_cast<std::size_t>(received_slots_[i])] = std::move(leaf);
+  }
+  for (std::size_t i = 0; i < data_slots_.size(); ++i) {
+    if (flight.data[i].device() != placement_.device)
+      flight.data[i] = flight.data[i].to(placement_.device, /*non_blocking=*/true);
+    values[static_cast<std::size_t>(data_slots_[i])] = flight.data[i];
+  }
+}
+
+void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
+                       LayerObserver* observer) {
+  const bool casts = placement_.compute != at::kFloat;
+  // None around blocks of autocast in a model of a file, whose casts end with the outermost scope.
+  std::optional<AutocastScope> autocast;
+  if (casts) autocast.emplace(placement_.device.type(), true, placement_.compute);
+  std::vector<at::Tensor>& arguments = arguments_;
+  std::vector<at::Tensor> buffers;
+  for (std::size_t l = first; l < last; ++l) {
+    LocalLayer& layer = layers_[l];
+    const Range range(layer.range, flight.microbatch);
+    if (observer) observer->begin(layer.index);
+    arguments.clear();
+    for (const int slot : layer.arguments) arguments.push_back(values[static_cast<std::size_t>(slot)]);
+    LayerCall call;
+    call.inputs = arguments;
+    call.parameters = layer.parameters;
+    call.buffers = layer.buffers;
+    if (!how.write_buffers && !layer.buffers.empty()) {
+      buffers.clear();
+      for (std::size_t i = 0; i < layer.buffers.size(); ++i)
+        buffers.push_back(layer.changes[i] ? layer.buffers[i].clone() : layer.buffers[i]);
+      call.buffers = buffers;
+    }
+    call.random_seed = mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
+                                static_cast<std::uint64_t>(flight.microbatch));
+    call.training = training_;
+    call.seed = seed_;
+    call.step = flight.step;
+    call.microbatch = flight.microbatch;
+    std::vector<at::Tensor> results;
+    try {
+      results = layer.spec->forward(call);
+    } catch (const c10::Error& e) { rethrow_at("layer \"" + layer.spec->name + "\", forward", e); }
+    if (results.size() != layer.results.size()) {
+      throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +
+                             " tensors, its description says " + std::to_string(layer.results.size()));
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const auto slot = static_cast<std::size_t>(layer.results[i]);
+      if (how.drop_graph) {
+        // Not by a forward without autograd: some kernels (oneDNN's LSTM) give other last bits then.
+        const bool differentiable = results[i].requires_grad();
+        results[i] = results[i].detach();
+        if (differentiable) results[i].requires_grad_(true);
+      }
+      values[slot] = std::move(results[i]);
+    }
+    arguments.clear();
+    for (const int slot : layer.last_use) values[static_cast<std::size_t>(slot)].reset();
+    if (observer) observer->end(layer.index);
+  }
+}
+
+void StageProgram::end(Flight& flight, const Values& values) const {
+  flight.sent.clear();
+  for (const int slot : sent_slots_) flight.sent.push_back(values[static_cast<std::size_t>(slot)]);
+  if (loss_slot_ >= 0) flight.loss = values[static_cast<std::size_t>(loss_slot_)];
+}
+
+std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
+                                               double loss_gradient) {
+  std::vector<at::Tensor> out;
+  backward(flight, sent_gradients, loss_gradient, out);
+  return out;
+}
+
+std::vector<at::Tensor> StageProgram::backward_of_inputs(Flight flight, const std::vector<at::Tensor>& sent_gradients,
+                                                         SplitBackward& rest, double loss_gradient) {
+  std::vector<at::Tensor> out;
+  backward(flight, sent_gradients, loss_gradient, out, &rest);
+  return out;
+}
+
+std::string StageProgram::backward_text() const {
+  return "backward of layers \"" + layers_.front().spec->name + "\" to \"" + layers_.back().spec->name + '"';
+}
+
+void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_gradients, double loss_gradient,
+                            std::vector<at::Tensor>& received_gradients, SplitBackward* rest) {
+  std::vector<at::Tensor>& found = received_gradients;
+  found.clear();
+  if (!segments_.empty()) {
+    backward_by_segments(flight, sent_gradients, rest, loss_gradient, found);
+  } else {
+    roots_.clear();
+    root_gradients_.clear();
+    for (std::size_t i = 0; i < flight.sent.size(); ++i) {
+      if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
+      roots_.push_back(flight.sent[i]);
+      // Gradients arrive contiguous; unsplit they would have the value's own layout.
+      root_gradients_.push_back(laid_out_like(sent_gradients[i], flight.sent[i]));
+    }
+    if (flight.loss.defined() && flight.loss.requires_grad()) {
+      roots_.push_back(flight.loss);
+      // The engine makes the ones, as part of the step that a profile watches.
+      root_gradients_.push_back(loss_gradient == 1 ? at::Tensor() : at::full_like(flight.loss, loss_gradient));
+    }
+    if (!roots_.empty() && rest) {
+      std::tie(found, *rest) = SplitBackward::of_inputs(roots_, root_gradients_, flight.received);
+    } else if (!roots_.empty()) {
+      try {
+        torch::autograd::backward(roots_, root_gradients_);
+      } catch (const c10::Error& e) { rethrow_at(backward_text(), e); }
+      for (const at::Tensor& leaf : flight.received) found.push_back(leaf.grad());
+    }
+    roots_.clear();
+    root_gradients_.clear();
+  }
+  for (const Parameter& parameter : parameters_) materialize_gradient(parameter.value);
+  found.resize(flight.received.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!received_[i].gradient) {
+      found[i].reset();
+    } else {
+      // A zero tensor has no memory to send.
+      const bool values = found[i].defined() && !found[i]._is_zerotensor();
+      found[i] = values ? found[i].contiguous() : at::zeros_like(flight.received[i]);
+    }
+  }
+  flight.clear();
+}
+
+}  // namespace stagecraft

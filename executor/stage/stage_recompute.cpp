@@ -1,0 +1,109 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/alias.h>
+#include <ATen/ops/full_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "executor/device/program.h"
+#include "executor/stage/stage_program.h"
+#include "executor/stage/tensor_layout.h"
+
+// Recomputation in segments. The gradient of a value that several segments read is added up as one backward over all of
+// them would do it: autograd runs the nodes of later layers first and adds their gradients one by one, so each
+// segment's backward begins with the sum over the segments after it.
+
+namespace stagecraft {
+namespace {
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+void StageProgram::recompute_every(int layers) {
+  const std::size_t length = layers > 0 ? at_(layers) : std::max<std::size_t>(layers_.size(), 1);
+  segments_.clear();
+  std::vector<int> filled_by(at_(slots_), -1);  // segments; -1: from without
+  std::set<int> kept;
+  for (std::size_t first = 0; first < layers_.size(); first += length) {
+    Segment segment{first, std::min(first + length, layers_.size()), {}, {}};
+    const int own = static_cast<int>(segments_.size());
+    std::set<int> inputs;
+    for (std::size_t l = segment.first; l < segment.last; ++l) {
+      for (const int slot : layers_[l].arguments) {
+        if (filled_by[at_(slot)] == own) continue;
+        inputs.insert(slot);
+        if (filled_by[at_(slot)] >= 0) kept.insert(slot);
+      }
+      for (const int slot : layers_[l].results) filled_by[at_(slot)] = own;
+    }
+    segment.inputs.assign(inputs.begin(), inputs.end());
+    segments_.push_back(std::move(segment));
+  }
+  kept_slots_.assign(kept.begin(), kept.end());
+  std::set<int> wanted = kept;
+  wanted.insert(sent_slots_.begin(), sent_slots_.end());
+  if (loss_slot_ >= 0) wanted.insert(loss_slot_);
+  for (const int slot : wanted) {
+    if (filled_by[at_(slot)] >= 0) segments_[at_(filled_by[at_(slot)])].outputs.push_back(slot);
+  }
+}
+
+void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Tensor>& sent_gradients,
+                                        SplitBackward* rest, double loss_gradient, std::vector<at::Tensor>& found) {
+  Values given;
+  begin(flight, given);
+  for (std::size_t i = 0; i < kept_slots_.size(); ++i) given[at_(kept_slots_[i])] = std::move(flight.kept[i]);
+  Values gradients(at_(slots_));
+  for (std::size_t i = 0; i < sent_slots_.size(); ++i) {
+    if (sent_gradients[i].defined()) gradients[at_(sent_slots_[i])] = laid_out_like(sent_gradients[i], flight.sent[i]);
+  }
+  if (loss_slot_ >= 0) gradients[at_(loss_slot_)] = at::full_like(flight.loss, loss_gradient);
+
+  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
+    torch::autograd::variable_list roots, root_gradients, leaves;
+    std::vector<int> leaf_slots;
+    Values values(at_(slots_));
+    for (const int slot : segment->inputs) {
+      const at::Tensor& value = given[at_(slot)];
+      if (!value.requires_grad()) {
+        values[at_(slot)] = value;
+        continue;
+      }
+      leaves.push_back(value.detach());
+      leaves.back().requires_grad_(true);
+      leaf_slots.push_back(slot);
+      values[at_(slot)] = leaves.back();
+      if (!gradients[at_(slot)].defined()) continue;
+      // What later segments gave goes first into the sum that this one continues: a node before the leaf holds it.
+      values[at_(slot)] = at::alias(leaves.back());
+      roots.push_back(values[at_(slot)]);
+      root_gradients.push_back(std::exchange(gradients[at_(slot)], at::Tensor()));
+    }
+    run(flight, segment->first, segment->last, values, {.write_buffers = false, .drop_graph = false}, nullptr);
+    for (const int slot : segment->outputs) {
+      at::Tensor gradient = std::exchange(gradients[at_(slot)], at::Tensor());
+      given[at_(slot)].reset();
+      if (!values[at_(slot)].requires_grad() || !gradient.defined()) continue;
+      roots.push_back(values[at_(slot)]);
+      root_gradients.push_back(std::move(gradient));
+    }
+    values.clear();
+    if (roots.empty()) continue;
+    if (rest) {
+      auto [of_leaves, own] = SplitBackward::of_inputs(roots, root_gradients, leaves);
+      rest->before(std::move(own));
+      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = of_leaves[i];
+    } else {
+      try {
+        torch::autograd::backward(roots, root_gradients);
+      } catch (const c10::Error& e) { rethrow_at(backward_text(), e); }
+      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = leaves[i].grad();
+    }
+  }
+  for (const int slot : received_slots_) found.push_back(gradients[at_(slot)]);
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,175 @@
+#include "costmodel/interchange/nccl_tests.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "tests/support/nccl_tests_text.h"
+
+namespace stagecraft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::nccl_tests_json;
+using testing::nccl_tests_text;
+using ::testing::Pair;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+
+const std::vector<std::string> kOneHost = {"alpha", "alpha", "alpha", "alpha"};
+const std::vector<std::string> kTwoHosts = {"alpha", "beta"};
+
+Bytes operator""_GB(unsigned long long v) { return Bytes(static_cast<std::int64_t>(v) * 1'000'000'000); }
+
+TEST(ParseNcclTest, ReadsTheOutOfPlaceColumns) {
+  const NcclTest test =
+      parse_nccl_test(nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 20}, {4000000000, 1e5}}), "log");
+  EXPECT_EQ(test.operation, "all_reduce");
+  EXPECT_EQ(test.device, "NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(test.hosts, kOneHost);
+  EXPECT_EQ(test.curve, (Curve{{{1_KiB, Seconds(20 * 1e-6)}, {4_GB, Seconds(1e5 * 1e-6)}}}));
+  EXPECT_THAT(test.versions, ElementsAre(Pair("nccl", "2.28.7"), Pair("nccl-tests", "2.18.3")));
+}
+
+TEST(ParseNcclTest, ReadsTheSameFromJson) {
+  const NcclTest text = parse_nccl_test(nccl_tests_text("all_gather_perf", kOneHost, {{1024, 20}, {2048, 30}}), "log");
+  NcclTest json = parse_nccl_test(nccl_tests_json("all_gather_perf", "alpha", 4, {{1024, 20}, {2048, 30}}), "log");
+  json.versions["nccl-tests"] = "2.18.3";  // which the JSON does not tell
+  EXPECT_EQ(json, text);
+}
+
+TEST(ParseNcclTest, LeavesOutRowsOfNoBytesAndCountsThem) {
+  const NcclTest test =
+      parse_nccl_test(nccl_tests_text("reduce_scatter_perf_mpi", kOneHost, {{0, 5}, {0, 6}, {1024, 20}}), "log");
+  EXPECT_EQ(test.operation, "reduce_scatter");
+  EXPECT_EQ(test.left_out, 2);
+  EXPECT_EQ(measured_topology({test}).provenance.notes.at("left out of reduce_scatter of 4 ranks"),
+            "2 rows of 0 bytes");
+}
+
+TEST(ParseNcclTest, SkipsWhatMpirunAndNcclAdd) {
+  std::string text = "Warning: a host was added\n";
+  std::istringstream in(nccl_tests_text("sendrecv_perf", kTwoHosts, {{1024, 20}, {2048, 30}}));
+  for (std::string line; std::getline(in, line);) {
+    text += "[1,0]<stdout>:" + line + "\r\nalpha:3442:3442 [0] NCCL INFO Launch mode Parallel\n";
+  }
+  EXPECT_EQ(parse_nccl_test(text, "log").curve.points.size(), 2U);
+}
+
+TEST(ParseNcclTest, TakesTheTestFromTheFilesNameWhereTheTextDoesNotSay) {
+  std::string text = nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 20}});
+  const std::size_t at = text.find("# Collective test starting");
+  text.erase(at, text.find('\n', at) + 1 - at);
+  EXPECT_EQ(parse_nccl_test(text, "logs/all_gather_perf.txt").operation, "all_gather");
+  EXPECT_THAT([&] { (void)parse_nccl_test(text, "log.txt"); },
+              ThrowsMessage<FormatError>(HasSubstr("wanted a file named after its test: all_gather, all_reduce, ")));
+}
+
+/// The text of a test with the first `from` turned into `to`.
+void expect_refused(const std::string& from, const std::string& to, const std::string& message) {
+  std::string text = nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 20}, {2048, 30}});
+  const std::size_t at = text.find(from);
+  ASSERT_NE(at, text.npos) << from;
+  text.replace(at, from.size(), to);
+  EXPECT_THAT([&] { (void)parse_nccl_test(text, "log"); },
+              ThrowsMessage<FormatError>(AllOf(StartsWith("log: line "), HasSubstr(message))));
+}
+
+TEST(ParseNcclTest, NamesTheLineOfADamage) {
+  expect_refused("      0    19", "      3    19", "line 14: found #wrong 3, wanted 0 or N/A: the test computed wrong");
+  expect_refused("Out of bounds values : 0", "Out of bounds values : 7", "line 16: found 7 values out of bounds");
+  expect_refused("all_reduce_perf", "alltoall_perf",
+                 "line 2: unknown test \"alltoall_perf\", known are all_gather, all_reduce, reduce_scatter, sendrecv");
+  expect_refused("    time", " cputime", "line 12: found column \"cputime\", wanted \"time\"");
+  expect_refused("#wrong", "error", "line 12: found column \"error\", wanted \"#wrong\"");
+  expect_refused("20.00", "0.00", "line 14: found time 0.00, wanted microseconds above 0");
+  expect_refused("20.00", "nan", "line 14: found time nan, wanted microseconds above 0");
+  expect_refused("        2048", "        1024", "line 15: found size 1024 after 1024, wanted sizes that ascend");
+  expect_refused("        2048", "        -2", "line 15: found size -2, wanted bytes");
+  expect_refused("Rank  2", "Rank  7", "found no line of rank 2 under");
+  expect_refused("Rank  2", "Rank  1", "line 8: rank 1 stands twice");
+  expect_refused("Group  0", "Group  1", "line 6: found ranks in several groups");
+  expect_refused("float", "", "line 14: found 12 columns, wanted 13");
+  expect_refused("#       size", "       size", "found no table");
+  expect_refused("# Out of bounds", "#       size count\n# Out", "line 16: a second run begins");
+}
+
+TEST(ParseNcclTest, NamesThePointerOfADamageInJson) {
+  const auto refused = [](const std::string& from, const std::string& to, const std::string& message) {
+    std::string text = nccl_tests_json("all_reduce_perf", "alpha", 4, {{1024, 20}, {2048, 30}});
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, text.npos) << from;
+    text.replace(at, from.size(), to);
+    EXPECT_THAT([&] { (void)parse_nccl_test(text, "log"); }, ThrowsMessage<FormatError>(HasSubstr(message)));
+  };
+  refused("\"version\":2", "\"version\":9", "log: /version: found 9, wanted version 1 or 2");
+  refused("\"nwrong\":0.0", "\"nwrong\":4.0", "log: /results/0/out_of_place/nwrong: found 4.0, wanted 0 or null");
+  refused("\"time\":20.0", "\"cpu_time\":20.0", "log: /results/0/out_of_place: key \"time\" is missing");
+  refused("\"size\":2048", "\"size\":1024", "log: /results/1/size: found 1024, wanted sizes that ascend");
+  refused("\"okay\":\"true\"", "\"okay\":\"false\"", "log: /out_of_bounds/okay: found \"false\", wanted \"true\"");
+  refused("all_reduce_perf", "broadcast_perf", "log: /args: found [\"./build/broadcast_perf\"], wanted a program of");
+}
+
+TEST(MeasuredTopology, InvertsTheRingForBandwidthAndLatency) {
+  // 4 ranks, 4 GB in 0.1 s: 2 * 3/4 of 4 GB in 0.1 s are 60 GB/s; 6 steps of 20 us / 6.
+  const NcclTest test =
+      parse_nccl_test(nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 20}, {4000000000, 1e5}}), "log");
+  const Topology topology = measured_topology({test});
+  ASSERT_EQ(topology.levels.size(), 1U);
+  const Level& node = topology.levels[0];
+  EXPECT_EQ(node.name, "node");
+  EXPECT_EQ(node.count, 4);
+  EXPECT_EQ(node.link.origin, Origin::Measured);
+  EXPECT_NEAR(node.link.bandwidth.value, 60e9, 1);
+  EXPECT_NEAR(node.link.latency.value, 20e-6 / 6, 1e-12);
+  EXPECT_EQ(node.link.all_reduce.at(4), test.curve);
+  EXPECT_EQ(topology.device.name, "NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(topology.device.kind, DeviceKind::Gpu);
+  EXPECT_EQ(topology.name, "4 x NVIDIA H100 80GB HBM3, nccl-tests");
+}
+
+TEST(MeasuredTopology, PutsTestsOfOneHostBelowTestsBetweenHosts) {
+  const auto test = [](const char* program, const std::vector<std::string>& hosts, double microseconds) {
+    return parse_nccl_test(nccl_tests_text(program, hosts, {{8, 4}, {4000000000, microseconds}}), "log");
+  };
+  const Topology topology =
+      measured_topology({test("all_gather_perf", kTwoHosts, 1e6), test("reduce_scatter_perf", kTwoHosts, 2e6),
+                         test("all_reduce_perf", {"alpha", "alpha"}, 1e5), test("sendrecv_perf", kOneHost, 2e4)});
+  ASSERT_EQ(topology.levels.size(), 2U);
+  const Link& node = topology.levels[0].link;
+  EXPECT_EQ(topology.levels[0].count, 4);       // the largest test of one host
+  EXPECT_NEAR(node.bandwidth.value, 200e9, 1);  // 4 GB in 0.02 s, one way
+  EXPECT_NEAR(node.latency.value, 4e-6, 1e-12);
+  EXPECT_EQ(node.all_reduce.count(2), 1U);
+  EXPECT_EQ(topology.levels[1].name, "cluster");
+  EXPECT_EQ(topology.levels[1].count, 2);
+  const Link& cluster = topology.levels[1].link;
+  EXPECT_NEAR(cluster.bandwidth.value, 2e9, 1);  // half of 4 GB in 1 s: of the all-gather
+  EXPECT_EQ(cluster.all_gather.size(), 1U);
+  EXPECT_EQ(cluster.reduce_scatter.size(), 1U);
+  EXPECT_TRUE(cluster.send_receive.points.empty());
+}
+
+TEST(MeasuredTopology, SaysWhatItCannotHold) {
+  const auto refused = [](const std::vector<NcclTest>& tests, const char* message) {
+    EXPECT_THAT([&] { (void)measured_topology(tests); }, ThrowsMessage<std::invalid_argument>(HasSubstr(message)));
+  };
+  NcclTest test = parse_nccl_test(nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 20}}), "log");
+  refused({}, "no tests");
+  refused({test, test}, "all_reduce of 4 ranks stands twice for level \"node\"");
+  NcclTest other = test;
+  other.device = "Tesla T4";
+  refused({test, other}, "found \"Tesla T4\" beside \"NVIDIA H100 80GB HBM3\"");
+  other = test;
+  other.hosts = {"alpha", "alpha", "beta", "beta"};
+  refused({other}, "all_reduce of 4 ranks on 2 hosts: wanted one host, or one rank on each, as a level holds");
+  other.hosts = {"alpha"};
+  refused({other}, "all_reduce of 1 ranks: at least 2 are wanted");
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,168 @@
+#include "costmodel/interchange/nccl_topology.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+using testing::ThrowsMessage;
+
+const std::string kDump = STAGECRAFT_SOURCE_DIR "/tests/golden/nccl/topology.xml";
+
+/// `text` with every `from` turned into `to`.
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
+  return text;
+}
+
+/// The dump without its NVLinks.
+std::string without_nvlinks() {
+  std::string text = read_text(kDump);
+  for (std::size_t at = 0; (at = text.find("<nvlink", at)) != text.npos;) text.erase(at, text.find("/>", at) + 2 - at);
+  return text;
+}
+
+/// The same with `link` in the GPU of each rank.
+std::string with_nvlinks(const std::vector<std::string>& links) {
+  std::string text = without_nvlinks();
+  for (std::size_t rank = 0; rank < links.size(); ++rank) {
+    const std::string gpu = "rank=\"" + std::to_string(rank) + "\" gdr=\"1\">";
+    text = replaced(text, gpu, gpu + links[rank]);
+  }
+  return text;
+}
+
+std::string to_gpu(const char* bus, int count) {
+  return "<nvlink target=\"0000:" + std::string(bus) + ":00.0\" count=\"" + std::to_string(count) +
+         "\" tclass=\"0x030200\"/>";
+}
+
+TEST(ParseNcclTopology, CountsDevicesAndAddsUpTheNvlinksToSwitches) {
+  const Topology topology = parse_nccl_topology(read_text(kDump), "dump.xml");
+  ASSERT_EQ(topology.levels.size(), 2U);
+  EXPECT_EQ(topology.levels[0].name, "node");
+  EXPECT_EQ(topology.levels[0].count, 4);
+  EXPECT_DOUBLE_EQ(topology.levels[0].link.bandwidth.value, 240e9);  // 12 links of 20 GB/s at compute capability 8.0
+  EXPECT_EQ(topology.levels[0].link.origin, Origin::Declared);
+  EXPECT_EQ(topology.levels[1].name, "cluster");
+  EXPECT_EQ(topology.levels[1].count, 1);
+  EXPECT_DOUBLE_EQ(topology.levels[1].link.bandwidth.value, 25e9);  // 200 Gbit/s
+  EXPECT_EQ(topology.levels[1].link.latency, Seconds(1e-5));
+  EXPECT_EQ(topology.device, (Device{"GPU of compute capability 8.0", std::nullopt}));
+  EXPECT_EQ(topology.provenance.notes.at("node"), "NVLinks to a switch");
+}
+
+TEST(ParseNcclTopology, TakesTheSlowestPciLinkBetweenTwoGpusWithoutNvlink) {
+  // 16 GT/s on 16 lanes, as NCCL counts them: 1.5 GB/s a lane.
+  EXPECT_DOUBLE_EQ(parse_nccl_topology(without_nvlinks(), "dump.xml").levels[0].link.bandwidth.value, 24e9);
+  // The switch above two of the GPUs at 8 lanes of 8 GT/s: 6 GB/s on the way to the two others.
+  std::string text = without_nvlinks();
+  const std::string above = "subsystem_device=\"0xa064\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\"";
+  text.replace(text.find(above), above.size(), "link_speed=\"8.0 GT/s PCIe\" link_width=\"8\"");
+  EXPECT_DOUBLE_EQ(parse_nccl_topology(text, "dump.xml").levels[0].link.bandwidth.value, 6e9);
+}
+
+TEST(ParseNcclTopology, TakesPciLinksOfUnknownSpeedAsNcclDoesAndSaysSo) {
+  const std::string text = replaced(without_nvlinks(), "link_speed=\"16.0 GT/s PCIe\" link_width=\"16\"",
+                                    "link_speed=\"\" link_width=\"0\"");
+  const Topology topology = parse_nccl_topology(text, "dump.xml");
+  EXPECT_DOUBLE_EQ(topology.levels[0].link.bandwidth.value, 12e9);
+  EXPECT_THAT(topology.provenance.notes.at("PCI"), StartsWith("7 links without speed or width"));
+}
+
+TEST(ParseNcclTopology, MakesALevelOfPairsThatNvlinksJoin) {
+  const std::string text = with_nvlinks({to_gpu("06", 4), to_gpu("05", 4), to_gpu("08", 4), to_gpu("07", 4)});
+  const Topology topology = parse_nccl_topology(text, "dump.xml");
+  ASSERT_EQ(topology.levels.size(), 3U);
+  EXPECT_EQ(topology.levels[0].name, "nvlink");
+  EXPECT_EQ(topology.levels[0].count, 2);
+  EXPECT_DOUBLE_EQ(topology.levels[0].link.bandwidth.value, 80e9);
+  EXPECT_EQ(topology.levels[1].name, "node");
+  EXPECT_EQ(topology.levels[1].count, 2);
+  EXPECT_DOUBLE_EQ(topology.levels[1].link.bandwidth.value, 24e9);
+}
+
+TEST(ParseNcclTopology, TakesTheThinnestOfDirectNvlinksThatReachAll) {
+  const std::string text = with_nvlinks(
+      {to_gpu("06", 2) + to_gpu("07", 1), to_gpu("05", 2) + to_gpu("08", 2), to_gpu("05", 1), to_gpu("06", 2)});
+  const Topology topology = parse_nccl_topology(text, "dump.xml");
+  ASSERT_EQ(topology.levels.size(), 2U);
+  EXPECT_DOUBLE_EQ(topology.levels[0].link.bandwidth.value, 20e9);
+  EXPECT_EQ(topology.provenance.notes.at("node"), "NVLinks between GPUs");
+}
+
+TEST(ParseNcclTopology, CountsNoNvlinksThatJoinUnequalOrScatteredGroups) {
+  // Ranks 0 and 2, 1 and 3: groups of two, but not of neighbours.
+  const std::string text = with_nvlinks({to_gpu("07", 4), to_gpu("08", 4), to_gpu("05", 4), to_gpu("06", 4)});
+  const Topology topology = parse_nccl_topology(text, "dump.xml");
+  ASSERT_EQ(topology.levels.size(), 2U);
+  EXPECT_DOUBLE_EQ(topology.levels[0].link.bandwidth.value, 24e9);
+  EXPECT_THAT(topology.provenance.notes.at("node"), HasSubstr("are not counted"));
+}
+
+TEST(ParseNcclTopology, TellsHostsByTheirHash) {
+  std::string text = with_nvlinks({});
+  text.replace(text.rfind("host_hash=\"0x1\""), 15, "host_hash=\"0x2\"");
+  const Topology topology = parse_nccl_topology(text, "dump.xml");
+  ASSERT_EQ(topology.levels.size(), 2U);
+  EXPECT_EQ(topology.levels[0].count, 2);
+  EXPECT_EQ(topology.levels[1].count, 2);
+}
+
+TEST(ParseNcclTopology, LeavesOutGpusWithoutARankAndTheClusterWithoutANet) {
+  std::string text = replaced(read_text(kDump), "rank=\"3\" ", "");
+  const std::size_t net = text.find("<net ");
+  text.erase(net, text.find("/>", net) + 2 - net);
+  const Topology topology = parse_nccl_topology(text, "dump.xml");
+  ASSERT_EQ(topology.levels.size(), 1U);
+  EXPECT_EQ(topology.levels[0].count, 3);
+  EXPECT_EQ(topology.provenance.notes.at("left out"), "1 GPUs without a rank");
+}
+
+TEST(ParseNcclTopology, NamesTheDamagedElement) {
+  const auto refused = [](const std::string& from, const std::string& to, const std::string& message) {
+    std::string text = read_text(kDump);
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, text.npos) << from;
+    text.replace(at, from.size(), to);
+    EXPECT_THAT([&] { (void)parse_nccl_topology(text, "dump.xml"); },
+                ThrowsMessage<FormatError>(AllOf(StartsWith("dump.xml: "), HasSubstr(message))));
+  };
+  refused("sm=\"80\"", "", "line 5: <gpu>: attribute \"sm\" is missing");
+  refused("sm=\"80\"", "sm=\"eighty\"",
+          "line 5: <gpu>: attribute \"sm\": found \"eighty\", wanted a whole number from 10 to 1000");
+  refused("count=\"6\"", "count=\"-1\"", "line 6: <nvlink>: attribute \"count\": found \"-1\"");
+  refused("rank=\"1\"", "rank=\"0\"", "line 11: <gpu>: rank 0 stands twice");
+  refused("link_width=\"16\"", "link_width=\"wide\"", "line 3: <pci>: attribute \"link_width\": found \"wide\"");
+  refused("speed=\"200000\"", "speed=\"fast\"", "line 18: <net>: attribute \"speed\": found \"fast\"");
+  refused("version=\"1\"", "version=\"2\"", "line 1: <system>: found version \"2\", wanted \"1\"");
+  refused("</system>", "", "not XML: ");
+  refused("<system", "<sistem", "not XML: ");
+}
+
+TEST(ParseNcclTopology, SaysWhatNoTopologyCanHold) {
+  std::string text = without_nvlinks();
+  text.replace(text.rfind("host_hash=\"0x1\""), 15, "host_hash=\"0x2\"");
+  EXPECT_THAT([&] { (void)parse_nccl_topology(replaced(text, "rank=\"3\" ", ""), "dump.xml"); },
+              ThrowsMessage<FormatError>(HasSubstr("found hosts of 2 and 1 GPUs, wanted equal numbers")));
+  EXPECT_THAT([&] { (void)parse_nccl_topology(replaced(text, "<net ", "<other "), "dump.xml"); },
+              ThrowsMessage<FormatError>(HasSubstr("found several hosts and no <net>")));
+  EXPECT_THAT([&] { (void)parse_nccl_topology("<system version=\"1\"/>", "dump.xml"); },
+              ThrowsMessage<FormatError>("dump.xml: line 1: <system>: found no <gpu> with a rank"));
+  std::string deep;
+  for (int i = 0; i < 70; ++i) deep += "<pci>";
+  for (int i = 0; i < 70; ++i) deep += "</pci>";
+  EXPECT_THAT([&] { (void)parse_nccl_topology("<system version=\"1\"><cpu>" + deep + "</cpu></system>", "dump.xml"); },
+              ThrowsMessage<FormatError>(HasSubstr("<pci>: elements are nested deeper than 64")));
+}
+
+}  // namespace
+}  // namespace stagecraft

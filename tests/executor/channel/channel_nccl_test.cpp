@@ -1,0 +1,280 @@
+#include "executor/channel/channel_nccl.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <latch>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "executor/meeting/meeting_store.h"
+#include "executor/run/run.h"
+#include "tests/executor/channel/nccl_suite.h"
+#include "tests/support/planned_models.h"
+#include "tests/support/pretended_nccl.h"
+
+// The NCCL channel over a library that only pretends: streams are threads, transfers keep NCCL's rules, nothing is
+// buffered. What the real library does with the same calls is for a machine with GPUs.
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::break_pretended;
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+using stagecraft::testing::pretended_communicators;
+using stagecraft::testing::pretended_offences;
+using stagecraft::testing::PretendedCall;
+using stagecraft::testing::stall_pretended;
+using stagecraft::testing::take_pretended_calls;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Runs `body` once per rank, each in a thread with an NCCL channel. Rethrows the first exception.
+void on_nccl(int ranks, const NcclProgram& program, std::chrono::milliseconds deadline,
+             const std::function<void(int, Channel&)>& body, const NcclOptions& options = {}) {
+  const StoreServer server;
+  auto controls = make_local_channels(ranks, kLong);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::latch all_ended(ranks);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::unique_ptr<Channel> channel;
+        try {
+          LaunchInfo launch;
+          launch.rank = launch.local_rank = rank;
+          launch.ranks = ranks;
+          launch.port = server.port();
+          launch.served = true;
+          channel = make_nccl_channel(launch, program, std::move(controls[static_cast<std::size_t>(rank)]),
+                                      c10::Device(c10::kCPU), deadline, options);
+          body(rank, *channel);
+        } catch (const std::exception& error) {
+          const std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+          if (channel) channel->abort(error.what());
+        }
+        all_ended.arrive_and_wait();
+      });
+    }
+  }
+  EXPECT_THAT(pretended_offences(), IsEmpty());
+  EXPECT_EQ(pretended_communicators(), 0);
+  if (first) std::rethrow_exception(first);
+}
+
+class NcclChannelOf : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclChannelOf, ::testing::Values(2, 3, 4));
+
+TEST_P(NcclChannelOf, DeliversEveryElementOfEveryDtypeInOrderOnEveryEdge) {
+  on_nccl(GetParam(), all_to_all(GetParam()), kLong,
+          [&](int, Channel& channel) { expect_deliveries(channel, c10::Device(c10::kCPU)); });
+}
+
+TEST_P(NcclChannelOf, OrdersItsStreams) {
+  on_nccl(GetParam(), all_to_all(GetParam()), kLong,
+          [&](int, Channel& channel) { expect_ordered_streams(channel, c10::Device(c10::kCPU)); });
+}
+
+TEST_P(NcclChannelOf, SumsOverItsMembersAndSendsTheRestOverTheControlChannel) {
+  const int ranks = GetParam();
+  for (const bool deterministic : {false, true}) {
+    (void)take_pretended_calls();
+    on_nccl(ranks, all_to_all(ranks), kLong,
+            [&](int, Channel& channel) { expect_sums_of_all(channel, c10::Device(c10::kCPU)); },
+            {.deterministic = deterministic});
+    const auto calls = take_pretended_calls();
+    EXPECT_EQ(calls.size(), 2U * static_cast<std::size_t>(ranks));
+    for (const PretendedCall& call : calls) {
+      EXPECT_EQ(call.kind, deterministic && ranks > 2 ? "all-gather" : "all-reduce");
+    }
+  }
+}
+
+TEST(NcclChannel, UsesTheMemoryOfReceivedTensorsAgainOnceNobodyHoldsThem) {
+  on_nccl(2, all_to_all(2), kLong, [](int rank, Channel& channel) {
+    const TensorSpec spec{{16}, at::kFloat};
+    std::set<const void*> places;
+    at::Tensor kept;
+    for (int message = 0; message < 50; ++message) {
+      if (rank == 0) {
+        channel.send(numbered(spec, 0, 0, message), 1, 0)->wait();
+      } else {
+        const at::Tensor got = channel.receive(spec, 0, 0)->wait();
+        EXPECT_TRUE(same(got, numbered(spec, 0, 0, message)));
+        places.insert(got.const_data_ptr());
+        if (message == 10) kept = got;
+      }
+    }
+    channel.barrier();
+    if (rank == 1) {
+      EXPECT_EQ(places.size(), 2U);  // that which is kept, and one more
+      EXPECT_TRUE(same(kept, numbered(spec, 0, 0, 10)));
+    }
+  });
+}
+
+TEST(NcclChannel, TellsWhichTransferIsLate) {
+  std::vector<std::string> errors(2);
+  try {
+    on_nccl(2, all_to_all(2), kShort, [&](int rank, Channel& channel) {
+      channel.barrier();
+      if (rank == 0) stall_pretended("edge 0 1");
+      channel.barrier();
+      const TensorSpec spec{{4}, at::kFloat};
+      const at::Tensor values = numbered(spec, 0, 0, 0);
+      errors[static_cast<std::size_t>(rank)] = error_of([&] {
+        if (rank == 0) channel.send(values, 1, 2)->wait();
+        if (rank == 1) (void)channel.receive(spec, 0, 2)->wait();
+        channel.barrier();
+      });
+    });
+  } catch (const ChannelError&) {}
+  stall_pretended("");
+  // Whoever notices first tells both.
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr(" waited 0.3 s for ")) << error;
+    EXPECT_THAT(error, HasSubstr(" under tag 2 of edge 0 1")) << error;
+  }
+}
+
+TEST(NcclChannel, TellsAnErrorOfTheLibrary) {
+  std::vector<std::string> errors(2);
+  try {
+    on_nccl(2, all_to_all(2), kLong, [&](int rank, Channel& channel) {
+      channel.barrier();
+      if (rank == 0) break_pretended("edge 1 0");
+      errors[static_cast<std::size_t>(rank)] = error_of([&] {
+        const auto end = std::chrono::steady_clock::now() + kLong;
+        while (std::chrono::steady_clock::now() < end) channel.barrier();
+      });
+    });
+  } catch (const ChannelError&) {}
+  break_pretended("");
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("edge 1 0: ncclResult_t 6 (remote error)"));
+}
+
+TEST(NcclChannel, AbortEndsTheTransfersOfAllRanks) {
+  std::vector<std::string> errors(3);
+  on_nccl(3, all_to_all(3), kLong, [&](int rank, Channel& channel) {
+    errors[static_cast<std::size_t>(rank)] = error_of([&] {
+      if (rank == 1) channel.abort("rank 1 has had enough");
+      // Nobody sends it.
+      (void)channel.receive({{4}, at::kFloat}, (rank + 1) % 3, 0)->wait();
+    });
+  });
+  EXPECT_THAT(errors, ::testing::Each("rank 1 has had enough"));
+}
+
+TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {
+  const StoreServer server;
+  auto controls = make_local_channels(2, kLong);
+  LaunchInfo launch;
+  launch.rank = 1;
+  launch.ranks = 2;
+  launch.port = server.port();
+  launch.served = true;
+  EXPECT_EQ(error_of([&] {
+              (void)make_nccl_channel(launch, all_to_all(2), std::move(controls[1]), c10::Device(c10::kCPU), kShort);
+            }),
+            "rank 1 waited 0.3 s for rank 0 to begin NCCL communicator \"edge 0 1\"");
+  launch.rank = 0;
+  EXPECT_EQ(error_of([&] {
+              (void)make_nccl_channel(launch, all_to_all(2), std::move(controls[0]), c10::Device(c10::kCPU), kShort);
+            }),
+            "rank 0 waited 0.3 s for ncclCommInitRankConfig of NCCL communicator \"edge 0 1\"");
+}
+
+/// Trains over the pretended NCCL and over local channels: the same bits, and the calls that the program foretells.
+void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const RunOptions& options,
+                         const std::string& what) {
+  const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
+  const NcclProgram program = nccl_program(plan, planned.model, static_cast<int>(options.steps));
+  const int count = static_cast<int>(ranks(plan).size());
+  (void)take_pretended_calls();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  RunResult result;
+  on_nccl(count, program, std::chrono::minutes(1), [&](int rank, Channel& channel) {
+    RunResult own = run_rank(plan, planned.model, *planned.data, options, rank, channel, now);
+    if (rank == 0) result = std::move(own);
+  });
+  const RunResult expected = run_local(plan, planned.model, *planned.data, options, std::chrono::minutes(1));
+  EXPECT_EQ(result.measurement.losses, expected.measurement.losses) << what;
+  if (options.check) {
+    EXPECT_EQ(result.check->different, 0) << what;
+    EXPECT_GT(result.check->values, 0) << what;
+  }
+  // Per communicator and rank, as threads come in any order.
+  std::map<std::pair<std::string, int>, std::vector<std::pair<std::string, std::size_t>>> made, foretold;
+  for (const PretendedCall& call : take_pretended_calls())
+    made[{call.communicator, call.rank}].emplace_back(call.kind, call.bytes);
+  for (std::size_t rank = 0; rank < program.calls.size(); ++rank) {
+    for (std::int64_t step = 0; step < (asynchronous ? 1 : options.steps); ++step) {
+      for (const NcclCall& call : program.calls[rank]) {
+        const CommunicatorPlan& on = program.communicators[static_cast<std::size_t>(call.communicator)];
+        std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(call.spec.dtype));
+        for (const std::int64_t length : call.spec.shape) bytes *= length;
+        const auto place = std::ranges::find(on.ranks, static_cast<int>(rank)) - on.ranks.begin();
+        foretold[{on.name, static_cast<int>(place)}].emplace_back(call.kind == NcclCall::Kind::Send      ? "send"
+                                                                  : call.kind == NcclCall::Kind::Receive ? "receive"
+                                                                                                         : "all-reduce",
+                                                                  static_cast<std::size_t>(bytes));
+      }
+    }
+  }
+  EXPECT_EQ(made, foretold) << what;
+}
+
+TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesTheForetoldCalls) {
+  const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
+  const int layers = static_cast<int>(mlp.model.layers.size());
+  RunOptions options;
+  options.steps = 2;
+  options.optimizer.learning_rate = 0.01;
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "forward", "pipedream", "pipedream-2bw"}) {
+    for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{2, 1}, {1, 2}, {1, 1, 1}, {2, 3, 1}}) {
+      const bool alone = *std::ranges::max_element(replicas) == 1;
+      if (std::string(schedule) == "zb-h1" && !alone) continue;
+      const int microbatches = std::string(schedule) == "pipedream-2bw" ? 12 : 5;
+      const Plan plan =
+          cut_plan(mlp, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, microbatches);
+      options.check = std::string(schedule) == "1f1b";
+      std::string what = schedule + std::string(" replicas");
+      for (const int r : replicas) what += " " + std::to_string(r);
+      expect_trains_alike(mlp, plan, options, what);
+    }
+  }
+}
+
+TEST(NcclRun, CarriesTiedParametersSkipsAndSeveralStagesOnARank) {
+  const PlannedModel gpt = planned_model(
+      "gpt", {{"layers", "3"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
+  const int layers = static_cast<int>(gpt.model.layers.size());
+  RunOptions options;
+  options.steps = 3;
+  options.check = true;
+  expect_trains_alike(gpt, cut_plan(gpt, even_cuts(layers, 3), {2, 1, 1}, "1f1b", 4), options, "gpt 2 1 1");
+  Plan bucketed = cut_plan(gpt, even_cuts(layers, 2), {2, 3}, "1f1b", 5);
+  bucketed.gradient_bucket_bytes = Bytes(2000);
+  expect_trains_alike(gpt, bucketed, options, "gpt 2 3 in buckets");
+  const PlannedModel convnet = planned_model("convnet", {{"channels", "4"}}, 2);
+  const int cut = static_cast<int>(convnet.model.layers.size()) / 2;
+  expect_trains_alike(convnet, cut_plan(convnet, {cut}, {3, 2}, "1f1b", 4), options, "batch norm");
+  Plan interleaved = cut_plan(gpt, even_cuts(layers, 4), {1, 1, 1, 1}, "gpipe", 4);
+  interleaved.schedule = "interleaved-1f1b";
+  interleaved.chunks = 2;
+  for (int s = 0; s < 4; ++s) interleaved.stages[static_cast<std::size_t>(s)].devices = {s % 2};
+  expect_trains_alike(gpt, interleaved, options, "gpt interleaved");
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <tuple>
+
+#include "executor/channel/channel.h"
+#include "tests/support/ranks.h"
+
+// What the conformance tests of channels share.
+
+namespace stagecraft {
+
+inline constexpr std::chrono::milliseconds kLong{20000};
+inline constexpr std::chrono::milliseconds kShort{300};
+
+/// By channel and number of ranks.
+class ChannelSuite : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  static int ranks() { return std::get<1>(GetParam()); }
+  static void on_ranks(const std::function<void(Channel&)>& body, std::chrono::milliseconds deadline = kLong) {
+    run_on_ranks(std::get<0>(GetParam()), ranks(), deadline, body);
+  }
+};
+
+/// "gloo_3".
+inline std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, int>>& entry) {
+  return std::get<0>(entry.param) + "_" + std::to_string(std::get<1>(entry.param));
+}
+
+/// Values that no other (rank, tag, message, index) has, as far as the dtype can tell them apart.
+inline at::Tensor numbered(const TensorSpec& spec, int from, int tag, int message) {
+  at::Tensor values = at::empty(spec.shape, at::kLong);
+  auto* out = values.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < values.numel(); ++i) out[i] = ((i * 5 + message) * 16 + tag) * 8 + from;
+  if (spec.dtype == at::kBool) return values.remainder(3).eq(0);
+  return values.to(spec.dtype);
+}
+
+inline bool same(const at::Tensor& a, const at::Tensor& b) { return a.scalar_type() == b.scalar_type() && a.equal(b); }
+
+inline std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const ChannelError& error) { return error.what(); }
+  return "no error";
+}
+
+}  // namespace stagecraft

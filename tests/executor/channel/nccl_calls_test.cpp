@@ -1,0 +1,163 @@
+#include "executor/channel/nccl_calls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "tests/support/planned_models.h"
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::string> texts(const NcclProgram& program, std::size_t rank) {
+  std::vector<std::string> out;
+  for (const NcclCall& call : program.calls[rank]) {
+    const CommunicatorPlan& on = program.communicators[static_cast<std::size_t>(call.communicator)];
+    out.push_back(on.name + ": " + to_string(call));
+  }
+  return out;
+}
+
+const PlannedModel& mlp() {
+  static const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
+  return planned;
+}
+
+TEST(NcclProgram, HasACommunicatorForEachDirectedEdgeAndReduction) {
+  // Two replicas, then one: microbatches 0 and 2 on rank 0, 1 on rank 1. 1f1b with w = (1, 0): rank 0 has F0 F2 B0 B2
+  // (it receives for a microbatch at most two ahead), rank 2 has F0 B0 F1 B1 F2 B2.
+  const Plan plan = cut_plan(mlp(), {2}, {2, 1}, "1f1b", 3);
+  const NcclProgram program = nccl_program(plan, mlp().model);
+  EXPECT_EQ(find_mismatch(program), "");
+  std::vector<std::string> names;
+  for (const CommunicatorPlan& each : program.communicators) names.push_back(each.name);
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre(
+                         "boundary 0, activations from rank 0 to rank 2", "boundary 0, gradients from rank 2 to rank 0",
+                         "boundary 0, activations from rank 1 to rank 2", "boundary 0, gradients from rank 2 to rank 1",
+                         "gradients of ranks 0, 1"));
+  const std::string activation = "boundary 0, activations from rank 1 to rank 2: ";
+  const std::string gradient = "boundary 0, gradients from rank 2 to rank 1: ";
+  // Layers 0 and 1 of rank 1's stage: a Linear of 12 x 16 values and 16, and what follows it.
+  EXPECT_THAT(texts(program, 1), ElementsAre(activation + "send of float32 [3, 16] under tag 0",
+                                             gradient + "receive of float32 [3, 16] under tag 1",
+                                             "gradients of ranks 0, 1: all-reduce of float32 [208] under tag " +
+                                                 std::to_string(program.communicators.back().reduces
+                                                                    ? program.communicators.back().tags.front()
+                                                                    : program.calls[1].back().tag)));
+}
+
+TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
+  const PlannedModel gpt = planned_model(
+      "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
+  int programs = 0;
+  for (const PlannedModel* planned : {&mlp(), &gpt}) {
+    const int layers = static_cast<int>(planned->model.layers.size());
+    for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "forward", "pipedream", "pipedream-2bw"}) {
+      for (const std::vector<int>& replicas :
+           std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}, {1, 2, 2}}) {
+        const bool alone = *std::ranges::max_element(replicas) == 1;
+        if (std::string(schedule) == "zb-h1" && !alone) continue;
+        const bool asynchronous = std::string(schedule).starts_with("pipedream");
+        if (asynchronous && planned == &gpt) continue;  // it shares a parameter
+        for (const int microbatches : {1, 2, 5, 12}) {
+          if (std::string(schedule) == "pipedream-2bw" && microbatches < 12) continue;
+          const Plan plan = cut_plan(*planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule,
+                                     microbatches);
+          const NcclProgram program = nccl_program(plan, planned->model, 4);
+          EXPECT_EQ(find_mismatch(program), "") << schedule;
+          ++programs;
+          for (std::size_t a = 0; a < program.communicators.size(); ++a) {
+            for (std::size_t b = 0; b < a; ++b) {
+              const CommunicatorPlan& one = program.communicators[a];
+              const CommunicatorPlan& other = program.communicators[b];
+              EXPECT_LE(other.round, one.round);
+              if (one.round != other.round) continue;
+              for (const int rank : one.ranks) EXPECT_EQ(std::ranges::count(other.ranks, rank), 0) << one.name;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(programs, 100);
+}
+
+TEST(NcclProgram, KeepsEachBucketsPlace) {
+  Plan plan = cut_plan(mlp(), {}, {2}, "1f1b", 2);
+  plan.gradient_bucket_bytes = Bytes(1000);
+  const NcclProgram program = nccl_program(plan, mlp().model);
+  std::int64_t values = 0;
+  for (const NcclCall& call : program.calls[1]) {
+    EXPECT_EQ(call.kind, NcclCall::Kind::AllReduce);
+    values += call.spec.shape[0];
+  }
+  EXPECT_GT(program.calls[1].size(), 2U);
+  EXPECT_EQ(values, parameter_count(mlp().model));
+  EXPECT_EQ(program.communicators.size(), 1U);
+  EXPECT_EQ(program.communicators[0].tags.size(), program.calls[1].size());
+  EXPECT_EQ(program.reduction({0, 1}, program.calls[1].front().tag), 0);
+  EXPECT_EQ(program.reduction({0, 2}, program.calls[1].front().tag), -1);
+}
+
+TEST(FindMismatch, NamesTheFirstCallThatFindsNoCounterpart) {
+  NcclProgram program;
+  program.communicators = {{"edge", {0, 1}, {4}, false, 0}, {"sum", {0, 1}, {9}, true, 1}};
+  const TensorSpec spec{{2, 3}, at::kFloat};
+  const std::vector<NcclCall> sender{{NcclCall::Kind::Send, 0, 4, spec}, {NcclCall::Kind::AllReduce, 1, 9, spec}};
+  const std::vector<NcclCall> receiver{{NcclCall::Kind::Receive, 0, 4, spec}, {NcclCall::Kind::AllReduce, 1, 9, spec}};
+  const auto found = [&](const std::vector<NcclCall>& first, const std::vector<NcclCall>& second) {
+    program.calls = {first, second};
+    return find_mismatch(program);
+  };
+  EXPECT_EQ(found(sender, receiver), "");
+  auto other = receiver;
+  other[0].spec.shape = {6};  // NCCL counts bytes
+  EXPECT_EQ(found(sender, other), "");
+  other[0].spec.shape = {2, 4};
+  EXPECT_EQ(found(sender, other),
+            "edge, call 1: rank 0 has a send of float32 [2, 3] under tag 4, rank 1 has a receive of float32 [2, 4] "
+            "under tag 4");
+  EXPECT_EQ(found(sender, {receiver[1]}), "edge: rank 1 never calls it");
+  EXPECT_EQ(found(sender, {receiver[0], receiver[1], receiver[0]}),
+            "edge, call 2: rank 0 has nothing, rank 1 has a receive of float32 [2, 3] under tag 4");
+  EXPECT_THAT(found({sender[0], sender[1]}, {sender[0], sender[1]}), HasSubstr("edge, call 1: rank 0 has a send"));
+  EXPECT_EQ(found({sender[0]}, receiver),
+            "sum, call 1: rank 0 has nothing, rank 1 has an all-reduce of float32 [2, 3] under tag 9");
+}
+
+TEST(AssignRounds, UsesNoMoreRoundsThanTheEdgesOfTwoRanksTogether) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<CommunicatorPlan> edges;
+    std::vector<int> degree(8);
+    for (int i = 0; i < 20; ++i) {
+      const int from = static_cast<int>(random() % 8);
+      const int to = (from + 1 + static_cast<int>(random() % 7)) % 8;
+      edges.push_back({"", {from, to}, {}, false, 0});
+      ++degree[static_cast<std::size_t>(from)];
+      ++degree[static_cast<std::size_t>(to)];
+    }
+    const int rounds = assign_rounds(edges);
+    EXPECT_LE(rounds, 2 * *std::ranges::max_element(degree) - 1) << "seed " << seed;
+    for (int round = 0; round < rounds; ++round) {
+      std::vector<int> busy(8);
+      for (const CommunicatorPlan& edge : edges) {
+        for (const int rank : edge.ranks) busy[static_cast<std::size_t>(rank)] += edge.round == round ? 1 : 0;
+      }
+      EXPECT_LE(*std::ranges::max_element(busy), 1) << "seed " << seed;
+      EXPECT_GT(std::accumulate(busy.begin(), busy.end(), 0), 0) << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,42 @@
+#include "executor/device/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(OpenDevice, KnowsTheCpu) {
+  EXPECT_EQ(open_device("cpu"), c10::Device(c10::kCPU));
+  synchronize(c10::kCPU);  // returns
+}
+
+TEST(OpenDevice, ListsTheNamesItKnows) {
+  EXPECT_THAT([] { (void)open_device("tpu"); },
+              ThrowsMessage<std::invalid_argument>("unknown device \"tpu\", known are cpu, cuda"));
+}
+
+TEST(OpenDevice, RefusesANumberThatIsNone) {
+  for (const char* name : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999"}) {
+    EXPECT_THAT([&] { (void)open_device(name); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr("wanted cuda or cuda:N with N from 0")))
+        << name;
+  }
+}
+
+TEST(OpenDevice, SaysWhyThereIsNoGpuAndWhatToDo) {
+  if (!no_gpu_reason()) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_THAT([] { (void)open_device("cuda"); }, ThrowsMessage<DeviceError>(HasSubstr("--device cpu")));
+  EXPECT_THAT([] { (void)gpu_properties(0); }, ThrowsMessage<DeviceError>(HasSubstr("--device cpu")));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,21 @@
+#include "executor/device/device_versions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace stagecraft {
+namespace {
+
+// The wheel that setup pins brings CUDA 13 and NCCL 2.28; a build without CUDA has none of them.
+TEST(DeviceVersions, AreThoseOfTheLibrariesThatTheBuildUses) {
+  const auto versions = device_library_versions();
+  if (versions.empty()) GTEST_SKIP() << "built without CUDA";
+  using ::testing::MatchesRegex;
+  using ::testing::Pair;
+  EXPECT_THAT(versions, ::testing::ElementsAre(Pair("cuda runtime", MatchesRegex("13\\.[0-9]+")),
+                                               Pair("cupti", MatchesRegex("13\\.[0-9]+")),
+                                               Pair("nccl", MatchesRegex("2\\.28\\.[0-9]+"))));
+}
+
+}  // namespace
+}  // namespace stagecraft

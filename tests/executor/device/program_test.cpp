@@ -1,0 +1,72 @@
+#include "executor/device/program.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "costmodel/errors.h"
+#include "executor/device/allocator.h"
+
+namespace stagecraft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+
+std::string text_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& e) { return error_text(e); }
+  return "";
+}
+
+TEST(Program, SaysHowMuchMemoryWasAskedFor) {
+  // 2^42 values of 4 bytes are 16 TiB.
+  const std::string text = text_of([] { (void)at::empty({std::int64_t{1} << 42}); });
+  EXPECT_THAT(text, StartsWith("out of memory, 16.0 TiB more were asked for; smaller microbatches"));
+  EXPECT_THAT(text, Not(HasSubstr("\n")));
+  // As LibTorch's allocator of GPU memory writes it.
+  EXPECT_THAT(text_of([] {
+                C10_THROW_ERROR(OutOfMemoryError,
+                                "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of "
+                                "which 1.02 GiB is free. Process 4242 has 78.07 GiB memory in use.");
+              }),
+              StartsWith("out of memory, 2.50 GiB more were asked for; "));
+}
+
+TEST(Program, SaysOtherErrorsOfLibTorchInOneLine) {
+  const std::string text = text_of([] { (void)at::mm(at::ones({2, 3}), at::ones({4, 5})); });
+  EXPECT_THAT(text, StartsWith("mat1 and mat2 shapes cannot be multiplied"));
+  EXPECT_THAT(text, Not(HasSubstr("\n")));
+  EXPECT_EQ(text_of([] { throw std::runtime_error("first\nsecond"); }), "first\nsecond");  // our own are as they are
+}
+
+TEST(Program, PutsThePlaceBeforeAnError) {
+  const auto at_layer = [](const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const c10::Error& e) { rethrow_at("layer \"fc1\", forward", e); }
+  };
+  EXPECT_THAT([&] { at_layer([] { (void)at::empty({std::int64_t{1} << 42}); }); },
+              ThrowsMessage<DeviceError>(StartsWith("layer \"fc1\", forward: out of memory, 16.0 TiB")));
+  EXPECT_THAT([&] { at_layer([] { (void)at::mm(at::ones({2, 3}), at::ones({4, 5})); }); },
+              ThrowsMessage<std::runtime_error>(StartsWith("layer \"fc1\", forward: mat1 and mat2 shapes")));
+}
+
+TEST(Program, NamesTheAllocatorWithItsVersion) {
+  EXPECT_THAT(allocator_name(), MatchesRegex("[a-z]+ [0-9]+[.][0-9.]+"));
+  EXPECT_EQ(program_versions(), ", LibTorch 2.11.0, " + allocator_name());
+}
+
+}  // namespace
+}  // namespace stagecraft

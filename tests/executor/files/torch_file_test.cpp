@@ -1,0 +1,272 @@
+#include "executor/files/torch_file.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <caffe2/serialize/inline_container.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "executor/checkpoint/checkpoint.h"
+#include "executor/files/safetensors.h"
+#include "executor/model/layer_source.h"
+#include "executor/stage/stage_program.h"
+#include "tests/support/mutated.h"
+#include "tests/support/run_command.h"
+
+namespace stagecraft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr const char* kByPython = STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt";
+
+std::string short_text(const std::string& text) {
+  return "\x8c" + std::string(1, static_cast<char>(text.size())) + text;
+}
+std::string integer(std::int32_t value) {
+  return "J" + std::string(reinterpret_cast<const char*>(&value), sizeof value);
+}
+std::string integers(const std::vector<int>& values) {
+  std::string out = "(";
+  for (const int value : values) out += integer(value);
+  return out + "t";
+}
+
+/// The instructions that make a tensor of storage `key`, which holds `values` floats.
+std::string tensor(const std::string& key, int values, int offset, const std::vector<int>& shape,
+                   const std::vector<int>& strides, const std::string& type = "FloatStorage") {
+  return "ctorch._utils\n_rebuild_tensor_v2\n((" + short_text("storage") + "ctorch\n" + type + "\n" + short_text(key) +
+         short_text("cpu") + integer(values) + "tQ" + integer(offset) + integers(shape) + integers(strides) +
+         "\x89"
+         "ccollections\nOrderedDict\n)RtR";
+}
+std::string dict(const std::string& name, const std::string& value) {
+  return "\x80\x02}" + short_text(name) + value + "s.";
+}
+
+class TorchFiles : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+  /// An archive as torch.save writes it.
+  void write(const std::string& name, const std::string& pickle, const std::map<std::string, std::string>& storages,
+             const std::string& order = "little") const {
+    caffe2::serialize::PyTorchStreamWriter out(path(name));
+    out.writeRecord("data.pkl", pickle.data(), pickle.size());
+    out.writeRecord("byteorder", order.data(), order.size());
+    for (const auto& [key, bytes] : storages) out.writeRecord("data/" + key, bytes.data(), bytes.size());
+    out.writeEndOfFile();
+  }
+  testing::CommandFolder folder_;
+};
+
+TEST_F(TorchFiles, HoldWhatPythonSaved) {
+  const TorchFile file(kByPython);
+  EXPECT_THAT(file.names(), ElementsAre("bfloat16", "double", "empty", "half", "norm.num_batches_tracked", "parameter",
+                                        "scalar", "shared.first", "shared.transposed"));
+  EXPECT_EQ(file.read("norm.num_batches_tracked").item<std::int64_t>(), 5);
+  const at::Tensor shared = at::arange(24, at::TensorOptions().dtype(at::kFloat));
+  EXPECT_TRUE(at::equal(file.read("shared.first"), shared.narrow(0, 0, 12).view({3, 4})));
+  EXPECT_TRUE(at::equal(file.read("shared.transposed"), shared.view({6, 4}).t()));
+  EXPECT_TRUE(file.read("shared.transposed").is_contiguous());
+  EXPECT_TRUE(at::equal(file.read("half"), at::tensor({1.5, -2.0}).to(at::kHalf)));
+  EXPECT_TRUE(at::equal(file.read("bfloat16"), at::tensor({3.0, 0.25}).to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(file.read("double"), at::tensor({0.1}, at::kDouble).view({1, 1})));
+  EXPECT_TRUE(at::equal(file.read("parameter"), at::tensor({1.0F, 2.0F})));
+  EXPECT_EQ(file.read("scalar").item<std::int64_t>(), 7);
+  EXPECT_EQ(file.read("scalar").dim(), 0);
+  EXPECT_EQ(file.read("empty").sizes(), at::IntArrayRef({0, 3}));
+  EXPECT_THAT([&] { (void)file.read("bias"); },
+              ThrowsMessage<FormatError>(HasSubstr("unknown tensor \"bias\", known are bfloat16, double")));
+}
+
+TEST_F(TorchFiles, AreToldFromSafetensorsByTheirFirstBytes) {
+  write_safetensors(path("a"), {{"a", at::tensor({1.0F})}});
+  const TensorFiles both({path("a"), kByPython});
+  EXPECT_TRUE(both.holds("a"));
+  EXPECT_EQ(both.path_of("half"), kByPython);
+  EXPECT_EQ(both.read("scalar").item<std::int64_t>(), 7);
+  EXPECT_THAT([&] { (void)TensorFiles({path("none")}); },
+              ThrowsMessage<FormatError>(path("none") + ": cannot read: No such file or directory"));
+}
+
+TEST_F(TorchFiles, SetCountsWhereTheModelHasThem) {
+  Model model = build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
+  NamedTensors weights{{"fc1.weight", at::zeros({10, 2})},
+                       {"fc1.bias", at::zeros({10})},
+                       {"fc1.num_batches_tracked", at::scalar_tensor(5, at::kLong)}};
+  write_safetensors(path("w"), weights);
+  EXPECT_NO_THROW(check_weight_names(TensorFiles({path("w")}), model)) << "nobody needs the count";
+  ParameterSpec count{.name = "fc1.num_batches_tracked", .shape = {}, .trainable = false, .dtype = at::kLong};
+  model.layers[0].parameters.push_back(count);
+  StageProgram program(model, {0, 1}, {}, {}, 1);
+  EXPECT_NO_THROW(check_weight_names(TensorFiles({path("w")}), model));
+  load_weights(TensorFiles({path("w")}), program);
+  EXPECT_EQ(program.buffers().front().value.item<std::int64_t>(), 5);
+  for (const at::ScalarType other : {at::kFloat, at::kInt}) {
+    weights["fc1.num_batches_tracked"] = at::scalar_tensor(5, other);
+    write_safetensors(path("w"), weights);
+    EXPECT_THAT([&] { load_weights(TensorFiles({path("w")}), program); },
+                ThrowsMessage<FormatError>(path("w") + ": tensor \"fc1.num_batches_tracked\": found " +
+                                           c10::toString(other) + " [], wanted Long []"));
+  }
+}
+
+TEST_F(TorchFiles, SetTheFirstParametersByName) {
+  const Model model = build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
+  ASSERT_EQ(model.layers.size(), 2U);  // one linear layer, the loss
+  const std::int64_t classes = model.layers[0].parameters[0].shape[0];
+  std::string storage(static_cast<std::size_t>(3 * classes) * 4, '\0');
+  for (std::int64_t i = 0; i < 3 * classes; ++i) {
+    const auto value = static_cast<float>(i);
+    std::memcpy(storage.data() + 4 * i, &value, 4);
+  }
+  const int values = static_cast<int>(3 * classes);
+  const int rows = static_cast<int>(classes);
+  // Weight and bias share a storage, the weight turned.
+  const std::string weight = tensor("0", values, 0, {rows, 2}, {1, rows});
+  const std::string bias = tensor("0", values, 2 * rows, {rows}, {1});
+  write("good", "\x80\x02}(" + short_text("fc1.weight") + weight + short_text("fc1.bias") + bias + "u.",
+        {{"0", storage}});
+  const TensorFiles good({path("good")});
+  EXPECT_NO_THROW(check_weight_names(good, model));
+  StageProgram program(model, {0, 1}, {}, {}, 1);
+  load_weights(good, program);
+  const at::Tensor all = at::arange(values, at::TensorOptions().dtype(at::kFloat));
+  EXPECT_TRUE(at::equal(program.parameters()[0].value, all.narrow(0, 0, 2 * classes).view({2, classes}).t()));
+  EXPECT_TRUE(at::equal(program.parameters()[1].value, all.narrow(0, 2 * classes, classes)));
+  write("short", dict("fc1.weight", weight), {{"0", storage}});
+  EXPECT_THAT([&] { check_weight_names(TensorFiles({path("short")}), model); },
+              ThrowsMessage<FormatError>(path("short") + ": tensor \"fc1.bias\" is missing"));
+  EXPECT_THAT([&] { check_weight_names(TensorFiles({kByPython}), model); },
+              ThrowsMessage<FormatError>(HasSubstr("weights.pt: unknown tensor \"bfloat16\", known are fc1.bias")));
+}
+
+TEST(StateDict, IsReadInEveryProtocolAndUnderItsUsualKeys) {
+  const std::string value = tensor("0", 6, 1, {2, 2}, {2, 1});
+  const std::map<std::string, PickledTensor> expected{{"w", {"0", at::kFloat, 6, 1, {2, 2}, {2, 1}}}};
+  EXPECT_EQ(parse_state_dict(dict("w", value), "f"), expected);
+  const std::string inner = "}" + short_text("w") + value + "s";
+  EXPECT_EQ(parse_state_dict(dict("state_dict", inner), "f"), expected);
+  EXPECT_EQ(parse_state_dict(dict("model", inner), "f"), expected);
+  // Protocol 4: a frame, a class by its names on the stack, values remembered in order.
+  const std::string framed = "\x80\x04\x95" + std::string(8, '\0') + short_text("collections") + "\x94" +
+                             short_text("OrderedDict") + "\x94\x93\x94)R(" + short_text("w") + value + "u.";
+  EXPECT_EQ(parse_state_dict(framed, "f"), expected);
+}
+
+TEST(StateDict, RefusesClassesAndFunctionsOfItsOwnAndNamesThem) {
+  // What pickle.dumps makes of an object whose __reduce__ gives (os.system, ("echo hacked",)).
+  const std::string hostile =
+      "\x80\x02"
+      "cposix\nsystem\n" +
+      short_text("echo hacked") + "\x85R.";
+  EXPECT_THAT([&] { (void)parse_state_dict(hostile, "bad.pt"); },
+              ThrowsMessage<FormatError>("bad.pt: byte 2 of the pickle: found the class or function \"posix.system\", "
+                                         "which no state dict of tensors needs and which is not executed; save the "
+                                         "state dict alone"));
+  for (const std::string name : {"builtins\neval\n", "torch\nload\n", "__torch__.net\nNet\n", "torch._utils\n_f\n"}) {
+    EXPECT_THAT([&] { (void)parse_state_dict(dict("w", "c" + name + ")R"), "f"); },
+                ThrowsMessage<FormatError>(HasSubstr("is not executed")))
+        << name;
+  }
+}
+
+TEST(StateDict, NamesWhatIsWrong) {
+  using namespace std::string_literals;
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"", "the pickle ends too early"},
+      {"\x80\x02}", "the pickle ends too early"},
+      {"\x80\x01}.", "found pickle protocol 1, wanted 2 to 5"},
+      {"\x80\x02i.", "found instruction 0x69, which no state dict needs"},
+      {"\x80\x02s.", "the stack is empty"},
+      {"\x80\x02t.", "the stack is empty"},
+      {"\x80\x02h\x07.", "value 7 was never remembered"},
+      {"\x80\x02K\x07.", "found a whole number, wanted a state dict"},
+      {"\x80\x02}K\x01K\x02s.", "found a whole number as a name"},
+      {"\x80\x02}(K\x01u.", "found a key without a value"},
+      {dict("w", "K\x01"), "\"w\": found a whole number, wanted a tensor"},
+      {dict("w", tensor("0", 6, 0, {2, 4}, {4, 1})), "does not lie within its storage of 6 values"},
+      {dict("w", tensor("0", 6, 3, {2, 2}, {2, 1})), "does not lie within its storage of 6 values"},
+      {dict("w", tensor("0", 6, 0, {1000000, 1000000}, {0, 0})), "does not lie within its storage of 6 values"},
+      {dict("w", tensor("0", 6, -1, {1}, {1})), "does not lie within its storage of 6 values"},
+      {dict("w", tensor("0", 6, 0, {2}, {-1})), "found -1 in a shape or strides, wanted at least 0"},
+      {dict("w", tensor("0", 6, 0, {2}, {1, 1})), "found 1 extents and 2 strides"},
+      {dict("w", tensor("0", 6, 0, std::vector<int>(65, 1), std::vector<int>(65, 1))), "found 65 axes, wanted at most"},
+      {dict("w", tensor("0", 6, 0, {2}, {1}, "ComplexFloatStorage")), "\"torch.ComplexFloatStorage\""},
+  };
+  for (const auto& [pickle, message] : cases) {
+    EXPECT_THAT([&] { (void)parse_state_dict(pickle, "f.pt"); }, ThrowsMessage<FormatError>(HasSubstr(message)));
+  }
+}
+
+TEST_F(TorchFiles, NameAStorageThatIsNotThereOrOfAnotherLength) {
+  const std::string pickle = dict("w", tensor("0", 2, 0, {2}, {1}));
+  write("good", pickle, {{"0", std::string(8, '\0')}});
+  EXPECT_EQ(TorchFile(path("good")).read("w").sum().item<float>(), 0);
+  write("short", pickle, {{"0", std::string(4, '\0')}});
+  EXPECT_THAT(
+      [&] { (void)TorchFile(path("short")); },
+      ThrowsMessage<FormatError>(path("short") + ": tensor \"w\": found 4 bytes as data/0, wanted 2 values of Float"));
+  write("absent", pickle, {});
+  EXPECT_THAT([&] { (void)TorchFile(path("absent")); },
+              ThrowsMessage<FormatError>(HasSubstr("found 0 bytes as data/0")));
+  write("big", pickle, {{"0", std::string(8, '\0')}}, "big");
+  EXPECT_THAT([&] { (void)TorchFile(path("big")); },
+              ThrowsMessage<FormatError>(HasSubstr("found a byte order of no known name")));
+  folder_.write("zip", "PK\x03\x04 and no more");
+  EXPECT_THAT([&] { (void)TorchFile(path("zip")); },
+              ThrowsMessage<FormatError>(HasSubstr("is no whole archive of torch.save")));
+}
+
+TEST_F(TorchFiles, MutatedGiveErrorsAndNeverAnythingElse) {
+  constexpr std::uint64_t kSeed = 5;
+  std::mt19937_64 random(kSeed);
+  const std::string whole = read_text(kByPython);
+  int refused = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string text = whole;
+    for (std::uint64_t i = 0; i <= random() % 4; ++i) text[random() % text.size()] = static_cast<char>(random());
+    if (random() % 8 == 0) text.resize(random() % text.size());
+    folder_.write("mutated", text);
+    try {
+      const std::unique_ptr<TensorFile> file = open_tensor_file(path("mutated"));
+      for (const std::string& name : file->names()) (void)file->read(name);
+    } catch (const FormatError&) { ++refused; }
+  }
+  EXPECT_GT(refused, 300) << "seed " << kSeed;
+}
+
+TEST(StateDict, MutatedGivesErrorsAndNeverAnythingElse) {
+  constexpr std::uint64_t kSeed = 6;
+  std::mt19937_64 random(kSeed);
+  const std::string whole = "\x80\x02}q\x01(" + short_text("a") + tensor("0", 6, 1, {2, 2}, {2, 1}) + "q\x02" +
+                            short_text("b") + "ctorch._utils\n_rebuild_parameter\n(h\x02\x88}tR" + short_text("c") +
+                            tensor("1", 9, 0, {3, 3}, {1, 3}) + "u.";
+  ASSERT_EQ(parse_state_dict(whole, "f").size(), 3U);
+  int refused = 0;
+  for (int round = 0; round < 100000; ++round) {
+    const std::string text = testing::mutated(whole, random, ".");
+    try {
+      for (const auto& [name, tensor] : parse_state_dict(text, "f")) {
+        std::int64_t last = tensor.offset;
+        for (std::size_t i = 0; i < tensor.shape.size(); ++i) last += (tensor.shape[i] - 1) * tensor.strides[i];
+        const bool empty = std::ranges::find(tensor.shape, 0) != tensor.shape.end();
+        EXPECT_TRUE(empty || last < tensor.storage_values) << "seed " << kSeed << " round " << round;
+      }
+    } catch (const FormatError&) { ++refused; }
+  }
+  EXPECT_GT(refused, 50000) << "seed " << kSeed;
+}
+
+}  // namespace
+}  // namespace stagecraft

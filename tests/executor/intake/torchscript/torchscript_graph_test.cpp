@@ -1,0 +1,322 @@
+#include "executor/intake/torchscript/torchscript_graph.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <caffe2/serialize/inline_container.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "executor/files/safetensors.h"
+#include "executor/intake/imported_model.h"
+#include "executor/run/check.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/torchscript/";
+const std::map<std::string, std::string> kImage{
+    {"input.x", "float32[3,8,8]"}, {"input.target", "int64[]"}, {"range.target", "0..4"}};
+const std::map<std::string, std::string> kVector{{"input.x", "float32[8]"}, {"input.target", "int64[]"}};
+
+std::vector<std::string> layer_names(const Model& model) {
+  std::vector<std::string> out;
+  for (const LayerSpec& layer : model.layers) out.push_back(layer.name);
+  return out;
+}
+
+/// Plain SGD over the layers of a model: as a whole, or with every layer cut from the others as if it were a stage.
+class Trainer {
+ public:
+  Trainer(const Model& model, bool cut) : model_(model), cut_(cut) {
+    for (const LayerSpec& layer : model.layers) {
+      for (const ParameterSpec& spec : layer.parameters) {
+        if (!tensors.contains(spec.name)) tensors[spec.name] = initial_value(spec, 0).requires_grad_(spec.trainable);
+      }
+    }
+  }
+
+  at::Tensor microbatch(const std::vector<at::Tensor>& inputs, std::int64_t step, int number) {
+    std::vector<std::vector<at::Tensor>> given(model_.layers.size()), given_grads(model_.layers.size());
+    std::vector<std::vector<std::pair<ValueRef, at::Tensor>>> received(model_.layers.size());
+    // What several layers hold is added up from the last one, as autograd does, before it joins other microbatches'.
+    std::vector<std::vector<std::pair<std::string, at::Tensor>>> own(model_.layers.size());
+    std::map<std::string, at::Tensor> sums;
+    for (std::size_t l = 0; l < model_.layers.size(); ++l) {
+      const LayerSpec& layer = model_.layers[l];
+      std::vector<at::Tensor> arguments, parameters, buffers;
+      for (const ValueRef& ref : layer.inputs) {
+        if (ref.layer < 0) {
+          arguments.push_back(inputs.at(static_cast<std::size_t>(ref.input)));
+          continue;
+        }
+        at::Tensor value = given[static_cast<std::size_t>(ref.layer)][static_cast<std::size_t>(ref.output)];
+        if (cut_) {
+          value = value.detach().requires_grad_(value.requires_grad());
+          received[l].emplace_back(ref, value);
+        }
+        arguments.push_back(value);
+      }
+      for (const ParameterSpec& spec : layer.parameters) {
+        at::Tensor tensor = tensors[spec.name];
+        if (cut_ && spec.trainable) own[l].emplace_back(spec.name, tensor = tensor.detach().requires_grad_());
+        (spec.trainable ? parameters : buffers).push_back(tensor);
+      }
+      given[l] = layer.forward({.inputs = arguments,
+                                .parameters = parameters,
+                                .buffers = buffers,
+                                .random_seed = 0,
+                                .training = true,
+                                .seed = 7,
+                                .step = step,
+                                .microbatch = number});
+      given_grads[l].resize(given[l].size());
+    }
+    given_grads.back()[0] = at::ones_like(given.back()[0]);
+    for (std::size_t l = cut_ ? model_.layers.size() : 1; l-- > 0;) {
+      const std::size_t from = cut_ ? l : model_.layers.size() - 1;
+      std::vector<at::Tensor> roots, grads;
+      for (std::size_t o = 0; o < given[from].size(); ++o) {
+        if (!given_grads[from][o].defined() || !given[from][o].requires_grad()) continue;
+        roots.push_back(given[from][o]);
+        grads.push_back(given_grads[from][o]);
+      }
+      if (!roots.empty()) torch::autograd::backward(roots, grads);
+      for (const auto& [ref, value] : received[from]) {
+        if (!value.grad().defined()) continue;
+        at::Tensor& grad = given_grads[static_cast<std::size_t>(ref.layer)][static_cast<std::size_t>(ref.output)];
+        grad = grad.defined() ? grad.add(value.grad()) : value.grad();
+      }
+    }
+    for (auto layer = own.rbegin(); layer != own.rend(); ++layer) {
+      for (const auto& [name, tensor] : *layer) {
+        if (!tensor.grad().defined()) continue;
+        at::Tensor& sum = sums[name];
+        sum = sum.defined() ? sum.add(tensor.grad()) : tensor.grad();
+      }
+    }
+    for (const auto& [name, sum] : sums) {
+      at::Tensor& grad = tensors[name].mutable_grad();
+      grad = grad.defined() ? grad.add(sum) : sum;
+    }
+    return given.back()[0].detach();
+  }
+
+  void update(double learning_rate, int microbatches) {
+    const at::NoGradGuard no_grad;
+    for (auto& [name, tensor] : tensors) {
+      if (!tensor.requires_grad() || !tensor.grad().defined()) continue;
+      at::Tensor grad = tensor.mutable_grad();
+      grad.div_(microbatches);
+      tensor.add_(grad, -learning_rate);
+      tensor.mutable_grad() = at::Tensor();
+    }
+  }
+
+  std::map<std::string, at::Tensor> tensors;
+
+ private:
+  const Model& model_;
+  bool cut_;
+};
+
+/// Everything that a training came to, by name.
+using Trained = std::map<std::string, at::Tensor>;
+
+/// Trains `model` on the record's data as the record did.
+Trained trained(const Model& model, const SafetensorsFile& record, bool cut) {
+  Trained out;
+  Trainer trainer(model, cut);
+  const at::Tensor losses = record.read("loss");
+  at::Tensor own = at::zeros_like(losses);
+  for (std::int64_t step = 0; step < losses.size(0); ++step) {
+    for (std::int64_t m = 0; m < losses.size(1); ++m) {
+      std::vector<at::Tensor> inputs;
+      for (const ModelInput& input : model.inputs)
+        inputs.push_back(record.read(input.name).narrow(0, (step * losses.size(1) + m) * 2, 2).clone());
+      own[step][m] = trainer.microbatch(inputs, step, static_cast<int>(m));
+    }
+    for (const auto& [key, tensor] : trainer.tensors) {
+      if (tensor.grad().defined()) out["gradient." + std::to_string(step) + "/" + key] = tensor.grad().clone();
+    }
+    trainer.update(0.1, static_cast<int>(losses.size(1)));
+  }
+  out["loss"] = own;
+  std::set<std::string> constants;
+  for (const LayerSpec& layer : model.layers) {
+    for (const ParameterSpec& spec : layer.parameters) {
+      if (spec.constant) constants.insert(spec.name);
+    }
+  }
+  for (const auto& [key, tensor] : trainer.tensors) {
+    if (!constants.contains(key)) out[(tensor.requires_grad() ? "parameter/" : "buffer/") + key] = tensor.detach();
+  }
+  return out;
+}
+
+/// Trains as the record did, whole and with every layer cut from the others. Cuts change no bit; beside the record, which
+/// another processor made, everything is within rounding (train_as_python.* makes its records here and compares bits).
+void expect_as_python(const std::string& name, const std::map<std::string, std::string>& settings) {
+  const Model model = import_model(kGolden + name + ".pt", settings);
+  const SafetensorsFile record(kGolden + name + ".safetensors");
+  const Trained whole = trained(model, record, false);
+  const Trained cut = trained(model, record, true);
+  EXPECT_GE(whole.size(), 3U * 8);
+  ASSERT_EQ(whole.size(), cut.size());
+  std::map<std::string, std::vector<ComparedTensor>> compared;  // by what the tensors are
+  for (const auto& [key, tensor] : whole) {
+    EXPECT_TRUE(at::equal(tensor, cut.at(key))) << key << " of the cut model";
+    const std::size_t slash = std::min(key.find('/'), key.size() - 1);
+    compared[key.substr(0, slash)].push_back({key, 0, tensor, record.read(key)});
+  }
+  Check check;
+  check.tolerance = kOtherKernelsTolerance;
+  check.other_kernels = true;
+  for (const auto& [what, tensors] : compared) compare_tensors(tensors, check);
+  EXPECT_TRUE(is_close(check)) << check_text(check);
+}
+
+TEST(TorchScript, TrainsATracedModelAsPythonDoes) {
+  at::set_num_threads(1);  // as the record was made
+  expect_as_python("cnn_traced", kImage);
+}
+
+TEST(TorchScript, TrainsAScriptedModelWithControlFlowAsPythonDoes) {
+  at::set_num_threads(1);
+  expect_as_python("control_flow_scripted", kVector);
+}
+
+TEST(TorchScript, MakesLayersOfModules) {
+  EXPECT_THAT(layer_names(import_model(kGolden + "cnn_traced.pt", kImage)),
+              ElementsAre("model.stem", "model.blocks.0", "model.blocks.1", "model.head"));
+  EXPECT_THAT(layer_names(import_model(kGolden + "control_flow_scripted.pt", kVector)),
+              ElementsAre("model.first", "model.gates.0", "model.gates.1", "model.gates.2", "model.norm", "model.drop",
+                          "model.head"));
+}
+
+TEST(TorchScript, KnowsHowStatisticsMove) {
+  const Model model = import_model(kGolden + "cnn_traced.pt", kImage);
+  std::map<std::string, std::optional<double>> decays;
+  for (const ParameterSpec& spec : model.layers.at(1).parameters) {
+    EXPECT_FALSE(spec.written) << spec.name;
+    if (!spec.trainable && !spec.constant) decays[spec.name] = spec.decay;
+  }
+  // A momentum of 0.1 keeps 0.9 of the old; the count keeps all of it.
+  EXPECT_THAT(decays, testing::UnorderedElementsAre(testing::Pair("model.blocks.0.norm.running_mean", 1 - 0.1),
+                                                    testing::Pair("model.blocks.0.norm.running_var", 1 - 0.1),
+                                                    testing::Pair("model.blocks.0.norm.num_batches_tracked", 1.0)));
+}
+
+TEST(TorchScript, FindsTheClassesOfATarget) {
+  // The head of the model gives 4 scores.
+  const Model model = import_model(kGolden + "control_flow_scripted.pt", kVector);
+  EXPECT_EQ(model.inputs.at(1).name, "target");
+  EXPECT_EQ(model.inputs.at(1).classes, 4);
+}
+
+template <class F>
+std::string message_of(F&& call) {
+  try {
+    call();
+  } catch (const std::exception& e) { return e.what(); }
+  return "no exception";
+}
+
+TEST(TorchScript, RefusesARangeBeyondTheClasses) {
+  std::map<std::string, std::string> settings = kImage;
+  settings["range.target"] = "0..5";
+  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+              HasSubstr("has 4 classes; found range 0..5 of input \"target\", wanted one that ends at 4 or before, the "
+                        "upper end excluded"));
+}
+
+TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
+  EXPECT_THAT(message_of([] { (void)import_model(kGolden + "cnn_traced.pt", {{"input.x", "float32[3,8,8]"}}); }),
+              HasSubstr("what is input \"target\"? The file does not say it; forward takes x, target"));
+  auto settings = kImage;
+  settings["input.y"] = "float32[1]";
+  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+              HasSubstr("unknown input \"y\""));
+  settings = kImage;
+  settings["input.x"] = "float32[3,8";
+  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+              HasSubstr("input \"x\" is \"float32[3,8\": found no sizes, wanted TYPE[SIZES]"));
+  // 8 by 8 pooled is 4 by 4, which the head takes; 8 by 8 it does not.
+  settings["input.x"] = "float32[3,16,16]";
+  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+              HasSubstr("fails on 2 samples: mat1 and mat2 shapes cannot be multiplied"));
+}
+
+TEST(TorchScript, SaysWhatAStateDictIs) {
+  EXPECT_THAT(
+      message_of([] { (void)import_model(STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt", {}); }),
+      HasSubstr("holds tensors without a model, as torch.save(model.state_dict()) writes them; give it as --weights"));
+}
+
+/// An archive whose only code is `code`.
+std::string archive_with(const std::string& code) {
+  const std::string path = testing::TempDir() + "stagecraft_script.pt";
+  caffe2::serialize::PyTorchStreamWriter writer(path);
+  writer.writeRecord("data.pkl", "\x80\x02N.", 4);
+  writer.writeRecord("constants.pkl", "\x80\x02).", 4);
+  writer.writeRecord("code/__torch__.py", code.data(), code.size(), /*compress=*/true);
+  writer.writeEndOfFile();
+  return path;
+}
+
+TEST(TorchScript, RefusesCodeThatWouldRunOrReachFurther) {
+  const auto refusal = [](const std::string& code) {
+    const std::string path = archive_with(code);
+    return message_of([&] { (void)import_model(path, {}); });
+  };
+  EXPECT_THAT(refusal("class A(Module):\n  def __setstate__(self, state: int) -> NoneType:\n    return None\n"),
+              HasSubstr("code/__torch__.py\": defines __setstate__, which would run while the file is loaded"));
+  EXPECT_THAT(refusal("  x = ops.torchvision.nms(boxes)\n"),
+              HasSubstr("uses operators of \"torchvision\", which is a library of Python's"));
+  EXPECT_THAT(refusal("  x : __torch__.torch.classes.dnnl.Thing\n"), HasSubstr("uses a class of a C++ library"));
+  EXPECT_THAT(refusal("  torch.save(x, \"/etc/passwd\")\n"),
+              HasSubstr("calls torch.save, which reads or writes files"));
+  EXPECT_THAT(refusal("nonsense"), HasSubstr("LibTorch cannot load this TorchScript: "));
+  EXPECT_THAT(refusal("nonsense"), Not(HasSubstr("\n")));
+}
+
+TEST(TorchScript, SurvivesDamage) {
+  std::ifstream in(kGolden + "control_flow_scripted.pt", std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  const std::string whole = text.str();
+  const std::string path = testing::TempDir() + "stagecraft_damaged.pt";
+  std::mt19937 random(1);  // NOLINT: the same damage each time
+  int refused = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::string damaged = whole;
+    for (int flips = 0; flips <= round % 3; ++flips)
+      damaged[random() % damaged.size()] ^= static_cast<char>(1 << random() % 8);
+    if (round % 10 == 9) damaged.resize(random() % damaged.size());
+    std::ofstream(path, std::ios::binary) << damaged;
+    try {
+      (void)import_model(path, kVector);
+    } catch (const FormatError&) { ++refused; }
+  }
+  // Only what pads records may change unnoticed.
+  EXPECT_GT(refused, 60);
+}
+
+}  // namespace
+}  // namespace stagecraft

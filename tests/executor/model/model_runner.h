@@ -1,0 +1,52 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "executor/model/layer_source.h"
+
+namespace stagecraft {
+
+/// Parameters and buffers of a model by name; shared names are one tensor.
+using Parameters = std::map<std::string, at::Tensor>;
+
+inline Parameters make_parameters(const Model& model, std::uint64_t seed) {
+  Parameters out;
+  for (const LayerSpec& layer : model.layers)
+    for (const ParameterSpec& spec : layer.parameters)
+      if (!out.contains(spec.name)) out[spec.name] = initial_value(spec, seed).set_requires_grad(spec.trainable);
+  return out;
+}
+
+struct RunOptions {
+  std::uint64_t random_seed = 1;
+  bool training = true;
+};
+
+/// The outputs of every layer.
+inline std::vector<std::vector<at::Tensor>> run_layers(const Model& model, const Parameters& parameters,
+                                                       const std::vector<at::Tensor>& inputs,
+                                                       const RunOptions& options = {}) {
+  std::vector<std::vector<at::Tensor>> outputs;
+  for (const LayerSpec& layer : model.layers) {
+    std::vector<at::Tensor> arguments, trainable, buffers;
+    for (const ValueRef& ref : layer.inputs)
+      arguments.push_back(
+          ref.layer < 0 ? inputs.at(static_cast<std::size_t>(ref.input))
+                        : outputs.at(static_cast<std::size_t>(ref.layer)).at(static_cast<std::size_t>(ref.output)));
+    for (const ParameterSpec& spec : layer.parameters)
+      (spec.trainable ? trainable : buffers).push_back(parameters.at(spec.name));
+    outputs.push_back(
+        layer.forward({arguments, trainable, buffers, mix_seed(options.random_seed, layer.name), options.training}));
+  }
+  return outputs;
+}
+
+/// The loss.
+inline at::Tensor run_model(const Model& model, const Parameters& parameters, const std::vector<at::Tensor>& inputs,
+                            const RunOptions& options = {}) {
+  return run_layers(model, parameters, inputs, options).back().at(0);
+}
+
+}  // namespace stagecraft

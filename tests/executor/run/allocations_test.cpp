@@ -1,0 +1,202 @@
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <gtest/gtest.h>
+#include <link.h>
+
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "executor/run/stage_worker.h"
+#include "tests/support/planned_models.h"
+
+// Counts what this program's own code allocates in a step. Whoever asks for memory is the first function up the stack
+// that is not of the C++ library or a template of it; what LibTorch asks for inside a call of ours is LibTorch's.
+
+namespace {
+
+thread_local bool counting = false;
+std::atomic<std::int64_t> own_allocations = 0;
+std::mutex mutex;
+std::set<std::string> places;  // of what was counted, for messages
+
+bool of_the_library(const Dl_info& info) {
+  if (std::string_view(info.dli_fname).find("libstdc++") != std::string_view::npos) return true;
+  if (!info.dli_sname) return false;
+  const std::string_view name = info.dli_sname;
+  return name.starts_with("_ZNSt") || name.starts_with("_ZNKSt") || name.starts_with("_ZSt") ||
+         name.starts_with("_ZN9__gnu_cxx");
+}
+
+/// Addresses of this program and of the C++ library: only what is called from there is looked at, which spares most
+/// allocations the walk up the stack.
+struct Places {
+  Places() {
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t, void* self) {
+          auto& own = static_cast<Places*>(self)->ranges;
+          const std::string_view name = info->dlpi_name;
+          if (!name.empty() && name.find("libstdc++") == std::string_view::npos) return 0;
+          for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const auto& part = info->dlpi_phdr[i];
+            if (part.p_type != PT_LOAD || !(part.p_flags & PF_X)) continue;
+            own.emplace_back(info->dlpi_addr + part.p_vaddr, info->dlpi_addr + part.p_vaddr + part.p_memsz);
+          }
+          return 0;
+        },
+        this);
+  }
+  [[nodiscard]] bool hold(const void* address) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    for (const auto& [begin, end] : ranges) {
+      if (at >= begin && at < end) return true;
+    }
+    return false;
+  }
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> ranges;
+};
+const Places looked_at;
+
+[[gnu::noinline]] void note() {
+  counting = false;  // what follows may allocate
+  static const void* const here = [] {
+    Dl_info info{};
+    dladdr(reinterpret_cast<const void*>(&own_allocations), &info);
+    return info.dli_fbase;
+  }();
+  std::array<void*, 12> frames{};
+  const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
+  for (int i = 2; i < depth; ++i) {  // after this function and operator new
+    Dl_info info{};
+    if (!dladdr(frames[static_cast<std::size_t>(i)], &info) || of_the_library(info)) continue;
+    if (info.dli_fbase == here) {
+      ++own_allocations;
+      std::string place = info.dli_sname ? info.dli_sname : "in an unnamed namespace";
+      for (int k = 2; k < depth; ++k) {
+        char text[32];
+        std::snprintf(text, sizeof text, " %lx",
+                      static_cast<unsigned long>(static_cast<char*>(frames[static_cast<std::size_t>(k)]) -
+                                                 static_cast<char*>(info.dli_fbase)));
+        place += text;
+      }
+      const std::lock_guard lock(mutex);
+      places.insert(place);
+    }
+    break;
+  }
+  counting = true;
+}
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (counting && looked_at.hold(__builtin_return_address(0))) note();
+  if (void* const out = std::malloc(bytes ? bytes : 1)) return out;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+
+/// Not counting while it lives.
+class Pause {
+ public:
+  Pause() : before_(std::exchange(counting, false)) {}
+  ~Pause() { counting = before_; }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// The model, whose layers' own allocations (each returns a vector) do not count.
+Model uncounted(Model model) {
+  for (LayerSpec& layer : model.layers) {
+    layer.forward = [forward = std::move(layer.forward)](const LayerCall& call) {
+      const Pause pause;
+      return forward(call);
+    };
+  }
+  return model;
+}
+
+/// Allocations of all ranks in the steps after the first three, on local channels.
+std::int64_t allocations(const PlannedModel& planned, const Plan& plan, int steps) {
+  const Model model = uncounted(planned.model);
+  const int count = static_cast<int>(ranks(plan).size());
+  auto channels = make_local_channels(count, std::chrono::milliseconds(60000));
+  own_allocations = 0;
+  places.clear();
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < count; ++rank) {
+      threads.emplace_back([&, rank] {
+        constexpr int kWarmup = 3;
+        StageWorker worker(
+            model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data, {}, 1, [] { return 0.0; }, 0,
+            kWarmup + steps);
+        for (int step = 0; step < kWarmup + steps; ++step) {
+          counting = step >= kWarmup;
+          worker.compute(step);
+          (void)worker.take_losses(step);
+          worker.update(step);
+        }
+        counting = false;
+      });
+    }
+  }
+  return own_allocations;
+}
+
+std::string all_places() {
+  std::string out;
+  for (const std::string& place : places) out += place + "\n";
+  return out;
+}
+
+TEST(Allocations, AreCountedWhereTheyAreOurs) {
+  void* frames[4];
+  backtrace(frames, 4);  // loads the unwinder
+  own_allocations = 0;
+  counting = true;
+  const std::vector<int> own(100);
+  const std::string long_text(100, 'x');
+  const at::Tensor theirs = at::Tensor();
+  counting = false;
+  EXPECT_EQ(own_allocations, 2) << all_places();
+}
+
+TEST(Allocations, AreNoneInAStepOnTheLocalChannel) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "5"}}, 2);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  for (const char* schedule : {"gpipe", "1f1b", "forward"}) {
+    for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {1, 1}, {2, 1}}) {
+      const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, 4);
+      EXPECT_EQ(allocations(planned, plan, 3), 0) << schedule << " on " << replicas.size() << " stages\n"
+                                                  << all_places();
+    }
+  }
+  Plan plan = cut_plan(planned, even_cuts(layers, 4), {1, 1, 1, 1}, "gpipe", 4);
+  plan.schedule = "interleaved-1f1b";
+  plan.chunks = 2;
+  for (int s = 0; s < 4; ++s) plan.stages[static_cast<std::size_t>(s)].devices = {s % 2};
+  EXPECT_EQ(allocations(planned, plan, 3), 0) << "interleaved-1f1b\n" << all_places();
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,224 @@
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <mutex>
+
+#include "executor/checkpoint/checkpoint.h"
+#include "executor/run/run.h"
+#include "executor/stage/finite.h"
+#include "tests/support/planned_models.h"
+#include "tests/support/run_command.h"
+
+namespace stagecraft {
+namespace {
+
+namespace fs = std::filesystem;
+
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST(AllFinite, FindsOneValueAnywhere) {
+  for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
+    for (const std::int64_t place : {0, 7, 30}) {
+      at::Tensor values = at::full({31}, std::numeric_limits<float>::max());
+      EXPECT_TRUE(all_finite(values));
+      values[place] = bad;
+      EXPECT_FALSE(all_finite(values)) << place;
+      EXPECT_FALSE(all_finite(values.to(at::kDouble))) << place;
+      EXPECT_FALSE(all_finite(values.to(at::kBFloat16))) << place;
+    }
+  }
+  EXPECT_TRUE(all_finite(at::full({3}, -std::numeric_limits<float>::denorm_min())));
+  EXPECT_TRUE(all_finite(at::ones({3}, at::kLong)));
+  EXPECT_TRUE(all_finite(at::ones({0})));
+}
+
+TEST(AllFinite, LooksAtTheValuesOfAViewAlone) {
+  const at::Tensor whole = at::full({4, 4}, kInfinity);
+  at::Tensor part = whole.narrow(1, 1, 2);
+  part.fill_(1);
+  EXPECT_TRUE(all_finite(part));
+  EXPECT_FALSE(all_finite(whole.t()));
+}
+
+TEST(OnNonfinite, IsNamed) {
+  EXPECT_EQ(parse_on_nonfinite("stop"), OnNonfinite::Stop);
+  EXPECT_EQ(parse_on_nonfinite("warn"), OnNonfinite::Warn);
+  EXPECT_EQ(parse_on_nonfinite("skip"), OnNonfinite::Skip);
+  EXPECT_THAT([] { (void)parse_on_nonfinite("ignore"); },
+              ThrowsMessage<std::invalid_argument>("unknown action \"ignore\", known are stop, warn, skip"));
+}
+
+/// Data whose first input is infinite in microbatch 1 of step `step`.
+class BadData : public DataSource {
+ public:
+  BadData(const DataSource& data, std::int64_t step) : data_(data), step_(step) {}
+  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
+                                std::span<const int> inputs) const override {
+    std::vector<at::Tensor> out = data_.batch(step, microbatch, microbatches, samples, inputs);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (step == step_ && microbatch == 1 && inputs[i] == 0) out[i].fill_(kInfinity);
+    }
+    return out;
+  }
+
+ private:
+  const DataSource& data_;
+  std::int64_t step_;
+};
+
+class Nonfinite : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::string folder() const { return (files_.path() / "checkpoints").string(); }
+  RunOptions options(std::int64_t steps, OnNonfinite what = OnNonfinite::Stop) {
+    RunOptions out;
+    out.steps = steps;
+    out.on_nonfinite = what;
+    out.checkpoint.folder = folder();
+    out.checkpoint.resume = true;
+    out.checkpoint.every = 1;
+    out.checkpoint.data = "synthetic";
+    out.checkpoint.tell = [this](const std::string& text) {
+      const std::lock_guard lock(mutex_);
+      told_ += text + "\n";
+    };
+    return out;
+  }
+  RunResult run(const Plan& plan, const DataSource& data, const RunOptions& options) const {
+    return run_local(plan, planned_.model, data, options, milliseconds(60000));
+  }
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& entry : fs::directory_iterator(folder())) out.push_back(entry.path().filename().string());
+    std::ranges::sort(out);
+    return out;
+  }
+
+  // With batch norm, whose statistics an infinite activation spoils.
+  PlannedModel planned_ = planned_model("convnet", {{"channels", "4"}}, 2);
+  int half_ = static_cast<int>(planned_.model.layers.size()) / 2;
+  testing::CommandFolder files_;
+  std::mutex mutex_;
+  std::string told_;
+};
+
+TEST_F(Nonfinite, LossEndsTheRunWithStepRankAndCheckpoint) {
+  const BadData bad(*planned_.data, 2);
+  for (const Plan& plan : {cut_plan(planned_, {half_}, {1, 1}, "1f1b", 3), cut_plan(planned_, {}, {1}, "gpipe", 3),
+                           cut_plan(planned_, {half_}, {1, 1}, "pipedream", 3)}) {
+    fs::remove_all(folder());
+    RunOptions wanted = options(5);
+    if (plan.schedule == "pipedream") wanted.checkpoint.folder = "";
+    const std::string last = std::to_string(plan.stages.size() - 1);
+    const std::string good = plan.schedule == "pipedream" ? "" : "; " + folder() + "/step-2 is the last good checkpoint";
+    EXPECT_THAT([&] { (void)run(plan, bad, wanted); },
+                ThrowsMessage<std::runtime_error>("rank " + last + ", step 3: the loss of microbatch 1 is not finite" +
+                                                  good +
+                                                  "; a lower --learning-rate or --clip-norm may help, "
+                                                  "--on-nonfinite warn or skip goes on"))
+        << plan.schedule;
+    if (plan.schedule != "pipedream") {
+      EXPECT_THAT(names(), ElementsAre("step-1", "step-2"));
+    }
+  }
+}
+
+/// A loss of finite values whose gradient overflows: the square root of 0 has an infinite slope.
+Model steep_at_zero() {
+  Model model = build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}});
+  LayerSpec& first = model.layers.front();
+  first.forward = [inner = first.forward](const LayerCall& call) {
+    std::vector<at::Tensor> out = inner(call);
+    if (call.step == 1) out[0] = out[0].add(call.parameters[0].mul(0).sum().sqrt());
+    return out;
+  };
+  return model;
+}
+
+TEST_F(Nonfinite, GradientEndsTheRunBeforeTheUpdate) {
+  planned_ = planned_model(steep_at_zero(), 2);
+  const Plan plan = cut_plan(planned_, {2}, {1, 1}, "1f1b", 2);
+  const std::string name = planned_.model.layers.front().parameters.front().name;
+  EXPECT_THAT([&] { (void)run(plan, *planned_.data, options(3)); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("rank 0, step 2: the gradient of \"" + name +
+                                                          "\" is not finite; " + folder() + "/step-1 is the last")));
+  EXPECT_THAT(names(), ElementsAre("step-1"));
+}
+
+TEST_F(Nonfinite, StepIsLeftOutOnAllRanksAsIfItHadNotBeen) {
+  const BadData bad(*planned_.data, 1);
+  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1, 1}, {2, 1}, {1}}) {
+    fs::remove_all(folder());
+    const Plan plan =
+        cut_plan(planned_, replicas.size() > 1 ? std::vector<int>{half_} : std::vector<int>{}, replicas, "1f1b", 2);
+    told_.clear();
+    RunOptions wanted = options(2, OnNonfinite::Skip);
+    wanted.optimizer.name = "adam";
+    const RunResult result = run(plan, bad, wanted);
+    EXPECT_EQ(result.nonfinite_steps, 1);
+    EXPECT_TRUE(std::isnan(result.measurement.losses[1]) || std::isinf(result.measurement.losses[1]));
+    EXPECT_THAT(told_, HasSubstr("step 2: the loss of microbatch 1 is not finite"));
+    // Parameters, optimizer state and statistics after step 2 are those after step 1.
+    const auto file = [&](int step) {
+      std::vector<std::string> paths;
+      const std::string path = checkpoint_path(folder(), step);
+      for (const CheckpointFile& each : check_checkpoint(path).files) paths.push_back(path + "/" + each.name);
+      return TensorFiles(paths);
+    };
+    const TensorFiles before = file(1), after = file(2);
+    EXPECT_EQ(before.names(), after.names());
+    for (const std::string& name : before.names()) EXPECT_TRUE(before.read(name).equal(after.read(name))) << name;
+  }
+}
+
+TEST_F(Nonfinite, ValuesEvictNoCheckpointThatIsFinite) {
+  const BadData bad(*planned_.data, 2);
+  const Plan plan = cut_plan(planned_, {half_}, {1, 1}, "1f1b", 2);
+  const RunResult result = run(plan, bad, options(6, OnNonfinite::Warn));
+  EXPECT_EQ(result.nonfinite_steps, 4);  // of the last stage: once the parameters are spoilt, they stay so
+  EXPECT_THAT(names(), ElementsAre("step-1", "step-2", "step-6"));
+  EXPECT_TRUE(check_checkpoint(folder() + "/step-2").finite);
+  EXPECT_FALSE(check_checkpoint(folder() + "/step-6").finite);
+  EXPECT_THAT(told_, HasSubstr(folder() + "/step-3 holds values that are infinite or not a number; earlier checkpoints "
+                                          "stay beside it"));
+  told_.clear();
+  const RunResult again = run(plan, *planned_.data, options(4));
+  EXPECT_EQ(again.first_step, 2);
+  EXPECT_THAT(told_, HasSubstr(folder() + "/step-6 is left out: it holds values that are infinite or not a number\n"));
+  EXPECT_THAT(told_, HasSubstr("resuming from " + folder() + "/step-2"));
+  EXPECT_THAT(names(), ElementsAre("step-3", "step-4"));
+}
+
+TEST_F(Nonfinite, KeepsAsManyCheckpointsAsAsked) {
+  const Plan plan = cut_plan(planned_, {half_}, {1, 1}, "1f1b", 2);
+  RunOptions three = options(5);
+  three.checkpoint.keep = 3;
+  (void)run(plan, *planned_.data, three);
+  EXPECT_THAT(names(), ElementsAre("step-3", "step-4", "step-5"));
+  RunOptions one = options(6);
+  one.checkpoint.keep = 1;
+  (void)run(plan, *planned_.data, one);
+  EXPECT_THAT(names(), ElementsAre("step-6"));
+}
+
+TEST_F(Nonfinite, SkipNeedsAStepThatAllRanksShare) {
+  const Plan plan = cut_plan(planned_, {half_}, {1, 1}, "pipedream", 2);
+  EXPECT_THAT([&] { (void)run(plan, *planned_.data, options(2, OnNonfinite::Skip)); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("schedule \"pipedream\" has no moment at which all ranks "
+                                                             "could leave out a step that is not finite")));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,153 @@
+#include "executor/stage/moving_statistics.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <thread>
+
+#include "executor/run/reference.h"
+#include "executor/run/stage_worker.h"
+#include "tests/support/counting_model.h"
+#include "tests/support/planned_models.h"
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::counting_model;
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
+using stagecraft::testing::kNoDouble;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+
+constexpr std::uint64_t kSeed = 1;
+constexpr int kSteps = 3;
+
+/// Running statistics by name, of each rank that holds them.
+using Statistics = std::map<std::string, std::vector<at::Tensor>>;
+
+Statistics after_training(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
+  const int count = static_cast<int>(ranks(plan).size());
+  const auto channels = make_local_channels(count, std::chrono::milliseconds(60000));
+  Statistics out;
+  std::mutex mutex;
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < count; ++rank) {
+      threads.emplace_back([&, rank] {
+        StageWorker worker(planned.model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
+                           optimizer, kSeed, [] { return 0.0; });
+        for (int step = 0; step < kSteps; ++step) {
+          worker.compute(step);
+          worker.update(step);
+        }
+        const std::lock_guard lock(mutex);
+        worker.visit_stages([&](int, StageProgram& program, Optimizer&) {
+          for (const Parameter& buffer : program.buffers()) out[buffer.name].push_back(buffer.value.clone());
+        });
+      });
+    }
+  }
+  return out;
+}
+
+Statistics of_a_single_process(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
+  Reference reference(plan, planned.model, *planned.data, optimizer, kSeed);
+  for (int step = 0; step < kSteps; ++step) {
+    reference.compute(step);
+    reference.update();
+  }
+  Statistics out;
+  for (const Parameter& buffer : reference.program().buffers()) out[buffer.name].push_back(buffer.value.clone());
+  return out;
+}
+
+TEST(MovingStatistics, AreThoseOfASingleProcessBitForBitOnEveryReplica) {
+  const PlannedModel planned = planned_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}, 2);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  OptimizerOptions optimizer;
+  for (const std::vector<int>& replicas :
+       std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
+    for (const int microbatches : {1, 5}) {
+      Plan plan =
+          cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", microbatches);
+      plan.stages[0].recompute = true;  // which writes none a second time
+      const Statistics found = after_training(planned, plan, optimizer);
+      const Statistics expected = of_a_single_process(planned, plan, optimizer);
+      ASSERT_GT(expected.size(), 0U);
+      ASSERT_EQ(found.size(), expected.size());
+      for (const auto& [name, values] : found) {
+        for (const at::Tensor& value : values) EXPECT_TRUE(at::equal(value, expected.at(name).front())) << name;
+      }
+    }
+  }
+}
+
+TEST(MovingStatistics, DoNotDependOnTheReplicas) {
+  const PlannedModel planned = planned_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}, 2);
+  OptimizerOptions optimizer;
+  optimizer.learning_rate = 0;  // so that no weight depends on them either
+  const Statistics alone = after_training(planned, cut_plan(planned, {}, {1}, "1f1b", 5), optimizer);
+  const Statistics three = after_training(planned, cut_plan(planned, {}, {3}, "1f1b", 5), optimizer);
+  for (const auto& [name, values] : three) {
+    ASSERT_EQ(values.size(), 3U);
+    // One replica's kernel rounds the moved value once, others the microbatch's part before.
+    for (const at::Tensor& value : values) EXPECT_TRUE(at::allclose(value, alone.at(name).front(), 1e-5, 1e-7)) << name;
+  }
+}
+
+TEST(MovingStatistics, KeepEachBufferInItsType) {
+  const PlannedModel planned = planned_model(counting_model(), 2);
+  const int layers = static_cast<int>(planned.model.layers.size());
+  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {3}, {2, 1}, {3, 2}}) {
+    constexpr int kMicrobatches = 5;
+    const Plan plan =
+        cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", kMicrobatches);
+    const Statistics found = after_training(planned, plan, {});
+    const Statistics expected = of_a_single_process(planned, plan, {});
+    ASSERT_EQ(found.size(), expected.size());
+    std::size_t counts = 0;
+    for (const auto& [name, values] : found) {
+      for (const at::Tensor& value : values) {
+        EXPECT_TRUE(at::equal(value, expected.at(name).front())) << name;
+        if (!name.ends_with(".calls")) continue;
+        ++counts;
+        EXPECT_EQ(value.item<std::int64_t>(), kNoDouble + kSteps * kMicrobatches);
+      }
+      EXPECT_EQ(values.front().scalar_type(), expected.at(name).front().scalar_type());
+    }
+    EXPECT_GE(counts, 3U);
+  }
+}
+
+TEST(MovingStatistics, CountWhatTheyExchange) {
+  const Model model = counting_model();
+  // Of a layer: 8 bytes of one int64, 16 of two float64 and 2 of a bfloat16; nothing of the frozen one.
+  EXPECT_EQ(moving_values(model, {0}), 8 + 16 + 2);
+  const Model norm = build_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}});
+  EXPECT_EQ(norm.layers[1].kind, "BatchNorm2d");
+  EXPECT_EQ(moving_values(norm, {1}), 2 * 4);  // mean and variance of four channels
+}
+
+TEST(MovingStatistics, RefuseADecayThatTheTypeCannotHold) {
+  for (const auto& [dtype, decay, word] :
+       {std::tuple{at::kLong, 0.5, "int64 decays by 0.5"}, std::tuple{at::kBool, 1.0, "bool decays by 1"}}) {
+    Model model = counting_model();
+    ParameterSpec& calls = model.layers[0].parameters[2];
+    calls.load = {};
+    calls.dtype = dtype;
+    calls.decay = decay;
+    const StageProgram program(model, {0}, {}, {{.layer = 0}}, kSeed);
+    EXPECT_THAT([&] { MovingStatistics(model, program, [](int) { return true; }); },
+                ThrowsMessage<std::invalid_argument>(
+                    StartsWith("layer \"fc1\": buffer \"fc1.calls\" of " + std::string(word))));
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,149 @@
+#include "executor/stage/optimizer.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace stagecraft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+/// A parameter of one value, with a gradient.
+at::Tensor parameter(float value, float gradient) {
+  at::Tensor out = at::full({1}, value);
+  out.requires_grad_(true);
+  out.mutable_grad() = at::full({1}, gradient);
+  return out;
+}
+
+void set_gradient(at::Tensor& p, float gradient) { p.mutable_grad().fill_(gradient); }
+float value(const at::Tensor& p) { return p.detach().item<float>(); }
+
+TEST(Optimizer, SgdWithMomentumByHand) {
+  // v1 = g = 4 / 2; w = 1 - 0.1 * 2 = 0.8. v2 = 0.5 * 2 + 2 = 3; w = 0.8 - 0.3 = 0.5.
+  at::Tensor w = parameter(1, 4);
+  Optimizer optimizer({.name = "sgd", .learning_rate = 0.1, .momentum = 0.5}, {w});
+  optimizer.step(2);
+  EXPECT_FLOAT_EQ(value(w), 0.8F);
+  set_gradient(w, 4);
+  optimizer.step(2);
+  EXPECT_FLOAT_EQ(value(w), 0.5F);
+}
+
+TEST(Optimizer, AdamsFirstStepIsTheLearningRateInTheGradientsDirection) {
+  // m = 0.1 g, v = 0.001 g^2; corrected both give g and g^2: w -= lr * g / (|g| + eps).
+  for (const float gradient : {3.0F, -0.25F}) {
+    at::Tensor w = parameter(1, gradient);
+    Optimizer optimizer({.name = "adam", .learning_rate = 0.01}, {w});
+    optimizer.step(1);
+    EXPECT_NEAR(value(w), 1 - 0.01 * gradient / (std::abs(gradient) + 1e-8), 1e-6);
+  }
+}
+
+TEST(Optimizer, AdamwShrinksTheWeightApartFromTheGradient) {
+  // w * (1 - lr * decay) - lr * 1 = 2 * (1 - 0.1 * 0.5) - 0.1 = 1.8.
+  at::Tensor w = parameter(2, 5);
+  Optimizer optimizer({.name = "adamw", .learning_rate = 0.1, .weight_decay = 0.5}, {w});
+  optimizer.step(1);
+  EXPECT_NEAR(value(w), 1.8, 1e-5);
+}
+
+TEST(Optimizer, MatchesValuesWhateverTheLayouts) {
+  // Transposed, [[0, 2, 4], [1, 3, 5]], with a contiguous gradient of 10 times that. Twice w -= 0.1 * gradient * (1, then
+  // 1.5 with momentum 0.5): w - 2.5 w = -1.5 w. Adam goes by 0.1 in the gradient's direction, but where it is 0.
+  for (const char* name : {"sgd", "adam", "adamw"}) {
+    at::Tensor w = at::arange(6, at::kFloat).view({3, 2}).t();
+    const at::Tensor before = w.clone();
+    w.requires_grad_(true);
+    Optimizer optimizer({.name = name, .learning_rate = 0.1, .momentum = std::string(name) == "sgd" ? 0.5 : 0}, {w});
+    for (int step = 0; step < 2; ++step) {
+      w.mutable_grad() = before.contiguous().mul(10);
+      if (step == 1) {  // as a checkpoint gives it back
+        OptimizerState state = optimizer.state(0);
+        for (at::Tensor* each : {&state.first, &state.second}) *each = each->defined() ? each->contiguous() : *each;
+        optimizer.set_state(0, std::move(state));
+      }
+      optimizer.step(1);
+    }
+    const at::Tensor expected = std::string(name) == "sgd" ? before.mul(-1.5) : before.sub(before.sign().mul(0.2));
+    EXPECT_TRUE(at::allclose(w, expected, 1e-5, 1e-5)) << name << "\n" << w;
+  }
+}
+
+TEST(Optimizer, AParameterWithoutAGradientStaysAndBeginsLater) {
+  at::Tensor late = at::full({1}, 1.0F);
+  late.requires_grad_(true);
+  at::Tensor early = parameter(1, 1);
+  Optimizer optimizer({.name = "sgd", .learning_rate = 0.1, .momentum = 0.9}, {late, early});
+  optimizer.step(1);
+  EXPECT_EQ(value(late), 1.0F);
+  EXPECT_FLOAT_EQ(value(early), 0.9F);
+  late.mutable_grad() = at::full({1}, 1.0F);
+  set_gradient(early, 1);
+  optimizer.step(1);
+  EXPECT_FLOAT_EQ(value(late), 0.9F);                 // its first step: momentum is the gradient
+  EXPECT_FLOAT_EQ(value(early), 0.9F - 0.1F * 1.9F);  // its second: 0.9 * 1 + 1
+}
+
+TEST(Optimizer, SaysWhatItKeepsAndWhatItTakes) {
+  EXPECT_EQ(state_values({.name = "sgd"}), 0);
+  EXPECT_EQ(state_values({.name = "sgd", .momentum = 0.9}), 1);
+  EXPECT_EQ(state_values({.name = "adam"}), 2);
+  EXPECT_THAT([] { validate(OptimizerOptions{.name = "lamb"}); },
+              ThrowsMessage<std::invalid_argument>("unknown optimizer \"lamb\", known are sgd, adam, adamw"));
+  EXPECT_THAT([] { validate(OptimizerOptions{.learning_rate = -1}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("the learning rate is -1")));
+  EXPECT_THAT([] { validate(OptimizerOptions{.name = "adam", .momentum = 0.9}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("takes no momentum, sgd does")));
+}
+
+TEST(RateFactor, RisesEvenlyOverTheWarmUp) {
+  const RateSchedule schedule{.warmup = 4};
+  EXPECT_EQ(rate_factor(schedule, 0), 0.25);
+  EXPECT_EQ(rate_factor(schedule, 1), 0.5);
+  EXPECT_EQ(rate_factor(schedule, 3), 1);
+  EXPECT_EQ(rate_factor(schedule, 1000), 1);
+}
+
+TEST(RateFactor, FollowsHalfACosineToTheLastRate) {
+  const RateSchedule schedule{.name = "cosine", .warmup = 2, .steps = 10, .last = 0.2};
+  EXPECT_EQ(rate_factor(schedule, 0), 0.5);
+  EXPECT_EQ(rate_factor(schedule, 2), 1);                                  // x = 0
+  EXPECT_NEAR(rate_factor(schedule, 4), 0.2 + 0.8 * 0.85355339059, 1e-9);  // x = 1/4: (1 + cos 45 deg) / 2
+  EXPECT_NEAR(rate_factor(schedule, 6), 0.6, 1e-15);                       // half way
+  EXPECT_EQ(rate_factor(schedule, 10), 0.2);
+  EXPECT_EQ(rate_factor(schedule, 99), 0.2);
+}
+
+TEST(RateSchedule, IsRefusedWithWhatWouldBeRight) {
+  const auto refusal = [](const RateSchedule& schedule) -> std::string {
+    try {
+      validate(schedule);
+    } catch (const std::invalid_argument& error) { return error.what(); }
+    return "";
+  };
+  EXPECT_EQ(refusal({.name = "sine"}), "unknown rate schedule \"sine\", known are constant, cosine");
+  EXPECT_EQ(refusal({.warmup = -1}), "the warm-up is -1 steps, wanted at least 0");
+  EXPECT_EQ(refusal({.last = 1.5}), "the last rate is 1.500000 of the full one, wanted 0 to 1");
+  EXPECT_EQ(refusal({.name = "cosine", .warmup = 5, .steps = 5}),
+            "a cosine of 5 steps with a warm-up of 5: wanted more steps than warm-up");
+  EXPECT_EQ(refusal({.name = "cosine", .steps = 1}), "");
+}
+
+TEST(Optimizer, TakesAFactorOnItsRate) {
+  // SGD at rate 0.5, a gradient of 2, half the rate: 1 - 0.5 * 0.5 * 2 = 0.5.
+  at::Tensor value = at::ones({1}).set_requires_grad(true);
+  value.mutable_grad() = at::full({1}, 2.0);
+  Optimizer({.learning_rate = 0.5}, {value}).step(1, 0.5);
+  EXPECT_EQ(value.item<double>(), 0.5);
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,132 @@
+#include "executor/stage/split_backward.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "profiler/model_graph.h"
+#include "tests/profiler/small_models.h"
+
+namespace stagecraft {
+namespace {
+
+/// The layers of a model from `first` on, as a stage that gets its values from before.
+struct Tail {
+  explicit Tail(const Small& small) : model(build_model(small.name, small.set)) {
+    const int count = static_cast<int>(model.layers.size());
+    const int first = count / 2;
+    std::vector<int> layers;
+    std::map<std::pair<int, int>, ReceivedValue> crossing;
+    for (int layer = first; layer < count; ++layer) {
+      layers.push_back(layer);
+      for (const ValueRef& value : model.layers[static_cast<std::size_t>(layer)].inputs) {
+        if (value.layer >= 0 && value.layer < first) crossing[{value.layer, value.output}] = {value, true};
+      }
+    }
+    Whole whole(model);
+    const auto outputs = layer_outputs(model, whole.batch, 1, {});
+    std::vector<ReceivedValue> received;
+    for (const auto& [key, value] : crossing) {
+      received.push_back(value);
+      values.push_back(outputs[static_cast<std::size_t>(key.first)][static_cast<std::size_t>(key.second)].detach());
+      received.back().gradient = values.back().is_floating_point();
+    }
+    program = std::make_unique<StageProgram>(model, layers, received, std::vector<ValueRef>{}, 1);
+    const auto source = make_data_source("synthetic", model, 1);
+    data = source->batch(0, 0, 1, 2, program->data_inputs());
+  }
+  Flight forward() { return program->forward(values, data, 0, 0); }
+  void clear() {
+    for (Parameter& parameter : program->parameters()) parameter.value.mutable_grad() = at::Tensor();
+  }
+  std::vector<at::Tensor> gradients() {
+    std::vector<at::Tensor> out;
+    for (Parameter& parameter : program->parameters())
+      out.push_back(parameter.value.grad().defined() ? parameter.value.grad().clone() : at::Tensor());
+    return out;
+  }
+  Model model;
+  std::unique_ptr<StageProgram> program;
+  std::vector<at::Tensor> values;
+  std::vector<at::Tensor> data;
+};
+
+void expect_same(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    ASSERT_EQ(found[i].defined(), expected[i].defined()) << i;
+    if (found[i].defined()) { EXPECT_TRUE(at::equal(found[i], expected[i])) << i; }
+  }
+}
+
+class SplitBackwardOn : public testing::TestWithParam<Small> {};
+
+TEST_P(SplitBackwardOn, GivesTheBitsOfOneBackward) {
+  Tail tail(GetParam());
+  const std::vector<at::Tensor> input_gradients = tail.program->backward(tail.forward(), {});
+  const std::vector<at::Tensor> weight_gradients = tail.gradients();
+
+  tail.clear();
+  Flight flight = tail.forward();
+  auto [first, rest] = SplitBackward::of_inputs({flight.loss}, {at::Tensor()}, flight.received);
+  expect_same(first, input_gradients);
+  rest.of_weights();
+  expect_same(tail.gradients(), weight_gradients);
+}
+
+TEST_P(SplitBackwardOn, AddsUpMicrobatchesInTheOrderOfTheirSecondParts) {
+  Tail tail(GetParam());
+  for (int m = 0; m < 3; ++m) (void)tail.program->backward(tail.forward(), {});
+  const std::vector<at::Tensor> expected = tail.gradients();
+  tail.clear();
+  std::vector<Flight> flights;
+  std::vector<SplitBackward> rests;
+  for (int m = 0; m < 3; ++m) {
+    flights.push_back(tail.forward());
+    rests.push_back(SplitBackward::of_inputs({flights.back().loss}, {at::Tensor()}, flights.back().received).second);
+  }
+  for (SplitBackward& rest : rests) rest.of_weights();
+  expect_same(tail.gradients(), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryModel, SplitBackwardOn, testing::ValuesIn(small_models()),
+                         [](const auto& tested) { return tested.param.name; });
+
+TEST(SplitBackward, LeavesTheWeightsForLater) {
+  Tail tail(small_models().front());
+  Flight flight = tail.forward();
+  auto [first, rest] = SplitBackward::of_inputs({flight.loss}, {at::Tensor()}, flight.received);
+  for (const at::Tensor& gradient : tail.gradients()) EXPECT_FALSE(gradient.defined());
+  rest.of_weights();
+  for (const at::Tensor& gradient : tail.gradients()) EXPECT_TRUE(gradient.defined());
+  rest.of_weights();  // nothing more
+}
+
+TEST(SplitBackward, DoesAllAtOnceWhereAWeightIsUsedTwice) {
+  const at::Tensor x = at::ones({3}).set_requires_grad(true);
+  const at::Tensor w = at::full({3}, 2.0).set_requires_grad(true);
+  // y = (x w) w: dy/dx = w^2 = 4, dy/dw = 2 x w = 4.
+  auto [first, rest] = SplitBackward::of_inputs({x.mul(w).mul(w)}, {at::ones({3})}, {x});
+  EXPECT_TRUE(at::equal(first.at(0), at::full({3}, 4.0)));
+  EXPECT_TRUE(at::equal(w.grad(), at::full({3}, 4.0)));
+  rest.of_weights();
+  EXPECT_TRUE(at::equal(w.grad(), at::full({3}, 4.0)));
+}
+
+TEST(SplitBackward, KeepsARootThatLeadsToWeightsAlone) {
+  const at::Tensor x = at::ones({3}).set_requires_grad(true);
+  const at::Tensor w = at::full({3}, 2.0).set_requires_grad(true);
+  const at::Tensor v = at::full({3}, 5.0).set_requires_grad(true);
+  auto [first, rest] = SplitBackward::of_inputs({x.mul(w), v.mul(v.detach())}, {at::ones({3}), at::ones({3})}, {x});
+  EXPECT_TRUE(at::equal(first.at(0), at::full({3}, 2.0)));
+  EXPECT_FALSE(v.grad().defined());
+  rest.of_weights();
+  EXPECT_TRUE(at::equal(w.grad(), at::ones({3})));
+  EXPECT_TRUE(at::equal(v.grad(), at::full({3}, 5.0)));
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,104 @@
+#include "executor/stage/stage_program.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "executor/model/blocks.h"
+
+namespace stagecraft {
+namespace {
+
+/// A first layer whose output a second one turns, with a weight that goes through sgn too, into the loss.
+Model signs() {
+  Model model;
+  const ValueRef x = append(model, ModelInput{"x", "float32", {3}});
+  const ValueRef hidden = relu(model, "first", x);
+  append(model, {.name = "loss",
+                 .kind = "Signs",
+                 .inputs = {hidden},
+                 .parameters = {ones("weight", {3})},
+                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> {
+                   return {call.inputs[0].sgn().sum().add(call.parameters[0].sgn().sum())};
+                 }});
+  return model;
+}
+
+TEST(StageProgram, GivesMemoryToZeroGradientsThatHaveNone) {
+  const Model model = signs();
+  // What autograd gives here: without it this test proves nothing.
+  at::Tensor leaf = at::ones({2, 3}).requires_grad_(true);
+  leaf.sgn().sum().backward();
+  ASSERT_TRUE(leaf.grad()._is_zerotensor());
+
+  for (const bool recomputes : {false, true}) {
+    for (const bool parts : {false, true}) {
+      StageProgram program(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
+      if (recomputes) program.recompute_every(0);
+      for (int microbatch = 0; microbatch < 2; ++microbatch) {
+        Flight flight = program.forward({at::ones({2, 3})}, {}, 0, microbatch);
+        SplitBackward rest;
+        const std::vector<at::Tensor> gradients =
+            parts ? program.backward_of_inputs(std::move(flight), {}, rest) : program.backward(std::move(flight), {});
+        if (parts) rest.of_weights();
+        ASSERT_EQ(gradients.size(), 1U);
+        EXPECT_FALSE(gradients[0]._is_zerotensor());
+        EXPECT_NE(gradients[0].const_data_ptr(), nullptr);
+        EXPECT_TRUE(at::equal(gradients[0], at::zeros({2, 3})));
+        const at::Tensor& own = program.parameters().front().value.grad();
+        EXPECT_FALSE(own._is_zerotensor()) << "microbatch " << microbatch;
+        EXPECT_TRUE(at::equal(own, at::zeros({3})));
+      }
+    }
+  }
+}
+
+TEST(StageProgram, MakesExpandedGradientsContiguous) {
+  Model model;
+  const ValueRef hidden = relu(model, "first", append(model, ModelInput{"x", "float32", {3}}));
+  append(model, {.name = "loss",
+                 .kind = "Sum",
+                 .inputs = {hidden},
+                 .parameters = {},
+                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> { return {call.inputs[0].sum()}; }});
+  StageProgram program(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
+  const auto gradients = program.backward(program.forward({at::ones({2, 3})}, {}, 0, 0), {});
+  EXPECT_TRUE(gradients[0].is_contiguous());
+  EXPECT_TRUE(at::equal(gradients[0], at::ones({2, 3})));
+}
+
+TEST(StageProgram, CopiesForARecomputeWhatAForwardMayWriteAndNothingElse) {
+  Model model;
+  const ValueRef x = append(model, ModelInput{"x", "float32", {3}});
+  std::vector<std::set<const void*>> seen(3);  // by buffer: where it was when the layer ran
+  ParameterSpec moving = zeros("moving", {3}), written = zeros("written", {3}), frozen = ones("frozen", {3});
+  moving.trainable = written.trainable = frozen.trainable = false;
+  moving.decay = 0.5;
+  written.written = true;
+  append(model, {.name = "loss",
+                 .kind = "Scale",
+                 .inputs = {x},
+                 .parameters = {ones("weight", {3}), moving, written, frozen},
+                 .forward = [&seen](const LayerCall& call) -> std::vector<at::Tensor> {
+                   for (std::size_t i = 0; i < seen.size(); ++i) seen[i].insert(call.buffers[i].const_data_ptr());
+                   call.buffers[0].mul_(0.5).add_(1);
+                   call.buffers[1].add_(1);
+                   return {call.inputs[0].mul(call.parameters[0]).mul(call.buffers[2]).sum()};
+                 }});
+  StageProgram program(model, {0}, {}, {}, 1);
+  program.recompute_every(0);
+  (void)program.backward(program.forward({}, {at::ones({2, 3})}, 0, 0), {});
+  EXPECT_EQ(seen[0].size(), 2U);
+  EXPECT_EQ(seen[1].size(), 2U);
+  EXPECT_EQ(seen[2].size(), 1U);
+  const std::vector<Parameter> buffers = program.buffers();
+  EXPECT_TRUE(at::equal(buffers[0].value, at::ones({3}))) << "moved once";
+  EXPECT_TRUE(at::equal(buffers[1].value, at::ones({3}))) << "written once";
+}
+
+}  // namespace
+}  // namespace stagecraft
