@@ -13,6 +13,7 @@
 #include <functional>
 #include <thread>
 
+#include "executor/channel/channel_local.h"
 #include "executor/device/ranges.h"
 #include "executor/run/run.h"
 #include "executor/stage/stage_program.h"

@@ -21,7 +21,9 @@
 
 #include "costmodel/timeline.h"
 #include "executor/channel/channel_checks.h"
+#include "executor/channel/channel_gloo.h"
 #include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {

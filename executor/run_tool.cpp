@@ -2,26 +2,31 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
+#include <functional>
+#include <map>
+#include <set>
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
 #include "costmodel/tool.h"
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/channels.h"
 #include "executor/device/device.h"
 #include "executor/device/provenance.h"
 #include "executor/intake/imported_model.h"
+#include "executor/launch/exit_status.h"
 #include "executor/launch/hosts.h"
+#include "executor/launch/launch.h"
+#include "executor/launch/rank_group.h"
 #include "executor/launch/rank_log.h"
 #include "executor/launch/rendezvous.h"
 #include "executor/launch/spawn.h"
 #include "executor/launch/stop_signals.h"
 #include "executor/launch/tether.h"
-#include "executor/meeting/wire.h"
+#include "executor/meeting/launch_info.h"
+#include "executor/run/nccl_calls.h"
 #include "executor/run/run.h"
 #include "executor/run/run_report.h"
 #include "executor/run/stage_worker.h"
@@ -61,49 +66,25 @@ struct Options {
   RunOptions run;
   bool scales_loss = false;  ///< an option of the loss scale was given
   bool steps_given = false;
+  std::function<std::map<std::string, std::string>()> given;  ///< every option with its value, by long name
 };
 
 /// Whether the output is a file that can be replaced again and again; a pipe takes one document, at the end.
 bool saves_as_it_goes(const Options& o) { return !o.output.empty() && o.output != "-"; }
 
-/// What every rank must agree on before anything is sent.
-std::string agreement(const Plan& plan, const Options& o) {
+/// What every rank must have alike before anything is sent: the plan, the model file, and every option but those that
+/// only say where this rank reads the plan and writes its results.
+std::vector<std::string> agreed_lines(const Plan& plan, const Options& o) {
+  static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout"};
   const std::string& model = o.model.empty() ? plan.model : o.model;
-  const std::uint64_t digest = stagecraft::is_model_file(model) ? stagecraft::model_digest(model) : 0;
-  return stagecraft::plan_json(plan) +
-         fmt::format(
-             "model {} {:016x} {} steps {} seed {} threads {} check {} data {} optimizer {} {} {} {} {} {} {} {} "
-             "loss scale {} {} checkpoint {} {} {} {} weights {} device {} channel {} deterministic {} expect {} "
-             "on nonfinite {} saves {}",
-             o.model, digest, fmt::join(o.set, " "), o.run.steps, o.run.seed, o.run.threads, o.run.check, o.data,
-             o.run.optimizer.name, o.run.optimizer.learning_rate, o.run.optimizer.momentum,
-             o.run.optimizer.weight_decay, o.run.optimizer.rate.name, o.run.optimizer.rate.warmup,
-             o.run.optimizer.rate.last, o.run.optimizer.clip_norm, o.run.loss_scale.fixed.value_or(0),
-             o.run.loss_scale.growth_interval, o.run.checkpoint.folder, o.run.checkpoint.every, o.run.checkpoint.resume,
-             o.run.checkpoint.keep, o.run.checkpoint.weights, o.device, o.channel, o.deterministic, o.run.expected,
-             static_cast<int>(o.run.on_nonfinite), saves_as_it_goes(o));
-}
-
-std::string hash_text(const std::string& text) { return fmt::format("{:016x}", stagecraft::mix_seed(0, text)); }
-
-/// The clock of one machine, common to its processes; other machines' start together at the last meeting.
-std::function<double()> common_clock(stagecraft::Rendezvous& rendezvous) {
-  const auto raw = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  const std::vector<std::string> boots = rendezvous.exchange("boot", boot);
-  const bool one_machine =
-      std::all_of(boots.begin(), boots.end(), [&](const std::string& b) { return b == boots.front(); });
-  const std::vector<std::string> starts = rendezvous.exchange("clock", fmt::format("{}", raw()));
-  double first = 0;
-  const std::string& text = starts.front();
-  if (std::from_chars(text.data(), text.data() + text.size(), first).ec != std::errc()) {
-    throw stagecraft::ChannelError("rank 0 says that its clock shows \"" + stagecraft::printable(text, 40) + "\"");
+  std::vector<std::string> lines{
+      fmt::format("plan {:016x}", stagecraft::mix_seed(0, stagecraft::plan_json(plan))),
+      fmt::format("channel {}, measurement {}", o.channel, saves_as_it_goes(o) ? "saved" : "not saved")};
+  if (stagecraft::is_model_file(model)) lines.push_back(fmt::format("model {:016x}", stagecraft::model_digest(model)));
+  for (const auto& [name, value] : o.given()) {
+    if (!own.contains(name)) lines.push_back(fmt::format("--{} {}", name, value));
   }
-  const double origin = one_machine ? first : raw();
-  return [raw, origin] { return raw() - origin; };
+  return lines;
 }
 
 void write_measurement(const Options& o, Measurement measurement) {
@@ -171,60 +152,49 @@ stagecraft::NcclProgram proved_nccl_program(const Plan& plan, const stagecraft::
   return program;
 }
 
-int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Plan& plan, const stagecraft::Model& model,
-                           const stagecraft::DataSource& data, Options o,
-                           const std::optional<stagecraft::WholePass>& pass, milliseconds deadline) {
+int run_process(const stagecraft::LaunchInfo& launch, const Plan& plan, const stagecraft::Model& model,
+                const stagecraft::DataSource& data, Options o, const std::optional<stagecraft::WholePass>& pass,
+                milliseconds deadline) {
   const int wanted = static_cast<int>(stagecraft::ranks(plan).size());
   if (launch.ranks != wanted) {
     throw std::invalid_argument(
         fmt::format("{}: the plan wants {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
   }
-  const auto rendezvous = stagecraft::join(launch, deadline);
-  // Outlives the catch below: while it stands, others learn the reason before they see a closed connection.
-  std::unique_ptr<stagecraft::Channel> channel;
-  try {
-    const std::string own = hash_text(agreement(plan, o));
-    const std::vector<std::string> all = rendezvous->exchange("plan", own);
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank] != all[0]) {
-        throw std::invalid_argument(
-            fmt::format("rank {} has another plan or other options than rank 0 ({} and {}); start all "
-                        "ranks with the same",
-                        rank, all[rank], all[0]));
-      }
-    }
-    // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer
-    // computes.
-    channel = stagecraft::make_gloo_channel(launch, kPatience * deadline, rendezvous->activity());
+  RunResult result;
+  const auto body = [&](stagecraft::Rendezvous& rendezvous, std::unique_ptr<stagecraft::Channel>& channel) {
+    stagecraft::agree(rendezvous, agreed_lines(plan, o));
     o.run.device = open_rank_device(o, launch);
     save_as_it_goes(o);
-    if (o.channel == "nccl") {
-      if (o.share_gpu) stagecraft::share_gpu(launch.rank);
-      channel = stagecraft::make_nccl_channel(launch, proved_nccl_program(plan, model, o.run.steps), std::move(channel),
-                                              o.run.device, kPatience * deadline, {.deterministic = o.deterministic});
-    }
+    stagecraft::ChannelSetup setup;
+    setup.launch = launch;
+    // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer
+    // computes.
+    setup.deadline = kPatience * deadline;
+    setup.activity = rendezvous.activity();
+    setup.device = o.run.device;
+    setup.share_gpu = o.share_gpu;
+    setup.deterministic = o.deterministic;
+    setup.program = [&] { return proved_nccl_program(plan, model, o.run.steps); };
+    channel = stagecraft::channel_by_name(o.channel).make_process(setup);
     stagecraft::StepReporter reporter(plan);
-    const RunResult result =
-        stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, common_clock(*rendezvous),
-                             [&](const stagecraft::Progress& p) { reporter(p); });
-    channel->barrier();
-    rendezvous->leave();
-    return launch.rank == 0 ? finish(result, o, plan.iteration, pass) : status(result, o);
-  } catch (const std::exception& e) {
-    rendezvous->fail(stagecraft::error_text(e));
-    throw;
-  }
+    result = stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, stagecraft::common_clock(rendezvous),
+                                  [&](const stagecraft::Progress& p) { reporter(p); });
+  };
+  stagecraft::run_as_process(launch, deadline, body);
+  return launch.rank == 0 ? finish(result, o, plan.iteration, pass) : status(result, o);
 }
 
-/// The channel's name. `apart`: ranks are processes.
-std::string choose_channel(const Options& o, bool apart) {
-  const bool on_gpu = o.device.starts_with("cuda");
-  const std::string channel = !o.channel.empty() ? o.channel : !apart ? "local" : on_gpu ? "nccl" : "gloo";
-  if (channel == "nccl" && !on_gpu)
-    throw CLI::ValidationError("--channel", "nccl joins GPUs: add --device cuda, or take channel gloo");
-  if (channel == "gloo" && on_gpu)
-    throw CLI::ValidationError("--channel", "gloo joins CPUs: take channel nccl, or --device cpu");
-  return channel;
+/// The channel's name. `processes`: ranks are processes.
+std::string choose_channel(const Options& o, bool processes) {
+  const std::string device = o.device.starts_with("cuda") ? "cuda" : "cpu";
+  const std::string fitting = stagecraft::default_channel(device, processes).name;
+  if (o.channel.empty()) return fitting;
+  const stagecraft::ChannelKind& kind = stagecraft::channel_by_name(o.channel);
+  if (kind.device.empty() || kind.device == device) return kind.name;
+  throw CLI::ValidationError(
+      "--channel", fmt::format("{} joins {}: take --device {}, or channel {}", kind.name,
+                               kind.device == "cuda" ? "GPUs" : "CPUs", kind.device,
+                               stagecraft::default_channel(device, true).name));
 }
 
 /// Starts one process a rank, here or on the hosts, and waits for them.
@@ -326,7 +296,7 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
           "--channel",
           fmt::format("{} runs one process a rank: add --spawn, or start with torchrun, srun or mpirun", channel));
     }
-    return run_one_process_a_rank(*launch, plan, model, *data, o, pass, deadline);
+    return run_process(*launch, plan, model, *data, o, pass, deadline);
   }
   o.run.device = stagecraft::open_device(o.device);
   save_as_it_goes(o);
@@ -360,6 +330,7 @@ int main(int argc, char** argv) {
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
+        o.given = [&app] { return stagecraft::given_options(app); };
         app.add_option("PLAN", o.plan, "plan.json of stagecraft plan")->required();
         app.add_option("--model", o.model, "the model; default: the one that the plan names");
         app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")
@@ -378,7 +349,7 @@ int main(int argc, char** argv) {
             "--channel", o.channel,
             "local (ranks are threads), or one process a rank over gloo (CPUs) or nccl (GPUs); default: local "
             "unless ranks were started")
-            ->check(stagecraft::one_of("channel", stagecraft::known_channels()));
+            ->check(stagecraft::one_of("channel", stagecraft::channel_names()));
         app.add_option("--device", o.device,
                        "cpu, cuda (the GPU of each rank's place on its machine) or cuda:N (of all ranks)")
             ->capture_default_str()
@@ -478,7 +449,7 @@ int main(int argc, char** argv) {
       [&] {
         try {
           return run(o, arguments, log);
-        } catch (const stagecraft::ChannelError& e) {
+        } catch (const stagecraft::PeerError& e) {
           std::cerr << "stagecraft-run: " << e.what() << "\n";
           return stagecraft::exit_status(e);
         }

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "costmodel/tool.h"
-#include "executor/channel/channel.h"
 #include "executor/data/data_source.h"
 #include "executor/device/device.h"
 #include "executor/device/program.h"
@@ -138,10 +137,15 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   add_input_range_option(app, set);
 }
 
-/// The channels that --channel takes.
-[[nodiscard]] inline std::vector<std::string> known_channels() {
-  std::vector<std::string> out = channel_names();
-  out.emplace_back("nccl");
+/// Every option of `app` with its value, given or default, by its long name, or its own for an argument.
+[[nodiscard]] inline std::map<std::string, std::string> given_options(const CLI::App& app) {
+  std::map<std::string, std::string> out;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_lnames().empty() ? option->get_name() : option->get_lnames().front();
+    std::string value = option->count() == 0 ? option->get_default_str() : "";
+    for (const std::string& word : option->results()) value += (value.empty() ? "" : " ") + word;
+    out[name] = value;
+  }
   return out;
 }
 

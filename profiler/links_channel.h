@@ -14,7 +14,7 @@ namespace stagecraft {
 /// other rank sending as soon as it has received. Duplex is rank 0's time in such an exchange when the other rank does
 /// not wait for the message to send its own, a collective rank 0's time in the call; one is right behind the other.
 /// `progress` is told on rank 0 alone. Throws std::invalid_argument for a channel of one rank and less than one thread,
-/// as measure_links of a meter, and ChannelError as the channel.
+/// as measure_links of a meter, and PeerError as the channel.
 [[nodiscard]] LinkMeasurement measure_links(Channel& channel, const LinksOptions& options, int threads,
                                             const std::function<void(const std::string&)>& progress = {});
 

@@ -3,19 +3,20 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
-#include <thread>
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
+#include "executor/channel/channels.h"
 #include "executor/device/device.h"
 #include "executor/device/program.h"
 #include "executor/device/provenance.h"
-#include "executor/launch/rendezvous.h"
+#include "executor/launch/launch.h"
+#include "executor/launch/rank_group.h"
 #include "executor/launch/spawn.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/tool_options.h"
 #include "profiler/links_channel.h"
 #include "profiler/links_nccl.h"
@@ -87,49 +88,28 @@ int run_nccl(const Options& o, milliseconds deadline) {
   return finish(measured, o, std::move(device), std::move(provenance));
 }
 
-int run_local(const Options& o, int ranks, milliseconds deadline) {
-  const auto channels = stagecraft::make_local_channels(ranks, deadline);
+int run_threads(const Options& o, int ranks, milliseconds deadline) {
+  const auto channels = stagecraft::channel_by_name(o.channel).make_threads(ranks, deadline);
   LinkMeasurement measured;
-  std::mutex mutex;
-  std::exception_ptr first;
-  {
-    std::vector<std::jthread> threads;
-    for (const auto& channel : channels) {
-      threads.emplace_back([&, rank = channel.get()] {
-        try {
-          LinkMeasurement own = measure(*rank, o);
-          if (rank->rank() == 0) measured = std::move(own);
-        } catch (const std::exception& e) {
-          {
-            const std::lock_guard lock(mutex);
-            if (!first) first = std::current_exception();
-          }
-          rank->abort(stagecraft::error_text(e));
-        }
-      });
-    }
-  }
-  if (first) std::rethrow_exception(first);
+  stagecraft::run_as_threads(channels, [&](stagecraft::Channel& channel) {
+    LinkMeasurement own = measure(channel, o);
+    if (channel.rank() == 0) measured = std::move(own);
+  });
   return finish(measured, o);
 }
 
-int run_one_process_a_rank(const stagecraft::LaunchInfo& launch, const Options& o, int ranks, milliseconds deadline) {
+int run_process(const stagecraft::LaunchInfo& launch, const Options& o, int ranks, milliseconds deadline) {
   if (launch.ranks != ranks) {
     throw std::invalid_argument(fmt::format("--ranks is {}, {} started {}", ranks, launch.launcher, launch.ranks));
   }
-  const auto rendezvous = stagecraft::join(launch, deadline);
-  std::unique_ptr<stagecraft::Channel>
-      channel;  // outlives a failure's report: the others would take its end for the cause
-  try {
-    channel = stagecraft::make_gloo_channel(launch, deadline, rendezvous->activity());
-    const LinkMeasurement measured = measure(*channel, o);
-    channel->barrier();
-    rendezvous->leave();
-    return launch.rank == 0 ? finish(measured, o) : 0;
-  } catch (const std::exception& e) {
-    rendezvous->fail(stagecraft::error_text(e));
-    throw;
-  }
+  LinkMeasurement measured;
+  const auto body = [&](stagecraft::Rendezvous& rendezvous, std::unique_ptr<stagecraft::Channel>& channel) {
+    channel = stagecraft::channel_by_name(o.channel).make_process(
+        {.launch = launch, .deadline = deadline, .activity = rendezvous.activity()});
+    measured = measure(*channel, o);
+  };
+  stagecraft::run_as_process(launch, deadline, body);
+  return launch.rank == 0 ? finish(measured, o) : 0;
 }
 
 int run(Options o, const std::vector<std::string>& arguments) {
@@ -138,13 +118,13 @@ int run(Options o, const std::vector<std::string>& arguments) {
   stagecraft::usage("--max-bytes", [&] { (void)stagecraft::link_tasks(ranks, false, o.links); });
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
-  const bool writes = o.channel != "gloo" || !launch || launch->rank == 0;
+  const bool writes = !launch || launch->rank == 0 || !stagecraft::channel_by_name(o.channel).make_process;
   if (writes) stagecraft::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
   if (o.channel == "nccl") return run_nccl(o, deadline);
   if (ranks < 2) throw CLI::ValidationError("--ranks", "is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do");
-  if (o.channel == "local") return run_local(o, ranks, deadline);
+  if (stagecraft::channel_by_name(o.channel).make_threads) return run_threads(o, ranks, deadline);
   if (!launch) return stagecraft::spawn(ranks, arguments, deadline);
-  return run_one_process_a_rank(*launch, o, ranks, deadline);
+  return run_process(*launch, o, ranks, deadline);
 }
 
 }  // namespace
@@ -164,7 +144,7 @@ int main(int argc, char** argv) {
                "local (ranks are threads), gloo (one process a rank, started here unless a launcher did) or nccl "
                "(the GPUs of this machine, all in this process)")
             ->capture_default_str()
-            ->check(stagecraft::one_of("channel", stagecraft::known_channels()));
+            ->check(stagecraft::one_of("channel", stagecraft::channel_names()));
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message; default 64 MiB");
         app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "message bytes grow by 2^(1/this)")
             ->capture_default_str()

@@ -9,36 +9,10 @@
 #include <optional>
 
 #include "executor/channel/channel_checks.h"
+#include "executor/device/dtype.h"
 
 namespace stagecraft {
 namespace {
-
-std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kLong:
-      return "int64";
-    case at::kInt:
-      return "int32";
-    case at::kShort:
-      return "int16";
-    case at::kChar:
-      return "int8";
-    case at::kByte:
-      return "uint8";
-    case at::kBool:
-      return "bool";
-    default:
-      return c10::toString(dtype);
-  }
-}
 
 /// The members' chunks of a tensor, in its storage and without its autograd state.
 struct Chunks {
@@ -148,7 +122,7 @@ class OrderedReducing : public Reducing {
 }  // namespace
 
 std::string describe(const TensorSpec& spec) {
-  return fmt::format("{} [{}]", dtype_name(spec.dtype), fmt::join(spec.shape, ", "));
+  return fmt::format("{} [{}]", dtype_text(spec.dtype), fmt::join(spec.shape, ", "));
 }
 
 TensorSpec spec_of(const at::Tensor& tensor) { return {tensor.sizes().vec(), tensor.scalar_type()}; }
@@ -156,12 +130,6 @@ TensorSpec spec_of(const at::Tensor& tensor) { return {tensor.sizes().vec(), ten
 bool same_spec(const TensorSpec& spec, const at::Tensor& tensor) {
   return spec.dtype == tensor.scalar_type() && tensor.sizes() == at::IntArrayRef(spec.shape);
 }
-
-std::string name_ranks(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
-
-std::string seconds_text(std::chrono::duration<double> time) { return fmt::format("{:.1f} s", time.count()); }
 
 void check_edge(const Channel& channel, int peer, int tag) {
   if (peer < 0 || peer >= channel.ranks()) {
@@ -203,15 +171,15 @@ void check_reducible(const Channel& channel, const at::Tensor& values, const std
   check_members(channel, values, members, tag, operation);
 }
 
-ChannelError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got) {
-  return ChannelError(fmt::format("rank {} expected {} from rank {} under tag {}, got {}", rank, describe(expected),
+PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got) {
+  return PeerError(fmt::format("rank {} expected {} from rank {} under tag {}, got {}", rank, describe(expected),
                                   from, tag, describe(got)));
 }
 
-ChannelError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag) {
-  return ChannelError(
+PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag) {
+  return PeerError(
       fmt::format("rank {} waited {} for a tensor from rank {} under tag {}", rank, seconds_text(deadline), from, tag),
-      ChannelError::Cause::Deadline);
+      PeerError::Cause::Deadline);
 }
 
 void ordered_reduce_scatter(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
@@ -247,11 +215,6 @@ std::unique_ptr<Reducing> start_ordered_all_reduce(Channel& channel, const at::T
   check_reducible(channel, values, members, tag);
   if (members.size() == 1) return std::make_unique<NothingToReduce>();
   return std::make_unique<OrderedReducing>(channel, values.detach(), members, tag);
-}
-
-const std::vector<std::string>& channel_names() {
-  static const std::vector<std::string> names = {"local", "gloo"};
-  return names;
 }
 
 }  // namespace stagecraft

@@ -6,33 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "executor/channel/activity.h"
+#include "executor/meeting/peer_error.h"
 
 namespace stagecraft {
-
-/// A peer failed, was silent past the deadline, or was told to stop. Not the input's fault.
-class ChannelError : public std::runtime_error {
- public:
-  enum class Cause {
-    Found,     ///< this rank found something wrong
-    Deadline,  ///< this rank waited in vain
-    Peer,      ///< another rank failed, or is gone
-  };
-  explicit ChannelError(const std::string& text, Cause cause = Cause::Found)
-      : std::runtime_error(text), cause_(cause) {}
-  [[nodiscard]] Cause cause() const { return cause_; }
-  /// The same between these words.
-  [[nodiscard]] ChannelError within(const std::string& before, const std::string& after = "") const {
-    return ChannelError(before + what() + after, cause_);
-  }
-
- private:
-  Cause cause_;
-};
 
 /// What arrives: known on both ends before anything is sent.
 struct TensorSpec {
@@ -44,9 +24,9 @@ struct TensorSpec {
 class Sending {
  public:
   virtual ~Sending() = default;
-  /// True once the tensor may be let go. Never blocks; throws ChannelError if the transfer failed.
+  /// True once the tensor may be let go. Never blocks; throws PeerError if the transfer failed.
   [[nodiscard]] virtual bool done() = 0;
-  /// Returns when done; throws ChannelError when it failed or the channel's deadline has passed.
+  /// Returns when done; throws PeerError when it failed or the channel's deadline has passed.
   virtual void wait() = 0;
 };
 
@@ -55,7 +35,7 @@ class Receiving {
  public:
   virtual ~Receiving() = default;
   /// The tensor, once it is there. To be called once. The receiver must not write into it: on the local channel it is
-  /// the sender's own. Throws ChannelError as Sending::wait, and if the sender's shape or dtype is not the expected
+  /// the sender's own. Throws PeerError as Sending::wait, and if the sender's shape or dtype is not the expected
   /// one.
   [[nodiscard]] virtual at::Tensor wait() = 0;
 };
@@ -98,7 +78,7 @@ class Channel {
   }
   /// Returns when all ranks have called it.
   virtual void barrier() = 0;
-  /// Ends every wait of every rank that can be reached, now and later, with ChannelError(reason). Any thread may call
+  /// Ends every wait of every rank that can be reached, now and later, with PeerError(reason). Any thread may call
   /// it.
   virtual void abort(const std::string& reason) = 0;
 
@@ -131,11 +111,5 @@ void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& me
 /// instead, with the same sums. `channel` must outlive it.
 [[nodiscard]] std::unique_ptr<Reducing> start_ordered_all_reduce(Channel& channel, const at::Tensor& values,
                                                                  const std::vector<int>& members, int tag);
-
-/// `ranks` channels for threads of one process: tensors are handed over, not copied. Waits longer than `deadline` fail.
-[[nodiscard]] std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono::milliseconds deadline);
-
-/// All channel names: "local", "gloo".
-[[nodiscard]] const std::vector<std::string>& channel_names();
 
 }  // namespace stagecraft

@@ -14,16 +14,10 @@ namespace stagecraft {
 [[nodiscard]] TensorSpec spec_of(const at::Tensor& tensor);
 [[nodiscard]] bool same_spec(const TensorSpec& spec, const at::Tensor& tensor);
 
-/// "rank 2" or "ranks 2, 3".
-[[nodiscard]] std::string name_ranks(const std::vector<int>& ranks);
-
 /// One number for a peer and a tag.
 [[nodiscard]] constexpr std::uint64_t edge_key(int peer, int tag) {
   return static_cast<std::uint64_t>(peer) << 32 | static_cast<std::uint64_t>(tag);
 }
-
-/// "5.0 s".
-[[nodiscard]] std::string seconds_text(std::chrono::duration<double> time);
 
 /// Throw std::invalid_argument for what Channel's contract forbids.
 void check_edge(const Channel& channel, int peer, int tag);
@@ -34,8 +28,8 @@ void check_members(const Channel& channel, const at::Tensor& values, const std::
                    const std::string& operation);
 
 /// "rank 2 expected float32 [4, 8] from rank 1 under tag 7, got float32 [4, 9]".
-[[nodiscard]] ChannelError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got);
+[[nodiscard]] PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got);
 /// "rank 1 waited 5.0 s for a tensor from rank 0 under tag 3".
-[[nodiscard]] ChannelError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag);
+[[nodiscard]] PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag);
 
 }  // namespace stagecraft

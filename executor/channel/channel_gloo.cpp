@@ -1,3 +1,5 @@
+#include "executor/channel/channel_gloo.h"
+
 // The only file that sees gloo's headers: they are not those that the wheel was built with (GOTCHAS.md).
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -14,12 +16,11 @@
 #include <thread>
 #include <unordered_map>
 
-#include "executor/channel/channel.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
 #include "executor/channel/peer_proof.h"
 #include "executor/channel/tensor_header.h"
-#include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
@@ -75,7 +76,7 @@ struct Line {
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw ChannelError(reason, ChannelError::Cause::Peer);
+    throw PeerError(reason, PeerError::Cause::Peer);
   }
 
   /// Throws what a failed operation with `peer` means: an abort here or there, or a lost peer.
@@ -86,9 +87,9 @@ struct Line {
       if (store->check({kAbortKey})) told = printable(store->get_to_str(kAbortKey));
     } catch (const std::exception&) {  // the meeting point is gone as well; the lost peer is the news
     }
-    if (!told.empty()) throw ChannelError(told, ChannelError::Cause::Peer);
-    throw ChannelError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
-                       ChannelError::Cause::Peer);
+    if (!told.empty()) throw PeerError(told, PeerError::Cause::Peer);
+    throw PeerError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
+                       PeerError::Cause::Peer);
   }
 };
 
@@ -197,10 +198,10 @@ class GlooSending : public Sending {
 
  private:
   [[nodiscard]] std::string doing() const { return fmt::format("while sending to it under tag {}", flight_->tag); }
-  [[nodiscard]] ChannelError late() const {
-    return ChannelError(fmt::format("rank {} waited {} for rank {} to take a tensor under tag {}", line_->rank,
+  [[nodiscard]] PeerError late() const {
+    return PeerError(fmt::format("rank {} waited {} for rank {} to take a tensor under tag {}", line_->rank,
                                     seconds_text(line_->deadline), flight_->to, flight_->tag),
-                        ChannelError::Cause::Deadline);
+                        PeerError::Cause::Deadline);
   }
   void rethrow() {
     if (!flight_->error) return;
@@ -361,7 +362,7 @@ class GlooChannel : public Channel {
         (void)receiving->wait();
         sending->wait();
       }
-    } catch (const ChannelError& error) { throw error.within("", ", at a barrier"); }
+    } catch (const PeerError& error) { throw error.within("", ", at a barrier"); }
   }
 
   void abort(const std::string& reason) override {
@@ -423,9 +424,9 @@ std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono
     options->devices.push_back(make_device(found));
     line->group = c10::make_intrusive<c10d::ProcessGroupGloo>(line->store, launch.rank, launch.ranks, options);
   } catch (const std::exception& error) {
-    throw ChannelError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
+    throw PeerError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
                                    launch.ranks - 1, seconds_text(deadline), short_text(error)),
-                       ChannelError::Cause::Deadline);
+                       PeerError::Cause::Deadline);
   }
   auto channel = std::make_unique<GlooChannel>(line, launch.ranks);
   if (launch.ranks > 1) prove_to_each_other(*channel, run_key(launch.secret, launch.run_id));

@@ -1,3 +1,5 @@
+#include "executor/channel/channel_local.h"
+
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/DimVector.h>
 #include <c10/core/Event.h>
@@ -14,7 +16,6 @@
 #include <new>
 #include <unordered_map>
 
-#include "executor/channel/channel.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
 
@@ -111,7 +112,7 @@ struct World {
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw ChannelError(reason, ChannelError::Cause::Peer);
+    throw PeerError(reason, PeerError::Cause::Peer);
   }
 };
 
@@ -218,7 +219,7 @@ std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& membe
                    std::optional<at::Tensor> values) {
   world.throw_if_aborted();
   const std::lock_guard lock(meeting.mutex);
-  if (!meeting.broken.empty()) throw ChannelError(meeting.broken, ChannelError::Cause::Deadline);
+  if (!meeting.broken.empty()) throw PeerError(meeting.broken, PeerError::Cause::Deadline);
   if (values) meeting.values[mine] = *std::move(values);
   const std::uint64_t round = ++meeting.rounds[mine];
   if (++meeting.present == members.size()) {
@@ -250,7 +251,7 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
       lock.unlock();
       world.throw_if_aborted();
     }
-    if (!meeting.broken.empty()) throw ChannelError(meeting.broken, ChannelError::Cause::Deadline);
+    if (!meeting.broken.empty()) throw PeerError(meeting.broken, PeerError::Cause::Deadline);
     if (Clock::now() >= end) {
       std::vector<int> absent;
       for (std::size_t i = 0; i < members.size(); ++i) {
@@ -259,7 +260,7 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
       meeting.broken =
           fmt::format("rank {} waited {} for {} {}", rank, seconds_text(world.deadline), name_ranks(absent), what());
       meeting.complete.notify_all();
-      throw ChannelError(meeting.broken, ChannelError::Cause::Deadline);
+      throw PeerError(meeting.broken, PeerError::Cause::Deadline);
     }
     meeting.complete.wait_until(lock, end);
   }
@@ -303,7 +304,7 @@ class LocalReducing : public Pooled<LocalReducing, Reducing> {
     const std::vector<at::Tensor>& values = meeting_.values;
     for (std::size_t i = 1; i < members_.size(); ++i) {
       if (values[i].numel() == values[0].numel()) continue;
-      throw ChannelError(fmt::format("rank {} brings {} values to the all-reduce under tag {}, rank {} brings {}",
+      throw PeerError(fmt::format("rank {} brings {} values to the all-reduce under tag {}, rank {} brings {}",
                                      members_[i], values[i].numel(), tag_, members_[0], values[0].numel()));
     }
     sum_chunk(values, mine_);

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "executor/channel/channel.h"
-#include "executor/channel/nccl_calls.h"
-#include "executor/launch/rendezvous.h"
+#include "executor/channel/nccl_program.h"
+#include "executor/meeting/launch_info.h"
 
 namespace stagecraft {
 
@@ -24,7 +24,7 @@ struct NcclOptions {
 /// abort ends all communicators, and the next call tells. Sums of more than two members are in an order that NCCL
 /// chooses, the same in every run on the same machines; with `deterministic` they are those of the other channels, for
 /// which each rank gathers all members' values and adds them.
-/// Collective: creates and tries all communicators, round by round. Throws ChannelError naming the communicator that
+/// Collective: creates and tries all communicators, round by round. Throws PeerError naming the communicator that
 /// was not there in time; DeviceError as CUDA and NCCL refuse; where stagecraft was built without CUDA, one that says
 /// so.
 [[nodiscard]] std::unique_ptr<Channel> make_nccl_channel(const LaunchInfo& launch, NcclProgram program,

@@ -1,5 +1,7 @@
-#include "costmodel/errors.h"
 #include "executor/channel/channel_nccl.h"
+
+#include "costmodel/errors.h"
+#include "executor/meeting/launch_info.h"
 
 namespace stagecraft {
 

@@ -15,6 +15,7 @@
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/channel_nccl.h"
 #include "executor/channel/nccl_transfers.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
@@ -210,12 +211,12 @@ class NcclChannel : public Channel {
       store_->wait({key}, deadline_);
       bytes = store_->get(key);
     } catch (const std::exception&) {
-      throw ChannelError(fmt::format("rank {} waited {} for rank {} to begin NCCL communicator \"{}\"", rank(),
+      throw PeerError(fmt::format("rank {} waited {} for rank {} to begin NCCL communicator \"{}\"", rank(),
                                      seconds_text(deadline_), plan.ranks.front(), plan.name),
-                         ChannelError::Cause::Deadline);
+                         PeerError::Cause::Deadline);
     }
     if (bytes.size() != sizeof id.internal) {
-      throw ChannelError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, wanted {}",
+      throw PeerError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, wanted {}",
                                      plan.ranks.front(), plan.name, bytes.size(), sizeof id.internal));
     }
     std::copy(bytes.begin(), bytes.end(), id.internal);
@@ -232,9 +233,9 @@ class NcclChannel : public Channel {
       check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
       if (state != ncclInProgress) check(state, lane.plan.name.c_str());
       if (Clock::now() > end) {
-        throw ChannelError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
+        throw PeerError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
                                        seconds_text(deadline_), what, lane.plan.name),
-                           ChannelError::Cause::Deadline);
+                           PeerError::Cause::Deadline);
       }
       std::this_thread::yield();
     }
@@ -285,7 +286,7 @@ class NcclChannel : public Channel {
       check(cudaEventRecord(operation->done.get(), lane.stream.get()), "cudaEventRecord");
     } catch (const DeviceError&) {
       // A peer that gave up leaves errors here before its reason is heard.
-      if (const std::string reason = told(); !reason.empty()) throw ChannelError(reason, ChannelError::Cause::Peer);
+      if (const std::string reason = told(); !reason.empty()) throw PeerError(reason, PeerError::Cause::Peer);
       throw;
     }
     const std::lock_guard lock(lane.mutex);

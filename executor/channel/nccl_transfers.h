@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "executor/channel/channel.h"
-#include "executor/channel/nccl_calls.h"
+#include "executor/channel/nccl_program.h"
 #include "executor/device/cuda_handles.h"
 
 // What the NCCL channel is made of: communicators with their streams, and what is under way on them. For files that are
@@ -111,7 +111,7 @@ struct NcclLine {
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw ChannelError(reason, late ? ChannelError::Cause::Deadline : ChannelError::Cause::Peer);
+    throw PeerError(reason, late ? PeerError::Cause::Deadline : PeerError::Cause::Peer);
   }
   /// Makes what this thread enqueues from now on wait for `operation`.
   void order_after(const NcclOperation& operation) {

@@ -25,6 +25,13 @@ constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kNames{{
 
 }  // namespace
 
+std::string dtype_text(at::ScalarType dtype) {
+  for (const auto& [type, name] : kNames) {
+    if (type == dtype) return name;
+  }
+  return c10::toString(dtype);
+}
+
 std::string dtype_name(at::ScalarType dtype) {
   for (const auto& [type, name] : kNames) {
     if (type == dtype) return name;
@@ -39,6 +46,14 @@ at::ScalarType dtype_of(const std::string& name) {
     known.emplace_back(text);
   }
   throw std::invalid_argument(unknown_name("dtype", name, known));
+}
+
+at::ScalarType compute_type(const std::string& dtype) {
+  if (dtype.empty()) return at::kFloat;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    if (dtype == dtype_name(type)) return type;
+  }
+  throw std::invalid_argument("the plan computes in \"" + dtype + "\", wanted float32, bfloat16 or float16");
 }
 
 }  // namespace stagecraft

@@ -1,9 +1,11 @@
+#include "executor/launch/launch.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
 #include <stdexcept>
 
-#include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/secret.h"
 
 extern char** environ;

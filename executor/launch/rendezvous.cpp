@@ -10,7 +10,8 @@
 #include <mutex>
 #include <thread>
 
-#include "executor/channel/channel_checks.h"
+#include "executor/launch/exit_status.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
@@ -82,15 +83,15 @@ class StoreRendezvous : public Rendezvous {
     for (int rank = 0; rank < launch_.ranks; ++rank) keys.push_back(fmt::format("exchange/{}/{}/{}", key, round, rank));
     try {
       store_->set(keys[launch_.rank], value);
-    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
+    } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
     wait_for_all(keys, fmt::format("bring \"{}\"", key));
     std::vector<std::string> values;
     try {
       for (const auto& bytes : store_->multiGet(keys)) values.push_back(to_text(bytes));
-    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
+    } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
     for (std::size_t rank = 0; rank < values.size(); ++rank) {
       if (values[rank].size() <= kMostExchangedBytes) continue;
-      throw ChannelError(fmt::format("rank {} brings {} bytes as \"{}\", at most {} are taken", rank,
+      throw PeerError(fmt::format("rank {} brings {} bytes as \"{}\", at most {} are taken", rank,
                                      values[rank].size(), key, kMostExchangedBytes));
     }
     return values;
@@ -158,7 +159,7 @@ class StoreRendezvous : public Rendezvous {
         if (store_->check({refused_key(std::to_string(rank))}))
           why += fmt::format("; rank {} has another secret than the meeting point", rank);
       }
-    } catch (const std::exception&) { throw ChannelError(gone(), ChannelError::Cause::Peer); }
+    } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
     if (absent.empty()) return;  // the last has come since
     if (server_ && is_loopback(server_->endpoint().address) && !is_loopback(launch_.host)) {
       why += fmt::format(
@@ -166,9 +167,9 @@ class StoreRendezvous : public Rendezvous {
           "address that they know",
           launch_.host, server_->endpoint().address);
     }
-    throw ChannelError(fmt::format("rank {} waited {} for {} to {}{}", launch_.rank, seconds_text(deadline_),
+    throw PeerError(fmt::format("rank {} waited {} for {} to {}{}", launch_.rank, seconds_text(deadline_),
                                    name_ranks(absent), what, why),
-                       ChannelError::Cause::Deadline);
+                       PeerError::Cause::Deadline);
   }
 
   [[nodiscard]] std::string gone() const {
@@ -339,13 +340,13 @@ class StoreRendezvous : public Rendezvous {
 
 }  // namespace
 
-int exit_status(const ChannelError& error) {
+int exit_status(const PeerError& error) {
   switch (error.cause()) {
-    case ChannelError::Cause::Deadline:
+    case PeerError::Cause::Deadline:
       return kHung;
-    case ChannelError::Cause::Peer:
+    case PeerError::Cause::Peer:
       return kPeerFailed;
-    case ChannelError::Cause::Found:
+    case PeerError::Cause::Found:
       break;
   }
   return 1;

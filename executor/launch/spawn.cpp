@@ -17,7 +17,8 @@
 #include <optional>
 #include <sstream>
 
-#include "executor/channel/channel_checks.h"
+#include "executor/launch/exit_status.h"
+#include "executor/launch/launch.h"
 #include "executor/launch/rendezvous.h"
 #include "executor/launch/tether.h"
 #include "executor/meeting/meeting_store.h"
@@ -257,7 +258,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
       const std::string why = std::strerror(errno);
       signal_all(SIGKILL);
       for (int other = 0; other < rank; ++other) waitpid(running[other].process, nullptr, 0);
-      throw ChannelError(fmt::format("cannot start rank {}: {}", rank, why));
+      throw PeerError(fmt::format("cannot start rank {}: {}", rank, why));
     }
     if (!running[rank].host.empty()) tell(running[rank], secret);
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/launch/exit_status.h"
 #include "executor/launch/hosts.h"
 
 namespace stagecraft {

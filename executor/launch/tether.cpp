@@ -6,6 +6,7 @@
 
 #include <csignal>
 
+#include "executor/launch/exit_status.h"
 #include "executor/launch/rendezvous.h"
 
 namespace stagecraft {

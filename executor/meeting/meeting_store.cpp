@@ -10,7 +10,7 @@
 #include <sstream>
 #include <thread>
 
-#include "executor/channel/channel_checks.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_protocol.h"
 #include "executor/meeting/secret.h"
 
@@ -38,9 +38,9 @@ void quiet_log() {
 }
 
 /// The meeting point, or this rank, has another secret: no use in trying again.
-class OtherSecret : public ChannelError {
+class OtherSecret : public PeerError {
  public:
-  using ChannelError::ChannelError;
+  using PeerError::PeerError;
 };
 
 std::string to_text(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -56,7 +56,7 @@ Link open_link(const LaunchInfo& launch, milliseconds deadline) {
   Link link{connect_to(launch.host, launch.port, deadline), {}};
   const auto receive = [&] { return receive_message(link.socket, link.buffer, kMostGreetingBytes, deadline); };
   const Message greeting = receive();
-  if (greeting.size() != 2 || greeting[0] != kGreeting) throw ChannelError("what answers there is no meeting point");
+  if (greeting.size() != 2 || greeting[0] != kGreeting) throw PeerError("what answers there is no meeting point");
   const std::string key = run_key(launch.secret, launch.run_id);
   const std::string rank = std::to_string(launch.rank);
   const std::string nonce = random_secret();
@@ -65,8 +65,8 @@ Link open_link(const LaunchInfo& launch, milliseconds deadline) {
   const std::string verdict = answer.empty() ? "" : answer[0];
   const bool welcome = verdict == kWelcome && answer.size() == 2;
   if (welcome && same_authenticator(answer[1], server_proof(key, greeting[1], nonce))) return link;
-  if (verdict == kOtherRun) throw ChannelError("it belongs to another run");
-  if (!welcome && verdict != kOtherSecret) throw ChannelError("what answers there is no meeting point");
+  if (verdict == kOtherRun) throw PeerError("it belongs to another run");
+  if (!welcome && verdict != kOtherSecret) throw PeerError("what answers there is no meeting point");
   throw OtherSecret(launch.secret.empty()
                         ? fmt::format("rank {} has no secret, unlike the meeting point at {}; start all ranks with the "
                                       "same {}",
@@ -85,13 +85,13 @@ Link reach(const LaunchInfo& launch, milliseconds deadline) {
     try {
       const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
       return open_link(launch, std::max(left, milliseconds(1)));
-    } catch (const OtherSecret&) { throw; } catch (const ChannelError& error) {
+    } catch (const OtherSecret&) { throw; } catch (const PeerError& error) {
       why = error.what();
     }
     if (Clock::now() + kPause >= end) {
-      throw ChannelError(fmt::format("rank {} did not reach the meeting point at {} within {}: {}", launch.rank,
+      throw PeerError(fmt::format("rank {} did not reach the meeting point at {} within {}: {}", launch.rank,
                                      meeting_point(launch), seconds_text(deadline), why),
-                         ChannelError::Cause::Deadline);
+                         PeerError::Cause::Deadline);
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -127,7 +127,7 @@ class MeetingStore : public c10d::Store {
       wait(keys);
       answer = ask(request);
     }
-    if (answer.size() != keys.size() + 1) throw ChannelError("the meeting point lost a key");
+    if (answer.size() != keys.size() + 1) throw PeerError("the meeting point lost a key");
     std::vector<Bytes> values;
     for (std::size_t i = 1; i < answer.size(); ++i) values.push_back(to_bytes(answer[i]));
     return values;
@@ -149,7 +149,7 @@ class MeetingStore : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override { return wait_for(keys, milliseconds(0)); }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
-    if (!wait_for(keys, timeout)) throw ChannelError("the keys did not come in time", ChannelError::Cause::Deadline);
+    if (!wait_for(keys, timeout)) throw PeerError("the keys did not come in time", PeerError::Cause::Deadline);
   }
 
   bool deleteKey(const std::string& key) override { return ask({kDelete, full(key)})[0] == kDone; }
@@ -158,8 +158,8 @@ class MeetingStore : public c10d::Store {
 
  private:
   [[nodiscard]] std::string full(const std::string& key) const { return prefix_ + "/" + key; }
-  [[nodiscard]] ChannelError no_room(const std::string& key) const {
-    return ChannelError(fmt::format("the meeting point at {} does not take a value for \"{}\": too long, or too many",
+  [[nodiscard]] PeerError no_room(const std::string& key) const {
+    return PeerError(fmt::format("the meeting point at {} does not take a value for \"{}\": too long, or too many",
                                     meeting_point(launch_), key));
   }
 
@@ -168,7 +168,7 @@ class MeetingStore : public c10d::Store {
     const std::lock_guard lock(mutex_);
     send_message(link_.socket, request, timeout_);
     Message answer = receive_message(link_.socket, link_.buffer, kMostAnswerBytes, timeout_ + longer);
-    if (answer.empty()) throw ChannelError("the meeting point gave an empty answer");
+    if (answer.empty()) throw PeerError("the meeting point gave an empty answer");
     return answer;
   }
 
@@ -212,9 +212,9 @@ c10::intrusive_ptr<c10d::TCPStore> connect_agent(const LaunchInfo& launch, milli
   try {
     return c10::make_intrusive<c10d::TCPStore>(launch.host, options);
   } catch (const std::exception& error) {
-    throw ChannelError(fmt::format("rank {} did not reach torchrun's agent at {} within {}: {}", launch.rank,
+    throw PeerError(fmt::format("rank {} did not reach torchrun's agent at {} within {}: {}", launch.rank,
                                    meeting_point(launch), seconds_text(deadline), first_line(error)),
-                       ChannelError::Cause::Deadline);
+                       PeerError::Cause::Deadline);
   }
 }
 
@@ -241,17 +241,17 @@ LaunchInfo find_meeting(const LaunchInfo& launch, milliseconds deadline) {
   std::string text;
   try {
     text = to_text(connect_agent(launch, deadline)->get(agent_key(launch)));
-  } catch (const ChannelError&) { throw; } catch (const std::exception& error) {
-    throw ChannelError(fmt::format("rank {} waited {} for rank 0 to tell torchrun's agent at {} where the meeting "
+  } catch (const PeerError&) { throw; } catch (const std::exception& error) {
+    throw PeerError(fmt::format("rank {} waited {} for rank 0 to tell torchrun's agent at {} where the meeting "
                                    "point is",
                                    launch.rank, seconds_text(deadline), meeting_point(launch)),
-                       ChannelError::Cause::Deadline);
+                       PeerError::Cause::Deadline);
   }
   std::istringstream words(text.substr(0, kMostGreetingBytes));
   std::string host, port, proof;
   words >> host >> port >> proof;
   if (!same_authenticator(proof, place_proof(launch, host, port))) {
-    throw ChannelError(
+    throw PeerError(
         fmt::format("rank {}: where the meeting point is was told to torchrun's agent by somebody with "
                     "another secret; start all ranks with the same {}",
                     launch.rank, kSecretVariable));

@@ -8,7 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
+#include "executor/meeting/peer_error.h"
 #include "executor/meeting/wire.h"
 
 namespace c10d {
@@ -30,7 +31,7 @@ struct MeetingPlace {
 /// seconds, and few may be in that state at once.
 class StoreServer {
  public:
-  /// Throws ChannelError if address and port cannot be had.
+  /// Throws PeerError if address and port cannot be had.
   explicit StoreServer(MeetingPlace place = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
@@ -52,14 +53,14 @@ inline constexpr std::size_t kMostStoredBytes = std::size_t{1} << 28;
 
 /// Serves the meeting point of `launch`, whose rank 0 this is: at LaunchInfo::listen if it is set, else where the host
 /// of the meeting point points to; beside torchrun's agent, on a free port that the agent's store tells the others.
-/// Throws ChannelError if that cannot be had.
+/// Throws PeerError if that cannot be had.
 [[nodiscard]] std::unique_ptr<StoreServer> serve_meeting(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 /// `launch` with host and port of the meeting point, asked from torchrun's agent where there is one. Throws
-/// ChannelError if the agent does not tell before the deadline, or what it tells was not written with the run's secret.
+/// PeerError if the agent does not tell before the deadline, or what it tells was not written with the run's secret.
 [[nodiscard]] LaunchInfo find_meeting(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
 /// A connection of its own to the run's meeting point, as find_meeting gives it; its keys begin with `prefix`. Throws
-/// ChannelError if the meeting point is not reached before the deadline, and at once if it has another secret.
+/// PeerError if the meeting point is not reached before the deadline, and at once if it has another secret.
 [[nodiscard]] c10::intrusive_ptr<c10d::Store> connect_store(const LaunchInfo& launch, const std::string& prefix,
                                                             std::chrono::milliseconds deadline);
 

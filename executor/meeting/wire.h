@@ -23,9 +23,9 @@ class Socket {
 };
 
 /// A socket that listens on the first address that `host` (a name or an address) stands for, and on no other. Port 0
-/// takes a free one. Throws ChannelError naming both if that cannot be had.
+/// takes a free one. Throws PeerError naming both if that cannot be had.
 [[nodiscard]] Socket listen_on(const std::string& host, std::uint16_t port);
-/// A connection to any address of `host`, tried once each. Throws ChannelError with the reason of the last.
+/// A connection to any address of `host`, tried once each. Throws PeerError with the reason of the last.
 [[nodiscard]] Socket connect_to(const std::string& host, std::uint16_t port, std::chrono::milliseconds deadline);
 
 /// The address and port of this end.
@@ -34,7 +34,7 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 [[nodiscard]] Endpoint own_end(const Socket& socket);
-/// This machine's address on the way to `host`, to which nothing is sent. Throws ChannelError if there is no way.
+/// This machine's address on the way to `host`, to which nothing is sent. Throws PeerError if there is no way.
 [[nodiscard]] std::string address_towards(const std::string& host);
 /// Whether an address, or the name "localhost", is this machine for itself: 127.x.x.x or ::1.
 [[nodiscard]] bool is_loopback(const std::string& host);
@@ -44,11 +44,11 @@ using Message = std::vector<std::string>;
 
 /// Four bytes that say the length of the rest, then each text behind four bytes of its length.
 [[nodiscard]] std::string packed(const Message& message);
-/// The first message in `buffer`, which is taken out of it; absent while it is not all there. Throws ChannelError if it
+/// The first message in `buffer`, which is taken out of it; absent while it is not all there. Throws PeerError if it
 /// says to be longer than `most` bytes, or its texts do not fill it.
 [[nodiscard]] std::optional<Message> take_message(std::string& buffer, std::size_t most);
 
-/// Sends all of it. Throws ChannelError if the other end is gone or takes too long.
+/// Sends all of it. Throws PeerError if the other end is gone or takes too long.
 void send_message(const Socket& socket, const Message& message, std::chrono::milliseconds deadline);
 /// The next message of at most `most` bytes; `buffer` keeps what came after it. Throws as send_message and
 /// take_message.

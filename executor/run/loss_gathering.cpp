@@ -72,7 +72,7 @@ std::vector<double> LossGathering::receive(int first) {
 void LossGathering::finish() {
   try {
     for (const auto& sending : sending_) sending->wait();
-  } catch (const ChannelError& e) { throw e.within("rank " + std::to_string(rank_) + ", sending losses: "); }
+  } catch (const PeerError& e) { throw e.within("rank " + std::to_string(rank_) + ", sending losses: "); }
   sending_.clear();
 }
 

@@ -18,7 +18,7 @@ class LossGathering {
 
   /// Sends the next step's losses of this rank's microbatches; nothing on ranks that have none.
   void send(const MicrobatchLosses& losses);
-  /// On rank 0: the next step's losses by microbatch; `first` is the number of its first one. Throws ChannelError as
+  /// On rank 0: the next step's losses by microbatch; `first` is the number of its first one. Throws PeerError as
   /// Receiving::wait.
   [[nodiscard]] std::vector<double> receive(int first);
   /// Returns when all that was sent has left.

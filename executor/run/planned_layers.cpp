@@ -97,14 +97,6 @@ void check_fits(const Plan& plan, const Model& model, const std::vector<std::vec
   }
 }
 
-at::ScalarType compute_type(const Plan& plan) {
-  if (plan.dtype.empty()) return at::kFloat;
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    if (plan.dtype == dtype_name(type)) return type;
-  }
-  throw std::invalid_argument("the plan computes in \"" + plan.dtype + "\", wanted float32, bfloat16 or float16");
-}
-
 std::map<std::string, std::vector<int>> tied_parameters(const Model& model,
                                                         const std::vector<std::vector<int>>& layers) {
   std::map<std::string, std::vector<int>> holders;

@@ -25,10 +25,6 @@ void check_samples(const Model& model, std::int64_t samples);
 /// layers_of_stages gives it.
 void check_fits(const Plan& plan, const Model& model, const std::vector<std::vector<int>>& layers);
 
-/// The type in which the plan's stages compute, float32 where it does not say. Throws std::invalid_argument for a type
-/// other than float32, bfloat16 and float16.
-[[nodiscard]] at::ScalarType compute_type(const Plan& plan);
-
 /// Stages that share a parameter with another one, by parameter name: name -> stages ascending, at least two.
 [[nodiscard]] std::map<std::string, std::vector<int>> tied_parameters(const Model& model,
                                                                       const std::vector<std::vector<int>>& layers);

@@ -7,6 +7,7 @@
 #include <ranges>
 #include <set>
 
+#include "executor/device/dtype.h"
 #include "executor/run/stage_worker.h"
 #include "executor/stage/gradient_norm.h"
 
@@ -22,7 +23,7 @@ Reference::Reference(const Plan& plan, const Model& model, const DataSource& dat
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
   program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{},
-                                            std::vector<ValueRef>{}, seed, Placement{device, compute_type(plan)});
+                                            std::vector<ValueRef>{}, seed, Placement{device, compute_type(plan.dtype)});
   std::vector<at::Tensor> values;
   for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));

@@ -6,16 +6,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
-#include <mutex>
 #include <numeric>
-#include <thread>
 
 #include "costmodel/verify.h"
+#include "executor/channel/channel_local.h"
 #include "executor/device/device.h"
 #include "executor/device/memory_tracker.h"
-#include "executor/device/program.h"
 #include "executor/device/ranges.h"
+#include "executor/launch/rank_group.h"
 #include "executor/run/loss_gathering.h"
 #include "executor/run/reference.h"
 #include "executor/run/stage_worker.h"
@@ -76,7 +74,7 @@ class RankRun {
     }
     if (!options.expected.empty()) {
       record_.emplace(options.expected);
-      record_->check_fits(plan, options);
+      record_->check_fits(plan, options.steps, options.optimizer, options.seed);
       check_.with = options.expected;
       check_.reasons = other_orders(plan, model, layers_of_stages(plan, model));
       if (const std::string other = record_->other_kernels(options.threads); !other.empty()) {
@@ -215,7 +213,7 @@ class RankRun {
     std::vector<double> losses;
     try {
       losses = losses_.receive(worker_.asynchronous() ? static_cast<int>(step - first_step_) * plan_.microbatches : 0);
-    } catch (const ChannelError& e) {
+    } catch (const PeerError& e) {
       throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
     }
     if (left_ && *left_ < static_cast<std::int64_t>(losses.size())) losses.resize(static_cast<std::size_t>(*left_));
@@ -261,19 +259,6 @@ class RankRun {
   std::int64_t done_, sent_, told_;   ///< steps that were run, whose losses were sent, and told
 };
 
-/// A missed deadline of a local channel with a line about each rank; any other error as it is.
-std::exception_ptr with_report(std::exception_ptr error, const std::vector<std::unique_ptr<Channel>>& channels) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const ChannelError& e) {
-    if (e.cause() != ChannelError::Cause::Deadline) return error;
-    std::string lines;
-    for (std::size_t rank = 0; rank < channels.size(); ++rank)
-      lines += "\n  rank " + std::to_string(rank) + ": " + channels[rank]->activity().text();
-    return std::make_exception_ptr(e.within("", lines));
-  } catch (...) { return error; }
-}
-
 }  // namespace
 
 void verify_lists(const Plan& plan, const Model& model, std::int64_t steps) {
@@ -315,31 +300,14 @@ RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
 RunResult run_local(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
                     std::chrono::milliseconds deadline, const std::function<void(const Progress&)>& progress) {
   verify_lists(plan, model, options.steps);
-  const int count = static_cast<int>(ranks(plan).size());
-  auto channels = make_local_channels(count, deadline);
+  const auto channels = make_local_channels(static_cast<int>(ranks(plan).size()), deadline);
   const auto begin = std::chrono::steady_clock::now();
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  std::vector<RunResult> results(static_cast<std::size_t>(count));
-  std::mutex mutex;
-  std::exception_ptr failure;
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < count; ++rank) {
-      threads.emplace_back([&, rank] {
-        Channel& channel = *channels[static_cast<std::size_t>(rank)];
-        try {
-          results[static_cast<std::size_t>(rank)] = run_rank(plan, model, data, options, rank, channel, now, progress);
-        } catch (const std::exception& e) {
-          {
-            const std::lock_guard lock(mutex);
-            if (!failure) failure = with_report(std::current_exception(), channels);
-          }
-          channel.abort("rank " + std::to_string(rank) + " failed: " + error_text(e));
-        }
-      });
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+  std::vector<RunResult> results(channels.size());
+  run_as_threads(channels, [&](Channel& channel) {
+    results[static_cast<std::size_t>(channel.rank())] =
+        run_rank(plan, model, data, options, channel.rank(), channel, now, progress);
+  });
   return std::move(results.front());
 }
 

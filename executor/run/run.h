@@ -85,7 +85,7 @@ void verify_lists(const Plan& plan, const Model& model, std::int64_t steps);
 
 /// Runs rank `rank` of `plan` over `channel`, whose activity is told what the rank is doing, and gathers the result on
 /// rank 0. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
-/// step. Throws std::invalid_argument for a plan that does not fit the model, ChannelError that names rank and action,
+/// step. Throws std::invalid_argument for a plan that does not fit the model, PeerError that names rank and action,
 /// also if the rank measured actions in another order than its list, see OrderCheck.
 [[nodiscard]] RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
                                  const RunOptions& options, int rank, Channel& channel,

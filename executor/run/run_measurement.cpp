@@ -43,7 +43,7 @@ std::string pack(const Measurement& part, const Check& check) {
 /// Adds the check of rank `rank`'s part to `check` and gives its measurement.
 Measurement unpack(const std::string& bytes, int rank, Check& check) {
   const auto refuse = [rank](const std::string& what) {
-    throw ChannelError("rank " + std::to_string(rank) + " sent a result " + what);
+    throw PeerError("rank " + std::to_string(rank) + " sent a result " + what);
   };
   Head head{};
   if (bytes.size() < sizeof head) refuse("that is too short");
@@ -112,7 +112,7 @@ StepTime& RunMeasurement::time_at(std::size_t place) {
 
 void RunMeasurement::add(const std::vector<Span>& spans) {
   for (const Span& span : spans) {
-    if (const auto wrong = order_.next(span)) throw ChannelError("the run did not keep to its plan: " + *wrong);
+    if (const auto wrong = order_.next(span)) throw PeerError("the run did not keep to its plan: " + *wrong);
     keeper_.add(span);
     const auto place = static_cast<std::size_t>(span.step - first_step_);
     cover(time_at(place), span.start, span.end);
@@ -192,7 +192,7 @@ void RunMeasurement::receive(Check& check) {
     const at::Tensor length = channel_.receive({{1}, at::kLong}, other, kLengthTag)->wait();
     const std::int64_t count = *length.const_data_ptr<std::int64_t>();
     if (const std::int64_t most = most_bytes(); count < 0 || count > most) {
-      throw ChannelError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
+      throw PeerError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
                          " bytes, the plan gives at most " + std::to_string(most));
     }
     const at::Tensor body = channel_.receive({{count}, at::kByte}, other, kResultTag)->wait();
@@ -234,7 +234,7 @@ void RunMeasurement::save_if_due() {
 Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check& check) {
   const bool synchronous = schedule_of(plan_).weights == Weights::Flushed;
   if (const auto wrong = order_.end(synchronous ? static_cast<int>(steps) : steps > 0 ? 1 : 0))
-    throw ChannelError("the run did not keep to its plan: " + *wrong);
+    throw PeerError("the run did not keep to its plan: " + *wrong);
   memory_.push_back(std::move(memory));
   move(true, check);
   if (rank_ == 0) return whole();

@@ -28,7 +28,7 @@ class RunMeasurement {
                  std::int64_t first_step, SaveMeasurement save,
                  std::chrono::milliseconds save_every = std::chrono::seconds(2));
 
-  /// Takes the rank's next spans. Throws ChannelError at the first that is not what the rank's list says.
+  /// Takes the rank's next spans. Throws PeerError at the first that is not what the rank's list says.
   void add(const std::vector<Span>& spans);
   /// On rank 0: the loss of the next step.
   void add_loss(double loss);
@@ -42,7 +42,7 @@ class RunMeasurement {
 
   /// To be called by all ranks at the end, after `steps` steps: moves everything to rank 0, with this rank's `memory` and
   /// part of `check`, which on rank 0 becomes the sum of all parts. Gives the whole measurement on rank 0, the rank's own
-  /// on others. Throws ChannelError if the rank's list was not done.
+  /// on others. Throws PeerError if the rank's list was not done.
   [[nodiscard]] Measurement finish(std::int64_t steps, RankMemory memory, Check& check);
 
  private:

@@ -135,7 +135,7 @@ void StageWorker::perform(std::size_t index, std::int64_t step) {
   const Range range(ranges_[index], step);
   try {
     run(action, step);
-  } catch (const ChannelError& e) { throw e.within(describe(rank_, action) + ": "); }
+  } catch (const PeerError& e) { throw e.within(describe(rank_, action) + ": "); }
 }
 
 void StageWorker::finish_sends() {

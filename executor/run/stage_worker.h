@@ -44,7 +44,7 @@ class StageWorker {
               const OptimizerOptions& optimizer, std::uint64_t seed, std::function<double()> now,
               std::int64_t first_step = 0, int steps = 1, c10::Device device = c10::Device(c10::kCPU));
 
-  /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws ChannelError that names rank
+  /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws PeerError that names rank
   /// and action.
   void compute(std::int64_t step);
   /// Runs the step's Updates: gradients are divided by the number of microbatches first, and by more where they are

@@ -33,7 +33,7 @@ StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel
       data_(data),
       optimizer_(optimizer),
       trainable_(trainable_names(model)),
-      placement_{device, compute_type(plan)},
+      placement_{device, compute_type(plan.dtype)},
       clock_(device, std::move(now)),
       schedule_(schedule_of(plan)),
       asynchronous_(schedule_.weights != Weights::Flushed),

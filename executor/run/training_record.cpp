@@ -52,12 +52,12 @@ TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
   seed_ = read_number<std::uint64_t>(file_, "seed");
 }
 
-void TrainingRecord::check_fits(const Plan& plan, const RunOptions& options) const {
-  const OptimizerOptions& own = options.optimizer;
+void TrainingRecord::check_fits(const Plan& plan, std::int64_t steps, const OptimizerOptions& own,
+                                std::uint64_t seed) const {
   const bool plain = own.name == "sgd" && own.momentum == 0 && own.weight_decay == 0 && own.clip_norm == 0 &&
                      own.rate.name == "constant" && own.rate.warmup == 0;
-  if (plan.microbatches == microbatches_ && plan.microbatch_samples == samples_ && options.steps == steps_ && plain &&
-      own.learning_rate == learning_rate_ && options.seed == seed_)
+  if (plan.microbatches == microbatches_ && plan.microbatch_samples == samples_ && steps == steps_ && plain &&
+      own.learning_rate == learning_rate_ && seed == seed_)
     return;
   throw std::invalid_argument(
       fmt::format("{} records {} steps of {} microbatches of {} samples, by plain SGD; wanted are a plan of such "

@@ -6,7 +6,7 @@
 
 #include "costmodel/plan.h"
 #include "executor/files/safetensors.h"
-#include "executor/run/run.h"
+#include "executor/run/check.h"
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"
 #include "executor/stage/step_losses.h"
@@ -25,7 +25,7 @@ class TrainingRecord {
   explicit TrainingRecord(const std::string& path);
 
   /// Throws std::invalid_argument, with what the record wants, unless a run of `plan` does the same steps.
-  void check_fits(const Plan& plan, const RunOptions& options) const;
+  void check_fits(const Plan& plan, std::int64_t steps, const OptimizerOptions& optimizer, std::uint64_t seed) const;
 
   /// What the last bits depend on and this process, computing on `threads` threads, has another of than the record: "it
   /// was made on processor "AMD EPYC", this is "Intel Xeon"". Empty if nothing.

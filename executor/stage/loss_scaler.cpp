@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "executor/channel/control_tags.h"
-#include "executor/run/planned_layers.h"
+#include "executor/device/dtype.h"
 #include "executor/stage/finite.h"
 
 namespace stagecraft {
@@ -56,7 +56,7 @@ void LossScaler::update(bool overflow) {
 
 std::optional<LossScaler> loss_scaler_of(const Plan& plan, const LossScaleOptions& options) {
   const ScheduleEntry schedule = schedule_of(plan);
-  if (compute_type(plan) != at::kHalf || !schedule.trains) return std::nullopt;
+  if (compute_type(plan.dtype) != at::kHalf || !schedule.trains) return std::nullopt;
   if (schedule.weights != Weights::Flushed) {
     throw std::invalid_argument("schedule \"" + plan.schedule +
                                 "\" has no moment at which a float16 step that overflows could be left out; take "

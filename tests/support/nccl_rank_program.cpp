@@ -8,9 +8,12 @@
 #include <chrono>
 #include <cstdio>
 
+#include "executor/channel/channel_gloo.h"
 #include "executor/channel/channel_nccl.h"
 #include "executor/device/device.h"
+#include "executor/launch/launch.h"
 #include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
 #include "profiler/kernels/tracer.h"
 #include "tests/executor/channel/nccl_suite.h"
 

@@ -15,7 +15,10 @@
 #include <thread>
 
 #include "executor/channel/channel.h"
+#include "executor/channel/channel_gloo.h"
+#include "executor/launch/launch.h"
 #include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
@@ -104,7 +107,7 @@ int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
     std::this_thread::sleep_for(kHeartbeats);
     if (name == "kill") raise(SIGKILL);
     if (name == "stop") raise(SIGSTOP);
-    if (name == "throw") throw ChannelError("the plan has 3 stages, the model 2");
+    if (name == "throw") throw PeerError("the plan has 3 stages, the model 2");
     return 12;
   }
   if (channel.rank() == 0 && name == "host_killed") raise(SIGKILL);
@@ -127,7 +130,7 @@ int run(const std::string& name, std::uint16_t port) {
     const int status = run_case(name, *channel, *meeting);
     meeting->leave();
     return status;
-  } catch (const ChannelError& error) {
+  } catch (const PeerError& error) {
     std::fprintf(stderr, "rank %d: %s\n", launch.rank, error.what());
     if (meeting) meeting->fail(error.what());
     return exit_status(error);

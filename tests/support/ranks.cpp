@@ -6,17 +6,28 @@
 #include <optional>
 #include <thread>
 
+#include "executor/channel/channels.h"
 #include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
 
+std::vector<std::string> cpu_channels() {
+  std::vector<std::string> out;
+  for (const ChannelKind& kind : channels()) {
+    if (kind.device != "cuda") out.push_back(kind.name);
+  }
+  return out;
+}
+
 void run_on_ranks(const std::string& name, int ranks, std::chrono::milliseconds deadline,
                   const std::function<void(Channel&)>& body) {
+  const ChannelKind& kind = channel_by_name(name);
   std::vector<std::unique_ptr<Channel>> channels(static_cast<std::size_t>(ranks));
-  if (name == "local") channels = make_local_channels(ranks, deadline);
+  if (kind.make_threads) channels = kind.make_threads(ranks, deadline);
   std::optional<StoreServer> server;
-  if (name == "gloo") server.emplace();
+  if (kind.make_process) server.emplace();
 
   std::mutex mutex;
   std::exception_ptr first;
@@ -24,13 +35,13 @@ void run_on_ranks(const std::string& name, int ranks, std::chrono::milliseconds 
   const auto run_rank = [&](int rank) {
     std::unique_ptr<Channel>& channel = channels[static_cast<std::size_t>(rank)];
     try {
-      if (name == "gloo") {
+      if (kind.make_process) {
         LaunchInfo launch;
         launch.rank = launch.local_rank = rank;
         launch.ranks = ranks;
         launch.port = server->port();
         launch.served = true;
-        channel = make_gloo_channel(launch, deadline);
+        channel = kind.make_process({.launch = launch, .deadline = deadline});
       }
       body(*channel);
     } catch (...) {

@@ -3,10 +3,14 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "executor/channel/channel.h"
 
 namespace stagecraft {
+
+/// The channels that every machine has: those of the table that carry tensors on CPUs.
+[[nodiscard]] std::vector<std::string> cpu_channels();
 
 /// Runs `body` once per rank, each in a thread of this process with its channel of the kind `name`. All end, then the
 /// channels go. Rethrows the first exception, having aborted the others.

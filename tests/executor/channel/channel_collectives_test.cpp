@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 class AllReduceSuite : public ChannelSuite {};
 
 INSTANTIATE_TEST_SUITE_P(Channels, AllReduceSuite,
-                         ::testing::Combine(::testing::ValuesIn(channel_names()), ::testing::Values(2, 3, 4)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(cpu_channels()), ::testing::Values(2, 3, 4)), name_of);
 
 std::vector<int> all_of(const Channel& channel) {
   std::vector<int> out(static_cast<std::size_t>(channel.ranks()));
@@ -158,7 +158,7 @@ TEST_P(AllReduceSuite, RefusesWhatCannotBeReduced) {
 class PartsOfAllReduce : public ChannelSuite {};
 
 INSTANTIATE_TEST_SUITE_P(Channels, PartsOfAllReduce,
-                         ::testing::Combine(::testing::ValuesIn(channel_names()), ::testing::Values(1, 2, 3, 4, 5)),
+                         ::testing::Combine(::testing::ValuesIn(cpu_channels()), ::testing::Values(1, 2, 3, 4, 5)),
                          name_of);
 
 /// Of 7 values and 3 members by hand: [0, 2), [2, 4), [4, 7).

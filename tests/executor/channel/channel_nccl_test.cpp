@@ -9,6 +9,8 @@
 #include <set>
 #include <thread>
 
+#include "executor/channel/channel_local.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 #include "executor/run/run.h"
 #include "tests/executor/channel/nccl_suite.h"
@@ -137,7 +139,7 @@ TEST(NcclChannel, TellsWhichTransferIsLate) {
         channel.barrier();
       });
     });
-  } catch (const ChannelError&) {}
+  } catch (const PeerError&) {}
   stall_pretended("");
   // Whoever notices first tells both.
   for (const std::string& error : errors) {
@@ -157,7 +159,7 @@ TEST(NcclChannel, TellsAnErrorOfTheLibrary) {
         while (std::chrono::steady_clock::now() < end) channel.barrier();
       });
     });
-  } catch (const ChannelError&) {}
+  } catch (const PeerError&) {}
   break_pretended("");
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("edge 1 0: ncclResult_t 6 (remote error)"));
 }

@@ -47,7 +47,7 @@ inline bool same(const at::Tensor& a, const at::Tensor& b) { return a.scalar_typ
 inline std::string error_of(const std::function<void()>& body) {
   try {
     body();
-  } catch (const ChannelError& error) { return error.what(); }
+  } catch (const PeerError& error) { return error.what(); }
   return "no error";
 }
 

@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 INSTANTIATE_TEST_SUITE_P(Channels, ChannelSuite,
-                         ::testing::Combine(::testing::ValuesIn(channel_names()), ::testing::Values(2, 3, 4)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(cpu_channels()), ::testing::Values(2, 3, 4)), name_of);
 
 TEST_P(ChannelSuite, DeliversEveryElementInBothDirectionsOfEveryPair) {
   const TensorSpec spec{{7, 11}, at::kFloat};

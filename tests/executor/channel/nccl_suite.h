@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "executor/channel/control_tags.h"
-#include "executor/channel/nccl_calls.h"
+#include "executor/channel/nccl_program.h"
 #include "tests/executor/channel/channel_suite.h"
 
 // What every rank of an NCCL channel is to show, over the real library on a GPU and over the pretended one.

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "executor/launch/launch.h"
 #include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
 
 namespace stagecraft {
 namespace {

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "executor/launch/exit_status.h"
 #include "executor/launch/spawn.h"
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 #include "tests/support/run_command.h"
 
@@ -135,10 +137,10 @@ TEST(Spawn, RefusesWhatItCannotStart) {
 }
 
 TEST(Rendezvous, ARankThatEndsBecauseOfAnotherSaysSoByItsStatus) {
-  using Cause = ChannelError::Cause;
-  EXPECT_EQ(exit_status(ChannelError("a shape", Cause::Found)), 1);
-  EXPECT_EQ(exit_status(ChannelError("lost rank 1", Cause::Peer)), 3);
-  EXPECT_EQ(exit_status(ChannelError("late", Cause::Deadline).within("rank 0: ", ", at a barrier")), 4);
+  using Cause = PeerError::Cause;
+  EXPECT_EQ(exit_status(PeerError("a shape", Cause::Found)), 1);
+  EXPECT_EQ(exit_status(PeerError("lost rank 1", Cause::Peer)), 3);
+  EXPECT_EQ(exit_status(PeerError("late", Cause::Deadline).within("rank 0: ", ", at a barrier")), 4);
 }
 
 TEST(Rendezvous, AKilledRankEndsTheOthersAndIsNamed) {
@@ -223,7 +225,7 @@ TEST(Rendezvous, SaysThatTheMeetingPointWasNotReached) {
   try {
     (void)join(launch, milliseconds(1000));
     FAIL() << "nobody serves that port";
-  } catch (const ChannelError& error) {
+  } catch (const PeerError& error) {
     EXPECT_THAT(error.what(), HasSubstr("rank 1 did not reach the meeting point at 127.0.0.1:" +
                                         std::to_string(launch.port) + " within 1.0 s"));
   }
@@ -240,7 +242,7 @@ TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
     launch.secret = secret;
     try {
       (void)join(launch, milliseconds(300));
-    } catch (const ChannelError& error) { return error.what(); }
+    } catch (const PeerError& error) { return error.what(); }
     return "no error";
   };
   const std::string place = "the meeting point at 127.0.0.1:" + std::to_string(server.port());
@@ -260,7 +262,7 @@ TEST(Rendezvous, TakesNoLongValueInAnExchange) {
   try {
     (void)meeting->exchange("plan", std::string((1 << 20) + 1, 'x'));
     FAIL() << "the value is too long";
-  } catch (const ChannelError& error) {
+  } catch (const PeerError& error) {
     EXPECT_STREQ(error.what(), "rank 0 brings 1048577 bytes as \"plan\", at most 1048576 are taken");
   }
   meeting->leave();
@@ -275,7 +277,7 @@ TEST(Rendezvous, NamesTheRanksThatDidNotJoin) {
   try {
     (void)join(launch, milliseconds(300));
     FAIL() << "ranks 1 and 2 do not exist";
-  } catch (const ChannelError& error) {
+  } catch (const PeerError& error) {
     EXPECT_STREQ(error.what(), "rank 0 waited 0.3 s for ranks 1, 2 to join the run");
   }
 }

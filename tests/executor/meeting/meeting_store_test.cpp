@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_protocol.h"
 
 // The store at which ranks meet, and who may not come in. "Strangers" know no secret.
@@ -34,7 +35,7 @@ LaunchInfo launch_to(const StoreServer& server, const std::string& secret = "", 
 std::string error_of(const std::function<void()>& body) {
   try {
     body();
-  } catch (const ChannelError& error) { return error.what(); }
+  } catch (const PeerError& error) { return error.what(); }
   return "no error";
 }
 
@@ -195,7 +196,7 @@ std::string stranger_says(const StoreServer& server, const std::string& bytes) {
   ::shutdown(socket.get(), SHUT_WR);
   try {
     return receive_message(socket, buffer, kMostGreetingBytes, kLong).front();
-  } catch (const ChannelError&) { return ""; }
+  } catch (const PeerError&) { return ""; }
 }
 
 TEST(MeetingStore, AnswersNoStranger) {

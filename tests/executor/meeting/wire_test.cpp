@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 std::string error_of_taking(std::string buffer, std::size_t most) {
   try {
     (void)take_message(buffer, most);
-  } catch (const ChannelError& error) { return error.what(); }
+  } catch (const PeerError& error) { return error.what(); }
   return "no error";
 }
 
@@ -57,7 +57,7 @@ TEST(Wire, TakesFromNoiseNothingLongerThanTheNoise) {
       if (const auto message = take_message(buffer, 64)) {
         for (const std::string& text : *message) bytes += text.size() + 4;
       }
-    } catch (const ChannelError&) {}
+    } catch (const PeerError&) {}
     EXPECT_LE(bytes, noise.size());
   }
 }
@@ -69,12 +69,12 @@ TEST(Wire, SaysWhatCannotBeListenedOnOrReached) {
   try {
     (void)listen_on("127.0.0.1", place.port);
     FAIL() << "the port is taken";
-  } catch (const ChannelError& error) {
+  } catch (const PeerError& error) {
     EXPECT_EQ(error.what(),
               "cannot listen on 127.0.0.1 port " + std::to_string(place.port) + ": Address already in use");
   }
-  EXPECT_THROW((void)listen_on("no such host", 0), ChannelError);
-  EXPECT_THROW((void)connect_to("no such host", 1, std::chrono::milliseconds(100)), ChannelError);
+  EXPECT_THROW((void)listen_on("no such host", 0), PeerError);
+  EXPECT_THROW((void)connect_to("no such host", 1, std::chrono::milliseconds(100)), PeerError);
 }
 
 TEST(Wire, KnowsTheAddressOnTheWayToAHost) {

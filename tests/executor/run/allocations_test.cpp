@@ -14,6 +14,7 @@
 #include <string_view>
 #include <thread>
 
+#include "executor/channel/channel_local.h"
 #include "executor/run/stage_worker.h"
 #include "tests/support/planned_models.h"
 

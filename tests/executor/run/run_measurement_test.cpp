@@ -7,6 +7,7 @@
 #include <cmath>
 #include <thread>
 
+#include "executor/channel/channel_local.h"
 #include "executor/run/run.h"
 #include "tests/support/chains.h"
 #include "tests/support/planned_models.h"
@@ -130,7 +131,7 @@ TEST(RunMeasurement, RefusesSpansInAnotherOrderThanTheListSays) {
   std::vector<Span> spans = spans_of(0, 0);
   std::swap(spans[0], spans[1]);
   EXPECT_THAT([&] { measurement.add(spans); },
-              ThrowsMessage<ChannelError>("the run did not keep to its plan: rank 0, step 1, entry 1: measured \"0B0\", "
+              ThrowsMessage<PeerError>("the run did not keep to its plan: rank 0, step 1, entry 1: measured \"0B0\", "
                                           "the list says \"0F0\""));
 }
 
@@ -141,7 +142,7 @@ TEST(RunMeasurement, RefusesARunThatEndsTooEarly) {
   measurement.add(spans_of(0, 0));
   Check check;
   EXPECT_THAT([&] { (void)measurement.finish(2, {}, check); },
-              ThrowsMessage<ChannelError>(HasSubstr("rank 0, step 2, entry 1: measured nothing, the list says")));
+              ThrowsMessage<PeerError>(HasSubstr("rank 0, step 2, entry 1: measured nothing, the list says")));
 }
 
 TEST(RunMeasurement, OfARealRunDoesNotGrowWithItsSpans) {

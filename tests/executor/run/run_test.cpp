@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "costmodel/interchange/chakra.h"
+#include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 #include "tests/support/forwarding_channel.h"
 #include "tests/support/laid_out_model.h"
@@ -336,8 +337,8 @@ TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
     (void)run_local(cut_plan(planned, {3}, {1, 1}, "gpipe", 2), planned.model, LateData(*planned.data), RunOptions{},
                     LateData::kHurry);
     FAIL() << "rank 0 does not send in time";
-  } catch (const ChannelError& error) {
-    EXPECT_EQ(error.cause(), ChannelError::Cause::Deadline);
+  } catch (const PeerError& error) {
+    EXPECT_EQ(error.cause(), PeerError::Cause::Deadline);
     EXPECT_THAT(
         error.what(),
         ::testing::MatchesRegex(
@@ -379,7 +380,7 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
       (void)run(1, boasting);
     });
     EXPECT_THAT([&] { (void)run(0, *channels[0]); },
-                ThrowsMessage<ChannelError>("rank 1 announces a result of " + std::to_string(length) +
+                ThrowsMessage<PeerError>("rank 1 announces a result of " + std::to_string(length) +
                                             " bytes, the plan gives at most " + std::to_string(most)));
   }
 }

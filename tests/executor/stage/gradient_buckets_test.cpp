@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 
 namespace stagecraft {

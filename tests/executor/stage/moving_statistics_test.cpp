@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "executor/channel/channel_local.h"
 #include "executor/run/reference.h"
 #include "executor/run/stage_worker.h"
 #include "tests/support/counting_model.h"

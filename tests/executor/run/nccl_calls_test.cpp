@@ -1,4 +1,4 @@
-#include "executor/channel/nccl_calls.h"
+#include "executor/run/nccl_calls.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

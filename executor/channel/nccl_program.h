@@ -1,18 +1,13 @@
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
 #include "executor/channel/channel.h"
-#include "executor/model/layer_source.h"
 
 namespace stagecraft {
 
-// What a run asks of NCCL, as data: a pure function of the plan, so that order and matching can be proved without a
-// GPU.
+// What a run asks of NCCL, as data, so that order and matching can be proved without a GPU.
 
 /// One NCCL communicator of a run. Each has a stream of its own, and each of its ranks makes its calls in one order.
 struct CommunicatorPlan {
@@ -49,11 +44,6 @@ struct NcclProgram {
   /// The communicator that reduces over `members` under `tag`; -1 if there is none.
   [[nodiscard]] int reduction(const std::vector<int>& members, int tag) const;
 };
-
-/// What a StageWorker that runs `plan` asks of NCCL: an edge for each boundary, direction and pair of replicas that
-/// some microbatch joins; a reduction for the replicas of each replicated stage (all buckets) and for the holders of
-/// each set of tied parameters. `steps` as for action_lists. Throws std::invalid_argument as layers_of_stages does.
-[[nodiscard]] NcclProgram nccl_program(const Plan& plan, const Model& model, int steps = 1);
 
 /// Sets the rounds of `communicators`, and sorts them by round: greedily, the first round in which none of a
 /// communicator's ranks has another one. With edges alone these are at most 2d - 1 rounds, d being the most edges of a

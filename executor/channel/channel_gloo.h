@@ -1,0 +1,19 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "executor/channel/channel.h"
+#include "executor/meeting/launch_info.h"
+
+namespace stagecraft {
+
+/// The Gloo channel of a run over TCP; to be made after `join`. Listens on the interface that GLOO_SOCKET_IFNAME names,
+/// else at LaunchInfo::listen, else at this machine's address on the way to the meeting point, which is loopback if
+/// that is there. All ranks prove to each other over the new connections that they know the run's secret. Collective:
+/// returns when all ranks are connected. Throws PeerError if they are not before the deadline. Waits are noted in
+/// `activity`, if given.
+[[nodiscard]] std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline,
+                                                         std::shared_ptr<Activity> activity = nullptr);
+
+}  // namespace stagecraft

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "executor/channel/channel.h"
+
+namespace stagecraft {
+
+/// `ranks` channels for threads of one process: tensors are handed over, not copied. Waits longer than `deadline` fail.
+[[nodiscard]] std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono::milliseconds deadline);
+
+}  // namespace stagecraft

@@ -1,0 +1,87 @@
+#include "executor/channel/nccl_program.h"
+
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "executor/channel/channel_checks.h"
+
+namespace stagecraft {
+namespace {
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+std::string to_string(const NcclCall& call) {
+  const char* kind = call.kind == NcclCall::Kind::Send      ? "send"
+                     : call.kind == NcclCall::Kind::Receive ? "receive"
+                                                            : "all-reduce";
+  return fmt::format("{} of {} under tag {}", kind, describe(call.spec), call.tag);
+}
+
+int NcclProgram::reduction(const std::vector<int>& members, int tag) const {
+  for (std::size_t c = 0; c < communicators.size(); ++c) {
+    const CommunicatorPlan& each = communicators[c];
+    if (each.reduces && each.ranks == members && std::ranges::binary_search(each.tags, tag)) return static_cast<int>(c);
+  }
+  return -1;
+}
+
+int assign_rounds(std::vector<CommunicatorPlan>& communicators) {
+  std::map<int, std::set<int>> taken;  // rounds, by rank
+  int rounds = 0;
+  for (CommunicatorPlan& each : communicators) {
+    each.round = 0;
+    while (std::ranges::any_of(each.ranks, [&](int rank) { return taken[rank].contains(each.round); })) ++each.round;
+    for (const int rank : each.ranks) taken[rank].insert(each.round);
+    rounds = std::max(rounds, each.round + 1);
+  }
+  std::ranges::stable_sort(communicators, {}, &CommunicatorPlan::round);
+  return rounds;
+}
+
+std::string find_mismatch(const NcclProgram& program) {
+  std::vector<std::map<int, std::vector<const NcclCall*>>> calls(program.communicators.size());  // by rank
+  for (std::size_t rank = 0; rank < program.calls.size(); ++rank) {
+    for (const NcclCall& call : program.calls[rank])
+      calls[at_(call.communicator)][static_cast<int>(rank)].push_back(&call);
+  }
+  const auto bytes = [](const NcclCall& call) {
+    return static_cast<std::int64_t>(c10::elementSize(call.spec.dtype)) * c10::multiply_integers(call.spec.shape);
+  };
+  for (std::size_t c = 0; c < calls.size(); ++c) {
+    const CommunicatorPlan& communicator = program.communicators[c];
+    const std::vector<const NcclCall*>& first = calls[c][communicator.ranks.front()];
+    for (const auto& [rank, own] : calls[c]) {
+      const auto place = std::ranges::find(communicator.ranks, rank);
+      if (place == communicator.ranks.end())
+        return fmt::format("{}: rank {} calls it without being in it", communicator.name, rank);
+      const bool front = place == communicator.ranks.begin();
+      const auto wanted = communicator.reduces ? NcclCall::Kind::AllReduce
+                          : front              ? NcclCall::Kind::Send
+                                               : NcclCall::Kind::Receive;
+      for (std::size_t i = 0; i < std::max(own.size(), first.size()); ++i) {
+        const auto text = [&](const std::vector<const NcclCall*>& list) {
+          return i < list.size() ? (list[i]->kind == NcclCall::Kind::AllReduce ? "an " : "a ") + to_string(*list[i])
+                                 : std::string("nothing");
+        };
+        const bool same =
+            i < own.size() && i < first.size() && own[i]->kind == wanted && bytes(*own[i]) == bytes(*first[i]);
+        if (same) continue;
+        return fmt::format("{}, call {}: rank {} has {}, rank {} has {}", communicator.name, i + 1,
+                           communicator.ranks.front(), text(first), rank, text(own));
+      }
+    }
+    if (first.empty()) continue;
+    for (const int rank : communicator.ranks) {
+      if (!calls[c].contains(rank)) return fmt::format("{}: rank {} never calls it", communicator.name, rank);
+    }
+  }
+  return "";
+}
+
+}  // namespace stagecraft

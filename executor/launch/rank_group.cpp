@@ -1,0 +1,111 @@
+#include "executor/launch/rank_group.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "executor/device/program.h"
+#include "executor/meeting/wire.h"
+
+namespace stagecraft {
+namespace {
+
+/// A missed deadline with a line about each rank; any other error as it is.
+std::exception_ptr with_report(std::exception_ptr error, const std::vector<std::unique_ptr<Channel>>& channels) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& e) {
+    if (e.cause() != PeerError::Cause::Deadline) return error;
+    std::string lines;
+    for (std::size_t rank = 0; rank < channels.size(); ++rank)
+      lines += "\n  rank " + std::to_string(rank) + ": " + channels[rank]->activity().text();
+    return std::make_exception_ptr(e.within("", lines));
+  } catch (...) { return error; }
+}
+
+/// The first line of `a` that is not the same in `b`; "nothing" past the end.
+std::string first_difference(const std::string& a, const std::string& b) {
+  std::istringstream first(a), second(b);
+  std::string line, other;
+  while (std::getline(first, line)) {
+    if (!std::getline(second, other) || line != other) return printable(line, 200);
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+void run_as_threads(const std::vector<std::unique_ptr<Channel>>& channels, const std::function<void(Channel&)>& body) {
+  std::mutex mutex;
+  std::exception_ptr failure;
+  {
+    std::vector<std::jthread> threads;
+    for (const auto& each : channels) {
+      threads.emplace_back([&, channel = each.get()] {
+        try {
+          body(*channel);
+        } catch (const std::exception& e) {
+          {
+            const std::lock_guard lock(mutex);
+            if (!failure) failure = with_report(std::current_exception(), channels);
+          }
+          channel->abort("rank " + std::to_string(channel->rank()) + " failed: " + error_text(e));
+        }
+      });
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+void run_as_process(const LaunchInfo& launch, std::chrono::milliseconds deadline,
+                    const std::function<void(Rendezvous&, std::unique_ptr<Channel>&)>& body) {
+  const auto rendezvous = join(launch, deadline);
+  std::unique_ptr<Channel> channel;  // outlives the catch below
+  try {
+    body(*rendezvous, channel);
+    if (channel) channel->barrier();
+    rendezvous->leave();
+  } catch (const std::exception& e) {
+    rendezvous->fail(error_text(e));
+    throw;
+  }
+}
+
+void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines) {
+  const std::vector<std::string> all = rendezvous.exchange("plan", fmt::format("{}\n", fmt::join(lines, "\n")));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw std::invalid_argument(
+        fmt::format("rank {0} has another plan or other options than rank 0: {1} instead of {2}; start all ranks with "
+                    "the same",
+                    rank, first_difference(all[rank], all[0]), first_difference(all[0], all[rank])));
+  }
+}
+
+std::function<double()> common_clock(Rendezvous& rendezvous) {
+  const auto raw = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const std::vector<std::string> boots = rendezvous.exchange("boot", boot);
+  const bool one_machine =
+      std::all_of(boots.begin(), boots.end(), [&](const std::string& b) { return b == boots.front(); });
+  const std::vector<std::string> starts = rendezvous.exchange("clock", fmt::format("{}", raw()));
+  double first = 0;
+  const std::string& text = starts.front();
+  if (std::from_chars(text.data(), text.data() + text.size(), first).ec != std::errc())
+    throw PeerError("rank 0 says that its clock shows \"" + printable(text, 40) + "\"");
+  const double origin = one_machine ? first : raw();
+  return [raw, origin] { return raw() - origin; };
+}
+
+}  // namespace stagecraft

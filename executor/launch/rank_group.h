@@ -1,0 +1,33 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/channel/channel.h"
+#include "executor/launch/rendezvous.h"
+#include "executor/meeting/launch_info.h"
+
+namespace stagecraft {
+
+/// Runs `body` once per channel, each in a thread of its own, and returns when all have ended. Rethrows the first
+/// exception, having aborted the channels of the others; to a missed deadline it adds a line about each rank.
+void run_as_threads(const std::vector<std::unique_ptr<Channel>>& channels, const std::function<void(Channel&)>& body);
+
+/// Joins the run of `launch`, and runs `body`, which sets the channel that it makes. If `body` returns, waits for the
+/// other ranks at a barrier and leaves. If it throws, tells the others the reason while the channel is still open: they
+/// would take its end for the cause. Rethrows what `body` throws.
+void run_as_process(const LaunchInfo& launch, std::chrono::milliseconds deadline,
+                    const std::function<void(Rendezvous&, std::unique_ptr<Channel>&)>& body);
+
+/// Throws std::invalid_argument unless all ranks give the same `lines`, naming the first rank that differs from rank 0
+/// and the first line of both that does. Every rank calls it.
+void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines);
+
+/// The clock that all processes of one machine share, in seconds; clocks of several machines start together at this
+/// call. Every rank calls it.
+[[nodiscard]] std::function<double()> common_clock(Rendezvous& rendezvous);
+
+}  // namespace stagecraft
