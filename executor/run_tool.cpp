@@ -28,8 +28,8 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/run/nccl_calls.h"
 #include "executor/run/run.h"
+#include "executor/run/planned_layers.h"
 #include "executor/run/run_report.h"
-#include "executor/run/stage_worker.h"
 #include "executor/tool_options.h"
 
 namespace {

@@ -94,7 +94,7 @@ struct Line {
 };
 
 /// A message on its way out: header and payload.
-struct Flight {
+struct Transmission {
   std::vector<WorkPtr> works;
   int to = 0;
   int tag = 0;
@@ -119,10 +119,10 @@ class Reaper {
   Reaper(const Reaper&) = delete;
   Reaper& operator=(const Reaper&) = delete;
 
-  void take(std::shared_ptr<Flight> flight) {
+  void take(std::shared_ptr<Transmission> transmission) {
     {
       const std::lock_guard lock(mutex_);
-      flights_.push_back(std::move(flight));
+      transmissions_.push_back(std::move(transmission));
     }
     changed_.notify_one();
   }
@@ -131,64 +131,64 @@ class Reaper {
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return stop_ || !flights_.empty(); });
-      if (flights_.empty()) return;
-      const std::shared_ptr<Flight> flight = std::move(flights_.front());
-      flights_.pop_front();
+      changed_.wait(lock, [&] { return stop_ || !transmissions_.empty(); });
+      if (transmissions_.empty()) return;
+      const std::shared_ptr<Transmission> transmission = std::move(transmissions_.front());
+      transmissions_.pop_front();
       lock.unlock();
       std::exception_ptr error;
       try {
         // The deadline is of those who wait; a peer may take its time to post a receive.
-        for (const WorkPtr& work : flight->works) work->wait(std::chrono::hours(24 * 365));
+        for (const WorkPtr& work : transmission->works) work->wait(std::chrono::hours(24 * 365));
       } catch (...) { error = std::current_exception(); }
       {
-        const std::lock_guard inner(flight->mutex);
-        flight->error = error;
-        flight->over.store(true, std::memory_order_release);
+        const std::lock_guard inner(transmission->mutex);
+        transmission->error = error;
+        transmission->over.store(true, std::memory_order_release);
       }
-      flight->finished.notify_all();
+      transmission->finished.notify_all();
       lock.lock();
     }
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Flight>> flights_;
+  std::deque<std::shared_ptr<Transmission>> transmissions_;
   bool stop_ = false;
   std::thread thread_;
 };
 
 class GlooSending : public Sending {
  public:
-  GlooSending(std::shared_ptr<Line> line, std::unique_ptr<Reaper>& reaper, std::shared_ptr<Flight> flight)
-      : line_(std::move(line)), reaper_(reaper), flight_(std::move(flight)) {}
+  GlooSending(std::shared_ptr<Line> line, std::unique_ptr<Reaper>& reaper, std::shared_ptr<Transmission> transmission)
+      : line_(std::move(line)), reaper_(reaper), transmission_(std::move(transmission)) {}
 
   bool done() override {
     if (!handed_over_) {
       handed_over_ = true;
       if (!reaper_) reaper_ = std::make_unique<Reaper>();
-      reaper_->take(flight_);
+      reaper_->take(transmission_);
     }
-    if (!flight_->over.load(std::memory_order_acquire)) return false;
+    if (!transmission_->over.load(std::memory_order_acquire)) return false;
     rethrow();
     return true;
   }
 
   void wait() override {
     if (waited_) return;
-    line_->activity->wait_for(flight_->to, flight_->tag);
+    line_->activity->wait_for(transmission_->to, transmission_->tag);
     if (!handed_over_) {
       line_->throw_if_aborted();
       const auto start = Clock::now();
       try {
-        for (const WorkPtr& work : flight_->works) work->wait(line_->deadline);
+        for (const WorkPtr& work : transmission_->works) work->wait(line_->deadline);
       } catch (const std::exception& error) {
         if (!line_->aborted && Clock::now() - start >= line_->deadline) throw late();
-        line_->fail(flight_->to, doing(), error);
+        line_->fail(transmission_->to, doing(), error);
       }
     } else {
-      std::unique_lock lock(flight_->mutex);
-      if (!flight_->finished.wait_for(lock, line_->deadline, [&] { return flight_->over.load(); })) throw late();
+      std::unique_lock lock(transmission_->mutex);
+      if (!transmission_->finished.wait_for(lock, line_->deadline, [&] { return transmission_->over.load(); })) throw late();
       lock.unlock();
       rethrow();
     }
@@ -197,22 +197,22 @@ class GlooSending : public Sending {
   }
 
  private:
-  [[nodiscard]] std::string doing() const { return fmt::format("while sending to it under tag {}", flight_->tag); }
+  [[nodiscard]] std::string doing() const { return fmt::format("while sending to it under tag {}", transmission_->tag); }
   [[nodiscard]] PeerError late() const {
     return PeerError(fmt::format("rank {} waited {} for rank {} to take a tensor under tag {}", line_->rank,
-                                    seconds_text(line_->deadline), flight_->to, flight_->tag),
+                                    seconds_text(line_->deadline), transmission_->to, transmission_->tag),
                         PeerError::Cause::Deadline);
   }
   void rethrow() {
-    if (!flight_->error) return;
+    if (!transmission_->error) return;
     try {
-      std::rethrow_exception(flight_->error);
-    } catch (const std::exception& error) { line_->fail(flight_->to, doing(), error); }
+      std::rethrow_exception(transmission_->error);
+    } catch (const std::exception& error) { line_->fail(transmission_->to, doing(), error); }
   }
 
   std::shared_ptr<Line> line_;
   std::unique_ptr<Reaper>& reaper_;
-  std::shared_ptr<Flight> flight_;
+  std::shared_ptr<Transmission> transmission_;
   bool handed_over_ = false;
   bool waited_ = false;
 };
@@ -315,14 +315,14 @@ class GlooChannel : public Channel {
     const TensorSpec spec = spec_of(tensor);
     check_dimensions(spec);
     line_->throw_if_aborted();
-    auto flight = std::make_shared<Flight>();
-    flight->to = to;
-    flight->tag = tag;
+    auto transmission = std::make_shared<Transmission>();
+    transmission->to = to;
+    transmission->tag = tag;
     Announced& announced = out_[edge_key(to, tag)];
     if (announced.changes_to(spec))
-      flight->works.push_back(post(*line_, make_header(spec), to, tag + kHeaderSlot, true));
-    flight->works.push_back(post(*line_, payload_of(tensor.detach()), to, announced.slot(tag), true));
-    return std::make_unique<GlooSending>(line_, reaper_, std::move(flight));
+      transmission->works.push_back(post(*line_, make_header(spec), to, tag + kHeaderSlot, true));
+    transmission->works.push_back(post(*line_, payload_of(tensor.detach()), to, announced.slot(tag), true));
+    return std::make_unique<GlooSending>(line_, reaper_, std::move(transmission));
   }
 
   std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {

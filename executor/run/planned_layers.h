@@ -9,6 +9,7 @@
 
 #include "costmodel/plan.h"
 #include "executor/model/layer_source.h"
+#include "executor/stage/tied_gradients.h"
 
 namespace stagecraft {
 
@@ -28,14 +29,6 @@ void check_fits(const Plan& plan, const Model& model, const std::vector<std::vec
 /// Stages that share a parameter with another one, by parameter name: name -> stages ascending, at least two.
 [[nodiscard]] std::map<std::string, std::vector<int>> tied_parameters(const Model& model,
                                                                       const std::vector<std::vector<int>>& layers);
-
-/// The gradient of a parameter that several layers hold: summed over all its holders.
-struct TiedGradient {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  std::vector<int> ranks;  ///< holders, ascending, each once
-  int tag = 0;             ///< of the sum; the same on every holder
-};
 
 /// Those that `rank` holds, in the order in which it sums them. `tied` as tied_parameters gives it.
 [[nodiscard]] std::vector<TiedGradient> tied_of_rank(const Plan& plan, const Model& model,

@@ -30,7 +30,7 @@ class Reference {
   /// Updates the parameters with the gradients divided by the number of microbatches and the loss's scale, unless they
   /// overflow under one.
   void update();
-  /// As StageWorker::scale_loss.
+  /// As SynchronousWorker::scale_loss.
   void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
   /// Whether the step's gradients overflow under a scale.
   [[nodiscard]] bool overflow() const { return scaler_ && overflows(program_->parameters()); }

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "executor/channel/channel_local.h"
-#include "executor/run/stage_worker.h"
+#include "executor/run/synchronous_worker.h"
 #include "tests/support/planned_models.h"
 
 // Counts what this program's own code allocates in a step. Whoever asks for memory is the first function up the stack
@@ -148,14 +148,13 @@ std::int64_t allocations(const PlannedModel& planned, const Plan& plan, int step
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
         constexpr int kWarmup = 3;
-        StageWorker worker(
-            model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data, {}, 1, [] { return 0.0; }, 0,
-            kWarmup + steps);
+        SynchronousWorker worker(model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
+                                 {.steps = kWarmup + steps});
         for (int step = 0; step < kWarmup + steps; ++step) {
           counting = step >= kWarmup;
           worker.compute(step);
           (void)worker.take_losses(step);
-          worker.update(step);
+          worker.update_step(step);
         }
         counting = false;
       });

@@ -10,7 +10,7 @@
 
 #include "executor/channel/channel_local.h"
 #include "executor/run/reference.h"
-#include "executor/run/stage_worker.h"
+#include "executor/run/synchronous_worker.h"
 #include "tests/support/counting_model.h"
 #include "tests/support/planned_models.h"
 
@@ -41,11 +41,11 @@ Statistics after_training(const PlannedModel& planned, const Plan& plan, const O
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
-        StageWorker worker(planned.model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
-                           optimizer, kSeed, [] { return 0.0; });
+        SynchronousWorker worker(planned.model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
+                                 {.optimizer = optimizer, .seed = kSeed});
         for (int step = 0; step < kSteps; ++step) {
           worker.compute(step);
-          worker.update(step);
+          worker.update_step(step);
         }
         const std::lock_guard lock(mutex);
         worker.visit_stages([&](int, StageProgram& program, Optimizer&) {

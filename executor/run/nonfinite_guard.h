@@ -1,0 +1,40 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/stage/finite.h"
+
+namespace stagecraft {
+
+/// What a rank does about losses and gradients that are not finite.
+class NonfiniteGuard {
+ public:
+  explicit NonfiniteGuard(int rank) : rank_(rank) {}
+  /// `tell` hears of what is found, unless `what` is Stop.
+  void set(OnNonfinite what, std::function<void(const std::string&)> tell);
+  [[nodiscard]] bool skips_steps() const { return what_ == OnNonfinite::Skip; }
+
+  /// `what` of `step` is not finite. Throws NonfiniteError if the run is to stop.
+  void found(std::int64_t step, const std::string& what);
+  /// Whether this rank found something in `step`.
+  [[nodiscard]] bool found_in(std::int64_t step) const { return last_ == step; }
+  /// A step was left out because some rank found something.
+  void count_skipped() { ++steps_; }
+  /// Steps in which this rank found something, or, where steps are skipped, any rank did.
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+
+ private:
+  int rank_;
+  OnNonfinite what_ = OnNonfinite::Stop;
+  std::function<void(const std::string&)> tell_;
+  std::int64_t steps_ = 0;
+  std::int64_t last_ = -1;  // step
+};
+
+}  // namespace stagecraft

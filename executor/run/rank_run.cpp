@@ -1,0 +1,192 @@
+#include "executor/run/rank_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "executor/device/ranges.h"
+
+namespace stagecraft {
+namespace {
+
+/// Steps during which memory is counted: the first makes the optimizer's state, the second holds everything. They are
+/// the warm-up steps that a comparison leaves out, so counting disturbs no time that counts.
+constexpr std::int64_t kMemorySteps = 2;
+
+}  // namespace
+
+RankRun::RankRun(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
+                 Channel& channel, const std::function<double()>& seconds_now,
+                 const std::function<void(const Progress&)>& progress)
+    : plan_(plan),
+      options_(options),
+      rank_(rank),
+      channel_(channel),
+      seconds_now_(seconds_now),
+      progress_(progress),
+      stream_(options.device),
+      tracker_(options.device.type()),
+      counting_(std::in_place, tracker_),
+      checkpoints_(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel),
+      first_step_(checkpoints_.first_step()),
+      steps_(options.steps),
+      losses_(plan, model, rank, channel),
+      done_(first_step_),
+      sent_(first_step_),
+      told_(first_step_) {
+  make_worker(model, data);
+  parameters_ = tracker_.live();
+  measurement_.emplace(plan, worker_->actions(), rank, channel, first_step_, options.save);
+  worker_->visit_stages(
+      [&](int, StageProgram& program, Optimizer& optimizer) { checkpoints_.load(program, optimizer); });
+  worker_->on_nonfinite(options.on_nonfinite, options.checkpoint.tell);
+  counting_.reset();  // what it is compared with is not the rank's
+  make_comparison(model, data);
+  counting_.emplace(tracker_);
+  const bool trains = schedule_of(plan).trains;
+  const std::optional<WholePass> pass = trains ? std::nullopt : whole_pass(plan, data);
+  if (pass) steps_ = std::min(steps_, pass->steps);
+  report_.emplace(!trains, pass);
+  // A GPU's losses are fetched a step late, so that the host never waits for the step that it has just enqueued. And
+  // rank 0 tells a step later still, so that it never waits for the last stage.
+  lag_ = options.device.is_cpu() || comparison_->active() ? 0 : 1;
+}
+
+void RankRun::make_worker(const Model& model, const DataSource& data) {
+  const WorkerOptions how{
+      .optimizer = options_.optimizer,
+      .seed = options_.seed,
+      .now = seconds_now_,
+      .first_step = first_step_,
+      .steps = static_cast<int>(std::max<std::int64_t>(options_.steps - first_step_, 1)),
+      .device = options_.device,
+  };
+  if (schedule_of(plan_).weights == Weights::Flushed) {
+    auto worker = std::make_unique<SynchronousWorker>(model, plan_, rank_, channel_, data, how);
+    synchronous_ = worker.get();
+    worker_ = std::move(worker);
+  } else {
+    auto worker = std::make_unique<AsynchronousWorker>(model, plan_, rank_, channel_, data, how);
+    asynchronous_ = worker.get();
+    worker_ = std::move(worker);
+  }
+}
+
+void RankRun::make_comparison(const Model& model, const DataSource& data) {
+  comparison_.emplace(plan_, model, data, options_);
+  Reference* const reference = comparison_->reference();
+  if (reference) checkpoints_.load(reference->program(), reference->optimizer());
+  std::optional<LossScaler> scaler = loss_scaler_of(plan_, options_.loss_scale);
+  if (!scaler) return;
+  if (checkpoints_.loss_scale()) scaler->set_state(*checkpoints_.loss_scale());
+  synchronous_->scale_loss(*scaler);
+  if (reference) reference->scale_loss(*scaler);
+}
+
+RunResult RankRun::run() {
+  channel_.barrier();
+  ends_.push_back(seconds_now_());
+  try {
+    synchronous_ ? train() : replay();
+    counting_.reset();
+    send_until(done_);
+    tell_until(done_);
+  } catch (const NonfiniteError& e) {
+    throw std::runtime_error(fmt::format(
+        "rank {}, {}{}; a lower --learning-rate or --clip-norm may help, --on-nonfinite warn or skip goes on", rank_,
+        e.what(),
+        checkpoints_.newest().empty() ? "" : fmt::format("; {} is the last good checkpoint", checkpoints_.newest())));
+  }
+  losses_.finish();
+  measurement_->add(worker_->take_all_spans());
+  return result();
+}
+
+RunResult RankRun::result() {
+  RunResult out;
+  out.first_step = first_step_;
+  out.steps_done = done_;
+  out.nonfinite_steps = worker_->nonfinite_steps();
+  out.evaluation = report_->evaluation();
+  if (worker_->loss_scaler()) {
+    out.loss_scale = worker_->loss_scaler()->state();
+    out.skipped_steps = worker_->loss_scaler()->skipped();
+  }
+  out.measurement = measurement_->finish(done_ - first_step_, {rank_, tracker_.peak(), {{"parameters", parameters_}}},
+                                         comparison_->check());
+  if (comparison_->active()) out.check = std::move(comparison_->check());
+  return out;
+}
+
+void RankRun::train() {
+  const RangeName step_range = range_name("step");
+  for (std::int64_t step = first_step_; step < steps_; ++step) {
+    const Range range(step_range, step);
+    synchronous_->compute(step);
+    if (comparison_->active()) {
+      counting_.reset();
+      const MicrobatchLosses own = worker_->take_losses(step);
+      losses_.send(own);
+      sent_ = step + 1;
+      comparison_->compare_step(step, *worker_, own);
+    }
+    send_until(step + 1 - lag_);
+    synchronous_->update_step(step);
+    ends_.push_back(seconds_now_());
+    done_ = step + 1;
+    if (done_ - first_step_ == kMemorySteps) counting_.reset();
+    tell_until(step - lag_);
+    measurement_->add(worker_->take_spans());
+    measurement_->after_step(step);
+    if (rank_ == 0) measurement_->save_if_due();
+    if (checkpoints_.after_step(*worker_, done_, steps_)) break;
+  }
+  comparison_->compare_end(*worker_);
+}
+
+void RankRun::replay() {
+  if (first_step_ >= steps_) return;
+  const auto ended = [this](std::int64_t steps) {
+    while (static_cast<std::int64_t>(ends_.size()) < steps - first_step_ + 1) ends_.push_back(seconds_now_());
+  };
+  // This rank may have no microbatch of a step: it hears of that one with the next.
+  asynchronous_->replay([&](std::int64_t step) {
+    ended(step + 1);
+    send_until(step + 1 - lag_);
+    tell_until(step - lag_);
+    measurement_->add(worker_->take_spans());
+    if (rank_ == 0) measurement_->save_if_due();
+  });
+  ended(steps_);
+  done_ = steps_;
+  send_until(done_);
+  tell_until(done_ - 1);
+  (void)checkpoints_.after_step(*worker_, done_, steps_);
+}
+
+void RankRun::send_until(std::int64_t end) {
+  for (; sent_ < end; ++sent_) losses_.send(worker_->take_losses(sent_));
+}
+
+void RankRun::tell_until(std::int64_t end) {
+  for (; rank_ == 0 && told_ < end; ++told_) tell(told_);
+}
+
+void RankRun::tell(std::int64_t step) {
+  std::vector<double> losses;
+  try {
+    losses = losses_.receive(asynchronous_ ? static_cast<int>(step - first_step_) * plan_.microbatches : 0);
+  } catch (const PeerError& e) {
+    throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
+  }
+  const double loss = report_->add(std::move(losses));
+  measurement_->add_loss(loss);
+  if (!progress_) return;
+  const auto k = static_cast<std::size_t>(step - first_step_);
+  progress_({step, steps_, loss, Seconds(ends_[k + 1] - ends_[k]),
+             worker_->loss_scaler() ? std::optional(worker_->loss_scaler()->scale()) : std::nullopt});
+}
+
+}  // namespace stagecraft

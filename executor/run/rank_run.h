@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "executor/device/device.h"
+#include "executor/device/memory_tracker.h"
+#include "executor/run/asynchronous_worker.h"
+#include "executor/run/loss_gathering.h"
+#include "executor/run/loss_report.h"
+#include "executor/run/run.h"
+#include "executor/run/run_comparison.h"
+#include "executor/run/synchronous_worker.h"
+
+namespace stagecraft {
+
+/// One rank of a run, from its first step to its last.
+class RankRun {
+ public:
+  /// As run_rank; arguments must outlive it.
+  RankRun(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
+          Channel& channel, const std::function<double()>& seconds_now,
+          const std::function<void(const Progress&)>& progress);
+  /// To be called once.
+  [[nodiscard]] RunResult run();
+
+ private:
+  void make_worker(const Model& model, const DataSource& data);
+  /// What losses and gradients are compared with, and the scale of both.
+  void make_comparison(const Model& model, const DataSource& data);
+  void train();
+  void replay();
+  /// Sends the losses of the steps before `end` to rank 0.
+  void send_until(std::int64_t end);
+  /// On rank 0: tells the steps before `end`, whose losses are on their way.
+  void tell_until(std::int64_t end);
+  void tell(std::int64_t step);
+  [[nodiscard]] RunResult result();
+
+  const Plan& plan_;
+  const RunOptions& options_;
+  int rank_;
+  Channel& channel_;
+  const std::function<double()>& seconds_now_;
+  const std::function<void(const Progress&)>& progress_;
+  OwnStream stream_;
+  MemoryTracker tracker_;
+  std::optional<MemoryTracker::Scope> counting_;
+  RunCheckpoints checkpoints_;
+  std::int64_t first_step_;
+  std::int64_t steps_;  // number of the one after the last
+  SynchronousWorker* synchronous_ = nullptr;  // the worker as what it is: one of the two
+  AsynchronousWorker* asynchronous_ = nullptr;
+  std::unique_ptr<StageWorker> worker_;
+  Bytes parameters_;
+  std::optional<RunComparison> comparison_;
+  LossGathering losses_;
+  std::optional<RunMeasurement> measurement_;
+  std::optional<LossReport> report_;
+  std::vector<double> ends_;         // of each step on this rank, after the beginning of the first
+  std::int64_t lag_ = 0;             // steps by which losses are fetched late
+  std::int64_t done_, sent_, told_;  // steps that were run, whose losses were sent, and told
+};
+
+}  // namespace stagecraft

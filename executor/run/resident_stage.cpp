@@ -1,0 +1,69 @@
+#include "executor/run/resident_stage.h"
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "executor/run/planned_layers.h"
+
+namespace stagecraft {
+namespace {
+
+/// Where a stage's values come from and go to, and their slots by boundary.
+struct CrossingValues {
+  std::vector<ReceivedValue> received;
+  std::vector<ValueRef> sent;
+};
+
+CrossingValues find_crossing_values(const Model& model, const Plan& plan, ResidentStage& resident) {
+  std::unordered_map<std::string, int> index;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = static_cast<int>(i);
+  CrossingValues out;
+  std::map<std::pair<int, int>, int> sent_slot;
+  for (std::size_t b = 0; b < plan.boundaries.size(); ++b) {
+    const Boundary& boundary = plan.boundaries[b];
+    std::vector<int>& slots = resident.slots.emplace_back();
+    if (boundary.destination == resident.stage) resident.incoming.push_back(static_cast<int>(b));
+    if (boundary.source == resident.stage) resident.outgoing.push_back(static_cast<int>(b));
+    for (const BoundaryTensor& tensor : boundary.tensors) {
+      const ValueRef value{index.at(tensor.layer), *tensor.output, -1};
+      if (boundary.destination == resident.stage) {
+        slots.push_back(static_cast<int>(out.received.size()));
+        out.received.push_back({value, tensor.gradient});
+      } else if (boundary.source == resident.stage) {
+        const auto [it, fresh] =
+            sent_slot.emplace(std::pair(value.layer, value.output), static_cast<int>(out.sent.size()));
+        if (fresh) out.sent.push_back(value);
+        slots.push_back(it->second);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+ResidentStage make_resident_stage(const Model& model, const Plan& plan, int stage, const std::vector<int>& layers,
+                                  int microbatches, const OptimizerOptions& optimizer, std::uint64_t seed,
+                                  Placement placement) {
+  ResidentStage out;
+  out.stage = stage;
+  out.replica_ranks = replica_ranks(plan, stage);
+  CrossingValues values = find_crossing_values(model, plan, out);
+  out.program = std::make_unique<StageProgram>(model, layers, std::move(values.received), std::move(values.sent), seed,
+                                               placement);
+  const Stage& planned = plan.stages[static_cast<std::size_t>(stage)];
+  if (!schedule_of(plan).trains) out.program->evaluate();
+  if (planned.recompute) out.program->recompute_every(planned.recompute_every);
+  std::vector<at::Tensor> parameters;
+  for (const Parameter& parameter : out.program->parameters()) parameters.push_back(parameter.value);
+  out.optimizer = std::make_unique<Optimizer>(optimizer, std::move(parameters));
+  const auto count = static_cast<std::size_t>(microbatches);
+  out.flights.resize(count);
+  out.input_gradients.resize(count);
+  out.rests.resize(count);
+  return out;
+}
+
+}  // namespace stagecraft

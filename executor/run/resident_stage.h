@@ -1,0 +1,41 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "executor/data/prefetch.h"
+#include "executor/model/layer_source.h"
+#include "executor/stage/optimizer.h"
+#include "executor/stage/stage_program.h"
+
+namespace stagecraft {
+
+/// One stage that a rank holds, and its microbatches under way. Slots are places among the values that the program
+/// receives or sends.
+struct ResidentStage {
+  int stage = 0;
+  std::unique_ptr<StageProgram> program;
+  std::unique_ptr<Optimizer> optimizer;
+  std::vector<int> incoming;            ///< boundaries into this stage
+  std::vector<int> outgoing;            ///< boundaries out of it
+  std::vector<std::vector<int>> slots;  ///< by boundary: the slot of each of its tensors
+  std::vector<int> replica_ranks;
+  std::vector<Flight> flights;                           ///< by microbatch
+  std::vector<std::vector<at::Tensor>> input_gradients;  ///< by microbatch, until sent
+  std::set<int> split;                                   ///< microbatches whose backward comes in two parts
+  std::vector<SplitBackward> rests;                      ///< by microbatch, until its weight gradients are due
+  std::unique_ptr<Prefetch> data;                        ///< if its layers read inputs of the model
+};
+
+/// Stage `stage` of `plan` with the layers `layers` (indices into Model::layers) and their first parameters, for
+/// `microbatches` microbatches. `model` must outlive it.
+[[nodiscard]] ResidentStage make_resident_stage(const Model& model, const Plan& plan, int stage,
+                                                const std::vector<int>& layers, int microbatches,
+                                                const OptimizerOptions& optimizer, std::uint64_t seed,
+                                                Placement placement);
+
+}  // namespace stagecraft

@@ -1,0 +1,68 @@
+#include "executor/run/run_comparison.h"
+
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "executor/run/planned_layers.h"
+
+namespace stagecraft {
+
+RunComparison::RunComparison(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options) {
+  const bool compares = options.check || !options.expected.empty();
+  const ScheduleEntry schedule = schedule_of(plan);
+  if (compares && (!schedule.trains || schedule.weights != Weights::Flushed)) {
+    throw std::invalid_argument("a check compares a step's gradients with others, schedule \"" + plan.schedule +
+                                "\" has none that could be compared");
+  }
+  if (options.check) reference_.emplace(plan, model, data, options.optimizer, options.seed, options.device);
+  if (options.expected.empty()) return;
+  record_.emplace(options.expected);
+  record_->check_fits(plan, options.steps, options.optimizer, options.seed);
+  check_.with = options.expected;
+  check_.reasons = other_orders(plan, model, layers_of_stages(plan, model));
+  if (const std::string other = record_->other_kernels(options.threads); !other.empty()) {
+    check_.reasons.push_back(other);
+    check_.tolerance = kOtherKernelsTolerance;
+    check_.other_kernels = true;
+  }
+}
+
+void RunComparison::compare_step(std::int64_t step, const StageWorker& worker, const MicrobatchLosses& losses) {
+  if (record_) {
+    record_->compare_gradients(step, worker.parameters(), check_);
+    record_->compare_losses(step, losses, check_);
+    return;
+  }
+  reference_->compute(step);
+  if (!reference_->overflow()) compare_gradients(step, worker);
+  for (const auto& [microbatch, loss] : losses)
+    compare_loss(loss, reference_->losses()[static_cast<std::size_t>(microbatch)], check_);
+  reference_->update();
+}
+
+void RunComparison::compare_gradients(std::int64_t step, const StageWorker& worker) {
+  std::vector<ComparedTensor> compared;
+  for (const Parameter& parameter : worker.parameters()) {
+    at::Tensor expected = reference_->gradient(parameter.layer, parameter.name);
+    at::Tensor found = parameter.value.grad();
+    if (!expected.defined() && !found.defined()) continue;
+    if (!expected.defined()) expected = at::zeros_like(found);
+    if (!found.defined()) found = at::zeros_like(expected);
+    compared.push_back({fmt::format("gradient of \"{}\" in step {}", parameter.name, step + 1), parameter.layer,
+                        std::move(found), std::move(expected)});
+  }
+  compare_tensors(compared, check_);
+}
+
+void RunComparison::compare_end(StageWorker& worker) {
+  if (!record_) return;
+  worker.visit_stages([&](int, StageProgram& program, Optimizer&) {
+    record_->compare_end(program.parameters(), program.buffers(), check_);
+  });
+}
+
+}  // namespace stagecraft

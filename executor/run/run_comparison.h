@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "costmodel/plan.h"
+#include "executor/data/data_source.h"
+#include "executor/model/layer_source.h"
+#include "executor/run/check.h"
+#include "executor/run/reference.h"
+#include "executor/run/run.h"
+#include "executor/run/stage_worker.h"
+#include "executor/run/training_record.h"
+
+namespace stagecraft {
+
+/// Compares one rank's losses and gradients with a single process (RunOptions::check) or a file (RunOptions::expected).
+class RunComparison {
+ public:
+  /// Arguments must outlive it. Throws std::invalid_argument if the schedule has no gradients that could be compared, or
+  /// the file is of another training.
+  RunComparison(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options);
+
+  /// Whether there is anything to compare.
+  [[nodiscard]] bool active() const { return reference_ || record_; }
+  /// The single process, if that is what it compares with: it must start from the run's state.
+  [[nodiscard]] Reference* reference() { return reference_ ? &*reference_ : nullptr; }
+
+  /// To be called for each step between the worker's backwards and its update.
+  void compare_step(std::int64_t step, const StageWorker& worker, const MicrobatchLosses& losses);
+  /// To be called after the last update.
+  void compare_end(StageWorker& worker);
+  [[nodiscard]] Check& check() { return check_; }
+
+ private:
+  void compare_gradients(std::int64_t step, const StageWorker& worker);
+
+  std::optional<Reference> reference_;
+  std::optional<TrainingRecord> record_;
+  Check check_;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "costmodel/timeline.h"
+#include "executor/device/device_clock.h"
+
+namespace stagecraft {
+
+/// Keeps when a rank did what. On a GPU a span is known once the device has passed both of its moments.
+class SpanRecorder {
+ public:
+  /// `now` gives seconds since the run's start; `room` spans are recorded without allocating.
+  SpanRecorder(int rank, c10::Device device, std::function<double()> now, std::size_t room);
+
+  [[nodiscard]] DeviceClock::Moment mark() { return clock_.mark(); }
+  /// Records `action` of `step` from `start` until now.
+  void record(const Action& action, std::int64_t step, DeviceClock::Moment start);
+  /// Moves what the device has done by now to the spans that take gives.
+  void settle();
+  /// Spans since the last call, in their order; on a GPU those that are known without waiting for it.
+  [[nodiscard]] std::vector<Span> take();
+  /// The same of all that was recorded: waits for a GPU.
+  [[nodiscard]] std::vector<Span> take_all();
+
+ private:
+  struct Unsettled {
+    Span span;
+    DeviceClock::Moment start;
+    DeviceClock::Moment end;
+  };
+  int rank_;
+  c10::Device device_;
+  DeviceClock clock_;
+  std::deque<Unsettled> unsettled_;  // spans whose moments have not come
+  std::vector<Span> spans_;
+};
+
+}  // namespace stagecraft

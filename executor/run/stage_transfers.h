@@ -1,0 +1,58 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "executor/channel/channel.h"
+#include "executor/channel/edge_tags.h"
+
+namespace stagecraft {
+
+/// What crosses a plan's boundaries, as one rank sees it: between ranks over the channel, between two stages of this
+/// rank hand to hand. Boundaries are named by their place in Plan::boundaries; `gradient` says the way back.
+class StageTransfers {
+ public:
+  /// `microbatches`: how many the action list counts. Plan and channel must outlive this.
+  StageTransfers(const Plan& plan, int rank, Channel& channel, int microbatches);
+
+  /// The rank that runs `microbatch` of `stage`.
+  [[nodiscard]] int runner(int stage, int microbatch) const;
+  /// The boundary that joins `stage` and its peer. Throws std::logic_error if none does.
+  [[nodiscard]] int boundary_between(int stage, int peer) const;
+
+  /// Posts the receives of a ReceiveActivation or ReceiveGradient.
+  void post(const Action& action);
+  /// Sends what `tensors[slots[t]]` holds for tensor t of the action's boundary, having checked it against the plan.
+  void send(const Action& action, const std::vector<int>& slots, const std::vector<at::Tensor>& tensors);
+  /// Gives the same to a stage of this rank, for which no action stands, if one runs `microbatch` at the other end of
+  /// `boundary`; else does nothing.
+  void hand_over(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
+                 const std::vector<at::Tensor>& tensors);
+  /// Waits for all that crosses `boundary` for `microbatch`, and adds it to `out` in the order of the plan.
+  void take(int boundary, bool gradient, int microbatch, std::vector<at::Tensor>& out);
+  /// Lets finished sends go, once there are many.
+  void reap_sends();
+  /// Waits for all sends.
+  void finish_sends();
+
+ private:
+  [[nodiscard]] at::Tensor planned(const Action& action, int boundary, std::size_t t, const at::Tensor& tensor) const;
+
+  const Plan& plan_;
+  int rank_;
+  Channel& channel_;
+  EdgeTags tags_;
+  std::vector<std::vector<TensorSpec>> specs_;  // by boundary and its tensors
+  // [gradient][boundary][microbatch]: what was posted, or, of a stage that this rank holds too, handed over.
+  std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];
+  std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
+  std::vector<std::unique_ptr<Sending>> sending_;
+};
+
+/// "rank 1, stage 2, backward of microbatch 3".
+[[nodiscard]] std::string describe(int rank, const Action& action);
+
+}  // namespace stagecraft

@@ -1,0 +1,175 @@
+#include "executor/run/synchronous_worker.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "executor/run/planned_layers.h"
+#include "executor/stage/gradient_norm.h"
+
+namespace stagecraft {
+namespace {
+
+std::vector<StageProgram*> programs_of(const std::vector<ResidentStage>& stages) {
+  std::vector<StageProgram*> out;
+  for (const ResidentStage& each : stages) out.push_back(each.program.get());
+  return out;
+}
+
+}  // namespace
+
+SynchronousWorker::SynchronousWorker(const Model& model, const Plan& plan, int rank, Channel& channel,
+                                     const DataSource& data, const WorkerOptions& options)
+    : StageWorker(model, plan, rank, channel, data, options, 1),
+      trainable_(trainable_names(model)),
+      ties_(channel, tied_of_rank(plan, model, layers_, tied_parameters(model, layers_), rank), programs_of(stages_)),
+      reduces_(static_cast<std::size_t>(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind))) {
+  for (const ResidentStage& own : stages_) {
+    StageState& state = states_.emplace_back();
+    for (const Action& action : actions_) {
+      if (action.kind == ActionKind::Backward && action.stage == own.stage) state.last_backward = action.microbatch;
+    }
+    // A backward in parts leaves its weight gradients for later, so there is nothing to wait for in it.
+    if (own.split.contains(state.last_backward)) state.last_backward = -1;
+    if (own.replica_ranks.size() > 1 && schedule_.trains)
+      state.statistics = std::make_unique<MovingStatistics>(model, *own.program, [](int) { return true; });
+  }
+}
+
+std::size_t SynchronousWorker::place_of(const ResidentStage& own) const {
+  return static_cast<std::size_t>(&own - stages_.data());
+}
+
+void SynchronousWorker::prepare_gradients() {
+  for (ResidentStage& own : stages_) {
+    std::vector<Parameter>& parameters = own.program->parameters();
+    for (Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
+    if (own.replica_ranks.size() < 2) continue;
+    StageState& state = state_of(own);
+    if (!state.reduction) {
+      std::vector<at::Tensor> untied;
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (!ties_.is_tied(place_of(own), i)) untied.push_back(parameters[i].value);
+      }
+      state.reduction = std::make_unique<GradientReduction>(channel_, own.replica_ranks, std::move(untied),
+                                                            plan_.gradient_bucket_bytes);
+    }
+    state.reduction->begin_step();
+  }
+}
+
+void SynchronousWorker::before_forward(ResidentStage& own, const Action&) {
+  if (const auto& statistics = state_of(own).statistics) statistics->begin();
+}
+
+void SynchronousWorker::after_forward(ResidentStage& own, const Action& action) {
+  if (const auto& statistics = state_of(own).statistics) statistics->end(action.microbatch);
+}
+
+void SynchronousWorker::before_backward(ResidentStage& own, const Action& action) {
+  const StageState& state = state_of(own);
+  if (state.reduction && action.microbatch == state.last_backward) state.reduction->last_backward();
+}
+
+void SynchronousWorker::after_backward(ResidentStage& own, const Action& action, bool last) {
+  ties_.add_copies(place_of(own), action.microbatch, last);
+}
+
+void SynchronousWorker::reduce(const Action& action) {
+  if (const auto& reduction = state_of(resident(action.stage)).reduction) reduction->finish();
+}
+
+void SynchronousWorker::update(const Action&) {
+  throw std::logic_error("a step's updates are for update_step to run");
+}
+
+void SynchronousWorker::keep_buffers() {
+  kept_buffers_.clear();
+  for (const ResidentStage& each : stages_) {
+    for (const Parameter& buffer : each.program->buffers())
+      kept_buffers_.emplace_back(buffer.value, buffer.value.detach().clone());
+  }
+}
+
+void SynchronousWorker::restore_buffers() {
+  const at::NoGradGuard no_graph;
+  for (auto& [buffer, before] : kept_buffers_) buffer.copy_(before);
+}
+
+void SynchronousWorker::compute(std::int64_t step) {
+  spans_.settle();
+  if (guard_.skips_steps() && schedule_.trains) keep_buffers();
+  prepare_gradients();
+  std::size_t reduced = 0;
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    if (actions_[i].kind == ActionKind::Update) continue;
+    perform(i, step);
+    // Ties last, in one order on all ranks: their members hold different stages.
+    if (actions_[i].kind == ActionKind::Reduce && ++reduced == reduces_) ties_.reduce();
+  }
+  if (reduces_ == 0 && schedule_.trains) ties_.reduce();
+  transfers_.finish_sends();
+  if (!placement_.device.is_cpu() && schedule_.trains && !scaler_) {
+    if (const at::Tensor flag = nonfinite_flag(parameters()); flag.defined()) losses_.add(step, kGradientsFlag, flag);
+  }
+  losses_.end_step(step);
+}
+
+bool SynchronousWorker::skips(std::int64_t step) {
+  // A GPU's are found with the losses, without waiting for it here.
+  if (!scaler_ && (placement_.device.is_cpu() || guard_.skips_steps())) {
+    for (const ResidentStage& each : stages_) {
+      if (const auto name = nonfinite_gradient(each.program->parameters()))
+        guard_.found(step, "the gradient of \"" + *name + "\"");
+    }
+  }
+  if (!guard_.skips_steps() || !on_any_rank(channel_, guard_.found_in(step))) return false;
+  guard_.count_skipped();
+  return true;
+}
+
+void SynchronousWorker::settle_statistics(bool skipped) {
+  for (const ResidentStage& own : stages_) {
+    const auto& statistics = state_of(own).statistics;
+    if (!statistics) continue;
+    if (skipped) {
+      statistics->drop();
+      continue;
+    }
+    statistics->exchange(channel_, own.replica_ranks, plan_.microbatches);
+    statistics->apply();
+  }
+}
+
+void SynchronousWorker::update_step(std::int64_t step) {
+  const bool skipped = schedule_.trains && skips(step);
+  if (skipped) restore_buffers();
+  settle_statistics(skipped);
+  if (!schedule_.trains) {
+    for (ResidentStage& each : stages_) each.flights.assign(each.flights.size(), {});
+    return;
+  }
+  double divisor = plan_.microbatches * loss_gradient();
+  bool overflow = false;
+  if (optimizer_.clip_norm > 0) {
+    const auto squared = gather_squared_norms(channel_, squared_norms(parameters()), trainable_);
+    // In double no square of a finite gradient overflows, so the norms tell of gradients that do.
+    overflow = scaler_ && !std::ranges::all_of(squared, [](const auto& each) { return std::isfinite(each.second); });
+    divisor *= clip_divisor(squared, divisor, optimizer_.clip_norm);
+  } else if (scaler_) {
+    overflow = on_any_rank(channel_, overflows(parameters()));
+  }
+  if (scaler_ && !skipped) scaler_->update(overflow);
+  for (const ResidentStage& own : stages_) {
+    const Action action{ActionKind::Update, own.stage, -1, -1};
+    channel_.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
+    const Range range(ranges_.back(), step);  // updates end the list
+    const DeviceClock::Moment start = spans_.mark();
+    if (!overflow && !skipped) own.optimizer->step(divisor, rate_factor(optimizer_.rate, step));
+    spans_.record(action, step, start);
+  }
+}
+
+}  // namespace stagecraft

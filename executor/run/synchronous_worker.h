@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/run/stage_worker.h"
+#include "executor/stage/gradient_buckets.h"
+#include "executor/stage/loss_scaler.h"
+#include "executor/stage/moving_statistics.h"
+#include "executor/stage/tied_gradients.h"
+
+namespace stagecraft {
+
+/// A rank of a schedule whose steps end before the next begin: each step is its list, then one update.
+class SynchronousWorker : public StageWorker {
+ public:
+  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages and check_fits do.
+  SynchronousWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
+                    const WorkerOptions& options);
+
+  /// To be called before the first step, where the loss's gradient begins with a scale: updates divide by it, and a
+  /// step in which a gradient of any rank overflows changes no parameter of any rank. All ranks or none.
+  void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
+
+  /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws PeerError that names rank
+  /// and action.
+  void compute(std::int64_t step);
+  /// Runs the step's Updates: gradients are divided by the number of microbatches first, and by more where they are
+  /// clipped; then all ranks must call it. Clears them. A schedule without backwards has none. Between compute and
+  /// update parameters() holds the gradients' sums over all microbatches.
+  void update_step(std::int64_t step);
+
+ private:
+  /// What a stage has besides, in the order of the worker's stages.
+  struct StageState {
+    std::unique_ptr<GradientReduction> reduction;  // of a replicated stage's parameters that are not tied
+    std::unique_ptr<MovingStatistics> statistics;  // of a replicated stage
+    int last_backward = -1;                        // microbatch; -1 if its backward comes in parts
+  };
+  void after_backward(ResidentStage& own, const Action& action, bool last) override;
+  void before_forward(ResidentStage& own, const Action& action) override;
+  void after_forward(ResidentStage& own, const Action& action) override;
+  void before_backward(ResidentStage& own, const Action& action) override;
+  void reduce(const Action& action) override;
+  void update(const Action& action) override;
+
+  [[nodiscard]] std::size_t place_of(const ResidentStage& own) const;
+  [[nodiscard]] StageState& state_of(const ResidentStage& own) { return states_[place_of(own)]; }
+  void prepare_gradients();
+  void keep_buffers();
+  void restore_buffers();
+  /// Before an update, with all gradients there: whether it must be left out.
+  [[nodiscard]] bool skips(std::int64_t step);
+  void settle_statistics(bool skipped);
+
+  std::vector<std::string> trainable_;
+  std::vector<StageState> states_;
+  TiedGradients ties_;
+  std::size_t reduces_ = 0;
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers, and their values before the step
+};
+
+}  // namespace stagecraft

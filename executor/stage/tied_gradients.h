@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "executor/channel/channel.h"
+#include "executor/stage/stage_program.h"
+
+namespace stagecraft {
+
+/// The gradient of a parameter that several layers hold: summed over all its holders.
+struct TiedGradient {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<int> ranks;  ///< holders, ascending, each once
+  int tag = 0;             ///< of the sum; the same on every holder
+};
+
+/// Sums the gradients of tied parameters: over the layers of one stage as autograd does with one tensor that is used
+/// several times, then over stages and ranks.
+class TiedGradients {
+ public:
+  /// `programs` are the stages that this rank holds, in order; they and the channel must outlive this.
+  TiedGradients(Channel& channel, const std::vector<TiedGradient>& tied, std::vector<StageProgram*> programs);
+
+  /// Whether parameter `index` of stage `program` (its place among the programs) is tied.
+  [[nodiscard]] bool is_tied(std::size_t program, std::size_t index) const;
+
+  /// To be called after each part of a microbatch's backward of `program`, `last` after its last part. Where several
+  /// layers of a stage hold a parameter, their gradients are added up before they join those of earlier microbatches.
+  void add_copies(std::size_t program, int microbatch, bool last);
+
+  /// Sums over all holders, in one order on all ranks: to be called once per step, after the last backward.
+  void reduce();
+
+ private:
+  /// The layers of one stage that hold the parameter, each with a leaf of its own.
+  struct Copies {
+    std::size_t program = 0;
+    std::vector<std::size_t> parameters;  // positions in the program's parameters
+    at::Tensor sum;                       // of several copies' gradients, over the microbatches that are done
+    std::map<int, std::vector<at::Tensor>> begun;  // by microbatch whose backward is half done: a gradient per copy
+  };
+  struct Tie {
+    std::vector<Copies> stages;
+    std::vector<int> ranks;
+    int tag = 0;
+  };
+  [[nodiscard]] at::Tensor& value(const Copies& copies, std::size_t i) const;
+
+  Channel& channel_;
+  std::vector<StageProgram*> programs_;
+  std::vector<Tie> ties_;
+};
+
+}  // namespace stagecraft
