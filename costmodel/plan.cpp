@@ -60,6 +60,55 @@ std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& 
   return out;
 }
 
+/// Tied parameters of the graph's layers, given the stages' layers.
+std::vector<TiedLayers> tied_of(const Graph& graph, const std::vector<Stage>& stages) {
+  std::unordered_map<std::string, const Layer*> tied;
+  for (const Layer& layer : graph.layers) {
+    if (!layer.tied.empty()) tied.emplace(layer.id, &layer);
+  }
+  if (tied.empty()) return {};
+  std::map<std::string, std::vector<std::string>> holders;
+  for (const Stage& stage : stages) {
+    for (const std::string& id : stage.layers) {
+      const auto layer = tied.find(id);
+      if (layer == tied.end()) continue;
+      for (const TiedParameter& parameter : layer->second->tied) {
+        std::vector<std::string>& ids = holders[parameter.name];
+        if (ids.empty() || ids.back() != id) ids.push_back(id);
+      }
+    }
+  }
+  std::vector<TiedLayers> out;
+  for (auto& [parameter, layers] : holders) {
+    if (layers.size() > 1) out.push_back({parameter, std::move(layers)});
+  }
+  return out;
+}
+
+/// "tied parameter "weight" of a, b".
+std::string tied_text(const TiedLayers& tied) {
+  std::string out = "tied parameter \"" + tied.parameter + "\" of layers ";
+  for (const std::string& layer : tied.layers) out += (layer == tied.layers.front() ? "\"" : ", \"") + layer + "\"";
+  return out;
+}
+
+/// That the plan's tied parameters are those of the graph. Without them gradients would not be summed.
+void check_tied(const Plan& plan, const Graph& graph) {
+  const std::vector<TiedLayers> wanted = tied_of(graph, plan.stages);
+  if (plan.tied == wanted) return;
+  const std::string again = "; make the plan again from this graph";
+  for (const TiedLayers& tied : wanted) {
+    if (std::find(plan.tied.begin(), plan.tied.end(), tied) != plan.tied.end()) continue;
+    // Plans of format version 3 and older list none.
+    refuse("the plan does not list the graph's " + tied_text(tied) + again);
+  }
+  for (const TiedLayers& tied : plan.tied) {
+    if (std::find(wanted.begin(), wanted.end(), tied) != wanted.end()) continue;
+    refuse("the plan lists a " + tied_text(tied) + ", the graph does not" + again);
+  }
+  refuse("the plan does not list tied parameters in the order of their names" + again);
+}
+
 }  // namespace
 
 bool has_gradient(const Boundary& boundary) {
@@ -128,6 +177,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
     plan.stages[static_cast<std::size_t>(stage)].layers.push_back(id);
   }
   plan.boundaries = boundaries_of(graph, partition.stage_of_layer);
+  plan.tied = tied_of(graph, plan.stages);
   plan.warmups = warmup_counts(partition.replicas);
   plan.listed = settings.listed;
   plan.gradient_bucket_bytes = settings.gradient_bucket_bytes;
@@ -158,6 +208,28 @@ void validate_listed(const Plan& plan) {
         refuse(where + " belongs to rank " + std::to_string(rank_of(plan, action.stage, action.microbatch % replicas)));
       }
       if (action.peer >= stages) refuse(where + ": stages are 0.." + std::to_string(stages - 1));
+    }
+  }
+}
+
+void validate_tied(const Plan& plan) {
+  if (plan.tied.empty()) return;
+  std::unordered_map<std::string, int> position;
+  for (const Stage& stage : plan.stages) {
+    for (const std::string& layer : stage.layers) position.emplace(layer, static_cast<int>(position.size()));
+  }
+  std::set<std::string> names;
+  for (const TiedLayers& tied : plan.tied) {
+    const std::string where = "tied parameter \"" + tied.parameter + "\"";
+    if (!names.insert(tied.parameter).second) refuse(where + " is listed twice");
+    if (tied.layers.size() < 2)
+      refuse(where + " has " + std::to_string(tied.layers.size()) + " layers, at least 2 are wanted");
+    int last = -1;
+    for (const std::string& layer : tied.layers) {
+      const auto it = position.find(layer);
+      if (it == position.end()) refuse(where + ": layer \"" + layer + "\" is in no stage");
+      if (it->second <= last) refuse(where + ": layer \"" + layer + "\" is not in the plan's order, each once");
+      last = it->second;
     }
   }
 }
@@ -260,6 +332,7 @@ void validate(const Plan& plan) {
       }
     }
   }
+  validate_tied(plan);
 }
 
 void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
@@ -285,6 +358,7 @@ void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
   if (boundaries_of(graph, stage_of_layer) != plan.boundaries) {
     refuse("the boundaries are not those of the graph's edges; make the plan again from this graph");
   }
+  check_tied(plan, graph);
   // Plans of format version 2 and older say no dtype.
   if (!plan.dtype.empty() && !graph.dtype.empty() && plan.dtype != graph.dtype)
     refuse("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);

@@ -43,6 +43,13 @@ struct Boundary {
   friend bool operator==(const Boundary&, const Boundary&) = default;
 };
 
+/// A parameter that several layers hold under one name. All replicas of its holders sum its gradients together.
+struct TiedLayers {
+  std::string parameter;
+  std::vector<std::string> layers;  ///< ids of its holders, two or more, in the plan's order
+  friend bool operator==(const TiedLayers&, const TiedLayers&) = default;
+};
+
 /// Whether anything comes back from `destination` to `source`.
 [[nodiscard]] bool has_gradient(const Boundary& boundary);
 
@@ -65,6 +72,7 @@ struct Plan {
   std::string strategy;  ///< who made it
   std::vector<Stage> stages;
   std::vector<Boundary> boundaries;
+  std::vector<TiedLayers> tied;             ///< every tied parameter, ascending by name; those of one stage too
   std::vector<int> warmups;                 ///< one a stage
   std::vector<std::vector<Action>> listed;  ///< of schedule "listed": each rank's actions but Update, see action_lists
   /// Gradients of a stage are summed over its replicas in buckets of at most so many bytes; absent: all in one.
@@ -95,15 +103,16 @@ struct PlanSettings {
 
 /// The plan of `partition`: layers in topological order, devices in order 0.. stage by stage, boundaries from the
 /// edges that cross stages (a tensor that several layers of one stage read crosses once, one that several stages read
-/// goes from each to the next), warm-ups by warmup_counts.
+/// goes from each to the next), tied parameters from Layer::tied, warm-ups by warmup_counts.
 /// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, or the device
 /// count if the replicas are more than the topology has.
 [[nodiscard]] Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition,
                              const PlanSettings& settings);
 
 /// Throws std::invalid_argument naming what does not fit: a layer of the graph missing or twice, an unknown layer, an
-/// edge to an earlier stage, boundaries other than the edges say, a device that does not exist or is used twice by
-/// different stages (chunks = 1), a schedule that cannot run it, warm-ups missing, another dtype than the graph's.
+/// edge to an earlier stage, boundaries other than the edges say, tied parameters other than the layers say, a device
+/// that does not exist or is used twice by different stages (chunks = 1), a schedule that cannot run it, warm-ups
+/// missing, another dtype than the graph's.
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
 /// The first value that crosses more than one stage; absent if every stage reads only the one before it. Precondition:
@@ -113,7 +122,8 @@ void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 /// The schedule of the plan, with what `listed` says of it where that is the schedule.
 [[nodiscard]] ScheduleEntry schedule_of(const Plan& plan);
 
-/// The part of validate that needs no graph or topology: counts, ids, boundaries between existing stages, schedule.
+/// The part of validate that needs no graph or topology: counts, ids, boundaries between existing stages, tied
+/// parameters of existing layers, schedule.
 void validate(const Plan& plan);
 
 /// Shape of the plan's pipeline for the schedule functions; it looks at the plan's `listed`, which must outlive it.

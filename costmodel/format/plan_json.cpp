@@ -7,7 +7,7 @@ namespace stagecraft {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.plan";
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMostDevices = 1 << 24;
 
@@ -46,6 +46,15 @@ Boundary read_boundary(const Cursor& at) {
   out.source = whole(fields.required("source"));
   out.destination = whole(fields.required("destination"));
   out.tensors = fields.required("tensors").list(read_tensor);
+  fields.done();
+  return out;
+}
+
+TiedLayers read_tied(const Cursor& at) {
+  Fields fields(at);
+  TiedLayers out;
+  out.parameter = fields.required("parameter").text();
+  out.layers = fields.required("layers").list([](const Cursor& c) { return c.text(); });
   fields.done();
   return out;
 }
@@ -94,6 +103,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("iteration_s")) out.iteration = v->seconds();
   out.stages = fields.required("stages").list(read_stage);
   out.boundaries = fields.required("boundaries").list(read_boundary);
+  if (const auto v = fields.optional("tied")) out.tied = v->list(read_tied);
   if (const auto v = fields.optional("warmups")) {
     out.warmups = v->list(whole);
   } else {
@@ -132,6 +142,8 @@ std::string plan_json(const Plan& plan) {
   }
   out["boundaries"] = Json::array();
   for (const Boundary& boundary : plan.boundaries) out["boundaries"].push_back(boundary_json(boundary));
+  for (const TiedLayers& tied : plan.tied)
+    out["tied"].push_back(Json{{"parameter", tied.parameter}, {"layers", tied.layers}});
   out["warmups"] = plan.warmups;
   if (plan.gradient_bucket_bytes) out["gradient_bucket_bytes"] = plan.gradient_bucket_bytes->value;
   if (!plan.listed.empty()) {

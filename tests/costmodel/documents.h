@@ -115,6 +115,7 @@ inline Plan full_plan() {
     plan.boundaries.push_back(
         {s, s + 1, {{layer, 0, 16_B, {2, 2}, "float32", true}, {layer, 1, 8_B, {2}, "int32", false}}});
   }
+  plan.tied = {{"embedding.weight", {"a", "b"}}};
   plan.warmups = {3, 2, 1, 0};
   for (const int rank : {0, 1}) {  // all forwards, then all backwards, one of them in two halves
     plan.listed.emplace_back();

@@ -134,6 +134,27 @@ TEST(MakePlan, NamesWhatDoesNotFit) {
             "input layer \"x\" is given to stage 0, inputs have none");
 }
 
+/// All layers hold "b", the first and the last "w", one layer alone "x".
+Graph tied_chain() {
+  Graph graph = chain();
+  graph.layers[0].tied = {{"w", 4_B}, {"b", 1_B}};
+  graph.layers[1].tied = {{"b", 1_B}, {"x", 2_B}};
+  graph.layers[2].tied = {{"w", 4_B}, {"b", 1_B}};
+  return graph;
+}
+
+TEST(MakePlan, ListsTiedParametersByNameWithTheirLayersInThePlansOrder) {
+  const std::vector<TiedLayers> wanted{{"b", {"l0", "l1", "l2"}}, {"w", {"l0", "l2"}}};
+  EXPECT_EQ(planned(tied_chain(), {0, 1, 2}, {1, 1, 1}).tied, wanted);
+  EXPECT_EQ(planned(tied_chain(), {0, 0, 0}, {1}).tied, wanted);
+  EXPECT_EQ(planned(chain(), {0, 1, 2}, {1, 1, 1}).tied, std::vector<TiedLayers>{});
+  // l2 reads nothing and goes to the first stage, before l0.
+  Graph graph = tied_chain();
+  graph.edges.pop_back();
+  EXPECT_EQ(planned(graph, {1, 1, 0}, {1, 1}).tied,
+            (std::vector<TiedLayers>{{"b", {"l2", "l0", "l1"}}, {"w", {"l2", "l0"}}}));
+}
+
 struct Fault {
   std::string message;
   std::function<void(Plan&)> make;
@@ -170,6 +191,13 @@ TEST(ValidatePlan, NamesWhatIsWrongWithThePlanAlone) {
        [](Plan& p) { p.boundaries.erase(p.boundaries.begin()); }},
       {"boundary 0 to 1: a tensor of layer \"l0\" stands twice",
        [](Plan& p) { p.boundaries[0].tensors.push_back(p.boundaries[0].tensors[0]); }},
+      {"tied parameter \"w\" has 1 layers, at least 2 are wanted", [](Plan& p) { p.tied = {{"w", {"l0"}}}; }},
+      {"tied parameter \"w\" is listed twice", [](Plan& p) { p.tied = {{"w", {"l0", "l1"}}, {"w", {"l0", "l2"}}}; }},
+      {"tied parameter \"w\": layer \"l3\" is in no stage", [](Plan& p) { p.tied = {{"w", {"l0", "l3"}}}; }},
+      {"tied parameter \"w\": layer \"l0\" is not in the plan's order, each once",
+       [](Plan& p) { p.tied = {{"w", {"l0", "l0"}}}; }},
+      {"tied parameter \"w\": layer \"l1\" is not in the plan's order, each once",
+       [](Plan& p) { p.tied = {{"w", {"l2", "l1"}}}; }},
   };
   for (const Fault& fault : faults) {
     Plan plan = good;
@@ -227,6 +255,29 @@ TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
   backwards.boundaries.clear();
   EXPECT_THAT(message([&] { validate(backwards, graph, topology); }),
               ::testing::HasSubstr("layer \"l1\" in stage 0 reads layer \"l0\" in the later stage 1"));
+}
+
+TEST(ValidatePlan, NamesATiedParameterThatPlanOrGraphLacks) {
+  const Graph graph = tied_chain();
+  const Topology topology = flat_topology(2);
+  const Plan good = planned(graph, {0, 1, 1}, {1, 1}, 2);
+  ASSERT_NO_THROW(validate(good, graph, topology));
+  const std::string again = "; make the plan again from this graph";
+  const std::vector<Fault> faults{
+      {"the plan does not list the graph's tied parameter \"b\" of layers \"l0\", \"l1\", \"l2\"" + again,
+       [](Plan& p) { p.tied.clear(); }},  // as in a plan of version 3
+      {"the plan does not list the graph's tied parameter \"w\" of layers \"l0\", \"l2\"" + again,
+       [](Plan& p) { p.tied[1].layers = {"l0", "l1"}; }},
+      {"the plan lists a tied parameter \"v\" of layers \"l0\", \"l1\", the graph does not" + again,
+       [](Plan& p) { p.tied.push_back({"v", {"l0", "l1"}}); }},
+      {"the plan does not list tied parameters in the order of their names" + again,
+       [](Plan& p) { std::swap(p.tied[0], p.tied[1]); }},
+  };
+  for (const Fault& fault : faults) {
+    Plan plan = good;
+    fault.make(plan);
+    EXPECT_EQ(message([&] { validate(plan, graph, topology); }), fault.message);
+  }
 }
 
 TEST(Ranks, CountStagesThenReplicas) {

@@ -172,18 +172,30 @@ TEST(PlanDocument, NamesThePlaceOfAWrongAction) {
               ThrowsMessage<FormatError>(HasSubstr("plan.json: /actions/1: cell 2: found \"1C0\", wanted a stage")));
 }
 
-TEST(PlanDocument, ReadsVersionsOneAndTwo) {
+TEST(PlanDocument, ReadsOlderVersions) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  for (const char* version : {"\"version\": 1", "\"version\": 2"}) {
+  for (const char* version : {"\"version\": 1", "\"version\": 2", "\"version\": 3"}) {
     std::string text = plan_json(plan);
-    text.replace(text.find("\"version\": 3"), 12, version);
+    text.replace(text.find("\"version\": 4"), 12, version);
     EXPECT_EQ(parse_plan(text, "plan.json"), plan);
   }
 }
 
+TEST(PlanDocument, HoldsTiedParameters) {
+  Plan plan = row_plan("1f1b", {1, 1}, 2);
+  plan.tied = {{"weight", {"l0", "l1"}}};
+  const std::string text = plan_json(plan);
+  EXPECT_EQ(parse_plan(text, "plan.json"), plan);
+  EXPECT_THAT(text, HasSubstr(R"("tied": [)"));
+  std::string wrong = text;
+  wrong.replace(wrong.rfind("\"l1\""), 4, "\"l7\"");
+  EXPECT_THAT([&] { (void)parse_plan(wrong, "plan.json"); },
+              ThrowsMessage<FormatError>("plan.json: /: tied parameter \"weight\": layer \"l7\" is in no stage"));
+}
+
 TEST(PlanDocument, LeavesOutWhatIsNotSet) {
   const std::string text = plan_json(row_plan("1f1b", {1}, 2));  // whose tensors would have a dtype
-  for (const char* key : {"dtype", "gradient_bucket_bytes", "recompute"})
+  for (const char* key : {"dtype", "gradient_bucket_bytes", "recompute", "tied"})
     EXPECT_EQ(text.find(key), std::string::npos) << key;
 }
 

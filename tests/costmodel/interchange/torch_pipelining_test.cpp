@@ -22,6 +22,7 @@ std::string refusal(const Plan& plan) {
 TEST(TorchPipeliningScript, HoldsStagesRanksAndLists) {
   Plan plan = testing::row_plan("gpipe", {1, 1}, 2);
   plan.stages[0].layers = {"stem", "a \"quoted\" {name}"};
+  plan.boundaries[0].tensors[0].layer = "stem";
   const std::string script = torch_pipelining_script(plan);
   EXPECT_THAT(script, HasSubstr("STAGES = [\n    [\"stem\", \"a \\\"quoted\\\" {name}\"],\n    [\"l1\"],\n]\n"
                                 "RANKS = 2  # stage s runs on rank s % RANKS\n"

@@ -1,0 +1,91 @@
+#include "costmodel/bound_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "costmodel/verify.h"
+
+namespace stagecraft {
+
+BoundPlan::BoundPlan(Plan plan) : plan_(std::move(plan)) {
+  validate(plan_);
+  schedule_ = schedule_of(plan_);
+  ranks_ = stagecraft::ranks(plan_);
+  for (const Stage& stage : plan_.stages) replicas_.push_back(static_cast<int>(stage.devices.size()));
+  int next = 0;
+  for (int s = 0; s < stages(); ++s) {
+    const bool first_of_position = s < positions();
+    first_rank_.push_back(first_of_position ? next : first_rank(s % positions()));
+    if (first_of_position) next += replicas(s);
+  }
+  bind_boundaries();
+  bind_tied();
+}
+
+void BoundPlan::bind_boundaries() {
+  incoming_.resize(plan_.stages.size());
+  outgoing_.resize(plan_.stages.size());
+  for (const Boundary& boundary : plan_.boundaries) {
+    const int number = static_cast<int>(has_gradient_.size());
+    incoming_[index(boundary.destination)].push_back(number);
+    outgoing_[index(boundary.source)].push_back(number);
+    has_gradient_.push_back(stagecraft::has_gradient(boundary));
+    first_tag_.push_back(tags_);
+    tags_ += 2 * static_cast<int>(boundary.tensors.size());
+  }
+}
+
+void BoundPlan::bind_tied() {
+  reduce_groups_.resize(plan_.stages.size());
+  std::iota(reduce_groups_.begin(), reduce_groups_.end(), 0);
+  for (int s = 0; s < stages(); ++s) reduces_.push_back(replicas(s) > 1);
+  if (plan_.tied.empty()) return;
+  std::unordered_map<std::string, int> stage_of;
+  for (int s = 0; s < stages(); ++s) {
+    for (const std::string& layer : plan_.stages[index(s)].layers) stage_of[layer] = s;
+  }
+  for (const TiedLayers& parameter : plan_.tied) {
+    std::set<int> held_by;
+    for (const std::string& layer : parameter.layers) held_by.insert(stage_of.at(layer));
+    std::set<int> members;
+    for (const int stage : held_by) {
+      const std::vector<int> replicas = ranks_of(stage);
+      members.insert(replicas.begin(), replicas.end());
+      if (held_by.size() > 1) reduces_[index(stage)] = true;
+      const int one = reduce_groups_[index(stage)];
+      const int other = reduce_groups_[index(*held_by.begin())];
+      std::ranges::replace(reduce_groups_, std::max(one, other), std::min(one, other));
+    }
+    tied_.push_back({parameter.parameter,
+                     static_cast<int>(tied_.size()),
+                     {held_by.begin(), held_by.end()},
+                     {members.begin(), members.end()}});
+  }
+}
+
+PipelineShape BoundPlan::shape(int steps) const {
+  PipelineShape out = pipeline_shape(plan_);
+  out.steps = steps;
+  return out;
+}
+
+std::vector<int> BoundPlan::ranks_of(int stage) const {
+  std::vector<int> out(index(replicas(stage)));
+  std::iota(out.begin(), out.end(), first_rank(stage));
+  return out;
+}
+
+std::optional<int> BoundPlan::boundary(int stage, int peer) const {
+  for (const int b : stage < peer ? outgoing(stage) : incoming(stage)) {
+    const Boundary& found = plan_.boundaries[index(b)];
+    if ((stage < peer ? found.destination : found.source) == peer) return b;
+  }
+  return std::nullopt;
+}
+
+std::uint64_t BoundPlan::hash() const { return plan_hash(plan_, action_lists()); }
+
+}  // namespace stagecraft

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+
+namespace stagecraft {
+
+/// A tied parameter of a plan, and who holds it.
+struct TiedHolders {
+  std::string parameter;
+  int tag = 0;              ///< its place in Plan::tied: the same number on every rank
+  std::vector<int> stages;  ///< ascending, each once; a single one if all its layers are in one stage
+  std::vector<int> ranks;   ///< all replicas of these stages, ascending, each once
+  friend bool operator==(const TiedHolders&, const TiedHolders&) = default;
+};
+
+/// A valid plan with all that follows from it. Whoever predicts, verifies, runs or exports a plan takes it and derives
+/// none of this again. Stage, rank and boundary numbers that are passed in must exist.
+class BoundPlan {
+ public:
+  /// Throws std::invalid_argument as validate(plan).
+  explicit BoundPlan(Plan plan);
+
+  [[nodiscard]] const Plan& plan() const { return plan_; }
+  /// As schedule_of.
+  [[nodiscard]] const ScheduleEntry& schedule() const { return schedule_; }
+  /// Whether the schedule is asynchronous: its lists cover several steps and are replayed once.
+  [[nodiscard]] bool asynchronous() const { return schedule_.weights != Weights::Flushed; }
+  /// The shape for the schedule's functions, with lists of `steps` steps. It looks at the plan's `listed`: use it while
+  /// this object is where it is.
+  [[nodiscard]] PipelineShape shape(int steps = 1) const;
+
+  [[nodiscard]] int stages() const { return static_cast<int>(replicas_.size()); }
+  /// Columns of ranks: stages that differ by a multiple of this number run on the same ranks.
+  [[nodiscard]] int positions() const { return stages() / plan_.chunks; }
+  [[nodiscard]] int replicas(int stage) const { return replicas_[index(stage)]; }
+
+  /// The ranks by number, as ranks(plan).
+  [[nodiscard]] const std::vector<RankRole>& ranks() const { return ranks_; }
+  /// Rank of the stage's replica 0; those of the others follow.
+  [[nodiscard]] int first_rank(int stage) const { return first_rank_[index(stage)]; }
+  /// The stage's ranks, by replica.
+  [[nodiscard]] std::vector<int> ranks_of(int stage) const;
+  /// The replica of `stage` that runs `microbatch`: replicas take turns, also from step to step where microbatches
+  /// count on, see ScheduleEntry.
+  [[nodiscard]] int replica_of(int stage, int microbatch) const { return microbatch % replicas(stage); }
+  /// The rank that runs `microbatch` of `stage`.
+  [[nodiscard]] int runner(int stage, int microbatch) const {
+    return first_rank(stage) + replica_of(stage, microbatch);
+  }
+
+  /// Index in Plan::boundaries of the one that joins two stages, either way round; absent if none does.
+  [[nodiscard]] std::optional<int> boundary(int stage, int peer) const;
+  /// Indices of the boundaries into the stage, in the plan's order.
+  [[nodiscard]] const std::vector<int>& incoming(int stage) const { return incoming_[index(stage)]; }
+  /// Indices of the boundaries out of the stage, in the plan's order.
+  [[nodiscard]] const std::vector<int>& outgoing(int stage) const { return outgoing_[index(stage)]; }
+  /// Whether anything comes back over the boundary.
+  [[nodiscard]] bool has_gradient(int boundary) const { return has_gradient_[index(boundary)]; }
+  /// Number of message tags.
+  [[nodiscard]] int tags() const { return tags_; }
+  /// Tag, from 0 to tags(), of what crosses a boundary of tensor `tensor` in one direction, `gradient` back.
+  [[nodiscard]] int tag(int boundary, std::size_t tensor, bool gradient) const {
+    return first_tag_[index(boundary)] + 2 * static_cast<int>(tensor) + (gradient ? 1 : 0);
+  }
+
+  /// In the order of Plan::tied.
+  [[nodiscard]] const std::vector<TiedHolders>& tied() const { return tied_; }
+  /// A number for each stage, the same for stages that share a tied parameter, directly or through others: the lowest
+  /// of their own numbers. Those reduce together.
+  [[nodiscard]] const std::vector<int>& reduce_groups() const { return reduce_groups_; }
+  /// Whether the stage sums gradients with other ranks: those of its replicas, or of tied parameters with other stages.
+  [[nodiscard]] bool reduces(int stage) const { return reduces_[index(stage)]; }
+
+  /// The list of each rank, as action_lists(plan, ...) describes them, with a Reduce for each stage that reduces.
+  /// `steps`: how many steps they cover, 1 unless the schedule is asynchronous. `prefetch`: microbatches by which
+  /// receives are posted ahead. Throws std::invalid_argument for other steps.
+  [[nodiscard]] std::vector<std::vector<Action>> action_lists(int steps = 1, int prefetch = 2) const;
+  /// As step_window(plan).
+  [[nodiscard]] StepWindow step_window() const { return stagecraft::step_window(plan_); }
+
+  /// plan_hash of the plan with its action_lists() of one step, however many steps are run: those of more follow from
+  /// the same plan.
+  [[nodiscard]] std::uint64_t hash() const;
+
+ private:
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  void bind_boundaries();
+  void bind_tied();
+
+  Plan plan_;
+  ScheduleEntry schedule_;
+  std::vector<RankRole> ranks_;
+  std::vector<int> replicas_, first_rank_;             // by stage
+  std::vector<std::vector<int>> incoming_, outgoing_;  // by stage
+  std::vector<bool> has_gradient_;                     // by boundary
+  std::vector<int> first_tag_;                         // by boundary
+  int tags_ = 0;
+  std::vector<TiedHolders> tied_;
+  std::vector<int> reduce_groups_;  // by stage
+  std::vector<bool> reduces_;       // by stage
+};
+
+}  // namespace stagecraft

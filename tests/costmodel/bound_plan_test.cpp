@@ -1,0 +1,268 @@
+#include "costmodel/bound_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <stdexcept>
+
+#include "costmodel/memory.h"
+#include "costmodel/predict.h"
+#include "costmodel/verify.h"
+#include "tests/costmodel/interleavings.h"
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using ::testing::ElementsAre;
+using testing::flat_topology;
+using testing::row_plan;
+
+/// Stages of 2, 1 and 3 replicas: ranks 0-1, 2 and 3-5. Two values, which need no gradient, go from stage 0 to stage 2.
+Plan skipping_plan() {
+  Plan plan = row_plan("1f1b", {2, 1, 3}, 6);
+  plan.stages[0].layers.push_back("mask");
+  const Boundary skip{0, 2, {{"mask", 0, Bytes(8), {}, "bool", false}, {"mask", 1, Bytes(8), {}, "int64", false}}};
+  plan.boundaries.insert(plan.boundaries.begin() + 1, skip);
+  return plan;
+}
+
+TEST(BoundPlan, SaysWhoRunsWhat) {
+  const BoundPlan bound(skipping_plan());
+  EXPECT_EQ(bound.stages(), 3);
+  EXPECT_EQ(bound.positions(), 3);
+  EXPECT_EQ(bound.ranks().size(), 6u);
+  EXPECT_EQ(bound.first_rank(0), 0);
+  EXPECT_EQ(bound.first_rank(1), 2);
+  EXPECT_EQ(bound.first_rank(2), 3);
+  EXPECT_THAT(bound.ranks_of(2), ElementsAre(3, 4, 5));
+  EXPECT_EQ(bound.replica_of(0, 5), 1);
+  EXPECT_EQ(bound.replica_of(2, 5), 2);
+  EXPECT_EQ(bound.runner(0, 5), 1);
+  EXPECT_EQ(bound.runner(1, 5), 2);
+  EXPECT_EQ(bound.runner(2, 4), 4);
+}
+
+TEST(BoundPlan, SaysWhatJoinsTwoStages) {
+  const BoundPlan bound(skipping_plan());
+  EXPECT_EQ(bound.boundary(0, 1), 0);
+  EXPECT_EQ(bound.boundary(0, 2), 1);
+  EXPECT_EQ(bound.boundary(2, 1), 2);
+  EXPECT_EQ(bound.boundary(1, 1), std::nullopt);
+  EXPECT_EQ(BoundPlan(row_plan("1f1b", {1, 1, 1}, 2)).boundary(0, 2), std::nullopt);
+  EXPECT_THAT(bound.outgoing(0), ElementsAre(0, 1));
+  EXPECT_THAT(bound.incoming(2), ElementsAre(1, 2));
+  EXPECT_THAT(bound.incoming(0), ElementsAre());
+  EXPECT_TRUE(bound.has_gradient(0));
+  EXPECT_FALSE(bound.has_gradient(1));
+}
+
+TEST(BoundPlan, GivesEveryTensorATagForEachDirection) {
+  // One tensor, two tensors, one tensor: 2 + 4 + 2 tags.
+  const BoundPlan bound(skipping_plan());
+  EXPECT_EQ(bound.tags(), 8);
+  EXPECT_EQ(bound.tag(0, 0, false), 0);
+  EXPECT_EQ(bound.tag(0, 0, true), 1);
+  EXPECT_EQ(bound.tag(1, 0, false), 2);
+  EXPECT_EQ(bound.tag(1, 1, true), 5);
+  EXPECT_EQ(bound.tag(2, 0, false), 6);
+}
+
+TEST(BoundPlan, PutsSeveralStagesOnTheRanksOfAPosition) {
+  Plan plan = row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2);
+  plan.tied = {{"weight", {"l0", "l2"}}};
+  const BoundPlan bound(plan);
+  EXPECT_EQ(bound.positions(), 2);
+  ASSERT_EQ(bound.ranks().size(), 2u);
+  EXPECT_THAT(bound.ranks()[1].stages, ElementsAre(1, 3));
+  EXPECT_EQ(bound.first_rank(2), 0);
+  EXPECT_EQ(bound.runner(3, 3), 1);
+  EXPECT_EQ(bound.tied(), (std::vector<TiedHolders>{{"weight", 0, {0, 2}, {0}}}));
+}
+
+/// Layers l0 | l1 m1 | l2 | l3 in stages of 1, 2, 1 and 1 replicas: ranks 0, 1-2, 3 and 4.
+Plan tied_plan(const std::vector<TiedLayers>& tied) {
+  Plan plan = row_plan("1f1b", {1, 2, 1, 1}, 4);
+  plan.stages[1].layers.push_back("m1");
+  plan.tied = tied;
+  return plan;
+}
+
+TEST(BoundPlan, SaysWhoHoldsTiedParametersAndReduces) {
+  const BoundPlan bound(tied_plan({{"embedding", {"l0", "l3"}}, {"norm", {"l1", "m1"}}}));
+  EXPECT_EQ(bound.tied(), (std::vector<TiedHolders>{{"embedding", 0, {0, 3}, {0, 4}}, {"norm", 1, {1}, {1, 2}}}));
+  EXPECT_THAT(bound.reduce_groups(), ElementsAre(0, 1, 2, 0));
+  EXPECT_TRUE(bound.reduces(0));
+  EXPECT_TRUE(bound.reduces(1));  // its replicas
+  EXPECT_FALSE(bound.reduces(2));
+  EXPECT_TRUE(bound.reduces(3));
+}
+
+TEST(BoundPlan, JoinsReduceGroupsThroughAStageOfBoth) {
+  // 1 with 2, and 0 with 2: all three reduce together.
+  const BoundPlan bound(tied_plan({{"a", {"l1", "l2"}}, {"b", {"l0", "l2"}}}));
+  EXPECT_THAT(bound.reduce_groups(), ElementsAre(0, 0, 0, 3));
+  // A parameter of one stage without replicas joins nothing.
+  Plan plan = row_plan("1f1b", {1, 1}, 1);
+  plan.stages[0].layers.push_back("m0");
+  plan.tied = {{"a", {"l0", "m0"}}};
+  EXPECT_FALSE(BoundPlan(plan).reduces(0));
+}
+
+TEST(BoundPlan, ListsAReduceOfTiedParameters) {
+  Plan plan = row_plan("1f1b", {1, 1}, 1);
+  plan.tied = {{"weight", {"l0", "l1"}}};
+  const auto texts = [](const std::vector<Action>& list) {
+    std::vector<std::string> out;
+    for (const Action& action : list) out.push_back(action_text(action));
+    return out;
+  };
+  const auto lists = BoundPlan(plan).action_lists();
+  ASSERT_EQ(lists.size(), 2u);
+  EXPECT_THAT(texts(lists[0]), ElementsAre("0F0", "0SEND_F0", "0RECV_B0", "0B0", "0REDUCE_GRAD", "0UPDATE"));
+  EXPECT_THAT(texts(lists[1]), ElementsAre("1RECV_F0", "1F0", "1B0", "1SEND_B0", "1REDUCE_GRAD", "1UPDATE"));
+}
+
+TEST(BoundPlan, ListsSeveralStepsOfAnAsynchronousScheduleAlone) {
+  const BoundPlan bound(row_plan("pipedream", {1, 1}, 2));
+  EXPECT_TRUE(bound.asynchronous());
+  // Of each microbatch a forward, a backward and an update on both ranks, two transfers with two ends each.
+  std::size_t actions = 0;
+  for (const auto& list : bound.action_lists(3)) actions += list.size();
+  EXPECT_EQ(actions, 3u * 2u * (2 * 3 + 2 * 2));
+  const BoundPlan flushed(row_plan("1f1b", {1, 1}, 2));
+  EXPECT_FALSE(flushed.asynchronous());
+  EXPECT_THROW((void)flushed.action_lists(2), std::invalid_argument);
+  EXPECT_THROW((void)bound.action_lists(0), std::invalid_argument);
+}
+
+TEST(BoundPlan, RefusesAPlanThatIsNotValid) {
+  Plan plan = row_plan("1f1b", {1, 1}, 2);
+  plan.tied = {{"weight", {"l0", "l2"}}};
+  try {
+    BoundPlan{plan};
+    FAIL();
+  } catch (const std::invalid_argument& e) {
+    EXPECT_STREQ(e.what(), "tied parameter \"weight\": layer \"l2\" is in no stage");
+  }
+}
+
+TEST(BoundPlan, HashesThePlanAndOneStepOfItsLists) {
+  Plan plan = row_plan("pipedream", {1, 1}, 2);
+  const BoundPlan bound(plan);
+  EXPECT_EQ(bound.hash(), plan_hash(plan, action_lists(plan)));
+  plan.provenance.tool = "another";
+  EXPECT_EQ(BoundPlan(plan).hash(), bound.hash());
+  plan.tied = {{"weight", {"l0", "l1"}}};
+  EXPECT_NE(BoundPlan(plan).hash(), bound.hash());
+}
+
+TEST(BoundPlan, IsWholeAfterACopyAndAMove) {
+  Plan plan = row_plan("listed", {1, 1}, 1);
+  plan.listed = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::Backward, 0, 0, -1}},
+                 {{ActionKind::Forward, 1, 0, -1}, {ActionKind::Backward, 1, 0, -1}}};
+  auto first = std::make_optional<BoundPlan>(plan);
+  const auto lists = first->action_lists();
+  const BoundPlan copy = *first;
+  const BoundPlan moved = std::move(*first);
+  first.reset();
+  for (const BoundPlan* each : {&copy, &moved}) {
+    EXPECT_EQ(each->shape().listed.data(), each->plan().listed.data());
+    EXPECT_EQ(each->action_lists(), lists);
+  }
+}
+
+/// A chain over random stages, with parameters that random layers hold.
+Graph random_graph(std::mt19937& random, int layers) {
+  const std::vector<double> times(static_cast<std::size_t>(layers), 1.0);
+  Graph graph = chain_graph(times, times, Bytes(8), Bytes(1 << 10));
+  for (int parameter = 0; parameter < 3; ++parameter) {
+    for (Layer& layer : graph.layers) {
+      if (random() % 4 == 0) layer.tied.push_back({"w" + std::to_string(2 - parameter), Bytes(16)});
+    }
+  }
+  const int skips = static_cast<int>(random() % 3);
+  for (int skip = 0; skip < skips; ++skip) {
+    const int from = static_cast<int>(random() % static_cast<unsigned>(layers));
+    const int to = static_cast<int>(random() % static_cast<unsigned>(layers));
+    if (to > from + 1) graph.edges.push_back({from, to, 0});
+  }
+  return graph;
+}
+
+TEST(BoundPlan, AgreesWithTheFunctionsOnRandomPlans) {
+  std::mt19937 random(11);
+  int tied_plans = 0;
+  for (int round = 0; round < 500; ++round) {
+    const int layers = 2 + static_cast<int>(random() % 8);
+    const Graph graph = random_graph(random, layers);
+    const int stages = 1 + static_cast<int>(random() % static_cast<unsigned>(std::min(layers, 5)));
+    Partition partition;
+    for (int i = 0; i < layers; ++i) partition.stage_of_layer.push_back(i * stages / layers);
+    int devices = 0;
+    for (int s = 0; s < stages; ++s) {
+      partition.replicas.push_back(1 + static_cast<int>(random() % 3));
+      devices += partition.replicas.back();
+    }
+    PlanSettings settings;
+    settings.microbatches = 1 + static_cast<int>(random() % 12);
+    settings.schedule = std::vector<std::string>{"gpipe", "1f1b", "pipedream", "forward"}[random() % 4];
+    const Plan plan = make_plan(graph, flat_topology(devices), partition, settings);
+    const BoundPlan bound(plan);
+    SCOPED_TRACE("round " + std::to_string(round) + ": " + plan.schedule);
+
+    const std::vector<RankRole> roles = ranks(plan);
+    ASSERT_EQ(bound.ranks().size(), roles.size());
+    for (int s = 0; s < stages; ++s) {
+      for (int r = 0; r < bound.replicas(s); ++r)
+        ASSERT_EQ(bound.ranks_of(s)[static_cast<std::size_t>(r)], rank_of(plan, s, r));
+      for (int m = 0; m < 2 * settings.microbatches; ++m) {
+        const RankRole& role = roles[static_cast<std::size_t>(bound.runner(s, m))];
+        ASSERT_EQ(role.stages, std::vector<int>{s});
+        ASSERT_EQ(role.replica, bound.replica_of(s, m));
+        const std::vector<int> own = own_microbatches(2 * settings.microbatches, bound.replicas(s), role.replica);
+        ASSERT_NE(std::find(own.begin(), own.end(), m), own.end());
+      }
+    }
+
+    std::set<int> tags;
+    for (std::size_t b = 0; b < plan.boundaries.size(); ++b) {
+      const Boundary& boundary = plan.boundaries[b];
+      ASSERT_EQ(bound.boundary(boundary.source, boundary.destination), static_cast<int>(b));
+      for (std::size_t t = 0; t < boundary.tensors.size(); ++t) {
+        for (const bool gradient : {false, true}) tags.insert(bound.tag(static_cast<int>(b), t, gradient));
+      }
+    }
+    ASSERT_EQ(static_cast<int>(tags.size()), bound.tags());
+    if (!tags.empty()) {
+      ASSERT_EQ(*tags.begin(), 0);
+      ASSERT_EQ(*tags.rbegin(), bound.tags() - 1);
+    }
+
+    const std::vector<int> tied = tied_stages(graph, plan);
+    const std::vector<int> groups = reduce_groups(graph, plan);
+    tied_plans += tied.empty() ? 0 : 1;
+    for (int s = 0; s < stages; ++s) {
+      const bool shares = std::find(tied.begin(), tied.end(), s) != tied.end();
+      ASSERT_EQ(bound.reduces(s), bound.replicas(s) > 1 || shares);
+      for (int t = 0; t < stages; ++t) {
+        const auto same = [&](const std::vector<int>& numbers) {
+          return numbers[static_cast<std::size_t>(s)] == numbers[static_cast<std::size_t>(t)];
+        };
+        ASSERT_EQ(same(bound.reduce_groups()), same(groups));
+      }
+    }
+    const int steps = bound.asynchronous() ? 1 + static_cast<int>(random() % 3) : 1;
+    const int prefetch = 1 + static_cast<int>(random() % 3);
+    ASSERT_EQ(bound.action_lists(steps, prefetch), action_lists(plan, prefetch, tied, steps));
+  }
+  EXPECT_GT(tied_plans, 100);
+}
+
+}  // namespace
+}  // namespace stagecraft
