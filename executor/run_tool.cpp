@@ -26,9 +26,9 @@
 #include "executor/launch/stop_signals.h"
 #include "executor/launch/tether.h"
 #include "executor/meeting/launch_info.h"
+#include "executor/run/bound_model.h"
 #include "executor/run/nccl_calls.h"
 #include "executor/run/run.h"
-#include "executor/run/planned_layers.h"
 #include "executor/run/run_report.h"
 #include "executor/tool_options.h"
 
@@ -74,11 +74,11 @@ bool saves_as_it_goes(const Options& o) { return !o.output.empty() && o.output !
 
 /// What every rank must have alike before anything is sent: the plan, the model file, and every option but those that
 /// only say where this rank reads the plan and writes its results.
-std::vector<std::string> agreed_lines(const Plan& plan, const Options& o) {
+std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const Options& o) {
   static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout"};
-  const std::string& model = o.model.empty() ? plan.model : o.model;
+  const std::string& model = o.model.empty() ? plan.plan().model : o.model;
   std::vector<std::string> lines{
-      fmt::format("plan {:016x}", stagecraft::mix_seed(0, stagecraft::plan_json(plan))),
+      fmt::format("plan {:016x}", plan.hash()),
       fmt::format("channel {}, measurement {}", o.channel, saves_as_it_goes(o) ? "saved" : "not saved")};
   if (stagecraft::is_model_file(model)) lines.push_back(fmt::format("model {:016x}", stagecraft::model_digest(model)));
   for (const auto& [name, value] : o.given()) {
@@ -143,26 +143,70 @@ c10::Device open_rank_device(const Options& o, const stagecraft::LaunchInfo& lau
       fmt::format("cuda:{}", stagecraft::gpu_of_rank(launch, stagecraft::gpu_count(), o.share_gpu)));
 }
 
+/// What is to be run: read, and checked against each other.
+struct Job {
+  explicit Job(const Options& o);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  stagecraft::BoundPlan plan;
+  stagecraft::Model model;
+  stagecraft::BoundModel bound;
+  std::unique_ptr<stagecraft::DataSource> data;
+  std::optional<stagecraft::WholePass> pass;  ///< of a plan that only evaluates, over data that end
+};
+
+stagecraft::Model load_model(const stagecraft::BoundPlan& bound, const Options& o) {
+  const Plan& plan = bound.plan();
+  auto settings = plan.options;
+  for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
+  const stagecraft::ModelMode mode =
+      bound.schedule().trains ? stagecraft::ModelMode::Training : stagecraft::ModelMode::Evaluation;
+  const std::string& name = o.model.empty() ? plan.model : o.model;
+  if (o.model.empty() && o.set.empty()) return stagecraft::build_model(name, settings, mode);
+  return stagecraft::build_model_at(o.model.empty() ? "--set" : "--model", name, settings, mode);
+}
+
+Job::Job(const Options& o)
+    : plan(stagecraft::read_plan(o.plan)), model(load_model(plan, o)), bound(stagecraft::bind_model(plan, model)) {
+  const bool trains = plan.schedule().trains;
+  data = stagecraft::make_data_source(o.data, model, o.run.seed,
+                                      trains ? stagecraft::DataOrder::Training : stagecraft::DataOrder::Evaluation);
+  if (!trains) pass = stagecraft::whole_pass(plan.plan(), *data);
+}
+
+/// Options that follow from the job, and those that do not fit it.
+void fit_options(Options& o, const Job& job) {
+  if (job.pass && (!o.steps_given || o.run.steps > job.pass->steps)) o.run.steps = job.pass->steps;
+  o.run.optimizer.rate.steps = o.run.steps;
+  stagecraft::usage("--rate-schedule", [&] { stagecraft::validate(o.run.optimizer.rate); });
+  stagecraft::usage("--optimizer", [&] { stagecraft::validate(o.run.optimizer); });
+  if (!stagecraft::loss_scaler_of(job.plan, o.run.loss_scale) && o.scales_loss) {
+    const std::string& dtype = job.plan.plan().dtype;
+    throw std::invalid_argument(fmt::format("{}: a loss scale goes with training in float16, the plan computes in {}",
+                                            o.plan, dtype.empty() ? "float32" : dtype));
+  }
+  stagecraft::verify_lists(job.plan, o.run.steps);
+}
+
 /// What the ranks ask of NCCL, proved to match.
-stagecraft::NcclProgram proved_nccl_program(const Plan& plan, const stagecraft::Model& model, std::int64_t steps) {
-  const int covered = static_cast<int>(std::min<std::int64_t>(steps, stagecraft::step_window(plan).steps));
-  stagecraft::NcclProgram program = stagecraft::nccl_program(plan, model, std::max(covered, 1));
+stagecraft::NcclProgram proved_nccl_program(const stagecraft::BoundModel& bound, std::int64_t steps) {
+  const int covered = static_cast<int>(std::min<std::int64_t>(steps, bound.plan.step_window().steps));
+  stagecraft::NcclProgram program = stagecraft::nccl_program(bound, std::max(covered, 1));
   if (const std::string wrong = stagecraft::find_mismatch(program); !wrong.empty())
     throw std::logic_error("the plan's transfers do not match: " + wrong);
   return program;
 }
 
-int run_process(const stagecraft::LaunchInfo& launch, const Plan& plan, const stagecraft::Model& model,
-                const stagecraft::DataSource& data, Options o, const std::optional<stagecraft::WholePass>& pass,
-                milliseconds deadline) {
-  const int wanted = static_cast<int>(stagecraft::ranks(plan).size());
+int run_process(const stagecraft::LaunchInfo& launch, const Job& job, Options o, milliseconds deadline) {
+  const int wanted = static_cast<int>(job.plan.ranks().size());
   if (launch.ranks != wanted) {
     throw std::invalid_argument(
         fmt::format("{}: the plan wants {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
   }
   RunResult result;
   const auto body = [&](stagecraft::Rendezvous& rendezvous, std::unique_ptr<stagecraft::Channel>& channel) {
-    stagecraft::agree(rendezvous, agreed_lines(plan, o));
+    stagecraft::agree(rendezvous, agreed_lines(job.plan, o));
     o.run.device = open_rank_device(o, launch);
     save_as_it_goes(o);
     stagecraft::ChannelSetup setup;
@@ -174,14 +218,24 @@ int run_process(const stagecraft::LaunchInfo& launch, const Plan& plan, const st
     setup.device = o.run.device;
     setup.share_gpu = o.share_gpu;
     setup.deterministic = o.deterministic;
-    setup.program = [&] { return proved_nccl_program(plan, model, o.run.steps); };
+    setup.program = [&] { return proved_nccl_program(job.bound, o.run.steps); };
     channel = stagecraft::channel_by_name(o.channel).make_process(setup);
-    stagecraft::StepReporter reporter(plan);
-    result = stagecraft::run_rank(plan, model, data, o.run, launch.rank, *channel, stagecraft::common_clock(rendezvous),
+    stagecraft::StepReporter reporter(job.plan.plan());
+    result = stagecraft::run_rank(job.bound, *job.data, o.run, launch.rank, *channel,
+                                  stagecraft::common_clock(rendezvous),
                                   [&](const stagecraft::Progress& p) { reporter(p); });
   };
   stagecraft::run_as_process(launch, deadline, body);
-  return launch.rank == 0 ? finish(result, o, plan.iteration, pass) : status(result, o);
+  return launch.rank == 0 ? finish(result, o, job.plan.plan().iteration, job.pass) : status(result, o);
+}
+
+int run_threads(const Job& job, Options& o, milliseconds deadline) {
+  o.run.device = stagecraft::open_device(o.device);
+  save_as_it_goes(o);
+  stagecraft::StepReporter reporter(job.plan.plan());
+  return finish(stagecraft::run_local(job.bound, *job.data, o.run, kPatience * deadline,
+                                      [&](const stagecraft::Progress& p) { reporter(p); }),
+                o, job.plan.plan().iteration, job.pass);
 }
 
 /// The channel's name. `processes`: ranks are processes.
@@ -219,6 +273,35 @@ void check_outputs_of(const Options& o) {
   if (!o.logs.empty()) stagecraft::check_can_write_in(o.logs);
 }
 
+/// A channel of threads joins no processes.
+void check_threads(const Options& o, const std::optional<stagecraft::LaunchInfo>& launch) {
+  const std::string threads = fmt::format("channel {} runs all ranks as threads of one process", o.channel);
+  if (o.spawn || !o.hosts.empty()) {
+    throw CLI::ValidationError(
+        "--channel", fmt::format("{}; leave out --{}, or take channel gloo", threads, o.spawn ? "spawn" : "hosts"));
+  }
+  if (launch && launch->ranks > 1)
+    throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
+}
+
+/// What all ranks would refuse alike, found out before any is started.
+void check_state(const Options& o, const Job& job) {
+  const CheckpointOptions& checkpoint = o.run.checkpoint;
+  if (!checkpoint.folder.empty()) {
+    stagecraft::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
+    stagecraft::check_can_resume(job.bound, checkpoint, o.run.optimizer, o.run.seed);
+  }
+  if (!checkpoint.weights.empty())
+    stagecraft::check_weight_names(stagecraft::TensorFiles({checkpoint.weights}), job.model);
+  if (o.spawn && o.device == "cuda") {
+    if (const auto reason = stagecraft::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
+    stagecraft::LaunchInfo last;
+    last.ranks = static_cast<int>(job.plan.ranks().size());
+    last.rank = last.local_rank = last.ranks - 1;
+    (void)stagecraft::gpu_of_rank(last, stagecraft::gpu_count(), o.share_gpu);
+  }
+}
+
 int run(Options o, const std::vector<std::string>& arguments, std::optional<stagecraft::RankLog>& log) {
   const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
   const bool starts = (o.spawn || !o.hosts.empty()) && !launch;
@@ -228,82 +311,31 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
     log.emplace(o.logs, launch ? launch->rank : 0, launch ? launch->ranks : 1);
   std::optional<stagecraft::Tether> tether;
   if (launch && std::getenv(stagecraft::kTetherVariable)) tether.emplace(fmt::format("rank {}", launch->rank));
-  const Plan plan = stagecraft::read_plan(o.plan);
-  auto settings = plan.options;
-  for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
-  const bool trains = stagecraft::schedule_of(plan).trains;
-  const stagecraft::ModelMode mode = trains ? stagecraft::ModelMode::Training : stagecraft::ModelMode::Evaluation;
-  const std::string& name = o.model.empty() ? plan.model : o.model;
-  const bool as_planned = o.model.empty() && o.set.empty();
-  const stagecraft::Model model =
-      as_planned ? stagecraft::build_model(name, settings, mode)
-                 : stagecraft::build_model_at(o.model.empty() ? "--set" : "--model", name, settings, mode);
-  const auto data =
-      stagecraft::make_data_source(o.data, model, o.run.seed,
-                                   trains ? stagecraft::DataOrder::Training : stagecraft::DataOrder::Evaluation);
-  const auto pass = trains ? std::nullopt : stagecraft::whole_pass(plan, *data);
-  if (pass && (!o.steps_given || o.run.steps > pass->steps)) o.run.steps = pass->steps;
-  o.run.optimizer.rate.steps = o.run.steps;
-  stagecraft::usage("--rate-schedule", [&] { stagecraft::validate(o.run.optimizer.rate); });
-  stagecraft::usage("--optimizer", [&] { stagecraft::validate(o.run.optimizer); });
-  if (!stagecraft::loss_scaler_of(plan, o.run.loss_scale) && o.scales_loss) {
-    throw std::invalid_argument(fmt::format("{}: a loss scale goes with training in float16, the plan computes in {}",
-                                            o.plan, plan.dtype.empty() ? "float32" : plan.dtype));
-  }
-  stagecraft::verify_lists(plan, model, o.run.steps);
+  const Job job(o);
+  fit_options(o, job);
   if (o.dry_run) {
-    std::cout << stagecraft::roles_text(plan);
+    std::cout << stagecraft::roles_text(job.plan);
     return 0;
   }
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
-  const int count = static_cast<int>(stagecraft::ranks(plan).size());
-  const std::string channel = choose_channel(o, launch || starts);
-  o.channel = channel;
-  const std::string threads = "channel local runs all ranks as threads of one process";
-  if (channel == "local" && (o.spawn || !o.hosts.empty())) {
-    throw CLI::ValidationError(
-        "--channel", fmt::format("{}; leave out --{}, or take channel gloo", threads, o.spawn ? "spawn" : "hosts"));
-  }
-  if (channel == "local" && launch && launch->ranks > 1) {
-    throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
-  }
+  o.channel = choose_channel(o, launch || starts);
+  const bool threads = stagecraft::channel_by_name(o.channel).make_threads != nullptr;
+  if (threads) check_threads(o, launch);
   CheckpointOptions& checkpoint = o.run.checkpoint;
   checkpoint.data = o.data;
-  if (!launch && !checkpoint.folder.empty()) {
-    stagecraft::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
-    stagecraft::check_can_resume(plan, model, checkpoint, o.run.optimizer, o.run.seed);
-  }
-  if (!launch && !checkpoint.weights.empty())
-    stagecraft::check_weight_names(stagecraft::TensorFiles({checkpoint.weights}), model);
-  if (starts && o.hosts.empty() && o.device == "cuda") {
-    // Before ranks are started that would all say so.
-    if (const auto reason = stagecraft::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
-    stagecraft::LaunchInfo last;
-    last.ranks = count;
-    last.rank = last.local_rank = count - 1;
-    (void)stagecraft::gpu_of_rank(last, stagecraft::gpu_count(), o.share_gpu);
-  }
-  if (starts) return start_ranks(o, count, arguments, deadline);
+  if (!launch) check_state(o, job);
+  if (starts) return start_ranks(o, static_cast<int>(job.plan.ranks().size()), arguments, deadline);
   std::optional<stagecraft::StopSignals> signals;
   if (!checkpoint.folder.empty()) {
     signals.emplace();
     checkpoint.stop = [&] { return signals->asked(); };
   }
   checkpoint.tell = [](const std::string& text) { std::cerr << text + "\n"; };
-  if (channel != "local") {
-    if (!launch) {
-      throw CLI::ValidationError(
-          "--channel",
-          fmt::format("{} runs one process a rank: add --spawn, or start with torchrun, srun or mpirun", channel));
-    }
-    return run_process(*launch, plan, model, *data, o, pass, deadline);
-  }
-  o.run.device = stagecraft::open_device(o.device);
-  save_as_it_goes(o);
-  stagecraft::StepReporter reporter(plan);
-  return finish(stagecraft::run_local(plan, model, *data, o.run, kPatience * deadline,
-                                      [&](const stagecraft::Progress& p) { reporter(p); }),
-                o, plan.iteration, pass);
+  if (threads) return run_threads(job, o, deadline);
+  if (launch) return run_process(*launch, job, o, deadline);
+  throw CLI::ValidationError(
+      "--channel",
+      fmt::format("{} runs one process a rank: add --spawn, or start with torchrun, srun or mpirun", o.channel));
 }
 
 }  // namespace

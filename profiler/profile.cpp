@@ -17,7 +17,7 @@
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
 #include "executor/device/memory_tracker.h"
-#include "executor/run/planned_layers.h"
+#include "executor/model/stage_layers.h"
 #include "profiler/isolated.h"
 #include "profiler/layer_memory.h"
 #include "profiler/model_graph.h"

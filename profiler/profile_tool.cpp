@@ -12,7 +12,7 @@
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
 #include "executor/device/provenance.h"
-#include "executor/run/planned_layers.h"
+#include "executor/model/stage_layers.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
 #include "profiler/model_graph.h"

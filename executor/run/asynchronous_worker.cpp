@@ -7,7 +7,6 @@
 #include <string>
 
 #include "executor/channel/control_tags.h"
-#include "executor/run/planned_layers.h"
 #include "executor/stage/tensor_layout.h"
 
 namespace stagecraft {
@@ -30,26 +29,23 @@ std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::T
 
 }  // namespace
 
-AsynchronousWorker::AsynchronousWorker(const Model& model, const Plan& plan, int rank, Channel& channel,
-                                       const DataSource& data, const WorkerOptions& options)
-    : StageWorker(model, plan, rank, channel, data, options, options.steps) {
+AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options)
+    : StageWorker(bound, rank, channel, data, options, options.steps) {
   if (optimizer_.clip_norm > 0) {
-    throw std::invalid_argument("schedule \"" + plan.schedule +
+    throw std::invalid_argument("schedule \"" + plan_.schedule +
                                 "\" has no moment at which the whole gradient is there to be clipped; take 1f1b");
   }
-  const auto tied = tied_of_rank(plan, model, layers_, tied_parameters(model, layers_), rank);
-  if (!tied.empty()) {
+  if (const auto tied = tied_of_rank(bound, rank); !tied.empty()) {
     throw std::invalid_argument("parameter \"" + tied.front().name + "\" is held by several layers, which schedule \"" +
-                                plan.schedule + "\" cannot keep equal; take 1f1b");
+                                plan_.schedule + "\" cannot keep equal; take 1f1b");
   }
-  PipelineShape shape = pipeline_shape(plan);
-  shape.steps = list_steps_;
+  const PipelineShape shape = bound.plan.shape(list_steps_);
   for (ResidentStage& own : stages_) {
     StageState& state = states_.emplace_back();
     for (Parameter& parameter : own.program->parameters()) parameter.value.mutable_grad() = at::Tensor();
-    state.versions = std::make_unique<WeightVersions>(schedule_.weights, *own.program, *own.optimizer);
-    for (int m = 0; m < plan.microbatches * list_steps_; ++m) {
-      auto& [count, last] = state.covered[update_of(schedule_, shape, own.stage, m)];
+    state.versions = std::make_unique<WeightVersions>(bound.plan.schedule().weights, *own.program, *own.optimizer);
+    for (int m = 0; m < plan_.microbatches * list_steps_; ++m) {
+      auto& [count, last] = state.covered[update_of(bound.plan.schedule(), shape, own.stage, m)];
       ++count;
       last = m;
     }

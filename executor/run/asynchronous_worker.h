@@ -14,10 +14,9 @@ namespace stagecraft {
 /// A rank of a schedule whose steps run into each other: its list covers all steps, updates included.
 class AsynchronousWorker : public StageWorker {
  public:
-  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages and check_fits do,
-  /// and for what needs a moment between two steps: clipping, and parameters that several layers hold.
-  AsynchronousWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
-                     const WorkerOptions& options);
+  /// Arguments but the options must outlive it. Throws std::invalid_argument for what needs a moment between two steps:
+  /// clipping, and parameters that several layers hold.
+  AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options);
 
   void on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell) override;
 

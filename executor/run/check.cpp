@@ -9,7 +9,6 @@
 #include <cmath>
 #include <map>
 
-#include "executor/run/planned_layers.h"
 
 namespace stagecraft {
 namespace {
@@ -93,18 +92,21 @@ std::string check_text(const Check& check) {
   return out;
 }
 
-std::vector<std::string> other_orders(const Plan& plan, const Model& model,
-                                      const std::vector<std::vector<int>>& layers) {
+std::vector<std::string> other_orders(const BoundModel& bound) {
+  const Plan& plan = bound.plan.plan();
+  const Model& model = bound.model;
+  const std::vector<std::vector<int>>& layers = bound.layers;
   std::vector<std::string> out;
   for (std::size_t s = 0; s < plan.stages.size() && plan.microbatches > 1; ++s) {
     if (plan.stages[s].devices.size() < 2) continue;
     out.push_back(fmt::format("each replica of stage {} first adds up its own microbatches", s));
     break;
   }
-  const auto tied = tied_parameters(model, layers);
+  std::vector<TiedHolders> tied = bound.plan.tied();
+  std::erase_if(tied, [](const TiedHolders& each) { return each.stages.size() < 2; });
   if (plan.microbatches > 1 && !tied.empty()) {
     out.push_back(fmt::format("stages {} share parameter \"{}\"{} and first add up their own microbatches",
-                              fmt::join(tied.begin()->second, " and "), tied.begin()->first,
+                              fmt::join(tied.front().stages, " and "), tied.front().parameter,
                               tied.size() > 1 ? fmt::format(" and {} more", tied.size() - 1) : ""));
   }
   std::vector<int> stage_of(model.layers.size());

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
-#include "executor/model/layer_source.h"
+#include "executor/run/bound_model.h"
 
 namespace stagecraft {
 
@@ -60,9 +59,8 @@ void add(Check& sum, const Check& part);
 /// The verdict: "check against a single process: 12 gradient values and 3 losses, all bit-equal".
 [[nodiscard]] std::string check_text(const Check& check);
 
-/// What makes a run of `plan` add up gradients in another order than one process without stages does, each a reason in
-/// words; none if the bits are the same. `layers` as layers_of_stages gives it.
-[[nodiscard]] std::vector<std::string> other_orders(const Plan& plan, const Model& model,
-                                                    const std::vector<std::vector<int>>& layers);
+/// What makes a run of this plan add up gradients in another order than one process without stages does, each a reason
+/// in words; none if the bits are the same.
+[[nodiscard]] std::vector<std::string> other_orders(const BoundModel& bound);
 
 }  // namespace stagecraft

@@ -6,29 +6,27 @@
 #include <string>
 
 #include "executor/channel/control_tags.h"
-#include "executor/run/planned_layers.h"
 
 namespace stagecraft {
 namespace {
 
 constexpr std::size_t kManySends = 4;
 
-std::vector<int> loss_ranks(const Plan& plan, const Model& model) {
-  const int last = static_cast<int>(model.layers.size()) - 1;
-  const auto layers = layers_of_stages(plan, model);
-  std::vector<int> out;
-  for (std::size_t s = 0; s < layers.size(); ++s) {
-    if (std::find(layers[s].begin(), layers[s].end(), last) == layers[s].end()) continue;
-    const std::vector<int> replicas = replica_ranks(plan, static_cast<int>(s));
-    out.insert(out.end(), replicas.begin(), replicas.end());
-  }
-  return out;
+/// The stage that holds the model's last layer, which gives the loss.
+int loss_stage(const BoundModel& bound) {
+  const int last = static_cast<int>(bound.model.layers.size()) - 1;
+  const auto holds = [last](const std::vector<int>& layers) { return std::ranges::find(layers, last) != layers.end(); };
+  return static_cast<int>(std::ranges::find_if(bound.layers, holds) - bound.layers.begin());
 }
 
 }  // namespace
 
-LossGathering::LossGathering(const Plan& plan, const Model& model, int rank, Channel& channel)
-    : plan_(plan), sources_(loss_ranks(plan, model)), rank_(rank), channel_(channel) {}
+LossGathering::LossGathering(const BoundModel& bound, int rank, Channel& channel)
+    : plan_(bound.plan),
+      stage_(loss_stage(bound)),
+      sources_(bound.plan.ranks_of(stage_)),
+      rank_(rank),
+      channel_(channel) {}
 
 void LossGathering::send(const MicrobatchLosses& losses) {
   std::vector<double> own;
@@ -48,11 +46,12 @@ void LossGathering::send(const MicrobatchLosses& losses) {
 }
 
 std::vector<double> LossGathering::receive(int first) {
-  std::vector<double> losses(static_cast<std::size_t>(plan_.microbatches));
+  const int microbatches = plan_.plan().microbatches;
+  std::vector<double> losses(static_cast<std::size_t>(microbatches));
   for (std::size_t replica = 0; replica < sources_.size(); ++replica) {
     std::vector<int> own;
-    for (int m = 0; m < plan_.microbatches; ++m) {
-      if ((first + m) % static_cast<int>(sources_.size()) == static_cast<int>(replica)) own.push_back(m);
+    for (int m = 0; m < microbatches; ++m) {
+      if (plan_.runner(stage_, first + m) == sources_[replica]) own.push_back(m);
     }
     if (own.empty()) continue;
     std::vector<double> values;

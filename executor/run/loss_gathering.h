@@ -3,9 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "costmodel/plan.h"
 #include "executor/channel/channel.h"
-#include "executor/model/layer_source.h"
+#include "executor/run/bound_model.h"
 #include "executor/stage/step_losses.h"
 
 namespace stagecraft {
@@ -13,8 +12,8 @@ namespace stagecraft {
 /// Brings the microbatch losses of a step from the ranks that compute them to rank 0.
 class LossGathering {
  public:
-  /// `plan` and `channel` must outlive it.
-  LossGathering(const Plan& plan, const Model& model, int rank, Channel& channel);
+  /// `bound` and `channel` must outlive it.
+  LossGathering(const BoundModel& bound, int rank, Channel& channel);
 
   /// Sends the next step's losses of this rank's microbatches; nothing on ranks that have none.
   void send(const MicrobatchLosses& losses);
@@ -25,8 +24,9 @@ class LossGathering {
   void finish();
 
  private:
-  const Plan& plan_;
-  std::vector<int> sources_;  // ranks that compute losses, by replica
+  const BoundPlan& plan_;
+  int stage_;                 // that computes losses
+  std::vector<int> sources_;  // its ranks, by replica
   int rank_;
   Channel& channel_;
   std::vector<std::vector<double>> own_;

@@ -8,12 +8,9 @@
 #include <set>
 #include <tuple>
 
-#include "costmodel/queue_replay.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
-#include "executor/channel/edge_tags.h"
 #include "executor/device/dtype.h"
-#include "executor/run/planned_layers.h"
 #include "executor/stage/gradient_buckets.h"
 #include "executor/stage/moving_statistics.h"
 
@@ -74,23 +71,20 @@ class Communicators {
 
 }  // namespace
 
-NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
+NcclProgram nccl_program(const BoundModel& bound, int steps) {
   NcclProgram out;
   Communicators communicators(out.communicators);
-  const auto layers = layers_of_stages(plan, model);
-  const auto tied = tied_parameters(model, layers);
-  const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
-  const auto lists = planned_actions(plan, tied, asynchronous ? steps : 1);
-  const EdgeTags tags(plan);
-  const MessageTable messages(plan, plan.microbatches * (asynchronous ? steps : 1));
-  const std::vector<RankRole> roles = ranks(plan);
+  const BoundPlan& plan = bound.plan;
+  const Model& model = bound.model;
+  const bool asynchronous = plan.asynchronous();
+  const auto lists = plan.action_lists(asynchronous ? steps : 1);
   const auto add = [&](std::vector<NcclCall>& calls, NcclCall::Kind kind, int communicator, int tag, TensorSpec spec) {
     communicators.carries(communicator, tag);
     calls.push_back({kind, communicator, tag, std::move(spec)});
   };
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     std::vector<NcclCall>& calls = out.calls.emplace_back();
-    const auto ties = tied_of_rank(plan, model, layers, tied, static_cast<int>(rank));
+    const auto ties = tied_of_rank(bound, static_cast<int>(rank));
     const auto reduce_ties = [&] {
       for (const TiedGradient& tie : ties) {
         if (tie.ranks.size() < 2) continue;
@@ -108,26 +102,26 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
         case ActionKind::ReceiveGradient: {
           const bool gradient = action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
           const bool out_going = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
-          const int b = *messages.boundary(action.stage, action.peer);
-          const int peer = messages.runner(action.peer, action.microbatch);
+          const int b = *plan.boundary(action.stage, action.peer);
+          const int peer = plan.runner(action.peer, action.microbatch);
           const int own = static_cast<int>(rank);
           const int edge = communicators.edge(b, gradient, out_going ? own : peer, out_going ? peer : own);
-          const auto& tensors = plan.boundaries[at_(b)].tensors;
+          const auto& tensors = plan.plan().boundaries[at_(b)].tensors;
           for (std::size_t t = 0; t < tensors.size(); ++t) {
             if (gradient && !tensors[t].gradient) continue;
-            add(calls, out_going ? NcclCall::Kind::Send : NcclCall::Kind::Receive, edge, tags.tag(b, t, gradient),
+            add(calls, out_going ? NcclCall::Kind::Send : NcclCall::Kind::Receive, edge, plan.tag(b, t, gradient),
                 {tensors[t].shape, dtype_of(tensors[t].dtype)});
           }
           break;
         }
         case ActionKind::Reduce: {
-          const std::vector<int> members = replica_ranks(plan, action.stage);
+          const std::vector<int> members = plan.ranks_of(action.stage);
           if (members.size() > 1) {
             const int group = communicators.reduction(members, false);
             const auto buckets = asynchronous
-                                     ? gradient_buckets(parameter_values(model, layers[at_(action.stage)], {}), {})
-                                     : gradient_buckets(parameter_values(model, layers[at_(action.stage)], ties),
-                                                        plan.gradient_bucket_bytes);
+                                     ? gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], {}), {})
+                                     : gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], ties),
+                                                        plan.plan().gradient_bucket_bytes);
             for (std::size_t i = 0; i < buckets.size(); ++i) {
               add(calls, NcclCall::Kind::AllReduce, group, kBucketsTag + static_cast<int>(i),
                   {{buckets[i].end - buckets[i].begin}, at::kFloat});
@@ -140,14 +134,14 @@ NcclProgram nccl_program(const Plan& plan, const Model& model, int steps) {
           break;
       }
     }
-    if (reduces == 0 && schedule_of(plan).trains) reduce_ties();
+    if (reduces == 0 && plan.schedule().trains) reduce_ties();
     if (asynchronous) continue;
-    for (const int stage : roles[rank].stages) {
-      const std::int64_t values = moving_values(model, layers[at_(stage)]);
-      const std::vector<int> members = replica_ranks(plan, stage);
+    for (const int stage : plan.ranks()[rank].stages) {
+      const std::int64_t values = moving_values(model, bound.layers[at_(stage)]);
+      const std::vector<int> members = plan.ranks_of(stage);
       if (members.size() < 2 || values == 0) continue;
       add(calls, NcclCall::Kind::AllReduce, communicators.reduction(members, false), kStatisticsTag,
-          {{plan.microbatches, values}, at::kFloat});
+          {{plan.plan().microbatches, values}, at::kFloat});
     }
   }
   // Creation order, and with it the numbers that the calls use.

@@ -17,10 +17,10 @@ constexpr std::int64_t kMemorySteps = 2;
 
 }  // namespace
 
-RankRun::RankRun(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
-                 Channel& channel, const std::function<double()>& seconds_now,
-                 const std::function<void(const Progress&)>& progress)
-    : plan_(plan),
+RankRun::RankRun(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank, Channel& channel,
+                 const std::function<double()>& seconds_now, const std::function<void(const Progress&)>& progress)
+    : bound_(bound),
+      plan_(bound.plan.plan()),
       options_(options),
       rank_(rank),
       channel_(channel),
@@ -29,24 +29,24 @@ RankRun::RankRun(const Plan& plan, const Model& model, const DataSource& data, c
       stream_(options.device),
       tracker_(options.device.type()),
       counting_(std::in_place, tracker_),
-      checkpoints_(plan, model, options.checkpoint, options.optimizer, options.seed, rank, channel),
+      checkpoints_(bound, options.checkpoint, options.optimizer, options.seed, rank, channel),
       first_step_(checkpoints_.first_step()),
       steps_(options.steps),
-      losses_(plan, model, rank, channel),
+      losses_(bound, rank, channel),
       done_(first_step_),
       sent_(first_step_),
       told_(first_step_) {
-  make_worker(model, data);
+  make_worker(data);
   parameters_ = tracker_.live();
-  measurement_.emplace(plan, worker_->actions(), rank, channel, first_step_, options.save);
+  measurement_.emplace(bound.plan, worker_->actions(), rank, channel, first_step_, options.save);
   worker_->visit_stages(
       [&](int, StageProgram& program, Optimizer& optimizer) { checkpoints_.load(program, optimizer); });
   worker_->on_nonfinite(options.on_nonfinite, options.checkpoint.tell);
   counting_.reset();  // what it is compared with is not the rank's
-  make_comparison(model, data);
+  make_comparison(data);
   counting_.emplace(tracker_);
-  const bool trains = schedule_of(plan).trains;
-  const std::optional<WholePass> pass = trains ? std::nullopt : whole_pass(plan, data);
+  const bool trains = bound.plan.schedule().trains;
+  const std::optional<WholePass> pass = trains ? std::nullopt : whole_pass(plan_, data);
   if (pass) steps_ = std::min(steps_, pass->steps);
   report_.emplace(!trains, pass);
   // A GPU's losses are fetched a step late, so that the host never waits for the step that it has just enqueued. And
@@ -54,7 +54,7 @@ RankRun::RankRun(const Plan& plan, const Model& model, const DataSource& data, c
   lag_ = options.device.is_cpu() || comparison_->active() ? 0 : 1;
 }
 
-void RankRun::make_worker(const Model& model, const DataSource& data) {
+void RankRun::make_worker(const DataSource& data) {
   const WorkerOptions how{
       .optimizer = options_.optimizer,
       .seed = options_.seed,
@@ -63,22 +63,22 @@ void RankRun::make_worker(const Model& model, const DataSource& data) {
       .steps = static_cast<int>(std::max<std::int64_t>(options_.steps - first_step_, 1)),
       .device = options_.device,
   };
-  if (schedule_of(plan_).weights == Weights::Flushed) {
-    auto worker = std::make_unique<SynchronousWorker>(model, plan_, rank_, channel_, data, how);
+  if (!bound_.plan.asynchronous()) {
+    auto worker = std::make_unique<SynchronousWorker>(bound_, rank_, channel_, data, how);
     synchronous_ = worker.get();
     worker_ = std::move(worker);
   } else {
-    auto worker = std::make_unique<AsynchronousWorker>(model, plan_, rank_, channel_, data, how);
+    auto worker = std::make_unique<AsynchronousWorker>(bound_, rank_, channel_, data, how);
     asynchronous_ = worker.get();
     worker_ = std::move(worker);
   }
 }
 
-void RankRun::make_comparison(const Model& model, const DataSource& data) {
-  comparison_.emplace(plan_, model, data, options_);
+void RankRun::make_comparison(const DataSource& data) {
+  comparison_.emplace(bound_, data, options_);
   Reference* const reference = comparison_->reference();
   if (reference) checkpoints_.load(reference->program(), reference->optimizer());
-  std::optional<LossScaler> scaler = loss_scaler_of(plan_, options_.loss_scale);
+  std::optional<LossScaler> scaler = loss_scaler_of(bound_.plan, options_.loss_scale);
   if (!scaler) return;
   if (checkpoints_.loss_scale()) scaler->set_state(*checkpoints_.loss_scale());
   synchronous_->scale_loss(*scaler);

@@ -21,16 +21,15 @@ namespace stagecraft {
 class RankRun {
  public:
   /// As run_rank; arguments must outlive it.
-  RankRun(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options, int rank,
-          Channel& channel, const std::function<double()>& seconds_now,
-          const std::function<void(const Progress&)>& progress);
+  RankRun(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank, Channel& channel,
+          const std::function<double()>& seconds_now, const std::function<void(const Progress&)>& progress);
   /// To be called once.
   [[nodiscard]] RunResult run();
 
  private:
-  void make_worker(const Model& model, const DataSource& data);
+  void make_worker(const DataSource& data);
   /// What losses and gradients are compared with, and the scale of both.
-  void make_comparison(const Model& model, const DataSource& data);
+  void make_comparison(const DataSource& data);
   void train();
   void replay();
   /// Sends the losses of the steps before `end` to rank 0.
@@ -40,6 +39,7 @@ class RankRun {
   void tell(std::int64_t step);
   [[nodiscard]] RunResult result();
 
+  const BoundModel& bound_;
   const Plan& plan_;
   const RunOptions& options_;
   int rank_;

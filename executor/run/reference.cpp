@@ -8,27 +8,30 @@
 #include <set>
 
 #include "executor/device/dtype.h"
-#include "executor/run/stage_worker.h"
 #include "executor/stage/gradient_norm.h"
 
 namespace stagecraft {
 
-Reference::Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
+Reference::Reference(const BoundModel& bound, const DataSource& data, const OptimizerOptions& optimizer,
                      std::uint64_t seed, c10::Device device)
-    : plan_(plan), model_(model), data_(data), options_(optimizer), stage_of_layer_(model.layers.size()) {
-  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
-  for (std::size_t s = 0; s < layers.size(); ++s) {
-    for (const int layer : layers[s]) stage_of_layer_[static_cast<std::size_t>(layer)] = static_cast<int>(s);
+    : plan_(bound.plan.plan()),
+      bound_(bound.plan),
+      data_(data),
+      options_(optimizer),
+      stage_of_layer_(bound.model.layers.size()) {
+  const Model& model = bound.model;
+  for (std::size_t s = 0; s < bound.layers.size(); ++s) {
+    for (const int layer : bound.layers[s]) stage_of_layer_[static_cast<std::size_t>(layer)] = static_cast<int>(s);
   }
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
   program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{},
-                                            std::vector<ValueRef>{}, seed, Placement{device, compute_type(plan.dtype)});
+                                            std::vector<ValueRef>{}, seed, Placement{device, compute_type(plan_.dtype)});
   std::vector<at::Tensor> values;
   for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));
   statistics_ = std::make_unique<MovingStatistics>(model, *program_, [this](int layer) {
-    return plan_.stages[static_cast<std::size_t>(stage_of_layer_[static_cast<std::size_t>(layer)])].devices.size() > 1;
+    return bound_.replicas(stage_of_layer_[static_cast<std::size_t>(layer)]) > 1;
   });
 }
 
@@ -44,7 +47,7 @@ void Reference::compute(std::int64_t step) {
   for (const auto& [name, by_stage] : holders) {
     for (const auto& [stage, own] : by_stage) {
       std::vector<at::Tensor>& of_replicas = sums[own.front()];
-      of_replicas.resize(plan_.stages[static_cast<std::size_t>(stage)].devices.size());
+      of_replicas.resize(static_cast<std::size_t>(bound_.replicas(stage)));
       if (of_replicas.size() < 2) continue;
       for (at::Tensor& sum : of_replicas)
         sum = at::zeros_like(parameters[own.front()].value, at::TensorOptions().requires_grad(false));
@@ -67,7 +70,7 @@ void Reference::compute(std::int64_t step) {
       for (const auto& [stage, own] : by_stage) {
         at::Tensor uses;
         for (const std::size_t i : std::views::reverse(own)) add(uses, parameters[i].value.grad());
-        add(sums[own.front()][static_cast<std::size_t>(m) % sums[own.front()].size()], uses);
+        add(sums[own.front()][static_cast<std::size_t>(bound_.replica_of(stage, m))], uses);
       }
     }
   }

@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
 #include "executor/data/data_source.h"
-#include "executor/model/layer_source.h"
+#include "executor/run/bound_model.h"
 #include "executor/stage/loss_scaler.h"
 #include "executor/stage/moving_statistics.h"
 #include "executor/stage/optimizer.h"
@@ -23,8 +22,8 @@ namespace stagecraft {
 class Reference {
  public:
   /// Arguments must outlive it.
-  Reference(const Plan& plan, const Model& model, const DataSource& data, const OptimizerOptions& optimizer,
-            std::uint64_t seed, c10::Device device = c10::Device(c10::kCPU));
+  Reference(const BoundModel& bound, const DataSource& data, const OptimizerOptions& optimizer, std::uint64_t seed,
+            c10::Device device = c10::Device(c10::kCPU));
   /// Forward and backward of all microbatches; fills gradients and losses.
   void compute(std::int64_t step);
   /// Updates the parameters with the gradients divided by the number of microbatches and the loss's scale, unless they
@@ -46,7 +45,7 @@ class Reference {
 
  private:
   const Plan& plan_;
-  const Model& model_;
+  const BoundPlan& bound_;
   const DataSource& data_;
   OptimizerOptions options_;
   std::int64_t step_ = 0;

@@ -5,8 +5,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "executor/run/planned_layers.h"
-
 namespace stagecraft {
 namespace {
 
@@ -16,16 +14,14 @@ struct CrossingValues {
   std::vector<ValueRef> sent;
 };
 
-CrossingValues find_crossing_values(const Model& model, const Plan& plan, ResidentStage& resident) {
+CrossingValues find_crossing_values(const Model& model, const BoundPlan& bound, ResidentStage& resident) {
+  const Plan& plan = bound.plan();
   std::unordered_map<std::string, int> index;
   for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = static_cast<int>(i);
   CrossingValues out;
   std::map<std::pair<int, int>, int> sent_slot;
-  for (std::size_t b = 0; b < plan.boundaries.size(); ++b) {
-    const Boundary& boundary = plan.boundaries[b];
+  for (const Boundary& boundary : plan.boundaries) {
     std::vector<int>& slots = resident.slots.emplace_back();
-    if (boundary.destination == resident.stage) resident.incoming.push_back(static_cast<int>(b));
-    if (boundary.source == resident.stage) resident.outgoing.push_back(static_cast<int>(b));
     for (const BoundaryTensor& tensor : boundary.tensors) {
       const ValueRef value{index.at(tensor.layer), *tensor.output, -1};
       if (boundary.destination == resident.stage) {
@@ -44,17 +40,19 @@ CrossingValues find_crossing_values(const Model& model, const Plan& plan, Reside
 
 }  // namespace
 
-ResidentStage make_resident_stage(const Model& model, const Plan& plan, int stage, const std::vector<int>& layers,
-                                  int microbatches, const OptimizerOptions& optimizer, std::uint64_t seed,
-                                  Placement placement) {
+ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microbatches,
+                                  const OptimizerOptions& optimizer, std::uint64_t seed, Placement placement) {
   ResidentStage out;
   out.stage = stage;
-  out.replica_ranks = replica_ranks(plan, stage);
-  CrossingValues values = find_crossing_values(model, plan, out);
-  out.program = std::make_unique<StageProgram>(model, layers, std::move(values.received), std::move(values.sent), seed,
-                                               placement);
-  const Stage& planned = plan.stages[static_cast<std::size_t>(stage)];
-  if (!schedule_of(plan).trains) out.program->evaluate();
+  out.incoming = bound.plan.incoming(stage);
+  out.outgoing = bound.plan.outgoing(stage);
+  out.replica_ranks = bound.plan.ranks_of(stage);
+  CrossingValues values = find_crossing_values(bound.model, bound.plan, out);
+  const auto number = static_cast<std::size_t>(stage);
+  out.program = std::make_unique<StageProgram>(bound.model, bound.layers[number], std::move(values.received),
+                                               std::move(values.sent), seed, placement);
+  const Stage& planned = bound.plan.plan().stages[number];
+  if (!bound.plan.schedule().trains) out.program->evaluate();
   if (planned.recompute) out.program->recompute_every(planned.recompute_every);
   std::vector<at::Tensor> parameters;
   for (const Parameter& parameter : out.program->parameters()) parameters.push_back(parameter.value);

@@ -6,9 +6,8 @@
 #include <set>
 #include <vector>
 
-#include "costmodel/plan.h"
 #include "executor/data/prefetch.h"
-#include "executor/model/layer_source.h"
+#include "executor/run/bound_model.h"
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"
 
@@ -31,10 +30,8 @@ struct ResidentStage {
   std::unique_ptr<Prefetch> data;                        ///< if its layers read inputs of the model
 };
 
-/// Stage `stage` of `plan` with the layers `layers` (indices into Model::layers) and their first parameters, for
-/// `microbatches` microbatches. `model` must outlive it.
-[[nodiscard]] ResidentStage make_resident_stage(const Model& model, const Plan& plan, int stage,
-                                                const std::vector<int>& layers, int microbatches,
+/// Stage `stage` with its first parameters, for `microbatches` microbatches. The model must outlive it.
+[[nodiscard]] ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microbatches,
                                                 const OptimizerOptions& optimizer, std::uint64_t seed,
                                                 Placement placement);
 

@@ -12,7 +12,7 @@
 #include "costmodel/timeline.h"
 #include "executor/channel/channel.h"
 #include "executor/data/data_source.h"
-#include "executor/model/layer_source.h"
+#include "executor/run/bound_model.h"
 #include "executor/run/check.h"
 #include "executor/run/run_checkpoints.h"
 #include "executor/run/run_measurement.h"
@@ -80,20 +80,23 @@ struct RunResult {
 
 /// Proves before anything is launched that the plan's action lists end and do what the plan says, see verify; those of
 /// an asynchronous schedule cover as many of the run's `steps` as show its steady state. Throws std::invalid_argument
-/// with what does not hold, or the actions that wait for each other, and as check_fits.
-void verify_lists(const Plan& plan, const Model& model, std::int64_t steps);
+/// with what does not hold, or the actions that wait for each other.
+void verify_lists(const BoundPlan& plan, std::int64_t steps);
 
-/// Runs rank `rank` of `plan` over `channel`, whose activity is told what the rank is doing, and gathers the result on
+/// Runs rank `rank` of a plan over `channel`, whose activity is told what the rank is doing, and gathers the result on
 /// rank 0. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
-/// step. Throws std::invalid_argument for a plan that does not fit the model, PeerError that names rank and action,
+/// step. Throws std::invalid_argument for a plan without samples of a microbatch, PeerError that names rank and action,
 /// also if the rank measured actions in another order than its list, see OrderCheck.
-[[nodiscard]] RunResult run_rank(const Plan& plan, const Model& model, const DataSource& data,
-                                 const RunOptions& options, int rank, Channel& channel,
-                                 const std::function<double()>& seconds_now,
+[[nodiscard]] RunResult run_rank(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank,
+                                 Channel& channel, const std::function<double()>& seconds_now,
                                  const std::function<void(const Progress&)>& progress = {});
 
 /// Runs all ranks as threads of this process over local channels. A failing rank ends the others; the first failure
 /// is thrown, a missed deadline with a line a rank on what it does and whom it waits for.
+[[nodiscard]] RunResult run_local(const BoundModel& bound, const DataSource& data, const RunOptions& options,
+                                  std::chrono::milliseconds deadline,
+                                  const std::function<void(const Progress&)>& progress = {});
+/// The same of a plan that is bound for this run alone. Throws as BoundPlan and bind_model too.
 [[nodiscard]] RunResult run_local(const Plan& plan, const Model& model, const DataSource& data,
                                   const RunOptions& options, std::chrono::milliseconds deadline,
                                   const std::function<void(const Progress&)>& progress = {});

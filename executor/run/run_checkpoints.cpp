@@ -9,10 +9,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
-#include "costmodel/format/json.h"
 #include "costmodel/version.h"
 #include "executor/channel/control_tags.h"
-#include "executor/run/planned_layers.h"
 #include "executor/stage/finite.h"
 
 namespace stagecraft {
@@ -27,8 +25,10 @@ at::Tensor numbers(const std::vector<std::int64_t>& values) {
 }
 
 /// The manifest of a checkpoint after `done` steps, without its files.
-CheckpointManifest manifest_of(const Plan& plan, const Model& model, const CheckpointOptions& options,
+CheckpointManifest manifest_of(const BoundModel& bound, const CheckpointOptions& options,
                                const OptimizerOptions& optimizer, std::uint64_t seed, std::int64_t done) {
+  const Plan& plan = bound.plan.plan();
+  const Model& model = bound.model;
   CheckpointManifest out;
   out.step = done;
   out.seed = seed;
@@ -45,7 +45,7 @@ CheckpointManifest manifest_of(const Plan& plan, const Model& model, const Check
   out.microbatches = plan.microbatches;
   out.microbatch_samples = *plan.microbatch_samples;
   out.samples = done * out.microbatches * out.microbatch_samples;
-  out.plan_hash = fmt::format("{:016x}", mix_seed(0, plan_json(plan)));
+  out.plan_hash = fmt::format("{:016x}", bound.plan.hash());
   out.provenance.tool = "stagecraft-run " + std::string(version());
   return out;
 }
@@ -74,35 +74,34 @@ void check_fits(const FoundCheckpoint& found, const CheckpointManifest& ours, bo
 
 }  // namespace
 
-void check_can_resume(const Plan& plan, const Model& model, const CheckpointOptions& options,
-                      const OptimizerOptions& optimizer, std::uint64_t seed) {
-  if (!options.resume || options.folder.empty() || !plan.microbatch_samples) return;
+void check_can_resume(const BoundModel& bound, const CheckpointOptions& options, const OptimizerOptions& optimizer,
+                      std::uint64_t seed) {
+  if (!options.resume || options.folder.empty() || !bound.plan.plan().microbatch_samples) return;
   const std::vector<std::int64_t> steps =
       finite_checkpoints(options.folder, std::numeric_limits<std::int64_t>::max());
   if (steps.empty()) return;
   const std::string path = checkpoint_path(options.folder, steps.back());
   const std::string name = path + "/manifest.json";
   const FoundCheckpoint found{path, parse_checkpoint(read_text(name), name)};
-  check_fits(found, manifest_of(plan, model, options, optimizer, seed, found.manifest.step), schedule_of(plan).trains);
+  check_fits(found, manifest_of(bound, options, optimizer, seed, found.manifest.step), bound.plan.schedule().trains);
 }
 
-RunCheckpoints::RunCheckpoints(const Plan& plan, const Model& model, const CheckpointOptions& options,
+RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions& options,
                                const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel)
-    : plan_(plan),
-      model_(model),
+    : bound_(bound),
       options_(options),
       optimizer_(optimizer),
       seed_(seed),
       rank_(rank),
       channel_(channel),
-      trains_(schedule_of(plan).trains) {
-  const std::vector<RankRole> roles = ranks(plan);
+      trains_(bound.plan.schedule().trains) {
+  const Model& model = bound.model;
+  const std::vector<RankRole>& roles = bound.plan.ranks();
   for (std::size_t r = 0; r < roles.size(); ++r) {
     if (roles[r].replica == 0) writers_.push_back(static_cast<int>(r));
   }
-  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
-  for (std::size_t s = 0; s < layers.size(); ++s) {
-    for (const int layer : layers[s]) {
+  for (std::size_t s = 0; s < bound.layers.size(); ++s) {
+    for (const int layer : bound.layers[s]) {
       for (const ParameterSpec& parameter : model.layers[static_cast<std::size_t>(layer)].parameters)
         stage_of_.emplace(parameter.name, static_cast<int>(s));
     }
@@ -110,7 +109,7 @@ RunCheckpoints::RunCheckpoints(const Plan& plan, const Model& model, const Check
   if (!options.folder.empty()) {
     if (trains_) check_can_save(model);
     if (!trains_ && !options.resume) {
-      throw std::invalid_argument("schedule \"" + plan.schedule +
+      throw std::invalid_argument("schedule \"" + bound.plan.plan().schedule +
                                   "\" trains nothing and writes no checkpoint; with --resume it evaluates the newest one");
     }
     find();
@@ -123,7 +122,7 @@ RunCheckpoints::RunCheckpoints(const Plan& plan, const Model& model, const Check
 }
 
 CheckpointManifest RunCheckpoints::manifest(std::int64_t done) const {
-  return manifest_of(plan_, model_, options_, optimizer_, seed_, done);
+  return manifest_of(bound_, options_, optimizer_, seed_, done);
 }
 
 void RunCheckpoints::find() {
@@ -167,7 +166,7 @@ void RunCheckpoints::open(std::int64_t step) {
   OptimizerOptions theirs = optimizer_;
   theirs.name = found.optimizer;
   theirs.momentum = found.momentum;
-  check_names(*files_, model_, theirs);
+  check_names(*files_, bound_.model, theirs);
 }
 
 void RunCheckpoints::load(StageProgram& program, Optimizer& optimizer) const {

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
 #include "executor/channel/channel.h"
 #include "executor/checkpoint/checkpoint.h"
-#include "executor/model/layer_source.h"
+#include "executor/run/bound_model.h"
 #include "executor/run/stage_worker.h"
 #include "executor/stage/optimizer.h"
 
@@ -34,8 +33,8 @@ struct CheckpointOptions {
 
 /// What ranks would refuse, before any is started: if `options` resume, throws FormatError for a newest checkpoint that
 /// belongs to another run, as RunCheckpoints does, by its manifest alone.
-void check_can_resume(const Plan& plan, const Model& model, const CheckpointOptions& options,
-                      const OptimizerOptions& optimizer, std::uint64_t seed);
+void check_can_resume(const BoundModel& bound, const CheckpointOptions& options, const OptimizerOptions& optimizer,
+                      std::uint64_t seed);
 
 /// One rank's part in loading and writing checkpoints. All ranks call the same functions in the same order. A plan that
 /// only evaluates loads parameters and buffers from a checkpoint of any training of the model, and writes none.
@@ -45,8 +44,8 @@ class RunCheckpoints {
   /// model, seed, kind of optimizer, data source or number of samples a step, and std::invalid_argument for a folder
   /// that holds checkpoints though none is to be resumed, for one of an evaluation that is not to be resumed, and as
   /// check_can_save.
-  RunCheckpoints(const Plan& plan, const Model& model, const CheckpointOptions& options,
-                 const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel);
+  RunCheckpoints(const BoundModel& bound, const CheckpointOptions& options, const OptimizerOptions& optimizer,
+                 std::uint64_t seed, int rank, Channel& channel);
 
   /// The step to begin with: that of the checkpoint, or 0, as for an evaluation.
   [[nodiscard]] std::int64_t first_step() const { return first_step_; }
@@ -68,8 +67,7 @@ class RunCheckpoints {
   void write(StageWorker& worker, std::int64_t done);
   void tell(const std::string& text) const;
 
-  const Plan& plan_;
-  const Model& model_;
+  const BoundModel& bound_;
   const CheckpointOptions& options_;
   const OptimizerOptions& optimizer_;
   std::uint64_t seed_;

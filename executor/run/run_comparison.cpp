@@ -7,23 +7,22 @@
 #include <utility>
 #include <vector>
 
-#include "executor/run/planned_layers.h"
 
 namespace stagecraft {
 
-RunComparison::RunComparison(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options) {
+RunComparison::RunComparison(const BoundModel& bound, const DataSource& data, const RunOptions& options) {
+  const Plan& plan = bound.plan.plan();
   const bool compares = options.check || !options.expected.empty();
-  const ScheduleEntry schedule = schedule_of(plan);
-  if (compares && (!schedule.trains || schedule.weights != Weights::Flushed)) {
+  if (compares && (!bound.plan.schedule().trains || bound.plan.asynchronous())) {
     throw std::invalid_argument("a check compares a step's gradients with others, schedule \"" + plan.schedule +
                                 "\" has none that could be compared");
   }
-  if (options.check) reference_.emplace(plan, model, data, options.optimizer, options.seed, options.device);
+  if (options.check) reference_.emplace(bound, data, options.optimizer, options.seed, options.device);
   if (options.expected.empty()) return;
   record_.emplace(options.expected);
   record_->check_fits(plan, options.steps, options.optimizer, options.seed);
   check_.with = options.expected;
-  check_.reasons = other_orders(plan, model, layers_of_stages(plan, model));
+  check_.reasons = other_orders(bound);
   if (const std::string other = record_->other_kernels(options.threads); !other.empty()) {
     check_.reasons.push_back(other);
     check_.tolerance = kOtherKernelsTolerance;

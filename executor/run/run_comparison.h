@@ -3,9 +3,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "costmodel/plan.h"
 #include "executor/data/data_source.h"
-#include "executor/model/layer_source.h"
+#include "executor/run/bound_model.h"
 #include "executor/run/check.h"
 #include "executor/run/reference.h"
 #include "executor/run/run.h"
@@ -19,7 +18,7 @@ class RunComparison {
  public:
   /// Arguments must outlive it. Throws std::invalid_argument if the schedule has no gradients that could be compared, or
   /// the file is of another training.
-  RunComparison(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options);
+  RunComparison(const BoundModel& bound, const DataSource& data, const RunOptions& options);
 
   /// Whether there is anything to compare.
   [[nodiscard]] bool active() const { return reference_ || record_; }

@@ -83,23 +83,24 @@ std::vector<StepTime> known(const std::vector<StepTime>& times, std::size_t firs
 
 }  // namespace
 
-RunMeasurement::RunMeasurement(const Plan& plan, const std::vector<Action>& actions, int rank, Channel& channel,
+RunMeasurement::RunMeasurement(const BoundPlan& bound, const std::vector<Action>& actions, int rank, Channel& channel,
                                std::int64_t first_step, SaveMeasurement save, std::chrono::milliseconds save_every)
-    : plan_(plan),
+    : plan_(bound),
       rank_(rank),
       channel_(channel),
       first_step_(first_step),
       save_(std::move(save)),
       save_every_(save_every),
-      order_(plan, actions, rank, static_cast<int>(first_step)),
+      order_(bound.plan(), actions, rank, static_cast<int>(first_step)),
       keeper_(static_cast<int>(first_step)),
       others_(static_cast<std::size_t>(channel.ranks())) {
+  const Plan& plan = bound.plan();
   header_.model = plan.model;
   header_.schedule = plan.schedule;
   header_.microbatches = plan.microbatches;
   header_.microbatch_samples = plan.microbatch_samples;
   header_.timeline.ranks = channel.ranks();
-  for (const RankRole& role : ranks(plan)) header_.timeline.stage_of_rank.push_back(role.stages.front());
+  for (const RankRole& role : bound.ranks()) header_.timeline.stage_of_rank.push_back(role.stages.front());
 }
 
 StepTime& RunMeasurement::time_at(std::size_t place) {
@@ -167,10 +168,10 @@ Measurement RunMeasurement::whole() const {
 std::int64_t RunMeasurement::most_bytes() const {
   constexpr std::int64_t kSpanBytes = 512, kStepBytes = 256, kOtherBytes = std::int64_t{1} << 20;
   std::size_t actions = 0;
-  for (const auto& list : action_lists(plan_)) actions = std::max(actions, list.size());
+  for (const auto& list : plan_.action_lists()) actions = std::max(actions, list.size());
   // A wait for what stays on the rank is a span that no action stands for; updates end each step.
-  const std::size_t waits = 2 * static_cast<std::size_t>(plan_.microbatches) * plan_.boundaries.size();
-  const auto of_step = static_cast<std::int64_t>(actions + waits + plan_.stages.size());
+  const std::size_t waits = 2 * static_cast<std::size_t>(plan_.plan().microbatches) * plan_.plan().boundaries.size();
+  const auto of_step = static_cast<std::int64_t>(actions + waits + plan_.plan().stages.size());
   return kOtherBytes + SpanKeeper::kMost * kSpanBytes * of_step +
          kStepBytes * (static_cast<std::int64_t>(times_.size()) + SpanKeeper::kMost);
 }
@@ -232,7 +233,7 @@ void RunMeasurement::save_if_due() {
 }
 
 Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check& check) {
-  const bool synchronous = schedule_of(plan_).weights == Weights::Flushed;
+  const bool synchronous = !plan_.asynchronous();
   if (const auto wrong = order_.end(synchronous ? static_cast<int>(steps) : steps > 0 ? 1 : 0))
     throw PeerError("the run did not keep to its plan: " + *wrong);
   memory_.push_back(std::move(memory));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
+#include "costmodel/bound_plan.h"
 #include "costmodel/span_keeper.h"
 #include "costmodel/timeline.h"
 #include "costmodel/timeline_order.h"
@@ -23,8 +23,9 @@ using SaveMeasurement = std::function<void(const Measurement&)>;
 class RunMeasurement {
  public:
   /// `actions` is the rank's list as it runs it. All ranks pass a `save` or none; rank 0's is called, at most once in
-  /// `save_every` and in so long that it takes no time that matters; with 0 as often as there is something new. `plan` and `channel` must outlive it.
-  RunMeasurement(const Plan& plan, const std::vector<Action>& actions, int rank, Channel& channel,
+  /// `save_every` and in so long that it takes no time that matters; with 0 as often as there is something new. `plan` and `channel` must
+  /// outlive it.
+  RunMeasurement(const BoundPlan& plan, const std::vector<Action>& actions, int rank, Channel& channel,
                  std::int64_t first_step, SaveMeasurement save,
                  std::chrono::milliseconds save_every = std::chrono::seconds(2));
 
@@ -55,7 +56,7 @@ class RunMeasurement {
   void move(bool all, Check& check);
   [[nodiscard]] std::int64_t most_bytes() const;
 
-  const Plan& plan_;
+  const BoundPlan& plan_;
   std::vector<Action> actions_;
   int rank_;
   Channel& channel_;

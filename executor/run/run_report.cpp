@@ -51,13 +51,13 @@ std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatc
   return out;
 }
 
-std::string roles_text(const Plan& plan) {
+std::string roles_text(const BoundPlan& plan) {
   std::string out;
-  const auto roles = ranks(plan);
-  const auto lists = action_lists(plan);
+  const std::vector<RankRole>& roles = plan.ranks();
+  const auto lists = plan.action_lists();
   for (std::size_t rank = 0; rank < roles.size(); ++rank) {
     const int s = roles[rank].stages.front();
-    const auto& layers = plan.stages[static_cast<std::size_t>(s)].layers;
+    const auto& layers = plan.plan().stages[static_cast<std::size_t>(s)].layers;
     out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions a step\n", rank,
                        roles[rank].device, s, roles[rank].replica, layers.size(), layers.front(), layers.back(),
                        lists[rank].size());

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "costmodel/plan.h"
+#include "costmodel/bound_plan.h"
 #include "costmodel/progress.h"
 #include "costmodel/timeline.h"
 #include "executor/run/run.h"
@@ -37,6 +37,6 @@ class StepReporter {
                                           const std::optional<WholePass>& pass);
 
 /// Who does what: "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions a step", a line a rank.
-[[nodiscard]] std::string roles_text(const Plan& plan);
+[[nodiscard]] std::string roles_text(const BoundPlan& plan);
 
 }  // namespace stagecraft

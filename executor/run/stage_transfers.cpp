@@ -24,43 +24,31 @@ std::string describe(int rank, const Action& action) {
   return out;
 }
 
-StageTransfers::StageTransfers(const Plan& plan, int rank, Channel& channel, int microbatches)
-    : plan_(plan), rank_(rank), channel_(channel), tags_(plan) {
-  for (const Boundary& boundary : plan.boundaries) {
+StageTransfers::StageTransfers(const BoundPlan& plan, int rank, Channel& channel, int microbatches)
+    : plan_(plan), rank_(rank), channel_(channel) {
+  const std::vector<Boundary>& boundaries = plan.plan().boundaries;
+  for (const Boundary& boundary : boundaries) {
     specs_.emplace_back();
     for (const BoundaryTensor& tensor : boundary.tensors)
       specs_.back().push_back({tensor.shape, dtype_of(tensor.dtype)});
   }
   for (const bool gradient : {false, true}) {
-    posted_[gradient].resize(plan.boundaries.size());
-    handed_[gradient].resize(plan.boundaries.size());
+    posted_[gradient].resize(boundaries.size());
+    handed_[gradient].resize(boundaries.size());
     for (auto& by_microbatch : posted_[gradient]) by_microbatch.resize(at_(microbatches));
     for (auto& by_microbatch : handed_[gradient]) by_microbatch.resize(at_(microbatches));
   }
 }
 
-int StageTransfers::runner(int stage, int microbatch) const {
-  return rank_of(plan_, stage, microbatch % static_cast<int>(plan_.stages[at_(stage)].devices.size()));
-}
-
-int StageTransfers::boundary_between(int stage, int peer) const {
-  for (std::size_t b = 0; b < plan_.boundaries.size(); ++b) {
-    const Boundary& each = plan_.boundaries[b];
-    if ((each.source == stage && each.destination == peer) || (each.source == peer && each.destination == stage))
-      return static_cast<int>(b);
-  }
-  throw std::logic_error("an action names a peer that no boundary joins");
-}
-
 void StageTransfers::post(const Action& action) {
   const bool gradient = action.kind == ActionKind::ReceiveGradient;
-  const int b = boundary_between(action.stage, action.peer);
-  const int from = runner(action.peer, action.microbatch);
+  const int b = *plan_.boundary(action.stage, action.peer);
+  const int from = plan_.runner(action.peer, action.microbatch);
   auto& posted = posted_[gradient][at_(b)][at_(action.microbatch)];
-  const auto& tensors = plan_.boundaries[at_(b)].tensors;
+  const auto& tensors = plan_.plan().boundaries[at_(b)].tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (gradient && !tensors[t].gradient) continue;
-    posted.push_back(channel_.receive(specs_[at_(b)][t], from, tags_.tag(b, t, gradient)));
+    posted.push_back(channel_.receive(specs_[at_(b)][t], from, plan_.tag(b, t, gradient)));
   }
 }
 
@@ -69,7 +57,7 @@ at::Tensor StageTransfers::planned(const Action& action, int boundary, std::size
   const TensorSpec& spec = specs_[at_(boundary)][t];
   if (!same_spec(spec, out)) {
     throw std::invalid_argument(describe(rank_, action) + ": layer \"" +
-                                plan_.boundaries[at_(boundary)].tensors[t].layer + "\" gives " +
+                                plan_.plan().boundaries[at_(boundary)].tensors[t].layer + "\" gives " +
                                 describe(spec_of(out)) + ", the plan says " + describe(spec) +
                                 "; profile and plan this model again");
   }
@@ -78,19 +66,19 @@ at::Tensor StageTransfers::planned(const Action& action, int boundary, std::size
 
 void StageTransfers::send(const Action& action, const std::vector<int>& slots, const std::vector<at::Tensor>& tensors) {
   const bool gradient = action.kind == ActionKind::SendGradient;
-  const int b = boundary_between(action.stage, action.peer);
-  const int to = runner(action.peer, action.microbatch);
-  const auto& joined = plan_.boundaries[at_(b)].tensors;
+  const int b = *plan_.boundary(action.stage, action.peer);
+  const int to = plan_.runner(action.peer, action.microbatch);
+  const auto& joined = plan_.plan().boundaries[at_(b)].tensors;
   for (std::size_t t = 0; t < joined.size(); ++t) {
     if (gradient && !joined[t].gradient) continue;
-    sending_.push_back(channel_.send(planned(action, b, t, tensors[at_(slots[t])]), to, tags_.tag(b, t, gradient)));
+    sending_.push_back(channel_.send(planned(action, b, t, tensors[at_(slots[t])]), to, plan_.tag(b, t, gradient)));
   }
 }
 
 void StageTransfers::hand_over(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
                                const std::vector<at::Tensor>& tensors) {
-  const Boundary& joined = plan_.boundaries[at_(boundary)];
-  if (runner(gradient ? joined.source : joined.destination, action.microbatch) != rank_) return;
+  const Boundary& joined = plan_.plan().boundaries[at_(boundary)];
+  if (plan_.runner(gradient ? joined.source : joined.destination, action.microbatch) != rank_) return;
   for (std::size_t t = 0; t < joined.tensors.size(); ++t) {
     if (gradient && !joined.tensors[t].gradient) continue;
     handed_[gradient][at_(boundary)][at_(action.microbatch)].push_back(

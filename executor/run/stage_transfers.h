@@ -3,11 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
+#include "costmodel/bound_plan.h"
 #include "executor/channel/channel.h"
-#include "executor/channel/edge_tags.h"
 
 namespace stagecraft {
 
@@ -16,12 +16,7 @@ namespace stagecraft {
 class StageTransfers {
  public:
   /// `microbatches`: how many the action list counts. Plan and channel must outlive this.
-  StageTransfers(const Plan& plan, int rank, Channel& channel, int microbatches);
-
-  /// The rank that runs `microbatch` of `stage`.
-  [[nodiscard]] int runner(int stage, int microbatch) const;
-  /// The boundary that joins `stage` and its peer. Throws std::logic_error if none does.
-  [[nodiscard]] int boundary_between(int stage, int peer) const;
+  StageTransfers(const BoundPlan& plan, int rank, Channel& channel, int microbatches);
 
   /// Posts the receives of a ReceiveActivation or ReceiveGradient.
   void post(const Action& action);
@@ -41,10 +36,9 @@ class StageTransfers {
  private:
   [[nodiscard]] at::Tensor planned(const Action& action, int boundary, std::size_t t, const at::Tensor& tensor) const;
 
-  const Plan& plan_;
+  const BoundPlan& plan_;
   int rank_;
   Channel& channel_;
-  EdgeTags tags_;
   std::vector<std::vector<TensorSpec>> specs_;  // by boundary and its tensors
   // [gradient][boundary][microbatch]: what was posted, or, of a stage that this rank holds too, handed over.
   std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];

@@ -8,7 +8,6 @@
 
 #include "costmodel/timeline_order.h"
 #include "executor/device/dtype.h"
-#include "executor/run/planned_layers.h"
 
 namespace stagecraft {
 namespace {
@@ -19,44 +18,35 @@ constexpr std::size_t kMostSpansAhead = std::size_t{1} << 20;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
-std::vector<Action> actions_of(const Plan& plan, const Model& model, const std::vector<std::vector<int>>& layers,
-                               int steps, int rank) {
-  return planned_actions(plan, tied_parameters(model, layers), steps).at(at_(rank));
-}
-
 std::size_t spans_of(const Plan& plan, const std::vector<Action>& actions, int times) {
   return std::min(kMostSpansAhead, measured_actions(plan, actions).size() * at_(std::max(times, 1)));
 }
 
 }  // namespace
 
-StageWorker::StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
-                         const WorkerOptions& options, int list_steps)
-    : model_(model),
-      plan_(plan),
+StageWorker::StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options, int list_steps)
+    : bound_(bound),
+      plan_(bound.plan.plan()),
       rank_(rank),
       channel_(channel),
       optimizer_(options.optimizer),
-      placement_{options.device, compute_type(plan.dtype)},
-      schedule_(schedule_of(plan)),
+      placement_{options.device, compute_type(plan_.dtype)},
       first_step_(options.first_step),
       list_steps_(list_steps),
-      layers_(layers_of_stages(plan, model)),
-      actions_(actions_of(plan, model, layers_, list_steps, rank)),
-      transfers_(plan, rank, channel, plan.microbatches * list_steps),
-      spans_(rank, options.device, options.now, spans_of(plan, actions_, options.steps / list_steps)),
+      actions_(bound.plan.action_lists(list_steps).at(at_(rank))),
+      transfers_(bound.plan, rank, channel, plan_.microbatches * list_steps),
+      spans_(rank, options.device, options.now, spans_of(plan_, actions_, options.steps / list_steps)),
       losses_(options.device),
       guard_(rank) {
-  check_fits(plan, model, layers_);
   for (const Action& action : actions_) {
     std::string name = to_string(action.kind);
     if (action.microbatch >= 0) name += " " + std::to_string(action.microbatch);
     ranges_.push_back(range_name(name));
   }
   wait_range_ = range_name("wait");
-  for (const int stage : ranks(plan).at(at_(rank)).stages) {
-    ResidentStage own = make_resident_stage(model, plan, stage, layers_[at_(stage)], plan.microbatches * list_steps,
-                                            optimizer_, options.seed, placement_);
+  for (const int stage : bound.plan.ranks().at(at_(rank)).stages) {
+    ResidentStage own = make_resident_stage(bound, stage, plan_.microbatches * list_steps, optimizer_, options.seed,
+                                            placement_);
     for (const Action& action : actions_) {
       if (action.kind == ActionKind::WeightGradient && action.stage == stage) own.split.insert(action.microbatch);
     }
@@ -142,7 +132,7 @@ void StageWorker::perform(std::size_t index, std::int64_t step) {
 }
 
 const std::vector<int>& StageWorker::slots(const Action& transfer) {
-  return resident(transfer.stage).slots[at_(transfers_.boundary_between(transfer.stage, transfer.peer))];
+  return resident(transfer.stage).slots[at_(*bound_.plan.boundary(transfer.stage, transfer.peer))];
 }
 
 void StageWorker::run(const Action& action, std::int64_t step) {
@@ -206,7 +196,7 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   before_forward(own, action);
   flight.step = step;
   flight.microbatch = action.microbatch % plan_.microbatches;
-  own.program->forward(flight, schedule_.trains);
+  own.program->forward(flight, bound_.plan.schedule().trains);
   after_forward(own, action);
   if (flight.loss.defined()) {
     losses_.add(step, action.microbatch, flight.loss);
@@ -224,7 +214,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   sent_gradients_.assign(flight.sent.size(), at::Tensor());
   for (auto b = own.outgoing.rbegin(); b != own.outgoing.rend(); ++b) {
     const Boundary& boundary = plan_.boundaries[at_(*b)];
-    if (!has_gradient(boundary)) continue;
+    if (!bound_.plan.has_gradient(*b)) continue;
     await(action, *b, true, step, arrived_);
     std::size_t next = 0;
     for (std::size_t t = 0; t < boundary.tensors.size(); ++t) {

@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
 #include "costmodel/timeline.h"
 #include "executor/channel/channel.h"
 #include "executor/data/data_source.h"
 #include "executor/device/ranges.h"
-#include "executor/model/layer_source.h"
+#include "executor/run/bound_model.h"
 #include "executor/run/nonfinite_guard.h"
 #include "executor/run/resident_stage.h"
 #include "executor/run/span_recorder.h"
@@ -65,10 +64,8 @@ class StageWorker {
   [[nodiscard]] std::vector<Span> take_all_spans() { return spans_.take_all(); }
 
  protected:
-  /// `lists`: all ranks' action lists, which cover `list_steps` steps. model, plan, channel and data must outlive it.
-  /// Throws std::invalid_argument as layers_of_stages and check_fits do.
-  StageWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
-              const WorkerOptions& options, int list_steps);
+  /// `list_steps`: the steps that the action list covers. Arguments but the options must outlive it.
+  StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options, int list_steps);
 
   /// Runs entry `index` of the list in step `step`; an error names rank and action.
   void perform(std::size_t index, std::int64_t step);
@@ -88,16 +85,14 @@ class StageWorker {
   /// Beside the losses of microbatches, where a GPU computes: whether gradients are not finite.
   static constexpr int kGradientsFlag = -1;
 
-  const Model& model_;
+  const BoundModel& bound_;
   const Plan& plan_;
   int rank_;
   Channel& channel_;
   OptimizerOptions optimizer_;
   Placement placement_;
-  ScheduleEntry schedule_;
   std::int64_t first_step_;
   int list_steps_;
-  std::vector<std::vector<int>> layers_;  // of each stage
   std::vector<Action> actions_;
   std::vector<RangeName> ranges_;  // one per action
   std::vector<ResidentStage> stages_;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "executor/run/planned_layers.h"
 #include "executor/stage/gradient_norm.h"
 
 namespace stagecraft {
@@ -20,11 +19,10 @@ std::vector<StageProgram*> programs_of(const std::vector<ResidentStage>& stages)
 
 }  // namespace
 
-SynchronousWorker::SynchronousWorker(const Model& model, const Plan& plan, int rank, Channel& channel,
-                                     const DataSource& data, const WorkerOptions& options)
-    : StageWorker(model, plan, rank, channel, data, options, 1),
-      trainable_(trainable_names(model)),
-      ties_(channel, tied_of_rank(plan, model, layers_, tied_parameters(model, layers_), rank), programs_of(stages_)),
+SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options)
+    : StageWorker(bound, rank, channel, data, options, 1),
+      trainable_(trainable_names(bound.model)),
+      ties_(channel, tied_of_rank(bound, rank), programs_of(stages_)),
       reduces_(static_cast<std::size_t>(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind))) {
   for (const ResidentStage& own : stages_) {
     StageState& state = states_.emplace_back();
@@ -33,8 +31,8 @@ SynchronousWorker::SynchronousWorker(const Model& model, const Plan& plan, int r
     }
     // A backward in parts leaves its weight gradients for later, so there is nothing to wait for in it.
     if (own.split.contains(state.last_backward)) state.last_backward = -1;
-    if (own.replica_ranks.size() > 1 && schedule_.trains)
-      state.statistics = std::make_unique<MovingStatistics>(model, *own.program, [](int) { return true; });
+    if (own.replica_ranks.size() > 1 && bound_.plan.schedule().trains)
+      state.statistics = std::make_unique<MovingStatistics>(bound.model, *own.program, [](int) { return true; });
   }
 }
 
@@ -100,7 +98,7 @@ void SynchronousWorker::restore_buffers() {
 
 void SynchronousWorker::compute(std::int64_t step) {
   spans_.settle();
-  if (guard_.skips_steps() && schedule_.trains) keep_buffers();
+  if (guard_.skips_steps() && bound_.plan.schedule().trains) keep_buffers();
   prepare_gradients();
   std::size_t reduced = 0;
   for (std::size_t i = 0; i < actions_.size(); ++i) {
@@ -109,9 +107,9 @@ void SynchronousWorker::compute(std::int64_t step) {
     // Ties last, in one order on all ranks: their members hold different stages.
     if (actions_[i].kind == ActionKind::Reduce && ++reduced == reduces_) ties_.reduce();
   }
-  if (reduces_ == 0 && schedule_.trains) ties_.reduce();
+  if (reduces_ == 0 && bound_.plan.schedule().trains) ties_.reduce();
   transfers_.finish_sends();
-  if (!placement_.device.is_cpu() && schedule_.trains && !scaler_) {
+  if (!placement_.device.is_cpu() && bound_.plan.schedule().trains && !scaler_) {
     if (const at::Tensor flag = nonfinite_flag(parameters()); flag.defined()) losses_.add(step, kGradientsFlag, flag);
   }
   losses_.end_step(step);
@@ -144,10 +142,10 @@ void SynchronousWorker::settle_statistics(bool skipped) {
 }
 
 void SynchronousWorker::update_step(std::int64_t step) {
-  const bool skipped = schedule_.trains && skips(step);
+  const bool skipped = bound_.plan.schedule().trains && skips(step);
   if (skipped) restore_buffers();
   settle_statistics(skipped);
-  if (!schedule_.trains) {
+  if (!bound_.plan.schedule().trains) {
     for (ResidentStage& each : stages_) each.flights.assign(each.flights.size(), {});
     return;
   }

@@ -16,9 +16,8 @@ namespace stagecraft {
 /// A rank of a schedule whose steps end before the next begin: each step is its list, then one update.
 class SynchronousWorker : public StageWorker {
  public:
-  /// model, plan, channel and data must outlive it. Throws std::invalid_argument as layers_of_stages and check_fits do.
-  SynchronousWorker(const Model& model, const Plan& plan, int rank, Channel& channel, const DataSource& data,
-                    const WorkerOptions& options);
+  /// Arguments but the options must outlive it.
+  SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options);
 
   /// To be called before the first step, where the loss's gradient begins with a scale: updates divide by it, and a
   /// step in which a gradient of any rank overflows changes no parameter of any rank. All ranks or none.

@@ -54,11 +54,10 @@ void LossScaler::update(bool overflow) {
   }
 }
 
-std::optional<LossScaler> loss_scaler_of(const Plan& plan, const LossScaleOptions& options) {
-  const ScheduleEntry schedule = schedule_of(plan);
-  if (compute_type(plan.dtype) != at::kHalf || !schedule.trains) return std::nullopt;
-  if (schedule.weights != Weights::Flushed) {
-    throw std::invalid_argument("schedule \"" + plan.schedule +
+std::optional<LossScaler> loss_scaler_of(const BoundPlan& plan, const LossScaleOptions& options) {
+  if (compute_type(plan.plan().dtype) != at::kHalf || !plan.schedule().trains) return std::nullopt;
+  if (plan.asynchronous()) {
+    throw std::invalid_argument("schedule \"" + plan.plan().schedule +
                                 "\" has no moment at which a float16 step that overflows could be left out; take "
                                 "1f1b, or bfloat16");
   }

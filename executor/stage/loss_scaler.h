@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
+#include "costmodel/bound_plan.h"
 #include "executor/channel/channel.h"
 #include "executor/stage/stage_program.h"
 
@@ -51,7 +51,7 @@ class LossScaler {
 
 /// The scaler of a run of `plan`: none unless it trains in float16. Throws std::invalid_argument for an asynchronous
 /// schedule in float16, which has no moment at which a step could be left out everywhere.
-[[nodiscard]] std::optional<LossScaler> loss_scaler_of(const Plan& plan, const LossScaleOptions& options);
+[[nodiscard]] std::optional<LossScaler> loss_scaler_of(const BoundPlan& plan, const LossScaleOptions& options);
 
 /// Whether any gradient holds an infinity or what is no number.
 [[nodiscard]] bool overflows(const std::vector<Parameter>& parameters);

@@ -13,7 +13,7 @@
 #include "executor/intake/imported_model.h"
 #include "executor/intake/pt2/pt2_graph.h"
 #include "executor/intake/torchscript/torchscript_archive.h"
-#include "executor/run/planned_layers.h"
+#include "executor/model/stage_layers.h"
 
 namespace stagecraft {
 namespace {

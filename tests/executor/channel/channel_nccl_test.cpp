@@ -198,15 +198,17 @@ TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {
 /// Trains over the pretended NCCL and over local channels: the same bits, and the calls that the program foretells.
 void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const RunOptions& options,
                          const std::string& what) {
-  const bool asynchronous = schedule_of(plan).weights != Weights::Flushed;
-  const NcclProgram program = nccl_program(plan, planned.model, static_cast<int>(options.steps));
-  const int count = static_cast<int>(ranks(plan).size());
+  const BoundPlan bound_plan(plan);
+  const BoundModel bound = bind_model(bound_plan, planned.model);
+  const bool asynchronous = bound_plan.asynchronous();
+  const NcclProgram program = nccl_program(bound, static_cast<int>(options.steps));
+  const int count = static_cast<int>(bound_plan.ranks().size());
   (void)take_pretended_calls();
   const auto begin = std::chrono::steady_clock::now();
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   RunResult result;
   on_nccl(count, program, std::chrono::minutes(1), [&](int rank, Channel& channel) {
-    RunResult own = run_rank(plan, planned.model, *planned.data, options, rank, channel, now);
+    RunResult own = run_rank(bound, *planned.data, options, rank, channel, now);
     if (rank == 0) result = std::move(own);
   });
   const RunResult expected = run_local(plan, planned.model, *planned.data, options, std::chrono::minutes(1));

@@ -139,7 +139,9 @@ Model uncounted(Model model) {
 /// Allocations of all ranks in the steps after the first three, on local channels.
 std::int64_t allocations(const PlannedModel& planned, const Plan& plan, int steps) {
   const Model model = uncounted(planned.model);
-  const int count = static_cast<int>(ranks(plan).size());
+  const BoundPlan bound_plan(plan);
+  const BoundModel bound = bind_model(bound_plan, model);
+  const int count = static_cast<int>(bound_plan.ranks().size());
   auto channels = make_local_channels(count, std::chrono::milliseconds(60000));
   own_allocations = 0;
   places.clear();
@@ -148,7 +150,7 @@ std::int64_t allocations(const PlannedModel& planned, const Plan& plan, int step
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
         constexpr int kWarmup = 3;
-        SynchronousWorker worker(model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
+        SynchronousWorker worker(bound, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
                                  {.steps = kWarmup + steps});
         for (int step = 0; step < kWarmup + steps; ++step) {
           counting = step >= kWarmup;

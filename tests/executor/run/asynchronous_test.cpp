@@ -4,7 +4,7 @@
 #include <map>
 #include <numeric>
 
-#include "executor/run/planned_layers.h"
+#include "executor/model/stage_layers.h"
 #include "executor/run/run.h"
 #include "executor/stage/stage_program.h"
 #include "tests/support/laid_out_model.h"

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "executor/run/planned_layers.h"
+#include "executor/run/bound_model.h"
 #include "tests/support/planned_models.h"
 
 namespace stagecraft {
@@ -117,7 +117,8 @@ TEST(OtherOrders, AreThoseOfReplicasTiesAndLayersOutOfOrder) {
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
   const int half = static_cast<int>(gpt.model.layers.size()) / 2;
   const auto reasons = [&](const Plan& plan) {
-    return other_orders(plan, gpt.model, layers_of_stages(plan, gpt.model));
+    const BoundPlan bound(plan);
+    return other_orders(bind_model(bound, gpt.model));
   };
   EXPECT_THAT(reasons(cut_plan(gpt, {}, {1}, "1f1b", 4)), IsEmpty());
   EXPECT_THAT(reasons(cut_plan(gpt, {half}, {1, 1}, "1f1b", 1)), IsEmpty());

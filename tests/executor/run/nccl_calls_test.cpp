@@ -11,6 +11,11 @@
 namespace stagecraft {
 namespace {
 
+NcclProgram program_of(const Plan& plan, const Model& model, int steps = 1) {
+  const BoundPlan bound(plan);
+  return nccl_program(bind_model(bound, model), steps);
+}
+
 using stagecraft::testing::cut_plan;
 using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
@@ -36,7 +41,7 @@ TEST(NcclProgram, HasACommunicatorForEachDirectedEdgeAndReduction) {
   // Two replicas, then one: microbatches 0 and 2 on rank 0, 1 on rank 1. 1f1b with w = (1, 0): rank 0 has F0 F2 B0 B2
   // (it receives for a microbatch at most two ahead), rank 2 has F0 B0 F1 B1 F2 B2.
   const Plan plan = cut_plan(mlp(), {2}, {2, 1}, "1f1b", 3);
-  const NcclProgram program = nccl_program(plan, mlp().model);
+  const NcclProgram program = program_of(plan, mlp().model);
   EXPECT_EQ(find_mismatch(program), "");
   std::vector<std::string> names;
   for (const CommunicatorPlan& each : program.communicators) names.push_back(each.name);
@@ -72,7 +77,7 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
           if (std::string(schedule) == "pipedream-2bw" && microbatches < 12) continue;
           const Plan plan = cut_plan(*planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule,
                                      microbatches);
-          const NcclProgram program = nccl_program(plan, planned->model, 4);
+          const NcclProgram program = program_of(plan, planned->model, 4);
           EXPECT_EQ(find_mismatch(program), "") << schedule;
           ++programs;
           for (std::size_t a = 0; a < program.communicators.size(); ++a) {
@@ -94,7 +99,7 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
 TEST(NcclProgram, KeepsEachBucketsPlace) {
   Plan plan = cut_plan(mlp(), {}, {2}, "1f1b", 2);
   plan.gradient_bucket_bytes = Bytes(1000);
-  const NcclProgram program = nccl_program(plan, mlp().model);
+  const NcclProgram program = program_of(plan, mlp().model);
   std::int64_t values = 0;
   for (const NcclCall& call : program.calls[1]) {
     EXPECT_EQ(call.kind, NcclCall::Kind::AllReduce);

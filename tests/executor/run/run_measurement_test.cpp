@@ -27,9 +27,9 @@ constexpr auto B = ActionKind::Backward;
 constexpr auto U = ActionKind::Update;
 
 /// Two replicas of one stage, a microbatch each.
-Plan two_replicas() {
+BoundPlan two_replicas() {
   const Graph graph = testing::chain_graph({1.0}, {1.0});
-  return testing::one_layer_a_stage(graph, testing::flat_topology(2), {2}, "gpipe", 2);
+  return BoundPlan(testing::one_layer_a_stage(graph, testing::flat_topology(2), {2}, "gpipe", 2));
 }
 
 std::vector<Action> actions_of(int rank) {
@@ -49,7 +49,7 @@ std::vector<Span> spans_of(int rank, int step) {
 
 /// A run of `steps` steps on two ranks; what rank 0 saved comes before what it ended with.
 std::vector<Measurement> run(int steps, int first_step = 0) {
-  const Plan plan = two_replicas();
+  const BoundPlan plan = two_replicas();
   const auto channels = make_local_channels(2, milliseconds(20000));
   std::vector<Measurement> out;
   const auto rank = [&](int number) {
@@ -125,7 +125,7 @@ TEST(RunMeasurement, SavesWhatThereIsAsTheRunGoesOn) {
 }
 
 TEST(RunMeasurement, RefusesSpansInAnotherOrderThanTheListSays) {
-  const Plan plan = two_replicas();
+  const BoundPlan plan = two_replicas();
   const auto channels = make_local_channels(2, milliseconds(20000));
   RunMeasurement measurement(plan, actions_of(0), 0, *channels[0], 0, {});
   std::vector<Span> spans = spans_of(0, 0);
@@ -136,7 +136,7 @@ TEST(RunMeasurement, RefusesSpansInAnotherOrderThanTheListSays) {
 }
 
 TEST(RunMeasurement, RefusesARunThatEndsTooEarly) {
-  const Plan plan = two_replicas();
+  const BoundPlan plan = two_replicas();
   const auto channels = make_local_channels(2, milliseconds(20000));
   RunMeasurement measurement(plan, actions_of(0), 0, *channels[0], 0, {});
   measurement.add(spans_of(0, 0));

@@ -366,6 +366,8 @@ class Boasting : public testing::ForwardingChannel {
 TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3);
   const Plan plan = cut_plan(planned, {3}, {1, 1}, "1f1b", 2);
+  const BoundPlan bound_plan(plan);
+  const BoundModel bound = bind_model(bound_plan, planned.model);
   // 1 MiB, for each of 64 kept steps 512 bytes for each span (the list of either rank has 2 forwards, 2 backwards, 2
   // sends, 2 receives and an update; 2 microbatches may wait at 1 boundary, twice; 2 stages), and 256 bytes for the time
   // of each of 10 steps and as many as may be kept.
@@ -373,7 +375,7 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
   for (const std::int64_t length : {std::int64_t{-1}, most + 1, std::int64_t{1} << 60}) {
     const auto channels = make_local_channels(2, milliseconds(20000));
     const auto run = [&](int rank, Channel& channel) {
-      return run_rank(plan, planned.model, *planned.data, RunOptions{}, rank, channel, [] { return 0.0; });
+      return run_rank(bound, *planned.data, RunOptions{}, rank, channel, [] { return 0.0; });
     };
     std::jthread peer([&] {
       Boasting boasting(*channels[1], length);

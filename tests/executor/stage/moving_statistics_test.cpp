@@ -33,7 +33,9 @@ constexpr int kSteps = 3;
 using Statistics = std::map<std::string, std::vector<at::Tensor>>;
 
 Statistics after_training(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
-  const int count = static_cast<int>(ranks(plan).size());
+  const BoundPlan bound_plan(plan);
+  const BoundModel bound = bind_model(bound_plan, planned.model);
+  const int count = static_cast<int>(bound_plan.ranks().size());
   const auto channels = make_local_channels(count, std::chrono::milliseconds(60000));
   Statistics out;
   std::mutex mutex;
@@ -41,7 +43,7 @@ Statistics after_training(const PlannedModel& planned, const Plan& plan, const O
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
-        SynchronousWorker worker(planned.model, plan, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
+        SynchronousWorker worker(bound, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
                                  {.optimizer = optimizer, .seed = kSeed});
         for (int step = 0; step < kSteps; ++step) {
           worker.compute(step);
@@ -58,7 +60,9 @@ Statistics after_training(const PlannedModel& planned, const Plan& plan, const O
 }
 
 Statistics of_a_single_process(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
-  Reference reference(plan, planned.model, *planned.data, optimizer, kSeed);
+  const BoundPlan bound(plan);
+  const BoundModel model = bind_model(bound, planned.model);
+  Reference reference(model, *planned.data, optimizer, kSeed);
   for (int step = 0; step < kSteps; ++step) {
     reference.compute(step);
     reference.update();

@@ -1,0 +1,98 @@
+#include "executor/run/bound_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "executor/channel/control_tags.h"
+#include "executor/model/stage_layers.h"
+
+namespace stagecraft {
+namespace {
+
+using Holders = std::map<std::string, std::set<std::string>>;  // tied parameter -> its layers
+
+Holders tied_of_model(const Model& model) {
+  Holders out;
+  for (const LayerSpec& layer : model.layers) {
+    for (const ParameterSpec& parameter : layer.parameters) {
+      if (parameter.trainable) out[parameter.name].insert(layer.name);
+    }
+  }
+  std::erase_if(out, [](const auto& entry) { return entry.second.size() < 2; });
+  return out;
+}
+
+/// That gradients are summed over all layers that share a parameter, and over no others.
+void check_tied(const BoundPlan& plan, const Model& model) {
+  if (!plan.schedule().trains) return;
+  Holders planned;
+  for (const TiedLayers& tied : plan.plan().tied) planned[tied.parameter] = {tied.layers.begin(), tied.layers.end()};
+  const Holders held = tied_of_model(model);
+  for (const auto& [parameter, layers] : held) {
+    const auto it = planned.find(parameter);
+    if (it != planned.end() && it->second == layers) continue;
+    throw std::invalid_argument(
+        fmt::format("layers \"{}\" of model \"{}\" share parameter \"{}\", which the plan does not list as tied; "
+                    "profile and plan this model again",
+                    fmt::join(layers, "\", \""), model.name, parameter));
+  }
+  for (const auto& [parameter, layers] : planned) {
+    if (held.contains(parameter)) continue;
+    throw std::invalid_argument(fmt::format("the plan lists parameter \"{}\" as tied, model \"{}\" has it in no two "
+                                            "layers; profile and plan this model again",
+                                            parameter, model.name));
+  }
+}
+
+void check_buffers(const BoundModel& bound) {
+  // An asynchronous schedule's replicas keep buffers of their own, an evaluation writes none.
+  if (bound.plan.asynchronous() || !bound.plan.schedule().trains) return;
+  for (int stage = 0; stage < bound.plan.stages(); ++stage) {
+    if (bound.plan.replicas(stage) < 2) continue;
+    for (const int index : bound.layers[static_cast<std::size_t>(stage)]) {
+      const LayerSpec& layer = bound.model.layers[static_cast<std::size_t>(index)];
+      const auto buffer =
+          std::ranges::find_if(layer.parameters, [](const auto& each) { return !each.trainable && each.written; });
+      if (buffer == layer.parameters.end()) continue;
+      throw std::invalid_argument(
+          fmt::format("layer \"{}\" writes its buffer \"{}\" in a way that replicas cannot replay; plan stage {} "
+                      "without replicas",
+                      layer.name, buffer->name, stage));
+    }
+  }
+}
+
+}  // namespace
+
+BoundModel bind_model(const BoundPlan& plan, const Model& model) {
+  BoundModel out{plan, model, layers_of_stages(plan.plan(), model)};
+  if (plan.tags() > Channel::kControlTag) {
+    throw std::invalid_argument("the plan has " + std::to_string(plan.tags()) +
+                                " tensor edges, more than a channel has tags");
+  }
+  if (plan.plan().microbatch_samples) check_samples(model, *plan.plan().microbatch_samples);
+  check_buffers(out);
+  check_tied(plan, model);
+  return out;
+}
+
+std::vector<TiedGradient> tied_of_rank(const BoundModel& bound, int rank) {
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const LayerSpec& layer : bound.model.layers) {
+    for (const ParameterSpec& parameter : layer.parameters) shapes.emplace(parameter.name, parameter.shape);
+  }
+  std::vector<TiedGradient> out;
+  for (const TiedHolders& tied : bound.plan.tied()) {
+    if (std::ranges::binary_search(tied.ranks, rank))
+      out.push_back({tied.parameter, shapes.at(tied.parameter), tied.ranks, kTiesTag + tied.tag});
+  }
+  return out;
+}
+
+}  // namespace stagecraft
