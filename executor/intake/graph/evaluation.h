@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/pt2/exported_program.h"
+#include "executor/intake/graph/program_graph.h"
 
 namespace stagecraft {
 

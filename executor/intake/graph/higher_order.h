@@ -7,6 +7,7 @@
 #include <string>
 
 #include "executor/intake/graph/operator_call.h"
+#include "executor/intake/graph/program_graph.h"
 
 namespace stagecraft {
 

@@ -9,6 +9,7 @@
 
 #include "executor/intake/graph/operator_facts.h"
 #include "executor/intake/graph/operator_graph.h"
+#include "executor/intake/graph/program_graph.h"
 
 namespace stagecraft {
 

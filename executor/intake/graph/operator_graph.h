@@ -13,7 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "executor/intake/pt2/exported_program.h"
+#include "executor/intake/graph/module_frame.h"
+#include "executor/intake/graph/tensor_meta.h"
 #include "executor/model/layer_source.h"
 
 namespace stagecraft {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/intake/pt2/exported_program.h"
+#include "executor/intake/graph/tensor_meta.h"
 
 namespace stagecraft {
 

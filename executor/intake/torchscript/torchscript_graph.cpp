@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/device/dtype.h"
-#include "executor/intake/model_input.h"
+#include "executor/intake/torchscript/model_input.h"
 #include "executor/intake/torchscript/script_layout.h"
 #include "executor/intake/torchscript/script_state.h"
 #include "executor/intake/torchscript/torchscript_archive.h"

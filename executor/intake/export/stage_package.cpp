@@ -1,3 +1,5 @@
+#include "executor/intake/export/stage_package.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,7 +9,6 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/interchange/convert/archive.h"
 #include "costmodel/interchange/convert/python_text.h"
 #include "executor/intake/export/stage_archive.h"
 #include "executor/intake/imported_model.h"
@@ -127,8 +128,9 @@ std::string stage_text(const StageModule& stage, std::size_t number,
 
 }  // namespace
 
-ArchiveStages archive_stages(const Plan& plan, const std::string& path) {
-  if (const auto it = plan.options.find("loss"); it != plan.options.end() && it->second != "none") {
+ArchiveStages stage_package(const std::string& path, const std::map<std::string, std::string>& settings,
+                            const LayersOfStages& layers_of_stages) {
+  if (const auto it = settings.find("loss"); it != settings.end() && it->second != "none") {
     throw std::invalid_argument(path + ": setting loss is \"" + it->second +
                                 "\", which is no part of the file; export the model with its loss");
   }
@@ -141,11 +143,11 @@ ArchiveStages archive_stages(const Plan& plan, const std::string& path) {
   const auto source = std::make_shared<Source>();
   source->archive = read_pt2_archive(path);
   source->graph = pt2_graph(source->archive);
-  Model model = model_of_graph(source->graph, plan.options);
+  Model model = model_of_graph(source->graph, settings);
   model.name = path;
-  const std::vector<std::vector<int>> layers = layers_of_stages(plan, model);
-  const int loss = loss_of_graph(source->graph, plan.options);
-  const Grouping grouping = groups_of_graph(source->graph, loss, plan.options);
+  const std::vector<std::vector<int>> layers = layers_of_stages(model);
+  const int loss = loss_of_graph(source->graph, settings);
+  const Grouping grouping = groups_of_graph(source->graph, loss, settings);
   source->stages = stage_graphs(source->graph, grouping, loss, layers);
   source->archives = std::make_unique<StageArchives>(source->archive, source->graph, loss);
 

@@ -1,4 +1,4 @@
-#include "executor/intake/model_input.h"
+#include "executor/intake/torchscript/model_input.h"
 
 #include <charconv>
 #include <optional>

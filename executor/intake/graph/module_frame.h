@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+namespace stagecraft {
+
+/// A frame of the stack of modules: call number `call` of the module at `path`, counted from 0.
+struct ModuleFrame {
+  std::string path;  ///< "layer1.0.conv1"; "" is the whole model
+  std::string type;  ///< "torch.nn.modules.conv.Conv2d"
+  int call = 0;
+  friend bool operator==(const ModuleFrame&, const ModuleFrame&) = default;
+};
+
+}  // namespace stagecraft
