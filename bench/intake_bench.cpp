@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/intake/imported_model.h"
+#include "executor/intake/layer_sources.h"
 #include "executor/intake/pt2/pt2_archive.h"
 #include "executor/intake/pt2/pt2_graph.h"
 
@@ -48,7 +48,7 @@ at::Tensor by_hand(const at::Tensor& x, const at::Tensor& y) {
 
 /// Microseconds of a node, both in turn.
 std::string nodes(const std::string& path) {
-  const stagecraft::Model model = stagecraft::import_model(path, {});
+  const stagecraft::Model model = stagecraft::build_model(path, {});
   const std::vector<at::Tensor> inputs{at::ones({4, 8})};
   const std::vector<at::Tensor> parameters{at::ones({8}).requires_grad_(true)};
   const stagecraft::LayerSpec& layer = model.layers.front();
@@ -88,17 +88,17 @@ std::string loading(const std::string& path) {
     return out;
   };
   for (int round = 0; round < 7; ++round) {
-    structure.push_back(seconds([&] { (void)stagecraft::import_model(path, {}); }));
+    structure.push_back(seconds([&] { (void)stagecraft::build_model(path, {}); }));
     mapped.push_back(seconds([&] {
-      const stagecraft::Model model = stagecraft::import_model(path, {});
+      const stagecraft::Model model = stagecraft::build_model(path, {});
       (void)tensors(stagecraft::read_pt2_archive(path), false);
     }));
     checked.push_back(seconds([&] {
-      const stagecraft::Model model = stagecraft::import_model(path, {});
+      const stagecraft::Model model = stagecraft::build_model(path, {});
       (void)tensors(stagecraft::read_pt2_archive(path), true);
     }));
     copied.push_back(seconds([&] {
-      const stagecraft::Model model = stagecraft::import_model(path, {});
+      const stagecraft::Model model = stagecraft::build_model(path, {});
       for (const stagecraft::LayerSpec& layer : model.layers) {
         for (const stagecraft::ParameterSpec& each : layer.parameters) (void)stagecraft::initial_value(each, 1).clone();
       }

@@ -16,6 +16,7 @@
 #include "executor/device/device.h"
 #include "executor/device/provenance.h"
 #include "executor/intake/imported_model.h"
+#include "executor/intake/layer_sources.h"
 #include "executor/launch/exit_status.h"
 #include "executor/launch/hosts.h"
 #include "executor/launch/launch.h"

@@ -14,8 +14,8 @@
 #include "executor/data/data_source.h"
 #include "executor/device/device.h"
 #include "executor/device/program.h"
-#include "executor/intake/imported_model.h"
-#include "executor/model/layer_source.h"
+#include "executor/intake/layer_sources.h"
+#include "executor/model/builtin_models.h"
 #include "executor/stage/optimizer.h"
 
 // For the tools' main functions only: options that profile and run share.
@@ -87,9 +87,9 @@ inline std::vector<std::string> own_command(int argc, char** argv) {
 /// The models with their options, and the data sources, for --help.
 inline std::string models_text() {
   std::string out = "Models and what --set changes:\n";
-  for (const LayerSource& source : layer_sources()) {
-    out += "  " + source.name + ": " + source.help + "\n   ";
-    for (const ModelOption& option : source.options) out += " " + option.name + "=" + std::to_string(option.value);
+  for (const BuiltinModel& model : builtin_models()) {
+    out += "  " + model.name + ": " + model.help + "\n   ";
+    for (const ModelOption& option : model.options) out += " " + option.name + "=" + std::to_string(option.value);
     out += "\n";
   }
   out += "Data sources:\n";

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "costmodel/graph.h"
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft {

@@ -8,7 +8,7 @@
 
 #include "costmodel/graph.h"
 #include "executor/data/data_source.h"
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"
 #include "profiler/kernels/attribution.h"

@@ -22,7 +22,6 @@
 #include "executor/files/npy.h"
 #include "executor/files/safetensors.h"
 #include "executor/files/safetensors_dtypes.h"
-#include "executor/intake/imported_model.h"
 
 namespace stagecraft {
 namespace {
@@ -262,7 +261,7 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
       check_range(tensors[i], input, 0, 2, "0 or 1");
     } else if (input.classes > 0 && at::isIntegralType(tensors[i].dtype, /*includeBool=*/false)) {
       std::string wanted = fmt::format("{}..{}, the upper end excluded", input.least, input.classes);
-      if (is_model_file(model.name))
+      if (input.range_setting)
         wanted += fmt::format(", or another range by --input-range {}=LOW..HIGH", input.name);
       check_range(tensors[i], input, input.least, input.classes, wanted);
     }

@@ -336,4 +336,11 @@ std::shared_ptr<MappedRecord> ZipArchive::map(const ZipRecord& record, bool chec
   return out;
 }
 
+bool has_record_in_folder(const ZipArchive& archive, const std::string& name) {
+  return std::ranges::any_of(archive.records(), [&](const ZipRecord& record) {
+    const std::size_t slash = record.name.find('/');
+    return slash != std::string::npos && record.name.substr(slash + 1) == name;
+  });
+}
+
 }  // namespace stagecraft

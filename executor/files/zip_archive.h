@@ -73,4 +73,7 @@ class ZipArchive {
   std::vector<std::size_t> by_name_;  ///< indices into records_, by ascending name
 };
 
+/// Whether a record is called `name` in one of the archive's outermost folders.
+[[nodiscard]] bool has_record_in_folder(const ZipArchive& archive, const std::string& name);
+
 }  // namespace stagecraft

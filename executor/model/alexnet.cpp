@@ -1,11 +1,11 @@
 #include "executor/model/blocks.h"
-#include "executor/model/sources.h"
+#include "executor/model/builtin_entries.h"
 
 namespace stagecraft {
 
 // Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv 1404.5997, with the pooling to
 // 6 x 6 and the two dropouts of torchvision.
-LayerSource alexnet_source() {
+BuiltinModel alexnet_model() {
   return {"alexnet",
           "AlexNet (one weird trick), 22 layers",
           {{"classes", 10, "classes"},

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Generator.h>
 
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 namespace stagecraft {
 

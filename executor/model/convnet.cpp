@@ -1,9 +1,9 @@
 #include "executor/model/blocks.h"
-#include "executor/model/sources.h"
+#include "executor/model/builtin_entries.h"
 
 namespace stagecraft {
 
-LayerSource convnet_source() {
+BuiltinModel convnet_model() {
   return {"convnet",
           "small convolutional network for Fashion-MNIST",
           {{"channels", 32, "channels of the first convolution; the second has twice as many"},

@@ -5,7 +5,7 @@
 #include <ATen/ops/tanh.h>
 
 #include "executor/model/blocks.h"
-#include "executor/model/sources.h"
+#include "executor/model/builtin_entries.h"
 
 namespace stagecraft {
 namespace {
@@ -76,7 +76,7 @@ Model build(const std::map<std::string, std::int64_t>& options) {
 
 }  // namespace
 
-LayerSource gnmt_source() {
+BuiltinModel gnmt_model() {
   return {"gnmt",
           "translation with LSTM layers and attention (GNMT v2)",
           {{"layers", 8, "LSTM layers a side", 2},

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "executor/model/blocks.h"
-#include "executor/model/sources.h"
+#include "executor/model/builtin_entries.h"
 
 namespace stagecraft {
 namespace {
@@ -93,7 +93,7 @@ Model build(const std::map<std::string, std::int64_t>& options) {
 
 }  // namespace
 
-LayerSource gpt_source() {
+BuiltinModel gpt_model() {
   return {
       "gpt",
       "GPT-2, small by default; layers, width and heads 24, 1024, 16 are medium, 36, 1280, 20 large, 48, 1600, 25 xl",

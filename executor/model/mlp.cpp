@@ -1,9 +1,9 @@
 #include "executor/model/blocks.h"
-#include "executor/model/sources.h"
+#include "executor/model/builtin_entries.h"
 
 namespace stagecraft {
 
-LayerSource mlp_source() {
+BuiltinModel mlp_model() {
   return {"mlp",
           "multi-layer perceptron: Linear and ReLU in turn",
           {{"inputs", 784, "values of one sample"},

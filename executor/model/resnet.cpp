@@ -1,7 +1,7 @@
 #include <array>
 
 #include "executor/model/blocks.h"
-#include "executor/model/sources.h"
+#include "executor/model/builtin_entries.h"
 
 namespace stagecraft {
 namespace {
@@ -69,7 +69,7 @@ Model build(const ResNetShape& shape, const std::map<std::string, std::int64_t>&
   return model;
 }
 
-LayerSource source(const std::string& name, const std::string& help, const ResNetShape& shape) {
+BuiltinModel resnet(const std::string& name, const std::string& help, const ResNetShape& shape) {
   return {name,
           help,
           {{"classes", 1000, "classes"},
@@ -80,12 +80,12 @@ LayerSource source(const std::string& name, const std::string& help, const ResNe
 
 }  // namespace
 
-LayerSource resnet18_source() {
-  return source("resnet18", "residual network, 18 weight layers", {.bottleneck = false, .blocks = {2, 2, 2, 2}});
+BuiltinModel resnet18_model() {
+  return resnet("resnet18", "residual network, 18 weight layers", {.bottleneck = false, .blocks = {2, 2, 2, 2}});
 }
 
-LayerSource resnet50_source() {
-  return source("resnet50", "residual network with bottlenecks, 50 weight layers",
+BuiltinModel resnet50_model() {
+  return resnet("resnet50", "residual network with bottlenecks, 50 weight layers",
                 {.bottleneck = true, .blocks = {3, 4, 6, 3}});
 }
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "executor/model/blocks.h"
-#include "executor/model/sources.h"
+#include "executor/model/builtin_entries.h"
 
 namespace stagecraft {
 namespace {
@@ -94,7 +94,7 @@ Model build(const std::map<std::string, std::int64_t>& options) {
 
 }  // namespace
 
-LayerSource transformer_source() {
+BuiltinModel transformer_model() {
   return {"transformer",
           "decoder layers with self- and cross-attention on the same input, as in PyTorch's pipelining example",
           {{"vocabulary", 10000, "entries of the token embedding"},

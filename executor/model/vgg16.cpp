@@ -1,5 +1,5 @@
 #include "executor/model/blocks.h"
-#include "executor/model/sources.h"
+#include "executor/model/builtin_entries.h"
 
 namespace stagecraft {
 namespace {
@@ -46,7 +46,7 @@ Model build(const std::map<std::string, std::int64_t>& options) {
 
 }  // namespace
 
-LayerSource vgg16_source() {
+BuiltinModel vgg16_model() {
   return {"vgg16",
           "VGG with 16 weight layers, without batch norm",
           {{"classes", 1000, "classes"},

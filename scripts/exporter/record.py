@@ -28,7 +28,7 @@ def _scramble(x):
 
 
 def mix_seed(seed, word, a=0, b=0):
-    """The same 64 bits as mix_seed of executor/model/layer_source.h."""
+    """The same 64 bits as mix_seed of executor/model/model.h."""
     value = 0xCBF29CE484222325
     for byte in word.encode():
         value = ((value ^ byte) * 0x100000001B3) & _MASK

@@ -197,7 +197,7 @@ _every_model()
 
 class Record(InFolder):
     def test_seeds_are_those_of_mix_seed_in_cpp(self):
-        # Printed by a C++ program with the function of executor/model/layer_source.cpp.
+        # Printed by a C++ program with the function of executor/model/model.cpp.
         self.assertEqual(record.mix_seed(0, "a"), 2001490394518938616)
         self.assertEqual(record.mix_seed(7, "dropout_1", 2, 1), 15629992363539257783)
         self.assertEqual(record.mix_seed(2**64 - 1, "", 0, 5), 5341356830305024956)

@@ -8,6 +8,7 @@
 
 #include "costmodel/format/json.h"
 #include "executor/device/provenance.h"
+#include "executor/intake/layer_sources.h"
 #include "profiler/provenance.h"
 
 namespace stagecraft {

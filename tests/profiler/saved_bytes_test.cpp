@@ -16,6 +16,7 @@
 
 #include "executor/data/data_source.h"
 #include "executor/device/memory_tracker.h"
+#include "executor/intake/layer_sources.h"
 
 namespace stagecraft {
 namespace {

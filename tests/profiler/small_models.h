@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "executor/data/data_source.h"
-#include "executor/model/layer_source.h"
+#include "executor/intake/layer_sources.h"
 #include "executor/stage/stage_program.h"
 #include "profiler/watch.h"
 

@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "executor/model/builtin_models.h"
 #include "profiler/backward_watcher.h"
 #include "tests/profiler/small_models.h"
 
@@ -70,7 +71,7 @@ TEST_P(WatchOn, AddsUpToTheStepToTheNanosecond) {
 INSTANTIATE_TEST_SUITE_P(EveryModel, WatchOn, testing::ValuesIn(small_models()),
                          [](const auto& tested) { return tested.param.name; });
 
-TEST(Watch, IsTestedOnEveryBuiltInModel) { EXPECT_EQ(layer_sources().size(), small_models().size()); }
+TEST(Watch, IsTestedOnEveryBuiltInModel) { EXPECT_EQ(builtin_models().size(), small_models().size()); }
 
 TEST(Watch, TakesOneStretchOfEachForward) {
   Whole whole(tiny_mlp());

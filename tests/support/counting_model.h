@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "executor/model/layer_source.h"
+#include "executor/intake/layer_sources.h"
 
 namespace stagecraft::testing {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 namespace stagecraft::testing {
 

@@ -7,7 +7,7 @@
 
 #include "costmodel/plan.h"
 #include "executor/data/data_source.h"
-#include "executor/model/layer_source.h"
+#include "executor/intake/layer_sources.h"
 #include "profiler/profile.h"
 #include "tests/support/chains.h"
 

@@ -11,7 +11,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/interchange/convert/python_text.h"
 #include "executor/intake/export/stage_archive.h"
-#include "executor/intake/imported_model.h"
+#include "executor/intake/graph/graph_model.h"
 #include "executor/intake/pt2/pt2_graph.h"
 #include "executor/intake/torchscript/torchscript_archive.h"
 #include "executor/model/stage_layers.h"
@@ -128,7 +128,7 @@ std::string stage_text(const StageModule& stage, std::size_t number,
 
 }  // namespace
 
-ArchiveStages stage_package(const std::string& path, const std::map<std::string, std::string>& settings,
+ArchiveStages stage_package(const std::string& path, const ModelSettings& settings,
                             const LayersOfStages& layers_of_stages) {
   if (const auto it = settings.find("loss"); it != settings.end() && it->second != "none") {
     throw std::invalid_argument(path + ": setting loss is \"" + it->second +

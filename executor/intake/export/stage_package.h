@@ -1,12 +1,12 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "costmodel/interchange/convert/archive.h"
-#include "executor/model/layer_source.h"
+#include "executor/intake/graph/import_settings.h"
+#include "executor/model/model.h"
 
 namespace stagecraft {
 
@@ -16,7 +16,7 @@ using LayersOfStages = std::function<std::vector<std::vector<int>>(const Model&)
 /// The archive of torch.export at `path` in stages: a Python package, and an archive for each stage. `settings` say what
 /// its layers are, see import_settings. Throws FormatError for a file that cannot be read or run, std::invalid_argument
 /// for settings that do not fit, and what `layers_of_stages` throws.
-[[nodiscard]] ArchiveStages stage_package(const std::string& path, const std::map<std::string, std::string>& settings,
+[[nodiscard]] ArchiveStages stage_package(const std::string& path, const ModelSettings& settings,
                                           const LayersOfStages& layers_of_stages);
 
 }  // namespace stagecraft

@@ -12,7 +12,7 @@
 #include <stdexcept>
 
 #include "executor/intake/graph/higher_order.h"
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 namespace stagecraft {
 namespace {

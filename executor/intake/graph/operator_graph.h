@@ -15,7 +15,7 @@
 
 #include "executor/intake/graph/module_frame.h"
 #include "executor/intake/graph/tensor_meta.h"
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 namespace stagecraft {
 

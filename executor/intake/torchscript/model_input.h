@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 namespace stagecraft {
 

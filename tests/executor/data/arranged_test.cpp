@@ -7,6 +7,7 @@
 #include <array>
 
 #include "executor/data/sources.h"
+#include "executor/intake/layer_sources.h"
 
 namespace stagecraft {
 namespace {

@@ -15,6 +15,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/device/dtype.h"
+#include "executor/intake/layer_sources.h"
 
 namespace stagecraft {
 namespace {

@@ -16,7 +16,7 @@
 #include "costmodel/format/files.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/safetensors.h"
-#include "executor/model/layer_source.h"
+#include "executor/intake/layer_sources.h"
 #include "executor/stage/stage_program.h"
 #include "tests/support/mutated.h"
 #include "tests/support/run_command.h"

@@ -17,7 +17,7 @@
 #include "costmodel/errors.h"
 #include "executor/intake/graph/evaluation.h"
 #include "executor/intake/graph/observed_values.h"
-#include "executor/intake/imported_model.h"
+#include "executor/intake/layer_sources.h"
 #include "executor/intake/torchscript/torchscript_graph.h"
 #include "executor/stage/stage_program.h"
 #include "tests/executor/model/model_runner.h"
@@ -72,8 +72,8 @@ Parameters copied(const Parameters& parameters) {
 }
 
 TEST(FileEvaluation, OfAnArchiveUsesTheRunningStatisticsAndLeavesThem) {
-  const Model model = import_model(kNet, {}, ModelMode::Evaluation);
-  EXPECT_EQ(layer_names(model), layer_names(import_model(kNet, {})));
+  const Model model = build_model(kNet, {}, ModelMode::Evaluation);
+  EXPECT_EQ(layer_names(model), layer_names(build_model(kNet, {})));
   const Parameters parameters = trained_parameters(model);
   const Parameters before = copied(parameters);
   const at::Tensor x = at::randn({3, 1, 8, 8}), y = at::randint(3, {3}, at::kLong);
@@ -87,7 +87,7 @@ TEST(FileEvaluation, OfAnArchiveUsesTheRunningStatisticsAndLeavesThem) {
   const at::Tensor wanted = at::cross_entropy_loss(
       at::linear(at::flatten(at::relu(normal), 1).mul(at("scale")), at("fc.weight"), at("fc.bias")), y);
   EXPECT_TRUE(found.equal(wanted)) << found << wanted;
-  const Model training = import_model(kNet, {});
+  const Model training = build_model(kNet, {});
   EXPECT_FALSE(run_model(training, parameters, {x, y}).equal(wanted));
   EXPECT_THAT(changed(before, parameters), ElementsAre("bn.num_batches_tracked", "bn.running_mean", "bn.running_var"));
 }
@@ -95,8 +95,8 @@ TEST(FileEvaluation, OfAnArchiveUsesTheRunningStatisticsAndLeavesThem) {
 TEST(FileEvaluation, OfAStageLeavesParametersAndBuffers) {
   for (const auto& [file, settings] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
            {kNet, {}}, {kTraced, kImage}, {kScripted, kVector}}) {
-    const Model model = import_model(file, settings, ModelMode::Evaluation);
-    EXPECT_EQ(layer_names(model), layer_names(import_model(file, settings))) << file;
+    const Model model = build_model(file, settings, ModelMode::Evaluation);
+    EXPECT_EQ(layer_names(model), layer_names(build_model(file, settings))) << file;
     std::vector<int> layers(model.layers.size());
     std::iota(layers.begin(), layers.end(), 0);
     StageProgram program(model, layers, {}, {}, 1);
@@ -123,7 +123,7 @@ TEST(FileEvaluation, OfAStageLeavesParametersAndBuffers) {
 }
 
 TEST(FileEvaluation, OfAModelThatWasReadForTrainingIsRefused) {
-  const Model model = import_model(kNet, {});
+  const Model model = build_model(kNet, {});
   StageProgram program(model, {0}, {}, {{0, 0, -1}}, 1);
   EXPECT_THAT([&] { program.evaluate(); },
               ThrowsMessage<std::logic_error>("the model was read for training, not for evaluation"));

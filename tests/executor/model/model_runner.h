@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 namespace stagecraft {
 

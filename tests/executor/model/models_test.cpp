@@ -8,8 +8,8 @@
 #include <cmath>
 #include <set>
 
+#include "executor/intake/layer_sources.h"
 #include "executor/model/blocks.h"
-#include "executor/model/layer_source.h"
 #include "tests/executor/model/model_runner.h"
 
 namespace stagecraft {

@@ -20,7 +20,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/files/safetensors.h"
-#include "executor/intake/imported_model.h"
+#include "executor/intake/layer_sources.h"
 #include "executor/run/check.h"
 
 namespace stagecraft {
@@ -173,7 +173,7 @@ Trained trained(const Model& model, const SafetensorsFile& record, bool cut) {
 /// Trains as the record did, whole and with every layer cut from the others. Cuts change no bit; beside the record, which
 /// another processor made, everything is within rounding (train_as_python.* makes its records here and compares bits).
 void expect_as_python(const std::string& name, const std::map<std::string, std::string>& settings) {
-  const Model model = import_model(kGolden + name + ".pt", settings);
+  const Model model = build_model(kGolden + name + ".pt", settings);
   const SafetensorsFile record(kGolden + name + ".safetensors");
   const Trained whole = trained(model, record, false);
   const Trained cut = trained(model, record, true);
@@ -203,15 +203,15 @@ TEST(TorchScript, TrainsAScriptedModelWithControlFlowAsPythonDoes) {
 }
 
 TEST(TorchScript, MakesLayersOfModules) {
-  EXPECT_THAT(layer_names(import_model(kGolden + "cnn_traced.pt", kImage)),
+  EXPECT_THAT(layer_names(build_model(kGolden + "cnn_traced.pt", kImage)),
               ElementsAre("model.stem", "model.blocks.0", "model.blocks.1", "model.head"));
-  EXPECT_THAT(layer_names(import_model(kGolden + "control_flow_scripted.pt", kVector)),
+  EXPECT_THAT(layer_names(build_model(kGolden + "control_flow_scripted.pt", kVector)),
               ElementsAre("model.first", "model.gates.0", "model.gates.1", "model.gates.2", "model.norm", "model.drop",
                           "model.head"));
 }
 
 TEST(TorchScript, KnowsHowStatisticsMove) {
-  const Model model = import_model(kGolden + "cnn_traced.pt", kImage);
+  const Model model = build_model(kGolden + "cnn_traced.pt", kImage);
   std::map<std::string, std::optional<double>> decays;
   for (const ParameterSpec& spec : model.layers.at(1).parameters) {
     EXPECT_FALSE(spec.written) << spec.name;
@@ -225,7 +225,7 @@ TEST(TorchScript, KnowsHowStatisticsMove) {
 
 TEST(TorchScript, FindsTheClassesOfATarget) {
   // The head of the model gives 4 scores.
-  const Model model = import_model(kGolden + "control_flow_scripted.pt", kVector);
+  const Model model = build_model(kGolden + "control_flow_scripted.pt", kVector);
   EXPECT_EQ(model.inputs.at(1).name, "target");
   EXPECT_EQ(model.inputs.at(1).classes, 4);
 }
@@ -241,31 +241,31 @@ std::string message_of(F&& call) {
 TEST(TorchScript, RefusesARangeBeyondTheClasses) {
   std::map<std::string, std::string> settings = kImage;
   settings["range.target"] = "0..5";
-  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+  EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
               HasSubstr("has 4 classes; found range 0..5 of input \"target\", wanted one that ends at 4 or before, the "
                         "upper end excluded"));
 }
 
 TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
-  EXPECT_THAT(message_of([] { (void)import_model(kGolden + "cnn_traced.pt", {{"input.x", "float32[3,8,8]"}}); }),
+  EXPECT_THAT(message_of([] { (void)build_model(kGolden + "cnn_traced.pt", {{"input.x", "float32[3,8,8]"}}); }),
               HasSubstr("what is input \"target\"? The file does not say it; forward takes x, target"));
   auto settings = kImage;
   settings["input.y"] = "float32[1]";
-  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+  EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
               HasSubstr("unknown input \"y\""));
   settings = kImage;
   settings["input.x"] = "float32[3,8";
-  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+  EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
               HasSubstr("input \"x\" is \"float32[3,8\": found no sizes, wanted TYPE[SIZES]"));
   // 8 by 8 pooled is 4 by 4, which the head takes; 8 by 8 it does not.
   settings["input.x"] = "float32[3,16,16]";
-  EXPECT_THAT(message_of([&] { (void)import_model(kGolden + "cnn_traced.pt", settings); }),
+  EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
               HasSubstr("fails on 2 samples: mat1 and mat2 shapes cannot be multiplied"));
 }
 
 TEST(TorchScript, SaysWhatAStateDictIs) {
   EXPECT_THAT(
-      message_of([] { (void)import_model(STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt", {}); }),
+      message_of([] { (void)build_model(STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt", {}); }),
       HasSubstr("holds tensors without a model, as torch.save(model.state_dict()) writes them; give it as --weights"));
 }
 
@@ -283,7 +283,7 @@ std::string archive_with(const std::string& code) {
 TEST(TorchScript, RefusesCodeThatWouldRunOrReachFurther) {
   const auto refusal = [](const std::string& code) {
     const std::string path = archive_with(code);
-    return message_of([&] { (void)import_model(path, {}); });
+    return message_of([&] { (void)build_model(path, {}); });
   };
   EXPECT_THAT(refusal("class A(Module):\n  def __setstate__(self, state: int) -> NoneType:\n    return None\n"),
               HasSubstr("code/__torch__.py\": defines __setstate__, which would run while the file is loaded"));
@@ -311,7 +311,7 @@ TEST(TorchScript, SurvivesDamage) {
     if (round % 10 == 9) damaged.resize(random() % damaged.size());
     std::ofstream(path, std::ios::binary) << damaged;
     try {
-      (void)import_model(path, kVector);
+      (void)build_model(path, kVector);
     } catch (const FormatError&) { ++refused; }
   }
   // Only what pads records may change unnoticed.

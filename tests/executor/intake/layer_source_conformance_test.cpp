@@ -7,41 +7,66 @@
 #include <set>
 
 #include "executor/data/data_source.h"
+#include "executor/intake/layer_sources.h"
+#include "executor/model/builtin_models.h"
 #include "tests/executor/model/model_runner.h"
 
 namespace stagecraft {
 namespace {
 
-using Options = std::map<std::string, std::string>;
-
-/// Every entry of the table of layer sources at sizes that take a second.
-const std::map<std::string, Options> kSmall{
-    {"mlp", {{"width", "16"}}},
-    {"convnet", {{"channels", "4"}, {"width", "16"}}},
-    {"alexnet", {{"image", "63"}, {"width", "64"}}},
-    {"vgg16", {{"image", "32"}, {"channels", "8"}, {"width", "64"}, {"classes", "10"}}},
-    {"resnet18", {{"image", "64"}, {"channels", "8"}, {"classes", "10"}}},
-    {"resnet50", {{"image", "64"}, {"channels", "8"}, {"classes", "10"}}},
-    {"gnmt", {{"hidden", "16"}, {"vocabulary", "50"}, {"source_sequence", "5"}, {"target_sequence", "4"}}},
-    {"transformer", {{"width", "16"}, {"heads", "2"}, {"feedforward", "32"}, {"vocabulary", "50"}, {"sequence", "6"}}},
-    {"gpt", {{"width", "16"}, {"heads", "2"}, {"layers", "3"}, {"vocabulary", "50"}, {"sequence", "6"}}},
+/// A model of one of the sources.
+struct Sample {
+  std::string name;
+  std::string source;  ///< that must have it
+  std::string model;
+  ModelSettings settings = {};
 };
 
-/// Models from files, which other tests compare with Python.
-const std::map<std::string, std::string> kFiles{
-    {"net_pt2", STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2"},
-    {"tied_pt2", STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/tied.pt2"},
-};
-
-std::vector<std::string> names() {
-  std::vector<std::string> out;
-  for (const LayerSource& source : layer_sources()) out.push_back(source.name);
-  for (const auto& [name, path] : kFiles) out.push_back(name);
+/// Every built-in model at sizes that take a second, and files, which other tests compare with Python.
+std::vector<Sample> samples() {
+  const std::map<std::string, ModelSettings> small{
+      {"mlp", {{"width", "16"}}},
+      {"convnet", {{"channels", "4"}, {"width", "16"}}},
+      {"alexnet", {{"image", "63"}, {"width", "64"}}},
+      {"vgg16", {{"image", "32"}, {"channels", "8"}, {"width", "64"}, {"classes", "10"}}},
+      {"resnet18", {{"image", "64"}, {"channels", "8"}, {"classes", "10"}}},
+      {"resnet50", {{"image", "64"}, {"channels", "8"}, {"classes", "10"}}},
+      {"gnmt", {{"hidden", "16"}, {"vocabulary", "50"}, {"source_sequence", "5"}, {"target_sequence", "4"}}},
+      {"transformer",
+       {{"width", "16"}, {"heads", "2"}, {"feedforward", "32"}, {"vocabulary", "50"}, {"sequence", "6"}}},
+      {"gpt", {{"width", "16"}, {"heads", "2"}, {"layers", "3"}, {"vocabulary", "50"}, {"sequence", "6"}}},
+  };
+  std::vector<Sample> out;
+  for (const std::string& name : builtin_model_names()) out.push_back({name, "built-in", name, small.at(name)});
+  const std::string golden = STAGECRAFT_SOURCE_DIR "/tests/golden/";
+  out.push_back({"net_pt2", "pt2", golden + "pt2/net.pt2"});
+  out.push_back({"tied_pt2", "pt2", golden + "pt2/tied.pt2"});
+  out.push_back({"cnn_traced",
+                 "torchscript",
+                 golden + "torchscript/cnn_traced.pt",
+                 {{"input.x", "float32[3,8,8]"}, {"input.target", "int64[]"}}});
+  out.push_back({"control_flow_scripted",
+                 "torchscript",
+                 golden + "torchscript/control_flow_scripted.pt",
+                 {{"input.x", "float32[8]"}, {"input.target", "int64[]"}}});
   return out;
 }
 
-Model model_of(const std::string& name) {
-  return kFiles.contains(name) ? build_model(kFiles.at(name), {}) : build_model(name, kSmall.at(name));
+Model model_of(const Sample& sample, ModelMode mode = ModelMode::Training) {
+  return build_model(sample.model, sample.settings, mode);
+}
+
+TEST(LayerSources, HaveASampleEachInThisSuite) {
+  for (const LayerSource& source : layer_sources()) {
+    int has = 0;
+    for (const Sample& sample : samples()) {
+      // A source of files is asked about files alone.
+      if (source.ending.empty() == is_model_file(sample.model)) continue;
+      EXPECT_EQ(source.has(sample.model), sample.source == source.name) << sample.name;
+      has += sample.source == source.name;
+    }
+    EXPECT_GT(has, 0) << source.name;
+  }
 }
 
 std::vector<at::Tensor> make_batch(const Model& model, std::int64_t samples) {
@@ -50,15 +75,15 @@ std::vector<at::Tensor> make_batch(const Model& model, std::int64_t samples) {
   return make_data_source("synthetic", model, 7)->batch(0, 0, 1, samples, all);
 }
 
-class LayerSourceConformance : public testing::TestWithParam<std::string> {
+class LayerSourceConformance : public testing::TestWithParam<Sample> {
  protected:
   // Threads that spin for work this small take ten times as long on a busy machine.
   static void SetUpTestSuite() { at::set_num_threads(1); }
   Model model_ = model_of(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, LayerSourceConformance, testing::ValuesIn(names()),
-                         [](const auto& name) { return name.param; });
+INSTANTIATE_TEST_SUITE_P(Models, LayerSourceConformance, testing::ValuesIn(samples()),
+                         [](const auto& sample) { return sample.param.name; });
 
 TEST_P(LayerSourceConformance, NamesLayersOnceAndReadsEarlierOnesOnly) {
   std::set<std::string> layers;
@@ -83,7 +108,7 @@ TEST_P(LayerSourceConformance, NamesLayersOnceAndReadsEarlierOnesOnly) {
   std::size_t outputs = 0;
   for (const LayerSpec& layer : model_.layers) outputs += static_cast<std::size_t>(layer.outputs);
   EXPECT_EQ(read.size(), outputs - 1) << "every output but the loss is read";
-  if (kFiles.contains(GetParam())) return;
+  if (GetParam().source != "built-in") return;
   EXPECT_EQ(model_.layers.back().name, "loss");
   EXPECT_EQ(model_.layers.back().kind, "CrossEntropyLoss");
   EXPECT_EQ(model_.inputs.back().name, "target");
@@ -100,6 +125,60 @@ TEST_P(LayerSourceConformance, GivesAParameterOneMeaning) {
       EXPECT_EQ(at->second->scale, spec.scale) << spec.name;
       EXPECT_EQ(at->second->trainable, spec.trainable) << spec.name;
     }
+}
+
+TEST_P(LayerSourceConformance, HoldsTheBytesThatItsParametersSay) {
+  std::int64_t trained = 0;
+  for (const auto& [name, value] : make_parameters(model_, 1)) {
+    for (const LayerSpec& layer : model_.layers)
+      for (const ParameterSpec& spec : layer.parameters) {
+        if (spec.name != name) continue;
+        std::int64_t values = 1;
+        for (const std::int64_t extent : spec.shape) values *= extent;
+        const auto bytes = values * static_cast<std::int64_t>(c10::elementSize(spec.dtype));
+        EXPECT_EQ(static_cast<std::int64_t>(value.nbytes()), bytes) << name;
+        if (spec.trainable) {
+          EXPECT_EQ(spec.dtype, at::kFloat) << name;
+        }
+      }
+    if (value.requires_grad()) trained += static_cast<std::int64_t>(value.nbytes());
+  }
+  EXPECT_EQ(4 * parameter_count(model_), trained);
+}
+
+TEST_P(LayerSourceConformance, BuildsEqualModelsTwice) {
+  const Model again = model_of(GetParam());
+  ASSERT_EQ(again.layers.size(), model_.layers.size());
+  for (std::size_t i = 0; i < model_.layers.size(); ++i) EXPECT_EQ(again.layers[i].name, model_.layers[i].name);
+  const Parameters first = make_parameters(model_, 1), second = make_parameters(again, 1);
+  ASSERT_EQ(first.size(), second.size());
+  for (const auto& [name, value] : first) {
+    ASSERT_TRUE(second.contains(name)) << name;
+    EXPECT_TRUE(value.equal(second.at(name))) << name;
+  }
+  const std::vector<at::Tensor> inputs = make_batch(model_, 2);
+  EXPECT_TRUE(run_model(model_, first, inputs).equal(run_model(again, second, inputs)));
+}
+
+TEST_P(LayerSourceConformance, ChainsShapesThatGrowWithTheSamplesAlone) {
+  const auto shapes = [&](std::int64_t samples) {
+    std::vector<std::vector<std::vector<std::int64_t>>> out;
+    for (const auto& outputs : run_layers(model_, make_parameters(model_, 1), make_batch(model_, samples))) {
+      out.emplace_back();
+      for (const at::Tensor& output : outputs) out.back().push_back(output.sizes().vec());
+    }
+    return out;
+  };
+  const auto two = shapes(2);
+  auto four = shapes(4);
+  for (std::size_t i = 0; i < four.size(); ++i) {
+    for (std::vector<std::int64_t>& shape : four[i]) {
+      if (shape.empty()) continue;
+      EXPECT_EQ(shape.front(), 4) << model_.layers[i].name;
+      shape.front() = 2;
+    }
+    EXPECT_EQ(four[i], two[i]) << model_.layers[i].name;
+  }
 }
 
 TEST_P(LayerSourceConformance, BuildsTheSameFromOneSeedAndAnotherFromAnother) {
@@ -162,70 +241,24 @@ TEST_P(LayerSourceConformance, RepeatsItselfBitForBitFromOneRandomSeed) {
   const auto first = gradients(1), again = gradients(1), other = gradients(2);
   for (const auto& [name, value] : first) EXPECT_TRUE(value.equal(again.at(name))) << name;
   bool drops = false;
-  for (const LayerSource& source : layer_sources())
-    if (source.name == GetParam())
-      for (const ModelOption& option : source.options) drops |= option.name == "dropout_percent";
+  for (const BuiltinModel& model : builtin_models())
+    if (model.name == GetParam().name)
+      for (const ModelOption& option : model.options) drops |= option.name == "dropout_percent";
   EXPECT_EQ(first.at("loss").equal(other.at("loss")), !drops);
 }
 
 TEST_P(LayerSourceConformance, GivesAMicrobatchTheMeanOfItsSamplesWithoutRandomness) {
-  if (GetParam() == "net_pt2") GTEST_SKIP() << "the archive trains, and its batch norm ties samples together";
   // Only batch norm ties samples together, and it does not when it does not train.
-  const Parameters parameters = make_parameters(model_, 1);
-  const std::vector<at::Tensor> inputs = make_batch(model_, 2);
+  const Model model = model_of(GetParam(), ModelMode::Evaluation);
+  const Parameters parameters = make_parameters(model, 1);
+  const std::vector<at::Tensor> inputs = make_batch(model, 2);
   const auto loss = [&](std::int64_t from, std::int64_t count) {
     std::vector<at::Tensor> part;
     for (const at::Tensor& input : inputs) part.push_back(input.narrow(0, from, count));
-    return run_model(model_, parameters, part, {.training = false}).item<double>();
+    return run_model(model, parameters, part, {.training = false}).item<double>();
   };
   EXPECT_NEAR(loss(0, 2), (loss(0, 1) + loss(1, 1)) / 2, 1e-4 * std::abs(loss(0, 2)));
 }
-
-// ---- the loss before training
-
-struct Start {
-  std::string name;
-  Options set;
-  std::int64_t samples;
-  double loss;
-  double tolerance;
-};
-
-class InitialLoss : public testing::TestWithParam<Start> {};
-
-TEST_P(InitialLoss, IsThatOfAGuess) {
-  const Model model = build_model(GetParam().name, GetParam().set);
-  const at::Tensor loss =
-      run_model(model, make_parameters(model, 3), make_batch(model, GetParam().samples), {.training = false});
-  EXPECT_NEAR(loss.item<double>(), GetParam().loss, GetParam().tolerance);
-}
-
-// Logits with variance s^2 that know nothing of the target give ln(classes) + s^2 / 2, and a mean over n positions
-// strays by about s / sqrt(n).
-// mlp: a linear layer divides the second moment by 3, ReLU by 2 more; biases add little: s^2 < 0.1.
-// gpt: the last norm gives rows of squared length 32, weights have deviation 0.02: s^2 = 32 * 0.0004 = 0.013.
-// transformer: rows of squared length 32, weights uniform in 1/sqrt(32), variance 1/96: s^2 = 1/3.
-// gnmt: |h| < 1 and weights below 1/sqrt(hidden) make s^2 < 1/3.
-INSTANTIATE_TEST_SUITE_P(
-    Models, InitialLoss,
-    testing::Values(
-        Start{"mlp", {{"width", "64"}}, 64, std::log(10), 0.15},
-        Start{"gpt",
-              {{"width", "32"}, {"heads", "2"}, {"layers", "2"}, {"vocabulary", "1000"}, {"sequence", "64"}},
-              4,
-              std::log(1000) + 0.0064,
-              0.05},
-        Start{"transformer",
-              {{"width", "32"}, {"heads", "2"}, {"layers", "2"}, {"vocabulary", "1000"}, {"sequence", "64"}},
-              16,
-              std::log(1000) + 1.0 / 6,
-              0.1},
-        Start{"gnmt",
-              {{"hidden", "32"}, {"layers", "2"}, {"vocabulary", "1000"}, {"target_sequence", "16"}},
-              8,
-              std::log(1000),
-              0.25}),
-    [](const auto& start) { return start.param.name; });
 
 }  // namespace
 }  // namespace stagecraft

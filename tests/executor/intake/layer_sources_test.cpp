@@ -1,4 +1,4 @@
-#include "executor/intake/imported_model.h"
+#include "executor/intake/layer_sources.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
@@ -55,7 +55,7 @@ const ParameterSpec& parameter(const Model& model, const std::string& name) {
 }
 
 TEST(ImportModel, HasTheNamesOfTheModules) {
-  const Model model = import_model(kNet, {});
+  const Model model = build_model(kNet, {});
   EXPECT_EQ(model.name, kNet);
   EXPECT_THAT(model.options, IsEmpty());
   EXPECT_THAT(layer_names(model), ElementsAre("conv", "bn", "fc"));
@@ -67,7 +67,7 @@ TEST(ImportModel, HasTheNamesOfTheModules) {
 }
 
 TEST(ImportModel, TellsHowBuffersMove) {
-  const Model model = import_model(kNet, {});
+  const Model model = build_model(kNet, {});
   EXPECT_EQ(parameter(model, "bn.running_mean").decay, 0.9);
   EXPECT_EQ(parameter(model, "bn.num_batches_tracked").decay, 1);
   EXPECT_EQ(parameter(model, "bn.num_batches_tracked").dtype, at::kLong);
@@ -78,7 +78,7 @@ TEST(ImportModel, TellsHowBuffersMove) {
 }
 
 TEST(ImportModel, GivesTiedParametersOneName) {
-  const Model model = import_model(kTied, {});
+  const Model model = build_model(kTied, {});
   EXPECT_THAT(layer_names(model), ElementsAre("embedding", "lstm", "head"));
   EXPECT_THAT(parameter_names(model.layers[0]), ElementsAre("embedding.weight"));
   EXPECT_THAT(parameter_names(model.layers[2]), ElementsAre("embedding.weight"));
@@ -102,7 +102,7 @@ TEST(Pt2Graph, TakesAnAxisTooManyFromAnLstmsStates) {
 }
 
 TEST(ImportModel, ComputesWhatTheModelSays) {
-  const Model model = import_model(kTied, {{"layers", "op"}});
+  const Model model = build_model(kTied, {{"layers", "op"}});
   EXPECT_GT(model.layers.size(), 3U);
   const Parameters parameters = make_parameters(model, 1);
   const at::Tensor words = at::randint(11, {5, 4}, at::kLong), next = at::randint(11, {5, 4}, at::kLong);
@@ -122,7 +122,7 @@ TEST(ImportModel, ComputesWhatTheModelSays) {
 }
 
 TEST(ImportModel, MovesBuffersWhereItTrains) {
-  const Model model = import_model(kNet, {});
+  const Model model = build_model(kNet, {});
   const Parameters parameters = make_parameters(model, 1);
   const std::vector<at::Tensor> inputs{at::randn({3, 1, 8, 8}), at::randint(3, {3}, at::kLong)};
   (void)run_model(model, parameters, inputs);
@@ -142,7 +142,7 @@ TEST(ModelDigest, TellsFilesApartByWhatTheyHold) {
 
 TEST(ImportModel, RefusesSettingsThatDoNotFit) {
   const auto error = [](const std::string& path, const std::map<std::string, std::string>& settings) {
-    return [path, settings] { (void)import_model(path, settings); };
+    return [path, settings] { (void)build_model(path, settings); };
   };
   EXPECT_THAT(error(kNet, {{"width", "4"}}),
               ThrowsMessage<std::invalid_argument>(
@@ -164,7 +164,7 @@ TEST(ImportModel, RefusesSettingsThatDoNotFit) {
 TEST(ImportModel, TakesARangeUpToRowsAndClasses) {
   // tests/golden/pt2/README.md: 11 rows of the embedding that reads x, 3 classes of the loss that reads y.
   const auto inputs = [](const std::string& path, const std::map<std::string, std::string>& settings) {
-    return import_model(path, settings).inputs;
+    return build_model(path, settings).inputs;
   };
   EXPECT_EQ(inputs(kTied, {{"range.x", "2..11"}})[0].least, 2);
   EXPECT_EQ(inputs(kTied, {{"range.x", "0..5"}})[0].classes, 5);
@@ -181,7 +181,7 @@ TEST(ImportModel, TakesARangeUpToRowsAndClasses) {
 
 TEST(ImportModel, DrawsNoLabelThatTheLossIgnores) {
   // -100 is the label that cross entropy leaves out.
-  const Model model = import_model(kNet, {{"range.y", "-100..3"}});
+  const Model model = build_model(kNet, {{"range.y", "-100..3"}});
   EXPECT_EQ(model.inputs[1].least, -100);
   EXPECT_EQ(model.inputs[1].least_drawn, 0);
   const at::Tensor labels =
@@ -192,7 +192,7 @@ TEST(ImportModel, DrawsNoLabelThatTheLossIgnores) {
 
 TEST(ImportModel, AppendsALossByName) {
   // Output 1 is twice the class scores, made without gradients.
-  const Model model = import_model(kNet, {{"loss", "mse"}, {"loss_output", "1"}});
+  const Model model = build_model(kNet, {{"loss", "mse"}, {"loss_output", "1"}});
   EXPECT_EQ(model.layers.back().name, "loss");
   EXPECT_EQ(model.inputs.back().name, "target");
   EXPECT_EQ(model.inputs.back().shape, (std::vector<std::int64_t>{3}));

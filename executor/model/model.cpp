@@ -1,18 +1,12 @@
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <charconv>
 #include <set>
-#include <stdexcept>
 
-#include "costmodel/errors.h"
 #include "executor/device/program.h"
-#include "executor/intake/imported_model.h"
-#include "executor/model/sources.h"
 
 namespace stagecraft {
 namespace {
@@ -23,15 +17,6 @@ std::int64_t product(const std::vector<std::int64_t>& shape) {
   return out;
 }
 
-std::int64_t parse_option(const std::string& model, const ModelOption& option, const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < option.least || value > option.most)
-    throw std::invalid_argument(model + ": option " + option.name + " is \"" + text + "\", must be a whole number from " +
-                                std::to_string(option.least) + " to " + std::to_string(option.most));
-  return value;
-}
-
 /// The finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
 std::uint64_t scramble(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15;
@@ -39,46 +24,6 @@ std::uint64_t scramble(std::uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
 }
-
-}  // namespace
-
-const std::vector<LayerSource>& layer_sources() {
-  static const std::vector<LayerSource> sources{
-      mlp_source(),      convnet_source(), alexnet_source(),     vgg16_source(), resnet18_source(),
-      resnet50_source(), gnmt_source(),    transformer_source(), gpt_source(),
-  };
-  return sources;
-}
-
-Model build_model(const std::string& name, const std::map<std::string, std::string>& set, ModelMode mode) {
-  if (is_model_file(name)) return import_model(name, set, mode);
-  const std::vector<LayerSource>& sources = layer_sources();
-  const auto source = std::ranges::find(sources, name, &LayerSource::name);
-  if (source == sources.end()) {
-    std::vector<std::string> known;
-    for (const LayerSource& each : sources) known.push_back(each.name);
-    throw std::invalid_argument(unknown_name("model", name, known) + ", and files that end in .pt2 or .pt");
-  }
-  std::map<std::string, std::int64_t> values;
-  std::vector<std::string> known;
-  for (const ModelOption& option : source->options) {
-    values[option.name] = option.value;
-    known.push_back(option.name);
-  }
-  std::map<std::string, std::string> changed;
-  for (const auto& [key, text] : set) {
-    const auto option = std::ranges::find(source->options, key, &ModelOption::name);
-    if (option == source->options.end()) throw std::invalid_argument(name + ": " + unknown_name("option", key, known));
-    values[key] = parse_option(name, *option, text);
-    if (values[key] != option->value) changed[key] = std::to_string(values[key]);
-  }
-  Model model = source->build(values);
-  model.name = name;
-  model.options = std::move(changed);
-  return model;
-}
-
-namespace {
 
 at::Tensor made_value(const ParameterSpec& parameter, std::uint64_t seed) {
   if (parameter.load) return parameter.load();

@@ -1,10 +1,9 @@
-#include "executor/intake/imported_model.h"
+#include "executor/intake/graph/graph_model.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <memory>
 #include <set>
@@ -13,11 +12,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/intake/graph/evaluation.h"
-#include "executor/intake/graph/layer_groups.h"
 #include "executor/intake/graph/node_program.h"
-#include "executor/intake/pt2/pt2_graph.h"
-#include "executor/intake/torchscript/torchscript_archive.h"
-#include "executor/intake/torchscript/torchscript_graph.h"
 #include "executor/model/losses.h"
 
 namespace stagecraft {
@@ -26,26 +21,6 @@ namespace {
 using Origin = GraphValue::Origin;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
-
-/// FROM..TO.
-std::pair<std::int64_t, std::int64_t> parse_range(const std::string& key, const std::string& text) {
-  std::int64_t from = 0, to = 0;
-  const std::size_t dots = text.find("..");
-  const char* const end = text.data() + text.size();
-  if (dots != std::string::npos) {
-    const auto a = std::from_chars(text.data(), text.data() + dots, from);
-    const auto b = std::from_chars(text.data() + dots + 2, end, to);
-    if (a.ec == std::errc() && a.ptr == text.data() + dots && b.ec == std::errc() && b.ptr == end && from < to)
-      return {from, to};
-  }
-  throw std::invalid_argument("setting " + key + " is \"" + text + "\", wanted FROM..TO, as 0..50257 for 0 to 50256");
-}
-
-std::string setting(const std::map<std::string, std::string>& settings, const std::string& key,
-                    const std::string& otherwise) {
-  const auto it = settings.find(key);
-  return it == settings.end() ? otherwise : it->second;
-}
 
 /// How a buffer moves in a training forward.
 struct Movement {
@@ -242,15 +217,7 @@ class Assembler {
   Model model_;
 };
 
-void check_settings(const std::map<std::string, std::string>& settings) {
-  for (const auto& [key, value] : settings) {
-    const bool known = std::ranges::find(import_settings(), key) != import_settings().end();
-    if (!known && !key.starts_with("range.") && !key.starts_with("input."))
-      throw std::invalid_argument(unknown_name("setting", key, import_settings()));
-  }
-}
-
-int output_index(const OperatorGraph& graph, const std::map<std::string, std::string>& settings) {
+int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
   const std::string text = setting(settings, "loss_output", std::to_string(std::max(graph.loss, 0)));
   int index = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
@@ -286,89 +253,23 @@ std::string tokens_of(const Model& model) {
   return it == model.inputs.end() ? "" : it->name;
 }
 
-using Settings = std::map<std::string, std::string>;
-
-std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges_of(const Settings& settings) {
-  std::map<std::string, std::pair<std::int64_t, std::int64_t>> out;
-  for (const auto& [key, text] : settings) {
-    if (key.starts_with("range.")) out[key.substr(6)] = parse_range(key, text);
+/// Layers of an evaluating graph that are those of `training`, as far as it computes anything in them.
+Grouping groups_like(const OperatorGraph& graph, int loss, const ModelSettings& settings, const Grouping& training) {
+  Grouping out = layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")), &training);
+  for (const LayerGroup& group : training.groups) {
+    const bool found = std::ranges::find(out.groups, group.name, &LayerGroup::name) != out.groups.end();
+    if (!found) {
+      out.merged.emplace(group.name, "computes nothing when the model evaluates; trace the model after model.eval() and " 
+                                     "plan that");
+    }
   }
   return out;
 }
 
-OperatorGraph graph_of_pt2(const std::string& path, const Settings& settings, ModelMode mode) {
-  for (const auto& [key, text] : settings) {
-    if (key == "samples" || key.starts_with("input.")) {
-      throw std::invalid_argument(path + ": setting " + key +
-                                  " is for files of TorchScript; this one says itself what its inputs are");
-    }
-  }
-  return pt2_graph(read_pt2_archive(path), ranges_of(settings), mode);
-}
-
-OperatorGraph graph_of_torchscript(const std::string& path, const Settings& settings, ModelMode mode) {
-  TorchScriptInputs told;
-  told.ranges = ranges_of(settings);
-  for (const auto& [key, text] : settings) {
-    if (key.starts_with("input.")) told.inputs[key.substr(6)] = text;
-  }
-  if (const auto it = settings.find("samples"); it != settings.end()) {
-    const std::string& text = it->second;
-    std::int64_t samples = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), samples);
-    if (error != std::errc() || end != text.data() + text.size() || samples < 1 || samples > 1 << 20)
-      throw std::invalid_argument("setting samples is \"" + text + "\", wanted a whole number from 1");
-    told.samples = samples;
-  }
-  return torchscript_graph(ZipArchive(path, ZipArchive::Deflated::Read), told, mode);
-}
-
-bool has_record(const ZipArchive& archive, const std::string& name) {
-  return std::ranges::any_of(archive.records(), [&](const ZipRecord& record) {
-    const std::size_t slash = record.name.find('/');
-    return slash != std::string::npos && record.name.substr(slash + 1) == name;
-  });
-}
-
-/// What a file of a model may be: by what stands in it, whatever its name.
-struct FileKind {
-  const char* name;
-  bool (*fits)(const ZipArchive& archive);
-  OperatorGraph (*build)(const std::string& path, const Settings& settings, ModelMode mode);
-  bool same_nodes;  ///< in both modes
-};
-
-constexpr std::array kFileKinds{
-    FileKind{"a .pt2 archive of torch.export.save",
-             [](const ZipArchive& archive) { return has_record(archive, "archive_format"); }, graph_of_pt2, true},
-    FileKind{"a .pt archive of torch.jit.save", is_torchscript_archive, graph_of_torchscript, false},
-};
-
-const FileKind& kind_of_file(const std::string& path) {
-  const ZipArchive archive(path, ZipArchive::Deflated::Read);
-  const auto it = std::ranges::find_if(kFileKinds, [&](const FileKind& kind) { return kind.fits(archive); });
-  if (it != kFileKinds.end()) return *it;
-  std::string known;
-  for (const FileKind& kind : kFileKinds) known += (known.empty() ? "" : " or ") + std::string(kind.name);
-  if (has_record(archive, "data.pkl")) {
-    throw FormatError(path +
-                      ": holds tensors without a model, as torch.save(model.state_dict()) writes them; give it as " +
-                      "--weights, and as model " + known);
-  }
-  throw FormatError(path + ": is no model, wanted " + known);
-}
-
 }  // namespace
 
-const std::vector<std::string>& import_settings() {
-  static const std::vector<std::string> known{"layers", "loss", "loss_output", "range.NAME", "input.NAME", "samples"};
-  return known;
-}
-
-bool is_model_file(const std::string& name) { return name.ends_with(".pt2") || name.ends_with(".pt"); }
-
-int loss_of_graph(const OperatorGraph& graph, const std::map<std::string, std::string>& settings) {
-  check_settings(settings);
+int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings) {
+  check_import_settings(settings);
   const int root = graph.outputs.empty() ? -1 : graph.outputs[at_(output_index(graph, settings))];
   if (root < 0) throw FormatError(graph.file + ": the model gives nothing");
   const GraphValue& value = graph.values[at_(root)];
@@ -385,28 +286,11 @@ int loss_of_graph(const OperatorGraph& graph, const std::map<std::string, std::s
   return root;
 }
 
-Grouping groups_of_graph(const OperatorGraph& graph, int loss, const std::map<std::string, std::string>& settings) {
+Grouping groups_of_graph(const OperatorGraph& graph, int loss, const ModelSettings& settings) {
   return layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")));
 }
 
-namespace {
-
-/// Layers of an evaluating graph that are those of `training`, as far as it computes anything in them.
-Grouping groups_like(const OperatorGraph& graph, int loss, const Settings& settings, const Grouping& training) {
-  Grouping out = layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")), &training);
-  for (const LayerGroup& group : training.groups) {
-    const bool found = std::ranges::find(out.groups, group.name, &LayerGroup::name) != out.groups.end();
-    if (!found) {
-      out.merged.emplace(group.name, "computes nothing when the model evaluates; trace the model after model.eval() and " 
-                                     "plan that");
-    }
-  }
-  return out;
-}
-
-}  // namespace
-
-Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::string>& settings,
+Model model_of_graph(OperatorGraph graph, const ModelSettings& settings,
                      std::optional<Grouping> grouping) {
   const int root = loss_of_graph(graph, settings);
   if (!grouping) grouping = groups_of_graph(graph, root, settings);
@@ -420,31 +304,25 @@ Model model_of_graph(OperatorGraph graph, const std::map<std::string, std::strin
   return model;
 }
 
-std::uint64_t model_digest(const std::string& path) {
-  const ZipArchive archive(path, ZipArchive::Deflated::Read);
-  std::uint64_t out = 0;
-  for (const ZipRecord& record : archive.records()) out = mix_seed(out, record.name, record.crc32, record.bytes);
-  return out;
-}
-
-Model import_model(const std::string& path, const std::map<std::string, std::string>& settings, ModelMode mode) {
-  check_settings(settings);
-  const FileKind& kind = kind_of_file(path);
-  OperatorGraph graph = kind.build(path, settings, ModelMode::Training);
+Model model_of_file(const std::string& path, const ModelSettings& settings, ModelMode mode,
+                    const GraphReader& reader) {
+  check_import_settings(settings);
+  OperatorGraph graph = reader.read(path, settings, ModelMode::Training);
   std::optional<Grouping> grouping;
   if (mode == ModelMode::Evaluation) {
     // Plans are made of the layers that the model has in training.
     const int trained = loss_of_graph(graph, settings);
     grouping = groups_of_graph(graph, trained, settings);
-    graph = kind.build(path, settings, ModelMode::Evaluation);
+    graph = reader.read(path, settings, ModelMode::Evaluation);
     const int evaluated = loss_of_graph(graph, settings);
     check_evaluation(graph, evaluated);
-    if (!kind.same_nodes) grouping = groups_like(graph, evaluated, settings, *grouping);
+    if (!reader.same_nodes) grouping = groups_like(graph, evaluated, settings, *grouping);
   }
   Model model = model_of_graph(std::move(graph), settings, std::move(grouping));
   model.mode = mode;
   model.name = path;
   model.options = settings;
+  for (ModelInput& input : model.inputs) input.range_setting = true;
   if (setting(settings, "layers", "auto") == "auto") model.options.erase("layers");
   return model;
 }

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace stagecraft {
+
+/// Settings of a model, as `--set key=value` gives them and as graphs and plans keep them. Of a model that comes from a
+/// file:
+///   layers      auto, leaf, op or depth=N (default auto)
+///   loss        a name of losses.h; by default the model gives its loss itself
+///   loss_output which of the model's outputs the loss is, or is computed from (default: the file's notes, else 0)
+///   range.NAME  FROM..TO of a whole-number input: FROM to TO - 1
+/// and, of files of TorchScript, which do not say it (see torchscript_graph.h):
+///   input.NAME  type and shape of one sample of an argument of forward, as float32[3,224,224]
+///   samples     the only batch size that the model takes; by default it takes any
+using ModelSettings = std::map<std::string, std::string>;
+
+/// The settings of models from files by name.
+[[nodiscard]] const std::vector<std::string>& import_settings();
+
+/// Throws std::invalid_argument, listing import_settings, if one of `settings` is not among them.
+void check_import_settings(const ModelSettings& settings);
+
+/// The value of setting `key`, or `otherwise` if it is not set.
+[[nodiscard]] std::string setting(const ModelSettings& settings, const std::string& key, const std::string& otherwise);
+
+/// The ranges by input: first number and the one past the last. Throws std::invalid_argument for a range.NAME that is
+/// not FROM..TO.
+[[nodiscard]] std::map<std::string, std::pair<std::int64_t, std::int64_t>> input_ranges(const ModelSettings& settings);
+
+}  // namespace stagecraft

@@ -1,0 +1,81 @@
+#include "executor/intake/layer_sources.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "executor/files/zip_archive.h"
+#include "executor/intake/pt2/pt2_source.h"
+#include "executor/intake/torchscript/torchscript_source.h"
+#include "executor/model/builtin_models.h"
+
+namespace stagecraft {
+namespace {
+
+LayerSource builtin_source() {
+  return {.name = "built-in",
+          .models = fmt::format("{}", fmt::join(builtin_model_names(), ", ")),
+          .ending = "",
+          .has =
+              [](const std::string& model) {
+                const std::vector<std::string> names = builtin_model_names();
+                return std::ranges::find(names, model) != names.end();
+              },
+          .build = [](const std::string& model, const ModelSettings& settings,
+                      ModelMode /*mode*/) { return build_builtin_model(model, settings); }};
+}
+
+/// What each source of files says of itself, joined by " or ".
+std::string of_files(std::string LayerSource::* what) {
+  std::vector<std::string> out;
+  for (const LayerSource& source : layer_sources()) {
+    if (!source.ending.empty()) out.push_back(source.*what);
+  }
+  return fmt::format("{}", fmt::join(out, " or "));
+}
+
+[[noreturn]] void refuse_file(const std::string& path) {
+  const std::string known = of_files(&LayerSource::models);
+  if (has_record_in_folder(ZipArchive(path, ZipArchive::Deflated::Read), "data.pkl")) {
+    throw FormatError(path +
+                      ": holds tensors without a model, as torch.save(model.state_dict()) writes them; give it as " +
+                      "--weights, and as model " + known);
+  }
+  throw FormatError(path + ": is no model, wanted " + known);
+}
+
+}  // namespace
+
+const std::vector<LayerSource>& layer_sources() {
+  static const std::vector<LayerSource> sources{builtin_source(), pt2_source(), torchscript_source()};
+  return sources;
+}
+
+bool is_model_file(const std::string& name) {
+  return std::ranges::any_of(layer_sources(), [&](const LayerSource& source) {
+    return !source.ending.empty() && name.ends_with(source.ending);
+  });
+}
+
+Model build_model(const std::string& name, const ModelSettings& settings, ModelMode mode) {
+  const bool file = is_model_file(name);
+  if (file) check_import_settings(settings);
+  for (const LayerSource& source : layer_sources()) {
+    if (source.ending.empty() != file && source.has(name)) return source.build(name, settings, mode);
+  }
+  if (file) refuse_file(name);
+  throw std::invalid_argument(unknown_name("model", name, builtin_model_names()) + ", and files that end in " +
+                              of_files(&LayerSource::ending));
+}
+
+std::uint64_t model_digest(const std::string& path) {
+  const ZipArchive archive(path, ZipArchive::Deflated::Read);
+  std::uint64_t out = 0;
+  for (const ZipRecord& record : archive.records()) out = mix_seed(out, record.name, record.crc32, record.bytes);
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "executor/intake/graph/layer_source.h"
+
+namespace stagecraft {
+
+/// Archives that torch.export.save wrote, see pt2_graph. They take no settings `samples` and `input.NAME`.
+[[nodiscard]] LayerSource pt2_source();
+
+}  // namespace stagecraft

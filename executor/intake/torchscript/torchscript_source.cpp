@@ -1,0 +1,47 @@
+#include "executor/intake/torchscript/torchscript_source.h"
+
+#include <charconv>
+#include <stdexcept>
+
+#include "executor/files/zip_archive.h"
+#include "executor/intake/graph/graph_model.h"
+#include "executor/intake/torchscript/torchscript_archive.h"
+#include "executor/intake/torchscript/torchscript_graph.h"
+
+namespace stagecraft {
+namespace {
+
+OperatorGraph read_graph(const std::string& path, const ModelSettings& settings, ModelMode mode) {
+  TorchScriptInputs told;
+  told.ranges = input_ranges(settings);
+  for (const auto& [key, text] : settings) {
+    if (key.starts_with("input.")) told.inputs[key.substr(6)] = text;
+  }
+  if (const auto it = settings.find("samples"); it != settings.end()) {
+    const std::string& text = it->second;
+    std::int64_t samples = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), samples);
+    if (error != std::errc() || end != text.data() + text.size() || samples < 1 || samples > 1 << 20)
+      throw std::invalid_argument("setting samples is \"" + text + "\", wanted a whole number from 1");
+    told.samples = samples;
+  }
+  return torchscript_graph(ZipArchive(path, ZipArchive::Deflated::Read), told, mode);
+}
+
+}  // namespace
+
+LayerSource torchscript_source() {
+  return {.name = "torchscript",
+          .models = "a .pt archive of torch.jit.save",
+          .ending = ".pt",
+          .has =
+              [](const std::string& path) {
+                return is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read));
+              },
+          .build =
+              [](const std::string& path, const ModelSettings& settings, ModelMode mode) {
+                return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = false});
+              }};
+}
+
+}  // namespace stagecraft
