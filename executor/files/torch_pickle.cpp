@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "numbers are copied as
 constexpr std::size_t kMostObjects = std::size_t{1} << 22;
 constexpr std::size_t kMostAxes = 64;
 
-enum class Kind {
+enum class PickledKind {
   Mark,
   Other,  ///< None, booleans, floats and what a known function made that is no tensor
   Integer,
@@ -36,34 +36,34 @@ enum class Kind {
 };
 
 struct Object {
-  Kind kind = Kind::Other;
+  PickledKind kind = PickledKind::Other;
   std::int64_t integer = 0;
   std::string text = {};          ///< of Text; "module name" of a Global
   std::vector<int> members = {};  ///< of tuples and lists; of a dict key, value, key, value, ...
   PickledTensor tensor = {};      ///< of Storage and Tensor
 };
 
-const char* word(Kind kind) {
+const char* word(PickledKind kind) {
   switch (kind) {
-    case Kind::Mark:
+    case PickledKind::Mark:
       return "a mark";
-    case Kind::Other:
+    case PickledKind::Other:
       return "another value";
-    case Kind::Integer:
+    case PickledKind::Integer:
       return "a whole number";
-    case Kind::Text:
+    case PickledKind::Text:
       return "text";
-    case Kind::Tuple:
+    case PickledKind::Tuple:
       return "a tuple";
-    case Kind::List:
+    case PickledKind::List:
       return "a list";
-    case Kind::Dict:
+    case PickledKind::Dict:
       return "a dict";
-    case Kind::Global:
+    case PickledKind::Global:
       return "a class or function";
-    case Kind::Storage:
+    case PickledKind::Storage:
       return "a storage";
-    case Kind::Tensor:
+    case PickledKind::Tensor:
       return "a tensor";
   }
   return "";
@@ -152,13 +152,13 @@ class Machine {
     stack_.pop_back();
     return out;
   }
-  Object& top(Kind wanted) {
+  Object& top(PickledKind wanted) {
     if (stack_.empty()) fail("the stack is empty");
     Object& out = objects_[static_cast<std::size_t>(stack_.back())];
     if (out.kind != wanted) fail(fmt::format("found {}, wanted {}", word(out.kind), word(wanted)));
     return out;
   }
-  const Object& wanted(int number, Kind kind) const {
+  const Object& wanted(int number, PickledKind kind) const {
     const Object& out = object(number);
     if (out.kind != kind) fail(fmt::format("found {}, wanted {}", word(out.kind), word(kind)));
     return out;
@@ -166,18 +166,18 @@ class Machine {
   /// Everything above the last mark, which goes too.
   std::vector<int> above_mark() {
     std::vector<int> out;
-    for (int number = pop(); object(number).kind != Kind::Mark; number = pop()) out.push_back(number);
+    for (int number = pop(); object(number).kind != PickledKind::Mark; number = pop()) out.push_back(number);
     std::ranges::reverse(out);
     return out;
   }
-  void push_tuple(std::vector<int> members) { push({.kind = Kind::Tuple, .members = std::move(members)}); }
+  void push_tuple(std::vector<int> members) { push({.kind = PickledKind::Tuple, .members = std::move(members)}); }
   void push_tuple(int count) {
     std::vector<int> members(static_cast<std::size_t>(count));
     for (int i = count - 1; i >= 0; --i) members[static_cast<std::size_t>(i)] = pop();
     push_tuple(std::move(members));
   }
-  void push_text(std::string text) { push({.kind = Kind::Text, .text = std::move(text)}); }
-  void push_integer(std::int64_t value) { push({.kind = Kind::Integer, .integer = value}); }
+  void push_text(std::string text) { push({.kind = PickledKind::Text, .text = std::move(text)}); }
+  void push_integer(std::int64_t value) { push({.kind = PickledKind::Integer, .integer = value}); }
 
   void remember(std::uint64_t key) {
     if (stack_.empty()) fail("the stack is empty");
@@ -197,25 +197,25 @@ class Machine {
                       "executed; save the state dict alone",
                       module, name));
     }
-    push({.kind = Kind::Global, .text = whole});
+    push({.kind = PickledKind::Global, .text = whole});
   }
 
   void add_items(const std::vector<int>& items) {
     if (items.size() % 2 != 0) fail("found a key without a value");
-    Object& dict = top(Kind::Dict);
+    Object& dict = top(PickledKind::Dict);
     dict.members.insert(dict.members.end(), items.begin(), items.end());
   }
   void add_members(const std::vector<int>& items) {
-    Object& list = top(Kind::List);
+    Object& list = top(PickledKind::List);
     list.members.insert(list.members.end(), items.begin(), items.end());
   }
 
   std::vector<std::int64_t> integers(int tuple) const {
-    const std::vector<int>& members = wanted(tuple, Kind::Tuple).members;
+    const std::vector<int>& members = wanted(tuple, PickledKind::Tuple).members;
     if (members.size() > kMostAxes) fail(fmt::format("found {} axes, wanted at most {}", members.size(), kMostAxes));
     std::vector<std::int64_t> out;
     for (const int member : members) {
-      const std::int64_t value = wanted(member, Kind::Integer).integer;
+      const std::int64_t value = wanted(member, PickledKind::Integer).integer;
       if (value < 0) fail(fmt::format("found {} in a shape or strides, wanted at least 0", value));
       out.push_back(value);
     }
@@ -224,16 +224,16 @@ class Machine {
 
   /// ("storage", class, key, device, values)
   void push_storage(int id) {
-    const Object& tuple = wanted(id, Kind::Tuple);
-    if (tuple.members.size() != 5 || wanted(tuple.members[0], Kind::Text).text != "storage")
+    const Object& tuple = wanted(id, PickledKind::Tuple);
+    if (tuple.members.size() != 5 || wanted(tuple.members[0], PickledKind::Text).text != "storage")
       fail("found something beside the pickle that is no storage");
-    Object out{.kind = Kind::Storage};
-    const std::string& type = wanted(tuple.members[1], Kind::Global).text;
+    Object out{.kind = PickledKind::Storage};
+    const std::string& type = wanted(tuple.members[1], PickledKind::Global).text;
     const auto known = std::ranges::find(storages(), type, &std::pair<std::string, at::ScalarType>::first);
     if (known == storages().end()) fail("found a storage of no known type");
     out.tensor.dtype = known->second;
-    out.tensor.storage = wanted(tuple.members[2], Kind::Text).text;
-    out.tensor.storage_values = wanted(tuple.members[4], Kind::Integer).integer;
+    out.tensor.storage = wanted(tuple.members[2], PickledKind::Text).text;
+    out.tensor.storage_values = wanted(tuple.members[4], PickledKind::Integer).integer;
     if (out.tensor.storage_values < 0) fail("found a storage of negative length");
     push(std::move(out));
   }
@@ -242,9 +242,9 @@ class Machine {
   Object tensor(const std::vector<int>& arguments) const {
     if (arguments.size() != 6 && arguments.size() != 7)
       fail(fmt::format("found a tensor of {} parts, wanted 6 or 7", arguments.size()));
-    Object out{.kind = Kind::Tensor, .tensor = wanted(arguments[0], Kind::Storage).tensor};
+    Object out{.kind = PickledKind::Tensor, .tensor = wanted(arguments[0], PickledKind::Storage).tensor};
     PickledTensor& tensor = out.tensor;
-    tensor.offset = wanted(arguments[1], Kind::Integer).integer;
+    tensor.offset = wanted(arguments[1], PickledKind::Integer).integer;
     tensor.shape = integers(arguments[2]);
     tensor.strides = integers(arguments[3]);
     if (tensor.shape.size() != tensor.strides.size())
@@ -265,19 +265,19 @@ class Machine {
   }
 
   void call() {
-    const std::vector<int>& arguments = wanted(pop(), Kind::Tuple).members;
-    const std::string& function = wanted(pop(), Kind::Global).text;
-    if (function == kOrderedDict && arguments.empty()) return push({.kind = Kind::Dict});
+    const std::vector<int>& arguments = wanted(pop(), PickledKind::Tuple).members;
+    const std::string& function = wanted(pop(), PickledKind::Global).text;
+    if (function == kOrderedDict && arguments.empty()) return push({.kind = PickledKind::Dict});
     if (function == kTensor) return push(tensor(arguments));
     // (tensor, requires_grad, hooks)
-    if (function == kParameter && arguments.size() == 3) return push(wanted(arguments[0], Kind::Tensor));
+    if (function == kParameter && arguments.size() == 3) return push(wanted(arguments[0], PickledKind::Tensor));
     fail(fmt::format("found a call of \"{}\" with {} arguments", function, arguments.size()));
   }
 
   /// A state dict carries its modules' versions as an attribute, which says nothing of tensors.
   void ignore_attributes() {
     (void)pop();
-    (void)top(Kind::Dict);
+    (void)top(PickledKind::Dict);
   }
 
   void step(unsigned char code) {
@@ -290,7 +290,7 @@ class Machine {
       case 0x95:  // FRAME
         return (void)take(8);
       case '(':
-        return push({.kind = Kind::Mark});
+        return push({.kind = PickledKind::Mark});
       case '0':
         return (void)pop();
       case '1':  // POP_MARK
@@ -326,7 +326,7 @@ class Machine {
       case 0x87:
         return push_tuple(code - 0x84);
       case ']':
-        return push({.kind = Kind::List});
+        return push({.kind = PickledKind::List});
       case 'a': {  // APPEND
         const int member = pop();
         return add_members({member});
@@ -334,7 +334,7 @@ class Machine {
       case 'e':
         return add_members(above_mark());
       case '}':
-        return push({.kind = Kind::Dict});
+        return push({.kind = PickledKind::Dict});
       case 's': {  // SETITEM
         const int value = pop();
         const int key = pop();
@@ -357,8 +357,8 @@ class Machine {
         return push_global(module, line());
       }
       case 0x93: {  // STACK_GLOBAL
-        const std::string name = wanted(pop(), Kind::Text).text;
-        return push_global(wanted(pop(), Kind::Text).text, name);
+        const std::string name = wanted(pop(), PickledKind::Text).text;
+        return push_global(wanted(pop(), PickledKind::Text).text, name);
       }
       case 'R':
         return call();
@@ -385,7 +385,7 @@ int find_key(const Machine& machine, const Object& dict, const std::string& name
   int out = -1;
   for (std::size_t i = 0; i < dict.members.size(); i += 2) {
     const Object& key = machine.object(dict.members[i]);
-    if (key.kind == Kind::Text && key.text == name) out = dict.members[i + 1];
+    if (key.kind == PickledKind::Text && key.text == name) out = dict.members[i + 1];
   }
   return out;
 }
@@ -397,21 +397,21 @@ std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle,
   int root = machine.run();
   for (const char* name : {"state_dict", "model"}) {
     const Object& whole = machine.object(root);
-    if (whole.kind != Kind::Dict) break;
+    if (whole.kind != PickledKind::Dict) break;
     const int inner = find_key(machine, whole, name);
-    if (inner < 0 || machine.object(inner).kind != Kind::Dict) continue;
+    if (inner < 0 || machine.object(inner).kind != PickledKind::Dict) continue;
     root = inner;
     break;
   }
   const Object& dict = machine.object(root);
-  if (dict.kind != Kind::Dict)
+  if (dict.kind != PickledKind::Dict)
     throw FormatError(fmt::format("{}: found {}, wanted a state dict", file, word(dict.kind)));
   std::map<std::string, PickledTensor> out;
   for (std::size_t i = 0; i < dict.members.size(); i += 2) {
     const Object& key = machine.object(dict.members[i]);
     const Object& value = machine.object(dict.members[i + 1]);
-    if (key.kind != Kind::Text) throw FormatError(fmt::format("{}: found {} as a name", file, word(key.kind)));
-    if (value.kind != Kind::Tensor) {
+    if (key.kind != PickledKind::Text) throw FormatError(fmt::format("{}: found {} as a name", file, word(key.kind)));
+    if (value.kind != PickledKind::Tensor) {
       throw FormatError(
           fmt::format("{}: \"{}\": found {}, wanted a tensor; a state dict may also stand under "
                       "\"state_dict\" or \"model\"",

@@ -156,7 +156,7 @@ std::string inflated(const std::string& stored, std::uint64_t bytes) {
   return whole ? out : std::string();
 }
 
-struct Span {
+struct RecordSpan {
   std::uint64_t begin = 0;  ///< of the local header
   std::uint64_t end = 0;
   std::size_t record = 0;
@@ -199,7 +199,7 @@ void ZipArchive::read_directory() {
     throw FormatError(fmt::format("{}: found {} records, wanted at most {}", path_, directory->entries, kMostRecords));
 
   records_.reserve(directory->entries);
-  std::vector<Span> spans;
+  std::vector<RecordSpan> spans;
   spans.reserve(directory->entries);
   std::uint64_t directory_bytes = 0;
   std::vector<char> name(kLongestName + 2);
@@ -266,7 +266,7 @@ void ZipArchive::read_directory() {
   if (twice != by_name_.end())
     throw FormatError(fmt::format("{}: record \"{}\" is there twice", path_, records_[*twice].name));
 
-  std::ranges::sort(spans, {}, &Span::begin);
+  std::ranges::sort(spans, {}, &RecordSpan::begin);
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const std::string& found = records_[spans[i].record].name;
     if (i == 0 && spans[i].begin != 0)

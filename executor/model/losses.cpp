@@ -36,9 +36,9 @@ ValueRef append_target(Model& model, const LossOutput& output, const std::string
   return append(model, std::move(target));
 }
 
-using Function = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+using LossFunction = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-void append_layer(Model& model, const std::string& kind, ValueRef output, ValueRef target, Function function) {
+void append_layer(Model& model, const std::string& kind, ValueRef output, ValueRef target, LossFunction function) {
   append(model, {.name = kLayer,
                  .kind = kind,
                  .inputs = {output, target},

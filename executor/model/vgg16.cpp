@@ -7,11 +7,11 @@ namespace {
 // Simonyan & Zisserman, arXiv 1409.1556, configuration D, with the start and the pooling to 7 x 7 of torchvision.
 constexpr double kLinearDeviation = 0.01;
 
-struct Group {
+struct ConvGroup {
   int convolutions;
   std::int64_t times;  ///< the channels of the first group
 };
-constexpr Group kGroups[] = {{2, 1}, {2, 2}, {3, 4}, {3, 8}, {3, 8}};
+constexpr ConvGroup kGroups[] = {{2, 1}, {2, 2}, {3, 4}, {3, 8}, {3, 8}};
 
 Model build(const std::map<std::string, std::int64_t>& options) {
   Model model;
@@ -20,7 +20,7 @@ Model build(const std::map<std::string, std::int64_t>& options) {
   ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
   std::int64_t channels = 3;
   int number = 0;
-  for (const Group& group : kGroups) {
+  for (const ConvGroup& group : kGroups) {
     const std::int64_t out = group.times * options.at("channels");
     const std::string prefix = std::to_string(++number);
     for (int i = 1; i <= group.convolutions; ++i) {

@@ -127,8 +127,8 @@ std::map<std::string, std::string> by_name(const Description& description, const
   return out;
 }
 
-LayerCall torch_call(const TorchModule& module, const Description& description) {
-  LayerCall call;
+PythonCall torch_call(const TorchModule& module, const Description& description) {
+  PythonCall call;
   call.constructor = "torch.nn." + module.kind;
   call.fresh = module.fresh;
   const auto given = by_name(description, module.parameters, module.required);
@@ -152,8 +152,8 @@ LayerCall torch_call(const TorchModule& module, const Description& description) 
   return call;
 }
 
-LayerCall operation_call(Operation operation, const Description& description) {
-  LayerCall call;
+PythonCall operation_call(Operation operation, const Description& description) {
+  PythonCall call;
   call.operation = operation;
   const auto numbers = [&](std::size_t least, std::size_t most, const char* wanted) {
     if (!description.children.empty()) refuse("modules inside, wanted " + std::string(wanted));
@@ -229,16 +229,16 @@ std::map<std::string, std::string> inner_linear(const Description& parent, const
 /// Its probability.
 std::string inner_dropout(const Description& parent) { return child(parent, "dropout", "Dropout", {"p"}, 1).at("p"); }
 
-LayerCall bidirectional_call(const Description& description) {
+PythonCall bidirectional_call(const Description& description) {
   const auto lstm = inner_lstm(description, "bidir", true);
-  LayerCall call;
+  PythonCall call;
   call.constructor = "layers.EmuBidirLSTM";
   call.arguments = {"input_size=" + lstm.at("input_size"), "hidden_size=" + lstm.at("hidden_size")};
   call.least_inputs = call.most_inputs = 2;
   return call;
 }
 
-LayerCall attention_call(const Description& description) {
+PythonCall attention_call(const Description& description) {
   const auto rnn = inner_lstm(description, "rnn", false);
   const auto attention = std::find_if(description.children.begin(), description.children.end(), [](const auto& c) {
     return c.first == "attn" && c.second.kind == "BahdanauAttention";
@@ -253,7 +253,7 @@ LayerCall attention_call(const Description& description) {
     refuse(fmt::format("linear_q gives {} features and linear_k {}, wanted as many", query.at("out_features"),
                        key.at("out_features")));
   }
-  LayerCall call;
+  PythonCall call;
   call.constructor = "layers.RecurrentAttention";
   call.arguments = {"input_size=" + rnn.at("input_size"),    "hidden_size=" + rnn.at("hidden_size"),
                     "context_size=" + key.at("in_features"), "units=" + query.at("out_features"),
@@ -264,9 +264,9 @@ LayerCall attention_call(const Description& description) {
   return call;
 }
 
-LayerCall classifier_call(const Description& description) {
+PythonCall classifier_call(const Description& description) {
   const auto linear = inner_linear(description, "classifier");
-  LayerCall call;
+  PythonCall call;
   call.constructor = "layers.Classifier";
   for (const auto& [name, literal] : linear) call.arguments.push_back(name + "=" + literal);
   return call;
@@ -274,7 +274,7 @@ LayerCall classifier_call(const Description& description) {
 
 struct Composite {
   std::string kind;
-  LayerCall (*call)(const Description&);
+  PythonCall (*call)(const Description&);
 };
 
 const std::vector<Composite>& composites() {
@@ -283,7 +283,7 @@ const std::vector<Composite>& composites() {
   return table;
 }
 
-LayerCall own_call(const Description& description, const std::string& where) {
+PythonCall own_call(const Description& description, const std::string& where) {
   const std::size_t colon = where.find(':');
   const std::string module = where.substr(0, colon);
   const std::string name = colon == where.npos ? "" : where.substr(colon + 1);
@@ -298,7 +298,7 @@ LayerCall own_call(const Description& description, const std::string& where) {
     refuse(
         fmt::format("found \"{}\", wanted another module than \"layers\", as a file of the package is called", where));
   }
-  LayerCall call;
+  PythonCall call;
   call.constructor = module + "." + name;
   call.least_inputs = 0;
   call.most_inputs = kAnyNumber;
@@ -316,7 +316,7 @@ LayerCall own_call(const Description& description, const std::string& where) {
   return call;
 }
 
-LayerCall known_call(const Description& description, const OwnKinds& own) {
+PythonCall known_call(const Description& description, const OwnKinds& own) {
   if (const auto it = own.find(description.kind); it != own.end()) return own_call(description, it->second);
   for (const NamedOperation& named : operations()) {
     if (named.kind == description.kind) return operation_call(named.operation, description);
@@ -333,7 +333,7 @@ LayerCall known_call(const Description& description, const OwnKinds& own) {
 
 }  // namespace
 
-LayerCall layer_call(const Description& description, const OwnKinds& own) {
+PythonCall layer_call(const Description& description, const OwnKinds& own) {
   try {
     return known_call(description, own);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(description.kind + ": " + e.what()); }

@@ -22,11 +22,11 @@ struct ValueForm {
 /// What a layer does with what it reads. All but Module have no parameters and are an expression in Python.
 enum class Operation { Module, Add, Multiply, Concatenate, Transpose, View, Size, Item, Hidden };
 
-/// LayerCall::most_inputs without a limit.
+/// PythonCall::most_inputs without a limit.
 inline constexpr int kAnyNumber = std::numeric_limits<int>::max();
 
 /// A layer as Python calls it.
-struct LayerCall {
+struct PythonCall {
   Operation operation = Operation::Module;
   std::string constructor;             ///< of a module: "torch.nn.Conv2d", "layers.Classifier"
   std::vector<std::string> arguments;  ///< of the constructor, without `inplace`
@@ -39,7 +39,7 @@ struct LayerCall {
   ValueForm gives;         ///< of Item and Hidden: left as it is, what they read decides
   /// What it gives has storage of its own, which no backward needs: who reads it alone may overwrite it.
   bool fresh = false;
-  friend bool operator==(const LayerCall&, const LayerCall&) = default;
+  friend bool operator==(const PythonCall&, const PythonCall&) = default;
 };
 
 /// Classes of the user's own, kind -> "MODULE:CLASS", both of Python names and dots.
@@ -50,7 +50,7 @@ using OwnKinds = std::map<std::string, std::string>;
 /// or from the description's text where it has modules in it.
 /// Throws std::invalid_argument naming the kind and listing the known ones, the argument that the kind does not take
 /// (listing those it takes) or that is missing, or the name in `own` that is none.
-[[nodiscard]] LayerCall layer_call(const Description& description, const OwnKinds& own);
+[[nodiscard]] PythonCall layer_call(const Description& description, const OwnKinds& own);
 
 /// Names of all kinds that need no class of one's own, sorted.
 [[nodiscard]] std::vector<std::string> known_kinds();

@@ -72,7 +72,7 @@ class Builder {
   }
 
   void read_layers(const std::vector<int>& stage_of_layer, const OwnKinds& own) {
-    std::map<std::string, LayerCall> calls;  // networks repeat few descriptions
+    std::map<std::string, PythonCall> calls;  // networks repeat few descriptions
     for (std::size_t i = 0; i < flow_.order.size(); ++i) {
       const int layer = flow_.order[i];
       if (is_input_layer(layer)) continue;

@@ -22,7 +22,7 @@ struct FlowNode {
   std::string name;          ///< in Python
   int stage = -1;            ///< -1: an input
   int position = 0;          ///< in execution order; below 0 for inputs
-  LayerCall call;            ///< of an input: nothing
+  PythonCall call;           ///< of an input: nothing
   ValueForm form;            ///< what it gives
   std::vector<int> sources;  ///< layers it reads, in order
   std::vector<int> readers;

@@ -67,9 +67,9 @@ std::set<std::string> guarded(const std::string& guard) {
 }
 
 /// Fills in one stage's program.
-class StageProgram {
+class StageDocument {
  public:
-  StageProgram(const OperatorGraph& graph, const Json& whole, const StageGraph& stage)
+  StageDocument(const OperatorGraph& graph, const Json& whole, const StageGraph& stage)
       : graph_(graph), whole_(whole), old_(whole.at("graph_module").at("graph")), stage_(stage) {
     for (const GraphValue& value : graph.values) taken_.insert(value.name);
     for (const GraphNode& node : graph.nodes) taken_.insert(node.name);
@@ -295,7 +295,7 @@ StageArchives::StageArchives(const Pt2Archive& archive, const OperatorGraph& gra
 StageArchives::~StageArchives() = default;
 
 std::string StageArchives::program(const StageGraph& stage) const {
-  return StageProgram(graph_, documents_->program, stage).build().dump();
+  return StageDocument(graph_, documents_->program, stage).build().dump();
 }
 
 void StageArchives::write(const StageGraph& stage, const std::string& path) const {

@@ -71,7 +71,7 @@ std::vector<std::string> quoted(const std::vector<std::string>& names) {
 }
 
 /// What the files of one conversion are made of.
-struct Source {
+struct Conversion {
   Pt2Archive archive;
   OperatorGraph graph;
   std::vector<StageGraph> stages;
@@ -85,7 +85,7 @@ std::vector<std::string> names_of(const OperatorGraph& graph, const std::vector<
 }
 
 /// Parameters that are one tensor, with the stages that hold them.
-std::vector<std::vector<StageParameter>> tied_parameters(const Source& source) {
+std::vector<std::vector<StageParameter>> tied_parameters(const Conversion& source) {
   std::vector<std::vector<StageParameter>> out;
   std::vector<StoredTensor> tensors;
   for (const ProgramInput& input : source.archive.program.inputs) {
@@ -140,7 +140,7 @@ ArchiveStages stage_package(const std::string& path, const ModelSettings& settin
                       "wanted the .pt2 that stagecraft export-model writes of the nn.Module it came from, profiled and "
                       "planned; stagecraft run trains the TorchScript file as it is");
   }
-  const auto source = std::make_shared<Source>();
+  const auto source = std::make_shared<Conversion>();
   source->archive = read_pt2_archive(path);
   source->graph = pt2_graph(source->archive);
   Model model = model_of_graph(source->graph, settings);

@@ -94,7 +94,7 @@ ProgramGraph evaluating(ProgramGraph graph) {
 }
 
 void check_evaluation(const OperatorGraph& graph, int root) {
-  std::vector<ValueFlow> flows;
+  std::vector<NodeEffects> flows;
   for (const GraphNode& node : graph.nodes) {
     flows.push_back({node.reads, node.gives, node.writes, node.aliases, node.only_writes});
   }

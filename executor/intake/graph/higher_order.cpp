@@ -297,7 +297,7 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
       if (operand && graph.values[at_(operand->index)].kind == ProgramValue::Kind::Tensor)
         reaches[at_(inner->inputs[i].index)].insert(operand->index);
     }
-    std::vector<ValueFlow> flows;
+    std::vector<NodeEffects> flows;
     for (const ProgramNode& each : inner->nodes) {
       if (is_check(each)) continue;
       if (computes_numbers(each)) {

@@ -10,6 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/intake/graph/higher_order.h"
+#include "executor/intake/graph/memory_sets.h"
 
 namespace stagecraft {
 namespace {
@@ -18,24 +19,11 @@ using Origin = GraphValue::Origin;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
-/// Values that may share memory, as disjoint sets.
-class Memory {
- public:
-  explicit Memory(const OperatorGraph& graph) : parent_(graph.values.size()) {
-    std::iota(parent_.begin(), parent_.end(), 0);
-    for (const GraphNode& node : graph.nodes) {
-      for (const auto& [given, read] : node.aliases) parent_[at_(of(given))] = of(read);
-    }
-  }
-  /// A number for the set that `value` is in.
-  int of(int value) {
-    while (parent_[at_(value)] != value) value = parent_[at_(value)] = parent_[at_(parent_[at_(value)])];
-    return value;
-  }
-
- private:
-  std::vector<int> parent_;
-};
+MemorySets memory_of(const OperatorGraph& graph) {
+  MemorySets out(graph.values.size());
+  for (const GraphNode& node : graph.nodes) out.join(node.aliases);
+  return out;
+}
 
 struct Label {
   std::string name;
@@ -86,7 +74,7 @@ Label label_of(const GraphNode& node, const Granularity& granularity) {
 class Grouper {
  public:
   Grouper(const OperatorGraph& graph, int root, const Granularity& granularity)
-      : graph_(graph), root_(root), granularity_(granularity), memory_(graph), needed_(graph.nodes.size()) {
+      : graph_(graph), root_(root), granularity_(granularity), memory_(memory_of(graph)), needed_(graph.nodes.size()) {
     maker_.assign(graph.values.size(), -1);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       for (const int value : graph.nodes[n].gives) maker_[at_(value)] = static_cast<int>(n);
@@ -509,7 +497,7 @@ class Grouper {
   const OperatorGraph& graph_;
   int root_;
   Granularity granularity_;
-  Memory memory_;
+  MemorySets memory_;
   std::vector<int> maker_;        // by value: its node, or -1
   std::vector<bool> needed_;      // by node
   std::vector<bool> repeatable_;  // by node
@@ -546,7 +534,7 @@ Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& g
 }
 
 std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value) {
-  Memory memory(graph);
+  MemorySets memory = memory_of(graph);
   std::set<int> wanted{value};
   std::set<int> wanted_memory{memory.of(value)};
   std::set<int> nodes;

@@ -16,11 +16,11 @@ namespace {
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 using Numbers = std::vector<c10::IValue>;
-using Function = c10::IValue (*)(const Numbers&);
+using NumberFunction = c10::IValue (*)(const Numbers&);
 
 struct Entry {
   std::size_t arguments;
-  Function call;
+  NumberFunction call;
 };
 
 bool whole(const Numbers& x) {

@@ -1,35 +1,25 @@
 #include "executor/intake/graph/observed_values.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "executor/intake/graph/memory_sets.h"
 
 namespace stagecraft {
 namespace {
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
-/// Values that may share memory, as disjoint sets.
-class Memory {
- public:
-  Memory(std::span<const ValueFlow> nodes, std::size_t values) : parent_(values) {
-    std::iota(parent_.begin(), parent_.end(), 0);
-    for (const ValueFlow& node : nodes) {
-      for (const auto& [given, read] : node.aliases) parent_[at_(of(given))] = of(read);
-    }
-  }
-  [[nodiscard]] int of(int value) {
-    while (parent_[at_(value)] != value) value = parent_[at_(value)] = parent_[at_(parent_[at_(value)])];
-    return value;
-  }
-
- private:
-  std::vector<int> parent_;
-};
+MemorySets memory_of(std::span<const NodeEffects> nodes, std::size_t values) {
+  MemorySets out(values);
+  for (const NodeEffects& node : nodes) out.join(node.aliases);
+  return out;
+}
 
 }  // namespace
 
-std::vector<bool> observed_values(std::span<const ValueFlow> nodes, const std::vector<int>& roots, std::size_t values) {
-  Memory memory(nodes, values);
+std::vector<bool> observed_values(std::span<const NodeEffects> nodes, const std::vector<int>& roots,
+                                  std::size_t values) {
+  MemorySets memory = memory_of(nodes, values);
   std::vector<bool> wanted(values);  // by set
   for (const int root : roots) wanted[at_(memory.of(root))] = true;
   for (bool changed = true; changed;) {
@@ -48,10 +38,10 @@ std::vector<bool> observed_values(std::span<const ValueFlow> nodes, const std::v
   return out;
 }
 
-int first_of_memory(std::span<const ValueFlow> nodes, int value, std::size_t values) {
-  Memory memory(nodes, values);
+int first_of_memory(std::span<const NodeEffects> nodes, int value, std::size_t values) {
+  MemorySets memory = memory_of(nodes, values);
   std::vector<bool> given(values);
-  for (const ValueFlow& node : nodes) {
+  for (const NodeEffects& node : nodes) {
     for (const int each : node.gives) given[at_(each)] = true;
   }
   for (std::size_t v = 0; v < values; ++v) {

@@ -8,7 +8,7 @@
 namespace stagecraft {
 
 /// What a node does with the values of its graph, as GraphNode and NodeFacts say it.
-struct ValueFlow {
+struct NodeEffects {
   std::vector<int> reads;
   std::vector<int> gives;
   std::vector<int> writes;
@@ -18,10 +18,10 @@ struct ValueFlow {
 
 /// By value, of `values` in all: whether `roots` may depend on what it holds, in this run of `nodes` or, through memory
 /// that stays, in a later one. Values that may share memory count as one.
-[[nodiscard]] std::vector<bool> observed_values(std::span<const ValueFlow> nodes, const std::vector<int>& roots,
+[[nodiscard]] std::vector<bool> observed_values(std::span<const NodeEffects> nodes, const std::vector<int>& roots,
                                                 std::size_t values);
 
 /// Of the values that may share memory with `value`, the one that no node gives; `value` if there is none.
-[[nodiscard]] int first_of_memory(std::span<const ValueFlow> nodes, int value, std::size_t values);
+[[nodiscard]] int first_of_memory(std::span<const NodeEffects> nodes, int value, std::size_t values);
 
 }  // namespace stagecraft

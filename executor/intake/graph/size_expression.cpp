@@ -18,17 +18,17 @@ constexpr int kDeepest = 64;
 constexpr int kMostParts = 10000;
 constexpr std::size_t kMostArguments = std::numeric_limits<std::size_t>::max();
 
-struct Function {
+struct SizeFunction {
   std::string_view name;
   Kind kind;
   std::size_t least;
   std::size_t most;
 };
 constexpr std::array kFunctions{
-    Function{"Add", Kind::Add, 1, kMostArguments},     Function{"Mul", Kind::Multiply, 1, kMostArguments},
-    Function{"FloorDiv", Kind::FloorDivide, 2, 2},     Function{"Mod", Kind::Modulo, 2, 2},
-    Function{"PythonMod", Kind::Modulo, 2, 2},         Function{"Min", Kind::Minimum, 1, kMostArguments},
-    Function{"Max", Kind::Maximum, 1, kMostArguments}, Function{"Pow", Kind::Power, 2, 2},
+    SizeFunction{"Add", Kind::Add, 1, kMostArguments},     SizeFunction{"Mul", Kind::Multiply, 1, kMostArguments},
+    SizeFunction{"FloorDiv", Kind::FloorDivide, 2, 2},     SizeFunction{"Mod", Kind::Modulo, 2, 2},
+    SizeFunction{"PythonMod", Kind::Modulo, 2, 2},         SizeFunction{"Min", Kind::Minimum, 1, kMostArguments},
+    SizeFunction{"Max", Kind::Maximum, 1, kMostArguments}, SizeFunction{"Pow", Kind::Power, 2, 2},
 };
 constexpr std::array kConstants{
     std::pair<std::string_view, std::int64_t>{"Zero", 0},
@@ -38,9 +38,9 @@ constexpr std::array kConstants{
 
 bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
-class Parser {
+class ExpressionParser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit ExpressionParser(std::string_view text) : text_(text) {}
 
   SizeExpression whole() {
     SizeExpression out = expression(1);
@@ -84,11 +84,11 @@ class Parser {
     if (name == "Symbol") return symbol();
     const auto* const constant = std::ranges::find(kConstants, name, &std::pair<std::string_view, std::int64_t>::first);
     if (constant != kConstants.end()) return {constant->second};
-    const auto* const function = std::ranges::find(kFunctions, name, &Function::name);
+    const auto* const function = std::ranges::find(kFunctions, name, &SizeFunction::name);
     if (function != kFunctions.end()) return call(*function, depth);
     at_ = begin;
     std::string known = "Integer, Symbol";
-    for (const Function& each : kFunctions) known += fmt::format(", {}", each.name);
+    for (const SizeFunction& each : kFunctions) known += fmt::format(", {}", each.name);
     for (const auto& each : kConstants) known += fmt::format(", {}", each.first);
     fail("unknown function, known are " + known);
   }
@@ -124,7 +124,7 @@ class Parser {
     return out;
   }
 
-  SizeExpression call(const Function& function, int depth) {
+  SizeExpression call(const SizeFunction& function, int depth) {
     expect('(');
     SizeExpression out;
     out.kind = function.kind;
@@ -206,7 +206,7 @@ std::string listed(const SizeExpression& expression) {
 
 }  // namespace
 
-SizeExpression parse_size_expression(std::string_view text) { return Parser(text).whole(); }
+SizeExpression parse_size_expression(std::string_view text) { return ExpressionParser(text).whole(); }
 
 std::int64_t evaluate(const SizeExpression& expression, const Symbols& symbols) {
   const auto part = [&](std::size_t i) { return evaluate(expression.parts.at(i), symbols); };

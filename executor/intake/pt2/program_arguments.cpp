@@ -77,12 +77,12 @@ std::shared_ptr<const ProgramGraph> read_graph_argument(const Cursor& at, const 
 bool boolean(const Cursor& at) { return at.boolean(); }
 std::string text(const Cursor& at) { return at.text(); }
 
-using Reader = ArgumentValue (*)(const Cursor&, const ProgramScope&);
+using ArgumentReader = ArgumentValue (*)(const Cursor&, const ProgramScope&);
 
-const std::unordered_map<std::string_view, Reader>& readers() {
+const std::unordered_map<std::string_view, ArgumentReader>& readers() {
   using C = const Cursor&;
   using S = const ProgramScope&;
-  static const std::unordered_map<std::string_view, Reader> out{
+  static const std::unordered_map<std::string_view, ArgumentReader> out{
       {"as_none", [](C, S) { return ArgumentValue(); }},
       {"as_tensor", [](C at, S scope) { return ArgumentValue(scope.use(at, read_name(at), Kind::Tensor)); }},
       {"as_tensors",

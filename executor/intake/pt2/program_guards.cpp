@@ -16,7 +16,7 @@
 namespace stagecraft {
 namespace {
 
-using Range = std::pair<std::int64_t, std::int64_t>;
+using NumberRange = std::pair<std::int64_t, std::int64_t>;
 using Limits = std::numeric_limits<std::int64_t>;
 
 constexpr int kDeepest = 64;
@@ -160,7 +160,7 @@ bool holds(std::int64_t a, std::string_view relation, std::int64_t b) {
 }
 
 /// Whether `a relation b` for all values of both.
-bool always(const Range& a, std::string_view relation, const Range& b) {
+bool always(const NumberRange& a, std::string_view relation, const NumberRange& b) {
   if (relation == "!=") return a.second < b.first || a.first > b.second;
   if (relation == "==") return a.first == a.second && a == b;
   const bool less = relation.front() == '<';
@@ -168,8 +168,8 @@ bool always(const Range& a, std::string_view relation, const Range& b) {
 }
 
 /// The range of a number or symbol.
-std::optional<Range> range_of(const SizeExpression& of, const ExportedProgram& program) {
-  if (of.kind == SizeExpression::Kind::Number) return Range{of.number, of.number};
+std::optional<NumberRange> range_of(const SizeExpression& of, const ExportedProgram& program) {
+  if (of.kind == SizeExpression::Kind::Number) return NumberRange{of.number, of.number};
   const auto found = program.ranges.find(of.symbol);
   if (of.kind != SizeExpression::Kind::Symbol || found == program.ranges.end()) return std::nullopt;
   return found->second;
@@ -197,7 +197,7 @@ bool is_implied(std::string_view guard, const InputSizes& sizes, const ExportedP
   std::set<std::string> symbols = symbols_of(*left);
   symbols.merge(symbols_of(*right));
   if (symbols.size() > 1) return false;
-  Range tried{0, 0};
+  NumberRange tried{0, 0};
   const std::string symbol = symbols.empty() ? "" : *symbols.begin();
   if (!symbol.empty()) {
     const auto range = program.ranges.find(symbol);
@@ -218,16 +218,16 @@ bool is_implied(std::string_view guard, const InputSizes& sizes, const ExportedP
 
 }  // namespace
 
-std::map<std::string, Range> read_ranges(const Cursor& at) {
+std::map<std::string, NumberRange> read_ranges(const Cursor& at) {
   if (!at.value().is_object()) at.fail_type("an object");
-  std::map<std::string, Range> out;
+  std::map<std::string, NumberRange> out;
   for (const auto& [key, value] : at.value().items()) {
     const Cursor place = at.inside(value);
     Fields fields(place);
     const auto least = fields.optional("min_val");
     const auto most = fields.optional("max_val");
     fields.done();
-    Range range{least ? read_int(*least) : Limits::min(), most ? read_int(*most) : Limits::max()};
+    NumberRange range{least ? read_int(*least) : Limits::min(), most ? read_int(*most) : Limits::max()};
 
     std::string_view symbol = key;
     std::int64_t factor = 1;

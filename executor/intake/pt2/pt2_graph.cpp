@@ -45,10 +45,10 @@ void collect(const ArgumentValue& argument, std::vector<int>& out) {
 }
 
 /// Reads a program into a graph.
-class Builder {
+class GraphBuilder {
  public:
-  Builder(const Pt2Archive& archive, const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
-          ModelMode mode)
+  GraphBuilder(const Pt2Archive& archive, const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
+               ModelMode mode)
       : archive_(archive), ranges_(ranges) {
     ExportedProgram program = archive.program;
     if (mode == ModelMode::Evaluation) program.graph = evaluating(std::move(program.graph));
@@ -333,7 +333,7 @@ at::Tensor load_tensor(const ZipArchive& archive, const StoredTensor& stored) {
 
 OperatorGraph pt2_graph(const Pt2Archive& archive,
                         const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges, ModelMode mode) {
-  return Builder(archive, ranges, mode).build();
+  return GraphBuilder(archive, ranges, mode).build();
 }
 
 }  // namespace stagecraft

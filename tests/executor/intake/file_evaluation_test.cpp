@@ -245,7 +245,7 @@ TEST_F(CheckEvaluation, RefusesRandomNumbersThatTheLossDependsOn) {
 
 TEST(ObservedValues, AreWhatTheRootsDependOn) {
   // 0 -> 1 -> 2; 3 is written from 1, and read by nothing; 4 is written from 3 by a node that gives 2's neighbour 5.
-  const std::vector<ValueFlow> nodes{
+  const std::vector<NodeEffects> nodes{
       {{0}, {1}, {}, {}}, {{1}, {2}, {}, {}}, {{1, 3}, {}, {3}, {}}, {{2, 3, 4}, {5}, {4}, {}, {4}}};
   EXPECT_THAT(observed_values(nodes, {2}, 6), ElementsAre(true, true, true, false, false, false));
   // Then 3 counts, and what it is written from.
