@@ -3,12 +3,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
-#include <c10/util/Exception.h>
-#include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -19,22 +19,29 @@ namespace stagecraft {
 namespace {
 
 /// More than the state dict of any model takes; storages are records of their own.
-constexpr std::size_t kMostPickleBytes = std::size_t{1} << 28;
+constexpr std::uint64_t kMostPickleBytes = std::uint64_t{1} << 28;
 
-/// What `call` gives; an error of the archive's reader becomes ours.
+/// Versions of the archives that PyTorch writes and reads.
+constexpr int kLeastVersion = 1;
+constexpr int kMostVersion = 10;
+constexpr std::uint64_t kMostVersionBytes = 64;
+
+/// What `call` gives; an error of the archive's reader says as well what the file should be.
 template <class F>
 auto reading(const std::string& path, F&& call) {
   try {
     return call();
-  } catch (const FormatError&) { throw; } catch (const c10::Error& e) {
-    throw FormatError(path + ": is no whole archive of torch.save: " + e.what_without_backtrace());
-  } catch (const std::exception& e) { throw FormatError(path + ": is no whole archive of torch.save: " + e.what()); }
+  } catch (const FormatError& e) {
+    std::string reason = e.what();
+    if (reason.starts_with(path + ": ")) reason.erase(0, path.size() + 2);
+    throw FormatError(path + ": is no whole archive of torch.save: " + reason);
+  }
 }
 
 std::string record_of(const PickledTensor& tensor) { return "data/" + tensor.storage; }
 
-std::size_t bytes_of(const PickledTensor& tensor) {
-  return static_cast<std::size_t>(tensor.storage_values) * c10::elementSize(tensor.dtype);
+std::uint64_t storage_bytes(const PickledTensor& tensor) {
+  return static_cast<std::uint64_t>(tensor.storage_values) * c10::elementSize(tensor.dtype);
 }
 
 }  // namespace
@@ -48,43 +55,55 @@ bool is_zip_file(const std::string& path) {
   return in && found == kMagic;
 }
 
-TorchFile::TorchFile(const std::string& path) : path_(path) {
-  const auto file_bytes = std::filesystem::file_size(path);
-  const std::string pickle = reading(path, [&] {
-    archive_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(path);
-    if (archive_->hasRecord("byteorder")) {
-      std::array<char, 8> order{};
-      if (archive_->getRecordSize("byteorder") != 6) throw FormatError(path + ": found a byte order of no known name");
-      (void)archive_->getRecord("byteorder", order.data(), 6);
-      if (std::string(order.data(), 6) != "little")
-        throw FormatError(path + ": found byte order \"" + std::string(order.data(), 6) + "\", wanted \"little\"");
+TorchFile::TorchFile(const std::string& path)
+    : path_(path),
+      archive_(
+          reading(path, [&] { return ZipArchive(path, ZipArchive::Deflated::Read, ZipArchive::Folder::Printable); })) {
+  const std::string& first = archive_.records().empty() ? path : archive_.records().front().name;
+  if (archive_.records().empty() || first.find('/') == std::string::npos)
+    throw FormatError(path + ": is no whole archive of torch.save: found no folder that holds its records");
+  folder_ = first.substr(0, first.find('/') + 1);
+
+  const ZipRecord* version = find(".data/version");
+  if (version == nullptr) version = find("version");
+  if (version == nullptr) throw FormatError(path + ": is no whole archive of torch.save: found no record \"version\"");
+  const std::string text = version->bytes > kMostVersionBytes ? std::string() : bytes_of(*version);
+  int number = 0;
+  (void)std::from_chars(text.data(), text.data() + text.size(), number);
+  if (number < kLeastVersion || number > kMostVersion)
+    throw FormatError(
+        fmt::format("{}: is no whole archive of torch.save: found version {} of its format, wanted {} to {}", path,
+                    number, kLeastVersion, kMostVersion));
+
+  if (const ZipRecord* const byteorder = find("byteorder")) {
+    if (byteorder->bytes != 6) throw FormatError(path + ": found a byte order of no known name");
+    const std::string order = bytes_of(*byteorder);
+    if (order != "little") throw FormatError(path + ": found byte order \"" + order + "\", wanted \"little\"");
+  }
+  const ZipRecord* const pickle = find("data.pkl");
+  if (pickle == nullptr) throw FormatError(path + ": found no data.pkl in the archive, which torch.save writes");
+  const auto file_bytes = static_cast<std::uint64_t>(std::filesystem::file_size(path));
+  if (pickle->bytes > std::min(kMostPickleBytes, file_bytes))
+    throw FormatError(fmt::format("{}: found a data.pkl of {} bytes in a file of {}", path, pickle->bytes, file_bytes));
+  tensors_ = parse_state_dict(bytes_of(*pickle), path);
+  for (const auto& [name, tensor] : tensors_) {
+    const std::string record = record_of(tensor);
+    const ZipRecord* const storage = find(record);
+    const std::uint64_t found = storage != nullptr ? storage->bytes : 0;
+    // The product may not overflow: no more values than bytes in the file.
+    if (static_cast<std::uint64_t>(tensor.storage_values) > file_bytes || storage == nullptr ||
+        found != storage_bytes(tensor) || found > file_bytes) {
+      throw FormatError(fmt::format("{}: tensor \"{}\": found {} bytes as {}, wanted {} values of {}", path, name,
+                                    found, record, tensor.storage_values, c10::toString(tensor.dtype)));
     }
-    if (!archive_->hasRecord("data.pkl"))
-      throw FormatError(path + ": found no data.pkl in the archive, which torch.save writes");
-    const std::size_t size = archive_->getRecordSize("data.pkl");
-    if (size > std::min<std::size_t>(kMostPickleBytes, file_bytes))
-      throw FormatError(fmt::format("{}: found a data.pkl of {} bytes in a file of {}", path, size, file_bytes));
-    std::string out(size, '\0');
-    if (size > 0) (void)archive_->getRecord("data.pkl", out.data(), size);
-    return out;
-  });
-  tensors_ = parse_state_dict(pickle, path);
-  reading(path, [&] {
-    for (const auto& [name, tensor] : tensors_) {
-      const std::string record = record_of(tensor);
-      const bool there = archive_->hasRecord(record);
-      const std::size_t found = there ? archive_->getRecordSize(record) : 0;
-      // The product may not overflow: no more values than bytes in the file.
-      if (static_cast<std::uint64_t>(tensor.storage_values) > file_bytes || !there || found != bytes_of(tensor) ||
-          found > file_bytes) {
-        throw FormatError(fmt::format("{}: tensor \"{}\": found {} bytes as {}, wanted {} values of {}", path, name,
-                                      found, record, tensor.storage_values, c10::toString(tensor.dtype)));
-      }
-    }
-  });
+  }
 }
 
-TorchFile::~TorchFile() = default;
+const ZipRecord* TorchFile::find(const std::string& name) const { return archive_.find(folder_ + name); }
+
+std::string TorchFile::bytes_of(const ZipRecord& record) const {
+  return reading(path_, [&] { return archive_.read(record, record.bytes); });
+}
 
 std::vector<std::string> TorchFile::names() const {
   std::vector<std::string> out;
@@ -98,13 +117,9 @@ at::Tensor TorchFile::read(const std::string& name) const {
   const PickledTensor& tensor = it->second;
   at::Tensor out = at::empty(tensor.shape, at::TensorOptions().dtype(tensor.dtype));
   if (out.numel() == 0) return out;
-  reading(path_, [&] {
-    const auto [data, bytes] = archive_->getRecord(record_of(tensor));
-    if (bytes != bytes_of(tensor)) throw FormatError(path_ + ": tensor \"" + name + "\": the file became shorter");
-    const at::Tensor storage = at::from_blob(data.get(), {tensor.storage_values}, out.options());
-    out.copy_(storage.as_strided(tensor.shape, tensor.strides, tensor.offset));
-  });
-  return out;
+  std::string bytes = bytes_of(*find(record_of(tensor)));
+  const at::Tensor storage = at::from_blob(bytes.data(), {tensor.storage_values}, out.options());
+  return out.copy_(storage.as_strided(tensor.shape, tensor.strides, tensor.offset));
 }
 
 }  // namespace stagecraft

@@ -1,16 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "executor/files/tensor_files.h"
 #include "executor/files/torch_pickle.h"
-
-namespace caffe2::serialize {
-class PyTorchStreamReader;
-}
+#include "executor/files/zip_archive.h"
 
 namespace stagecraft {
 
@@ -25,7 +22,6 @@ class TorchFile : public TensorFile {
   /// Throws FormatError as parse_state_dict does, for an archive that is damaged or not of torch.save, and naming a
   /// tensor whose storage is not there with the bytes that it should have.
   explicit TorchFile(const std::string& path);
-  ~TorchFile() override;
 
   [[nodiscard]] const std::string& path() const override { return path_; }
   [[nodiscard]] std::vector<std::string> names() const override;
@@ -34,8 +30,12 @@ class TorchFile : public TensorFile {
   [[nodiscard]] at::Tensor read(const std::string& name) const override;
 
  private:
+  [[nodiscard]] const ZipRecord* find(const std::string& name) const;
+  [[nodiscard]] std::string bytes_of(const ZipRecord& record) const;
+
   std::string path_;
-  std::unique_ptr<caffe2::serialize::PyTorchStreamReader> archive_;
+  ZipArchive archive_;
+  std::string folder_;  ///< of all records, with its slash
   std::map<std::string, PickledTensor> tensors_;
 };
 

@@ -116,9 +116,12 @@ class Unzip {
 };
 
 /// What is wrong with the name of a record; empty if nothing is.
-std::string fault_of_name(const std::string& name) {
+std::string fault_of_name(const std::string& name, ZipArchive::Folder folder) {
   if (name.size() > kLongestName) return fmt::format("a name of more than {} characters", kLongestName);
-  for (const char c : name) {
+  const std::size_t folder_end = folder == ZipArchive::Folder::Plain ? 0 : std::min(name.find('/'), name.size());
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    if (i < folder_end && c >= ' ' && c <= '~') continue;
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (!plain && (c == '\0' || std::strchr("._-/@+ ", c) == nullptr))
       return "a name with other characters than letters, digits and \"._-/@+ \"";
@@ -168,7 +171,8 @@ MappedRecord::~MappedRecord() {
   if (length_ > 0) ::munmap(begin_, length_);
 }
 
-ZipArchive::ZipArchive(std::string path, Deflated deflated) : path_(std::move(path)), deflated_(deflated) {
+ZipArchive::ZipArchive(std::string path, Deflated deflated, Folder folder)
+    : path_(std::move(path)), deflated_(deflated), folder_(folder) {
   file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (file_ < 0) throw FormatError(path_ + ": cannot read: " + std::strerror(errno));
   try {
@@ -219,7 +223,7 @@ void ZipArchive::read_directory() {
     const auto fail = [&](const std::string& what) {
       throw FormatError(fmt::format("{}: record \"{}\": {}", path_, shown(record.name), what));
     };
-    if (const std::string fault = fault_of_name(record.name); !fault.empty()) fail("found " + fault);
+    if (const std::string fault = fault_of_name(record.name, folder_); !fault.empty()) fail("found " + fault);
     // Bits 0, 6 and 13: encrypted, strongly, and with masked headers.
     if ((info.flag & 0x2041U) != 0) fail("is encrypted, wanted a plain record");
     record.deflated = info.compression_method == Z_DEFLATED && deflated_ == Deflated::Read;
@@ -285,6 +289,7 @@ ZipArchive::~ZipArchive() {
 ZipArchive::ZipArchive(ZipArchive&& other) noexcept
     : path_(std::move(other.path_)),
       deflated_(other.deflated_),
+      folder_(other.folder_),
       file_(std::exchange(other.file_, -1)),
       records_(std::move(other.records_)),
       by_name_(std::move(other.by_name_)) {}

@@ -42,12 +42,14 @@ class MappedRecord {
 class ZipArchive {
  public:
   enum class Deflated { Refused, Read };
+  /// Printable: the outermost folder may have any printable name, as torch.save calls it after the file.
+  enum class Folder { Plain, Printable };
   /// Reads the directory. Throws FormatError, naming the file and the record, for a file that is absent, no ZIP archive
   /// or cut short, for records that are compressed (with Read: otherwise than deflated), encrypted, twice there,
   /// overlapping, outside the file or named with anything but letters, digits and "._-/@+ ", with an empty, "." or ".."
   /// part or over 4096 characters, for a record whose local header says something else than the directory, and for more
   /// than a million of them.
-  explicit ZipArchive(std::string path, Deflated deflated = Deflated::Refused);
+  explicit ZipArchive(std::string path, Deflated deflated = Deflated::Refused, Folder folder = Folder::Plain);
   ~ZipArchive();
   ZipArchive(ZipArchive&&) noexcept;
 
@@ -68,6 +70,7 @@ class ZipArchive {
 
   std::string path_;
   Deflated deflated_ = Deflated::Refused;
+  Folder folder_ = Folder::Plain;
   int file_ = -1;
   std::vector<ZipRecord> records_;
   std::vector<std::size_t> by_name_;  ///< indices into records_, by ascending name

@@ -16,6 +16,7 @@
 #include "costmodel/format/files.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/safetensors.h"
+#include "executor/files/zip_writer.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/stage/stage_program.h"
 #include "tests/support/mutated.h"
@@ -226,6 +227,44 @@ TEST_F(TorchFiles, NameAStorageThatIsNotThereOrOfAnotherLength) {
   folder_.write("zip", "PK\x03\x04 and no more");
   EXPECT_THAT([&] { (void)TorchFile(path("zip")); },
               ThrowsMessage<FormatError>(HasSubstr("is no whole archive of torch.save")));
+}
+
+TEST_F(TorchFiles, HaveAFolderThatIsCalledAsTheFileWas) {
+  write("net (1)! = #2", dict("w", tensor("0", 2, 0, {2}, {1})), {{"0", std::string(8, '\0')}});
+  EXPECT_EQ(TorchFile(path("net (1)! = #2")).read("w").sum().item<float>(), 0);
+}
+
+TEST_F(TorchFiles, NameADamagedStorage) {
+  const std::string storage = "eight by";
+  write("damaged", dict("w", tensor("0", 2, 0, {2}, {1})), {{"0", storage}});
+  std::string text = read_text(path("damaged"));
+  const std::size_t at = text.find(storage);
+  ASSERT_NE(at, std::string::npos);
+  text[at] = 'E';
+  folder_.write("damaged", text);
+  const TorchFile file(path("damaged"));
+  EXPECT_THAT(
+      [&] { (void)file.read("w"); },
+      ThrowsMessage<FormatError>(::testing::AllOf(
+          HasSubstr(path("damaged") + ": is no whole archive of torch.save: record \"damaged/data/0\": found CRC"),
+          HasSubstr("the file is damaged"))));
+}
+
+TEST_F(TorchFiles, RefuseAFormatOfAnotherVersion) {
+  const auto error = [&](const std::string& version) {
+    ZipWriter out(path("other"));
+    out.add("r/data.pkl", dict("w", tensor("0", 2, 0, {2}, {1})));
+    out.add("r/data/0", std::string(8, '\0'));
+    if (!version.empty()) out.add("r/version", version);
+    out.finish();
+    return [this] { (void)TorchFile(path("other")); };
+  };
+  EXPECT_NO_THROW(error("3\n")());
+  EXPECT_THAT(error("11\n"),
+              ThrowsMessage<FormatError>(path("other") + ": is no whole archive of torch.save: found version 11 of its "
+                                                         "format, wanted 1 to 10"));
+  EXPECT_THAT(error("x"), ThrowsMessage<FormatError>(HasSubstr("found version 0")));
+  EXPECT_THAT(error(""), ThrowsMessage<FormatError>(HasSubstr("found no record \"version\"")));
 }
 
 TEST_F(TorchFiles, MutatedGiveErrorsAndNeverAnythingElse) {

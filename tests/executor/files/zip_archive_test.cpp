@@ -145,6 +145,20 @@ TEST_F(ZipArchives, RefuseNamesThatNoFileShouldHave) {
   EXPECT_EQ(open(zip_text({{std::string(4096, 'a'), "one"}})).records().size(), 1U);
 }
 
+TEST_F(ZipArchives, MayHaveAPrintableFolder) {
+  const auto open_printable = [&](const std::string& name) {
+    testing::write_bytes(path(), zip_text({{name, "one"}}));
+    return ZipArchive(path(), ZipArchive::Deflated::Refused, ZipArchive::Folder::Printable);
+  };
+  EXPECT_EQ(open_printable("net (1)!/a").records()[0].name, "net (1)!/a");
+  for (const std::string name : {"r/a(1)", "r\n/a", "r\xff/a"}) {
+    EXPECT_THAT([&] { (void)open_printable(name); },
+                ThrowsMessage<FormatError>(HasSubstr("a name with other characters")));
+  }
+  EXPECT_THAT([&] { (void)open_printable("../a"); },
+              ThrowsMessage<FormatError>(HasSubstr("a name with an empty part")));
+}
+
 TEST_F(ZipArchives, RefuseRecordsThatAreNotWhereTheyShouldBe) {
   const ZipPart first{"r/first", "one"};
   expect_refused(zip_text({first, {.name = "r/a", .bytes = "two", .stored_bytes = 4000}}),
