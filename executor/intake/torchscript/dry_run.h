@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "executor/intake/torchscript/dry_sizes.h"
+#include "executor/intake/torchscript/script_value.h"
+#include "executor/model/model.h"
+
+namespace torch::jit {
+struct Node;
+}  // namespace torch::jit
+
+namespace stagecraft {
+
+/// What `node` runs; it may be called from several threads.
+[[nodiscard]] std::function<void(torch::jit::Stack&)> operation_of(torch::jit::Node* node);
+
+/// What `run` gives for `arguments`, by result, by dry run. Throws FormatError that begins with `where` if it fails or
+/// gives another number than `results`.
+[[nodiscard]] std::vector<std::vector<c10::IValue>> dry_run(const DryRuns& runs,
+                                                            const std::function<void(torch::jit::Stack&)>& run,
+                                                            const std::vector<ScriptValue>& arguments,
+                                                            std::size_t results, const std::string& where);
+
+/// Whether the tensors of both have the same types, sizes and strides in each dry run.
+[[nodiscard]] bool same_shape(const std::vector<c10::IValue>& a, const std::vector<c10::IValue>& b);
+
+/// What input `model` is in each dry run: random, by `number`, the input's.
+[[nodiscard]] std::vector<at::Tensor> random_inputs(const DryRuns& runs, const ModelInput& model, std::size_t number);
+
+/// Keeps the state of the CPU's default generator, from which dry runs draw, while it lives.
+class KeepGenerator {
+ public:
+  KeepGenerator();
+  ~KeepGenerator();
+  KeepGenerator(const KeepGenerator&) = delete;
+  KeepGenerator& operator=(const KeepGenerator&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor kept_;
+};
+
+}  // namespace stagecraft

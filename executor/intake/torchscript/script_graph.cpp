@@ -1,0 +1,220 @@
+#include "executor/intake/torchscript/script_graph.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "costmodel/errors.h"
+#include "executor/intake/torchscript/dry_run.h"
+
+namespace stagecraft {
+namespace {
+
+using Kind = ScriptValue::Kind;
+using Origin = GraphValue::Origin;
+
+std::size_t at_(int i) { return static_cast<std::size_t>(i); }
+
+TensorMeta fixed_meta(const at::Tensor& tensor) {
+  TensorMeta out;
+  out.dtype = tensor.scalar_type();
+  out.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  out.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  out.storage_offset = SizeExpression(tensor.storage_offset());
+  return out;
+}
+
+void add_once(std::vector<int>& list, int value) {
+  if (std::ranges::find(list, value) == list.end()) list.push_back(value);
+}
+
+}  // namespace
+
+ScriptGraph::ScriptGraph(const std::string& file, ScriptState& state, std::optional<std::int64_t> samples)
+    : state_(state) {
+  graph_.file = file;
+  graph_.mode = state.mode();
+  graph_.evaluation_advice = "trace or script it after model.eval()";
+  runs_.samples = samples ? std::vector<std::int64_t>{*samples, *samples} : std::vector<std::int64_t>{2, 3, 5, 3};
+  if (!samples) {
+    graph_.symbols = {kBatch};
+  } else {
+    graph_.least_samples = graph_.most_samples = *samples;
+  }
+  const c10::NoGradGuard no_grad;
+  for (std::size_t t = 0; t < state_.held().size(); ++t) (void)held_value(static_cast<int>(t));
+}
+
+ScriptValue ScriptGraph::held_value(int tensor) {
+  const HeldTensor& held = state_.held()[at_(tensor)];
+  if (const auto it = held_values_.find(tensor); it != held_values_.end()) return it->second;
+  const bool trainable = held.parameter && held.tensor.requires_grad();
+  if (trainable && held.tensor.scalar_type() != c10::ScalarType::Float) {
+    throw FormatError(graph_.file + ": " +
+                      untrainable_text(held.name, held.tensor.scalar_type(), "save model.float()"));
+  }
+  if (held.tensor.layout() != c10::kStrided || held.tensor.is_quantized())
+    throw FormatError(graph_.file + ": tensor \"" + held.name + "\" is sparse or quantized, wanted a plain one");
+  const at::Tensor plain = held.tensor.detach();
+  GraphValue value{.name = held.name,
+                   .origin = trainable                       ? Origin::Parameter
+                             : held.parameter || held.buffer ? Origin::Buffer
+                                                             : Origin::Constant,
+                   .source = static_cast<int>(graph_.tensors.size())};
+  ScriptValue out{.kind = Kind::Value, .value = static_cast<int>(graph_.values.size())};
+  // A dry run may write to buffers.
+  for (std::size_t run = 0; run < runs_.samples.size(); ++run) out.runs.emplace_back(trainable ? plain : plain.clone());
+  value.meta = fixed_meta(plain);
+  graph_.values.push_back(std::move(value));
+  graph_.tensors.push_back({held.name, plain.sizes().vec(), plain.scalar_type(), trainable,
+                            !held.parameter && !held.buffer, [plain] { return plain.clone(); }});
+  return held_values_[tensor] = out;
+}
+
+ScriptValue ScriptGraph::held_tensor(const at::Tensor& tensor) {
+  return held_value(state_.index_of(tensor, "constant" + std::to_string(graph_.tensors.size())));
+}
+
+ScriptValue ScriptGraph::add_input(const ModelInput& model) {
+  const std::vector<at::Tensor> tensors = random_inputs(runs_, model, graph_.inputs.size());
+  const int value = static_cast<int>(graph_.values.size());
+  graph_.values.push_back({.name = unique(model.name),
+                           .origin = Origin::Input,
+                           .source = static_cast<int>(graph_.inputs.size()),
+                           .meta = meta_of(runs_, tensors)});
+  graph_.inputs.push_back(model);
+  return {.kind = Kind::Value, .value = value, .runs = {tensors.begin(), tensors.end()}};
+}
+
+void ScriptGraph::add_output(const ScriptValue& result) {
+  if (result.kind == Kind::Items) {
+    for (const ScriptValue& each : result.items->items) add_output(each);
+    return;
+  }
+  const bool tensor = result.kind == Kind::Value && graph_.values[at_(result.value)].kind == GraphValue::Kind::Tensor;
+  graph_.outputs.push_back(tensor ? result.value : -1);
+}
+
+std::string ScriptGraph::unique(const std::string& wanted) {
+  const int times = names_[wanted]++;
+  return times == 0 ? wanted : unique(wanted + "_" + std::to_string(times));
+}
+
+GraphNode ScriptGraph::new_node(const std::string& name, const std::string& target) {
+  return {.name = unique(name), .target = target, .modules = modules_};
+}
+
+ScriptArgument ScriptGraph::argument_of(const ScriptValue& value, GraphNode& node) {
+  switch (value.kind) {
+    case Kind::Constant:
+      if (value.constant.isDevice()) return {.form = ScriptArgument::Form::Device};
+      if (value.constant.isTensor() && value.constant.toTensor().defined())
+        return argument_of(held_tensor(value.constant.toTensor()), node);
+      return {.form = ScriptArgument::Form::Constant, .constant = value.constant};
+    case Kind::Value:
+      add_once(node.reads, value.value);
+      return {.form = ScriptArgument::Form::Value, .value = value.value};
+    case Kind::Number: {
+      const int index = number_value(value);
+      add_once(node.reads, index);
+      return {.form = ScriptArgument::Form::Value, .value = index};
+    }
+    case Kind::Module:
+      throw FormatError(place_of(graph_, node) + ": takes a module for an argument");
+    case Kind::Items:
+      break;
+  }
+  ScriptArgument out{.form = value.items->tuple ? ScriptArgument::Form::Tuple : ScriptArgument::Form::List};
+  out.element = value.items->element;
+  for (const ScriptValue& each : value.items->items) out.parts.push_back(argument_of(each, node));
+  return out;
+}
+
+/// The graph's value of a number, made where it is wanted first.
+int ScriptGraph::number_value(const ScriptValue& value) {
+  ScriptNumber& own = *value.number;
+  if (own.value >= 0) return own.value;
+  const bool tensor = value.runs.front().isTensor();
+  if (own.expression && !tensor) {
+    own.value = static_cast<int>(graph_.values.size());
+    graph_.values.push_back({.name = unique("size"), .kind = GraphValue::Kind::Number, .number = own.expression});
+    return own.value;
+  }
+  const std::string last = own.target.substr(own.target.rfind(':') + 1);
+  GraphNode node = new_node(last, "torch.ops." + own.target.substr(0, own.target.find(':')) + "." + last + ".default");
+  ScriptCall made{.run = own.call, .arguments = {}, .results = {}, .place = {}};
+  for (const ScriptValue& argument : own.arguments) made.arguments.push_back(argument_of(argument, node));
+  made.place = place_of(graph_, node);
+  node.number = !tensor && std::ranges::all_of(node.reads, [&](int read) {
+    return graph_.values[at_(read)].kind == GraphValue::Kind::Number;
+  });
+  node.repeatable = tensor;
+  own.value = static_cast<int>(graph_.values.size());
+  GraphValue out{.name = node.name};
+  out.kind = tensor ? GraphValue::Kind::Tensor : node.number ? GraphValue::Kind::Number : GraphValue::Kind::Other;
+  if (tensor) out.meta = fixed_meta(value.runs.front().toTensor());
+  graph_.values.push_back(std::move(out));
+  node.gives = {own.value};
+  made.results = {{own.value}};
+  finish(std::move(node), std::move(made));
+  return own.value;
+}
+
+void ScriptGraph::finish(GraphNode node, ScriptCall made) {
+  for (const int value : node.gives) graph_.values[at_(value)].source = static_cast<int>(graph_.nodes.size());
+  graph_.nodes.push_back(std::move(node));
+  calls_.push_back(std::move(made));
+}
+
+ScriptValue ScriptGraph::add_result(GraphNode& node, ScriptCall& made, const c10::Type& type,
+                                    std::vector<c10::IValue> found, std::size_t index, bool sure) {
+  const auto name = [&](const std::string& suffix) {
+    return index == 0 && suffix.empty() ? node.name : unique(node.name + "." + std::to_string(index) + suffix);
+  };
+  const auto add = [&](std::vector<c10::IValue> runs, const std::string& suffix) -> ScriptValue {
+    GraphValue value{.name = name(suffix)};
+    const bool tensors = std::ranges::all_of(runs, [](const c10::IValue& each) { return each.isTensor(); });
+    if (!tensors) value.kind = GraphValue::Kind::Other;
+    if (tensors && sure) {
+      std::vector<at::Tensor> own;
+      for (const c10::IValue& each : runs) own.push_back(each.toTensor());
+      value.meta = meta_of(runs_, own);
+    }
+    const int at = static_cast<int>(graph_.values.size());
+    graph_.values.push_back(std::move(value));
+    node.gives.push_back(at);
+    return {.kind = Kind::Value, .value = at, .runs = std::move(runs)};
+  };
+  const bool list = type.kind() == c10::TypeKind::ListType && std::ranges::all_of(found, [&](const c10::IValue& each) {
+                      return each.isTensorList() && each.toListRef().size() == found.front().toListRef().size();
+                    });
+  if (!list || !sure) {
+    ScriptValue out = add(std::move(found), "");
+    made.results.push_back({out.value});
+    return out;
+  }
+  auto items = std::make_shared<ScriptItems>();
+  items->element = c10::TensorType::get();
+  std::vector<int> parts;
+  for (std::size_t i = 0; i < found.front().toListRef().size(); ++i) {
+    std::vector<c10::IValue> runs;
+    for (const c10::IValue& each : found) runs.push_back(each.toListRef()[i]);
+    items->items.push_back(add(std::move(runs), "." + std::to_string(i)));
+    parts.push_back(items->items.back().value);
+  }
+  made.results.push_back({-1, std::move(parts)});
+  return {.kind = Kind::Items, .items = std::move(items)};
+}
+
+OperatorGraph ScriptGraph::take() {
+  graph_.compile = [calls = std::make_shared<const std::vector<ScriptCall>>(std::move(calls_))](
+                       int node, const std::function<int(int)>& slot) {
+    return script_call((*calls)[at_(node)], slot);
+  };
+  return std::move(graph_);
+}
+
+}  // namespace stagecraft
