@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 // Python's pickle is a program for a stack machine. What stands here runs the instructions that torch.save writes for
 // state dicts, as torch's own weights_only loader does; source: Lib/pickletools.py, torch/_weights_only_unpickler.py.
@@ -106,7 +107,7 @@ class Machine {
       step(code);
     }
   }
-  [[nodiscard]] const Object& object(int number) const { return objects_[static_cast<std::size_t>(number)]; }
+  [[nodiscard]] const Object& object(int number) const { return objects_[index(number)]; }
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
@@ -154,7 +155,7 @@ class Machine {
   }
   Object& top(PickledKind wanted) {
     if (stack_.empty()) fail("the stack is empty");
-    Object& out = objects_[static_cast<std::size_t>(stack_.back())];
+    Object& out = objects_[index(stack_.back())];
     if (out.kind != wanted) fail(fmt::format("found {}, wanted {}", word(out.kind), word(wanted)));
     return out;
   }
@@ -172,8 +173,8 @@ class Machine {
   }
   void push_tuple(std::vector<int> members) { push({.kind = PickledKind::Tuple, .members = std::move(members)}); }
   void push_tuple(int count) {
-    std::vector<int> members(static_cast<std::size_t>(count));
-    for (int i = count - 1; i >= 0; --i) members[static_cast<std::size_t>(i)] = pop();
+    std::vector<int> members(index(count));
+    for (int i = count - 1; i >= 0; --i) members[index(i)] = pop();
     push_tuple(std::move(members));
   }
   void push_text(std::string text) { push({.kind = PickledKind::Text, .text = std::move(text)}); }

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/device/dtype.h"
 #include "executor/model/blocks.h"
 
@@ -70,8 +71,8 @@ void append_next_token(Model& model, const LossOutput& output, const std::string
   for (const ModelInput& input : model.inputs) known.push_back(input.name);
   const auto found = std::ranges::find(known, tokens);
   if (found == known.end()) throw std::invalid_argument("loss next_token: " + unknown_name("input", tokens, known));
-  const auto index = static_cast<int>(found - known.begin());
-  const ModelInput& input = model.inputs[static_cast<std::size_t>(index)];
+  const auto at = static_cast<int>(found - known.begin());
+  const ModelInput& input = model.inputs[index(at)];
   const std::vector<std::int64_t> wanted{output.shape[0]};
   if (input.derive || input.shape != wanted || input.batch_axis != output.batch_axis ||
       !at::isIntegralType(dtype_of(input.dtype), /*includeBool=*/false)) {
@@ -81,7 +82,7 @@ void append_next_token(Model& model, const LossOutput& output, const std::string
         input.name, model.name, input.dtype, fmt::join(input.shape, ", "), output.shape[0]));
   }
   const int positions = 1 - output.batch_axis;
-  append_layer(model, "NextTokenLoss", output.value, {.input = index},
+  append_layer(model, "NextTokenLoss", output.value, {.input = at},
                [positions](const at::Tensor& x, const at::Tensor& y) {
                  const std::int64_t pairs = x.size(positions) - 1;
                  return at::cross_entropy_loss(x.narrow(positions, 0, pairs).flatten(0, 1),

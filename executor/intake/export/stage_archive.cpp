@@ -10,6 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
+#include "costmodel/index.h"
 #include "executor/files/zip_writer.h"
 #include "executor/intake/export/stage_numbers.h"
 #include "executor/intake/pt2/flattened_blocks.h"
@@ -31,8 +32,6 @@ constexpr std::uint64_t kMostJsonBytes = std::uint64_t{1} << 30;
 constexpr const char* kModel = "model";
 constexpr const char* kWeights = "data/weights/";
 constexpr const char* kConstants = "data/constants/";
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 Json read_document(const Pt2Archive& archive, const std::string& name, Json otherwise) {
   const ZipRecord* const record = archive.zip->find(archive.root + "/" + name);
@@ -80,10 +79,10 @@ class StageDocument {
     for (const int v : stage_.copied) add_copy(v);
     for (const SizeSource& source : stage_.sizes) add_size(source);
     for (const int n : stage_.nodes) {
-      Json node = old_.at("nodes").at(at_(n));
+      Json node = old_.at("nodes").at(index(n));
       for (Json& input : node.at("inputs")) replace_values(input.at("arg"), copies_);
       nodes_.push_back(std::move(node));
-      for (const int v : graph_.nodes[at_(n)].gives) keep_entry(graph_.values[at_(v)].name);
+      for (const int v : graph_.nodes[index(n)].gives) keep_entry(graph_.values[index(v)].name);
     }
     for (const int v : stage_.outputs) {
       outputs_.push_back(tensor_argument(name(v)));
@@ -93,7 +92,7 @@ class StageDocument {
   }
 
  private:
-  [[nodiscard]] const std::string& name(int value) const { return graph_.values[at_(value)].name; }
+  [[nodiscard]] const std::string& name(int value) const { return graph_.values[index(value)].name; }
 
   std::string fresh(const std::string& wanted) {
     std::string out = wanted;
@@ -132,7 +131,7 @@ class StageDocument {
         add_input(name(v), {{"user_input", {{"arg", tensor_argument(name(v))}}}});
         arguments_.push_back(name(v));
         // Where the graph has fewer axes the file has one of 1 too many, at 1.
-        const std::optional<TensorMeta>& known = graph_.values[at_(v)].meta;
+        const std::optional<TensorMeta>& known = graph_.values[index(v)].meta;
         Json& meta = tables_["tensor_values"][name(v)];
         if (!known || meta.at("sizes").size() == known->sizes.size()) continue;
         meta.at("sizes").erase(1);
@@ -150,13 +149,13 @@ class StageDocument {
   }
 
   void add_size(const SizeSource& source) {
-    const GraphValue& number = graph_.values[at_(source.number)];
-    const GraphValue& tensor = graph_.values[at_(source.tensor)];
-    const Json& extent = tables_["tensor_values"][tensor.name].at("sizes").at(at_(source.axis));
+    const GraphValue& number = graph_.values[index(source.number)];
+    const GraphValue& tensor = graph_.values[index(source.tensor)];
+    const Json& extent = tables_["tensor_values"][tensor.name].at("sizes").at(index(source.axis));
     NumberNodes made =
         number_nodes({.tensor = tensor.name,
                       .axis = source.axis,
-                      .extent = tensor.meta->sizes[at_(source.axis)],
+                      .extent = tensor.meta->sizes[index(source.axis)],
                       .hint = extent.at("as_expr").value("hint", Json()).value("as_int", std::int64_t{1}),
                       .number = number.name,
                       .expression = *number.number},
@@ -170,7 +169,7 @@ class StageDocument {
   [[nodiscard]] std::set<std::string> symbols() const {
     std::set<std::string> out;
     const auto add = [&](int v) {
-      const GraphValue& value = graph_.values[at_(v)];
+      const GraphValue& value = graph_.values[index(v)];
       if (value.number) out.merge(symbols_of(*value.number));
       if (!value.meta) return;
       for (const auto* const list : {&value.meta->sizes, &value.meta->strides}) {
@@ -178,14 +177,14 @@ class StageDocument {
       }
     };
     for (const auto* const values : {&stage_.received, &stage_.inputs}) std::ranges::for_each(*values, add);
-    for (const int n : stage_.nodes) std::ranges::for_each(graph_.nodes[at_(n)].gives, add);
+    for (const int n : stage_.nodes) std::ranges::for_each(graph_.nodes[index(n)].gives, add);
     return out;
   }
 
   [[nodiscard]] Json calls() const {
     std::set<std::string> used;
     for (const int n : stage_.nodes) {
-      for (const ModuleFrame& frame : graph_.nodes[at_(n)].modules) used.insert(frame.path);
+      for (const ModuleFrame& frame : graph_.nodes[index(n)].modules) used.insert(frame.path);
     }
     Json out = Json::array();
     out.push_back({{"fqn", ""},
@@ -215,7 +214,7 @@ class StageDocument {
     }
     graph["is_single_tensor_return"] = false;
     const bool blocks =
-        std::ranges::any_of(stage_.nodes, [&](int n) { return !graph_.nodes[at_(n)].blocks.empty(); });
+        std::ranges::any_of(stage_.nodes, [&](int n) { return !graph_.nodes[index(n)].blocks.empty(); });
     if (blocks) {
       std::set<std::string> wanted;
       for (const int v : stage_.outputs) wanted.insert(name(v));
@@ -329,7 +328,7 @@ std::string StageArchives::notes(const StageGraph& stage) const {
   Json inputs = Json::array();
   for (const auto* const values : {&stage.received, &stage.inputs}) {
     for (const int v : *values) {
-      const GraphValue& value = graph_.values[at_(v)];
+      const GraphValue& value = graph_.values[index(v)];
       const Json& known = documents_->notes.value("inputs", Json::array());
       const auto it = std::ranges::find_if(known, [&](const Json& n) { return n.value("name", "") == value.name; });
       if (value.origin == GraphValue::Origin::Input && it != known.end()) {
@@ -349,7 +348,7 @@ std::string StageArchives::notes(const StageGraph& stage) const {
   std::set<std::string> symbols;
   for (const auto* const values : {&stage.received, &stage.inputs}) {
     for (const int v : *values) {
-      for (const SizeExpression& size : graph_.values[at_(v)].meta->sizes) symbols.merge(symbols_of(size));
+      for (const SizeExpression& size : graph_.values[index(v)].meta->sizes) symbols.merge(symbols_of(size));
     }
   }
   if (const auto it = out.find("batch_symbol"); it != out.end() && it->is_string()) {

@@ -7,12 +7,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
 using Origin = GraphValue::Origin;
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 class Cutter {
  public:
@@ -22,7 +22,7 @@ class Cutter {
     shared_.insert(grouping.shared.begin(), grouping.shared.end());
     for (std::size_t s = 0; s < groups_of_stages.size(); ++s) {
       for (const int group : groups_of_stages[s]) {
-        for (const int n : grouping.groups[at_(group)].nodes) stage_of_node_[at_(n)] = static_cast<int>(s);
+        for (const int n : grouping.groups[index(group)].nodes) stage_of_node_[index(n)] = static_cast<int>(s);
       }
     }
     stages_.resize(groups_of_stages.size());
@@ -36,8 +36,8 @@ class Cutter {
   }
 
  private:
-  [[nodiscard]] const GraphValue& value(int v) const { return graph_.values[at_(v)]; }
-  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[at_(n)]; }
+  [[nodiscard]] const GraphValue& value(int v) const { return graph_.values[index(v)]; }
+  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[index(n)]; }
 
   /// What one stage needs, while it is found.
   struct Needs {
@@ -63,7 +63,7 @@ class Cutter {
     // What the stage has is known now; sizes are asked of nothing else.
     for (const int number : std::exchange(needs.numbers, {})) need_number(needs, number);
 
-    StageGraph& out = stages_[at_(stage)];
+    StageGraph& out = stages_[index(stage)];
     out.nodes.assign(needs.nodes.begin(), needs.nodes.end());
     out.received.assign(needs.received.begin(), needs.received.end());
     out.inputs.assign(needs.inputs.begin(), needs.inputs.end());
@@ -90,7 +90,7 @@ class Cutter {
         return {};
     }
     if (shared_.contains(read.source)) return shared_nodes_for(graph_, grouping_, v);
-    const int maker = stage_of_node_[at_(read.source)];
+    const int maker = stage_of_node_[index(read.source)];
     if (maker == stage) return {};
     if (maker < 0)
       throw std::logic_error(graph_.file + ": value \"" + read.name + "\" is read by a layer and made by none");
@@ -178,9 +178,9 @@ class Cutter {
   void find_outputs() {
     std::set<int> sent;
     for (const StageGraph& stage : stages_) sent.insert(stage.received.begin(), stage.received.end());
-    for (const int v : sent) stages_[at_(stage_of_node_[at_(value(v).source)])].outputs.push_back(v);
-    const bool computed = value(loss_).origin == Origin::Node && stage_of_node_[at_(value(loss_).source)] >= 0;
-    StageGraph& last = computed ? stages_[at_(stage_of_node_[at_(value(loss_).source)])] : stages_.back();
+    for (const int v : sent) stages_[index(stage_of_node_[index(value(v).source)])].outputs.push_back(v);
+    const bool computed = value(loss_).origin == Origin::Node && stage_of_node_[index(value(loss_).source)] >= 0;
+    StageGraph& last = computed ? stages_[index(stage_of_node_[index(value(loss_).source)])] : stages_.back();
     std::erase(last.outputs, loss_);
     last.outputs.push_back(loss_);
   }

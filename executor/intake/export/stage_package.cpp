@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "costmodel/interchange/convert/python_text.h"
 #include "executor/intake/export/stage_archive.h"
 #include "executor/intake/graph/graph_model.h"
@@ -80,7 +81,7 @@ struct Conversion {
 
 std::vector<std::string> names_of(const OperatorGraph& graph, const std::vector<int>& values) {
   std::vector<std::string> out;
-  for (const int v : values) out.push_back(graph.values[static_cast<std::size_t>(v)].name);
+  for (const int v : values) out.push_back(graph.values[index(v)].name);
   return out;
 }
 

@@ -9,13 +9,12 @@
 #include <vector>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/graph/observed_values.h"
 #include "executor/intake/graph/operator_call.h"
 
 namespace stagecraft {
 namespace {
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 const c10::FunctionSchema* schema_of(const ProgramNode& node) {
   // Others compute numbers, or hold graphs.
@@ -100,14 +99,14 @@ void check_evaluation(const OperatorGraph& graph, int root) {
   }
   const std::vector<bool> observed = observed_values(flows, {root}, graph.values.size());
   for (const GraphNode& node : graph.nodes) {
-    const auto is_observed = [&](int value) { return observed[at_(value)]; };
+    const auto is_observed = [&](int value) { return observed[index(value)]; };
     for (const int written : node.writes) {
       if (!is_observed(written)) continue;
       // `written` may be a view: the buffer is what was there first in its memory.
       const int first = first_of_memory(flows, written, graph.values.size());
-      const GraphValue& value = graph.values[at_(first)];
+      const GraphValue& value = graph.values[index(first)];
       if (value.origin != GraphValue::Origin::Buffer && value.origin != GraphValue::Origin::Constant) continue;
-      const std::string& name = graph.tensors[at_(value.source)].name;
+      const std::string& name = graph.tensors[index(value.source)].name;
       const std::string what = place_of(graph, node) + ": changes buffer \"" + name + "\", on which the loss depends, ";
       if (graph.exact_evaluation) {
         throw FormatError(what + "also when the model evaluates; wanted a forward that changes it only in training, " +

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/graph/evaluation.h"
 #include "executor/intake/graph/node_program.h"
 #include "executor/model/losses.h"
@@ -19,8 +20,6 @@ namespace stagecraft {
 namespace {
 
 using Origin = GraphValue::Origin;
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 /// How a buffer moves in a training forward.
 struct Movement {
@@ -32,7 +31,7 @@ Movement movement_of(const OperatorGraph& graph, const std::vector<int>& nodes, 
   std::set<int> same{buffer};
   Movement out;
   for (const int n : nodes) {
-    const GraphNode& node = graph.nodes[at_(n)];
+    const GraphNode& node = graph.nodes[index(n)];
     const auto is_same = [&](int v) { return same.contains(v); };
     if (std::ranges::none_of(node.reads, is_same)) continue;
     const auto decay = std::ranges::find_if(node.decays, [&](const auto& d) { return is_same(d.first); });
@@ -48,7 +47,7 @@ Movement movement_of(const OperatorGraph& graph, const std::vector<int>& nodes, 
   if (!out.decay && !out.written) return out;
   // Replaying begins from zero, so nothing but the moves may look at it.
   for (const int n : nodes) {
-    const GraphNode& node = graph.nodes[at_(n)];
+    const GraphNode& node = graph.nodes[index(n)];
     for (const int v : node.reads) {
       if (same.contains(v) && std::ranges::none_of(node.decays, [&](const auto& d) { return d.first == v; }))
         out.written = true;
@@ -65,7 +64,7 @@ class Assembler {
       : graph_(graph), grouping_(std::move(grouping)), root_(root) {
     for (std::size_t g = 0; g < grouping_.groups.size(); ++g) {
       for (const int n : grouping_.groups[g].nodes) {
-        for (const int value : graph_.nodes[at_(n)].gives) made_in_[value] = static_cast<int>(g);
+        for (const int value : graph_.nodes[index(n)].gives) made_in_[value] = static_cast<int>(g);
       }
     }
     for (const LayerGroup& group : grouping_.groups) all_.insert(all_.end(), group.nodes.begin(), group.nodes.end());
@@ -81,7 +80,7 @@ class Assembler {
     for (const int value : grouping_.derived) {
       NodeProgram program(graph_, shared_nodes_for(graph_, grouping_, value), {value});
       std::vector<at::Tensor> tensors;
-      for (const int tensor : program.tensors()) tensors.push_back(graph_.tensors[at_(tensor)].load());
+      for (const int tensor : program.tensors()) tensors.push_back(graph_.tensors[index(tensor)].load());
       derived.emplace_back(value, std::move(program), std::move(tensors));
     }
     add_inputs(programs, derived);
@@ -95,13 +94,13 @@ class Assembler {
 
   /// Where a layer finds `value`; once run() has gone.
   [[nodiscard]] ValueRef reference(int value) const {
-    const GraphValue& read = graph_.values[at_(value)];
+    const GraphValue& read = graph_.values[index(value)];
     if (read.origin == Origin::Input) return {-1, 0, input_of_.at(read.source)};
     if (const auto it = derived_input_.find(value); it != derived_input_.end()) return {-1, 0, it->second};
     const auto made = made_in_.find(value);
     if (made == made_in_.end())
       throw std::logic_error(graph_.file + ": value \"" + read.name + "\" is read by a layer and made by none");
-    const std::vector<int>& outputs = outputs_[at_(made->second)];
+    const std::vector<int>& outputs = outputs_[index(made->second)];
     return {made->second, static_cast<int>(std::ranges::find(outputs, value) - outputs.begin()), -1};
   }
 
@@ -111,13 +110,13 @@ class Assembler {
     const auto cross = [&](int value, int reader) {
       const auto made = made_in_.find(value);
       if (made == made_in_.end() || made->second == reader) return;
-      std::vector<int>& own = outputs_[at_(made->second)];
+      std::vector<int>& own = outputs_[index(made->second)];
       if (std::ranges::find(own, value) == own.end()) own.push_back(value);
     };
     for (std::size_t g = 0; g < grouping_.groups.size(); ++g) {
       for (const int n : grouping_.groups[g].nodes) {
-        for (const int value : graph_.nodes[at_(n)].reads) {
-          if (graph_.values[at_(value)].kind != GraphValue::Kind::Number) cross(value, static_cast<int>(g));
+        for (const int value : graph_.nodes[index(n)].reads) {
+          if (graph_.values[index(value)].kind != GraphValue::Kind::Number) cross(value, static_cast<int>(g));
         }
       }
     }
@@ -131,20 +130,20 @@ class Assembler {
     std::set<int> used;
     const auto use = [&](const NodeProgram& program) {
       for (const int value : program.arguments()) {
-        if (graph_.values[at_(value)].origin == Origin::Input) used.insert(graph_.values[at_(value)].source);
+        if (graph_.values[index(value)].origin == Origin::Input) used.insert(graph_.values[index(value)].source);
       }
     };
     for (const NodeProgram& program : programs) use(program);
     for (const auto& [value, program, tensors] : derived) use(program);
     for (const int input : used) {
       input_of_[input] = static_cast<int>(model_.inputs.size());
-      model_.inputs.push_back(graph_.inputs[at_(input)]);
+      model_.inputs.push_back(graph_.inputs[index(input)]);
     }
     for (auto& [value, program, tensors] : derived) {
-      const GraphValue& made = graph_.values[at_(value)];
+      const GraphValue& made = graph_.values[index(value)];
       ModelInput input{.name = made.name, .dtype = "", .shape = {}};
       for (const int argument : program.arguments())
-        input.sources.push_back(input_of_.at(graph_.values[at_(argument)].source));
+        input.sources.push_back(input_of_.at(graph_.values[index(argument)].source));
       input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)), held = std::move(tensors)](
                          std::span<const at::Tensor> sources) { return shared->run(sources, held, {}).front(); };
       derived_input_[value] = static_cast<int>(model_.inputs.size());
@@ -153,7 +152,7 @@ class Assembler {
   }
 
   [[nodiscard]] ParameterSpec spec_of(int tensor) {
-    const GraphTensor& held = graph_.tensors[at_(tensor)];
+    const GraphTensor& held = graph_.tensors[index(tensor)];
     used_.insert(tensor);
     ParameterSpec out{.name = held.name, .shape = held.shape};
     out.trainable = held.trainable;
@@ -219,15 +218,15 @@ class Assembler {
 
 int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
   const std::string text = setting(settings, "loss_output", std::to_string(std::max(graph.loss, 0)));
-  int index = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  int output = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), output);
   const int count = static_cast<int>(graph.outputs.size());
-  if (error != std::errc() || end != text.data() + text.size() || index < 0 || index >= count ||
-      graph.outputs[at_(index)] < 0)
+  if (error != std::errc() || end != text.data() + text.size() || output < 0 || output >= count ||
+      graph.outputs[index(output)] < 0)
     throw std::invalid_argument(graph.file + ": setting loss_output is \"" + text +
                                 "\", wanted the number of a tensor among the model's " + std::to_string(count) +
                                 " outputs, counted from 0");
-  return index;
+  return output;
 }
 
 /// What a loss by name is taken of.
@@ -270,9 +269,9 @@ Grouping groups_like(const OperatorGraph& graph, int loss, const ModelSettings& 
 
 int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings) {
   check_import_settings(settings);
-  const int root = graph.outputs.empty() ? -1 : graph.outputs[at_(output_index(graph, settings))];
+  const int root = graph.outputs.empty() ? -1 : graph.outputs[index(output_index(graph, settings))];
   if (root < 0) throw FormatError(graph.file + ": the model gives nothing");
-  const GraphValue& value = graph.values[at_(root)];
+  const GraphValue& value = graph.values[index(root)];
   const std::string loss = setting(settings, "loss", "none");
   const bool is_loss = value.meta && value.meta->sizes.empty() && c10::isFloatingType(value.meta->dtype);
   if (loss == "none" && !is_loss) {
@@ -298,7 +297,7 @@ Model model_of_graph(OperatorGraph graph, const ModelSettings& settings,
   Model model = assembler.run();
   const std::string loss = setting(settings, "loss", "none");
   if (loss != "none") {
-    const GraphValue& value = graph.values[at_(root)];
+    const GraphValue& value = graph.values[index(root)];
     append_loss(model, loss, loss_output(graph, value, assembler.reference(root)), tokens_of(model));
   }
   return model;

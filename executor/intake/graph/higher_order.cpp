@@ -14,13 +14,12 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/device/autocast.h"
 #include "executor/intake/graph/observed_values.h"
 
 namespace stagecraft {
 namespace {
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 enum class Form { Grad, Autocast, Branch };
 
@@ -132,13 +131,13 @@ struct Inner {
     frame.slots.resize(values);
     frame.device = outer.device;
     frame.symbols = outer.symbols;
-    for (std::size_t i = 0; i < inputs.size(); ++i) frame.slots[at_(inputs[i])] = std::move(operands[i]);
-    for (const auto& [slot, number] : numbers) frame.slots[at_(slot)] = evaluate(number, *outer.symbols);
+    for (std::size_t i = 0; i < inputs.size(); ++i) frame.slots[index(inputs[i])] = std::move(operands[i]);
+    for (const auto& [slot, number] : numbers) frame.slots[index(slot)] = evaluate(number, *outer.symbols);
     for (const NodeCall& call : calls) call(frame);
     std::vector<c10::IValue> out;
     for (const ArgumentValue& each : outputs) {
       const auto* const value = std::get_if<ValueIndex>(&each);
-      out.push_back(value ? frame.slots[at_(value->index)] : c10::IValue());
+      out.push_back(value ? frame.slots[index(value->index)] : c10::IValue());
     }
     return out;
   }
@@ -162,7 +161,7 @@ Inner make_inner(const ProgramGraph& graph, const std::string& place) {
   for (const ProgramNode& node : graph.nodes) {
     if (is_check(node)) continue;
     if (computes_numbers(node) && !node.results.empty() && !node.results[0].values.empty() &&
-        graph.values[at_(node.results[0].values[0].index)].number)
+        graph.values[index(node.results[0].values[0].index)].number)
       continue;
     out.calls.push_back(make_call(graph, node, inner_place(place, node), [](int value) { return value; }));
   }
@@ -294,8 +293,8 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
     std::vector<std::set<int>> reaches(inner->values.size());
     for (std::size_t i = 0; i < inner->inputs.size(); ++i) {
       const auto* const operand = std::get_if<ValueIndex>(&parts.operands[i]);
-      if (operand && graph.values[at_(operand->index)].kind == ProgramValue::Kind::Tensor)
-        reaches[at_(inner->inputs[i].index)].insert(operand->index);
+      if (operand && graph.values[index(operand->index)].kind == ProgramValue::Kind::Tensor)
+        reaches[index(inner->inputs[i].index)].insert(operand->index);
     }
     std::vector<NodeEffects> flows;
     for (const ProgramNode& each : inner->nodes) {
@@ -311,17 +310,17 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
       out.random = out.random || facts.random;
       out.repeatable = out.repeatable && facts.repeatable;
       for (const auto& [given, read] : facts.aliases)
-        reaches[at_(given)].insert(reaches[at_(read)].begin(), reaches[at_(read)].end());
-      for (const int value : facts.writes) written.insert(reaches[at_(value)].begin(), reaches[at_(value)].end());
+        reaches[index(given)].insert(reaches[index(read)].begin(), reaches[index(read)].end());
+      for (const int value : facts.writes) written.insert(reaches[index(value)].begin(), reaches[index(value)].end());
       for (const auto& [value, decay] : facts.decays) {
-        for (const int operand : reaches[at_(value)]) out.decays.emplace_back(operand, decay);
+        for (const int operand : reaches[index(value)]) out.decays.emplace_back(operand, decay);
       }
     }
     const std::vector<ArgumentValue> outputs = flattened_outputs(*inner);
     for (std::size_t i = 0; i < std::min(outputs.size(), results.size()); ++i) {
       const auto* const value = std::get_if<ValueIndex>(&outputs[i]);
       if (!value || results[i] < 0) continue;
-      for (const int operand : reaches[at_(value->index)]) out.aliases.emplace_back(results[i], operand);
+      for (const int operand : reaches[index(value->index)]) out.aliases.emplace_back(results[i], operand);
     }
     // What the results depend on, and what is written beside the operands' old numbers.
     std::vector<int> roots;
@@ -374,7 +373,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
   return [how = std::move(how), inner = std::move(inner), operands = std::move(operands), condition,
           results = std::move(results)](Frame& frame) {
     const auto value_of = [&](const Operand& each) {
-      return each.slot < 0 ? each.constant : frame.slots[at_(each.slot)];
+      return each.slot < 0 ? each.constant : frame.slots[index(each.slot)];
     };
     std::vector<c10::IValue> given;
     for (const Operand& each : operands) given.push_back(value_of(each));
@@ -391,7 +390,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
       out = inner[first ? 0 : 1]->run(std::move(given), frame);
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (results[i] >= 0) frame.slots[at_(results[i])] = std::move(out[i]);
+      if (results[i] >= 0) frame.slots[index(results[i])] = std::move(out[i]);
     }
   };
 }

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/graph/higher_order.h"
 #include "executor/intake/graph/memory_sets.h"
 
@@ -16,8 +17,6 @@ namespace stagecraft {
 namespace {
 
 using Origin = GraphValue::Origin;
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 MemorySets memory_of(const OperatorGraph& graph) {
   MemorySets out(graph.values.size());
@@ -60,7 +59,7 @@ Label label_of(const GraphNode& node, const Granularity& granularity) {
     case Granularity::Kind::Leaf:
       return label_of(modules, last);
     case Granularity::Kind::Depth:
-      return label_of(modules, std::min(last, at_(granularity.depth)));
+      return label_of(modules, std::min(last, index(granularity.depth)));
     case Granularity::Kind::Operator: {
       Label out = label_of(modules, last);
       out.name = out.path.empty() ? node.name : out.path + ":" + node.name;
@@ -77,7 +76,7 @@ class Grouper {
       : graph_(graph), root_(root), granularity_(granularity), memory_(memory_of(graph)), needed_(graph.nodes.size()) {
     maker_.assign(graph.values.size(), -1);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-      for (const int value : graph.nodes[n].gives) maker_[at_(value)] = static_cast<int>(n);
+      for (const int value : graph.nodes[n].gives) maker_[index(value)] = static_cast<int>(n);
     }
     for (std::size_t v = 0; v < graph.values.size(); ++v) {
       const Origin origin = graph.values[v].origin;
@@ -97,7 +96,7 @@ class Grouper {
   }
 
  private:
-  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[at_(n)]; }
+  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[index(n)]; }
   [[nodiscard]] int count() const { return static_cast<int>(graph_.nodes.size()); }
   [[nodiscard]] bool writes_state(int n) {
     return std::ranges::any_of(node(n).writes, [&](int v) { return held_.contains(memory_.of(v)); });
@@ -109,17 +108,17 @@ class Grouper {
       const auto is_wanted = [&](int v) { return wanted.contains(memory_.of(v)); };
       const GraphNode& own = node(n);
       for (const int v : own.writes) {
-        const auto& value = graph_.values[at_(v)];
+        const auto& value = graph_.values[index(v)];
         if (value.kind == GraphValue::Kind::Tensor && trained_.contains(memory_.of(v))) {
           throw std::invalid_argument(place_of(graph_, own) +
                                       " changes a parameter in its forward, which replicas cannot do alike; found \"" +
                                       value.name + "\", wanted a buffer");
         }
       }
-      needed_[at_(n)] =
-          std::ranges::any_of(own.gives, is_wanted) || std::ranges::any_of(own.writes, is_wanted) || writes_state(n) ||
-          own.random;  // it moves the generator on for those after it, whoever reads what it gives
-      if (!needed_[at_(n)]) continue;
+      needed_[index(n)] = std::ranges::any_of(own.gives, is_wanted) || std::ranges::any_of(own.writes, is_wanted) ||
+                          writes_state(n) ||
+                          own.random;  // it moves the generator on for those after it, whoever reads what it gives
+      if (!needed_[index(n)]) continue;
       for (const int v : own.reads) wanted.insert(memory_.of(v));
     }
   }
@@ -141,12 +140,13 @@ class Grouper {
       for (int n = 0; n < count(); ++n) {
         const GraphNode& own = node(n);
         bool fits = own.repeatable && !own.number && !own.random && !writes_state(n) &&
-                    std::ranges::all_of(own.reads, [&](int v) { return follows[at_(v)]; });
+                    std::ranges::all_of(own.reads, [&](int v) { return follows[index(v)]; });
         for (const int v : own.gives) fits = fits && !spoiled.contains(memory_.of(v));
-        for (const int v : own.writes) fits = fits && graph_.values[at_(v)].origin == Origin::Node && !reaches_input(v);
-        repeatable_[at_(n)] = fits && needed_[at_(n)];
+        for (const int v : own.writes)
+          fits = fits && graph_.values[index(v)].origin == Origin::Node && !reaches_input(v);
+        repeatable_[index(n)] = fits && needed_[index(n)];
         for (const int v : own.gives) {
-          if (graph_.values[at_(v)].kind != GraphValue::Kind::Number) follows[at_(v)] = fits;
+          if (graph_.values[index(v)].kind != GraphValue::Kind::Number) follows[index(v)] = fits;
         }
         if (fits) continue;
         for (const int v : own.writes) changed = spoiled.insert(memory_.of(v)).second || changed;
@@ -154,11 +154,11 @@ class Grouper {
       // A layer that reads memory before its last write would find what it holds afterwards.
       std::map<int, int> last_write;
       for (int n = 0; n < count(); ++n) {
-        if (!repeatable_[at_(n)]) continue;
+        if (!repeatable_[index(n)]) continue;
         for (const int v : node(n).writes) last_write[memory_.of(v)] = n;
       }
       for (int n = 0; n < count(); ++n) {
-        if (repeatable_[at_(n)] || !needed_[at_(n)] || node(n).number) continue;
+        if (repeatable_[index(n)] || !needed_[index(n)] || node(n).number) continue;
         for (const int v : node(n).reads) {
           const auto it = last_write.find(memory_.of(v));
           if (it != last_write.end() && n < it->second) changed = spoiled.insert(it->first).second || changed;
@@ -183,7 +183,7 @@ class Grouper {
     std::vector<Label> labels;
     std::set<std::string> above;  // paths that have labels below them
     for (int n = 0; n < count(); ++n) {
-      if (!needed_[at_(n)] || node(n).number || repeatable_[at_(n)]) continue;
+      if (!needed_[index(n)] || node(n).number || repeatable_[index(n)]) continue;
       own.push_back(n);
       labels.push_back(label_of(node(n), granularity_));
       if (granularity_.kind == Granularity::Kind::Operator) continue;
@@ -219,7 +219,7 @@ class Grouper {
     for (const int n : state_only) {
       int latest = 0;
       for (const int v : node(n).reads) {
-        if (maker_[at_(v)] >= 0) latest = std::max(latest, group_of_[at_(maker_[at_(v)])]);
+        if (maker_[index(v)] >= 0) latest = std::max(latest, group_of_[index(maker_[index(v)])]);
       }
       join(n, latest);
     }
@@ -229,45 +229,45 @@ class Grouper {
   }
 
   void join(int n, int group) {
-    group_of_[at_(n)] = group;
-    groups_[at_(group)].nodes.push_back(n);
+    group_of_[index(n)] = group;
+    groups_[index(group)].nodes.push_back(n);
   }
 
   bool reads_activation(int n) {
     return std::ranges::any_of(node(n).reads, [&](int v) {
-      return graph_.values[at_(v)].origin == Origin::Node && maker_[at_(v)] >= 0 && !repeatable_[at_(maker_[at_(v)])] &&
-             graph_.values[at_(v)].kind == GraphValue::Kind::Tensor;
+      return graph_.values[index(v)].origin == Origin::Node && maker_[index(v)] >= 0 &&
+             !repeatable_[index(maker_[index(v)])] && graph_.values[index(v)].kind == GraphValue::Kind::Tensor;
     });
   }
   bool read(int value) {
     if (readers_.empty()) {
       readers_.resize(graph_.values.size());
       for (int n = 0; n < count(); ++n) {
-        if (!needed_[at_(n)]) continue;
-        for (const int v : node(n).reads) readers_[at_(v)].push_back(n);
+        if (!needed_[index(n)]) continue;
+        for (const int v : node(n).reads) readers_[index(v)].push_back(n);
       }
     }
-    return value == root_ || !readers_[at_(value)].empty();
+    return value == root_ || !readers_[index(value)].empty();
   }
 
   [[nodiscard]] int group_of(int n) const {
-    const int group = group_of_[at_(n)];
+    const int group = group_of_[index(n)];
     return group < 0 ? group : group_root(group);
   }
   /// The group that `group` became part of.
   [[nodiscard]] int group_root(int group) const {
-    while (merged_into_[at_(group)] != group) group = merged_into_[at_(group)];
+    while (merged_into_[index(group)] != group) group = merged_into_[index(group)];
     return group;
   }
   /// Where `value` is made: a group, or -1 for what is there before.
-  [[nodiscard]] int made_in(int value) const { return maker_[at_(value)] < 0 ? -1 : group_of(maker_[at_(value)]); }
+  [[nodiscard]] int made_in(int value) const { return maker_[index(value)] < 0 ? -1 : group_of(maker_[index(value)]); }
 
   /// Makes groups `first` to `last` one.
   void merge(int first, int last, const std::string& reason) {
     for (int g = first + 1; g <= last; ++g) {
-      if (merged_into_[at_(g)] != g) continue;
-      merged_into_[at_(g)] = first;
-      reason_[at_(g)] = reason;
+      if (merged_into_[index(g)] != g) continue;
+      merged_into_[index(g)] = first;
+      reason_[index(g)] = reason;
     }
   }
 
@@ -298,7 +298,8 @@ class Grouper {
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
       const GraphValue& value = graph_.values[v];
       const int maker = maker_[v];
-      if (maker < 0 || !needed_[at_(maker)] || value.kind == GraphValue::Kind::Number || group_of(maker) < 0) continue;
+      if (maker < 0 || !needed_[index(maker)] || value.kind == GraphValue::Kind::Number || group_of(maker) < 0)
+        continue;
       if (value.kind == GraphValue::Kind::Tensor && value.meta) continue;
       for (const int reader : readers_[v]) {
         const int to = group_of(reader);
@@ -311,7 +312,7 @@ class Grouper {
       }
     }
     for (int n = 0; n < count(); ++n) {
-      if (!needed_[at_(n)] || group_of(n) < 0) continue;
+      if (!needed_[index(n)] || group_of(n) < 0) continue;
       for (const int written : node(n).writes) {
         if (merge_around(n, written)) return true;
       }
@@ -322,7 +323,7 @@ class Grouper {
   /// The layer that gives the loss is the last one; what stands behind it, a buffer's write or a draw of random numbers
   /// that nothing reads, is part of it.
   bool merge_behind_loss() {
-    const int maker = maker_[at_(root_)];
+    const int maker = maker_[index(root_)];
     const int own = maker < 0 ? -1 : group_of(maker);
     if (own < 0 || group_of_last() <= own) return false;
     merge(own, group_of_last(), "it stands behind the loss");
@@ -334,10 +335,10 @@ class Grouper {
   bool merge_casts() {
     std::map<std::pair<std::string, int>, int> first;  // outermost block of autocast, parameter -> layer
     for (int n = 0; n < count(); ++n) {
-      if (!needed_[at_(n)] || group_of(n) < 0 || !keeps_casts(node(n))) continue;
+      if (!needed_[index(n)] || group_of(n) < 0 || !keeps_casts(node(n))) continue;
       const auto block = std::ranges::find_if(node(n).blocks, &GraphBlock::autocast);
       for (const int v : node(n).reads) {
-        const GraphValue& value = graph_.values[at_(v)];
+        const GraphValue& value = graph_.values[index(v)];
         if (value.origin != Origin::Parameter) continue;
         const auto [it, fresh] = first.try_emplace({block->name, value.source}, group_of(n));
         if (fresh || it->second == group_of(n)) continue;
@@ -355,14 +356,15 @@ class Grouper {
     const int memory = memory_.of(written);
     const int here = group_of(n);
     const bool state = held_.contains(memory);
-    const std::string what = "\"" + node(n).name + "\" writes in place to \"" + graph_.values[at_(written)].name + "\"";
+    const std::string what =
+        "\"" + node(n).name + "\" writes in place to \"" + graph_.values[index(written)].name + "\"";
     std::set<int> from_outside;
     int earliest = here;
     for (int other = 0; other < count(); ++other) {
-      const int there = needed_[at_(other)] ? group_of(other) : -1;
+      const int there = needed_[index(other)] ? group_of(other) : -1;
       if (there < 0) continue;
       for (const int v : node(other).reads) {
-        if (graph_.values[at_(v)].kind == GraphValue::Kind::Number || memory_.of(v) != memory) continue;
+        if (graph_.values[index(v)].kind == GraphValue::Kind::Number || memory_.of(v) != memory) continue;
         if (state && there != here) {
           merge(std::min(here, there), std::max(here, there), what + ", a buffer that both use");
           return true;
@@ -392,11 +394,11 @@ class Grouper {
     readers_of_.assign(graph_.nodes.size(), {});
     std::map<int, std::vector<int>> touched;  // written memory -> nodes that read or give it
     for (int n = 0; n < count(); ++n) {
-      if (!repeatable_[at_(n)]) continue;
+      if (!repeatable_[index(n)]) continue;
       for (const int v : node(n).writes) touched[memory_.of(v)];
     }
     for (int n = 0; n < count(); ++n) {
-      if (!repeatable_[at_(n)]) continue;
+      if (!repeatable_[index(n)]) continue;
       std::set<int> memories;
       for (const auto* const values : {&node(n).reads, &node(n).gives}) {
         for (const int v : *values) memories.insert(memory_.of(v));
@@ -408,15 +410,15 @@ class Grouper {
     for (bool changed = true; changed;) {
       changed = false;
       for (int n = count() - 1; n >= 0; --n) {
-        if (repeatable_[at_(n)]) changed = add_readers(n) || changed;
+        if (repeatable_[index(n)]) changed = add_readers(n) || changed;
       }
       // What touches memory that is written stays together.
       for (const auto& [memory, nodes] : touched) {
         std::set<int> all;
-        for (const int n : nodes) all.insert(readers_of_[at_(n)].begin(), readers_of_[at_(n)].end());
+        for (const int n : nodes) all.insert(readers_of_[index(n)].begin(), readers_of_[index(n)].end());
         for (const int n : nodes) {
-          changed = changed || readers_of_[at_(n)] != all;
-          readers_of_[at_(n)] = all;
+          changed = changed || readers_of_[index(n)] != all;
+          readers_of_[index(n)] = all;
         }
       }
     }
@@ -424,12 +426,12 @@ class Grouper {
 
   /// Adds to the layers that read node `n` those that read what it gives; whether there were new ones.
   bool add_readers(int n) {
-    std::set<int>& own = readers_of_[at_(n)];
+    std::set<int>& own = readers_of_[index(n)];
     const std::size_t before = own.size();
     for (const int v : node(n).gives) {
-      for (const int reader : readers_[at_(v)]) {
-        if (repeatable_[at_(reader)]) {
-          own.insert(readers_of_[at_(reader)].begin(), readers_of_[at_(reader)].end());
+      for (const int reader : readers_[index(v)]) {
+        if (repeatable_[index(reader)]) {
+          own.insert(readers_of_[index(reader)].begin(), readers_of_[index(reader)].end());
         } else if (group_of(reader) >= 0) {
           own.insert(group_of(reader));
         }
@@ -441,7 +443,7 @@ class Grouper {
 
   [[nodiscard]] int group_of_last() const {
     int last = static_cast<int>(merged_into_.size()) - 1;
-    while (merged_into_[at_(last)] != last) last = merged_into_[at_(last)];
+    while (merged_into_[index(last)] != last) last = merged_into_[index(last)];
     return last;
   }
 
@@ -456,18 +458,18 @@ class Grouper {
     for (std::size_t g = 0; g < groups_.size(); ++g)
       out.groups[place.at(group_root(static_cast<int>(g)))].parts.push_back(groups_[g].name);
     for (int n = 0; n < count(); ++n) {
-      if (!needed_[at_(n)] || node(n).number) continue;
-      if (!repeatable_[at_(n)]) {
+      if (!needed_[index(n)] || node(n).number) continue;
+      if (!repeatable_[index(n)]) {
         out.groups[place.at(group_of(n))].nodes.push_back(n);
-      } else if (readers_of_[at_(n)].size() == 1) {
-        out.groups[place.at(*readers_of_[at_(n)].begin())].nodes.push_back(n);
-      } else if (readers_of_[at_(n)].size() > 1) {
+      } else if (readers_of_[index(n)].size() == 1) {
+        out.groups[place.at(*readers_of_[index(n)].begin())].nodes.push_back(n);
+      } else if (readers_of_[index(n)].size() > 1) {
         out.shared.push_back(n);
         for (const int v : node(n).gives) {
-          const bool wanted = std::ranges::any_of(readers_[at_(v)], [&](int reader) {
-            return !repeatable_[at_(reader)] || readers_of_[at_(reader)].size() == 1;
+          const bool wanted = std::ranges::any_of(readers_[index(v)], [&](int reader) {
+            return !repeatable_[index(reader)] || readers_of_[index(reader)].size() == 1;
           });
-          if (wanted && graph_.values[at_(v)].kind == GraphValue::Kind::Tensor) out.derived.push_back(v);
+          if (wanted && graph_.values[index(v)].kind == GraphValue::Kind::Tensor) out.derived.push_back(v);
         }
       }
     }
@@ -475,7 +477,7 @@ class Grouper {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       int into = static_cast<int>(g);
       std::string reason = reason_[g];
-      while (merged_into_[at_(into)] != into) into = merged_into_[at_(into)];
+      while (merged_into_[index(into)] != into) into = merged_into_[index(into)];
       if (into == static_cast<int>(g)) continue;
       const std::string& whole = out.groups[place.at(into)].name;
       if (groups_[g].name != whole) out.merged[groups_[g].name] = "is part of layer \"" + whole + "\": " + reason;
@@ -542,7 +544,7 @@ std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& gr
   for (bool changed = true; changed;) {
     changed = false;
     for (auto n = grouping.shared.rbegin(); n != grouping.shared.rend(); ++n) {
-      const GraphNode& node = graph.nodes[at_(*n)];
+      const GraphNode& node = graph.nodes[index(*n)];
       const bool reaches =
           std::ranges::any_of(node.gives, [&](int v) { return wanted.contains(v); }) ||
           std::ranges::any_of(node.writes, [&](int v) { return wanted_memory.contains(memory.of(v)); });

@@ -11,6 +11,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "executor/intake/graph/higher_order.h"
 #include "executor/model/model.h"
 
@@ -18,8 +19,6 @@ namespace stagecraft {
 namespace {
 
 using Origin = GraphValue::Origin;
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 /// Operators of files draw from the device's default generator, which all threads share.
 std::mutex& random_turn() {
@@ -92,11 +91,11 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   std::set<int> numbers;
   bool holds_graphs = false;
   while (!pending.empty()) {
-    const GraphNode& node = graph.nodes[at_(pending.back())];
+    const GraphNode& node = graph.nodes[index(pending.back())];
     pending.pop_back();
     holds_graphs = holds_graphs || node.target.starts_with("torch.ops.higher_order.");
     for (const int value : node.reads) {
-      const GraphValue& read = graph.values[at_(value)];
+      const GraphValue& read = graph.values[index(value)];
       if (read.kind != GraphValue::Kind::Number) continue;
       if (read.number) {
         numbers.insert(value);
@@ -111,12 +110,12 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
 
   std::set<int> given, from_nodes, from_inputs;
   std::map<int, std::vector<int>> held;  // tensor -> values
-  for (const int n : nodes) given.insert(graph.nodes[at_(n)].gives.begin(), graph.nodes[at_(n)].gives.end());
+  for (const int n : nodes) given.insert(graph.nodes[index(n)].gives.begin(), graph.nodes[index(n)].gives.end());
   const std::set<int> written = written_values(graph, nodes);
   for (const int n : nodes) {
-    const GraphNode& node = graph.nodes[at_(n)];
+    const GraphNode& node = graph.nodes[index(n)];
     for (const int value : node.reads) {
-      const GraphValue& read = graph.values[at_(value)];
+      const GraphValue& read = graph.values[index(value)];
       if (given.contains(value) || numbers.contains(value)) continue;
       switch (read.origin) {
         case Origin::Node:
@@ -138,7 +137,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     for (const int value : *values) {
       arguments_.push_back(value);
       Argument argument{new_slot(value), written.contains(value), {}};
-      const GraphValue& read = graph.values[at_(value)];
+      const GraphValue& read = graph.values[index(value)];
       if (read.origin == Origin::Node && read.meta && !contiguous(*read.meta)) {
         argument.strides = read.meta->strides;
         for (const SizeExpression& stride : argument.strides) symbols.merge(symbols_of(stride));
@@ -154,10 +153,10 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     copied_tensors_.push_back(graph.mode == ModelMode::Evaluation &&
                               std::ranges::any_of(values, [&](int value) { return written.contains(value); }));
   }
-  for (const int value : numbers) numbers_.emplace_back(new_slot(value), *graph.values[at_(value)].number);
+  for (const int value : numbers) numbers_.emplace_back(new_slot(value), *graph.values[index(value)].number);
 
   std::set<int> read;
-  for (const int n : nodes) read.insert(graph.nodes[at_(n)].reads.begin(), graph.nodes[at_(n)].reads.end());
+  for (const int n : nodes) read.insert(graph.nodes[index(n)].reads.begin(), graph.nodes[index(n)].reads.end());
   read.insert(outputs.begin(), outputs.end());
   for (const int value : given) {
     if (read.contains(value) && !slot.contains(value)) new_slot(value);
@@ -165,7 +164,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   std::map<int, std::size_t> last;
   std::vector<GraphBlock> inside;
   for (const int n : nodes) {
-    const GraphNode& node = graph.nodes[at_(n)];
+    const GraphNode& node = graph.nodes[index(n)];
     const auto lookup = [&](int value) {
       const auto it = slot.find(value);
       return it == slot.end() ? -1 : it->second;
@@ -192,7 +191,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
 void NodeProgram::bind(const OperatorGraph& graph, const std::vector<std::string>& symbols) {
   const auto find = [&](const std::string& symbol) {
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
-      const GraphValue& value = graph.values[at_(arguments_[i])];
+      const GraphValue& value = graph.values[index(arguments_[i])];
       if (!value.meta) continue;
       for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
         const SizeExpression& extent = value.meta->sizes[axis];
@@ -247,13 +246,13 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
     if (argument.copy && value.is_same(arguments[i])) value = value.clone();
     // Autocast keeps casts of leaves; what comes from another layer is none in the whole model.
     if (keeps_casts_ && value.requires_grad() && value.is_leaf()) value = at::alias(value);
-    frame.slots[at_(argument.slot)] = std::move(value);
+    frame.slots[index(argument.slot)] = std::move(value);
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor tensor = copied_tensors_[i] ? tensors[i].clone() : tensors[i];
-    for (const int slot : tensor_slots_[i]) frame.slots[at_(slot)] = tensor;
+    for (const int slot : tensor_slots_[i]) frame.slots[index(slot)] = tensor;
   }
-  for (const auto& [slot, number] : numbers_) frame.slots[at_(slot)] = evaluate(number, symbols);
+  for (const auto& [slot, number] : numbers_) frame.slots[index(slot)] = evaluate(number, symbols);
   OpenBlocks blocks;
   for (const Step& step : steps_) {
     blocks.keep(step.stay);
@@ -266,12 +265,12 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
                                       static_cast<std::uint64_t>(how.microbatch)));
       step.call(frame);
     }
-    for (const int slot : step.release) frame.slots[at_(slot)] = c10::IValue();
+    for (const int slot : step.release) frame.slots[index(slot)] = c10::IValue();
   }
   std::vector<at::Tensor> out;
   out.reserve(outputs_.size());
   for (const int slot : outputs_) {
-    at::Tensor value = std::move(frame.slots[at_(slot)]).toTensor();
+    at::Tensor value = std::move(frame.slots[index(slot)]).toTensor();
     // A view made under no_grad says that it requires a gradient, but takes none.
     if (value.requires_grad() && !value.grad_fn() && value.is_view()) value = value.detach();
     out.push_back(std::move(value));

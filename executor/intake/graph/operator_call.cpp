@@ -9,13 +9,12 @@
 #include <type_traits>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/graph/higher_order.h"
 #include "executor/intake/graph/number_call.h"
 
 namespace stagecraft {
 namespace {
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -45,18 +44,18 @@ void push(const Push& what, Frame& frame) {
       stack.push_back(what.constant);
       return;
     case Push::Form::Slot:
-      stack.push_back(frame.slots[at_(what.parts.front().first)]);
+      stack.push_back(frame.slots[index(what.parts.front().first)]);
       return;
     case Push::Form::Float:
-      stack.emplace_back(scalar_of(frame.slots[at_(what.parts.front().first)]).toDouble());
+      stack.emplace_back(scalar_of(frame.slots[index(what.parts.front().first)]).toDouble());
       return;
     case Push::Form::Wrapped:
-      stack.emplace_back(wrapped(scalar_of(frame.slots[at_(what.parts.front().first)])));
+      stack.emplace_back(wrapped(scalar_of(frame.slots[index(what.parts.front().first)])));
       return;
     case Push::Form::Tensors: {
       c10::List<at::Tensor> list;
       list.reserve(what.parts.size());
-      for (const auto& [slot, number] : what.parts) list.push_back(frame.slots[at_(slot)].toTensor());
+      for (const auto& [slot, number] : what.parts) list.push_back(frame.slots[index(slot)].toTensor());
       stack.emplace_back(std::move(list));
       return;
     }
@@ -67,7 +66,7 @@ void push(const Push& what, Frame& frame) {
         if (slot < 0) {
           list.push_back(std::nullopt);
         } else {
-          list.push_back(frame.slots[at_(slot)].toTensor());
+          list.push_back(frame.slots[index(slot)].toTensor());
         }
       }
       stack.emplace_back(std::move(list));
@@ -77,7 +76,7 @@ void push(const Push& what, Frame& frame) {
       c10::List<std::int64_t> list;
       list.reserve(what.parts.size());
       for (const auto& [slot, number] : what.parts)
-        list.push_back(slot < 0 ? number : scalar_of(frame.slots[at_(slot)]).toLong());
+        list.push_back(slot < 0 ? number : scalar_of(frame.slots[index(slot)]).toLong());
       stack.emplace_back(std::move(list));
       return;
     }
@@ -142,7 +141,7 @@ class Coercion {
   }
 
   [[nodiscard]] Push from_value(ValueIndex value) const {
-    const ProgramValue& given = graph_.values[at_(value.index)];
+    const ProgramValue& given = graph_.values[index(value.index)];
     const int slot = slot_(value.index);
     const bool is_tensor = given.kind == ProgramValue::Kind::Tensor;
     switch (type_->kind()) {
@@ -181,7 +180,8 @@ class Coercion {
     }
     for (const std::optional<ValueIndex>& value : values) {
       if (!value && !optional) refuse("a list with None in it");
-      if (value && graph_.values[at_(value->index)].kind != ProgramValue::Kind::Tensor) refuse("a list with a number");
+      if (value && graph_.values[index(value->index)].kind != ProgramValue::Kind::Tensor)
+        refuse("a list with a number");
       out.parts.emplace_back(value ? slot_(value->index) : -1, 0);
     }
     return out;
@@ -236,7 +236,7 @@ class Coercion {
       c10::List<std::int64_t> numbers;
       for (const IntItem& item : values) {
         if (const auto* const value = std::get_if<ValueIndex>(&item)) {
-          if (graph_.values[at_(value->index)].kind != ProgramValue::Kind::Int) refuse("a list with no whole number");
+          if (graph_.values[index(value->index)].kind != ProgramValue::Kind::Int) refuse("a list with no whole number");
           out.parts.emplace_back(slot_(value->index), 0);
           fixed = false;
         } else {
@@ -387,8 +387,8 @@ void check_results(const c10::FunctionSchema& schema, const ProgramNode& node, c
 /// Tensors of an argument.
 std::vector<int> tensors_of(const ProgramGraph& graph, const ArgumentValue& value) {
   std::vector<int> out;
-  const auto add = [&](ValueIndex index) {
-    if (graph.values[at_(index.index)].kind == ProgramValue::Kind::Tensor) out.push_back(index.index);
+  const auto add = [&](ValueIndex item) {
+    if (graph.values[index(item.index)].kind == ProgramValue::Kind::Tensor) out.push_back(item.index);
   };
   if (const auto* const one = std::get_if<ValueIndex>(&value)) add(*one);
   if (const auto* const many = std::get_if<std::vector<std::optional<ValueIndex>>>(&value)) {
@@ -480,7 +480,7 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
     for (std::size_t r = 0; r < results.size(); ++r) {
       const Result& result = results[r];
       if (!result.list) {
-        if (result.slot >= 0) frame.slots[at_(result.slot)] = std::move(stack[r]);
+        if (result.slot >= 0) frame.slots[index(result.slot)] = std::move(stack[r]);
         continue;
       }
       const c10::List<at::Tensor> list = std::move(stack[r]).toTensorList();
@@ -489,7 +489,7 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
                                  std::to_string(result.slots.size()));
       }
       for (std::size_t i = 0; i < result.slots.size(); ++i) {
-        if (result.slots[i] >= 0) frame.slots[at_(result.slots[i])] = list.get(i);
+        if (result.slots[i] >= 0) frame.slots[index(result.slots[i])] = list.get(i);
       }
     }
     stack.clear();

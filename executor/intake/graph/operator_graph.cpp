@@ -1,5 +1,7 @@
 #include "executor/intake/graph/operator_graph.h"
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 
 std::string place_of(const OperatorGraph& graph, const GraphNode& node) {
@@ -18,11 +20,11 @@ std::string untrainable_text(const std::string& name, c10::ScalarType dtype, con
 std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>& nodes) {
   std::set<int> out;
   for (const int n : nodes) {
-    const std::vector<int>& writes = graph.nodes[static_cast<std::size_t>(n)].writes;
+    const std::vector<int>& writes = graph.nodes[index(n)].writes;
     out.insert(writes.begin(), writes.end());
   }
   for (auto n = nodes.rbegin(); n != nodes.rend(); ++n) {
-    for (const auto& [result, read] : graph.nodes[static_cast<std::size_t>(*n)].aliases) {
+    for (const auto& [result, read] : graph.nodes[index(*n)].aliases) {
       if (out.contains(result)) out.insert(read);
     }
   }

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "costmodel/format/cursor.h"
+#include "costmodel/index.h"
 #include "executor/intake/pt2/exported_program.h"
 
 // For the readers of this folder only: the names of a graph's values, and arguments that use them.
@@ -28,9 +29,7 @@ class ProgramScope {
   void admit_symbols(ValueIndex value);
 
   [[nodiscard]] const std::set<std::string>& symbols() const { return symbols_; }
-  [[nodiscard]] const ProgramValue& value(ValueIndex index) const {
-    return values_[static_cast<std::size_t>(index.index)];
-  }
+  [[nodiscard]] const ProgramValue& value(ValueIndex of) const { return values_[index(of.index)]; }
   [[nodiscard]] std::vector<ProgramValue> take_values() { return std::move(values_); }
   /// Refuses entries of the tables that are of no value.
   void check_tables() const;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "executor/intake/pt2/program_metadata.h"
 
 namespace stagecraft {
@@ -43,7 +44,7 @@ class InputSizes {
   explicit InputSizes(const ExportedProgram& program) {
     for (const ProgramInput& input : program.inputs) {
       if (input.kind != ProgramInput::Kind::User) continue;
-      const auto& tensor = program.graph.values.at(static_cast<std::size_t>(input.value.index)).tensor;
+      const auto& tensor = program.graph.values.at(index(input.value.index)).tensor;
       if (tensor) sizes_[input.name] = &tensor->sizes;
     }
   }

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/pt2/program_metadata.h"
 
 namespace stagecraft {
@@ -169,7 +170,7 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
     if (tensor.parameter != (input.kind == ProgramInput::Kind::Parameter))
       throw FormatError(place + "is_param is " + (tensor.parameter ? "true" : "false") +
                         ", the program says otherwise");
-    const TensorMeta& meta = *archive.program.graph.values.at(static_cast<std::size_t>(input.value.index)).tensor;
+    const TensorMeta& meta = *archive.program.graph.values.at(index(input.value.index)).tensor;
     const auto equal = [](const std::vector<std::int64_t>& stored, const std::vector<SizeExpression>& wanted) {
       return std::ranges::equal(stored, wanted,
                                 [](std::int64_t a, const SizeExpression& b) { return constant_value(b) == a; });
@@ -208,7 +209,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
   std::map<std::string, const ProgramValue*> given;
   for (const ProgramInput& input : archive.program.inputs) {
     if (input.kind != ProgramInput::Kind::User) continue;
-    const ProgramValue& value = archive.program.graph.values.at(static_cast<std::size_t>(input.value.index));
+    const ProgramValue& value = archive.program.graph.values.at(index(input.value.index));
     given[input.name] = &value;
     if (!value.tensor) continue;
     for (const SizeExpression& size : value.tensor->sizes) symbols.merge(symbols_of(size));

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/device/dtype.h"
 #include "executor/intake/graph/evaluation.h"
 #include "executor/intake/graph/higher_order.h"
@@ -18,8 +19,6 @@ namespace stagecraft {
 namespace {
 
 using Origin = GraphValue::Origin;
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 GraphValue::Kind kind_of(const ProgramValue& value) {
   return value.kind == ProgramValue::Kind::Tensor ? GraphValue::Kind::Tensor : GraphValue::Kind::Number;
@@ -85,7 +84,7 @@ class GraphBuilder {
     }
     if (archive_.notes && archive_.notes->loss_output) out_.loss = *archive_.notes->loss_output;
     out_.compile = [program = program_, places = places_](int node, const std::function<int(int)>& slot) {
-      return make_call(program->graph, program->graph.nodes[at_(node)], places[at_(node)], slot);
+      return make_call(program->graph, program->graph.nodes[index(node)], places[index(node)], slot);
     };
     return std::move(out_);
   }
@@ -111,7 +110,7 @@ class GraphBuilder {
         own.repeatable = facts.repeatable;
       }
       if (node.target == "torch.ops.aten.lstm.input") mend_states(own);
-      for (const int value : own.gives) out_.values[at_(value)].source = static_cast<int>(out_.nodes.size());
+      for (const int value : own.gives) out_.values[index(value)].source = static_cast<int>(out_.nodes.size());
       out_.nodes.push_back(std::move(own));
       places_.push_back(place);
     }
@@ -120,7 +119,7 @@ class GraphBuilder {
   /// torch.export writes the last hidden and cell states of an LSTM, [layers, batch, width], with a second axis of 1.
   void mend_states(const GraphNode& lstm) {
     for (std::size_t i = 1; i < lstm.gives.size(); ++i) {
-      std::optional<TensorMeta>& meta = out_.values[at_(lstm.gives[i])].meta;
+      std::optional<TensorMeta>& meta = out_.values[index(lstm.gives[i])].meta;
       if (!meta || meta->sizes.size() != 4 || constant_value(meta->sizes[1]) != 1) continue;
       meta->sizes.erase(meta->sizes.begin() + 1);
       meta->strides.erase(meta->strides.begin() + 1);
@@ -133,7 +132,7 @@ class GraphBuilder {
       throw FormatError(out_.file + ": the archive holds no bytes for \"" + input.name + "\"");
     const StoredTensor& tensor = stored->second;
     const bool trainable = input.kind == ProgramInput::Kind::Parameter && tensor.requires_grad;
-    GraphValue& value = out_.values[at_(input.value.index)];
+    GraphValue& value = out_.values[index(input.value.index)];
     value.origin = trainable                                    ? Origin::Parameter
                    : input.kind == ProgramInput::Kind::Constant ? Origin::Constant
                                                                 : Origin::Buffer;
@@ -160,7 +159,7 @@ class GraphBuilder {
   }
 
   void add_input(const ProgramInput& input) {
-    GraphValue& value = out_.values[at_(input.value.index)];
+    GraphValue& value = out_.values[index(input.value.index)];
     value.origin = Origin::Input;
     value.source = static_cast<int>(out_.inputs.size());
     if (value.kind != GraphValue::Kind::Tensor || !value.meta)
@@ -198,7 +197,7 @@ class GraphBuilder {
                           std::to_string(*out.batch_axis));
       }
       if (out.batch_axis) {
-        const std::int64_t samples = out.shape[at_(*out.batch_axis)];
+        const std::int64_t samples = out.shape[index(*out.batch_axis)];
         out.shape.erase(out.shape.begin() + *out.batch_axis);
         if (fixed_ && *fixed_ != samples) {
           throw FormatError(out_.file + ": input \"" + input.name + "\" holds " + std::to_string(samples) +
@@ -251,7 +250,7 @@ class GraphBuilder {
       const auto argument = [&](const char* name) -> const ProgramValue* {
         const auto it = std::ranges::find(node.arguments, name, &ProgramArgument::name);
         const auto* const value = it == node.arguments.end() ? nullptr : std::get_if<ValueIndex>(&it->value);
-        return value ? &program_->graph.values[at_(value->index)] : nullptr;
+        return value ? &program_->graph.values[index(value->index)] : nullptr;
       };
       const auto reads = [&](const char* name) {
         const ProgramValue* const value = argument(name);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "costmodel/index.h"
 #include "executor/intake/torchscript/dry_run.h"
 #include "executor/intake/torchscript/script_operators.h"
 
@@ -16,12 +17,10 @@ namespace jit = torch::jit;
 using Kind = ScriptValue::Kind;
 using Origin = GraphValue::Origin;
 
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
-
 /// Whether `value` is known before anything runs: numbers, and constant tensors that hold a whole number.
 bool is_known(const OperatorGraph& graph, const ScriptValue& value) {
   if (value.kind != Kind::Value) return is_static(value);
-  const GraphValue& held = graph.values[at_(value.value)];
+  const GraphValue& held = graph.values[index(value.value)];
   return held.origin == Origin::Constant && held.meta && held.meta->sizes.empty() &&
          c10::isIntegralType(held.meta->dtype, /*includeBool=*/false);
 }
@@ -62,8 +61,8 @@ std::optional<std::vector<ScriptValue>> known_results(const OperatorGraph& graph
   const c10::FunctionSchema* const schema = node->maybeSchema();
   if (!schema || node->outputs().size() != 1 || schema->is_mutable()) return std::nullopt;
   const bool shape = tells_of_shape(name) && !arguments.empty() && arguments[0].kind == Kind::Value &&
-                     graph.values[at_(arguments[0].value)].kind == GraphValue::Kind::Tensor;
-  if (shape && !graph.values[at_(arguments[0].value)].meta) return std::nullopt;
+                     graph.values[index(arguments[0].value)].kind == GraphValue::Kind::Tensor;
+  if (shape && !graph.values[index(arguments[0].value)].meta) return std::nullopt;
   for (std::size_t i = shape ? 1 : 0; i < arguments.size(); ++i) {
     if (!is_known(graph, arguments[i])) return std::nullopt;
   }

@@ -5,10 +5,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 /// `argument` with slots in place of values.
 ScriptArgument placed(ScriptArgument argument, const std::function<int(int)>& slot) {
@@ -22,7 +22,7 @@ c10::IValue made(const ScriptArgument& argument, const Frame& frame) {
     case ScriptArgument::Form::Constant:
       return argument.constant;
     case ScriptArgument::Form::Value:
-      return frame.slots[at_(argument.value)];
+      return frame.slots[index(argument.value)];
     case ScriptArgument::Form::Device:
       return frame.device;
     case ScriptArgument::Form::List: {
@@ -59,7 +59,7 @@ NodeCall script_call(const ScriptCall& call, const std::function<int(int)>& slot
     for (std::size_t r = 0; r < own.results.size(); ++r) {
       const ScriptResult& result = own.results[r];
       if (!result.parts) {
-        if (result.value >= 0) frame.slots[at_(result.value)] = std::move(stack[r]);
+        if (result.value >= 0) frame.slots[index(result.value)] = std::move(stack[r]);
         continue;
       }
       const c10::List<at::Tensor> list = std::move(stack[r]).toTensorList();
@@ -68,7 +68,7 @@ NodeCall script_call(const ScriptCall& call, const std::function<int(int)>& slot
                                  std::to_string(result.parts->size()) + " when the file was read");
       }
       for (std::size_t i = 0; i < list.size(); ++i) {
-        if ((*result.parts)[i] >= 0) frame.slots[at_((*result.parts)[i])] = list.get(i);
+        if ((*result.parts)[i] >= 0) frame.slots[index((*result.parts)[i])] = list.get(i);
       }
     }
     stack.clear();

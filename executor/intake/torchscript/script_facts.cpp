@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/intake/graph/operator_facts.h"
 #include "executor/intake/torchscript/script_operators.h"
 
@@ -13,8 +14,6 @@ namespace stagecraft {
 namespace {
 
 using Kind = ScriptValue::Kind;
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 bool shares_memory(const c10::IValue& a, const c10::IValue& b) {
   if (!a.isTensor()) return false;
@@ -63,7 +62,7 @@ void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionS
   // What schemas leave out: results that are arguments, in memory.
   for (const ScriptValue& result : results) {
     for_each_value(result, [&](const ScriptValue& own) {
-      const bool other = graph.values[at_(own.value)].kind == GraphValue::Kind::Other;
+      const bool other = graph.values[index(own.value)].kind == GraphValue::Kind::Other;
       for (const ScriptValue& argument : arguments) {
         for_each_value(argument, [&](const ScriptValue& read) {
           if (read.kind != Kind::Value) return;
@@ -96,7 +95,7 @@ void InputNumbers::follow_classes(const std::string& name, const c10::FunctionSc
   if (sizes.dim() == 0) return;
   const std::int64_t classes = sizes.size(scores && sizes.dim() > 1 ? 1 : 0);
   classes_.emplace(input, classes);
-  const ModelInput& model = inputs[at_(input)];
+  const ModelInput& model = inputs[index(input)];
   if (model.classes > classes) {
     throw std::invalid_argument(where + ": has " + std::to_string(classes) + (scores ? " classes" : " rows") +
                                 "; found range " + std::to_string(model.least) + ".." + std::to_string(model.classes) +
@@ -114,7 +113,7 @@ void InputNumbers::follow_results(const std::string& name, const c10::FunctionSc
 
 void InputNumbers::set_classes(std::vector<ModelInput>& inputs) const {
   for (const auto& [input, classes] : classes_) {
-    ModelInput& model = inputs[at_(input)];
+    ModelInput& model = inputs[index(input)];
     if (model.classes == 0) model.classes = classes;
   }
 }

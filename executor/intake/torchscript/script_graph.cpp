@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/torchscript/dry_run.h"
 
 namespace stagecraft {
@@ -15,8 +16,6 @@ namespace {
 
 using Kind = ScriptValue::Kind;
 using Origin = GraphValue::Origin;
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 TensorMeta fixed_meta(const at::Tensor& tensor) {
   TensorMeta out;
@@ -49,7 +48,7 @@ ScriptGraph::ScriptGraph(const std::string& file, ScriptState& state, std::optio
 }
 
 ScriptValue ScriptGraph::held_value(int tensor) {
-  const HeldTensor& held = state_.held()[at_(tensor)];
+  const HeldTensor& held = state_.held()[index(tensor)];
   if (const auto it = held_values_.find(tensor); it != held_values_.end()) return it->second;
   const bool trainable = held.parameter && held.tensor.requires_grad();
   if (trainable && held.tensor.scalar_type() != c10::ScalarType::Float) {
@@ -94,7 +93,7 @@ void ScriptGraph::add_output(const ScriptValue& result) {
     for (const ScriptValue& each : result.items->items) add_output(each);
     return;
   }
-  const bool tensor = result.kind == Kind::Value && graph_.values[at_(result.value)].kind == GraphValue::Kind::Tensor;
+  const bool tensor = result.kind == Kind::Value && graph_.values[index(result.value)].kind == GraphValue::Kind::Tensor;
   graph_.outputs.push_back(tensor ? result.value : -1);
 }
 
@@ -149,7 +148,7 @@ int ScriptGraph::number_value(const ScriptValue& value) {
   for (const ScriptValue& argument : own.arguments) made.arguments.push_back(argument_of(argument, node));
   made.place = place_of(graph_, node);
   node.number = !tensor && std::ranges::all_of(node.reads, [&](int read) {
-    return graph_.values[at_(read)].kind == GraphValue::Kind::Number;
+    return graph_.values[index(read)].kind == GraphValue::Kind::Number;
   });
   node.repeatable = tensor;
   own.value = static_cast<int>(graph_.values.size());
@@ -164,7 +163,7 @@ int ScriptGraph::number_value(const ScriptValue& value) {
 }
 
 void ScriptGraph::finish(GraphNode node, ScriptCall made) {
-  for (const int value : node.gives) graph_.values[at_(value)].source = static_cast<int>(graph_.nodes.size());
+  for (const int value : node.gives) graph_.values[index(value)].source = static_cast<int>(graph_.nodes.size());
   graph_.nodes.push_back(std::move(node));
   calls_.push_back(std::move(made));
 }
@@ -212,7 +211,7 @@ ScriptValue ScriptGraph::add_result(GraphNode& node, ScriptCall& made, const c10
 OperatorGraph ScriptGraph::take() {
   graph_.compile = [calls = std::make_shared<const std::vector<ScriptCall>>(std::move(calls_))](
                        int node, const std::function<int(int)>& slot) {
-    return script_call((*calls)[at_(node)], slot);
+    return script_call((*calls)[index(node)], slot);
   };
   return std::move(graph_);
 }

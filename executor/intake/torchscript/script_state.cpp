@@ -2,6 +2,8 @@
 
 #include <ATen/core/class_type.h>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -37,10 +39,10 @@ void ScriptState::visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, c
       const bool buffer = type->is_buffer(slot);
       if (type->is_parameter(slot) != parameters || (!parameters && !buffer)) continue;
       const std::size_t before = held_.size();
-      const int index = index_of(value.toTensor(), full(slot));
+      const int tensor = index_of(value.toTensor(), full(slot));
       if (held_.size() == before) continue;
-      held_[static_cast<std::size_t>(index)].parameter = parameters;
-      held_[static_cast<std::size_t>(index)].buffer = buffer;
+      held_[index(tensor)].parameter = parameters;
+      held_[index(tensor)].buffer = buffer;
     }
   }
   for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
