@@ -1,7 +1,6 @@
 #include "executor/intake/graph/layer_groups.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -11,83 +10,26 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/intake/graph/higher_order.h"
-#include "executor/intake/graph/memory_sets.h"
+#include "executor/intake/graph/node_needs.h"
 
 namespace stagecraft {
 namespace {
 
 using Origin = GraphValue::Origin;
 
-MemorySets memory_of(const OperatorGraph& graph) {
-  MemorySets out(graph.values.size());
-  for (const GraphNode& node : graph.nodes) out.join(node.aliases);
-  return out;
-}
-
-struct Label {
-  std::string name;
-  std::string path;
-  std::string kind;
-  friend bool operator==(const Label& a, const Label& b) { return a.name == b.name; }
-};
-
-std::string last_word(const std::string& type) { return type.substr(type.rfind('.') + 1); }
-
-bool ends_in_number(const std::string& path) {
-  const std::string last = last_word(path);
-  return !last.empty() && std::ranges::all_of(last, [](char c) { return c >= '0' && c <= '9'; });
-}
-
-/// A frame, with the number of its call and of those of the modules around it.
-Label label_of(const std::vector<ModuleFrame>& modules, std::size_t frame) {
-  const ModuleFrame& own = modules[frame];
-  int call = 0;
-  for (std::size_t i = 0; i <= frame; ++i) call = std::max(call, modules[i].call);
-  return {call > 0 ? own.path + "@" + std::to_string(call) : own.path, own.path, last_word(own.type)};
-}
-
-Label label_of(const GraphNode& node, const Granularity& granularity) {
-  const std::vector<ModuleFrame>& modules = node.modules;
-  if (modules.empty()) return {};
-  const std::size_t last = modules.size() - 1;
-  switch (granularity.kind) {
-    case Granularity::Kind::Auto:
-      for (std::size_t i = 0; i < modules.size(); ++i) {
-        if (ends_in_number(modules[i].path) && last_word(modules[i].type) != "Sequential") return label_of(modules, i);
-      }
-      return label_of(modules, last);
-    case Granularity::Kind::Leaf:
-      return label_of(modules, last);
-    case Granularity::Kind::Depth:
-      return label_of(modules, std::min(last, index(granularity.depth)));
-    case Granularity::Kind::Operator: {
-      Label out = label_of(modules, last);
-      out.name = out.path.empty() ? node.name : out.path + ":" + node.name;
-      out.kind = last_word(node.target.substr(0, node.target.rfind('.')));
-      return out;
-    }
-  }
-  return {};
-}
-
 class Grouper {
  public:
   Grouper(const OperatorGraph& graph, int root, const Granularity& granularity)
-      : graph_(graph), root_(root), granularity_(granularity), memory_(memory_of(graph)), needed_(graph.nodes.size()) {
+      : graph_(graph), root_(root), granularity_(granularity), memory_(graph) {
     maker_.assign(graph.values.size(), -1);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       for (const int value : graph.nodes[n].gives) maker_[index(value)] = static_cast<int>(n);
     }
-    for (std::size_t v = 0; v < graph.values.size(); ++v) {
-      const Origin origin = graph.values[v].origin;
-      if (origin == Origin::Buffer || origin == Origin::Constant) held_.insert(memory_.of(static_cast<int>(v)));
-      if (origin == Origin::Parameter) trained_.insert(memory_.of(static_cast<int>(v)));
-    }
   }
 
   Grouping run(const Grouping* like) {
-    find_needed();
-    find_repeatable();
+    needed_ = needed_nodes(graph_, root_, memory_);
+    repeatable_ = repeatable_nodes(graph_, needed_, memory_);
     make_runs();
     if (like) merge_like(*like);
     while (merge_once()) {}
@@ -98,89 +40,9 @@ class Grouper {
  private:
   [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[index(n)]; }
   [[nodiscard]] int count() const { return static_cast<int>(graph_.nodes.size()); }
-  [[nodiscard]] bool writes_state(int n) {
-    return std::ranges::any_of(node(n).writes, [&](int v) { return held_.contains(memory_.of(v)); });
-  }
-
-  void find_needed() {
-    std::set<int> wanted{memory_.of(root_)};
-    for (int n = count() - 1; n >= 0; --n) {
-      const auto is_wanted = [&](int v) { return wanted.contains(memory_.of(v)); };
-      const GraphNode& own = node(n);
-      for (const int v : own.writes) {
-        const auto& value = graph_.values[index(v)];
-        if (value.kind == GraphValue::Kind::Tensor && trained_.contains(memory_.of(v))) {
-          throw std::invalid_argument(place_of(graph_, own) +
-                                      " changes a parameter in its forward, which replicas cannot do alike; found \"" +
-                                      value.name + "\", wanted a buffer");
-        }
-      }
-      needed_[index(n)] = std::ranges::any_of(own.gives, is_wanted) || std::ranges::any_of(own.writes, is_wanted) ||
-                          writes_state(n) ||
-                          own.random;  // it moves the generator on for those after it, whoever reads what it gives
-      if (!needed_[index(n)]) continue;
-      for (const int v : own.reads) wanted.insert(memory_.of(v));
-    }
-  }
-
-  /// Nodes that follow from the model's inputs and from what never changes.
-  void find_repeatable() {
-    repeatable_.assign(graph_.nodes.size(), false);
-    std::set<int> spoiled;  // memory
-    for (bool changed = true; changed;) {
-      changed = false;
-      std::vector<bool> follows(graph_.values.size());
-      for (std::size_t v = 0; v < graph_.values.size(); ++v) {
-        const GraphValue& value = graph_.values[v];
-        follows[v] =
-            value.kind == GraphValue::Kind::Number ||
-            ((value.origin == Origin::Input || value.origin == Origin::Constant || value.origin == Origin::Buffer) &&
-             !spoiled.contains(memory_.of(static_cast<int>(v))));
-      }
-      for (int n = 0; n < count(); ++n) {
-        const GraphNode& own = node(n);
-        bool fits = own.repeatable && !own.number && !own.random && !writes_state(n) &&
-                    std::ranges::all_of(own.reads, [&](int v) { return follows[index(v)]; });
-        for (const int v : own.gives) fits = fits && !spoiled.contains(memory_.of(v));
-        for (const int v : own.writes)
-          fits = fits && graph_.values[index(v)].origin == Origin::Node && !reaches_input(v);
-        repeatable_[index(n)] = fits && needed_[index(n)];
-        for (const int v : own.gives) {
-          if (graph_.values[index(v)].kind != GraphValue::Kind::Number) follows[index(v)] = fits;
-        }
-        if (fits) continue;
-        for (const int v : own.writes) changed = spoiled.insert(memory_.of(v)).second || changed;
-      }
-      // A layer that reads memory before its last write would find what it holds afterwards.
-      std::map<int, int> last_write;
-      for (int n = 0; n < count(); ++n) {
-        if (!repeatable_[index(n)]) continue;
-        for (const int v : node(n).writes) last_write[memory_.of(v)] = n;
-      }
-      for (int n = 0; n < count(); ++n) {
-        if (repeatable_[index(n)] || !needed_[index(n)] || node(n).number) continue;
-        for (const int v : node(n).reads) {
-          const auto it = last_write.find(memory_.of(v));
-          if (it != last_write.end() && n < it->second) changed = spoiled.insert(it->first).second || changed;
-        }
-      }
-    }
-  }
-
-  /// Whether the memory of `value` may be that of an input of the model.
-  bool reaches_input(int value) {
-    if (input_memory_.empty()) {
-      for (std::size_t v = 0; v < graph_.values.size(); ++v) {
-        if (graph_.values[v].origin == Origin::Input) input_memory_.insert(memory_.of(static_cast<int>(v)));
-      }
-      input_memory_.insert(-1);
-    }
-    return input_memory_.contains(memory_.of(value));
-  }
-
   void make_runs() {
     std::vector<int> own;
-    std::vector<Label> labels;
+    std::vector<LayerLabel> labels;
     std::set<std::string> above;  // paths that have labels below them
     for (int n = 0; n < count(); ++n) {
       if (!needed_[index(n)] || node(n).number || repeatable_[index(n)]) continue;
@@ -197,7 +59,7 @@ class Grouper {
     for (std::size_t i = 0; i < own.size(); ++i) {
       const int n = own[i];
       const bool parent = above.contains(labels[i].path) && granularity_.kind != Granularity::Kind::Operator;
-      if (writes_state(n) && reads_activation(n) &&
+      if (memory_.writes_state(node(n)) && reads_activation(n) &&
           std::ranges::none_of(node(n).gives, [&](int v) { return read(v); }) && (parent || labels[i].name.empty())) {
         state_only.push_back(n);
       } else if (parent) {
@@ -355,7 +217,7 @@ class Grouper {
   bool merge_around(int n, int written) {
     const int memory = memory_.of(written);
     const int here = group_of(n);
-    const bool state = held_.contains(memory);
+    const bool state = memory_.is_state(memory);
     const std::string what =
         "\"" + node(n).name + "\" writes in place to \"" + graph_.values[index(written)].name + "\"";
     std::set<int> from_outside;
@@ -499,16 +361,13 @@ class Grouper {
   const OperatorGraph& graph_;
   int root_;
   Granularity granularity_;
-  MemorySets memory_;
+  GraphMemory memory_;
   std::vector<int> maker_;        // by value: its node, or -1
   std::vector<bool> needed_;      // by node
   std::vector<bool> repeatable_;  // by node
-  std::set<int> held_;            // memory of buffers and constants
-  std::set<int> trained_;         // memory of parameters
-  std::set<int> input_memory_;
   std::vector<std::vector<int>> readers_;  // by value
   std::vector<LayerGroup> groups_;
-  std::vector<Label> labels_;
+  std::vector<LayerLabel> labels_;
   std::vector<int> group_of_;     // by node, before merging; -1: none
   std::vector<int> merged_into_;  // by group
   std::vector<std::string> reason_;
@@ -517,26 +376,12 @@ class Grouper {
 
 }  // namespace
 
-Granularity parse_granularity(const std::string& text) {
-  if (text == "auto") return {Granularity::Kind::Auto, 0};
-  if (text == "leaf") return {Granularity::Kind::Leaf, 0};
-  if (text == "op") return {Granularity::Kind::Operator, 0};
-  const std::string prefix = "depth=";
-  int depth = 0;
-  if (text.starts_with(prefix)) {
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data() + prefix.size(), end, depth);
-    if (error == std::errc() && rest == end && depth >= 1 && depth <= 100) return {Granularity::Kind::Depth, depth};
-  }
-  throw std::invalid_argument("layers \"" + text + "\": wanted auto, leaf, op, or depth=N with N in 1..100");
-}
-
 Grouping layer_groups(const OperatorGraph& graph, int root, const Granularity& granularity, const Grouping* like) {
   return Grouper(graph, root, granularity).run(like);
 }
 
 std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value) {
-  MemorySets memory = memory_of(graph);
+  GraphMemory memory(graph);
   std::set<int> wanted{value};
   std::set<int> wanted_memory{memory.of(value)};
   std::set<int> nodes;

@@ -4,19 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "executor/intake/graph/granularity.h"
 #include "executor/intake/graph/operator_graph.h"
 
 namespace stagecraft {
-
-/// How nodes become layers.
-struct Granularity {
-  enum class Kind { Auto, Leaf, Depth, Operator };
-  Kind kind = Kind::Auto;
-  int depth = 0;  ///< of Depth: modules below the whole model
-};
-
-/// Reads "auto", "leaf", "depth=N" or "op". Throws std::invalid_argument listing these.
-[[nodiscard]] Granularity parse_granularity(const std::string& text);
 
 /// Nodes that make one layer.
 struct LayerGroup {

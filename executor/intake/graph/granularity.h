@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+#include "executor/intake/graph/operator_graph.h"
+
+namespace stagecraft {
+
+/// How nodes become layers.
+struct Granularity {
+  enum class Kind { Auto, Leaf, Depth, Operator };
+  Kind kind = Kind::Auto;
+  int depth = 0;  ///< of Depth: modules below the whole model
+};
+
+/// Reads "auto", "leaf", "depth=N" or "op". Throws std::invalid_argument listing these.
+[[nodiscard]] Granularity parse_granularity(const std::string& text);
+
+/// The layer to which a node belongs by its modules alone.
+struct LayerLabel {
+  std::string name;  ///< of the layer: the path of its module and the number of its call
+  std::string path;
+  std::string kind;
+  friend bool operator==(const LayerLabel& a, const LayerLabel& b) { return a.name == b.name; }
+};
+
+/// Auto: the node's outermost module whose path ends in a number and that is no Sequential, else its innermost one;
+/// Leaf: its innermost module; Depth: the one so many below the whole; Operator: the node itself.
+[[nodiscard]] LayerLabel label_of(const GraphNode& node, const Granularity& granularity);
+
+}  // namespace stagecraft

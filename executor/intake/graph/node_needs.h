@@ -1,0 +1,41 @@
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "executor/intake/graph/memory_sets.h"
+#include "executor/intake/graph/operator_graph.h"
+
+namespace stagecraft {
+
+/// The memory that the values of a graph are in, and whose it is.
+class GraphMemory {
+ public:
+  explicit GraphMemory(const OperatorGraph& graph);
+
+  /// A number for the memory of `value`.
+  [[nodiscard]] int of(int value) { return sets_.of(value); }
+  /// Whether memory `memory` is a buffer's or a constant's.
+  [[nodiscard]] bool is_state(int memory) const { return state_.contains(memory); }
+  /// Whether the memory of `value` may be that of a parameter; of an input of the model.
+  [[nodiscard]] bool is_trained(int value) { return trained_.contains(of(value)); }
+  [[nodiscard]] bool reaches_input(int value) { return inputs_.contains(of(value)); }
+  [[nodiscard]] bool writes_state(const GraphNode& node);
+
+ private:
+  MemorySets sets_;
+  std::set<int> state_;
+  std::set<int> trained_;
+  std::set<int> inputs_;
+};
+
+/// By node: whether `root` or a buffer needs it, or it draws random numbers, which moves the generator on for those
+/// after it. Throws std::invalid_argument with place_of the node where a parameter is written.
+[[nodiscard]] std::vector<bool> needed_nodes(const OperatorGraph& graph, int root, GraphMemory& memory);
+
+/// By node: whether it is among `needed` and follows from the model's inputs and from what never changes, so that it
+/// gives the same wherever it is computed.
+[[nodiscard]] std::vector<bool> repeatable_nodes(const OperatorGraph& graph, const std::vector<bool>& needed,
+                                                 GraphMemory& memory);
+
+}  // namespace stagecraft
