@@ -1,6 +1,6 @@
 #include "costmodel/interchange/convert/archive.h"
 #include "executor/intake/export/stage_package.h"
-#include "executor/run/planned_layers.h"
+#include "executor/model/stage_layers.h"
 
 namespace stagecraft {
 

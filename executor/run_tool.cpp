@@ -15,7 +15,6 @@
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
 #include "executor/device/provenance.h"
-#include "executor/intake/imported_model.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/launch/exit_status.h"
 #include "executor/launch/hosts.h"

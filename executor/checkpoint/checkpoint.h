@@ -9,7 +9,7 @@
 #include "costmodel/format/checkpoint_manifest.h"
 #include "executor/files/safetensors.h"
 #include "executor/files/tensor_files.h"
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 namespace stagecraft {
 

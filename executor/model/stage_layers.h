@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "costmodel/plan.h"
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 
 namespace stagecraft {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "costmodel/bound_plan.h"
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 #include "executor/stage/tied_gradients.h"
 
 namespace stagecraft {

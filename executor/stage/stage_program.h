@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "executor/device/ranges.h"
-#include "executor/model/layer_source.h"
+#include "executor/model/model.h"
 #include "executor/stage/split_backward.h"
 
 namespace stagecraft {

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "executor/model/model.h"
