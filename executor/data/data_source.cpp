@@ -15,37 +15,25 @@
 namespace stagecraft {
 namespace {
 
-constexpr const char* kFashionMnistDirectory = "/usr/share/datasets/fashion-mnist";
-
 /// The source `name` for inputs that it gives all by itself, sample by sample.
 std::unique_ptr<DataSource> open_source(const std::string& name, const Model& model, std::uint64_t seed,
                                         DataOrder order) {
-  const auto order_seed = order == DataOrder::Training ? std::optional(seed) : std::nullopt;
   const std::size_t colon = name.find(':');
-  const std::string kind = name.substr(0, colon);
+  const std::string word = name.substr(0, colon);
   const std::string argument = colon == std::string::npos ? "" : name.substr(colon + 1);
-  if (kind == "synthetic") {
-    if (colon != std::string::npos)
-      throw std::invalid_argument(fmt::format("data source \"{}\": synthetic takes nothing behind a colon", name));
-    return synthetic_source(model, seed);
+  const auto kind = std::ranges::find(data_sources(), word, &DataSourceKind::name);
+  if (kind == data_sources().end()) {
+    std::vector<std::string> known;
+    for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
+    throw std::invalid_argument(unknown_name("data source", word, known));
   }
-  if (kind == "fashion-mnist" || kind == "fashion-mnist-test") {
-    return fashion_mnist_source(argument.empty() ? kFashionMnistDirectory : argument, kind == "fashion-mnist-test",
-                                model, order_seed);
+  if (kind->argument.empty() && colon != std::string::npos)
+    throw std::invalid_argument(fmt::format("data source \"{}\": {} takes nothing behind a colon", name, word));
+  if (!kind->needed.empty() && argument.empty()) {
+    throw std::invalid_argument(
+        fmt::format("data source \"{0}\": must name {1}, as {0}:{2}", word, kind->needed, kind->argument));
   }
-  if (kind == "tensors" || kind == "tensors-in-order") {
-    if (argument.empty())
-      throw std::invalid_argument(fmt::format("data source \"{0}\": must name files, as {0}:PATH", kind));
-    return tensors_source(kind, argument, model, kind == "tensors-in-order" ? std::nullopt : order_seed);
-  }
-  if (kind == "text") {
-    if (argument.empty())
-      throw std::invalid_argument(fmt::format("data source \"{}\": must name a file, as text:FILE", name));
-    return text_source(argument, model, order_seed);
-  }
-  std::vector<std::string> known;
-  for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
-  throw std::invalid_argument(unknown_name("data source", kind, known));
+  return kind->open(argument, model, seed, order == DataOrder::Training ? std::optional(seed) : std::nullopt);
 }
 
 /// Another source whose errors name the data.
@@ -68,16 +56,18 @@ class NamingErrors : public DataSource {
 
 }  // namespace
 
+// The table. Each file of a source gives its entries.
+DataSourceKind synthetic_data();
+DataSourceKind fashion_mnist_data();
+DataSourceKind fashion_mnist_test_data();
+DataSourceKind tensors_data();
+DataSourceKind tensors_in_order_data();
+DataSourceKind text_data();
+
 const std::vector<DataSourceKind>& data_sources() {
   static const std::vector<DataSourceKind> sources{
-      {"synthetic", "", "random values that fit any model"},
-      {"fashion-mnist", "DIR", "60000 images of clothing, from Debian's package dataset-fashion-mnist or from DIR"},
-      {"fashion-mnist-test", "DIR", "the 10000 images for tests beside them, for evaluation"},
-      {"tensors", "PATH",
-       "tensors by the inputs' names, in an order of its own each epoch: a .safetensors file, a folder with NAME.npy for "
-       "each, or NAME=FILE.npy,NAME=FILE.npy"},
-      {"tensors-in-order", "PATH", "the same samples in the order of the files"},
-      {"text", "FILE", "the bytes of FILE as tokens, the next byte as target"},
+      synthetic_data(), fashion_mnist_data(),    fashion_mnist_test_data(),
+      tensors_data(),   tensors_in_order_data(), text_data(),
   };
   return sources;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,7 +37,13 @@ enum class DataOrder {
 struct DataSourceKind {
   std::string name;
   std::string argument;  ///< what may follow the name behind a colon; empty: nothing
+  std::string needed;    ///< what the argument has to name, in an error; empty: it may be absent
   std::string help;
+  /// The source for `model`, whose inputs it must give all of, sample by sample; `argument` may be empty only if nothing
+  /// is needed. `order_seed` decides the order of each epoch; absent for that of the files. Throws as make_data_source.
+  std::function<std::unique_ptr<DataSource>(const std::string& argument, const Model& model, std::uint64_t seed,
+                                            std::optional<std::uint64_t> order_seed)>
+      open;
 };
 
 /// All data sources: `synthetic`, `fashion-mnist` and `fashion-mnist-test`, both also with `:DIR`, `text:FILE`,

@@ -15,6 +15,8 @@
 namespace stagecraft {
 namespace {
 
+constexpr const char* kDirectory = "/usr/share/datasets/fashion-mnist";
+
 constexpr std::int64_t kSide = 28;
 constexpr std::int64_t kPixels = kSide * kSide;
 constexpr std::int64_t kClasses = 10;
@@ -140,10 +142,11 @@ class FashionMnist : public DataSource {
   std::optional<std::uint64_t> seed_;
 };
 
-}  // namespace
-
-std::unique_ptr<DataSource> fashion_mnist_source(const std::string& directory, bool test, const Model& model,
+/// The images of Fashion-MNIST from `directory`, the 60,000 for training or the 10,000 for tests; with a `seed` each
+/// epoch in another order.
+std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool test, const Model& model,
                                                  std::optional<std::uint64_t> seed) {
+  const std::string directory = named.empty() ? kDirectory : named;
   const std::vector<ModelInput>& inputs = model.inputs;
   const std::vector<std::int64_t> image{1, kSide, kSide}, flat{kPixels};
   const bool fits = inputs.size() == 2 && inputs[0].dtype == "float32" &&
@@ -174,6 +177,28 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& directory, b
     if (labels[i] >= kClasses)
       throw FormatError(fmt::format("{}: label {} is {}, must be 0 to {}", labels_path, i, labels[i], kClasses - 1));
   return std::make_unique<FashionMnist>(std::move(images), std::move(labels), inputs[0].shape, seed);
+}
+
+}  // namespace
+
+DataSourceKind fashion_mnist_data() {
+  return {.name = "fashion-mnist",
+          .argument = "DIR",
+          .needed = "",
+          .help = "60000 images of clothing, from Debian's package dataset-fashion-mnist or from DIR",
+          .open = [](const std::string& directory, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
+            return fashion_mnist_source(directory, false, model, seed);
+          }};
+}
+
+DataSourceKind fashion_mnist_test_data() {
+  return {.name = "fashion-mnist-test",
+          .argument = "DIR",
+          .needed = "",
+          .help = "the 10000 images for tests beside them, for evaluation",
+          .open = [](const std::string& directory, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
+            return fashion_mnist_source(directory, true, model, seed);
+          }};
 }
 
 }  // namespace stagecraft

@@ -55,8 +55,8 @@ std::pair<std::int64_t, std::int64_t> whole_numbers(at::ScalarType dtype) {
   return {-most - 1, most};
 }
 
-}  // namespace
-
+/// Values drawn from the seed: Normal(1) for floating types, both values for bool, else uniform in [least, classes).
+/// Throws std::invalid_argument naming an input of whole numbers without classes, or with a range that its type lacks.
 std::unique_ptr<DataSource> synthetic_source(const Model& model, std::uint64_t seed) {
   for (const ModelInput& input : model.inputs) {
     const at::ScalarType dtype = dtype_of(input.dtype);
@@ -76,6 +76,18 @@ std::unique_ptr<DataSource> synthetic_source(const Model& model, std::uint64_t s
     }
   }
   return std::make_unique<Synthetic>(model.inputs, seed);
+}
+
+}  // namespace
+
+DataSourceKind synthetic_data() {
+  return {.name = "synthetic",
+          .argument = "",
+          .needed = "",
+          .help = "random values that fit any model",
+          .open = [](const std::string&, const Model& model, std::uint64_t seed, std::optional<std::uint64_t>) {
+            return synthetic_source(model, seed);
+          }};
 }
 
 }  // namespace stagecraft

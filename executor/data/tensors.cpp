@@ -234,8 +234,11 @@ class Tensors : public DataSource {
   std::optional<std::uint64_t> seed_;
 };
 
-}  // namespace
-
+/// Samples from files of tensors, one for each input under its name: `path` is a safetensors file, a folder with
+/// NAME.npy for each, or a list NAME=FILE.npy,... of them. With a `seed` each epoch in another order, else in the order
+/// of the files, which are mapped and must not become shorter meanwhile. Messages name `kind`. Throws FormatError naming
+/// file and input for what is missing (listing what is there), of another type or shape, for files that do not hold
+/// equally many samples, and for the first whole number outside the input's range.
 std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::string& path, const Model& model,
                                            std::optional<std::uint64_t> seed) {
   std::vector<FileTensor> tensors = open_tensors(kind, path, model.inputs);
@@ -267,6 +270,29 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
     }
   }
   return std::make_unique<Tensors>(std::move(tensors), model.inputs, std::max<std::int64_t>(count, 1), seed);
+}
+
+}  // namespace
+
+DataSourceKind tensors_data() {
+  return {.name = "tensors",
+          .argument = "PATH",
+          .needed = "files",
+          .help = "tensors by the inputs' names, in an order of its own each epoch: a .safetensors file, a folder with "
+                  "NAME.npy for each, or NAME=FILE.npy,NAME=FILE.npy",
+          .open = [](const std::string& path, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
+            return tensors_source("tensors", path, model, seed);
+          }};
+}
+
+DataSourceKind tensors_in_order_data() {
+  return {.name = "tensors-in-order",
+          .argument = "PATH",
+          .needed = "files",
+          .help = "the same samples in the order of the files",
+          .open = [](const std::string& path, const Model& model, std::uint64_t, std::optional<std::uint64_t>) {
+            return tensors_source("tensors-in-order", path, model, std::nullopt);
+          }};
 }
 
 }  // namespace stagecraft

@@ -52,8 +52,8 @@ class Text : public DataSource {
   std::optional<std::uint64_t> seed_;
 };
 
-}  // namespace
-
+/// Windows of the bytes of `file`: a byte is a token, the target is the next one. With a `seed` they begin anywhere,
+/// without they are the file's consecutive windows.
 std::unique_ptr<DataSource> text_source(const std::string& file, const Model& model,
                                         std::optional<std::uint64_t> seed) {
   const std::vector<ModelInput>& inputs = model.inputs;
@@ -75,6 +75,18 @@ std::unique_ptr<DataSource> text_source(const std::string& file, const Model& mo
     throw FormatError(fmt::format("{}: {} bytes, must be {} at least, one more than sequence={} of model {}", file,
                                   bytes.size(), sequence + 1, sequence, model.name));
   return std::make_unique<Text>(std::move(bytes), sequence, 1, seed);
+}
+
+}  // namespace
+
+DataSourceKind text_data() {
+  return {.name = "text",
+          .argument = "FILE",
+          .needed = "a file",
+          .help = "the bytes of FILE as tokens, the next byte as target",
+          .open = [](const std::string& file, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
+            return text_source(file, model, seed);
+          }};
 }
 
 }  // namespace stagecraft

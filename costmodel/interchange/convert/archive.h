@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -18,10 +19,9 @@ struct ArchiveStages {
 /// Whether `path` begins as an archive does. False if it is absent.
 [[nodiscard]] bool is_archive(const std::string& path);
 
-/// The stages of `plan` for the archive of torch.export at `path`; the plan's options say what its layers are.
+/// Gives the stages of `plan` for the archive of torch.export at `path`; the plan's options say what its layers are.
 /// Throws FormatError for a file that cannot be read or run, std::invalid_argument for a plan that does not fit the
-/// model. It is LibTorch that knows what operators do: a build without it has archive_none.cpp, which always throws
-/// std::invalid_argument naming the option.
-[[nodiscard]] ArchiveStages archive_stages(const Plan& plan, const std::string& path);
+/// model. It takes LibTorch to know what operators do, so the executor has one.
+using ArchiveStager = std::function<ArchiveStages(const Plan& plan, const std::string& path)>;
 
 }  // namespace stagecraft

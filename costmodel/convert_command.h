@@ -1,0 +1,11 @@
+#pragma once
+
+#include "costmodel/interchange/convert/archive.h"
+
+namespace stagecraft {
+
+/// The main function of stagecraft-convert. `archive_stages` is what parts archives of torch.export; without one they are
+/// refused, naming the option that builds it.
+[[nodiscard]] int run_convert_command(int argc, char** argv, const ArchiveStager& archive_stages);
+
+}  // namespace stagecraft

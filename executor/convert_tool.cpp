@@ -1,0 +1,13 @@
+#include <string>
+
+#include "costmodel/convert_command.h"
+#include "executor/intake/export/stage_package.h"
+#include "executor/model/stage_layers.h"
+
+int main(int argc, char** argv) {
+  const auto archive_stages = [](const stagecraft::Plan& plan, const std::string& path) {
+    return stagecraft::stage_package(
+        path, plan.options, [&](const stagecraft::Model& model) { return stagecraft::layers_of_stages(plan, model); });
+  };
+  return stagecraft::run_convert_command(argc, argv, archive_stages);
+}
