@@ -4,11 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <deque>
-#include <map>
-#include <set>
 #include <stdexcept>
-#include <utility>
 
 #include "costmodel/errors.h"
 
@@ -33,156 +29,8 @@ constexpr std::array<Word, 9> kWords{{
     {ActionKind::Update, "update", "UPDATE"},
 }};
 
-Action compute(ActionKind kind, int stage, int microbatch) { return {kind, stage, microbatch, -1}; }
-
 int replicas_of(const PipelineShape& shape, int stage) {
   return shape.replicas.empty() ? 1 : shape.replicas[static_cast<std::size_t>(stage)];
-}
-
-int all_microbatches(const PipelineShape& shape) { return shape.microbatches * shape.steps; }
-
-std::vector<int> own_of(const PipelineShape& shape, int stage, int replica) {
-  return own_microbatches(all_microbatches(shape), replicas_of(shape, stage), replica);
-}
-
-/// Microbatches of the stage's first replica, which has the most.
-int most_own(const PipelineShape& shape, int stage) {
-  const int replicas = replicas_of(shape, stage);
-  return (all_microbatches(shape) + replicas - 1) / replicas;
-}
-
-std::vector<Action> forward_only(const PipelineShape& shape, int position, int replica) {
-  std::vector<Action> out;
-  for (const int m : own_of(shape, position, replica)) out.push_back(compute(ActionKind::Forward, position, m));
-  return out;
-}
-
-std::vector<Action> gpipe(const PipelineShape& shape, int position, int replica) {
-  const std::vector<int> own = own_of(shape, position, replica);
-  std::vector<Action> out;
-  for (const int m : own) out.push_back(compute(ActionKind::Forward, position, m));
-  for (const int m : own) out.push_back(compute(ActionKind::Backward, position, m));
-  return out;
-}
-
-std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int position, int replica) {
-  const std::vector<int> own = own_of(shape, position, replica);
-  const std::size_t warmup =
-      std::min(own.size(), static_cast<std::size_t>(shape.warmups[static_cast<std::size_t>(position)]));
-  std::vector<Action> out;
-  for (std::size_t i = 0; i < own.size() + warmup; ++i) {
-    if (i < own.size()) out.push_back(compute(ActionKind::Forward, position, own[i]));
-    if (i >= warmup) out.push_back(compute(ActionKind::Backward, position, own[i - warmup]));
-  }
-  return out;
-}
-
-/// 1F1B over the microbatches of all steps, with the Updates that `update_of` says.
-std::vector<Action> without_flush(const ScheduleEntry& schedule, const PipelineShape& shape, int position,
-                                  int replica) {
-  std::vector<Action> out;
-  int updates = 0;
-  const auto update_up_to = [&](int number) {
-    for (; updates < number; ++updates) out.push_back({ActionKind::Update, position, -1, -1});
-  };
-  const int replicas = replicas_of(shape, position);
-  const int last = update_of(schedule, shape, position, all_microbatches(shape) - 1);
-  for (const Action& action : one_forward_one_backward(shape, position, replica)) {
-    out.push_back(action);
-    if (action.kind != ActionKind::Backward) continue;
-    // An Update stands as early as it can, right after the last gradient that goes into it.
-    const int next = action.microbatch + replicas;
-    update_up_to(next < all_microbatches(shape) ? update_of(schedule, shape, position, next) : last + 1);
-  }
-  update_up_to(last + 1);
-  return out;
-}
-
-int warmup_and_one(const PipelineShape& shape, int position) {
-  return std::min(most_own(shape, position), shape.warmups[static_cast<std::size_t>(position)] + 1);
-}
-
-int interleaved_warmup(const PipelineShape& shape, int position) {
-  const int p = shape.stages / shape.chunks;
-  const int total = shape.microbatches * shape.chunks;
-  return shape.microbatches == p ? total : std::min(2 * (p - position - 1) + (shape.chunks - 1) * p, total);
-}
-
-/// Groups of p microbatches go through a rank's v chunks in turn.
-/// Source: Narayanan et al., SC 2021, and Megatron-LM's warm-up count.
-std::vector<Action> interleaved(const PipelineShape& shape, int position, int /*replica*/) {
-  const int v = shape.chunks;
-  const int p = shape.stages / v;
-  const int total = shape.microbatches * v;
-  const int warmup = interleaved_warmup(shape, position);
-  const auto action = [&](ActionKind kind, int k) {
-    const int g = k % (p * v);
-    const int chunk = kind == ActionKind::Forward ? g / p : v - 1 - g / p;
-    return compute(kind, chunk * p + position, k / (p * v) * p + g % p);
-  };
-  std::vector<Action> out;
-  for (int k = 0; k < total + warmup; ++k) {
-    if (k < total) out.push_back(action(ActionKind::Forward, k));
-    if (k >= warmup) out.push_back(action(ActionKind::Backward, k - warmup));
-  }
-  return out;
-}
-
-/// Weight gradients wait while at most `position` of them are pending. Source: Qi et al., ICLR 2024 (ZB-H1).
-std::vector<Action> zero_bubble_h1(const PipelineShape& shape, int position, int /*replica*/) {
-  std::vector<Action> out;
-  std::deque<int> pending;
-  for (const Action& action : one_forward_one_backward(shape, position, 0)) {
-    out.push_back(action);
-    if (action.kind != ActionKind::Backward) continue;
-    pending.push_back(action.microbatch);
-    if (static_cast<int>(pending.size()) > position) {
-      out.push_back(compute(ActionKind::WeightGradient, position, pending.front()));
-      pending.pop_front();
-    }
-  }
-  for (const int m : pending) out.push_back(compute(ActionKind::WeightGradient, position, m));
-  return out;
-}
-
-const std::vector<Action>& listed(const PipelineShape& shape, int position, int replica) {
-  int rank = replica;
-  for (int d = 0; d < position; ++d) rank += replicas_of(shape, d);
-  return shape.listed[static_cast<std::size_t>(rank)];
-}
-
-/// The most of the position's replicas, see ScheduleEntry::in_flight_bound.
-int listed_in_flight(const PipelineShape& shape, int position) {
-  int most = 0;
-  for (int replica = 0; replica < replicas_of(shape, position); ++replica) {
-    std::map<std::pair<int, int>, ActionKind> release;
-    const std::vector<Action>& list = listed(shape, position, replica);
-    for (const Action& a : list) {
-      if (a.kind == ActionKind::Backward) release.emplace(std::pair(a.stage, a.microbatch), a.kind);
-      if (a.kind == ActionKind::WeightGradient) release[{a.stage, a.microbatch}] = a.kind;
-    }
-    std::set<std::pair<int, int>> held;
-    for (const Action& a : list) {
-      if (a.kind == ActionKind::Forward) held.insert({a.stage, a.microbatch});
-      most = std::max(most, static_cast<int>(held.size()));
-      const auto it = release.find({a.stage, a.microbatch});
-      if (it == release.end() || it->second == a.kind) held.erase({a.stage, a.microbatch});
-    }
-  }
-  return most;
-}
-
-ScheduleEntry asynchronous_entry(const std::string& name, Weights weights) {
-  ScheduleEntry entry;
-  entry.name = name;
-  entry.in_flight_bound = warmup_and_one;
-  entry.replicated = true;
-  entry.weights = weights;
-  const ScheduleEntry rule = entry;
-  entry.compute_actions = [rule](const PipelineShape& shape, int position, int replica) {
-    return without_flush(rule, shape, position, replica);
-  };
-  return entry;
 }
 
 }  // namespace
@@ -234,43 +82,6 @@ std::vector<int> warmup_counts(const std::vector<int>& replicas, double hop_over
   return out;
 }
 
-const std::vector<ScheduleEntry>& schedules() {
-  static const std::vector<ScheduleEntry> table{
-      {.name = "gpipe", .compute_actions = gpipe, .in_flight_bound = most_own, .replicated = true},
-      {.name = "1f1b",
-       .compute_actions = one_forward_one_backward,
-       .in_flight_bound = warmup_and_one,
-       .replicated = true},
-      {.name = "interleaved-1f1b",
-       .compute_actions = interleaved,
-       .in_flight_bound =
-           [](const PipelineShape& shape, int position) {
-             return std::min(interleaved_warmup(shape, position) + 1, shape.microbatches * shape.chunks);
-           },
-       .chunked = true},
-      {.name = "zb-h1",
-       .compute_actions = zero_bubble_h1,
-       .in_flight_bound =
-           [](const PipelineShape& shape, int position) {
-             return std::min(shape.microbatches, warmup_and_one(shape, position) + position);
-           },
-       .splits_backward = true},
-      asynchronous_entry("pipedream", Weights::Newest),
-      asynchronous_entry("pipedream-2bw", Weights::StepBefore),
-      {.name = "forward",
-       .compute_actions = forward_only,
-       .in_flight_bound = [](const PipelineShape&, int) { return 1; },
-       .replicated = true,
-       .trains = false},
-      {.name = "listed",
-       .compute_actions = listed,
-       .in_flight_bound = listed_in_flight,
-       .replicated = true,
-       .chunked = true},
-  };
-  return table;
-}
-
 int weight_versions_bound(const ScheduleEntry& schedule, const PipelineShape& shape, int position) {
   if (schedule.weights == Weights::Newest) return schedule.in_flight_bound(shape, position);
   return schedule.weights == Weights::StepBefore ? 2 : 1;
@@ -312,11 +123,7 @@ void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
                                 " microbatches a step are fewer than the " + std::to_string(held) + " that stage " +
                                 std::to_string(s) + " begins before the first ends");
   }
-  const int positions = shape.stages / shape.chunks;
-  if (schedule.name == "interleaved-1f1b" && shape.chunks > 1 && shape.microbatches % positions != 0) {
-    throw std::invalid_argument(who + ": " + std::to_string(shape.microbatches) +
-                                " microbatches are not a multiple of " + std::to_string(positions) + " devices");
-  }
+  if (schedule.check) schedule.check(shape);
 }
 
 }  // namespace stagecraft

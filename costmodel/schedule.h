@@ -87,6 +87,8 @@ struct ScheduleEntry {
   bool splits_backward = false;  ///< emits WeightGradient
   bool trains = true;            ///< has backwards and updates
   Weights weights = Weights::Flushed;
+  /// Throws std::invalid_argument for a shape that it cannot run although the fields above allow it; may be empty.
+  std::function<void(const PipelineShape&)> check = nullptr;
 };
 
 /// Versions of the parameters that a rank at `position` holds at most at once, the newest among them.

@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 /// of executor/ and profiler/ sits above their folders.
 const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel", {}},
+    {"costmodel/scheduling", {"costmodel"}},
     {"costmodel/format", {"costmodel"}},
     {"costmodel/interchange", {"costmodel/format"}},
     {"costmodel/interchange/convert", {"costmodel/interchange"}},

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <vector>
+
+#include "costmodel/schedule.h"
+
+// What the files of schedules share.
+
+namespace stagecraft::scheduling {
+
+[[nodiscard]] inline Action compute(ActionKind kind, int stage, int microbatch) { return {kind, stage, microbatch, -1}; }
+
+/// Replicas of `stage`: 1 where the shape says none.
+[[nodiscard]] int replicas_of(const PipelineShape& shape, int stage);
+
+/// Microbatches of all steps that the lists cover.
+[[nodiscard]] int all_microbatches(const PipelineShape& shape);
+
+/// Those that `replica` of `stage` runs.
+[[nodiscard]] std::vector<int> own_of(const PipelineShape& shape, int stage, int replica);
+
+/// Number of microbatches of the stage's first replica, which has the most.
+[[nodiscard]] int most_own(const PipelineShape& shape, int stage);
+
+/// 1F1B: as many forwards as PipelineShape::warmups says, then a forward and a backward in turn.
+[[nodiscard]] std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int position, int replica);
+
+/// Microbatches that a position of 1F1B holds at most at once.
+[[nodiscard]] int warmup_and_one(const PipelineShape& shape, int position);
+
+}  // namespace stagecraft::scheduling

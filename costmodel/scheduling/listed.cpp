@@ -1,0 +1,48 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "costmodel/scheduling/building_blocks.h"
+
+namespace stagecraft::scheduling {
+namespace {
+
+const std::vector<Action>& listed(const PipelineShape& shape, int position, int replica) {
+  int rank = replica;
+  for (int d = 0; d < position; ++d) rank += replicas_of(shape, d);
+  return shape.listed[static_cast<std::size_t>(rank)];
+}
+
+/// The most of the position's replicas, see ScheduleEntry::in_flight_bound.
+int listed_in_flight(const PipelineShape& shape, int position) {
+  int most = 0;
+  for (int replica = 0; replica < replicas_of(shape, position); ++replica) {
+    std::map<std::pair<int, int>, ActionKind> release;
+    const std::vector<Action>& list = listed(shape, position, replica);
+    for (const Action& a : list) {
+      if (a.kind == ActionKind::Backward) release.emplace(std::pair(a.stage, a.microbatch), a.kind);
+      if (a.kind == ActionKind::WeightGradient) release[{a.stage, a.microbatch}] = a.kind;
+    }
+    std::set<std::pair<int, int>> held;
+    for (const Action& a : list) {
+      if (a.kind == ActionKind::Forward) held.insert({a.stage, a.microbatch});
+      most = std::max(most, static_cast<int>(held.size()));
+      const auto it = release.find({a.stage, a.microbatch});
+      if (it == release.end() || it->second == a.kind) held.erase({a.stage, a.microbatch});
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
+ScheduleEntry listed_schedule() {
+  return {.name = "listed",
+          .compute_actions = listed,
+          .in_flight_bound = listed_in_flight,
+          .replicated = true,
+          .chunked = true};
+}
+
+}  // namespace stagecraft::scheduling

@@ -1,0 +1,12 @@
+#include "costmodel/scheduling/building_blocks.h"
+
+namespace stagecraft::scheduling {
+
+ScheduleEntry one_forward_one_backward_schedule() {
+  return {.name = "1f1b",
+          .compute_actions = one_forward_one_backward,
+          .in_flight_bound = warmup_and_one,
+          .replicated = true};
+}
+
+}  // namespace stagecraft::scheduling
