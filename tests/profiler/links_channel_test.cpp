@@ -45,7 +45,7 @@ TEST_P(MeasureLinksOfChannel, GivesEveryPointOfTwoToFourRanks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, MeasureLinksOfChannel, testing::ValuesIn(cpu_channels()),
+INSTANTIATE_TEST_SUITE_P(Every, MeasureLinksOfChannel, testing::ValuesIn(suite_channels()),
                          [](const auto& tested) { return tested.param; });
 
 TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {

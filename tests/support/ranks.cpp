@@ -13,7 +13,7 @@
 
 namespace stagecraft {
 
-std::vector<std::string> cpu_channels() {
+std::vector<std::string> suite_channels() {
   std::vector<std::string> out;
   for (const ChannelKind& kind : channels()) {
     if (kind.device != "cuda") out.push_back(kind.name);

@@ -9,8 +9,9 @@
 
 namespace stagecraft {
 
-/// The channels that every machine has: those of the table that carry tensors on CPUs.
-[[nodiscard]] std::vector<std::string> cpu_channels();
+/// The channels that this program's suite runs on: those of the table that carry tensors on CPUs, or, in a program with
+/// nccl_ranks.cpp, the others, over libraries that pretend.
+[[nodiscard]] std::vector<std::string> suite_channels();
 
 /// Runs `body` once per rank, each in a thread of this process with its channel of the kind `name`. All end, then the
 /// channels go. Rethrows the first exception, having aborted the others.

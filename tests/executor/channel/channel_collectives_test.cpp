@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 class AllReduceSuite : public ChannelSuite {};
 
 INSTANTIATE_TEST_SUITE_P(Channels, AllReduceSuite,
-                         ::testing::Combine(::testing::ValuesIn(cpu_channels()), ::testing::Values(2, 3, 4)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(suite_channels()), ::testing::Values(2, 3, 4)), name_of);
 
 std::vector<int> all_of(const Channel& channel) {
   std::vector<int> out(static_cast<std::size_t>(channel.ranks()));
@@ -123,6 +123,7 @@ TEST_P(AllReduceSuite, AllReduceOfOneMemberChangesNothing) {
 }
 
 TEST_P(AllReduceSuite, AllReduceOfDifferentCountsFails) {
+  if (is_of_gpus()) GTEST_SKIP() << "messages carry no counts";
   on_ranks([](Channel& channel) {
     if (channel.rank() > 1) return;
     at::Tensor values = at::empty({4 + channel.rank()}, at::kFloat);
@@ -133,6 +134,7 @@ TEST_P(AllReduceSuite, AllReduceOfDifferentCountsFails) {
 }
 
 TEST_P(AllReduceSuite, AnAllReduceNamesTheMemberThatDoesNotCome) {
+  if (is_of_gpus()) GTEST_SKIP() << "the watching thread tells, see NcclChannel.TellsWhichTransferIsLate";
   on_ranks(
       [](Channel& channel) {
         if (channel.rank() != 0) return;
@@ -158,17 +160,8 @@ TEST_P(AllReduceSuite, RefusesWhatCannotBeReduced) {
 class PartsOfAllReduce : public ChannelSuite {};
 
 INSTANTIATE_TEST_SUITE_P(Channels, PartsOfAllReduce,
-                         ::testing::Combine(::testing::ValuesIn(cpu_channels()), ::testing::Values(1, 2, 3, 4, 5)),
+                         ::testing::Combine(::testing::ValuesIn(suite_channels()), ::testing::Values(1, 2, 3, 4, 5)),
                          name_of);
-
-/// Of 7 values and 3 members by hand: [0, 2), [2, 4), [4, 7).
-TEST(ChunkBegin, CoversAllValuesInOrder) {
-  EXPECT_EQ(chunk_begin(7, 0, 3), 0);
-  EXPECT_EQ(chunk_begin(7, 1, 3), 2);
-  EXPECT_EQ(chunk_begin(7, 2, 3), 4);
-  EXPECT_EQ(chunk_begin(7, 3, 3), 7);
-  EXPECT_EQ(chunk_begin(0, 1, 3), 0);
-}
 
 constexpr std::array<std::int64_t, 7> kCounts = {0, 1, 3, 64, 1000, 5003, 100003};
 

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "executor/channel/channel.h"
+#include "executor/channel/channels.h"
 #include "tests/support/ranks.h"
 
 // What the conformance tests of channels share.
@@ -23,6 +24,9 @@ inline constexpr std::chrono::milliseconds kShort{300};
 class ChannelSuite : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   static int ranks() { return std::get<1>(GetParam()); }
+  /// A channel of GPUs matches the messages of an edge by their order alone, and learns nothing of their shapes: what a
+  /// verified plan guarantees it does not check again. Its waits do not stop the host.
+  static bool is_of_gpus() { return channel_by_name(std::get<0>(GetParam())).device == "cuda"; }
   static void on_ranks(const std::function<void(Channel&)>& body, std::chrono::milliseconds deadline = kLong) {
     run_on_ranks(std::get<0>(GetParam()), ranks(), deadline, body);
   }

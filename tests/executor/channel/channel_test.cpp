@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 INSTANTIATE_TEST_SUITE_P(Channels, ChannelSuite,
-                         ::testing::Combine(::testing::ValuesIn(cpu_channels()), ::testing::Values(2, 3, 4)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(suite_channels()), ::testing::Values(2, 3, 4)), name_of);
 
 TEST_P(ChannelSuite, DeliversEveryElementInBothDirectionsOfEveryPair) {
   const TensorSpec spec{{7, 11}, at::kFloat};
@@ -50,6 +50,7 @@ TEST_P(ChannelSuite, CarriesEveryDtype) {
 }
 
 TEST_P(ChannelSuite, KeepsTheOrderOfEachTagWhenTagsInterleave) {
+  if (is_of_gpus()) GTEST_SKIP() << "both ends of an edge must see one order of tags";
   constexpr int kTags = 3, kMessages = 10;
   on_ranks([&](Channel& channel) {
     // Every tag has its own shape. The receiver takes the tags in another order than the sender.
@@ -133,6 +134,7 @@ TEST_P(ChannelSuite, FollowsAShapeThatChangesUnderOneTag) {
 }
 
 TEST_P(ChannelSuite, NamesBothSpecsWhenTheShapeIsNotTheExpectedOne) {
+  if (is_of_gpus()) GTEST_SKIP() << "messages carry no shapes";
   on_ranks([](Channel& channel) {
     if (channel.rank() == 0) {
       auto sending = channel.send(numbered({{4, 9}, at::kDouble}, 0, 7, 0), 1, 7);
@@ -147,6 +149,7 @@ TEST_P(ChannelSuite, NamesBothSpecsWhenTheShapeIsNotTheExpectedOne) {
 }
 
 TEST_P(ChannelSuite, ReceivesNothingWrongWhenOnlyTheSenderChangesItsShape) {
+  if (is_of_gpus()) GTEST_SKIP() << "messages carry no shapes";
   on_ranks(
       [](Channel& channel) {
         const TensorSpec spec{{4}, at::kFloat};
@@ -165,6 +168,7 @@ TEST_P(ChannelSuite, ReceivesNothingWrongWhenOnlyTheSenderChangesItsShape) {
 }
 
 TEST_P(ChannelSuite, NamesWhoWaitedForWhomWhenTheDeadlinePasses) {
+  if (is_of_gpus()) GTEST_SKIP() << "the watching thread tells, see NcclChannel.TellsWhichTransferIsLate";
   on_ranks(
       [](Channel& channel) {
         if (channel.rank() != 1) return;

@@ -1,0 +1,83 @@
+#include <gmock/gmock.h>
+
+#include <exception>
+#include <latch>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "executor/channel/channel_local.h"
+#include "executor/channel/channel_nccl.h"
+#include "executor/meeting/meeting_store.h"
+#include "tests/support/pretended_nccl.h"
+#include "tests/support/ranks.h"
+
+// The suite's channels in a program that is linked with the library that pretends to be NCCL.
+
+namespace stagecraft {
+namespace {
+
+/// What the suite's cases send and reduce: every edge under every tag, and the groups that they add up over.
+NcclProgram program_of_the_suite(int ranks) {
+  NcclProgram out;
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<int> tags(32);
+  std::iota(tags.begin(), tags.end(), 0);
+  for (const int from : all) {
+    for (const int to : all) {
+      if (from == to) continue;
+      out.communicators.push_back(
+          {"edge " + std::to_string(from) + " " + std::to_string(to), {from, to}, tags, false, 0});
+    }
+  }
+  if (ranks > 1) out.communicators.push_back({"sum of all", all, tags, true, 0});
+  if (ranks > 2) {
+    out.communicators.push_back({"sum of the outer two", {0, ranks - 1}, tags, true, 0});
+    out.communicators.push_back({"sum of the first two", {0, 1}, tags, true, 0});
+  }
+  out.rounds = assign_rounds(out.communicators);
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> suite_channels() { return {"nccl"}; }
+
+void run_on_ranks(const std::string& /*name*/, int ranks, std::chrono::milliseconds deadline,
+                  const std::function<void(Channel&)>& body) {
+  const StoreServer server;
+  auto controls = make_local_channels(ranks, deadline);
+  const NcclProgram program = program_of_the_suite(ranks);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::latch all_ended(ranks);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::unique_ptr<Channel> channel;
+        try {
+          LaunchInfo launch;
+          launch.rank = launch.local_rank = rank;
+          launch.ranks = ranks;
+          launch.port = server.port();
+          launch.served = true;
+          channel = make_nccl_channel(launch, program, std::move(controls[static_cast<std::size_t>(rank)]),
+                                      c10::Device(c10::kCPU), deadline, {.deterministic = true});
+          body(*channel);
+        } catch (...) {
+          const std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+          if (channel) channel->abort("another rank's body threw");
+        }
+        all_ended.arrive_and_wait();  // a channel that goes early is a dead peer to the others
+      });
+    }
+  }
+  EXPECT_THAT(testing::pretended_offences(), ::testing::IsEmpty());
+  EXPECT_EQ(testing::pretended_communicators(), 0);
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace stagecraft
