@@ -246,7 +246,7 @@ std::string choose_channel(const Options& o, bool processes) {
   const stagecraft::ChannelKind& kind = stagecraft::channel_by_name(o.channel);
   if (kind.device.empty() || kind.device == device) return kind.name;
   throw CLI::ValidationError(
-      "--channel", fmt::format("{} joins {}: take --device {}, or channel {}", kind.name,
+      "--channel", fmt::format("{} needs {}: use --device {}, or --channel {}", kind.name,
                                kind.device == "cuda" ? "GPUs" : "CPUs", kind.device,
                                stagecraft::default_channel(device, true).name));
 }

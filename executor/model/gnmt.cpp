@@ -5,7 +5,7 @@
 #include <ATen/ops/tanh.h>
 
 #include "executor/model/blocks.h"
-#include "executor/model/builtin_entries.h"
+#include "executor/model/builtin_models.h"
 
 namespace stagecraft {
 namespace {

@@ -1,7 +1,7 @@
 #include <array>
 
 #include "executor/model/blocks.h"
-#include "executor/model/builtin_entries.h"
+#include "executor/model/builtin_models.h"
 
 namespace stagecraft {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "executor/model/blocks.h"
-#include "executor/model/builtin_entries.h"
+#include "executor/model/builtin_models.h"
 
 namespace stagecraft {
 namespace {

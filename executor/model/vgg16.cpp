@@ -1,5 +1,5 @@
 #include "executor/model/blocks.h"
-#include "executor/model/builtin_entries.h"
+#include "executor/model/builtin_models.h"
 
 namespace stagecraft {
 namespace {

@@ -130,9 +130,9 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--set width=wide", "--set: mlp: option width is \"wide\", must be a whole number from 1 to 1048576"},
            {"--channel gloo",
             "--channel: gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun"},
-           {"--channel nccl --spawn", "--channel: nccl joins GPUs: add --device cuda, or take channel gloo"},
+           {"--channel nccl --spawn", "--channel: nccl needs GPUs: use --device cuda, or --channel gloo"},
            {"--device cuda --channel gloo --spawn",
-            "--channel: gloo joins CPUs: take channel nccl, or --device cpu"},
+            "--channel: gloo needs CPUs: use --device cpu, or --channel nccl"},
            {"--device tpu", "--device: unknown device \"tpu\", known are cpu, cuda"},
            {"--channel local --spawn",
             "--channel: channel local runs all ranks as threads of one process; leave out --spawn, or take channel "

@@ -392,7 +392,7 @@ TEST(Run, RefusesAPlanOfAnotherModel) {
   const Plan plan = cut_plan(planned, {1}, {1, 1}, "1f1b", 2);
   const Model other = build_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "3"}});
   EXPECT_THAT([&] { (void)run_local(plan, other, *planned.data, {}, milliseconds(5000)); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("stands in no stage of the plan")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is in no stage of the plan")));
 }
 
 TEST(Run, NamesRankActionAndShapesOfATensorThatThePlanDoesNotExpect) {

@@ -1,0 +1,100 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "executor/run/run.h"
+#include "tests/support/planned_models.h"
+
+// Every entry of the table of schedules runs, trains as one process does, and keeps the order of its lists.
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+
+const PlannedModel& mlp() {
+  static const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "6"}}, 3);
+  return planned;
+}
+
+/// A plan of `schedule`; of one that runs what a plan lists, with gpipe's lists.
+Plan plan_of(const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks) {
+  const int layers = static_cast<int>(mlp().model.layers.size());
+  const std::string first = schedule.name == "listed" ? "gpipe" : schedule.name;
+  // As many microbatches as every schedule takes: a multiple of the positions, and enough to fill the pipeline.
+  constexpr int kMicrobatches = 12;
+  Plan plan = cut_plan(mlp(), even_cuts(layers, static_cast<int>(replicas.size())), replicas,
+                       chunks > 1 ? "gpipe" : first, kMicrobatches);
+  if (chunks > 1) {
+    const int positions = static_cast<int>(replicas.size()) / chunks;
+    for (std::size_t s = 0; s < plan.stages.size(); ++s)
+      plan.stages[s].devices = {static_cast<int>(s) % positions};
+    plan.chunks = chunks;
+  }
+  if (schedule.name == "listed") {
+    Plan listing = plan;
+    if (chunks > 1) listing.schedule = "interleaved-1f1b";
+    plan.listed = action_lists(listing);
+    for (auto& list : plan.listed) std::erase_if(list, [](const Action& a) { return a.kind == ActionKind::Update; });
+  }
+  plan.schedule = schedule.name;
+  return plan;
+}
+
+void expect_runs(const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks) {
+  const Plan plan = plan_of(schedule, replicas, chunks);
+  const bool compares = schedule.weights == Weights::Flushed && schedule_of(plan).trains;
+  RunOptions options;
+  options.steps = 3;
+  options.optimizer.learning_rate = 0.01;
+  options.check = compares;
+  const RunResult result = run_local(plan, mlp().model, *mlp().data, options, std::chrono::minutes(1));
+  const std::string what = schedule.name + " on " + std::to_string(replicas.size()) + " stages, " +
+                           std::to_string(chunks) + " chunks, " + std::to_string(ranks(plan).size()) + " ranks";
+  // A measurement that is not in the order of the lists ends the run.
+  EXPECT_EQ(result.steps_done, 3) << what;
+  ASSERT_EQ(result.measurement.losses.size(), 3U) << what;
+  for (const double loss : result.measurement.losses) EXPECT_TRUE(std::isfinite(loss)) << what;
+  if (!compares) return;
+  ASSERT_TRUE(result.check) << what;
+  EXPECT_GT(result.check->values, 0) << what;
+  EXPECT_TRUE(is_close(*result.check)) << what << ": " << check_text(*result.check);
+}
+
+class EverySchedule : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Table, EverySchedule, ::testing::ValuesIn([] {
+                           std::vector<std::string> names;
+                           for (const ScheduleEntry& schedule : schedules()) names.push_back(schedule.name);
+                           return names;
+                         }()),
+                         [](const auto& entry) {
+                           std::string name = entry.param;
+                           for (char& letter : name) letter = letter == '-' ? '_' : letter;
+                           return name;
+                         });
+
+TEST_P(EverySchedule, RunsPipelines) {
+  const ScheduleEntry& schedule = schedule_by_name(GetParam());
+  for (const std::size_t stages : {1, 2, 3}) expect_runs(schedule, std::vector<int>(stages, 1), 1);
+}
+
+TEST_P(EverySchedule, RunsReplicas) {
+  const ScheduleEntry& schedule = schedule_by_name(GetParam());
+  if (!schedule.replicated) GTEST_SKIP() << "it runs stages without replicas";
+  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{3}, {2, 1}, {1, 2}, {2, 3, 1}})
+    expect_runs(schedule, replicas, 1);
+}
+
+TEST_P(EverySchedule, RunsSeveralStagesOnARank) {
+  const ScheduleEntry& schedule = schedule_by_name(GetParam());
+  if (!schedule.chunked) GTEST_SKIP() << "it runs one stage on a rank";
+  expect_runs(schedule, {1, 1, 1, 1}, 2);
+  expect_runs(schedule, {1, 1, 1, 1, 1, 1}, 3);
+}
+
+}  // namespace
+}  // namespace stagecraft
