@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/strategy.h"
+#include "partitioner/list_strategies.h"
+#include "partitioner/pipedream.h"
 #include "tests/support/pipedream_cases.h"
 
 // Planning alone, graphs read beforehand. The command lines and profiles are those of tests/golden/pipedream.
@@ -18,7 +19,7 @@ using stagecraft::PipedreamCase;
 const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream";
 
 void plan(const std::map<std::string, Graph>& graphs, const PipedreamCase& one) {
-  const auto result = stagecraft::partition("pipedream", graphs.at(one.profile), one.topology, one.options);
+  const auto result = stagecraft::partitioner::pipedream_candidate(graphs.at(one.profile), one.topology, one.options);
   if (result.index() != 0) throw std::runtime_error("no plan for " + one.profile + " " + one.arguments);
   benchmark::DoNotOptimize(result);
 }
@@ -45,11 +46,15 @@ int main(int argc, char** argv) {
       for (const PipedreamCase& one : cases) plan(graphs, one);
     }
   })->Unit(benchmark::kMillisecond);
-  for (const char* name : {"uniform", "parameters", "profile"}) {
-    benchmark::RegisterBenchmark((std::string(name) + "/resnet50, 8 stages").c_str(), [&,
-                                                                                       name](benchmark::State& state) {
+  namespace partitioner = stagecraft::partitioner;
+  const std::map<std::string, decltype(&partitioner::profile_candidate)> lists = {
+      {"uniform", partitioner::uniform_candidate},
+      {"parameters", partitioner::parameters_candidate},
+      {"profile", partitioner::profile_candidate}};
+  for (const auto& entry : lists) {
+    benchmark::RegisterBenchmark((entry.first + "/resnet50, 8 stages").c_str(), [&](benchmark::State& state) {
       const stagecraft::Topology topology = stagecraft::levels_topology({8}, {});
-      for (auto _ : state) benchmark::DoNotOptimize(stagecraft::partition(name, graphs.at("resnet50"), topology));
+      for (auto _ : state) benchmark::DoNotOptimize(entry.second(graphs.at("resnet50"), topology, {}));
     })->Unit(benchmark::kMillisecond);
   }
   benchmark::Initialize(&argc, argv);

@@ -4,7 +4,7 @@
 #include <bit>
 #include <numeric>
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
 using Word = std::uint64_t;
@@ -170,10 +170,10 @@ class Grower {
 };
 
 struct Costs {
-  double compute = 0;
-  double activation = 0;
-  double parameter = 0;
-  double boundary = 0;
+  Seconds compute;
+  Bytes activation;
+  Bytes parameter;
+  Bytes boundary;
   int members = 0;
 };
 
@@ -214,9 +214,8 @@ std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int mo
   std::vector<Costs> nodes;
   for (const int index : p.layer_of_node) {
     const Layer& layer = graph.layers[static_cast<std::size_t>(index)];
-    nodes.push_back({(layer.forward.median + layer.backward.median).value,
-                     static_cast<double>(activation_bytes(layer).value),
-                     static_cast<double>(layer.parameter_bytes.value), 0, 1});
+    nodes.push_back(
+        {layer.forward.median + layer.backward.median, activation_bytes(layer), layer.parameter_bytes, Bytes(0), 1});
   }
   std::vector<Costs> costs;
   std::vector<Word> scratch(words);
@@ -232,7 +231,8 @@ std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int mo
   sets.layer_of_node = p.layer_of_node;
   sets.words = static_cast<int>(words);
   sets.members.assign(words, 0);
-  for (auto* column : {&sets.compute, &sets.activation, &sets.parameter, &sets.boundary}) column->push_back(0);
+  sets.compute.emplace_back(0);
+  for (auto* column : {&sets.activation, &sets.parameter, &sets.boundary}) column->emplace_back(0);
   for (const std::size_t s : order) {
     sets.members.insert(sets.members.end(), grower.set(s), grower.set(s) + words);
     sets.compute.push_back(costs[s].compute);
@@ -243,4 +243,4 @@ std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int mo
   return sets;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::partitioner

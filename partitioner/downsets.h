@@ -7,8 +7,9 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
+#include "costmodel/units.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 
 /// The down-sets of a graph between which PipeDream cuts, as a table sorted so that a set stands behind all that it
 /// contains. Set 0 is empty, the last one holds every node; costs are those of all members together.
@@ -19,12 +20,12 @@ struct Downsets {
   std::vector<int> layer_of_node;
   int words = 0;                       ///< 64-bit words of one set
   std::vector<std::uint64_t> members;  ///< node v of set s: bit v mod 64 of word s * words + v / 64
-  std::vector<double> compute;         ///< forward + backward seconds, ascending
-  std::vector<double> activation;      ///< bytes
-  std::vector<double> parameter;       ///< bytes
+  std::vector<Seconds> compute;        ///< forward + backward, ascending
+  std::vector<Bytes> activation;
+  std::vector<Bytes> parameter;
   /// Bytes that a cut behind the set sends, PipeDream's way: outputs of the maximal members, and of every ancestor of a
   /// maximal member m that has a consumer which is neither m nor an ancestor of m.
-  std::vector<double> boundary;
+  std::vector<Bytes> boundary;
 
   /// Sets, the empty one included.
   [[nodiscard]] int count() const { return static_cast<int>(compute.size()); }
@@ -48,4 +49,4 @@ struct Downsets {
 /// Source: PipeDream (SOSP 2019), its published optimizer.
 [[nodiscard]] std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int most);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::partitioner

@@ -5,7 +5,7 @@
 
 #include "costmodel/split.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 
 Candidate given_candidate(const Graph& graph, Partition partition, std::vector<std::vector<int>> devices,
                           std::vector<int> warmups, const std::vector<int>& replicas, std::optional<int> microbatches) {
@@ -42,4 +42,4 @@ Candidate split_candidate(const Graph& graph, const std::vector<std::string>& na
                          microbatches);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::partitioner

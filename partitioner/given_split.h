@@ -6,9 +6,9 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/topology.h"
-#include "partitioner/strategy.h"
+#include "partitioner/candidate.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 
 /// What somebody else decided, as a candidate: stages that begin at the layers `names`, see bounds_at, `replicas` of
 /// each (empty: 1 each). The steady state is the slowest stage's forward + backward time over its replicas, of which
@@ -24,4 +24,4 @@ namespace stagecraft {
                                         std::vector<int> warmups, const std::vector<int>& replicas,
                                         std::optional<int> microbatches = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::partitioner

@@ -12,7 +12,7 @@
 
 #include "costmodel/split.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
 const Layer& layer_at(const Graph& graph, int index) { return graph.layers[static_cast<std::size_t>(index)]; }
@@ -38,13 +38,27 @@ std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, do
   return bounds;
 }
 
-using Bounds = std::vector<int> (*)(const std::vector<double>& weights, int parts, const std::vector<int>& replicas);
+/// What a strategy balances, and how.
+struct Balance {
+  std::vector<double> weights;  ///< of each layer of layer_list
+  bool by_replicas = true;      ///< a stage weighs its layers over its replicas at work
+};
 
-StrategyResult list_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options,
-                              const std::vector<int>& layers, const std::vector<double>& weights, Bounds bounds_of) {
-  std::vector<int> replicas = options.constraints.replicas;
-  const int stages = options.constraints.stages.value_or(replicas.empty() ? device_count(topology)
-                                                                          : static_cast<int>(replicas.size()));
+using BalanceOf = Balance (*)(const Graph& graph, const OptionValues& options);
+
+/// Replicas that have a microbatch, of each stage.
+std::vector<int> at_work(std::vector<int> replicas, const PlanSettings& settings) {
+  const std::optional<int> microbatches = microbatches_of_a_step(settings);
+  for (int& count : replicas) count = std::min(count, microbatches.value_or(count));
+  return replicas;
+}
+
+int stage_count(const Topology& topology, const Constraints& constraints) {
+  const std::vector<int>& replicas = constraints.replicas;
+  return constraints.stages.value_or(replicas.empty() ? device_count(topology) : static_cast<int>(replicas.size()));
+}
+
+void check(const std::vector<int>& replicas, int stages) {
   if (!replicas.empty() && static_cast<int>(replicas.size()) != stages) {
     throw std::invalid_argument("replicas: found " + std::to_string(replicas.size()) + " numbers for " +
                                 std::to_string(stages) + " stages, wanted one a stage");
@@ -53,6 +67,14 @@ StrategyResult list_partition(const Graph& graph, const Topology& topology, cons
     if (count < 1) throw std::invalid_argument("replicas: found " + std::to_string(count) + ", wanted at least 1");
   }
   if (stages < 1) throw std::invalid_argument("stages: found " + std::to_string(stages) + ", wanted at least 1");
+}
+
+std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Topology& topology,
+                                                   const Constraints& constraints, const Balance& balance) {
+  const std::vector<int> layers = layer_list(graph);
+  std::vector<int> replicas = constraints.replicas;
+  const int stages = stage_count(topology, constraints);
+  check(replicas, stages);
   if (stages > device_count(topology)) {
     return Infeasible{std::to_string(stages) + " stages need as many devices, the topology has " +
                       std::to_string(device_count(topology))};
@@ -61,11 +83,10 @@ StrategyResult list_partition(const Graph& graph, const Topology& topology, cons
     return Infeasible{std::to_string(stages) + " stages need as many layers, the graph has " +
                       std::to_string(layers.size()) + " beside its inputs"};
   }
-  std::vector<int> at_work = replicas;
-  for (int& count : at_work) count = std::min(count, options.microbatches.value_or(count));
-  const std::vector<int> bounds = bounds_of(weights, stages, at_work);
-  if (replicas.empty()) at_work.assign(static_cast<std::size_t>(stages), 1);
   if (replicas.empty()) replicas.assign(static_cast<std::size_t>(stages), 1);
+  const std::vector<int> working = at_work(replicas, constraints.plan);
+  const std::vector<int> bounds = balance.by_replicas ? balanced_bounds(balance.weights, stages, working)
+                                                      : uniform_bounds(static_cast<int>(layers.size()), stages);
   const std::int64_t devices = std::accumulate(replicas.begin(), replicas.end(), std::int64_t{0});
   if (devices > device_count(topology)) {
     return Infeasible{"the replicas need " + std::to_string(devices) + " devices, the topology has " +
@@ -83,11 +104,87 @@ StrategyResult list_partition(const Graph& graph, const Topology& topology, cons
       candidate.partition.stage_of_layer[static_cast<std::size_t>(layer)] = stage;
       time += both_ways(layer_at(graph, layer));
     }
-    slowest = std::max(slowest, time / at_work[s]);
+    slowest = std::max(slowest, time / working[s]);
   }
   candidate.steady_state = slowest;
-  return std::vector<Candidate>{std::move(candidate)};
+  return candidate;
 }
+
+/// The weight of the heaviest stage; absent for a plan that does not cut the list into the stages asked for.
+std::optional<double> heaviest(const Graph& graph, const Topology& topology, const Constraints& constraints,
+                               const Balance& balance, const Plan& plan) {
+  const std::vector<int> layers = layer_list(graph);
+  std::vector<int> replicas;
+  for (const Stage& stage : plan.stages) replicas.push_back(static_cast<int>(stage.devices.size()));
+  const auto stages = static_cast<std::size_t>(stage_count(topology, constraints));
+  const std::vector<int> wanted = constraints.replicas.empty() ? std::vector<int>(stages, 1) : constraints.replicas;
+  if (replicas != wanted) return std::nullopt;
+  const std::vector<int> working = at_work(replicas, constraints.plan);
+  double most = 0;
+  std::size_t next = 0;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    double sum = 0;
+    for (const std::string& id : plan.stages[s].layers) {
+      if (layer_at(graph, layers[next]).id != id) return std::nullopt;
+      sum += balance.weights[next++];
+    }
+    most = std::max(most, balance.by_replicas ? sum / working[s] : sum);
+  }
+  return most;
+}
+
+/// A strategy that cuts the list as `balance_of` says; `origin_of` is Plan::strategy.
+Strategy list_strategy(std::string name, std::string help, BalanceOf balance_of,
+                       std::string (*origin_of)(const std::string& name, const OptionValues& options)) {
+  Strategy out;
+  out.plan = [=](const Graph& graph, const Topology& topology, const CostModel& costs,
+                 const Constraints& constraints) -> StrategyResult {
+    const auto found = list_candidate(graph, topology, constraints, balance_of(graph, constraints.options));
+    if (const auto* infeasible = std::get_if<Infeasible>(&found)) return *infeasible;
+    const CandidateOf again = [&](const Graph& g, const Topology& t) -> std::optional<Candidate> {
+      const bool told = constraints.stages || !constraints.replicas.empty();
+      if (told && t.levels != topology.levels) return std::nullopt;
+      auto other = list_candidate(g, t, constraints, balance_of(g, constraints.options));
+      if (std::holds_alternative<Infeasible>(other)) return std::nullopt;
+      return std::move(std::get<Candidate>(other));
+    };
+    return rank_one(origin_of(name, constraints.options), graph, topology, std::get<Candidate>(found), costs,
+                    constraints, again);
+  };
+  out.objective = [=](const Graph& graph, const Topology& topology, const CostModel&, const Constraints& constraints,
+                      const Plan& plan) {
+    return heaviest(graph, topology, constraints, balance_of(graph, constraints.options), plan);
+  };
+  out.name = std::move(name);
+  out.help = std::move(help);
+  out.exact = true;
+  return out;
+}
+
+std::string plain_name(const std::string& name, const OptionValues&) { return name; }
+
+Balance layer_counts(const Graph& graph, const OptionValues&) {
+  return {std::vector<double>(layer_list(graph).size(), 1), false};
+}
+
+Balance parameter_counts(const Graph& graph, const OptionValues&) {
+  Balance out;
+  for (const int index : layer_list(graph)) {
+    const Layer& layer = layer_at(graph, index);
+    out.weights.push_back(static_cast<double>(layer.parameters.value_or(layer.parameter_bytes.value / 4)));
+  }
+  return out;
+}
+
+Balance times(const Graph& graph, const OptionValues&) {
+  Balance out;
+  for (const int index : layer_list(graph)) out.weights.push_back(both_ways(layer_at(graph, index)).value);
+  return out;
+}
+
+constexpr const char* kRegex = "REGEX";
+
+std::string regex_text(const OptionValues& options) { return option<std::string>(options, kRegex).value_or(""); }
 
 std::regex compiled(const std::string& text) {
   try {
@@ -95,6 +192,27 @@ std::regex compiled(const std::string& text) {
   } catch (const std::regex_error& error) {
     throw std::invalid_argument("strategy type:REGEX: \"" + text + "\" is not a regular expression: " + error.what());
   }
+}
+
+Balance matches(const Graph& graph, const OptionValues& options) {
+  const std::string text = regex_text(options);
+  const std::regex regex = compiled(text);
+  Balance out;
+  std::set<std::string> kinds;
+  bool any = false;
+  for (const int index : layer_list(graph)) {
+    const Layer& layer = layer_at(graph, index);
+    const bool found = std::regex_search(layer.kind, regex) || std::regex_search(layer.name, regex);
+    out.weights.push_back(found ? 1 : 0);
+    any = any || found;
+    kinds.insert(layer.kind);
+  }
+  if (!any) {
+    std::string listed;
+    for (const std::string& kind : kinds) listed += (listed.empty() ? "" : ", ") + kind;
+    throw std::invalid_argument("strategy type:REGEX: \"" + text + "\" matches no layer, kinds are " + listed);
+  }
+  return out;
 }
 
 }  // namespace
@@ -131,50 +249,45 @@ std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts, 
   return filled_bounds(weights, parts, std::bit_cast<double>(low), replicas);
 }
 
-StrategyResult uniform_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
-  const std::vector<int> layers = layer_list(graph);
-  return list_partition(graph, topology, options, layers, std::vector<double>(layers.size(), 1),
-                        [](const std::vector<double>& weights, int parts, const std::vector<int>&) {
-                          return uniform_bounds(static_cast<int>(weights.size()), parts);
-                        });
+std::variant<Candidate, Infeasible> uniform_candidate(const Graph& graph, const Topology& topology,
+                                                      const Constraints& constraints) {
+  return list_candidate(graph, topology, constraints, layer_counts(graph, constraints.options));
 }
 
-StrategyResult parameters_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
-  const std::vector<int> layers = layer_list(graph);
-  std::vector<double> weights;
-  for (const int index : layers) {
-    const Layer& layer = layer_at(graph, index);
-    weights.push_back(static_cast<double>(layer.parameters.value_or(layer.parameter_bytes.value / 4)));
-  }
-  return list_partition(graph, topology, options, layers, weights, balanced_bounds);
+std::variant<Candidate, Infeasible> parameters_candidate(const Graph& graph, const Topology& topology,
+                                                         const Constraints& constraints) {
+  return list_candidate(graph, topology, constraints, parameter_counts(graph, constraints.options));
 }
 
-StrategyResult type_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
-  const std::regex regex = compiled(options.regex);
-  const std::vector<int> layers = layer_list(graph);
-  std::vector<double> weights;
-  std::set<std::string> kinds;
-  bool any = false;
-  for (const int index : layers) {
-    const Layer& layer = layer_at(graph, index);
-    const bool matches = std::regex_search(layer.kind, regex) || std::regex_search(layer.name, regex);
-    weights.push_back(matches ? 1 : 0);
-    any = any || matches;
-    kinds.insert(layer.kind);
-  }
-  if (!any) {
-    std::string listed;
-    for (const std::string& kind : kinds) listed += (listed.empty() ? "" : ", ") + kind;
-    throw std::invalid_argument("strategy type:REGEX: \"" + options.regex + "\" matches no layer, kinds are " + listed);
-  }
-  return list_partition(graph, topology, options, layers, weights, balanced_bounds);
+std::variant<Candidate, Infeasible> type_candidate(const Graph& graph, const Topology& topology,
+                                                   const Constraints& constraints) {
+  return list_candidate(graph, topology, constraints, matches(graph, constraints.options));
 }
 
-StrategyResult profile_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
-  const std::vector<int> layers = layer_list(graph);
-  std::vector<double> weights;
-  for (const int index : layers) weights.push_back(both_ways(layer_at(graph, index)).value);
-  return list_partition(graph, topology, options, layers, weights, balanced_bounds);
+std::variant<Candidate, Infeasible> profile_candidate(const Graph& graph, const Topology& topology,
+                                                      const Constraints& constraints) {
+  return list_candidate(graph, topology, constraints, times(graph, constraints.options));
 }
 
-}  // namespace stagecraft
+Strategy uniform_strategy() {
+  return list_strategy("uniform", "equal numbers of layers; ignores costs, links, memory", layer_counts, plain_name);
+}
+
+Strategy parameters_strategy() {
+  return list_strategy("parameters", "equal parameter counts; ignores times, links, memory", parameter_counts,
+                       plain_name);
+}
+
+Strategy type_strategy() {
+  Strategy out =
+      list_strategy("type:REGEX", "equal numbers of layers whose kind or name matches; ignores the rest", matches,
+                    [](const std::string&, const OptionValues& options) { return "type:" + regex_text(options); });
+  out.example = "type:Linear";
+  return out;
+}
+
+Strategy profile_strategy() {
+  return list_strategy("profile", "equal forward + backward time; ignores links, memory", times, plain_name);
+}
+
+}  // namespace stagecraft::partitioner

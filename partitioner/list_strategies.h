@@ -1,16 +1,19 @@
 #pragma once
 
+#include <variant>
 #include <vector>
 
+#include "partitioner/candidate.h"
 #include "partitioner/strategy.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 
 // The four ways in which DeepSpeed parts a list of layers. The list is the graph's layers in topological order without
 // its inputs. All ignore links and memory; Constraints::replicas says how often a stage stands, and the balanced ones
-// then give it that many times the work. `steady_state` is the slowest stage's forward + backward time over its
-// replicas. More stages than layers, which DeepSpeed answers with empty stages, are Infeasible. Source: DeepSpeed,
-// PipelineModule.partition_method.
+// then give it that many times the work, as far as a step has microbatches for them. The steady state is the slowest
+// stage's forward + backward time over its replicas at work. They know Constraints::stages, of which there are as many
+// as replicas, or one a device, if it is absent. More stages than layers, which DeepSpeed answers with empty stages,
+// are Infeasible. Source: DeepSpeed, PipelineModule.partition_method.
 
 /// Bounds 0 = b[0] <= .. <= b[parts] = layers of `parts` nearly equal runs, the remainder one each to the first ones.
 /// With fewer layers than parts the last ones are empty. Throws std::invalid_argument for parts < 1 or layers < 0.
@@ -22,17 +25,30 @@ namespace stagecraft {
 [[nodiscard]] std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts,
                                                const std::vector<int>& replicas = {});
 
+// What each of them gives a plan, or why there is none. They throw std::invalid_argument for stages and replicas that
+// do not agree or are below 1.
+
 /// Equal numbers of layers.
-[[nodiscard]] StrategyResult uniform_partition(const Graph&, const Topology&, const StrategyOptions&);
+[[nodiscard]] std::variant<Candidate, Infeasible> uniform_candidate(const Graph& graph, const Topology& topology,
+                                                                    const Constraints& constraints);
 
 /// Balanced trainable parameter counts; parameter_bytes / 4 where a layer has no count.
-[[nodiscard]] StrategyResult parameters_partition(const Graph&, const Topology&, const StrategyOptions&);
+[[nodiscard]] std::variant<Candidate, Infeasible> parameters_candidate(const Graph& graph, const Topology& topology,
+                                                                       const Constraints& constraints);
 
-/// Balanced numbers of layers whose kind or name StrategyOptions::regex finds (ECMAScript, any case). Throws
+/// Balanced numbers of layers whose kind or name the option REGEX finds (ECMAScript, any case). Throws
 /// std::invalid_argument for a regex that is not one, and for one that matches no layer, listing the kinds.
-[[nodiscard]] StrategyResult type_partition(const Graph&, const Topology&, const StrategyOptions&);
+[[nodiscard]] std::variant<Candidate, Infeasible> type_candidate(const Graph& graph, const Topology& topology,
+                                                                 const Constraints& constraints);
 
 /// Balanced forward + backward times.
-[[nodiscard]] StrategyResult profile_partition(const Graph&, const Topology&, const StrategyOptions&);
+[[nodiscard]] std::variant<Candidate, Infeasible> profile_candidate(const Graph& graph, const Topology& topology,
+                                                                    const Constraints& constraints);
 
-}  // namespace stagecraft
+/// "uniform", "parameters", "type:REGEX" and "profile".
+[[nodiscard]] Strategy uniform_strategy();
+[[nodiscard]] Strategy parameters_strategy();
+[[nodiscard]] Strategy type_strategy();
+[[nodiscard]] Strategy profile_strategy();
+
+}  // namespace stagecraft::partitioner

@@ -8,31 +8,21 @@
 #include "partitioner/downsets.h"
 #include "partitioner/pipedream_search.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
 constexpr int kMostDownsets = 200'000;
 
-PipedreamOptions checked(const StrategyOptions& options) {
-  if (options.constraints.stages) {
-    throw std::invalid_argument("strategy pipedream: stages: found " + std::to_string(*options.constraints.stages) +
-                                ", wanted none, it finds the number itself");
-  }
-  PipedreamOptions checked = options.pipedream;
-  if (options.constraints.memory_limit) {
-    checked.use_memory_constraint = true;
-    checked.memory_limit = *options.constraints.memory_limit;
-  }
-  if (checked.memory_limit <= Bytes(0)) {
+void check(const PipedreamOptions& options) {
+  if (options.memory_limit <= Bytes(0)) {
     throw std::invalid_argument("strategy pipedream: memory limit: found " +
-                                std::to_string(checked.memory_limit.value) + ", wanted more than 0 bytes");
+                                std::to_string(options.memory_limit.value) + ", wanted more than 0 bytes");
   }
-  const auto ratio = checked.activation_compression_ratio;
+  const auto ratio = options.activation_compression_ratio;
   if (ratio && !(*ratio > 0 && std::isfinite(*ratio))) {
     throw std::invalid_argument("strategy pipedream: activation compression ratio: found " + std::to_string(*ratio) +
                                 ", wanted a number above 0");
   }
-  return checked;
 }
 
 /// Stage of every layer: of the first stage's set that holds it; else, in topological order, the latest of its sources.
@@ -72,7 +62,8 @@ std::optional<Bytes> sufficient_limit(const Downsets& sets, const std::vector<Se
   int most = 1;
   for (const SearchLevel& level : levels) most = std::max(most, level.machines);
   double low = static_cast<double>(options.memory_limit.value);
-  double high = std::ceil(std::max(low, most * (sets.activation.back() + sets.parameter.back())));
+  const double all = static_cast<double>((sets.activation.back() + sets.parameter.back()).value);
+  double high = std::ceil(std::max(low, most * all));
   if (!solvable(high)) return std::nullopt;
   while (high > low * 1.01 && high - low > 1) {
     const double middle = std::max(low + 1, std::floor(std::sqrt(low * high)));
@@ -93,28 +84,133 @@ Infeasible why_none(const Downsets& sets, const std::vector<SearchLevel>& levels
           std::to_string(sets.count() - 1) + " down-sets and no chain of them that long"};
 }
 
+std::vector<SearchLevel> levels_of(const Topology& topology) {
+  std::vector<SearchLevel> out;
+  for (const Level& level : topology.levels) out.push_back({level.count, level.link.bandwidth});
+  return out;
+}
+
+constexpr const char* kStraight = "straight-pipeline";
+constexpr const char* kMemoryConstraint = "use-memory-constraint";
+constexpr const char* kMemorySize = "memory-size";
+constexpr const char* kFewerMachines = "use-fewer-machines";
+constexpr const char* kCompression = "activation-compression-ratio";
+
+PipedreamOptions options_of(const Constraints& constraints) {
+  if (constraints.stages) {
+    throw std::invalid_argument("strategy pipedream: stages: found " + std::to_string(*constraints.stages) +
+                                ", wanted none, it finds the number itself");
+  }
+  PipedreamOptions out;
+  const OptionValues& values = constraints.options;
+  out.straight_pipeline = option<bool>(values, kStraight).value_or(false);
+  out.use_memory_constraint = option<bool>(values, kMemoryConstraint).value_or(false);
+  out.memory_limit = option<Bytes>(values, kMemorySize).value_or(out.memory_limit);
+  out.use_fewer_machines = option<bool>(values, kFewerMachines).value_or(false);
+  out.activation_compression_ratio = option<double>(values, kCompression);
+  if (constraints.memory_limit) {
+    out.use_memory_constraint = true;
+    out.memory_limit = *constraints.memory_limit;
+  }
+  return out;
+}
+
+StrategyResult plan(const Graph& graph, const Topology& topology, const CostModel& costs,
+                    const Constraints& constraints) {
+  auto found = pipedream_candidate(graph, topology, options_of(constraints));
+  if (auto* infeasible = std::get_if<Infeasible>(&found)) return std::move(*infeasible);
+  Ranking out;
+  out.plans.push_back(predicted_plan("pipedream", graph, topology, std::get<Candidate>(found), costs, constraints));
+  return out;
+}
+
+/// The set of all layers of the stages up to and with `last`; absent if it is none of `sets`.
+std::optional<int> set_behind(const Downsets& sets, const std::vector<int>& stage_of_layer, int last) {
+  for (int set = 0; set < sets.count(); ++set) {
+    bool same = true;
+    for (std::size_t node = 0; node < sets.layer_of_node.size() && same; ++node) {
+      const int stage = stage_of_layer[static_cast<std::size_t>(sets.layer_of_node[node])];
+      // Layers that no set has are PipeDream's to leave out.
+      same = !sets.has(sets.count() - 1, static_cast<int>(node)) ||
+             sets.has(set, static_cast<int>(node)) == (stage <= last);
+    }
+    if (same) return set;
+  }
+  return std::nullopt;
+}
+
+std::optional<double> objective(const Graph& graph, const Topology& topology, const CostModel&,
+                                const Constraints& constraints, const Plan& plan) {
+  const auto grown = pipedream_downsets(graph, kMostDownsets);
+  if (topology.levels.size() != 1 || std::holds_alternative<Infeasible>(grown)) return std::nullopt;
+  const Downsets& sets = std::get<Downsets>(grown);
+  std::vector<int> stage_of_layer(graph.layers.size(), -1);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& id : plan.stages[s].layers)
+      stage_of_layer[static_cast<std::size_t>(layer_index(graph, id))] = static_cast<int>(s);
+  }
+  std::vector<SearchStage> stages;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const auto set = set_behind(sets, stage_of_layer, static_cast<int>(s));
+    if (!set) return std::nullopt;
+    stages.push_back({stages.empty() ? 0 : stages.back().to, *set, plan.stages[s].devices});
+  }
+  const auto time = pipedream_time(sets, levels_of(topology).front(), stages, options_of(constraints));
+  if (!time) return std::nullopt;
+  return time->value;
+}
+
 }  // namespace
 
-StrategyResult pipedream_partition(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
-  const PipedreamOptions pipedream = checked(options);
+std::variant<Candidate, Infeasible> pipedream_candidate(const Graph& graph, const Topology& topology,
+                                                        const PipedreamOptions& options) {
+  check(options);
   auto grown = pipedream_downsets(graph, kMostDownsets);
   if (auto* infeasible = std::get_if<Infeasible>(&grown)) return std::move(*infeasible);
   const Downsets& sets = std::get<Downsets>(grown);
-  std::vector<SearchLevel> levels;
-  for (const Level& level : topology.levels) levels.push_back({level.count, level.link.bandwidth.value});
-  auto result = pipedream_search(sets, levels, pipedream);
+  const std::vector<SearchLevel> levels = levels_of(topology);
+  auto result = pipedream_search(sets, levels, options);
   if (auto* infeasible = std::get_if<Infeasible>(&result)) return std::move(*infeasible);
   const SearchAnswer& answer = std::get<SearchAnswer>(result);
-  if (answer.stages.empty()) return why_none(sets, levels, pipedream, device_count(topology));
+  if (answer.stages.empty()) return why_none(sets, levels, options, device_count(topology));
 
   Candidate candidate;
-  candidate.steady_state = Seconds(answer.time);
+  candidate.steady_state = answer.time;
+  candidate.endless = true;
   candidate.partition.stage_of_layer = stage_of_layer(graph, sets, answer.stages);
   for (const SearchStage& stage : answer.stages) {
     candidate.partition.replicas.push_back(static_cast<int>(stage.devices.size()));
     candidate.devices.push_back(stage.devices);
   }
-  return std::vector<Candidate>{std::move(candidate)};
+  return candidate;
 }
 
-}  // namespace stagecraft
+Strategy pipedream_strategy() {
+  Strategy out;
+  out.name = "pipedream";
+  out.help = "PipeDream's dynamic programme: replication, network levels, its memory rule";
+  out.plan = plan;
+  out.objective = objective;
+  out.exact = true;
+  out.decides_stages = true;
+  out.has_memory_rule = true;
+  out.options_title = "PipeDream";
+  out.options = {
+      {{kStraight, "straight_pipeline"}, OptionKind::Flag, "no replicas"},
+      {{kMemoryConstraint, "use_memory_constraint"},
+       OptionKind::Flag,
+       "PipeDream's memory rule with the limit --memory-size"},
+      {{kMemorySize, "memory_size", "s"}, OptionKind::Bytes, "its limit, 16e9 if absent"},
+      {{kFewerMachines, "use_fewer_machines"}, OptionKind::Flag, "devices may stay idle"},
+      {{kCompression, "activation_compression_ratio"},
+       OptionKind::Positive,
+       "transfers are divided by it; if absent they cost nothing"},
+  };
+  out.caveat = [](const OptionValues& options) -> std::string {
+    if (options.contains(kCompression)) return "";
+    return "transfers between stages cost nothing, as in PipeDream; --activation-compression-ratio 1 prices them";
+  };
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

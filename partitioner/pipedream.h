@@ -1,8 +1,13 @@
 #pragma once
 
+#include <optional>
+#include <variant>
+
+#include "partitioner/candidate.h"
+#include "partitioner/pipedream_search.h"
 #include "partitioner/strategy.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 
 /// PipeDream's partition: the contiguous stages and replica counts with the least time of the slowest stage, by the
 /// cost formulas of its published optimizer on the topology's levels (counts and bandwidths; no latency, no curves).
@@ -10,10 +15,14 @@ namespace stagecraft {
 /// counts; `devices` keeps each copy of the group on its own machine. Layers that PipeDream leaves out (sinks called
 /// __getitem__, branches that it never reaches) go to the earliest stage that keeps every edge going forward.
 /// Infeasible, with the numbers, where its optimizer crashes: no stage fits in memory, more straight stages than cuts,
-/// too many down-sets. Throws std::invalid_argument for Constraints::stages, a compression ratio or memory limit that
-/// is not positive. Source: Narayanan et al., PipeDream, SOSP 2019, and its published optimizer, but that the range of
-/// every stage is checked to lie between nested sets, without which outer levels count what is not there.
-[[nodiscard]] StrategyResult pipedream_partition(const Graph& graph, const Topology& topology,
-                                                 const StrategyOptions& options);
+/// too many down-sets. Throws std::invalid_argument for a compression ratio or memory limit that is not positive.
+/// Source: Narayanan et al., PipeDream, SOSP 2019, and its published optimizer, but that the range of every stage is
+/// checked to lie between nested sets, without which outer levels count what is not there.
+[[nodiscard]] std::variant<Candidate, Infeasible> pipedream_candidate(const Graph& graph, const Topology& topology,
+                                                                      const PipedreamOptions& options = {});
 
-}  // namespace stagecraft
+/// "pipedream": pipedream_candidate. Constraints::memory_limit is PipeDream's own limit and switches its rule on.
+/// Throws std::invalid_argument for Constraints::stages. Its objective is stated for topologies of one level.
+[[nodiscard]] Strategy pipedream_strategy();
+
+}  // namespace stagecraft::partitioner

@@ -4,33 +4,38 @@
 #include <cmath>
 #include <cstdint>
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr Seconds kNever{std::numeric_limits<double>::infinity()};
 // What may be lost by rounding where a bound and a time are computed in different order.
 constexpr double kMargin = 1 + 1e-9;
-constexpr double kNotAsked = -1;
+constexpr Seconds kNotAsked{-1};
 constexpr std::size_t kMostTableBytes = std::size_t{96} << 20;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+using SecondsPerByte = Quantity<struct SecondsPerByteTag, double>;
+
+Seconds operator*(SecondsPerByte cost, Bytes data) { return Seconds(cost.value * static_cast<double>(data.value)); }
+
 /// The factors of one level's formulas, by replica count.
 struct LevelCosts {
   int machines;
-  double group_devices = 1;         ///< devices of one machine of this level
-  std::vector<double> sync;         ///< seconds per parameter byte of a later stage
-  std::vector<double> sync_single;  ///< of a stage that is alone
-  std::vector<double> transfer;     ///< seconds per boundary byte
+  double group_devices = 1;                 ///< devices of one machine of this level
+  std::vector<SecondsPerByte> sync;         ///< of the parameters of a later stage
+  std::vector<SecondsPerByte> sync_single;  ///< of a stage that is alone
+  std::vector<SecondsPerByte> transfer;     ///< of a boundary
 
   LevelCosts(const SearchLevel& level, int group, double devices, const PipedreamOptions& options)
       : machines(level.machines), group_devices(devices) {
     for (int r = 0; r <= machines; ++r) {
-      const double sent = r < 1 ? 0 : 4.0 * (r - 1) / (level.bandwidth * r);
-      sync.push_back(sent);
-      sync_single.push_back(sent / group);
+      const double rate = level.bandwidth.value;
+      const double sent = r < 1 ? 0 : 4.0 * (r - 1) / (rate * r);
+      sync.emplace_back(sent);
+      sync_single.emplace_back(sent / group);
       const bool priced = options.activation_compression_ratio && r >= 1;
-      transfer.push_back(priced ? 2 / (level.bandwidth * r * *options.activation_compression_ratio) : 0);
+      transfer.emplace_back(priced ? 2 / (rate * r * *options.activation_compression_ratio) : 0);
     }
   }
 };
@@ -40,11 +45,11 @@ struct LevelCosts {
 struct PairTable {
   std::vector<int> row_of_set;  ///< -1 for sets that take no part
   std::vector<int> sets;
-  std::vector<double> values;
+  std::vector<Seconds> values;
 
   std::size_t index(int from, int to) const { return at(row_of_set[at(from)]) * sets.size() + at(row_of_set[at(to)]); }
-  double& between(int from, int to) { return values[index(from, to)]; }
-  double between(int from, int to) const { return values[index(from, to)]; }
+  Seconds& between(int from, int to) { return values[index(from, to)]; }
+  Seconds between(int from, int to) const { return values[index(from, to)]; }
   bool knows(int set) const { return row_of_set[at(set)] >= 0; }
 };
 
@@ -59,8 +64,38 @@ struct Cut {
 /// A set up to which the time from a base is wanted, if it is at most `bound`.
 struct Target {
   int set;
-  double bound;
+  Seconds bound;
 };
+
+/// PipeDream's memory rule. In doubles, as the product may be more than 64 bits hold.
+bool within_limit(int n, int used, int replicas, Bytes bytes, const PipedreamOptions& options) {
+  const double copies = (n - used + replicas - 1) / replicas;
+  return copies * static_cast<double>(bytes.value) <= static_cast<double>(options.memory_limit.value);
+}
+
+/// Of a stage between two cuts, its boundaries included.
+Seconds later_time(const LevelCosts& costs, Seconds compute, Bytes parameters, Bytes boundary, int r) {
+  return std::max((compute + costs.sync[at(r)] * parameters) / r, costs.transfer[at(r)] * boundary);
+}
+
+/// What crosses the cuts of the stage between two sets that is charged for it.
+Bytes boundary_of(const Downsets& sets, int from, int to) {
+  if (to == sets.count() - 1) return sets.boundary[at(from)];
+  return std::max(sets.boundary[at(from)], sets.boundary[at(to)]);
+}
+
+/// Activations and parameters of the range between two sets.
+Bytes memory_of(const Downsets& sets, int from, int to) {
+  return sets.activation[at(to)] - sets.activation[at(from)] + sets.parameter[at(to)] - sets.parameter[at(from)];
+}
+
+/// True if some set lies strictly between the two; then PipeDream lets machines stay idle.
+bool splittable(const Downsets& sets, int base, int set) {
+  for (int between = base + 1; between < set; ++between) {
+    if (sets.contains(between, base) && sets.contains(set, between)) return true;
+  }
+  return false;
+}
 
 class Search {
  public:
@@ -78,7 +113,7 @@ class Search {
 
   /// The optimum among cuts behind `allowed` sets (ascending, with the first and the last), if it is at most `bound`;
   /// infinite otherwise. False if the tables would be too large.
-  bool solve(const std::vector<int>& allowed, double bound, double& time) {
+  bool solve(const std::vector<int>& allowed, Seconds bound, Seconds& time) {
     allowed_ = &allowed;
     bound_ = bound * kMargin;
     if (!ask()) return false;
@@ -89,7 +124,7 @@ class Search {
   }
 
   /// Stages of the optimum of the last `solve`, whose value `time` is finite.
-  std::vector<SearchStage> stages(double time) {
+  std::vector<SearchStage> stages(Seconds time) {
     stages_.clear();
     trace(static_cast<int>(levels_.size()) - 1, 0, last_, time * kMargin, {0});
     return std::move(stages_);
@@ -100,9 +135,9 @@ class Search {
   void find_cuts(int level, int base, const std::vector<Target>& targets) {
     const LevelCosts& costs = levels_[at(level)];
     const int n = costs.machines;
-    bound_here_ = 0;
+    bound_here_ = Seconds(0);
     for (const Target& target : targets) bound_here_ = std::max(bound_here_, target.bound);
-    const double unit = bound_here_ * costs.group_devices;  // compute that one machine can do within the bound
+    const Seconds unit = bound_here_ * costs.group_devices;  // compute that one machine can do within the bound
     cuts_.clear();
     std::size_t next = 0;
     auto first = std::upper_bound(allowed_->begin(), allowed_->end(), base);
@@ -110,12 +145,12 @@ class Search {
       const int set = *first;
       const bool target = targets[next].set == set;
       if (target) ++next;
-      const double behind = sets_.compute[at(set)] - sets_.compute[at(base)];
+      const Seconds behind = sets_.compute[at(set)] - sets_.compute[at(base)];
       int low = 1;
       while (low <= n && behind > low * unit) ++low;
       int high = n;
       if (!target) {
-        const double ahead = sets_.compute[at(targets[next].set)] - sets_.compute[at(set)];
+        const Seconds ahead = sets_.compute[at(targets[next].set)] - sets_.compute[at(set)];
         high = n - 1;
         while (high >= low && (ahead > (n - high) * unit || boundary_time(costs, set, n - high) > bound_here_)) --high;
       }
@@ -126,8 +161,8 @@ class Search {
   }
 
   /// The least that a transfer behind `set` can take if the stage that is charged has at most `replicas`.
-  double boundary_time(const LevelCosts& costs, int set, int replicas) const {
-    return sets_.boundary[at(set)] * costs.transfer[at(options_.straight_pipeline ? 1 : replicas)];
+  Seconds boundary_time(const LevelCosts& costs, int set, int replicas) const {
+    return costs.transfer[at(options_.straight_pipeline ? 1 : replicas)] * sets_.boundary[at(set)];
   }
 
   std::vector<Target> targets_of(int level, int base) const {
@@ -167,7 +202,8 @@ class Search {
         table.row_of_set[at(set)] = static_cast<int>(table.sets.size());
         table.sets.push_back(set);
       }
-      if (table.sets.size() * table.sets.size() * sizeof(double) > kMostTableBytes / (levels_.size() - 1)) return false;
+      if (table.sets.size() * table.sets.size() * sizeof(Seconds) > kMostTableBytes / (levels_.size() - 1))
+        return false;
       table.values.assign(table.sets.size() * table.sets.size(), kNotAsked);
       for (const int base : bases_of(level)) {
         const std::vector<Target> targets = targets_of(level, base);
@@ -186,9 +222,9 @@ class Search {
     const auto mark = [&](int from, int to, int replicas) {
       if (options_.straight_pipeline) replicas = std::min(replicas, 1);
       if (replicas < 1) return;
-      const double bound = bound_here_ * replicas;
+      const Seconds bound = bound_here_ * replicas;
       if (sets_.compute[at(to)] - sets_.compute[at(from)] > bound * costs.group_devices) return;
-      double& known = table.between(from, to);
+      Seconds& known = table.between(from, to);
       known = std::max(known, bound);
     };
     for (const Cut& to : cuts_) {
@@ -218,79 +254,65 @@ class Search {
     }
   }
 
-  double work(int level, int from, int to) const {
+  Seconds work(int level, int from, int to) const {
     if (level == 0) return sets_.compute[at(to)] - sets_.compute[at(from)];
     const PairTable& table = tables_[at(level)];
     return table.knows(from) && table.knows(to) ? table.between(from, to) : kNever;
   }
 
-  double memory(int from, int to) const {
-    return sets_.activation[at(to)] - sets_.activation[at(from)] + sets_.parameter[at(to)] - sets_.parameter[at(from)];
-  }
-
   /// Fewest machines `used` up to and with a stage of `replicas` that keep it within the limit of memory.
-  int least_used(int n, int replicas, double bytes) const {
+  int least_used(int n, int replicas, Bytes bytes) const {
     if (!options_.use_memory_constraint) return replicas;
-    const double limit = static_cast<double>(options_.memory_limit.value);
     int used = replicas;
-    while (used <= n && static_cast<double>((n - used + replicas - 1) / replicas) * bytes > limit) ++used;
+    while (used <= n && !within_limit(n, used, replicas, bytes, options_)) ++used;
     return used;
   }
 
-  double single_time(int level, int base, int set, int r) const {
+  Seconds single_time(int level, int base, int set, int r) const {
     if (options_.straight_pipeline && r > 1) return kNever;
     const LevelCosts& costs = levels_[at(level)];
-    if (least_used(costs.machines, r, memory(base, set)) > r) return kNever;
-    const double bytes = sets_.parameter[at(set)] - sets_.parameter[at(base)];
+    if (least_used(costs.machines, r, memory_of(sets_, base, set)) > r) return kNever;
+    const Bytes bytes = sets_.parameter[at(set)] - sets_.parameter[at(base)];
     return (work(level, base, set) + costs.sync_single[at(r)] * bytes) / r;
-  }
-
-  /// Of a stage between two cuts, its boundaries included.
-  double later_time(const LevelCosts& costs, double compute, double bytes, double boundary, int r) const {
-    return std::max((compute + costs.sync[at(r)] * bytes) / r, boundary * costs.transfer[at(r)]);
-  }
-
-  double boundary_of(int from, int to) const {
-    return to == last_ ? sets_.boundary[at(from)] : std::max(sets_.boundary[at(from)], sets_.boundary[at(to)]);
   }
 
   /// Fills `times_[cut * (n + 1) + r]`: the least time of a range from `base` to each cut on r machines, infinite where
   /// it does not matter. Returns the last cut's on all machines.
-  double times_from(int level, int base, const std::vector<Target>& targets) {
+  Seconds times_from(int level, int base, const std::vector<Target>& targets) {
     find_cuts(level, base, targets);
     const LevelCosts& costs = levels_[at(level)];
     const int n = costs.machines;
     const std::size_t row = at(n + 1);
     times_.assign(cuts_.size() * row, kNever);
-    const double reach = bound_here_ * costs.group_devices;
+    const Seconds reach = bound_here_ * costs.group_devices;
     std::size_t first = 0;
     for (std::size_t t = 0; t < cuts_.size(); ++t) {
       const Cut to = cuts_[t];
-      double* mine = times_.data() + t * row;
+      Seconds* mine = times_.data() + t * row;
       for (int r = to.low; r <= to.high; ++r) mine[r] = single_time(level, base, to.set, r);
-      const double total = sets_.compute[at(to.set)];
+      const Seconds total = sets_.compute[at(to.set)];
       while (first < t && total - sets_.compute[at(cuts_[first].set)] > (n - 1) * reach) ++first;
       for (std::size_t f = first; f < t; ++f) {
         const Cut from = cuts_[f];
         int most = options_.straight_pipeline ? 1 : to.high - from.low;
         if (to.high - from.low < 1) continue;
-        const double compute_left = total - sets_.compute[at(from.set)];
+        const Seconds compute_left = total - sets_.compute[at(from.set)];
         if (compute_left > most * reach || !sets_.contains(to.set, from.set)) continue;
-        const double* theirs = times_.data() + f * row;
-        const double compute = work(level, from.set, to.set);
+        const Seconds* theirs = times_.data() + f * row;
+        const Seconds compute = work(level, from.set, to.set);
         if (compute > bound_here_ * most) continue;
-        const double bytes = sets_.parameter[at(to.set)] - sets_.parameter[at(from.set)];
-        const double boundary = boundary_of(from.set, to.set);
+        const Bytes bytes = sets_.parameter[at(to.set)] - sets_.parameter[at(from.set)];
+        const Bytes boundary = boundary_of(sets_, from.set, to.set);
         for (int q = 1; q <= most; ++q) {
-          const double time = later_time(costs, compute, bytes, boundary, q);
+          const Seconds time = later_time(costs, compute, bytes, boundary, q);
           if (time > bound_here_) continue;
           int r = std::max(to.low, from.low + q);
-          if (options_.use_memory_constraint) r = std::max(r, least_used(n, q, memory(from.set, to.set)));
+          if (options_.use_memory_constraint) r = std::max(r, least_used(n, q, memory_of(sets_, from.set, to.set)));
           const int end = std::min(to.high, from.high + q);
           for (; r <= end; ++r) mine[r] = std::min(mine[r], std::max(theirs[r - q], time));
         }
       }
-      if (options_.use_fewer_machines && splittable(base, to.set)) {
+      if (options_.use_fewer_machines && splittable(sets_, base, to.set)) {
         for (int r = to.low + 1; r <= to.high; ++r) mine[r] = std::min(mine[r], mine[r - 1]);
       }
     }
@@ -298,20 +320,12 @@ class Search {
     return times_[(cuts_.size() - 1) * row + at(n)];
   }
 
-  /// True if some set lies strictly between the two; then PipeDream lets machines stay idle.
-  bool splittable(int base, int set) const {
-    for (int between = base + 1; between < set; ++between) {
-      if (sets_.contains(between, base) && sets_.contains(set, between)) return true;
-    }
-    return false;
-  }
-
   /// Appends the stages of the optimum from `base` to `end` at `level`. `origins`: the first device of each copy of the
   /// group that the levels above make.
-  void trace(int level, int base, int end, double bound, const std::vector<int>& origins) {
+  void trace(int level, int base, int end, Seconds bound, const std::vector<int>& origins) {
     times_from(level, base, {{end, bound}});
     const std::vector<Cut> cuts = cuts_;
-    const std::vector<double> times = times_;
+    const std::vector<Seconds> times = times_;
     const LevelCosts& costs = levels_[at(level)];
     const std::size_t row = at(costs.machines + 1);
     struct Found {
@@ -325,20 +339,20 @@ class Search {
     while (true) {
       const int to = cuts[t].set;
       while (options_.use_fewer_machines && r > 1 && times[t * row + at(r) - 1] <= times[t * row + at(r)] &&
-             splittable(base, to)) {
+             splittable(sets_, base, to)) {
         --r;
       }
-      double best = single_time(level, base, to, r);
+      Seconds best = single_time(level, base, to, r);
       std::size_t from_cut = t;
       int replicas = r;
       for (std::size_t f = 0; f < t; ++f) {
         if (!sets_.contains(to, cuts[f].set)) continue;
-        const double compute = work(level, cuts[f].set, to);
-        const double bytes = sets_.parameter[at(to)] - sets_.parameter[at(cuts[f].set)];
+        const Seconds compute = work(level, cuts[f].set, to);
+        const Bytes bytes = sets_.parameter[at(to)] - sets_.parameter[at(cuts[f].set)];
         for (int q = 1; q < r && (q == 1 || !options_.straight_pipeline); ++q) {
-          if (least_used(costs.machines, q, memory(cuts[f].set, to)) > r) continue;
-          const double time =
-              std::max(times[f * row + at(r - q)], later_time(costs, compute, bytes, boundary_of(cuts[f].set, to), q));
+          if (least_used(costs.machines, q, memory_of(sets_, cuts[f].set, to)) > r) continue;
+          const Seconds time = std::max(times[f * row + at(r - q)],
+                                        later_time(costs, compute, bytes, boundary_of(sets_, cuts[f].set, to), q));
           if (time < best) {
             best = time;
             from_cut = f;
@@ -371,22 +385,22 @@ class Search {
   std::vector<LevelCosts> levels_;
   std::vector<PairTable> tables_;
   const std::vector<int>* allowed_ = nullptr;
-  double bound_ = kNever;
-  double bound_here_ = kNever;
+  Seconds bound_ = kNever;
+  Seconds bound_here_ = kNever;
   std::vector<Cut> cuts_;
-  std::vector<double> times_;
+  std::vector<Seconds> times_;
   std::vector<SearchStage> stages_;
 };
 
 /// A chain of at most `most` sets between the first and the last, evenly spread in compute, small in boundary.
 std::vector<int> coarse_chain(const Downsets& sets, int most) {
   const int last = sets.count() - 1;
-  const double step = sets.compute[at(last)] / most;
+  const Seconds step = sets.compute[at(last)] / most;
   std::vector<int> chain = {0};
   int set = 1;
   for (int part = 1; part <= most && set < last; ++part) {
     int best = -1;
-    for (; set < last && (part == most || sets.compute[at(set)] <= part * step); ++set) {
+    for (; set < last && (part == most || sets.compute[at(set)] <= static_cast<double>(part) * step); ++set) {
       if ((best < 0 || sets.boundary[at(set)] < sets.boundary[at(best)]) && sets.contains(set, chain.back()))
         best = set;
     }
@@ -412,14 +426,43 @@ std::variant<SearchAnswer, Infeasible> pipedream_search(const Downsets& sets, co
   // Any plan bounds the best one from above, and the bound spares most of the full search.
   for (const int most : {24, 96, 384}) {
     if (most >= sets.count()) break;
-    double time = kNever;
+    Seconds time = kNever;
     if (search.solve(coarse_chain(sets, most), answer.time, time)) answer.time = std::min(answer.time, time);
   }
-  double time = kNever;
+  Seconds time = kNever;
   if (!search.solve(all, answer.time, time)) return too_many();
   answer.time = time;
   if (time < kNever) answer.stages = search.stages(time);
   return answer;
 }
 
-}  // namespace stagecraft
+std::optional<Seconds> pipedream_time(const Downsets& sets, const SearchLevel& level,
+                                      const std::vector<SearchStage>& stages, const PipedreamOptions& options) {
+  const LevelCosts costs(level, 1, 1, options);
+  int idle = level.machines;
+  for (const SearchStage& stage : stages) idle -= static_cast<int>(stage.devices.size());
+  if (idle < 0 || (idle > 0 && !options.use_fewer_machines)) return std::nullopt;
+  Seconds slowest;
+  int used = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto& [from, to, devices] = stages[s];
+    const int r = static_cast<int>(devices.size());
+    if (r > 1 && options.straight_pipeline) return std::nullopt;
+    used += r;
+    const Bytes memory = memory_of(sets, from, to);
+    if (options.use_memory_constraint && !within_limit(level.machines, used, r, memory, options)) return std::nullopt;
+    const Bytes parameters = sets.parameter[at(to)] - sets.parameter[at(from)];
+    const Bytes boundary = s == 0 ? Bytes(0) : boundary_of(sets, from, to);
+    const Seconds compute = sets.compute[at(to)] - sets.compute[at(from)];
+    slowest = std::max(slowest, later_time(costs, compute, parameters, boundary, r));
+    // Machines stay idle behind the first range that can be split: the stages behind them then keep the least.
+    if (idle > 0 && splittable(sets, 0, to)) {
+      used += idle;
+      idle = 0;
+    }
+  }
+  if (idle > 0) return std::nullopt;
+  return slowest;
+}
+
+}  // namespace stagecraft::partitioner

@@ -2,19 +2,29 @@
 
 #include <limits>
 #include <optional>
-#include <string>
 #include <variant>
 #include <vector>
 
+#include "costmodel/errors.h"
+#include "costmodel/units.h"
 #include "partitioner/downsets.h"
-#include "partitioner/strategy.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 
-/// One level of PipeDream's machine: `machines` groups of the level below on links of `bandwidth` bytes per second.
+/// The switches of PipeDream's optimizer.
+struct PipedreamOptions {
+  bool straight_pipeline = false;  ///< no replicas; as many stages as devices
+  bool use_memory_constraint = false;
+  Bytes memory_limit{16'000'000'000};  ///< with use_memory_constraint
+  bool use_fewer_machines = false;     ///< devices may stay idle
+  /// Transfers are divided by it: 1 is uncompressed. Absent: transfers cost nothing, as PipeDream has it.
+  std::optional<double> activation_compression_ratio;
+};
+
+/// One level of PipeDream's machine: `machines` groups of the level below on links of `bandwidth`.
 struct SearchLevel {
   int machines = 1;
-  double bandwidth = 1e9;
+  BytesPerSecond bandwidth{1e9};
 };
 
 /// A stage of the answer: the members of set `to` that are not in set `from`, one replica on each of `devices`. Devices
@@ -29,7 +39,7 @@ struct SearchStage {
 
 /// The least time of the slowest stage, and stages that have it.
 struct SearchAnswer {
-  double time = std::numeric_limits<double>::infinity();
+  Seconds time{std::numeric_limits<double>::infinity()};
   std::vector<SearchStage> stages;  ///< empty if no partition keeps the constraints; `time` is then infinite
 };
 
@@ -49,4 +59,10 @@ struct SearchAnswer {
                                                                       const std::vector<SearchLevel>& levels,
                                                                       const PipedreamOptions& options);
 
-}  // namespace stagecraft
+/// The time of the slowest of `stages` (in order, the whole of the last set covered) on one level, by the formulas of
+/// pipedream_search, each stage's devices being its replicas; absent if they are not a partition that it considers.
+[[nodiscard]] std::optional<Seconds> pipedream_time(const Downsets& sets, const SearchLevel& level,
+                                                    const std::vector<SearchStage>& stages,
+                                                    const PipedreamOptions& options);
+
+}  // namespace stagecraft::partitioner

@@ -15,13 +15,16 @@
 #include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
+#include "partitioner/candidate.h"
 #include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
-#include "partitioner/remedies.h"
 #include "partitioner/strategy.h"
 
 namespace {
 
+namespace partitioner = stagecraft::partitioner;
+using partitioner::OptionKind;
+using partitioner::Strategy;
 using stagecraft::Graph;
 using stagecraft::Plan;
 using stagecraft::Stage;
@@ -33,9 +36,6 @@ constexpr const char* kExample =
     "  stagecraft plan graph.json topology.json --split-at layer2.0,layer4.0 --schedule gpipe -o plan.json\n"
     "  stagecraft plan graph.json topology.json --from pipedream-conf hybrid_conf.json -o plan.json\n"
     "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
-
-/// The strategy that tries the others and takes the plan with the shortest predicted step.
-constexpr const char* kAll = "auto";
 
 /// Before the file of lists that are to be the schedule.
 constexpr const char* kCsv = "csv:";
@@ -52,12 +52,10 @@ struct Request {
   std::string topology;
   std::vector<int> devices;
   std::vector<double> bandwidths;
-  std::string strategy;               ///< empty: pipedream where one of its options stands, else all
+  std::string strategy;               ///< empty: the one whose options stand, else the default
   std::vector<std::string> split_at;  ///< first layers of the stages after the first
   std::vector<std::string> from;      ///< format and file of another program's plan; or empty
-  std::optional<stagecraft::Bytes> memory;
-  stagecraft::StrategyOptions options;
-  stagecraft::PlanSettings settings;
+  partitioner::Constraints constraints;
   bool microbatches_given = false;
   bool accept_other_device = false;
   std::string other_device;  ///< accepted_differences
@@ -84,33 +82,52 @@ Topology plain_topology(const Request& request) {
   return topology;
 }
 
+/// The strategy that has the first of the options given; nullptr where none is.
+const Strategy* owner_of_options(const partitioner::OptionValues& given) {
+  for (const Strategy& strategy : partitioner::strategies()) {
+    const auto is_given = [&](const partitioner::Option& option) { return given.contains(option.names.front()); };
+    if (std::ranges::any_of(strategy.options, is_given)) return &strategy;
+  }
+  return nullptr;
+}
+
+/// "PipeDream's", of all strategies that have options.
+std::string titles_of_options() {
+  std::vector<std::string> out;
+  for (const Strategy& strategy : partitioner::strategies()) {
+    if (!strategy.options.empty()) out.push_back(strategy.options_title + "'s");
+  }
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+/// The strategy that the command line names or implies, with its name as people wrote it.
+void choose_strategy(Request& request) {
+  partitioner::Constraints& constraints = request.constraints;
+  const Strategy* owner = owner_of_options(constraints.options);
+  if (request.strategy.empty()) request.strategy = owner != nullptr ? owner->name : partitioner::kDefaultStrategy;
+  if (owner != nullptr && request.strategy != owner->name) {
+    throw CLI::ValidationError("--strategy",
+                               request.strategy + " takes none of " + owner->options_title + "'s options");
+  }
+  const Strategy& chosen = stagecraft::usage(
+      "--strategy", [&]() -> const Strategy& { return partitioner::strategy_by_name(request.strategy); });
+  if (chosen.decides_stages && constraints.stages)
+    throw CLI::ValidationError("--stages", "strategy " + chosen.name + " finds the number of stages itself");
+}
+
 void check_usage(Request& request) {
-  const stagecraft::PipedreamOptions& p = request.options.pipedream;
-  const bool pipedreams_own = p.straight_pipeline || p.use_memory_constraint || p.use_fewer_machines ||
-                              p.activation_compression_ratio || request.memory;
   const bool given = !request.split_at.empty() || !request.from.empty();
-  if (given && (!request.strategy.empty() || pipedreams_own || request.options.constraints.stages)) {
-    throw CLI::ValidationError(request.from.empty() ? "--split-at" : "--from",
-                               "says the stages, so that --strategy, --stages and PipeDream's options have no place");
+  const bool has_options = owner_of_options(request.constraints.options) != nullptr;
+  if (given && (!request.strategy.empty() || has_options || request.constraints.stages)) {
+    throw CLI::ValidationError(
+        request.from.empty() ? "--split-at" : "--from",
+        "says the stages, so that --strategy, --stages and " + titles_of_options() + " options have no place");
   }
-  if (request.strategy.empty()) request.strategy = pipedreams_own ? "pipedream" : kAll;
-  if (pipedreams_own && request.strategy != "pipedream") {
-    throw CLI::ValidationError("--strategy", request.strategy + " takes none of PipeDream's options");
-  }
-  if (request.strategy == "pipedream" && request.options.constraints.stages)
-    throw CLI::ValidationError("--stages", "strategy pipedream finds the number of stages itself");
-  if (request.strategy != kAll) {
-    try {
-      (void)stagecraft::strategy_by_name(request.strategy);
-    } catch (const std::invalid_argument& e) {
-      throw CLI::ValidationError("--strategy", std::string(e.what()) + ", " + kAll);
-    }
-  }
-  const std::string& schedule = request.settings.schedule;
+  choose_strategy(request);
+  const std::string& schedule = request.constraints.plan.schedule;
   if (!schedule.starts_with(kCsv))
     stagecraft::usage("--schedule", [&] { (void)stagecraft::schedule_by_name(schedule); });
-  if (!request.from.empty())
-    stagecraft::usage("--from", [&] { (void)stagecraft::plan_format(request.from[0]); });
+  if (!request.from.empty()) stagecraft::usage("--from", [&] { (void)stagecraft::plan_format(request.from[0]); });
   if (request.topology.empty() == request.devices.empty()) {
     throw CLI::ValidationError("TOPOLOGY", "one of a topology file and --devices is wanted");
   }
@@ -123,13 +140,42 @@ void check_usage(Request& request) {
   }
 }
 
+/// Declares one strategy's own options.
+void declare_options(CLI::App& app, const Strategy& strategy, partitioner::OptionValues& values) {
+  for (const partitioner::Option& option : strategy.options) {
+    std::vector<std::string> names;
+    for (const std::string& name : option.names) names.push_back((name.size() == 1 ? "-" : "--") + name);
+    std::ranges::stable_sort(names, {}, [](const std::string& name) { return name.starts_with("--"); });
+    const std::string declared = fmt::format("{}", fmt::join(names, ","));
+    const std::string key = option.names.front();
+    CLI::Option* made = nullptr;
+    switch (option.kind) {
+      case OptionKind::Flag:
+        made = app.add_flag_callback(
+            declared, [&values, key] { values[key] = true; }, option.help);
+        break;
+      case OptionKind::Positive:
+        made = app.add_option_function<double>(
+                      declared, [&values, key](double value) { values[key] = value; }, option.help)
+                   ->transform(stagecraft::number_above(0));
+        break;
+      case OptionKind::Bytes:
+        made = app.add_option_function<std::string>(
+                      declared,
+                      [&values, key, declared](const std::string& text) {
+                        values[key] = stagecraft::usage(declared, [&] { return stagecraft::parse_bytes(text); });
+                      },
+                      option.help)
+                   ->type_name("BYTES");
+        break;
+    }
+    made->group(strategy.options_title);
+  }
+}
+
 void declare(CLI::App& app, Request& request) {
-  std::string names = fmt::format(
-      "\n  {}: all of them, also on fewer devices; the shortest predicted step wins, of those within 1 % the one with "
-      "the "
-      "fewest devices, then stages",
-      kAll);
-  for (const stagecraft::Strategy& strategy : stagecraft::strategies()) {
+  std::string names;
+  for (const Strategy& strategy : partitioner::strategies()) {
     names += fmt::format("\n  {}: {}", strategy.name, strategy.help);
   }
   app.add_option("GRAPH", request.graph, "graph.json; - is standard input")->required();
@@ -143,7 +189,8 @@ void declare(CLI::App& app, Request& request) {
       ->transform(stagecraft::number_above(0))
       ->type_name("BYTES_PER_S ...");
   app.add_option("--strategy", request.strategy,
-                 "how to part the graph; auto if absent, or pipedream with one of its options:" + names);
+                 fmt::format("how to part the graph; {} if absent, or the one whose options are given:{}",
+                             partitioner::kDefaultStrategy, names));
   std::string formats;
   for (const stagecraft::PlanFormat& format : stagecraft::plan_formats()) formats += "\n  " + format.name;
   app.add_option("--split-at", request.split_at,
@@ -156,33 +203,32 @@ void declare(CLI::App& app, Request& request) {
                      formats)
       ->expected(2)
       ->type_name("FORMAT FILE");
-  app.add_option("--stages", request.options.constraints.stages,
+  app.add_option("--stages", request.constraints.stages,
                  "how many stages, for all strategies but pipedream; one a device if absent")
       ->transform(stagecraft::integer(1));
-  app.add_option("--replicas", request.options.constraints.replicas,
-                 "replicas of each stage, for all strategies but pipedream")
+  app.add_option("--replicas", request.constraints.replicas, "replicas of each stage, for all strategies but pipedream")
       ->delimiter(',')
       ->transform(stagecraft::integer(1))
       ->type_name("COUNT ...");
-  app.add_option("--microbatches", request.settings.microbatches, "microbatches of one step")
+  app.add_option("--microbatches", request.constraints.plan.microbatches, "microbatches of one step")
       ->transform(stagecraft::integer(1, kMostMicrobatches, "the most that a plan file holds"))
       ->capture_default_str();
   app.add_option(
-         "--schedule", request.settings.schedule,
+         "--schedule", request.constraints.plan.schedule,
          "order of work in a stage, or csv:FILE for lists as torch.distributed.pipelining's CSV, which then say "
          "stages, replicas and microbatches too")
       ->capture_default_str();
   stagecraft::add_bytes_option(
-      app, "--memory-limit", request.options.constraints.memory_limit,
+      app, "--memory-limit", request.constraints.memory_limit,
       "what a plan may use of one device, 16e9 or 16GiB; pipedream keeps it by PipeDream's own rule");
-  app.add_flag("--recompute", request.settings.recompute,
+  app.add_flag("--recompute", request.constraints.plan.recompute,
                "every stage drops its activations after forward and runs it again before backward");
-  app.add_option("--recompute-every", request.settings.recompute_every,
+  app.add_option("--recompute-every", request.constraints.plan.recompute_every,
                  "as --recompute, but so many layers are run again at once, and what crosses between such segments is "
                  "kept; the whole stage if absent")
       ->transform(stagecraft::integer(1))
       ->type_name("LAYERS");
-  stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.settings.gradient_bucket_bytes,
+  stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.constraints.plan.gradient_bucket_bytes,
                                "replicas sum their gradients in buckets of at most so much, 25e6 or 25MiB; all of a "
                                "stage in one if absent");
   app.add_flag("--accept-other-device", request.accept_other_device,
@@ -191,23 +237,12 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("-o,--output", request.output, "where the plan goes; - is standard output")->capture_default_str();
   stagecraft::add_force_option(app, request.force);
 
-  const std::string group = "PipeDream";
-  stagecraft::PipedreamOptions& p = request.options.pipedream;
-  app.add_flag("--straight-pipeline,--straight_pipeline", p.straight_pipeline, "no replicas")->group(group);
-  app.add_flag("--use-memory-constraint,--use_memory_constraint", p.use_memory_constraint,
-               "PipeDream's memory rule with the limit --memory-size")
-      ->group(group);
-  stagecraft::add_bytes_option(app, "-s,--memory-size,--memory_size", request.memory, "its limit, 16e9 if absent")
-      ->group(group);
-  app.add_flag("--use-fewer-machines,--use_fewer_machines", p.use_fewer_machines, "devices may stay idle")
-      ->group(group);
-  app.add_option("--activation-compression-ratio,--activation_compression_ratio", p.activation_compression_ratio,
-                 "transfers are divided by it; if absent they cost nothing")
-      ->transform(stagecraft::number_above(0))
-      ->group(group);
+  for (const Strategy& strategy : partitioner::strategies())
+    declare_options(app, strategy, request.constraints.options);
   app.callback([&request, &app] {
-    if (app.count("--recompute-every") > 0) request.settings.recompute = true;
-    if (request.settings.gradient_bucket_bytes && *request.settings.gradient_bucket_bytes < stagecraft::Bytes(1))
+    if (app.count("--recompute-every") > 0) request.constraints.plan.recompute = true;
+    if (request.constraints.plan.gradient_bucket_bytes &&
+        *request.constraints.plan.gradient_bucket_bytes < stagecraft::Bytes(1))
       throw CLI::ValidationError("--gradient-bucket-bytes", "found 0, at least 1 byte is wanted");
     request.microbatches_given = app.count("--microbatches") > 0;
     check_usage(request);
@@ -217,7 +252,7 @@ void declare(CLI::App& app, Request& request) {
 /// What goes before every figure of times that were measured on another device.
 std::string mark_of(const Request& request) { return request.other_device.empty() ? "" : "~"; }
 
-void print(const Request& request, const Graph& graph, const stagecraft::RankedPlan& ranked) {
+void print(const Request& request, const Graph& graph, const partitioner::RankedPlan& ranked) {
   const Plan& plan = ranked.plan;
   const stagecraft::Prediction& prediction = ranked.prediction;
   const std::string mark = mark_of(request);
@@ -243,8 +278,8 @@ void print(const Request& request, const Graph& graph, const stagecraft::RankedP
                                             {.title = "parameters"},
                                             {.title = "first .. last", .left = true, .can_be_cut = true}},
                                            rows, stagecraft::line_width());
-  // PipeDream knows no end of a step, at which replicas beyond the number of microbatches would have nothing to do.
-  const bool endless = plan.strategy.starts_with("pipedream") && !prediction.idle_devices.empty();
+  // A strategy that knows no end of a step does not see that replicas beyond the microbatches have nothing to do.
+  const bool endless = ranked.endless && !prediction.idle_devices.empty();
   if (plan.steady_state) {
     out += fmt::format("slowest stage {}{} per microbatch, as {} reckons{}", mark,
                        stagecraft::format_seconds(*plan.steady_state), plan.strategy,
@@ -255,19 +290,19 @@ void print(const Request& request, const Graph& graph, const stagecraft::RankedP
   fmt::print(stderr, "{}\n", out);
 }
 
-void warn_of_blind_spots(const Request& request) {
-  if (request.strategy == "pipedream" && !request.options.pipedream.activation_compression_ratio) {
-    warn("transfers between stages cost nothing, as in PipeDream; --activation-compression-ratio 1 prices them");
-  }
+void warn_of_caveat(const Request& request) {
+  const auto& caveat = partitioner::strategy_by_name(request.strategy).caveat;
+  const std::string text = caveat ? caveat(request.constraints.options) : "";
+  if (!text.empty()) warn(text);
 }
 
 /// What was compared, best first; of many the first.
-void print(const Request& request, const stagecraft::Ranking& ranking) {
+void print(const Request& request, const partitioner::Ranking& ranking) {
   constexpr std::size_t kShown = 12;
-  const std::vector<stagecraft::RankedPlan>& plans = ranking.plans;
+  const std::vector<partitioner::RankedPlan>& plans = ranking.plans;
   const std::string mark = mark_of(request);
   std::vector<std::vector<std::string>> rows;
-  for (const stagecraft::RankedPlan& r : std::span(plans).first(std::min(plans.size(), kShown))) {
+  for (const partitioner::RankedPlan& r : std::span(plans).first(std::min(plans.size(), kShown))) {
     std::vector<std::size_t> replicas;
     for (const Stage& stage : r.plan.stages) replicas.push_back(stage.devices.size());
     stagecraft::Bytes peak;
@@ -288,108 +323,83 @@ void print(const Request& request, const stagecraft::Ranking& ranking) {
     out += fmt::format("{} more not simulated: {} compute alone takes longer than the best step\n", ranking.slower,
                        ranking.slower == 1 ? "its" : "their");
   }
-  const auto ties = std::ranges::count_if(plans, [&](const stagecraft::RankedPlan& r) {
-    return r.fits && r.prediction.iteration <= plans.front().prediction.iteration * (1 + stagecraft::kTie);
+  const auto ties = std::ranges::count_if(plans, [&](const partitioner::RankedPlan& r) {
+    return r.fits && r.prediction.iteration <= plans.front().prediction.iteration * (1 + partitioner::kTie);
   });
   if (ties > 1) {
     out += fmt::format("steps within {:g} % count as equally fast, then fewer devices and fewer stages come first\n",
-                       stagecraft::kTie * 100);
+                       partitioner::kTie * 100);
   }
   if (const std::string text = skipped_text(ranking.skipped); !text.empty()) out += text + "\n";
   fmt::print(stderr, "{}", out);
 }
 
-/// Of one step, where each ends before the next.
-std::optional<int> microbatches_of_a_step(const stagecraft::PlanSettings& settings) {
-  if (stagecraft::schedule_by_name(settings.schedule).weights != stagecraft::Weights::Flushed) return std::nullopt;
-  return settings.microbatches;
+/// The cost model, which tells on a line of its own how far a long prediction is.
+partitioner::CostModel telling(stagecraft::ProgressLine& line) {
+  return partitioner::simulated_costs(
+      [&line](double done) { line.show(fmt::format("replayed {:.0f} % of a plan", done * 100)); });
 }
 
-/// `options` that tell on `line` how far a prediction is.
-stagecraft::StrategyOptions telling(stagecraft::StrategyOptions options, stagecraft::ProgressLine& line) {
-  options.progress = [&line](double done) { line.show(fmt::format("replayed {:.0f} % of a plan", done * 100)); };
-  return options;
+/// The first plan of `result`; throws std::runtime_error where there is none.
+partitioner::RankedPlan first_of(const Request& request, partitioner::StrategyResult result) {
+  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
+    throw std::runtime_error(request.graph + ": " + infeasible->reason);
+  }
+  return std::move(std::get<partitioner::Ranking>(result).plans.front());
 }
 
-/// The best plan of all strategies, after a table of them.
-stagecraft::RankedPlan best_of_all(const Request& request, const Graph& graph, const Topology& topology) {
+/// The plan of stages that are given.
+partitioner::RankedPlan plan_given(const Request& request, const Graph& graph, const Topology& topology,
+                                   const partitioner::Candidate& given) {
+  const partitioner::CandidateOf same = [&](const Graph&, const Topology& t) -> std::optional<partitioner::Candidate> {
+    if (t.levels != topology.levels) return std::nullopt;
+    return given;
+  };
   auto result = [&] {
     stagecraft::ProgressLine line;
-    return stagecraft::rank_plans(graph, topology, request.settings, telling(request.options, line));
+    return rank_one(request.strategy, graph, topology, given, telling(line), request.constraints, same);
   }();
-  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
-    throw std::runtime_error(request.graph + ": " + infeasible->reason);
-  }
-  auto& ranking = std::get<stagecraft::Ranking>(result);
-  print(request, ranking);
-  return std::move(ranking.plans.front());
+  return first_of(request, std::move(result));
 }
 
-/// The plan of one candidate; throws where it needs more memory than there is, with what would fit. `again` gives the
-/// candidate of another graph and topology, if that differs.
-stagecraft::RankedPlan plan_of(
-    const Request& request, const Graph& graph, const Topology& topology, const stagecraft::Candidate& candidate,
-    const std::function<std::optional<stagecraft::Candidate>(const Graph&, const Topology&)>& again) {
-  stagecraft::RankedPlan ranked = [&] {
+/// The best plan of the strategy asked for, after a table of what it compared.
+partitioner::RankedPlan best_plan(const Request& request, const Graph& graph, const Topology& topology) {
+  auto result = [&] {
     stagecraft::ProgressLine line;
-    return stagecraft::predicted_plan(graph, topology, candidate, request.settings, telling(request.options, line));
+    return partitioner::plan_with(request.strategy, graph, topology, telling(line), request.constraints);
   }();
-  const std::string excess = stagecraft::memory_excess(ranked, topology, request.options);
-  // PipeDream's own memory rule has the last word where its strategy was asked for by name.
-  if (!excess.empty() && request.strategy == "pipedream") warn(excess + ", as the cost model counts");
-  if (!excess.empty() && request.strategy != "pipedream") {
-    const stagecraft::NeedOf need = [&](const Graph& g, const Topology& t,
-                                        const stagecraft::PlanSettings& settings) -> std::optional<stagecraft::Bytes> {
-      const auto other = again(g, t);
-      if (!other) return std::nullopt;
-      return need_of(g, plan_of_candidate(g, t, *other, settings));
-    };
-    throw std::runtime_error(
-        request.graph + ": " + excess +
-        remedies_text(graph, topology, request.settings, *stagecraft::memory_limit(topology, request.options), need));
-  }
+  const auto* ranking = std::get_if<partitioner::Ranking>(&result);
+  if (ranking != nullptr && partitioner::strategy_by_name(request.strategy).compares) print(request, *ranking);
+  partitioner::RankedPlan ranked = first_of(request, std::move(result));
+  // A strategy that goes by a memory rule of its own has the last word.
+  if (!ranked.fits) warn(memory_excess(ranked, topology, request.constraints) + ", as the cost model counts");
   return ranked;
-}
-
-stagecraft::RankedPlan best_of_one(const Request& request, const Graph& graph, const Topology& topology) {
-  const auto result = stagecraft::partition(request.strategy, graph, topology, request.options);
-  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
-    throw std::runtime_error(request.graph + ": " + infeasible->reason);
-  }
-  const auto again = [&](const Graph& g, const Topology& t) -> std::optional<stagecraft::Candidate> {
-    const stagecraft::Constraints& told = request.options.constraints;
-    if ((told.stages || !told.replicas.empty()) && t.levels != topology.levels) return std::nullopt;
-    auto other = stagecraft::partition(request.strategy, g, t, request.options);
-    if (std::holds_alternative<stagecraft::Infeasible>(other)) return std::nullopt;
-    return std::move(std::get<std::vector<stagecraft::Candidate>>(other).front());
-  };
-  return plan_of(request, graph, topology, std::get<std::vector<stagecraft::Candidate>>(result).front(), again);
 }
 
 /// Takes schedule, stages, replicas and microbatches from lists that came without a plan.
 void take_lists(Request& request, const Plan& shape) {
   if (shape.chunks > 1) throw std::invalid_argument("several stages on a rank, plan gives each stage its own devices");
-  if (request.microbatches_given && request.settings.microbatches != shape.microbatches) {
+  if (request.microbatches_given && request.constraints.plan.microbatches != shape.microbatches) {
     throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches says {}", shape.microbatches,
-                                            request.settings.microbatches));
+                                            request.constraints.plan.microbatches));
   }
   if (!request.split_at.empty() && request.split_at.size() + 1 != shape.stages.size()) {
     throw std::invalid_argument(
         fmt::format("found {} stages, --split-at says {}", shape.stages.size(), request.split_at.size() + 1));
   }
-  request.settings.microbatches = shape.microbatches;
-  request.settings.schedule = shape.schedule;
-  request.settings.listed = shape.listed;
-  stagecraft::Constraints& constraints = request.options.constraints;
+  request.constraints.plan.microbatches = shape.microbatches;
+  request.constraints.plan.schedule = shape.schedule;
+  request.constraints.plan.listed = shape.listed;
+  partitioner::Constraints& constraints = request.constraints;
   constraints.stages = static_cast<int>(shape.stages.size());
   constraints.replicas.clear();
   for (const Stage& stage : shape.stages) constraints.replicas.push_back(static_cast<int>(stage.devices.size()));
-  if (request.strategy == kAll) request.strategy = "profile";
+  if (request.strategy == partitioner::kDefaultStrategy) request.strategy = "profile";
 }
 
 /// take_lists with those of csv:FILE.
 void take_csv(Request& request) {
-  const std::string path = request.settings.schedule.substr(std::string(kCsv).size());
+  const std::string path = request.constraints.plan.schedule.substr(std::string(kCsv).size());
   const auto lists = stagecraft::parse_actions_csv(stagecraft::read_text(path), path);
   try {
     take_lists(request, stagecraft::plan_of_lists(lists));
@@ -397,8 +407,8 @@ void take_csv(Request& request) {
 }
 
 /// The stages that the command line or another program's file says; absent where a strategy is to find them.
-std::optional<stagecraft::Candidate> given_stages(Request& request, const Graph& graph) {
-  std::optional<stagecraft::Candidate> out;
+std::optional<partitioner::Candidate> given_stages(Request& request, const Graph& graph) {
+  std::optional<partitioner::Candidate> out;
   if (!request.from.empty()) {
     const std::string& path = request.from[1];
     const stagecraft::PlanFormat& format = stagecraft::plan_format(request.from[0]);
@@ -408,16 +418,17 @@ std::optional<stagecraft::Candidate> given_stages(Request& request, const Graph&
       if (plan.partition) {
         if (!request.split_at.empty()) throw std::invalid_argument("says the stages, --split-at does too");
         request.strategy = format.name;
-        out = given_candidate(graph, std::move(*plan.partition), std::move(plan.devices), std::move(plan.warmups),
-                              request.options.constraints.replicas, microbatches_of_a_step(request.settings));
+        out = partitioner::given_candidate(graph, std::move(*plan.partition), std::move(plan.devices),
+                                           std::move(plan.warmups), request.constraints.replicas,
+                                           partitioner::microbatches_of_a_step(request.constraints.plan));
       }
     } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
   }
   if (!request.split_at.empty()) {
     request.strategy = kSplitAt;
     try {
-      out = split_candidate(graph, request.split_at, request.options.constraints.replicas,
-                            microbatches_of_a_step(request.settings));
+      out = partitioner::split_candidate(graph, request.split_at, request.constraints.replicas,
+                                         partitioner::microbatches_of_a_step(request.constraints.plan));
     } catch (const std::invalid_argument& e) { throw std::invalid_argument("--split-at: " + std::string(e.what())); }
   }
   return out;
@@ -427,16 +438,15 @@ std::optional<stagecraft::Candidate> given_stages(Request& request, const Graph&
 std::vector<std::string> inputs_of(const Request& request) {
   std::vector<std::string> out{request.graph, request.topology};
   if (!request.from.empty()) out.push_back(request.from[1]);
-  const std::string& schedule = request.settings.schedule;
+  const std::string& schedule = request.constraints.plan.schedule;
   if (schedule.starts_with(kCsv)) out.push_back(schedule.substr(std::string(kCsv).size()));
   return out;
 }
 
 int plan(Request& request) {
   stagecraft::check_outputs(inputs_of(request), {{request.output, "stagecraft.plan"}}, request.force);
-  if (request.settings.schedule.starts_with(kCsv)) take_csv(request);
-  warn_of_blind_spots(request);
-  if (request.memory) request.options.pipedream.memory_limit = *request.memory;
+  if (request.constraints.plan.schedule.starts_with(kCsv)) take_csv(request);
+  warn_of_caveat(request);
   Graph graph = stagecraft::read_graph(request.graph);
   const Topology topology =
       request.devices.empty() ? stagecraft::read_topology(request.topology) : plain_topology(request);
@@ -444,15 +454,9 @@ int plan(Request& request) {
     stagecraft::check_has_times(graph);
     request.other_device = stagecraft::accepted_differences(graph, topology, request.accept_other_device);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.graph + ": " + e.what()); }
-  const std::optional<stagecraft::Candidate> given = given_stages(request, graph);
-  request.settings.strategy = request.strategy;
-  request.options.microbatches = microbatches_of_a_step(request.settings);
-  const auto same = [&](const Graph&, const Topology& t) { return t.levels == topology.levels ? given : std::nullopt; };
-  const bool all = !given && request.strategy == kAll;
-  stagecraft::RankedPlan ranked = given ? plan_of(request, graph, topology, *given, same)
-                                  : all ? best_of_all(request, graph, topology)
-                                        : best_of_one(request, graph, topology);
-  if (all) ranked.plan.strategy = ranked.origin;
+  const std::optional<partitioner::Candidate> given = given_stages(request, graph);
+  partitioner::RankedPlan ranked =
+      given ? plan_given(request, graph, topology, *given) : best_plan(request, graph, topology);
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
   const std::string idle = idle_text(ranked.prediction);
   if (!idle.empty()) ranked.plan.provenance.notes["idle devices"] = idle;

@@ -9,20 +9,21 @@
 #include <set>
 #include <stdexcept>
 
-#include "costmodel/memory.h"
-#include "costmodel/units_text.h"
+#include "partitioner/list_strategies.h"
+#include "partitioner/pipedream.h"
 #include "partitioner/remedies.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
 /// Stage counts beyond this are tried by doubling only.
 constexpr int kEveryCount = 16;
 
+/// One question to another strategy.
 struct Ask {
   std::string origin;
   std::string strategy;
-  StrategyOptions options;
+  std::function<std::variant<Candidate, Infeasible>()> answer;
 };
 
 /// A candidate that became a plan.
@@ -55,47 +56,48 @@ std::vector<int> replica_counts(int devices, int stages, std::optional<int> micr
   return {out.begin(), out.end()};
 }
 
-std::vector<Ask> asks(const Graph& graph, const Topology& topology, const StrategyOptions& options) {
+std::vector<Ask> asks(const Graph& graph, const Topology& topology, const Constraints& constraints) {
   std::vector<Ask> out;
   for (const bool straight : {false, true}) {
-    Ask ask{straight ? "pipedream without replicas" : "pipedream", "pipedream", options};
-    ask.options.pipedream.straight_pipeline = straight;
-    if (!ask.options.pipedream.activation_compression_ratio) ask.options.pipedream.activation_compression_ratio = 1;
-    ask.options.constraints = {};
-    out.push_back(std::move(ask));
+    PipedreamOptions options;
+    options.straight_pipeline = straight;
+    options.activation_compression_ratio = 1;
+    out.push_back({straight ? "pipedream without replicas" : "pipedream", "pipedream",
+                   [&graph, &topology, options] { return pipedream_candidate(graph, topology, options); }});
   }
-  const Constraints& wanted = options.constraints;
-  if (!wanted.replicas.empty()) {
-    out.push_back({"profile, replicas as told", "profile", options});
+  const auto profile = [&](std::string origin, Constraints wanted) {
+    out.push_back({std::move(origin), "profile", [&graph, &topology, wanted = std::move(wanted)] {
+                     return profile_candidate(graph, topology, wanted);
+                   }});
+  };
+  if (!constraints.replicas.empty()) {
+    profile("profile, replicas as told", constraints);
     return out;
   }
   const int devices = device_count(topology);
+  const std::optional<int> microbatches = microbatches_of_a_step(constraints.plan);
   std::vector<int> counts;
   for (int stages = 1; stages <= std::min(devices, layers_in_stages(graph));
        stages += stages < kEveryCount ? 1 : stages)
     counts.push_back(stages);
-  if (wanted.stages) counts = {*wanted.stages};
+  if (constraints.stages) counts = {*constraints.stages};
   for (const int stages : counts) {
-    Ask ask{"profile, " + count_text(stages, "stage"), "profile", options};
-    ask.options.constraints.stages = stages;
+    const std::string origin = "profile, " + count_text(stages, "stage");
+    Constraints wanted = constraints;
+    wanted.stages = stages;
     if (stages < 1 || stages > devices) {  // the strategy says why not
-      out.push_back(std::move(ask));
+      profile(origin, wanted);
       continue;
     }
-    for (const int count : replica_counts(devices, stages, options.microbatches)) {
-      Ask alike = ask;
-      if (count > 1) {
-        alike.origin += " of " + count_text(count, "replica");
-        alike.options.constraints.replicas.assign(static_cast<std::size_t>(stages), count);
-      }
-      out.push_back(std::move(alike));
+    for (const int count : replica_counts(devices, stages, microbatches)) {
+      if (count > 1) wanted.replicas.assign(static_cast<std::size_t>(stages), count);
+      profile(count > 1 ? origin + " of " + count_text(count, "replica") : origin, wanted);
     }
     const bool uneven = devices / stages >= 1 && devices % stages != 0;
-    if (!uneven || devices / stages + 1 > options.microbatches.value_or(devices)) continue;
-    ask.origin += " on all devices";
-    for (int s = 0; s < stages; ++s)
-      ask.options.constraints.replicas.push_back(devices / stages + (s < devices % stages ? 1 : 0));
-    out.push_back(std::move(ask));
+    if (!uneven || devices / stages + 1 > microbatches.value_or(devices)) continue;
+    wanted.replicas.clear();
+    for (int s = 0; s < stages; ++s) wanted.replicas.push_back(devices / stages + (s < devices % stages ? 1 : 0));
+    profile(origin + " on all devices", wanted);
   }
   return out;
 }
@@ -154,30 +156,29 @@ std::optional<Candidate> without_idle_replicas(Candidate candidate, std::optiona
   return candidate;
 }
 
-Drafts drafts(const Graph& graph, const Topology& topology, const PlanSettings& settings,
-              const StrategyOptions& options) {
+Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& constraints) {
   Drafts out;
   Skips skips;
-  for (const Ask& ask : asks(graph, topology, options)) {
+  const std::optional<int> microbatches = microbatches_of_a_step(constraints.plan);
+  for (const Ask& ask : asks(graph, topology, constraints)) {
     const auto skip = [&](const std::string& reason) { skips.add(ask.strategy + ": " + reason); };
+    const auto add = [&](const std::string& origin, const Candidate& candidate) {
+      Plan plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
+      const bool known = std::any_of(out.plans.begin(), out.plans.end(),
+                                     [&](const Drafted& other) { return other.plan.stages == plan.stages; });
+      if (!known) out.plans.push_back({origin, candidate, std::move(plan)});
+    };
     try {
-      const StrategyResult result = partition(ask.strategy, graph, topology, ask.options);
-      if (const auto* infeasible = std::get_if<Infeasible>(&result)) {
+      const auto answer = ask.answer();
+      if (const auto* infeasible = std::get_if<Infeasible>(&answer)) {
         skip(infeasible->reason);
         continue;
       }
-      for (const Candidate& candidate : std::get<std::vector<Candidate>>(result)) {
-        check_constraints(candidate, options.constraints);
-        const auto add = [&](const std::string& origin, const Candidate& each) {
-          Plan plan = plan_of_candidate(graph, topology, each, settings);
-          const bool known = std::any_of(out.plans.begin(), out.plans.end(),
-                                         [&](const Drafted& other) { return other.plan.stages == plan.stages; });
-          if (!known) out.plans.push_back({origin, each, std::move(plan)});
-        };
-        add(ask.origin, candidate);
-        const auto at_work = without_idle_replicas(candidate, options.microbatches);
-        if (at_work && options.constraints.replicas.empty()) add(ask.origin + ", no idle replicas", *at_work);
-      }
+      const auto& candidate = std::get<Candidate>(answer);
+      check_constraints(candidate, constraints);
+      add(ask.origin, candidate);
+      const auto at_work = without_idle_replicas(candidate, microbatches);
+      if (at_work && constraints.replicas.empty()) add(ask.origin + ", no idle replicas", *at_work);
     } catch (const std::invalid_argument& e) { skip(e.what()); }
   }
   out.skipped = skips.all();
@@ -234,45 +235,6 @@ void sort_by_merit(std::vector<RankedPlan>& plans) {
 
 }  // namespace
 
-Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,
-                       const PlanSettings& settings) {
-  Plan out = make_plan(graph, topology, candidate.partition, settings);
-  for (std::size_t s = 0; s < candidate.devices.size(); ++s) out.stages[s].devices = candidate.devices[s];
-  if (!candidate.warmups.empty()) out.warmups = candidate.warmups;
-  if (!candidate.devices.empty() || !candidate.warmups.empty()) validate(out, graph, topology);
-  out.steady_state = candidate.steady_state;
-  return out;
-}
-
-RankedPlan predicted_plan(const Graph& graph, const Topology& topology, const Candidate& candidate,
-                          const PlanSettings& settings, const StrategyOptions& options) {
-  RankedPlan out;
-  out.plan = plan_of_candidate(graph, topology, candidate, settings);
-  auto predicted = predict(graph, topology, out.plan, {.progress = options.progress});
-  if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw std::runtime_error(infeasible->reason);
-  out.prediction = std::move(std::get<Prediction>(predicted));
-  out.plan.iteration = out.prediction.iteration;
-  out.fits = memory_excess(out, topology, options).empty();
-  return out;
-}
-
-std::optional<Bytes> memory_limit(const Topology& topology, const StrategyOptions& options) {
-  const std::optional<Bytes>& asked = options.constraints.memory_limit;
-  if (!asked) return topology.device.memory;
-  return topology.device.memory ? std::min(*asked, *topology.device.memory) : *asked;
-}
-
-std::string memory_excess(const RankedPlan& ranked, const Topology& topology, const StrategyOptions& options) {
-  const std::optional<Bytes> limit = memory_limit(topology, options);
-  if (!limit) return "";
-  const auto& stages = ranked.prediction.stages;
-  const auto most = std::max_element(stages.begin(), stages.end(),
-                                     [](const auto& a, const auto& b) { return a.memory.total < b.memory.total; });
-  if (most->memory.total <= *limit) return "";
-  return "stage " + std::to_string(most->stage) + " needs " + format_bytes(most->memory.total) +
-         " on each device, the limit is " + format_bytes(*limit);
-}
-
 std::string skipped_text(const std::vector<Skipped>& skipped) {
   int all = 0;
   std::string reasons;
@@ -283,31 +245,22 @@ std::string skipped_text(const std::vector<Skipped>& skipped) {
   return all == 0 ? "" : "skipped " + count_text(all, "candidate") + ": " + reasons;
 }
 
-Bytes need_of(const Graph& graph, const Plan& plan) {
-  const auto lists = action_lists(plan, PredictOptions{}.prefetch, tied_stages(graph, plan), step_window(plan).steps);
-  Bytes out;
-  for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
-    const int held = in_flight(lists[static_cast<std::size_t>(rank_of(plan, s, 0))], s);
-    out = std::max(out, stage_memory(graph, plan, s, held).total);
-  }
-  return out;
-}
-
-std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, const PlanSettings& settings,
-                                const StrategyOptions& options) {
+std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                const Constraints& constraints) {
   std::optional<Bytes> out;
-  for (const Drafted& draft : drafts(graph, topology, settings, options).plans) {
-    const Bytes need = need_of(graph, draft.plan);
+  for (const Drafted& draft : drafts(graph, topology, constraints).plans) {
+    const Bytes need = costs.peak_memory(graph, draft.plan);
     out = std::min(out.value_or(need), need);
   }
   return out;
 }
 
-std::variant<Ranking, Infeasible> rank_plans(const Graph& graph, const Topology& topology, const PlanSettings& settings,
-                                             const StrategyOptions& options) {
-  Drafts found = drafts(graph, topology, settings, options);
+StrategyResult rank_plans(const Graph& graph, const Topology& topology, const CostModel& costs,
+                          const Constraints& constraints) {
+  Drafts found = drafts(graph, topology, constraints);
   if (found.plans.empty()) return Infeasible{"no candidate suits; " + skipped_text(found.skipped)};
 
+  const PlanSettings& settings = constraints.plan;
   const bool trains = settings.listed.empty() && schedule_by_name(settings.schedule).trains;
   const double closure = closure_factor(graph);
   std::map<std::string, Seconds> time_of;
@@ -316,7 +269,7 @@ std::variant<Ranking, Infeasible> rank_plans(const Graph& graph, const Topology&
   }
   std::vector<std::pair<Seconds, std::size_t>> order;
   for (std::size_t i = 0; i < found.plans.size(); ++i)
-    order.emplace_back(least_iteration(time_of, found.plans[i].plan, options.microbatches), i);
+    order.emplace_back(least_iteration(time_of, found.plans[i].plan, microbatches_of_a_step(settings)), i);
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
 
   Ranking out;
@@ -329,8 +282,8 @@ std::variant<Ranking, Infeasible> rank_plans(const Graph& graph, const Topology&
       continue;
     }
     try {
-      RankedPlan ranked = predicted_plan(graph, topology, found.plans[i].candidate, settings, options);
-      ranked.origin = found.plans[i].origin;
+      const Drafted& draft = found.plans[i];
+      RankedPlan ranked = predicted_plan(draft.origin, graph, topology, draft.candidate, costs, constraints);
       if (ranked.fits) best = std::min(best.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
       out.plans.push_back(std::move(ranked));
     } catch (const std::invalid_argument& e) {
@@ -345,12 +298,32 @@ std::variant<Ranking, Infeasible> rank_plans(const Graph& graph, const Topology&
   sort_by_merit(out.plans);
   const RankedPlan& first = out.plans.front();
   if (first.fits) return out;
+  const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& other) {
+    Constraints changed = constraints;
+    changed.plan = other;
+    return least_need(g, t, costs, changed);
+  };
   return Infeasible{"no plan fits; of the least needy (" + first.origin + ") " +
-                    memory_excess(first, topology, options) +
-                    remedies_text(graph, topology, settings, *memory_limit(topology, options),
-                                  [&](const Graph& g, const Topology& t, const PlanSettings& s) {
-                                    return least_need(g, t, s, options);
-                                  })};
+                    memory_excess(first, topology, constraints) +
+                    remedies_text(graph, topology, settings, *memory_limit(topology, constraints), need)};
 }
 
-}  // namespace stagecraft
+Strategy auto_strategy() {
+  Strategy out;
+  out.name = "auto";
+  out.help =
+      "pipedream and profile, also on fewer devices; the shortest predicted step wins, of those within 1 % the one "
+      "with "
+      "the fewest devices, then stages";
+  out.plan = rank_plans;
+  out.objective = [](const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints&,
+                     const Plan& plan) -> std::optional<double> {
+    const auto predicted = costs.predict(graph, topology, plan);
+    if (std::holds_alternative<Infeasible>(predicted)) return std::nullopt;
+    return std::get<Prediction>(predicted).iteration.value;
+  };
+  out.compares = true;
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

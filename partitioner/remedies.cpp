@@ -6,7 +6,7 @@
 
 #include "costmodel/units_text.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
 constexpr int kMostGroups = 8;      ///< times as many as there are
@@ -121,4 +121,4 @@ std::string remedies_text(const Graph& graph, const Topology& topology, const Pl
   return remedies.text();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::partitioner

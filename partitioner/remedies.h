@@ -8,7 +8,7 @@
 #include "costmodel/plan.h"
 #include "costmodel/topology.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 
 /// Bytes of the neediest stage that the same request would come to; absent if it has no plan then.
 using NeedOf = std::function<std::optional<Bytes>(const Graph&, const Topology&, const PlanSettings&)>;
@@ -25,4 +25,4 @@ using NeedOf = std::function<std::optional<Bytes>(const Graph&, const Topology&,
 /// rounded up. Times stay. Precondition: the graph states its microbatch.
 [[nodiscard]] Graph with_samples(Graph graph, std::int64_t samples);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::partitioner

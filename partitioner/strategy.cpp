@@ -1,43 +1,53 @@
 #include "partitioner/strategy.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
+#include "partitioner/ranking.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
-constexpr const char* kTypePrefix = "type:";
+/// "type:" of "type:REGEX"; empty for a name without an argument.
+std::string prefix_of(const std::string& name) { return name.substr(0, name.find(':') + 1); }
+
+bool goes_by(const Strategy& strategy, const std::string& name) {
+  const std::string prefix = prefix_of(strategy.name);
+  return prefix.empty() ? strategy.name == name : name.starts_with(prefix);
+}
 
 }  // namespace
 
 const std::vector<Strategy>& strategies() {
   static const std::vector<Strategy> table = {
-      {"uniform", "equal numbers of layers; ignores costs, links, memory", uniform_partition},
-      {"parameters", "equal parameter counts; ignores times, links, memory", parameters_partition},
-      {"type:REGEX", "equal numbers of layers whose kind or name matches; ignores the rest", type_partition},
-      {"profile", "equal forward + backward time; ignores links, memory", profile_partition},
-      {"pipedream", "PipeDream's dynamic programme: replication, network levels, its memory rule", pipedream_partition},
+      uniform_strategy(), parameters_strategy(), type_strategy(),
+      profile_strategy(), pipedream_strategy(),  auto_strategy(),
   };
   return table;
 }
 
 const Strategy& strategy_by_name(const std::string& name) {
-  const std::string wanted = name.starts_with(kTypePrefix) ? "type:REGEX" : name;
   std::vector<std::string> known;
   for (const Strategy& strategy : strategies()) {
-    if (strategy.name == wanted) return strategy;
+    if (goes_by(strategy, name)) return strategy;
     known.push_back(strategy.name);
   }
   throw std::invalid_argument(unknown_name("strategy", name, known));
 }
 
-StrategyResult partition(const std::string& name, const Graph& graph, const Topology& topology,
-                         StrategyOptions options) {
+OptionValues options_of_name(const std::string& name) {
   const Strategy& strategy = strategy_by_name(name);
-  if (name.starts_with(kTypePrefix)) options.regex = name.substr(std::string(kTypePrefix).size());
-  return strategy.partition(graph, topology, options);
+  const std::string prefix = prefix_of(strategy.name);
+  if (prefix.empty()) return {};
+  return {{strategy.name.substr(prefix.size()), name.substr(prefix.size())}};
 }
 
-}  // namespace stagecraft
+StrategyResult plan_with(const std::string& name, const Graph& graph, const Topology& topology, const CostModel& costs,
+                         Constraints constraints) {
+  constraints.options.merge(options_of_name(name));
+  return strategy_by_name(name).plan(graph, topology, costs, constraints);
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -11,68 +12,105 @@
 #include "costmodel/plan.h"
 #include "costmodel/topology.h"
 #include "costmodel/units.h"
+#include "partitioner/cost_model.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 
-/// What a plan must keep to. The list strategies (uniform, parameters, type, profile) know `stages` and nothing of
-/// memory; pipedream finds its own number of stages and refuses `stages`.
+/// The value of a strategy's own option: true of a flag, a number above 0, bytes, or a text.
+using OptionValue = std::variant<bool, double, Bytes, std::string>;
+
+/// Values by the first of an option's names.
+using OptionValues = std::map<std::string, OptionValue>;
+
+enum class OptionKind { Flag, Positive, Bytes };
+
+/// An option that one strategy has and no other.
+struct Option {
+  std::vector<std::string> names;  ///< without dashes, the first is that of its value; a letter is a short option
+  OptionKind kind = OptionKind::Flag;
+  std::string help;
+};
+
+/// What every plan must keep to.
 struct Constraints {
-  std::optional<int> stages;          ///< absent: as many as `replicas`, or one a device
-  std::vector<int> replicas;          ///< of each stage, for the list strategies; empty: 1 each
-  std::optional<Bytes> memory_limit;  ///< on one device
+  std::optional<int> stages;          ///< absent: the strategy decides
+  std::vector<int> replicas;          ///< of each stage; empty: the strategy decides
+  std::optional<Bytes> memory_limit;  ///< on one device, beside the topology's own
+  PlanSettings plan;                  ///< schedule, microbatches and the like; Plan::strategy is the strategy's own
+  OptionValues options;               ///< of the strategy itself, see Strategy::options
 };
 
-/// The switches of PipeDream's optimizer.
-struct PipedreamOptions {
-  bool straight_pipeline = false;      ///< no replicas; as many stages as devices
-  bool use_memory_constraint = false;  ///< Constraints::memory_limit switches it on as well, and is then the limit
-  Bytes memory_limit{16'000'000'000};
-  bool use_fewer_machines = false;  ///< devices may stay idle
-  /// Transfers are divided by it: 1 is uncompressed. Absent: transfers cost nothing, as PipeDream has it.
-  std::optional<double> activation_compression_ratio;
+/// A plan with what it would do.
+struct RankedPlan {
+  std::string origin;  ///< Plan::strategy: the strategy and what was asked of it, "profile, 2 stages"
+  Plan plan;
+  Prediction prediction;
+  bool fits = true;      ///< within the memory limit, and the device's memory if the topology states one
+  bool endless = false;  ///< Plan::steady_state is of a stream of microbatches without end
 };
 
-struct StrategyOptions {
-  Constraints constraints;
-  /// Of one step, where each step ends before the next: replicas beyond it have nothing to do, so that the list
-  /// strategies and given splits count only so many. Absent: steps run into each other.
-  std::optional<int> microbatches;
-  PipedreamOptions pipedream;
-  std::string regex;  ///< of the strategy type:REGEX; `partition` fills it in from the name
-  std::function<void(double done)> progress = {};  ///< PredictOptions::progress where plans are predicted
+/// Plans that were not ranked for one reason.
+struct Skipped {
+  std::string reason;  ///< of the first
+  int count = 0;       ///< reasons that differ in numbers alone are one
 };
 
-/// One answer of a strategy.
-struct Candidate {
-  Partition partition;
-  std::vector<std::vector<int>> devices;  ///< of each stage, one a replica; empty: in order 0.. stage by stage
-  std::vector<int> warmups;               ///< Plan::warmups; empty: by warmup_counts
-  std::optional<Seconds> steady_state;    ///< slowest stage's time per microbatch, as the strategy itself reckons it
-  friend bool operator==(const Candidate&, const Candidate&) = default;
+struct Ranking {
+  std::vector<RankedPlan> plans;  ///< never empty, best first
+  std::vector<Skipped> skipped;   ///< they do not suit the schedule, the number of microbatches or the constraints
+  int slower = 0;                 ///< not simulated: their compute alone takes longer than the best step
 };
 
-/// Candidates, best first and never empty, or why there is none.
-using StrategyResult = std::variant<std::vector<Candidate>, Infeasible>;
+/// Plans, best first, or why there is none.
+using StrategyResult = std::variant<Ranking, Infeasible>;
 
-/// A way to part a graph into stages. `partition` expects a graph and a topology that validate() accepts. Its
-/// partitions have no empty stage, no edge to an earlier stage, no more replicas than devices; equal calls give equal
-/// results. It throws std::invalid_argument for options that it cannot take.
+/// A way to turn a graph and a topology into plans. `plan` expects a graph and a topology that validate() accepts; its
+/// plans are valid for them and keep to the constraints, and equal calls give equal results. It throws
+/// std::invalid_argument for constraints and options that it cannot take.
 struct Strategy {
-  std::string name;
-  std::string help;  ///< one line
-  std::function<StrategyResult(const Graph&, const Topology&, const StrategyOptions&)> partition;
+  std::string name;     ///< "NAME:ARGUMENT": what people write behind the colon is the value of the option ARGUMENT
+  std::string help;     ///< one line
+  std::string example;  ///< a name that people can give; empty: `name`
+  std::function<StrategyResult(const Graph&, const Topology&, const CostModel&, const Constraints&)> plan;
+  /// What `plan` minimises, in a unit of its own, so that its result can be held against every other plan; absent for a
+  /// plan that it does not consider.
+  std::function<std::optional<double>(const Graph&, const Topology&, const CostModel&, const Constraints&, const Plan&)>
+      objective;
+  bool exact = false;           ///< no plan that it considers has a smaller objective than its first
+  bool compares = false;        ///< its ranking shows how others compare with the first
+  bool decides_stages = false;  ///< takes no Constraints::stages
+  bool has_memory_rule =
+      false;  ///< its own rule decides what fits, so that the cost model may find that its plan does not
+  std::string options_title = {};  ///< whose options these are, for people
+  std::vector<Option> options = {};
+  /// What people should know before they trust its plans with these options; empty for nothing.
+  std::function<std::string(const OptionValues&)> caveat = {};
 };
 
-/// All strategies: uniform, parameters, type:REGEX, profile, pipedream.
+/// All strategies.
 [[nodiscard]] const std::vector<Strategy>& strategies();
 
-/// The one called `name`; any name that begins with "type:" is that of type:REGEX.
+/// The strategy that is taken where people name none.
+inline constexpr const char* kDefaultStrategy = "auto";
+
+/// The one called `name`; one that is called NAME:ARGUMENT by any name that begins with "NAME:".
 /// Throws std::invalid_argument listing the names.
 [[nodiscard]] const Strategy& strategy_by_name(const std::string& name);
 
-/// What the strategy called `name` makes of `graph`; the text behind "type:" becomes StrategyOptions::regex.
-/// Throws std::invalid_argument for an unknown name, listing the names, and for options the strategy cannot take.
-[[nodiscard]] StrategyResult partition(const std::string& name, const Graph& graph, const Topology& topology,
-                                       StrategyOptions options = {});
+/// The options that `name` itself says: what follows the colon.
+[[nodiscard]] OptionValues options_of_name(const std::string& name);
 
-}  // namespace stagecraft
+/// The plans of the strategy called `name`, whose options are those that the name says and Constraints::options.
+/// Throws std::invalid_argument for an unknown name, listing the names, and for what the strategy cannot take.
+[[nodiscard]] StrategyResult plan_with(const std::string& name, const Graph& graph, const Topology& topology,
+                                       const CostModel& costs, Constraints constraints = {});
+
+/// The value of an option, absent where `options` has none. T is one of OptionValue's types.
+template <class T>
+[[nodiscard]] std::optional<T> option(const OptionValues& options, const std::string& name) {
+  const auto found = options.find(name);
+  if (found == options.end()) return std::nullopt;
+  return std::get<T>(found->second);
+}
+
+}  // namespace stagecraft::partitioner

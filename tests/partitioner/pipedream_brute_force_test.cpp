@@ -8,13 +8,13 @@
 #include <random>
 #include <set>
 
-#include "partitioner/strategy.h"
+#include "partitioner/pipedream.h"
 #include "tests/support/pipedream_cases.h"
 
 // PipeDream's recurrence written down once more, as slowly and as plainly as it goes, and compared on small random
 // graphs.
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
 using Nodes = std::set<int>;
@@ -194,16 +194,15 @@ void compare(const std::vector<std::vector<int>>& counts, unsigned seeds, int mo
     std::vector<double> bandwidths;
     for (std::size_t i = 0; i < count.size(); ++i) bandwidths.push_back(1e8 * static_cast<double>(1 + random() % 100));
     const Topology topology = levels_topology(count, bandwidths);
-    StrategyOptions options;
-    options.pipedream = random_options(random);
-    const double wanted = Naive(graph).time(topology.levels, options.pipedream);
-    const StrategyResult result = partition("pipedream", graph, topology, options);
+    const PipedreamOptions options = random_options(random);
+    const double wanted = Naive(graph).time(topology.levels, options);
+    const auto result = pipedream_candidate(graph, topology, options);
     if (std::holds_alternative<Infeasible>(result)) {
       EXPECT_EQ(wanted, kNever) << std::get<Infeasible>(result).reason;
       continue;
     }
     ++answers;
-    const Candidate& candidate = std::get<std::vector<Candidate>>(result)[0];
+    const Candidate& candidate = std::get<Candidate>(result);
     EXPECT_NEAR(candidate.steady_state->value, wanted, 1e-9 * wanted);
     const std::vector<int>& stages = candidate.partition.stage_of_layer;
     for (const Edge& edge : graph.edges) {
@@ -226,11 +225,11 @@ TEST(PipedreamStrategy, GivesAPartitionThatHasTheTimeItClaims) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = random_graph(random, 9);
-    StrategyOptions options;
-    options.pipedream.activation_compression_ratio = 1;
+    PipedreamOptions options;
+    options.activation_compression_ratio = 1;
     const double rate = 1e8 * static_cast<double>(1 + random() % 50);
-    const auto result = partition("pipedream", graph, levels_topology({4}, {rate}), options);
-    const Candidate& candidate = std::get<std::vector<Candidate>>(result).at(0);
+    const auto result = pipedream_candidate(graph, levels_topology({4}, {rate}), options);
+    const Candidate& candidate = std::get<Candidate>(result);
     Naive naive(graph);
     // Layers that never enter a set are in a stage, but not in its time.
     Nodes done;
@@ -256,4 +255,4 @@ TEST(PipedreamStrategy, GivesAPartitionThatHasTheTimeItClaims) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::partitioner

@@ -10,7 +10,7 @@
 #include "partitioner/strategy.h"
 #include "tests/support/pipedream_cases.h"
 
-namespace stagecraft {
+namespace stagecraft::partitioner {
 namespace {
 
 using testing::ElementsAre;
@@ -27,12 +27,14 @@ std::map<std::string, Graph> profiles() {
   return graphs;
 }
 
-Candidate best(const StrategyResult& result) {
+using Result = std::variant<Candidate, Infeasible>;
+
+Candidate best(const Result& result) {
   if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw std::runtime_error(infeasible->reason);
-  return std::get<std::vector<Candidate>>(result).at(0);
+  return std::get<Candidate>(result);
 }
 
-std::string reason(const StrategyResult& result) {
+std::string reason(const Result& result) {
   const auto* infeasible = std::get_if<Infeasible>(&result);
   return infeasible == nullptr ? "" : infeasible->reason;
 }
@@ -74,7 +76,7 @@ TEST(PipedreamStrategy, AgreesWithThe107PublishedAnswers) {
   for (const PipedreamCase& one : cases) {
     SCOPED_TRACE(one.profile + " " + one.arguments);
     const Graph& graph = graphs.at(one.profile);
-    const Candidate candidate = best(partition("pipedream", graph, one.topology, one.options));
+    const Candidate candidate = best(pipedream_candidate(graph, one.topology, one.options));
     EXPECT_NEAR(candidate.steady_state->value / one.time, 1, 1e-9);
     EXPECT_EQ(fault(graph, candidate, device_count(one.topology)), "");
     EXPECT_EQ(std::get<Downsets>(pipedream_downsets(graph, 1000)).count() - 1, one.states);
@@ -99,9 +101,9 @@ Graph chain(const std::vector<Layer>& layers) {
   return graph;
 }
 
-StrategyOptions priced() {
-  StrategyOptions options;
-  options.pipedream.activation_compression_ratio = 1;
+PipedreamOptions priced() {
+  PipedreamOptions options;
+  options.activation_compression_ratio = 1;
   return options;
 }
 
@@ -111,7 +113,7 @@ StrategyOptions priced() {
 //   4 + 1 | 3:                  max(5, 3, 2 * 20 / 10 = 4) = 5 s
 TEST(PipedreamStrategy, CutsAChainOfThreeWhereByHandItIsBest) {
   const Graph graph = chain({layer("a", 4, 5, 0), layer("b", 1, 20, 40), layer("c", 3, 0, 0)});
-  const Candidate candidate = best(partition("pipedream", graph, levels_topology({2}, {10}), priced()));
+  const Candidate candidate = best(pipedream_candidate(graph, levels_topology({2}, {10}), priced()));
   EXPECT_DOUBLE_EQ(candidate.steady_state->value, 4);
   EXPECT_THAT(candidate.partition.stage_of_layer, ElementsAre(0, 1, 1));
   EXPECT_THAT(candidate.partition.replicas, ElementsAre(1, 1));
@@ -120,7 +122,7 @@ TEST(PipedreamStrategy, CutsAChainOfThreeWhereByHandItIsBest) {
 // Without parameters, and with 1000 bytes between layers, replicas beat every cut: 8 s / 2.
 TEST(PipedreamStrategy, ReplicatesWhatIsDearToCut) {
   const Graph graph = chain({layer("a", 4, 1000, 0), layer("b", 1, 1000, 0), layer("c", 3, 0, 0)});
-  const Candidate candidate = best(partition("pipedream", graph, levels_topology({2}, {10}), priced()));
+  const Candidate candidate = best(pipedream_candidate(graph, levels_topology({2}, {10}), priced()));
   EXPECT_DOUBLE_EQ(candidate.steady_state->value, 4);
   EXPECT_THAT(candidate.partition.replicas, ElementsAre(2));
 }
@@ -129,7 +131,7 @@ TEST(PipedreamStrategy, ReplicatesWhatIsDearToCut) {
 // work on 4 devices), the inner level splits it in two halves of a layer each.
 TEST(PipedreamStrategy, MultipliesReplicasOverLevels) {
   const Graph graph = chain({layer("a", 4, 0, 1000), layer("b", 4, 0, 1000)});
-  const Candidate candidate = best(partition("pipedream", graph, levels_topology({2, 2}, {10, 1e9}), priced()));
+  const Candidate candidate = best(pipedream_candidate(graph, levels_topology({2, 2}, {10, 1e9}), priced()));
   // Inner: 4 | 4 takes 4 s. Outer: two such groups, (4 + 4 * 2000 / (1e9 * 2 * 2)) / 2.
   EXPECT_DOUBLE_EQ(candidate.steady_state->value, (4 + 2e-6) / 2);
   EXPECT_THAT(candidate.partition.stage_of_layer, ElementsAre(0, 1));
@@ -142,18 +144,18 @@ TEST(PipedreamStrategy, MultipliesReplicasOverLevels) {
 // stands in group j mod 2, so that microbatch m, on replica m mod 4 and then m mod 2, never leaves its group.
 TEST(PipedreamStrategy, KeepsMicrobatchesInTheirCopyOfTheGroup) {
   const Graph graph = chain({layer("a", 8, 1, 0), layer("b", 4, 0, 1'000'000)});
-  const Candidate candidate = best(partition("pipedream", graph, levels_topology({3, 2}, {1e6, 1e9}), priced()));
+  const Candidate candidate = best(pipedream_candidate(graph, levels_topology({3, 2}, {1e6, 1e9}), priced()));
   EXPECT_THAT(candidate.devices, ElementsAre(ElementsAre(0, 3, 1, 4), ElementsAre(2, 5)));
 }
 
 TEST(PipedreamStrategy, LeavesDevicesIdleOnlyWhenAllowed) {
   // On two devices the 1e9 bytes of parameters cost 4 * 1e9 / (1e9 * 2) / 2 = 1 s more than half of the second's work.
   const Graph graph = chain({layer("a", 0, 1'000'000'000'000, 0), layer("b", 1, 0, 1'000'000'000)});
-  StrategyOptions options = priced();
+  PipedreamOptions options = priced();
   const Topology two = levels_topology({2}, {1e9});
-  EXPECT_DOUBLE_EQ(best(partition("pipedream", graph, two, options)).steady_state->value, 1.5);
-  options.pipedream.use_fewer_machines = true;
-  const Candidate candidate = best(partition("pipedream", graph, two, options));
+  EXPECT_DOUBLE_EQ(best(pipedream_candidate(graph, two, options)).steady_state->value, 1.5);
+  options.use_fewer_machines = true;
+  const Candidate candidate = best(pipedream_candidate(graph, two, options));
   EXPECT_DOUBLE_EQ(candidate.steady_state->value, 1);
   EXPECT_THAT(candidate.partition.replicas, ElementsAre(1));
 }
@@ -168,9 +170,9 @@ TEST(PipedreamStrategy, PlacesLayersThatPipeDreamLeavesOut) {
   graph.edges.push_back({2, 0, std::nullopt});
   graph.edges.push_back({1, 3, std::nullopt});
   graph.edges.push_back({4, 5, std::nullopt});
-  StrategyOptions options;
-  options.pipedream.straight_pipeline = true;
-  const Candidate candidate = best(partition("pipedream", graph, levels_topology({2}, {}), options));
+  PipedreamOptions options;
+  options.straight_pipeline = true;
+  const Candidate candidate = best(pipedream_candidate(graph, levels_topology({2}, {}), options));
   EXPECT_DOUBLE_EQ(candidate.steady_state->value, 4);
   EXPECT_THAT(candidate.partition.stage_of_layer, ElementsAre(0, 1, -1, 1, 0, 0));
 }
@@ -179,21 +181,23 @@ TEST(PipedreamStrategy, NamesAMemoryLimitThatWouldDo) {
   // One device must hold ceil((1 - 1) / 1) = 0 times everything: any limit. Two: the first stage holds once a = 10 + 90
   // bytes or all 150; replicating everything is free of charge, so only a straight pipeline meets the limit.
   const Graph graph = chain({layer("a", 1, 10, 90), layer("b", 1, 10, 40)});
-  StrategyOptions options;
-  options.pipedream.straight_pipeline = true;
-  options.constraints.memory_limit = Bytes(100);
+  Constraints constraints;
+  constraints.options = {{"straight-pipeline", true}};
+  constraints.memory_limit = Bytes(100);
   const Topology two = levels_topology({2}, {});
-  EXPECT_EQ(best(partition("pipedream", graph, two, options)).steady_state, Seconds(1));
-  options.constraints.memory_limit = Bytes(99);
-  EXPECT_EQ(reason(partition("pipedream", graph, two, options)),
+  const StrategyResult fits = plan_with("pipedream", graph, two, simulated_costs(), constraints);
+  EXPECT_EQ(std::get<Ranking>(fits).plans.at(0).plan.steady_state, Seconds(1));
+  constraints.memory_limit = Bytes(99);
+  const StrategyResult none = plan_with("pipedream", graph, two, simulated_costs(), constraints);
+  EXPECT_EQ(std::get<Infeasible>(none).reason,
             "no partition keeps every stage within 99 bytes, a limit of 100 would do");
 }
 
 TEST(PipedreamStrategy, RefusesMoreStraightStagesThanCuts) {
-  StrategyOptions options;
-  options.pipedream.straight_pipeline = true;
+  PipedreamOptions options;
+  options.straight_pipeline = true;
   const Graph graph = chain({layer("a", 1, 0, 0), layer("b", 1, 0, 0)});
-  EXPECT_THAT(reason(partition("pipedream", graph, levels_topology({4}, {}), options)),
+  EXPECT_THAT(reason(pipedream_candidate(graph, levels_topology({4}, {}), options)),
               HasSubstr("on 4 devices needs as many stages, the graph has 2 down-sets"));
 }
 
@@ -225,31 +229,31 @@ TEST(Downsets, StandBehindAllThatTheyContain) {
 }
 
 TEST(PipedreamStrategy, SaysThatALatticeIsTooLarge) {
-  EXPECT_THAT(reason(partition("pipedream", fan(40), levels_topology({4}, {}))),
+  EXPECT_THAT(reason(pipedream_candidate(fan(40), levels_topology({4}, {}))),
               HasSubstr("42 layers have more than 200000 down-sets"));
 }
 
 TEST(PipedreamStrategy, RefusesAGraphOfInputs) {
   Graph graph = chain({layer("data", 0, 0, 0)});
   graph.layers[0].kind = kInputKind;
-  EXPECT_EQ(reason(partition("pipedream", graph, levels_topology({4}, {}))),
-            "the graph has no layers beside its inputs");
+  EXPECT_EQ(reason(pipedream_candidate(graph, levels_topology({4}, {}))), "the graph has no layers beside its inputs");
 }
 
 TEST(PipedreamStrategy, RefusesOptionsThatItCannotTake) {
   const Graph graph = chain({layer("a", 1, 0, 0)});
   const Topology one = levels_topology({1}, {});
-  StrategyOptions options;
-  options.constraints.stages = 3;
-  EXPECT_THAT([&] { (void)partition("pipedream", graph, one, options); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 3, wanted none")));
-  options = {};
-  options.pipedream.activation_compression_ratio = 0;
-  EXPECT_THAT([&] { (void)partition("pipedream", graph, one, options); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("compression ratio: found 0.0")));
-  options = {};
-  options.constraints.memory_limit = Bytes(0);
-  EXPECT_THAT([&] { (void)partition("pipedream", graph, one, options); },
+  const auto plan = [&](const Constraints& constraints) {
+    return [&, constraints] { (void)plan_with("pipedream", graph, one, simulated_costs(), constraints); };
+  };
+  Constraints constraints;
+  constraints.stages = 3;
+  EXPECT_THAT(plan(constraints), ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 3, wanted none")));
+  constraints = {};
+  constraints.options = {{"activation-compression-ratio", 0.0}};
+  EXPECT_THAT(plan(constraints), ThrowsMessage<std::invalid_argument>(HasSubstr("compression ratio: found 0.0")));
+  constraints = {};
+  constraints.memory_limit = Bytes(0);
+  EXPECT_THAT(plan(constraints),
               ThrowsMessage<std::invalid_argument>(HasSubstr("memory limit: found 0, wanted more than 0 bytes")));
 }
 
@@ -258,8 +262,8 @@ TEST(PipedreamStrategy, GivesEqualAnswersToEqualQuestions) {
   for (const char* name : {"resnet18", "gnmt"}) {
     for (const auto& counts : {std::vector<int>{4}, std::vector<int>{4, 4}}) {
       const Topology topology = levels_topology(counts, {});
-      EXPECT_EQ(best(partition("pipedream", graphs.at(name), topology, priced())),
-                best(partition("pipedream", graphs.at(name), topology, priced())));
+      EXPECT_EQ(best(pipedream_candidate(graphs.at(name), topology, priced())),
+                best(pipedream_candidate(graphs.at(name), topology, priced())));
     }
   }
 }
@@ -267,19 +271,19 @@ TEST(PipedreamStrategy, GivesEqualAnswersToEqualQuestions) {
 // A flat array of layers without a single device more than one, and layers that cost nothing.
 TEST(PipedreamStrategy, PlansForOneDeviceAndForFreeLayers) {
   const Graph free = chain({layer("a", 0, 0, 0), layer("b", 0, 0, 0)});
-  EXPECT_EQ(best(partition("pipedream", free, levels_topology({1}, {}))).steady_state, Seconds(0));
-  EXPECT_EQ(best(partition("pipedream", free, levels_topology({2, 2}, {}))).steady_state, Seconds(0));
+  EXPECT_EQ(best(pipedream_candidate(free, levels_topology({1}, {}))).steady_state, Seconds(0));
+  EXPECT_EQ(best(pipedream_candidate(free, levels_topology({2, 2}, {}))).steady_state, Seconds(0));
   const Graph graph = chain({layer("a", 1, 0, 0), layer("b", 2, 0, 0)});
-  EXPECT_EQ(best(partition("pipedream", graph, levels_topology({1, 1}, {}))).steady_state, Seconds(3));
+  EXPECT_EQ(best(pipedream_candidate(graph, levels_topology({1, 1}, {}))).steady_state, Seconds(3));
 }
 
 TEST(PipedreamStrategy, PlansAChainOfThousandsOfLayers) {
   std::vector<Layer> layers;
   for (int i = 0; i < 3000; ++i) layers.push_back(layer("l" + std::to_string(i), 1, 1, 1));
-  const Candidate candidate = best(partition("pipedream", chain(layers), levels_topology({8}, {}), priced()));
+  const Candidate candidate = best(pipedream_candidate(chain(layers), levels_topology({8}, {}), priced()));
   EXPECT_GE(candidate.steady_state->value, 375);
   EXPECT_NEAR(candidate.steady_state->value, 375, 1e-4);  // 3000 / 8, and transfers of a few nanoseconds
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::partitioner

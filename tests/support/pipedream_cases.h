@@ -10,7 +10,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/topology.h"
-#include "partitioner/strategy.h"
+#include "partitioner/pipedream_search.h"
 
 namespace stagecraft {
 
@@ -19,7 +19,7 @@ struct PipedreamCase {
   std::string profile;
   std::string arguments;
   Topology topology;
-  StrategyOptions options;
+  partitioner::PipedreamOptions options;
   int states = 0;
   double time = 0;  ///< seconds per minibatch of the slowest stage
 };
@@ -43,7 +43,7 @@ inline void read_pipedream_arguments(PipedreamCase& one) {
   std::vector<double> bandwidths;
   std::istringstream words(one.arguments);
   std::string option;
-  PipedreamOptions& options = one.options.pipedream;
+  partitioner::PipedreamOptions& options = one.options;
   for (std::string word; words >> word;) {
     if (word[0] == '-') {
       option = word;

@@ -1,0 +1,77 @@
+#include "partitioner/candidate.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/units_text.h"
+#include "partitioner/remedies.h"
+
+namespace stagecraft::partitioner {
+
+std::optional<int> microbatches_of_a_step(const PlanSettings& settings) {
+  if (schedule_by_name(settings.schedule).weights != Weights::Flushed) return std::nullopt;
+  return settings.microbatches;
+}
+
+Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,
+                       const PlanSettings& settings) {
+  Plan out = make_plan(graph, topology, candidate.partition, settings);
+  for (std::size_t s = 0; s < candidate.devices.size(); ++s) out.stages[s].devices = candidate.devices[s];
+  if (!candidate.warmups.empty()) out.warmups = candidate.warmups;
+  if (!candidate.devices.empty() || !candidate.warmups.empty()) validate(out, graph, topology);
+  out.steady_state = candidate.steady_state;
+  return out;
+}
+
+RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const Topology& topology,
+                          const Candidate& candidate, const CostModel& costs, const Constraints& constraints) {
+  RankedPlan out;
+  out.origin = origin;
+  out.endless = candidate.endless;
+  out.plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
+  out.plan.strategy = origin;
+  auto predicted = costs.predict(graph, topology, out.plan);
+  if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw std::runtime_error(infeasible->reason);
+  out.prediction = std::move(std::get<Prediction>(predicted));
+  out.plan.iteration = out.prediction.iteration;
+  out.fits = memory_excess(out, topology, constraints).empty();
+  return out;
+}
+
+std::optional<Bytes> memory_limit(const Topology& topology, const Constraints& constraints) {
+  const std::optional<Bytes>& asked = constraints.memory_limit;
+  if (!asked) return topology.device.memory;
+  return topology.device.memory ? std::min(*asked, *topology.device.memory) : *asked;
+}
+
+std::string memory_excess(const RankedPlan& ranked, const Topology& topology, const Constraints& constraints) {
+  const std::optional<Bytes> limit = memory_limit(topology, constraints);
+  if (!limit) return "";
+  const auto& stages = ranked.prediction.stages;
+  const auto most = std::max_element(stages.begin(), stages.end(),
+                                     [](const auto& a, const auto& b) { return a.memory.total < b.memory.total; });
+  if (most->memory.total <= *limit) return "";
+  return "stage " + std::to_string(most->stage) + " needs " + format_bytes(most->memory.total) +
+         " on each device, the limit is " + format_bytes(*limit);
+}
+
+StrategyResult rank_one(const std::string& origin, const Graph& graph, const Topology& topology,
+                        const Candidate& candidate, const CostModel& costs, const Constraints& constraints,
+                        const CandidateOf& again) {
+  RankedPlan ranked = predicted_plan(origin, graph, topology, candidate, costs, constraints);
+  if (!ranked.fits) {
+    const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& settings) -> std::optional<Bytes> {
+      const auto other = again(g, t);
+      if (!other) return std::nullopt;
+      return costs.peak_memory(g, plan_of_candidate(g, t, *other, settings));
+    };
+    return Infeasible{memory_excess(ranked, topology, constraints) +
+                      remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need)};
+  }
+  Ranking out;
+  out.plans.push_back(std::move(ranked));
+  return out;
+}
+
+}  // namespace stagecraft::partitioner
