@@ -1,0 +1,285 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "costmodel/memory.h"
+#include "costmodel/verify.h"
+#include "partitioner/candidate.h"
+#include "partitioner/strategy.h"
+#include "tests/support/chains.h"
+
+// What every entry of the table of strategies promises. A new strategy is tested here without a line of code.
+
+namespace stagecraft::partitioner {
+namespace {
+
+std::string given_name(const Strategy& strategy) { return strategy.example.empty() ? strategy.name : strategy.example; }
+
+/// Four or five layers behind an input, each reading the one before it and now and then an earlier one too.
+Graph random_graph(std::mt19937& random) {
+  const auto up_to = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most + 1)); };
+  Graph graph;
+  graph.name = "random";
+  const int layers = 4 + up_to(1);
+  for (int i = 0; i <= layers; ++i) {
+    Layer layer;
+    layer.id = layer.name = i == 0 ? "data" : "l" + std::to_string(i);
+    layer.kind = i == 0 ? kInputKind : i % 2 == 1 || up_to(1) == 0 ? "Linear" : "ReLU";
+    layer.outputs = {{Bytes(1000 * (1 + up_to(50))), {}, "", i > 0}};
+    if (i > 0) {
+      layer.forward.median = Seconds(0.001 * (1 + up_to(20)));
+      layer.backward.median = Seconds(0.001 * (1 + up_to(40)));
+      layer.parameter_bytes = Bytes(4000 * up_to(20));
+      graph.edges.push_back({i - 1, i, 0});
+      if (i > 2 && up_to(2) == 0) graph.edges.push_back({1 + up_to(i - 3), i, 0});
+    }
+    graph.layers.push_back(layer);
+  }
+  validate(graph);
+  return graph;
+}
+
+/// Constraints that some strategies can keep and others cannot.
+Constraints random_constraints(std::mt19937& random, const Strategy& strategy) {
+  Constraints out;
+  out.plan.schedule = random() % 2 == 0 ? "1f1b" : "gpipe";
+  out.plan.microbatches = 1 + static_cast<int>(random() % 4);
+  if (!strategy.decides_stages && random() % 2 == 0) out.stages = 1 + static_cast<int>(random() % 3);
+  if (out.stages && random() % 2 == 0) {
+    for (int s = 0; s < *out.stages; ++s) out.replicas.push_back(1 + static_cast<int>(random() % 2));
+  }
+  if (random() % 4 == 0) out.memory_limit = Bytes(100'000 + static_cast<std::int64_t>(random() % 400'000));
+  out.options = options_of_name(given_name(strategy));
+  for (const Option& option : strategy.options) {
+    const unsigned value = static_cast<unsigned>(random() % 1000);
+    if (random() % 3 > 0) continue;
+    OptionValue& chosen = out.options[option.names.front()];
+    if (option.kind == OptionKind::Flag) chosen = true;
+    if (option.kind == OptionKind::Positive) chosen = 0.5 + value * 0.003;
+    if (option.kind == OptionKind::Bytes) chosen = Bytes(100 + 1000 * static_cast<std::int64_t>(value));
+  }
+  return out;
+}
+
+/// `visit` hears every partition of `graph` into stages with replicas on at most `devices` devices.
+template <class Visit>
+void each_partition(const Graph& graph, int devices, Visit visit) {
+  Partition partition;
+  partition.stage_of_layer.assign(graph.layers.size(), -1);
+  const auto with_replicas = [&](const auto& self, int stages, int left) -> void {
+    if (static_cast<int>(partition.replicas.size()) == stages) return visit(partition);
+    const int later = stages - static_cast<int>(partition.replicas.size()) - 1;
+    for (int r = 1; r <= left - later; ++r) {
+      partition.replicas.push_back(r);
+      self(self, stages, left - r);
+      partition.replicas.pop_back();
+    }
+  };
+  const auto from_layer = [&](const auto& self, std::size_t layer, int stages) -> void {
+    if (layer == graph.layers.size()) {
+      const std::set<int> used(partition.stage_of_layer.begin(), partition.stage_of_layer.end());
+      for (int stage = 0; stage < stages; ++stage) {
+        if (!used.contains(stage)) return;
+      }
+      return with_replicas(with_replicas, stages, devices);
+    }
+    if (is_input(graph.layers[layer])) return self(self, layer + 1, stages);
+    int least = 0;
+    for (const Edge& edge : graph.edges) {
+      if (edge.destination == static_cast<int>(layer))
+        least = std::max(least, partition.stage_of_layer[static_cast<std::size_t>(edge.source)]);
+    }
+    for (int stage = least; stage < stages; ++stage) {
+      partition.stage_of_layer[layer] = stage;
+      self(self, layer + 1, stages);
+    }
+  };
+  for (int stages = 1; stages <= devices; ++stages) from_layer(from_layer, 0, stages);
+}
+
+/// The least objective of all plans that the strategy considers.
+std::optional<double> least_objective(const Strategy& strategy, const Graph& graph, const Topology& topology,
+                                      const CostModel& costs, const Constraints& constraints) {
+  std::optional<double> least;
+  each_partition(graph, device_count(topology), [&](const Partition& partition) {
+    const Plan plan = make_plan(graph, topology, partition, constraints.plan);
+    const auto found = strategy.objective(graph, topology, costs, constraints, plan);
+    if (found) least = std::min(least.value_or(*found), *found);
+  });
+  return least;
+}
+
+/// What verify finds wrong with `plan`; empty if nothing.
+std::string flaw(const Graph& graph, const Topology& topology, const Plan& plan) {
+  const int steps = step_window(plan).steps;
+  const auto lists = action_lists(plan, 2, tied_stages(graph, plan), steps);
+  VerifyOptions options;
+  options.steps = steps;
+  const auto result = verify(plan, lists, graph, topology, options);
+  const auto* infeasible = std::get_if<Infeasible>(&result);
+  return infeasible == nullptr ? "" : infeasible->reason;
+}
+
+class Conformance : public ::testing::TestWithParam<std::string> {
+ protected:
+  const Strategy& strategy() const { return strategy_by_name(GetParam()); }
+};
+
+TEST_P(Conformance, GivesValidPlansThatKeepToTheConstraints) {
+  int plans = 0;
+  for (unsigned seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = random_graph(random);
+    const Topology topology = testing::flat_topology(3, 1e6 * (1 + random() % 50));
+    const Constraints constraints = random_constraints(random, strategy());
+    const StrategyResult result = strategy().plan(graph, topology, simulated_costs(), constraints);
+    if (const auto* infeasible = std::get_if<Infeasible>(&result)) {
+      EXPECT_NE(infeasible->reason, "");
+      continue;
+    }
+    const auto& ranked = std::get<Ranking>(result).plans;
+    ASSERT_FALSE(ranked.empty());
+    for (const RankedPlan& each : ranked) {
+      SCOPED_TRACE(each.origin);
+      ++plans;
+      const Plan& plan = each.plan;
+      EXPECT_NO_THROW(validate(plan, graph, topology));
+      EXPECT_EQ(flaw(graph, topology, plan), "");
+      EXPECT_EQ(plan.strategy, each.origin);
+      EXPECT_EQ(plan.iteration, each.prediction.iteration);
+      EXPECT_EQ(plan.schedule, constraints.plan.schedule);
+      EXPECT_EQ(plan.microbatches, constraints.plan.microbatches);
+      EXPECT_EQ(each.fits, memory_excess(each, topology, constraints).empty());
+      if (constraints.stages) { EXPECT_EQ(static_cast<int>(plan.stages.size()), *constraints.stages); }
+      for (std::size_t s = 0; s < constraints.replicas.size(); ++s)
+        EXPECT_EQ(static_cast<int>(plan.stages[s].devices.size()), constraints.replicas[s]);
+    }
+    if (!strategy().has_memory_rule) { EXPECT_TRUE(ranked.front().fits); }
+  }
+  EXPECT_GT(plans, 30);
+}
+
+TEST_P(Conformance, GivesEqualAnswersToEqualQuestions) {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = random_graph(random);
+    const Topology topology = testing::flat_topology(3, 1e7);
+    const Constraints constraints = random_constraints(random, strategy());
+    const auto answer = [&] {
+      const StrategyResult result = strategy().plan(graph, topology, simulated_costs(), constraints);
+      std::vector<Plan> plans;
+      if (const auto* ranking = std::get_if<Ranking>(&result)) {
+        for (const RankedPlan& each : ranking->plans) plans.push_back(each.plan);
+      }
+      const auto* infeasible = std::get_if<Infeasible>(&result);
+      return std::pair(plans, infeasible == nullptr ? "" : infeasible->reason);
+    };
+    EXPECT_EQ(answer(), answer());
+  }
+}
+
+TEST_P(Conformance, IsNoBetterThanExhaustiveSearchAndEqualIfExact) {
+  int compared = 0;
+  const CostModel costs = simulated_costs();
+  for (unsigned seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = random_graph(random);
+    const Topology topology = testing::flat_topology(3, 1e6 * (1 + random() % 50));
+    Constraints constraints = random_constraints(random, strategy());
+    const StrategyResult result = strategy().plan(graph, topology, costs, constraints);
+    const std::optional<double> least = least_objective(strategy(), graph, topology, costs, constraints);
+    if (std::holds_alternative<Infeasible>(result)) {
+      // What the cost model finds too large is no plan, though the strategy may consider it.
+      const bool all_fit = !constraints.memory_limit || strategy().has_memory_rule;
+      if (strategy().exact && all_fit) { EXPECT_EQ(least, std::nullopt) << std::get<Infeasible>(result).reason; }
+      continue;
+    }
+    ++compared;
+    const Plan& best = std::get<Ranking>(result).plans.front().plan;
+    const std::optional<double> reached = strategy().objective(graph, topology, costs, constraints, best);
+    ASSERT_TRUE(reached.has_value());
+    ASSERT_TRUE(least.has_value());
+    EXPECT_GE(*reached, *least * (1 - 1e-9));
+    if (strategy().exact) { EXPECT_LE(*reached, *least * (1 + 1e-9)); }
+  }
+  EXPECT_GT(compared, 20);
+}
+
+TEST_P(Conformance, SaysWhyThereIsNoPlan) {
+  Graph graph;
+  graph.layers.emplace_back();
+  graph.layers[0].id = graph.layers[0].name = "data";
+  graph.layers[0].kind = kInputKind;
+  Constraints constraints;
+  constraints.options = options_of_name(given_name(strategy()));
+  try {
+    const StrategyResult result = strategy().plan(graph, testing::flat_topology(2), simulated_costs(), constraints);
+    EXPECT_NE(std::get<Infeasible>(result).reason, "");
+  } catch (const std::invalid_argument& e) {  // an option that has no sense for such a graph
+    EXPECT_STRNE(e.what(), "");
+  }
+}
+
+/// Costs that no plan has: whoever asks them predicts with them, and with nothing else.
+TEST_P(Conformance, AsksTheCostModelThatItIsGiven) {
+  std::mt19937 random(7);
+  const Graph graph = random_graph(random);
+  int asked = 0;
+  CostModel costs = simulated_costs();
+  costs.predict = [&](const Graph& g, const Topology& t, const Plan& plan) {
+    ++asked;
+    auto out = simulated_costs().predict(g, t, plan);
+    std::get<Prediction>(out).iteration = Seconds(1000 + static_cast<double>(plan.stages.size()));
+    return out;
+  };
+  Constraints constraints;
+  constraints.options = options_of_name(given_name(strategy()));
+  const StrategyResult result = strategy().plan(graph, testing::flat_topology(2, 1e7), costs, constraints);
+  for (const RankedPlan& each : std::get<Ranking>(result).plans) {
+    EXPECT_EQ(each.plan.iteration, Seconds(1000 + static_cast<double>(each.plan.stages.size())));
+  }
+  EXPECT_EQ(asked, static_cast<int>(std::get<Ranking>(result).plans.size()));
+}
+
+std::vector<std::string> all_names() {
+  std::vector<std::string> out;
+  for (const Strategy& strategy : strategies()) out.push_back(given_name(strategy));
+  return out;
+}
+
+std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
+  std::string out = info.param;
+  std::erase_if(out, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, Conformance, ::testing::ValuesIn(all_names()), test_name);
+
+TEST(StrategyTable, HasEveryNameOnce) {
+  std::set<std::string> names;
+  std::set<std::string> options;
+  for (const Strategy& strategy : strategies()) {
+    EXPECT_TRUE(names.insert(strategy.name).second) << strategy.name;
+    EXPECT_EQ(&strategy_by_name(given_name(strategy)), &strategy);
+    EXPECT_NE(strategy.help, "");
+    EXPECT_EQ(strategy.options.empty(), strategy.options_title.empty()) << strategy.name;
+    for (const Option& option : strategy.options) {
+      ASSERT_FALSE(option.names.empty());
+      for (const std::string& name : option.names) EXPECT_TRUE(options.insert(name).second) << name;
+    }
+  }
+  EXPECT_TRUE(names.contains(kDefaultStrategy));
+}
+
+}  // namespace
+}  // namespace stagecraft::partitioner
