@@ -14,7 +14,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
-#include "costmodel/graph_picture.h"
+#include "costmodel/interchange/graph_picture.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/tool.h"
 

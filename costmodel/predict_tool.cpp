@@ -5,6 +5,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
 #include "costmodel/interchange/chakra.h"
+#include "costmodel/interchange/chrome_trace.h"
 #include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"

@@ -81,8 +81,4 @@ struct Measurement {
 /// left.
 [[nodiscard]] Seconds step_time(const Timeline& timeline, std::size_t first = 0);
 
-/// The timeline as Chrome trace events (also read by Perfetto): one process a rank, with one track for computation, one
-/// for waiting and one for sending; times in microseconds. `title` names the file in the viewer.
-[[nodiscard]] std::string chrome_trace(const Timeline& timeline, const std::string& title);
-
 }  // namespace stagecraft

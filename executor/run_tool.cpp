@@ -11,6 +11,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
+#include "costmodel/interchange/chrome_trace.h"
 #include "costmodel/tool.h"
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"

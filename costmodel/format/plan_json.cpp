@@ -1,7 +1,7 @@
+#include "costmodel/format/actions_row.h"
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
-#include "costmodel/interchange/actions_csv.h"
 
 namespace stagecraft {
 namespace {

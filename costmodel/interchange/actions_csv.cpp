@@ -1,199 +1,28 @@
 #include "costmodel/interchange/actions_csv.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <map>
 #include <set>
+#include <sstream>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/actions_row.h"
 
 namespace stagecraft {
-namespace {
-
-constexpr int kMostStages = 1 << 24;
-constexpr int kMostMicrobatches = 1 << 20;
-
-struct Word {
-  std::string_view text;
-  ActionKind kind;
-  bool microbatch;
-  int peer;   ///< the other stage of a transfer less its own
-  bool kept;  ///< false: read and left out
-};
-constexpr std::array<Word, 11> kWords{{
-    {"F", ActionKind::Forward, true, 0, true},
-    {"B", ActionKind::Backward, true, 0, true},
-    {"I", ActionKind::Backward, true, 0, true},
-    {"W", ActionKind::WeightGradient, true, 0, true},
-    {"SEND_F", ActionKind::SendActivation, true, 1, true},
-    {"RECV_F", ActionKind::ReceiveActivation, true, -1, true},
-    {"SEND_B", ActionKind::SendGradient, true, -1, true},
-    {"RECV_B", ActionKind::ReceiveGradient, true, 1, true},
-    {"REDUCE_GRAD", ActionKind::Reduce, false, 0, true},
-    {"UNSHARD", ActionKind::Forward, false, 0, false},
-    {"RESHARD", ActionKind::Forward, false, 0, false},
-}};
-constexpr std::string_view kOverlap = "OVERLAP_F_B";
-
-std::string_view trimmed(std::string_view text) {
-  const auto from = text.find_first_not_of(" \t\r");
-  if (from == text.npos) return {};
-  return text.substr(from, text.find_last_not_of(" \t\r") - from + 1);
-}
-
-std::vector<std::string_view> split(std::string_view text, char by) {
-  std::vector<std::string_view> out;
-  for (std::size_t from = 0;; from = out.back().data() - text.data() + out.back().size() + 1) {
-    const auto end = text.find(by, from);
-    out.push_back(text.substr(from, end == text.npos ? text.npos : end - from));
-    if (end == text.npos) return out;
-  }
-}
-
-[[noreturn]] void refuse(std::size_t cell, const std::string& what) {
-  throw std::invalid_argument("cell " + std::to_string(cell + 1) + ": " + what);
-}
-
-std::string shown(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text.substr(0, 40)) out += c >= ' ' && c <= '~' ? c : '?';
-  return out + (text.size() > 40 ? "...\"" : "\"");
-}
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/// The number at the front of `text`, which loses it; -1 where none stands, or one of `most` and more.
-int take_number(std::string_view& text, int most) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || !is_digit(text.front()) || error != std::errc() || value >= most) return -1;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return value;
-}
-
-struct Cell {
-  Action action;
-  const Word* word;
-};
-
-/// Throws for all but one action.
-Cell parse_cell(std::string_view text, std::size_t at) {
-  std::string_view rest = text;
-  Cell out{};
-  out.action.stage = take_number(rest, kMostStages);
-  const std::string_view word = rest.substr(0, std::min(rest.find_first_of("0123456789"), rest.size()));
-  const auto it = std::find_if(kWords.begin(), kWords.end(), [&](const Word& w) { return w.text == word; });
-  rest.remove_prefix(word.size());
-  if (out.action.stage < 0 || it == kWords.end()) {
-    std::string known;
-    for (const Word& w : kWords) known += (known.empty() ? "" : ", ") + std::string(w.text);
-    refuse(at, "found " + shown(text) + ", wanted a stage, one of " + known + ", and a microbatch, as in 2F0");
-  }
-  out.word = &*it;
-  out.action.kind = it->kind;
-  if (it->microbatch) {
-    out.action.microbatch = take_number(rest, kMostMicrobatches);
-    if (out.action.microbatch < 0) {
-      refuse(at, "found " + shown(text) + ", wanted a microbatch from 0 to " + std::to_string(kMostMicrobatches - 1) +
-                     " after " + std::string(word));
-    }
-  }
-  if (!rest.empty()) refuse(at, "found " + shown(rest) + " after an action in " + shown(text));
-  if (it->peer == 0) return out;
-  out.action.peer = out.action.stage + it->peer;
-  if (out.action.peer < 0) refuse(at, "found " + shown(text) + ", no stage stands before stage 0");
-  return out;
-}
-
-/// The actions of a cell, in order: none, one, or the parts of an overlap.
-std::vector<Cell> parse_cells(std::string_view text, std::size_t at) {
-  if (text.empty()) return {};
-  if (text.front() != '(') return {parse_cell(text, at)};
-  const auto end = text.find(')');
-  if (end == text.npos || text.substr(end + 1) != kOverlap) {
-    refuse(at, "found " + shown(text) + ", wanted actions in brackets and then " + std::string(kOverlap));
-  }
-  std::vector<Cell> out;
-  for (const std::string_view part : split(text.substr(1, end - 1), ';')) out.push_back(parse_cell(trimmed(part), at));
-  return out;
-}
-
-}  // namespace
-
-std::vector<Action> parse_actions_row(const std::string& row) {
-  std::vector<Action> out;
-  std::map<std::pair<int, int>, std::size_t> whole;    // (stage, microbatch) -> cell, of B
-  std::map<std::pair<int, int>, std::size_t> inputs;   // of I
-  std::map<std::pair<int, int>, std::size_t> weights;  // of W
-  std::size_t at = 0;
-  for (const std::string_view text : split(row, ',')) {
-    for (const auto& [action, word] : parse_cells(trimmed(text), at)) {
-      if (!word->kept) continue;
-      const std::pair key(action.stage, action.microbatch);
-      if (word->text == "B") whole.emplace(key, at);
-      if (word->text == "I") inputs.emplace(key, at);
-      if (word->text == "W") weights.emplace(key, at);
-      out.push_back(action);
-    }
-    ++at;
-  }
-  const auto name = [](const std::pair<int, int>& key, const char* word) {
-    return std::to_string(key.first) + word + std::to_string(key.second);
-  };
-  for (const auto& [key, cell] : inputs) {
-    if (!weights.contains(key)) refuse(cell, "found " + name(key, "I") + " and no " + name(key, "W"));
-  }
-  for (const auto& [key, cell] : whole) {
-    if (weights.contains(key))
-      refuse(cell, "found " + name(key, "B") + " beside " + name(key, "W") + ", wanted " + name(key, "I"));
-  }
-  for (const auto& [key, cell] : weights) {
-    if (!inputs.contains(key)) refuse(cell, "found " + name(key, "W") + " and no " + name(key, "I"));
-  }
-  return out;
-}
 
 std::vector<std::vector<Action>> parse_actions_csv(const std::string& text, const std::string& file) {
   std::vector<std::vector<Action>> out;
-  std::vector<std::string_view> lines = split(text, '\n');
-  if (lines.back().empty()) lines.pop_back();
-  for (std::size_t line = 0; line < lines.size(); ++line) {
+  std::istringstream lines(text);
+  std::string line;
+  while (std::getline(lines, line)) {
     try {
-      out.push_back(parse_actions_row(std::string(lines[line])));
+      out.push_back(parse_actions_row(line));
     } catch (const std::invalid_argument& e) {
-      throw FormatError(file + ": line " + std::to_string(line + 1) + ": " + e.what());
+      throw FormatError(file + ": line " + std::to_string(out.size() + 1) + ": " + e.what());
     }
   }
   if (out.empty()) throw FormatError(file + ": no line, wanted one for each rank");
-  return out;
-}
-
-std::string actions_row(const std::vector<Action>& list) {
-  std::set<std::pair<int, int>> weights;
-  std::set<std::pair<int, int>> backwards;
-  for (const Action& action : list) {
-    if (action.kind == ActionKind::WeightGradient) weights.insert({action.stage, action.microbatch});
-    if (action.kind == ActionKind::Backward) backwards.insert({action.stage, action.microbatch});
-  }
-  std::string out;
-  for (const Action& action : list) {
-    const std::string text = action_text(action);
-    const std::pair key(action.stage, action.microbatch);
-    if (action.kind == ActionKind::Update) throw std::invalid_argument(text + " has no cell in the text form");
-    if (action.peer >= 0 && std::abs(action.peer - action.stage) != 1) {
-      throw std::invalid_argument(text + ": the text form knows transfers between neighbours only");
-    }
-    if (action.kind == ActionKind::WeightGradient && !backwards.contains(key)) {
-      throw std::invalid_argument(text + " has no backward in the list");
-    }
-    const bool half = action.kind == ActionKind::Backward && weights.contains(key);
-    out += (out.empty() ? "" : ",") +
-           (half ? std::to_string(action.stage) + "I" + std::to_string(action.microbatch) : text);
-  }
   return out;
 }
 

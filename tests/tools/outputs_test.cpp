@@ -8,6 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/json.h"
+#include "costmodel/interchange/chrome_trace.h"
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/timeline.h"
 #include "tests/support/chains.h"

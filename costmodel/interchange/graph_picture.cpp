@@ -1,4 +1,4 @@
-#include "costmodel/graph_picture.h"
+#include "costmodel/interchange/graph_picture.h"
 
 #include <fmt/format.h>
 
