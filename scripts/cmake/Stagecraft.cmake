@@ -39,12 +39,16 @@ function(stagecraft_room name)
   stagecraft_precompile(stagecraft_${name} HEADERS ${STAGECRAFT_STANDARD_HEADERS} ${ARG_PRECOMPILED})
 endfunction()
 
+# All that a user runs, without the tests and benchmarks.
+add_custom_target(stagecraft_tools)
+
 # stagecraft_tool(VERB SOURCE LIBRARIES...): the executable stagecraft-VERB, installed.
 function(stagecraft_tool verb source)
   add_executable(stagecraft-${verb} ${source})
   target_link_libraries(stagecraft-${verb} PRIVATE stagecraft_options ${ARGN} CLI11::CLI11 fmt::fmt)
   # Most of a tool is the parsing of its options, which runs once.
   target_compile_options(stagecraft-${verb} PRIVATE $<$<CONFIG:Release>:-O1>)
+  add_dependencies(stagecraft_tools stagecraft-${verb})
   install(TARGETS stagecraft-${verb} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# setup_test.sh SOURCE: scripts/setup where packages are missing and the user may not install them, and on wrong input.
-# Stand-ins for dpkg-query, id and sudo make this machine look so.
+# setup_test.sh SOURCE: scripts/setup where packages are missing and the user may not install them, on wrong input, and what
+# it builds; and scripts/build_progress. Stand-ins for dpkg-query, id, sudo, cmake, ninja and others make
+# this machine look so.
 set -euo pipefail
 source=$1
 folder=$(mktemp -d)
@@ -25,9 +26,9 @@ case "$output" in *"STAGECRAFT_TORCH=/nowhere has no include/ATen/ATen.h"*) ;; *
 status=0
 output=$(bash "$source/scripts/setup" --plannner 2>&1) || status=$?
 [ "$status" = 2 ] || fail "status $status, wanted 2"
-case "$output" in *"unknown option --plannner, known are --planner and --with-models"*) ;; *) fail "the unknown option is not told" ;; esac
+case "$output" in *"unknown option --plannner, known are --planner, --with-models and --for"*) ;; *) fail "the unknown option is not told" ;; esac
 
-for arguments in "--planner --with-models" "--with-models asan"; do
+for arguments in "--planner --with-models" "--with-models planner"; do
   status=0
   # shellcheck disable=SC2086
   output=$(bash "$source/scripts/setup" $arguments 2>&1) || status=$?
@@ -36,5 +37,67 @@ for arguments in "--planner --with-models" "--with-models asan"; do
     *) fail "that models need torch is not told" ;; esac
 done
 output=$(bash "$source/scripts/setup" --help)
-case "$output" in *"--with-models  torchvision"*"A second run takes seconds"*"STAGECRAFT_JOBS=N"*) ;; *) fail "the help is cut" ;; esac
+case "$output" in *"--with-models  torchvision"*"--for WHAT"*"configure  nothing"*"A later run"*"STAGECRAFT_JOBS=N"*"the processors).") ;; *) fail "the help is cut" ;; esac
+
+# run STATUS COMMAND...: its output, if it ends with that status.
+run() {
+  local wanted=$1 status=0
+  shift
+  output=$(PATH=$folder:$PATH "$@" 2>&1) || status=$?
+  [ "$status" = "$wanted" ] || fail "$* ended with $status, wanted $wanted"
+}
+
+run 2 bash "$source/scripts/setup" --for magic
+case "$output" in *'--for takes tools, tests, all or configure, not "magic"'*) ;; *) fail "the wrong --for is not told" ;; esac
+run 2 bash "$source/scripts/setup" --for
+case "$output" in *'--for takes tools, tests, all or configure, not ""'*) ;; *) fail "the missing value is not told" ;; esac
+
+# A tree with these scripts alone. Its cmake and ninja play three steps, of which the second warns.
+tree=$folder/tree
+mkdir -p "$tree"
+cp -R "$source/scripts" "$tree"
+stand_in nproc 'echo 2'
+stand_in df 'echo; echo "disk 9 9 12 9% /"'
+stand_in ninja 'for i in 1 2 3; do echo "${NINJA_STATUS}Building CXX object costmodel/$i.cpp.o"; done; echo "ninja: no work to do."'
+stand_in cmake 'echo "$*" >>"'"$folder"'/calls"
+case "$1" in
+  --preset) mkdir -p "build/$2"; touch "build/$2/build.ninja" ;;
+  --build)
+    touch "$2/.ninja_log"
+    echo "${NINJA_STATUS}Building CXX object costmodel/1.cpp.o"
+    echo "${NINJA_STATUS}Building CXX object costmodel/2.cpp.o"
+    echo "2.cpp: warning: @unused"
+    printf "%s\n" "  indented, with a \\backslash"
+    if [ -e "'"$folder"'/breaks" ]; then echo "FAILED: 3.cpp.o"; exit 1; fi
+    echo "${NINJA_STATUS}Linking CXX executable bin/three" ;;
+esac'
+
+run 0 bash "$tree/scripts/setup" --planner
+case "$output" in *"setup: this takes about 2 min on 2 processors, and 0.1 GB of disk"*"only 0.0 GB are free"*) ;;
+  *) fail "what is ahead is not told" ;; esac
+case "$output" in *"build: 3 steps, about 4 s on 2 processors"*"2.cpp: warning: @unused"*'  indented, with a \backslash'*"build: 3 steps in "*) ;;
+  *) fail "the build is not told" ;; esac
+case "$output" in *"object costmodel"* | *"no work to do"*) fail "steps are listed" ;; esac
+grep -qx -- "--build build/planner -j 2 --target stagecraft_tools" "$folder/calls" || fail "the tools are not built: $(cat "$folder/calls")"
+
+: >"$folder/calls"
+run 0 env STAGECRAFT_JOBS=1 bash "$tree/scripts/setup" --planner --for tests
+case "$output" in *"this takes"*) fail "a second run is taken for a first" ;; esac
+grep -qx -- "--build build/planner -j 1 --target stagecraft_tools tests/all all_verify_interface_header_sets" "$folder/calls" ||
+  fail "the tests are not built: $(cat "$folder/calls")"
+: >"$folder/calls"
+run 0 bash "$tree/scripts/setup" --for=configure --planner
+[ "$(cat "$folder/calls")" = "--preset planner" ] || fail "--for configure does more: $(cat "$folder/calls")"
+
+touch "$folder/breaks"
+run 1 bash "$tree/scripts/build_progress" "$tree/build/planner"
+case "$output" in *"FAILED: 3.cpp.o"*"build: stopped after 2 of 3 steps"*) ;; *) fail "the failure is not told" ;; esac
+rm "$folder/breaks"
+run 1 bash "$tree/scripts/build_progress" "$tree/build/nowhere"
+case "$output" in *"build/nowhere has no build.ninja; configure it first"*) ;; *) fail "the wrong folder is not told" ;; esac
+
+# On a terminal one line is rewritten, within its width.
+run 0 script -qec "stty columns 50; bash '$tree/scripts/build_progress' '$tree/build/planner'" /dev/null
+rewritten=$(printf '%s' "$output" | tr '\r' '\n' | grep -c '^build: [0-9]* % ([123] of 3 steps), about .* left') || true
+[ "$rewritten" = 3 ] || fail "$rewritten rewritten lines, wanted 3"
 echo passed
