@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup_test.sh SOURCE: scripts/setup where packages are missing and the user may not install them, on wrong input, and what
-# it builds; and scripts/build_progress. Stand-ins for dpkg-query, id, sudo, cmake, ninja and others make
+# it builds; scripts/build_progress and scripts/lint too. Stand-ins for dpkg-query, id, sudo, cmake, ninja and others make
 # this machine look so.
 set -euo pipefail
 source=$1
@@ -75,7 +75,7 @@ esac'
 run 0 bash "$tree/scripts/setup" --planner
 case "$output" in *"setup: this takes about 2 min on 2 processors, and 0.1 GB of disk"*"only 0.0 GB are free"*) ;;
   *) fail "what is ahead is not told" ;; esac
-case "$output" in *"build: 3 steps, about 4 s on 2 processors"*"2.cpp: warning: @unused"*'  indented, with a \backslash'*"build: 3 steps in "*) ;;
+case "$output" in *"build: 3 steps, about 2 s on 2 processors"*"2.cpp: warning: @unused"*'  indented, with a \backslash'*"build: 3 steps in "*) ;;
   *) fail "the build is not told" ;; esac
 case "$output" in *"object costmodel"* | *"no work to do"*) fail "steps are listed" ;; esac
 grep -qx -- "--build build/planner -j 2 --target stagecraft_tools" "$folder/calls" || fail "the tools are not built: $(cat "$folder/calls")"
@@ -100,4 +100,13 @@ case "$output" in *"build/nowhere has no build.ninja; configure it first"*) ;; *
 run 0 script -qec "stty columns 50; bash '$tree/scripts/build_progress' '$tree/build/planner'" /dev/null
 rewritten=$(printf '%s' "$output" | tr '\r' '\n' | grep -c '^build: [0-9]* % ([123] of 3 steps), about .* left') || true
 [ "$rewritten" = 3 ] || fail "$rewritten rewritten lines, wanted 3"
+
+run 2 bash "$source/scripts/lint" --formatt
+case "$output" in *"unknown option --formatt, known are --format, --fix and --tidy"*) ;; *) fail "lint does not tell the unknown option" ;; esac
+mkdir "$folder/few"
+for program in bash dirname; do ln -s "$(command -v $program)" "$folder/few/$program"; done
+status=0
+output=$(PATH=$folder/few bash "$source/scripts/lint" --tidy 2>&1) || status=$?
+[ "$status" = 1 ] || fail "status $status, wanted 1"
+case "$output" in *"clang-tidy-19 is missing"*"apt-get install -y --no-install-recommends clang-tidy-19"*) ;; *) fail "what lint needs is not told" ;; esac
 echo passed
