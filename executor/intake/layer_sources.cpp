@@ -28,17 +28,17 @@ LayerSource builtin_source() {
                       ModelMode /*mode*/) { return build_builtin_model(model, settings); }};
 }
 
-/// What each source of files says of itself, joined by " or ".
-std::string of_files(std::string LayerSource::* what) {
+/// `what` of each source of files, or of each other one.
+std::vector<std::string> of_sources(std::string LayerSource::* what, bool files) {
   std::vector<std::string> out;
   for (const LayerSource& source : layer_sources()) {
-    if (!source.ending.empty()) out.push_back(source.*what);
+    if (source.ending.empty() != files) out.push_back(source.*what);
   }
-  return fmt::format("{}", fmt::join(out, " or "));
+  return out;
 }
 
 [[noreturn]] void refuse_file(const std::string& path) {
-  const std::string known = of_files(&LayerSource::models);
+  const std::string known = fmt::format("{}", fmt::join(of_sources(&LayerSource::models, true), " or "));
   if (has_record_in_folder(ZipArchive(path, ZipArchive::Deflated::Read), "data.pkl")) {
     throw FormatError(path +
                       ": holds tensors without a model, as torch.save(model.state_dict()) writes them; give it as " +
@@ -67,8 +67,9 @@ Model build_model(const std::string& name, const ModelSettings& settings, ModelM
     if (source.ending.empty() != file && source.has(name)) return source.build(name, settings, mode);
   }
   if (file) refuse_file(name);
-  throw std::invalid_argument(unknown_name("model", name, builtin_model_names()) + ", and files that end in " +
-                              of_files(&LayerSource::ending));
+  throw std::invalid_argument(fmt::format("{}, and files that end in {}",
+                                          unknown_name("model", name, of_sources(&LayerSource::models, false)),
+                                          fmt::join(of_sources(&LayerSource::ending, true), " or ")));
 }
 
 std::uint64_t model_digest(const std::string& path) {

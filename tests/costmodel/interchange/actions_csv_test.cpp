@@ -6,6 +6,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/actions_row.h"
 #include "costmodel/format/json.h"
 #include "costmodel/verify.h"
 #include "tests/costmodel/interleavings.h"
