@@ -109,8 +109,8 @@ void choose_strategy(Request& request) {
     throw CLI::ValidationError("--strategy",
                                request.strategy + " takes none of " + owner->options_title + "'s options");
   }
-  const Strategy& chosen = stagecraft::usage(
-      "--strategy", [&]() -> const Strategy& { return partitioner::strategy_by_name(request.strategy); });
+  const Strategy chosen =
+      stagecraft::usage("--strategy", [&] { return partitioner::strategy_by_name(request.strategy); });
   if (chosen.decides_stages && constraints.stages)
     throw CLI::ValidationError("--stages", "strategy " + chosen.name + " finds the number of stages itself");
 }
