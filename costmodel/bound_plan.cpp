@@ -6,8 +6,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "costmodel/verify.h"
-
 namespace stagecraft {
 
 BoundPlan::BoundPlan(Plan plan) : plan_(std::move(plan)) {
@@ -85,7 +83,5 @@ std::optional<int> BoundPlan::boundary(int stage, int peer) const {
   }
   return std::nullopt;
 }
-
-std::uint64_t BoundPlan::hash() const { return plan_hash(plan_, action_lists()); }
 
 }  // namespace stagecraft

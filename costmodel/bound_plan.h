@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,9 +45,11 @@ class BoundPlan {
   [[nodiscard]] int first_rank(int stage) const { return first_rank_[index(stage)]; }
   /// The stage's ranks, by replica.
   [[nodiscard]] std::vector<int> ranks_of(int stage) const;
-  /// The replica of `stage` that runs `microbatch`: replicas take turns, also from step to step where microbatches
-  /// count on, see ScheduleEntry.
-  [[nodiscard]] int replica_of(int stage, int microbatch) const { return microbatch % replicas(stage); }
+  /// The replica of `stage` that runs `microbatch`. Of an asynchronous schedule microbatches count on from step to step,
+  /// see ScheduleEntry.
+  [[nodiscard]] int replica_of(int stage, int microbatch) const {
+    return stagecraft::replica_of(microbatch, replicas(stage));
+  }
   /// The rank that runs `microbatch` of `stage`.
   [[nodiscard]] int runner(int stage, int microbatch) const {
     return first_rank(stage) + replica_of(stage, microbatch);
@@ -84,10 +85,6 @@ class BoundPlan {
   /// As step_window(plan).
   [[nodiscard]] StepWindow step_window() const { return stagecraft::step_window(plan_); }
 
-  /// plan_hash of the plan with its action_lists() of one step, however many steps are run: those of more follow from
-  /// the same plan.
-  [[nodiscard]] std::uint64_t hash() const;
-
  private:
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   void bind_boundaries();
@@ -105,5 +102,8 @@ class BoundPlan {
   std::vector<int> reduce_groups_;  // by stage
   std::vector<bool> reduces_;       // by stage
 };
+
+/// Throws std::invalid_argument as validate(plan, graph, topology).
+void validate(const BoundPlan& plan, const Graph& graph, const Topology& topology);
 
 }  // namespace stagecraft

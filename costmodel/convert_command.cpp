@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/folder.h"
@@ -15,7 +16,6 @@
 #include "costmodel/interchange/convert/stage_modules.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/interchange/pipedream_conf.h"
-#include "costmodel/plan.h"
 #include "costmodel/tool.h"
 
 namespace {
@@ -63,13 +63,9 @@ Graph parse_model(const std::string& text, const std::string& file) {
 }
 
 std::vector<std::vector<int>> ranks_of_stages(const stagecraft::Plan& plan) {
+  const stagecraft::BoundPlan bound(plan);
   std::vector<std::vector<int>> out;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    std::vector<int>& ranks = out.emplace_back();
-    for (std::size_t r = 0; r < plan.stages[s].devices.size(); ++r) {
-      ranks.push_back(rank_of(plan, static_cast<int>(s), static_cast<int>(r)));
-    }
-  }
+  for (int s = 0; s < bound.stages(); ++s) out.push_back(bound.ranks_of(s));
   return out;
 }
 

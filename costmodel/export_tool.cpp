@@ -86,7 +86,7 @@ void export_plan(Request& request, const PlanFormat& format) {
   } else {
     stagecraft::check_outputs(inputs, {{request.output, ""}}, request.force);
   }
-  const stagecraft::Plan plan = stagecraft::read_plan(request.input);
+  const stagecraft::BoundPlan plan(stagecraft::read_plan(request.input));
   if (!request.graph.empty()) request.options.graph = stagecraft::read_graph(request.graph);
   stagecraft::PlanTexts written;
   try {

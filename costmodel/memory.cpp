@@ -30,30 +30,23 @@ int in_flight(const std::vector<Action>& list, int stage) {
   return most;
 }
 
-std::vector<Bytes> tied_bytes(const Graph& graph, const Plan& plan) {
-  std::unordered_map<std::string, int> stage_of;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) stage_of[id] = static_cast<int>(s);
+std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan) {
+  std::vector<Bytes> out(plan.plan().stages.size());
+  std::set<std::string> shared;
+  for (const TiedHolders& tied : plan.tied()) {
+    if (tied.stages.size() > 1) shared.insert(tied.parameter);
   }
-  std::map<std::string, std::map<int, Bytes>> holders;  // parameter -> stage -> bytes
-  for (const Layer& layer : graph.layers) {
-    const auto it = stage_of.find(layer.id);
-    if (it == stage_of.end()) continue;
-    for (const TiedParameter& tied : layer.tied) holders[tied.name][it->second] = tied.bytes;
-  }
-  std::vector<Bytes> out(plan.stages.size());
-  for (const auto& [name, stages] : holders) {
-    if (stages.size() < 2) continue;
-    for (const auto& [stage, bytes] : stages) out[static_cast<std::size_t>(stage)] += bytes;
-  }
-  return out;
-}
-
-std::vector<int> tied_stages(const Graph& graph, const Plan& plan) {
-  const std::vector<Bytes> bytes = tied_bytes(graph, plan);
-  std::vector<int> out;
-  for (std::size_t s = 0; s < bytes.size(); ++s) {
-    if (bytes[s] > Bytes(0)) out.push_back(static_cast<int>(s));
+  if (shared.empty()) return out;
+  std::unordered_map<std::string, const Layer*> by_id;
+  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
+  for (std::size_t s = 0; s < out.size(); ++s) {
+    std::map<std::string, Bytes> held;  // once, however many layers of the stage hold it
+    for (const std::string& id : plan.plan().stages[s].layers) {
+      for (const TiedParameter& tied : by_id.at(id)->tied) {
+        if (shared.contains(tied.name)) held[tied.name] = tied.bytes;
+      }
+    }
+    for (const auto& [name, bytes] : held) out[s] += bytes;
   }
   return out;
 }
@@ -97,9 +90,9 @@ Recomputed recomputed(const Graph& graph, const Stage& stage) {
 
 }  // namespace
 
-RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int held) {
-  const Stage& own = plan.stages[static_cast<std::size_t>(stage)];
-  const ScheduleEntry schedule = schedule_of(plan);
+RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int held) {
+  const Stage& own = plan.plan().stages[static_cast<std::size_t>(stage)];
+  const ScheduleEntry& schedule = plan.schedule();
   const std::set<std::string> ids(own.layers.begin(), own.layers.end());
   std::vector<bool> mine(graph.layers.size());
   for (std::size_t i = 0; i < graph.layers.size(); ++i) mine[i] = ids.contains(graph.layers[i].id);
@@ -127,11 +120,16 @@ RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int hel
   for (const int i : inputs) loaded += activation_bytes(graph.layers[static_cast<std::size_t>(i)]);
   Bytes received;
   Bytes receiving;
-  for (const Boundary& boundary : plan.boundaries) {
-    for (const BoundaryTensor& tensor : boundary.tensors) {
-      if (boundary.destination == stage) received += tensor.bytes;
-      const bool comes_back = schedule.trains && boundary.source == stage && tensor.gradient;
-      if (boundary.destination == stage || comes_back) receiving += tensor.bytes;
+  const auto tensors = [&](int boundary) -> const std::vector<BoundaryTensor>& {
+    return plan.plan().boundaries[static_cast<std::size_t>(boundary)].tensors;
+  };
+  for (const int b : plan.incoming(stage)) {
+    for (const BoundaryTensor& tensor : tensors(b)) received += tensor.bytes;
+  }
+  receiving = received;
+  for (const int b : plan.outgoing(stage)) {
+    for (const BoundaryTensor& tensor : tensors(b)) {
+      if (schedule.trains && tensor.gradient) receiving += tensor.bytes;
     }
   }
 
@@ -146,12 +144,11 @@ RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int hel
       const Bytes run_again = schedule.splits_backward ? held * saved : again.largest;
       out.parts["activations"] = held * (received + again.kept) + run_again;
     }
-    out.parts["reduction"] = own.devices.size() > 1 ? parameters : Bytes(0);
+    out.parts["reduction"] = plan.replicas(stage) > 1 ? parameters : Bytes(0);
   } else {
     out.parts["activations"] = held * received + largest;
   }
-  const int positions = static_cast<int>(plan.stages.size()) / plan.chunks;
-  const int versions = weight_versions_bound(schedule, pipeline_shape(plan), stage % positions);
+  const int versions = weight_versions_bound(schedule, plan.shape(), stage % plan.positions());
   if (versions > 1) out.parts["older versions"] = parameters * (versions - 1);
   out.parts["inputs"] = held * loaded;
   out.parts["receiving"] = receiving;

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "costmodel/plan.h"
+#include "costmodel/bound_plan.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
@@ -11,12 +11,9 @@ namespace stagecraft {
 /// less backwards (weight gradients, for those that have one) done. A forward without a backward is done at its end.
 [[nodiscard]] int in_flight(const std::vector<Action>& list, int stage);
 
-/// Parameters that layers of several stages hold: for each stage the bytes of the tied parameters it shares with
-/// another stage, 0 for most.
-[[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const Plan& plan);
-
-/// The stages that share tied parameters with others, see action_lists.
-[[nodiscard]] std::vector<int> tied_stages(const Graph& graph, const Plan& plan);
+/// For each stage the bytes of the tied parameters that it shares with other stages, 0 for most. Precondition: the plan
+/// is valid for the graph.
+[[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan);
 
 /// Peak bytes of a rank of `stage` that holds `in_flight` microbatches at once, by part:
 ///   parameters, gradients (as many bytes), optimizer (optimizer_state_values for each parameter value),
@@ -31,6 +28,6 @@ namespace stagecraft {
 /// Where nothing is trained there are no gradients, optimizer and reduction, and activations are what it receives and
 /// the largest output of a layer.
 /// The parts add up to the total. Precondition: the plan is valid for the graph.
-[[nodiscard]] RankMemory stage_memory(const Graph& graph, const Plan& plan, int stage, int in_flight);
+[[nodiscard]] RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int in_flight);
 
 }  // namespace stagecraft

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 
 namespace stagecraft {
@@ -185,6 +186,8 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   return plan;
 }
 
+namespace {
+
 /// That the listed actions are such as the plan's ranks can run; whether they are all of them is for verify to say.
 void validate_listed(const Plan& plan) {
   const std::vector<RankRole> roles = ranks(plan);
@@ -204,9 +207,9 @@ void validate_listed(const Plan& plan) {
       if (action.microbatch < 0 || action.microbatch >= plan.microbatches) {
         refuse(where + ": microbatches are 0.." + std::to_string(plan.microbatches - 1));
       }
-      if (action.microbatch % replicas != roles[rank].replica) {
-        refuse(where + " belongs to rank " + std::to_string(rank_of(plan, action.stage, action.microbatch % replicas)));
-      }
+      const int replica = replica_of(action.microbatch, replicas);
+      if (replica != roles[rank].replica)
+        refuse(where + " belongs to rank " + std::to_string(rank_of(plan, action.stage, replica)));
       if (action.peer >= stages) refuse(where + ": stages are 0.." + std::to_string(stages - 1));
     }
   }
@@ -233,6 +236,8 @@ void validate_tied(const Plan& plan) {
     }
   }
 }
+
+}  // namespace
 
 ScheduleEntry schedule_of(const Plan& plan) {
   ScheduleEntry out = schedule_by_name(plan.schedule);
@@ -335,8 +340,10 @@ void validate(const Plan& plan) {
   validate_tied(plan);
 }
 
-void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
-  validate(plan);
+namespace {
+
+/// That a valid plan fits graph and topology.
+void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) {
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& id : plan.stages[s].layers) {
@@ -369,6 +376,17 @@ void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
     refuse(text(plan.microbatch_samples, "the plan is for microbatches of", "the plan does not state its microbatch") +
            ", " + text(graph.microbatch_samples, "the graph was measured with", "the graph does not state its own"));
   }
+}
+
+}  // namespace
+
+void validate(const Plan& plan, const Graph& graph, const Topology& topology) {
+  validate(plan);
+  check_fits(plan, graph, topology);
+}
+
+void validate(const BoundPlan& plan, const Graph& graph, const Topology& topology) {
+  check_fits(plan.plan(), graph, topology);
 }
 
 PipelineShape pipeline_shape(const Plan& plan) {

@@ -32,40 +32,181 @@ Transfer transfer_cost(const Link& link, const Boundary& boundary, bool gradient
   return out;
 }
 
-/// Time to load a microbatch of the inputs that the stage reads, where it was measured. Imported profiles state times
-/// of input layers that are not ours to count: PipeDream's hold its own data loader.
-Seconds loading_time(const Graph& graph, const Stage& stage) {
-  const std::set<std::string> own(stage.layers.begin(), stage.layers.end());
-  std::set<int> inputs;
+/// The graph's layers of each stage, in the plan's order.
+using StageLayers = std::vector<std::vector<const Layer*>>;
+
+StageLayers layers_of_stages(const Graph& graph, const BoundPlan& plan) {
+  std::unordered_map<std::string, const Layer*> by_id;
+  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
+  StageLayers out;
+  for (const Stage& stage : plan.plan().stages) {
+    auto& layers = out.emplace_back();
+    for (const std::string& id : stage.layers) layers.push_back(by_id.at(id));
+  }
+  return out;
+}
+
+/// Time of each stage to load a microbatch of the inputs that it reads, where it was measured. Imported profiles state
+/// times of input layers that are not ours to count: PipeDream's hold its own data loader.
+std::vector<Seconds> loading_times(const Graph& graph, const StageLayers& layers) {
+  std::unordered_map<const Layer*, std::size_t> stage_of;
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    for (const Layer* layer : layers[s]) stage_of[layer] = s;
+  }
+  std::set<std::pair<std::size_t, int>> reads;  // (stage, input)
   for (const Edge& edge : graph.edges) {
     const Layer& source = graph.layers[at(edge.source)];
-    if (is_input(source) && source.forward.count > 0 && own.contains(graph.layers[at(edge.destination)].id))
-      inputs.insert(edge.source);
+    if (!is_input(source) || source.forward.count == 0) continue;
+    reads.emplace(stage_of.at(&graph.layers[at(edge.destination)]), edge.source);
   }
-  Seconds sum;
-  for (const int input : inputs) sum += graph.layers[at(input)].forward.median;
-  return sum;
+  std::vector<Seconds> out(layers.size());
+  for (const auto& [stage, input] : reads) out[stage] += graph.layers[at(input)].forward.median;
+  return out;
 }
 
 /// The buckets of a replicated stage's gradients, which a backward completes from the last layer to the first: a bucket
 /// takes layers until it holds enough, all that a layer holds of its own together.
-std::vector<ReduceBucket> reduce_buckets(const Graph& graph, const Topology& topology, const Stage& stage,
-                                         Bytes bucket_bytes, double closure) {
+std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers, const Topology& topology,
+                                         const std::vector<int>& devices, Bytes bucket_bytes, double closure) {
   std::vector<ReduceBucket> out;
-  if (stage.devices.size() < 2) return out;
-  std::unordered_map<std::string, const Layer*> by_id;
-  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
+  if (devices.size() < 2) return out;
   Seconds left;
-  for (const std::string& id : stage.layers) left += by_id.at(id)->backward.median * closure;
+  for (const Layer* layer : layers) left += layer->backward.median * closure;
   Bytes bytes;
-  for (auto id = stage.layers.rbegin(); id != stage.layers.rend(); ++id) {
-    const Layer& layer = *by_id.at(*id);
-    left -= layer.backward.median * closure;
-    bytes += layer.parameter_bytes;
-    for (const TiedParameter& tied : layer.tied) bytes -= tied.bytes;
-    if (bytes == Bytes(0) || (bytes < bucket_bytes && std::next(id) != stage.layers.rend())) continue;
-    out.push_back({all_reduce_time(bytes, stage.devices, topology), std::max(left, Seconds(0))});
+  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+    left -= (*layer)->backward.median * closure;
+    bytes += (*layer)->parameter_bytes;
+    for (const TiedParameter& tied : (*layer)->tied) bytes -= tied.bytes;
+    if (bytes == Bytes(0) || (bytes < bucket_bytes && std::next(layer) != layers.rend())) continue;
+    out.push_back({all_reduce_time(bytes, devices, topology), std::max(left, Seconds(0))});
     bytes = Bytes(0);
+  }
+  return out;
+}
+
+/// What a microbatch and an update of a stage cost, without the loading of data and with no reduce.
+StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, double closure) {
+  StageCost out;
+  for (const Layer* layer : layers) {
+    out.forward += layer->forward.median;
+    out.backward += layer->backward.median;
+    if (layer->update) out.update += layer->update->median;
+  }
+  out.forward = out.forward * closure;
+  out.backward = out.backward * closure;
+  out.update = out.update * closure;
+  if (recompute) out.backward += out.forward;
+  return out;
+}
+
+/// The devices of all stages that reduce together with `stage`.
+std::vector<int> devices_of_group(const BoundPlan& plan, int stage) {
+  std::vector<int> out;
+  for (int other = 0; other < plan.stages(); ++other) {
+    if (plan.reduce_groups()[at(other)] != plan.reduce_groups()[at(stage)]) continue;
+    const std::vector<int>& devices = plan.plan().stages[at(other)].devices;
+    out.insert(out.end(), devices.begin(), devices.end());
+  }
+  return out;
+}
+
+/// Sets what a stage's gradients take to be summed: over its replicas, and `tied` bytes over all that hold them.
+void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
+                const BoundPlan& plan, int stage, Bytes tied, double closure) {
+  const std::vector<int>& devices = plan.plan().stages[at(stage)].devices;
+  if (plan.plan().gradient_bucket_bytes && !plan.asynchronous()) {
+    cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes, closure);
+  } else {
+    Bytes parameters;
+    for (const Layer* layer : layers) parameters += layer->parameter_bytes;
+    cost.reduce = all_reduce_time(parameters - tied, devices, topology);
+  }
+  if (tied > Bytes(0)) cost.reduce += all_reduce_time(tied, devices_of_group(plan, stage), topology);
+}
+
+std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+  const double closure = closure_factor(graph);
+  const StageLayers layers = layers_of_stages(graph, plan);
+  const std::vector<Seconds> loading = loading_times(graph, layers);
+  const std::vector<Bytes> tied = tied_bytes(graph, plan);
+  std::vector<StageCost> out;
+  for (int s = 0; s < plan.stages(); ++s) {
+    StageCost cost = compute_cost(layers[at(s)], plan.plan().stages[at(s)].recompute, closure);
+    cost.forward += loading[at(s)];
+    add_reduce(cost, layers[at(s)], topology, plan, s, tied[at(s)], closure);
+    out.push_back(std::move(cost));
+  }
+  return out;
+}
+
+/// What messages cost. Ports: two for each group of devices (out, in) at each level.
+class TransferCosts {
+ public:
+  TransferCosts(const BoundPlan& plan, const Topology& topology, bool free) : topology_(topology) {
+    for (const RankRole& role : plan.ranks()) device_of_rank_.push_back(role.device);
+    const int devices = device_count(topology);
+    for (int level = 0; level < static_cast<int>(topology.levels.size()); ++level) {
+      first_port_.push_back(ports_);
+      ports_ += 2 * (group_below(topology, level, devices - 1) + 1);
+      const Link& link = topology.levels[at(level)].link;
+      for (const bool gradient : {false, true}) {
+        auto& row = by_level_[gradient].emplace_back();
+        for (const Boundary& boundary : plan.plan().boundaries)
+          row.push_back(free ? Transfer{} : transfer_cost(link, boundary, gradient));
+      }
+    }
+  }
+
+  int ports() const { return ports_; }
+
+  Transfer operator()(int boundary, bool gradient, int from_rank, int to_rank) const {
+    const int from = device_of_rank_[at(from_rank)];
+    const int to = device_of_rank_[at(to_rank)];
+    const int level = joining_level(topology_, from, to);
+    Transfer out = by_level_[gradient][at(level)][at(boundary)];
+    out.egress = first_port_[at(level)] + 2 * group_below(topology_, level, from);
+    out.ingress = first_port_[at(level)] + 2 * group_below(topology_, level, to) + 1;
+    return out;
+  }
+
+ private:
+  Topology topology_;
+  std::vector<int> device_of_rank_;
+  std::vector<std::vector<Transfer>> by_level_[2];  // [gradient][level][boundary]
+  std::vector<int> first_port_;                     // by level
+  int ports_ = 0;
+};
+
+void check_has_costs(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists) {
+  for (const auto& list : lists) {
+    for (const Action& action : list) {
+      if (action.kind != ActionKind::WeightGradient) continue;
+      throw std::invalid_argument(
+          "schedule \"" + plan.plan().schedule +
+          "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
+    }
+  }
+}
+
+/// simulation_input of a plan that fits graph and topology.
+SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan plan, const PredictOptions& options) {
+  const int steps = plan.step_window().steps;
+  auto lists = plan.action_lists(steps, options.prefetch);
+  check_has_costs(plan, lists);
+  auto costs = stage_costs(graph, topology, plan);
+  const auto transfers = std::make_shared<const TransferCosts>(plan, topology, options.free_transfers);
+  SimulationInput out{.plan = std::move(plan),
+                      .lists = std::move(lists),
+                      .stages = std::move(costs),
+                      .steps = steps,
+                      .mode = options.mode,
+                      .ports = transfers->ports()};
+  out.transfer = [transfers](int boundary, bool gradient, int from_rank, int to_rank) {
+    return (*transfers)(boundary, gradient, from_rank, to_rank);
+  };
+  if (!graph.slowdown.empty()) {
+    out.slowdown = graph.slowdown;
+    for (const RankRole& role : out.plan.ranks()) out.host_of_rank.push_back(group_below(topology, 1, role.device));
   }
   return out;
 }
@@ -85,134 +226,15 @@ double closure_factor(const Graph& graph) {
   return graph.iteration->median / sum;
 }
 
-std::vector<int> reduce_groups(const Graph& graph, const Plan& plan) {
-  std::vector<int> parent(plan.stages.size());
-  std::iota(parent.begin(), parent.end(), 0);
-  const auto root = [&](int s) {
-    while (parent[at(s)] != s) s = parent[at(s)];
-    return s;
-  };
-  std::unordered_map<std::string, int> stage_of;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) stage_of[id] = static_cast<int>(s);
-  }
-  std::map<std::string, int> first;
-  for (const Layer& layer : graph.layers) {
-    const auto it = stage_of.find(layer.id);
-    if (it == stage_of.end()) continue;
-    for (const TiedParameter& tied : layer.tied) {
-      const auto [holder, fresh] = first.emplace(tied.name, it->second);
-      if (!fresh) parent[at(root(it->second))] = root(holder->second);
-    }
-  }
-  std::vector<int> out;
-  for (int s = 0; s < static_cast<int>(parent.size()); ++s) out.push_back(root(s));
-  return out;
+SimulationInput simulation_input(const Graph& graph, const Topology& topology, BoundPlan plan,
+                                 const PredictOptions& options) {
+  validate(plan, graph, topology);
+  return input_of(graph, topology, std::move(plan), options);
 }
 
 SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
                                  const PredictOptions& options) {
-  validate(plan, graph, topology);
-  SimulationInput out;
-  const std::vector<Bytes> tied = tied_bytes(graph, plan);
-  out.steps = step_window(plan).steps;
-  out.lists = action_lists(plan, options.prefetch, tied_stages(graph, plan), out.steps);
-  for (const auto& list : out.lists) {
-    for (const Action& action : list) {
-      if (action.kind != ActionKind::WeightGradient) continue;
-      throw std::invalid_argument(
-          "schedule \"" + plan.schedule +
-          "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
-    }
-  }
-  out.microbatches = plan.microbatches;
-  out.mode = options.mode;
-  out.replicas = pipeline_shape(plan).replicas;
-  out.reduce_group = reduce_groups(graph, plan);
-
-  const double closure = closure_factor(graph);
-  std::unordered_map<std::string, int> index;
-  for (std::size_t i = 0; i < graph.layers.size(); ++i) index[graph.layers[i].id] = static_cast<int>(i);
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    StageCost cost;
-    Bytes parameters;
-    for (const std::string& id : plan.stages[s].layers) {
-      const Layer& layer = graph.layers[at(index.at(id))];
-      cost.forward += layer.forward.median;
-      cost.backward += layer.backward.median;
-      if (layer.update) cost.update += layer.update->median;
-      parameters += layer.parameter_bytes;
-    }
-    cost.forward = cost.forward * closure;
-    cost.backward = cost.backward * closure;
-    cost.update = cost.update * closure;
-    if (plan.stages[s].recompute) cost.backward += cost.forward;
-    cost.forward += loading_time(graph, plan.stages[s]);
-    if (plan.gradient_bucket_bytes && schedule_of(plan).weights == Weights::Flushed) {
-      cost.buckets = reduce_buckets(graph, topology, plan.stages[s], *plan.gradient_bucket_bytes, closure);
-    } else {
-      cost.reduce = all_reduce_time(parameters - tied[s], plan.stages[s].devices, topology);
-    }
-    if (tied[s] > Bytes(0)) {
-      std::vector<int> holders;
-      for (std::size_t other = 0; other < plan.stages.size(); ++other) {
-        if (out.reduce_group[other] != out.reduce_group[s]) continue;
-        holders.insert(holders.end(), plan.stages[other].devices.begin(), plan.stages[other].devices.end());
-      }
-      cost.reduce += all_reduce_time(tied[s], holders, topology);
-    }
-    out.stages.push_back(cost);
-    out.first_rank.push_back(rank_of(plan, static_cast<int>(s), 0));
-  }
-
-  const std::vector<RankRole> roles = ranks(plan);
-  std::vector<int> device_of_rank;
-  for (const RankRole& role : roles) device_of_rank.push_back(role.device);
-  if (!graph.slowdown.empty()) {
-    out.slowdown = graph.slowdown;
-    for (const int device : device_of_rank) out.host_of_rank.push_back(group_below(topology, 1, device));
-  }
-
-  // Transfers of a boundary by joining level, ready made; ports: two a group (out, in) at each level.
-  struct Costs {
-    std::vector<std::vector<Transfer>> by_level[2];  // [gradient][level][boundary]
-    std::vector<int> first_port;
-    std::vector<int> device_of_rank;
-    Topology topology;
-  };
-  const auto costs = std::make_shared<Costs>();
-  costs->device_of_rank = std::move(device_of_rank);
-  costs->topology = topology;
-  int ports = 0;
-  const int devices = device_count(topology);
-  for (int level = 0; level < static_cast<int>(topology.levels.size()); ++level) {
-    costs->first_port.push_back(ports);
-    ports += 2 * (group_below(topology, level, devices - 1) + 1);
-    for (const bool gradient : {false, true}) {
-      std::vector<Transfer> row;
-      for (const Boundary& boundary : plan.boundaries) {
-        row.push_back(options.free_transfers ? Transfer{}
-                                             : transfer_cost(topology.levels[at(level)].link, boundary, gradient));
-      }
-      costs->by_level[gradient].push_back(std::move(row));
-    }
-  }
-  for (const Boundary& boundary : plan.boundaries) {
-    const bool gradient = std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
-                                      [](const BoundaryTensor& t) { return t.gradient; });
-    out.boundaries.push_back({boundary.source, boundary.destination, gradient});
-  }
-  out.ports = ports;
-  out.transfer = [costs](int boundary, bool gradient, int from_rank, int to_rank) {
-    const int from = costs->device_of_rank[at(from_rank)];
-    const int to = costs->device_of_rank[at(to_rank)];
-    const int level = joining_level(costs->topology, from, to);
-    Transfer transfer = costs->by_level[gradient][at(level)][at(boundary)];
-    transfer.egress = costs->first_port[at(level)] + 2 * group_below(costs->topology, level, from);
-    transfer.ingress = costs->first_port[at(level)] + 2 * group_below(costs->topology, level, to) + 1;
-    return transfer;
-  };
-  return out;
+  return simulation_input(graph, topology, BoundPlan(plan), options);
 }
 
 std::string idle_text(const Prediction& prediction) {
@@ -244,10 +266,11 @@ std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& time
     sent[{span.action.stage, span.action.peer, span.action.microbatch, gradient}] = span.start;
   }
   // The members of a reduce end together; each waits for the one that comes last.
+  const std::vector<int>& groups = input.plan.reduce_groups();
   std::map<std::pair<int, Seconds>, Seconds> all_there;
   for (const Span& span : timeline.spans) {
     if (span.action.kind != ActionKind::Reduce) continue;
-    Seconds& last = all_there[{input.reduce_group[at(span.action.stage)], span.end}];
+    Seconds& last = all_there[{groups[at(span.action.stage)], span.end}];
     last = std::max(last, span.start);
   }
   std::vector<Shares> out(input.stages.size());
@@ -269,7 +292,7 @@ std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& time
         stage.update += time;
         break;
       case ActionKind::Reduce:
-        stage.reduce += within(all_there.at({input.reduce_group[at(span.action.stage)], span.end}), span.end);
+        stage.reduce += within(all_there.at({groups[at(span.action.stage)], span.end}), span.end);
         break;
       case ActionKind::ReceiveActivation:
       case ActionKind::ReceiveGradient: {
@@ -288,17 +311,16 @@ std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& time
 /// What a replay says of a step, or of the steps that are looked at.
 struct Replay {
   SimulationInput input;  ///< of the microbatches that were replayed
-  Timeline timeline;
-  std::vector<Shares> shares;
-  Seconds time;
+  Timeline timeline = {};
+  std::vector<Shares> shares = {};
+  Seconds time = {};
   int steps = 1;  ///< that `shares` and `time` are of
   int reckoned_microbatches = 0;
 };
 
-std::variant<Replay, Infeasible> replay_whole(const Graph& graph, const Topology& topology, const Plan& plan,
+std::variant<Replay, Infeasible> replay_whole(const Graph& graph, const Topology& topology, const BoundPlan& plan,
                                               const PredictOptions& options) {
-  Replay out;
-  out.input = simulation_input(graph, topology, plan, options);
+  Replay out{.input = input_of(graph, topology, plan, options)};
   PeriodSearch watch;
   watch.cycle = std::numeric_limits<int>::max();
   watch.progress = options.progress;
@@ -306,7 +328,7 @@ std::variant<Replay, Infeasible> replay_whole(const Graph& graph, const Topology
   if (auto* infeasible = std::get_if<Infeasible>(&simulated)) return std::move(*infeasible);
   out.timeline = std::move(std::get<Timeline>(simulated));
   // From the end of one step to the end of another, several steps later where steps run into each other.
-  const StepWindow window = step_window(plan);
+  const StepWindow window = plan.step_window();
   const bool flushed = window.steps == 1;
   const Seconds begin = flushed ? Seconds(0) : out.timeline.steps[at(window.first)].end;
   const Seconds end = out.timeline.steps[at(window.last)].end;
@@ -337,13 +359,14 @@ bool grows_by_period(const SimulationInput& input, const Period& period,
 }
 
 /// The replay of a shorter step, with what the plan's step holds more; absent if it does not repeat itself soon enough.
-std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, const Plan& plan,
+std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, const BoundPlan& bound,
                                   const PredictOptions& options) {
-  if (step_window(plan).steps > 1 || !plan.listed.empty()) return std::nullopt;
-  std::int64_t cycle = plan.chunks > 1 ? static_cast<std::int64_t>(plan.stages.size()) / plan.chunks : 1;
-  const std::int64_t most = options.most_whole / static_cast<std::int64_t>(plan.stages.size());
-  for (const Stage& stage : plan.stages) {
-    cycle = std::lcm(cycle, static_cast<std::int64_t>(stage.devices.size()));
+  const Plan& plan = bound.plan();
+  if (bound.step_window().steps > 1 || !plan.listed.empty()) return std::nullopt;
+  std::int64_t cycle = plan.chunks > 1 ? bound.positions() : 1;
+  const std::int64_t most = options.most_whole / bound.stages();
+  for (int s = 0; s < bound.stages(); ++s) {
+    cycle = std::lcm(cycle, static_cast<std::int64_t>(bound.replicas(s)));
     if (cycle > most) return std::nullopt;
   }
   // A shorter step differs by whole numbers of periods of 1, 2, 3, 4, 6 and 12 cycles.
@@ -354,8 +377,7 @@ std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, 
     if (count > most || count >= plan.microbatches) break;
     Plan shorter = plan;
     shorter.microbatches = static_cast<int>(count);
-    Replay out;
-    out.input = simulation_input(graph, topology, shorter, options);
+    Replay out{.input = input_of(graph, topology, BoundPlan(shorter), options)};
     PeriodSearch watch;
     watch.cycle = static_cast<int>(cycle);
     auto simulated = simulate_and_watch(out.input, watch);
@@ -364,7 +386,7 @@ std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, 
     if (!watch.period || left % watch.period->microbatches != 0) continue;
     const Period& period = *watch.period;
     shorter.microbatches += period.microbatches;
-    if (!grows_by_period(out.input, period, simulation_input(graph, topology, shorter, options).lists)) continue;
+    if (!grows_by_period(out.input, period, BoundPlan(shorter).action_lists(1, options.prefetch))) continue;
     out.timeline = std::move(std::get<Timeline>(simulated));
     out.reckoned_microbatches = left;
     const double times = left / period.microbatches;
@@ -392,99 +414,126 @@ std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, 
 }
 
 /// The replay of a step that is too long for one as a whole, or why there is none.
-std::variant<Replay, Infeasible> replay(const Graph& graph, const Topology& topology, const Plan& plan,
+std::variant<Replay, Infeasible> replay(const Graph& graph, const Topology& topology, const BoundPlan& plan,
                                         const PredictOptions& options) {
-  const std::int64_t stages = static_cast<std::int64_t>(plan.stages.size());
-  const std::int64_t steps = step_window(plan).steps;
-  const std::int64_t pairs = stages * steps * plan.microbatches;
+  const std::int64_t stages = plan.stages();
+  const std::int64_t steps = plan.step_window().steps;
+  const int microbatches = plan.plan().microbatches;
+  const std::int64_t pairs = stages * steps * microbatches;
   if (pairs <= options.most_whole) return replay_whole(graph, topology, plan, options);
   if (auto ends = replay_ends(graph, topology, plan, options)) return std::move(*ends);
   if (pairs > options.most_replayed) {
     const std::int64_t most = options.most_replayed / (stages * steps);
     throw std::invalid_argument(
-        std::to_string(plan.microbatches) + " microbatches: the " + std::to_string(stages) + " stages of schedule \"" +
-        plan.schedule + "\" were not found to repeat themselves, so that each microbatch has to be replayed" +
+        std::to_string(microbatches) + " microbatches: the " + std::to_string(stages) + " stages of schedule \"" +
+        plan.plan().schedule + "\" were not found to repeat themselves, so that each microbatch has to be replayed" +
         (steps > 1 ? ", in " + std::to_string(steps) + " steps" : "") + "; at most " + std::to_string(most) +
         " of them are, as more take minutes and gigabytes");
   }
   return replay_whole(graph, topology, plan, options);
 }
 
+/// Times and memory of each stage.
+std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology& topology, const BoundPlan& plan,
+                                              const Replay& replayed, Seconds iteration) {
+  std::vector<StagePrediction> out;
+  const int steps = replayed.steps;
+  const double microbatches = static_cast<double>(plan.plan().microbatches) * steps;
+  for (int s = 0; s < plan.stages(); ++s) {
+    const Shares& shares = replayed.shares[at(s)];
+    StagePrediction stage;
+    stage.stage = s;
+    stage.replicas = plan.replicas(s);
+    const double parts = stage.replicas * steps;
+    stage.compute = (shares.forward + shares.backward) / parts;
+    stage.forward = shares.forward / microbatches;
+    stage.backward = shares.backward / microbatches;
+    stage.update = shares.update / parts;
+    stage.reduce = shares.reduce / parts;
+    stage.exposed_transfer = shares.exposed_transfer / parts;
+    const int rank = plan.first_rank(s);
+    stage.in_flight = in_flight(replayed.input.lists[at(rank)], s);
+    stage.memory = stage_memory(graph, plan, s, stage.in_flight);
+    stage.memory.rank = rank;
+    stage.fits = !topology.device.memory || stage.memory.total <= *topology.device.memory;
+    out.push_back(std::move(stage));
+  }
+  // Chunks of one rank share its idle time; it is told with the first of them.
+  for (int first = 0; first < plan.positions(); ++first) {
+    Seconds used;
+    for (int s = first; s < plan.stages(); s += plan.positions()) {
+      const StagePrediction& chunk = out[at(s)];
+      used += chunk.compute + chunk.update + chunk.reduce + chunk.exposed_transfer;
+    }
+    out[at(first)].bubble = std::max(iteration - used, Seconds(0));
+  }
+  return out;
+}
+
+/// Sets the devices that do nothing.
+void add_idle_devices(Prediction& prediction, const BoundPlan& plan) {
+  std::vector<bool> is_used(at(prediction.devices), false);
+  std::vector<bool> has_work(plan.ranks().size(), false);
+  for (const Span& span : prediction.timeline.spans) {
+    if (span.action.microbatch >= 0) has_work[at(span.rank)] = true;
+  }
+  for (std::size_t rank = 0; rank < has_work.size(); ++rank) {
+    const int device = plan.ranks()[rank].device;
+    is_used[at(device)] = true;
+    if (!has_work[rank]) prediction.idle_devices.push_back(device);
+  }
+  std::sort(prediction.idle_devices.begin(), prediction.idle_devices.end());
+  for (int device = 0; device < prediction.devices; ++device) {
+    if (!is_used[at(device)]) prediction.unused_devices.push_back(device);
+  }
+}
+
+/// Memory of each rank, that of its stages together.
+std::vector<RankMemory> rank_memories(const BoundPlan& plan, const std::vector<StagePrediction>& stages) {
+  std::vector<RankMemory> out;
+  for (const RankRole& role : plan.ranks()) {
+    RankMemory memory;
+    memory.rank = static_cast<int>(out.size());
+    for (const int s : role.stages) {
+      memory.total += stages[at(s)].memory.total;
+      for (const auto& [part, bytes] : stages[at(s)].memory.parts) memory.parts[part] += bytes;
+    }
+    out.push_back(std::move(memory));
+  }
+  return out;
+}
+
 }  // namespace
+
+std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology, const BoundPlan& plan,
+                                             const PredictOptions& options) {
+  validate(plan, graph, topology);
+  auto result = replay(graph, topology, plan, options);
+  if (auto* infeasible = std::get_if<Infeasible>(&result)) return std::move(*infeasible);
+  Replay& replayed = std::get<Replay>(result);
+
+  Prediction out;
+  out.timeline = std::move(replayed.timeline);
+  out.reckoned_microbatches = replayed.reckoned_microbatches;
+  out.iteration = replayed.time / replayed.steps;
+  if (graph.microbatch_samples && out.iteration > Seconds(0)) {
+    const double samples = static_cast<double>(*graph.microbatch_samples) * plan.plan().microbatches;
+    out.samples_per_s = samples / out.iteration.value;
+  }
+  out.stages = predicted_stages(graph, topology, plan, replayed, out.iteration);
+  out.devices = device_count(topology);
+  add_idle_devices(out, plan);
+  Seconds busy;
+  for (const StagePrediction& stage : out.stages) busy += (stage.compute + stage.update + stage.reduce) * stage.replicas;
+  const double rank_time = out.iteration.value * out.timeline.ranks;
+  out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
+  out.timeline.memory = rank_memories(plan, out.stages);
+  return out;
+}
 
 std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology, const Plan& plan,
                                              const PredictOptions& options) {
-  validate(plan, graph, topology);
-  auto replayed = replay(graph, topology, plan, options);
-  if (auto* infeasible = std::get_if<Infeasible>(&replayed)) return std::move(*infeasible);
-  auto& [input, timeline, shares, time, steps, reckoned] = std::get<Replay>(replayed);
-
-  Prediction out;
-  out.timeline = std::move(timeline);
-  out.reckoned_microbatches = reckoned;
-  out.iteration = time / steps;
-  if (graph.microbatch_samples && out.iteration > Seconds(0)) {
-    out.samples_per_s = static_cast<double>(*graph.microbatch_samples) * plan.microbatches / out.iteration.value;
-  }
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    StagePrediction stage;
-    stage.stage = static_cast<int>(s);
-    stage.replicas = static_cast<int>(plan.stages[s].devices.size());
-    const double parts = stage.replicas * steps;
-    stage.compute = (shares[s].forward + shares[s].backward) / parts;
-    const double microbatches = static_cast<double>(plan.microbatches) * steps;
-    stage.forward = shares[s].forward / microbatches;
-    stage.backward = shares[s].backward / microbatches;
-    stage.update = shares[s].update / parts;
-    stage.reduce = shares[s].reduce / parts;
-    stage.exposed_transfer = shares[s].exposed_transfer / parts;
-    out.stages.push_back(stage);
-  }
-  Seconds busy;
-  for (StagePrediction& stage : out.stages) {
-    // Chunks of one rank share its idle time; it is told with the first of them.
-    Seconds used = stage.compute + stage.update + stage.reduce + stage.exposed_transfer;
-    const int positions = static_cast<int>(plan.stages.size()) / plan.chunks;
-    if (stage.stage < positions) {
-      for (int s = stage.stage + positions; s < static_cast<int>(plan.stages.size()); s += positions) {
-        const StagePrediction& chunk = out.stages[at(s)];
-        used += chunk.compute + chunk.update + chunk.reduce + chunk.exposed_transfer;
-      }
-      stage.bubble = std::max(out.iteration - used, Seconds(0));
-    }
-    busy += (stage.compute + stage.update + stage.reduce) * stage.replicas;
-    stage.in_flight = in_flight(input.lists[at(input.first_rank[at(stage.stage)])], stage.stage);
-    stage.memory = stage_memory(graph, plan, stage.stage, stage.in_flight);
-    stage.memory.rank = input.first_rank[at(stage.stage)];
-    stage.fits = !topology.device.memory || stage.memory.total <= *topology.device.memory;
-  }
-  out.devices = device_count(topology);
-  std::vector<bool> is_used(at(out.devices), false);
-  std::vector<bool> has_work(at(out.timeline.ranks), false);
-  for (const Span& span : out.timeline.spans) {
-    if (span.action.microbatch >= 0) has_work[at(span.rank)] = true;
-  }
-  const std::vector<RankRole> roles = ranks(plan);
-  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
-    is_used[at(roles[rank].device)] = true;
-    if (!has_work[rank]) out.idle_devices.push_back(roles[rank].device);
-  }
-  std::sort(out.idle_devices.begin(), out.idle_devices.end());
-  for (int device = 0; device < out.devices; ++device) {
-    if (!is_used[at(device)]) out.unused_devices.push_back(device);
-  }
-  const double rank_time = out.iteration.value * out.timeline.ranks;
-  out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
-  for (const RankRole& role : roles) {
-    RankMemory memory;
-    memory.rank = rank_of(plan, role.stages.front(), role.replica);
-    for (const int s : role.stages) {
-      memory.total += out.stages[at(s)].memory.total;
-      for (const auto& [part, bytes] : out.stages[at(s)].memory.parts) memory.parts[part] += bytes;
-    }
-    out.timeline.memory.push_back(std::move(memory));
-  }
-  return out;
+  return predict(graph, topology, BoundPlan(plan), options);
 }
 
 }  // namespace stagecraft

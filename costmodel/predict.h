@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/plan.h"
 #include "costmodel/simulate.h"
 #include "costmodel/timeline.h"
 
@@ -66,10 +66,6 @@ struct PredictOptions {
 /// "8 of 16 devices do nothing: 8-15 have no microbatch, ..." for people; empty where all work.
 [[nodiscard]] std::string idle_text(const Prediction& prediction);
 
-/// A number for each stage, the same for stages that hold a common tied parameter: one of their own numbers. Those
-/// reduce together.
-[[nodiscard]] std::vector<int> reduce_groups(const Graph& graph, const Plan& plan);
-
 /// The factor by which layer times are scaled so that forward, backward and update of all layers add up to the graph's
 /// whole iteration; 1 where it states none.
 [[nodiscard]] double closure_factor(const Graph& graph);
@@ -78,6 +74,9 @@ struct PredictOptions {
 /// that forward, backward and update of all layers add up to it. Throws std::invalid_argument if the plan does not fit
 /// graph and topology, or its schedule splits the backward and so needs weight-gradient times that a graph does not
 /// hold.
+[[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, BoundPlan plan,
+                                               const PredictOptions& options = {});
+/// Of a plan that is not bound yet.
 [[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
                                                const PredictOptions& options = {});
 
@@ -87,6 +86,9 @@ struct PredictOptions {
 /// the step holds more is that stretch again and again, and is added. The result is that of a whole replay within 1e-9.
 /// Throws std::invalid_argument as simulation_input, and for a step longer than most_replayed that does not repeat
 /// itself: all forwards before all backwards (gpipe), updates in the midst (pipedream), lists by hand.
+[[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,
+                                                           const BoundPlan& plan, const PredictOptions& options = {});
+/// Of a plan that is not bound yet.
 [[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,
                                                            const Plan& plan, const PredictOptions& options = {});
 

@@ -50,9 +50,9 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
 }
 
 /// What write_chakra writes.
-std::vector<stagecraft::OutputFile> chakra_files(const stagecraft::Plan& plan) {
+std::vector<stagecraft::OutputFile> chakra_files(const stagecraft::BoundPlan& plan) {
   std::vector<stagecraft::OutputFile> out{{"comm_groups.json", "list of Chakra groups"}};
-  for (std::size_t rank = 0; rank < stagecraft::ranks(plan).size(); ++rank)
+  for (std::size_t rank = 0; rank < plan.ranks().size(); ++rank)
     out.push_back({"chakra." + std::to_string(rank) + ".et", "Chakra trace"});
   return out;
 }
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
         if (!chakra.empty()) stagecraft::check_can_write_in(chakra);
         auto graph = stagecraft::read_graph(graph_path);
         const auto topology = stagecraft::read_topology(topology_path);
-        const auto plan = stagecraft::read_plan(plan_path);
+        const stagecraft::BoundPlan plan(stagecraft::read_plan(plan_path));
         if (!chakra.empty()) stagecraft::check_outputs_in(chakra, inputs, chakra_files(plan), force);
         const std::string other_device = [&] {
           try {
@@ -115,22 +115,22 @@ int main(int argc, char** argv) {
         prediction.other_device = other_device;
         print(prediction, topology.device.memory.has_value(), stagecraft::slowdown_assumption(graph, topology));
         if (prediction.reckoned_microbatches > 0) {
-          const int replayed = plan.microbatches - prediction.reckoned_microbatches;
+          const int replayed = plan.plan().microbatches - prediction.reckoned_microbatches;
           std::cerr << fmt::format(
               "{} of {} microbatches were replayed, until the step repeated itself; between them, the timeline has a gap "
               "for the others\n",
-              replayed, plan.microbatches);
+              replayed, plan.plan().microbatches);
           if (!chakra.empty()) {
             throw std::invalid_argument(
                 fmt::format("--chakra {}: wants all microbatches of a step, {} of {} were replayed; give the plan fewer",
-                            chakra, replayed, plan.microbatches));
+                            chakra, replayed, plan.plan().microbatches));
           }
         }
         if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));
         if (!trace.empty())
-          stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.model + ", predicted"));
+          stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.plan().model + ", predicted"));
         if (!chakra.empty())
-          stagecraft::write_chakra(chakra, stagecraft::chakra_trace(prediction.timeline, plan, graph), plan.model);
+          stagecraft::write_chakra(chakra, stagecraft::chakra_trace(prediction.timeline, plan, graph), plan.plan().model);
         return 0;
       });
 }

@@ -277,36 +277,11 @@ Queues queues_by_name(const std::string& word) {
   throw std::invalid_argument(unknown_name("kind of queue", word, known));
 }
 
-MessageTable::MessageTable(const Plan& plan, int microbatches)
-    : microbatches_(microbatches),
-      ranks_(static_cast<int>(stagecraft::ranks(plan).size())),
-      before_(plan.stages.size()),
-      after_(plan.stages.size()) {
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    replicas_.push_back(static_cast<int>(plan.stages[s].devices.size()));
-    first_rank_.push_back(rank_of(plan, static_cast<int>(s), 0));
-  }
-  for (std::size_t b = 0; b < plan.boundaries.size(); ++b) {
-    const Boundary& boundary = plan.boundaries[b];
-    boundaries_.push_back({boundary.source, boundary.destination, {}});
-    gradient_.push_back(has_gradient(boundary));
-    after_[at(boundary.source)].push_back(static_cast<int>(b));
-    before_[at(boundary.destination)].push_back(static_cast<int>(b));
-  }
-}
+std::size_t MessageTable::count() const { return 2 * plan_.plan().boundaries.size() * at(microbatches_); }
 
-int MessageTable::runner(int stage, int microbatch) const {
-  return first_rank_[at(stage)] + microbatch % replicas_[at(stage)];
+const Boundary& MessageTable::boundary_of(int message) const {
+  return plan_.plan().boundaries[at(message / 2 / microbatches_)];
 }
-
-std::optional<int> MessageTable::boundary(int stage, int peer) const {
-  for (const int b : stage < peer ? after_[at(stage)] : before_[at(stage)]) {
-    if ((stage < peer ? boundaries_[at(b)].destination : boundaries_[at(b)].source) == peer) return b;
-  }
-  return std::nullopt;
-}
-
-std::size_t MessageTable::count() const { return 2 * boundaries_.size() * at(microbatches_); }
 
 int MessageTable::message(int boundary, bool gradient, int microbatch) const {
   return 2 * (boundary * microbatches_ + microbatch) + (gradient ? 1 : 0);
@@ -317,14 +292,14 @@ int MessageTable::message(const Action& transfer) const {
 }
 
 Action MessageTable::send(int message) const {
-  const Boundary& b = boundaries_[at(message / 2 / microbatches_)];
+  const Boundary& b = boundary_of(message);
   const int microbatch = message / 2 % microbatches_;
   if (message % 2 == 1) return {ActionKind::SendGradient, b.destination, microbatch, b.source};
   return {ActionKind::SendActivation, b.source, microbatch, b.destination};
 }
 
 Action MessageTable::receive(int message) const {
-  const Boundary& b = boundaries_[at(message / 2 / microbatches_)];
+  const Boundary& b = boundary_of(message);
   const int microbatch = message / 2 % microbatches_;
   if (message % 2 == 1) return {ActionKind::ReceiveGradient, b.source, microbatch, b.destination};
   return {ActionKind::ReceiveActivation, b.destination, microbatch, b.source};
@@ -334,9 +309,11 @@ std::vector<int> MessageTable::messages(const Action& compute, bool incoming) co
   std::vector<int> out;
   if (compute.kind != ActionKind::Forward && compute.kind != ActionKind::Backward) return out;
   const bool gradient = compute.kind == ActionKind::Backward;
-  for (const int b : incoming != gradient ? before_[at(compute.stage)] : after_[at(compute.stage)]) {
-    const int peer = incoming != gradient ? boundaries_[at(b)].source : boundaries_[at(b)].destination;
-    if (gradient && !gradient_[at(b)]) continue;
+  const bool earlier = incoming != gradient;
+  for (const int b : earlier ? plan_.incoming(compute.stage) : plan_.outgoing(compute.stage)) {
+    const Boundary& boundary = plan_.plan().boundaries[at(b)];
+    const int peer = earlier ? boundary.source : boundary.destination;
+    if (gradient && !plan_.has_gradient(b)) continue;
     if (runner(peer, compute.microbatch) == runner(compute.stage, compute.microbatch)) continue;
     out.push_back(message(b, gradient, compute.microbatch));
   }

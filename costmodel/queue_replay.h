@@ -2,9 +2,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "costmodel/plan.h"
+#include "costmodel/bound_plan.h"
 
 namespace stagecraft {
 
@@ -26,14 +27,14 @@ enum class Queues {
 class MessageTable {
  public:
   /// `microbatches`: of all the steps that the lists cover.
-  MessageTable(const Plan& plan, int microbatches);
+  MessageTable(BoundPlan plan, int microbatches) : plan_(std::move(plan)), microbatches_(microbatches) {}
+  /// Of a plan that is not bound yet.
+  MessageTable(const Plan& plan, int microbatches) : MessageTable(BoundPlan(plan), microbatches) {}
 
   [[nodiscard]] int microbatches() const { return microbatches_; }
-  [[nodiscard]] int ranks() const { return ranks_; }
-  /// The rank that runs `microbatch` of `stage`.
-  [[nodiscard]] int runner(int stage, int microbatch) const;
-  /// The boundary between `stage` and `peer`, either way round; absent if there is none.
-  [[nodiscard]] std::optional<int> boundary(int stage, int peer) const;
+  /// As those of BoundPlan.
+  [[nodiscard]] int runner(int stage, int microbatch) const { return plan_.runner(stage, microbatch); }
+  [[nodiscard]] std::optional<int> boundary(int stage, int peer) const { return plan_.boundary(stage, peer); }
   [[nodiscard]] std::size_t count() const;
   [[nodiscard]] int message(int boundary, bool gradient, int microbatch) const;
   /// The message of a transfer action. Precondition: a boundary joins its stages.
@@ -48,13 +49,10 @@ class MessageTable {
 
  private:
   std::vector<int> messages(const Action& compute, bool incoming) const;
+  const Boundary& boundary_of(int message) const;
 
+  BoundPlan plan_;
   int microbatches_ = 1;
-  int ranks_ = 0;
-  std::vector<int> replicas_, first_rank_;
-  std::vector<Boundary> boundaries_;  // without their tensors
-  std::vector<bool> gradient_;
-  std::vector<std::vector<int>> before_, after_;
 };
 
 /// Why the lists never end, as a circle of actions that wait for each other and the first stuck action of each rank;

@@ -53,7 +53,10 @@ struct PipelineShape {
   std::span<const std::vector<Action>> listed;  ///< of schedule "listed", one a rank
 };
 
-/// Microbatches that replica `replica` of a stage with `replicas` replicas runs: those with m mod replicas == replica.
+/// The replica that runs `microbatch` of a stage with `replicas` replicas: they take turns.
+[[nodiscard]] constexpr int replica_of(int microbatch, int replicas) { return microbatch % replicas; }
+
+/// Microbatches that replica `replica` of a stage with `replicas` replicas runs: those of which it is the replica_of.
 [[nodiscard]] std::vector<int> own_microbatches(int microbatches, int replicas, int replica);
 
 /// Forwards that each stage runs before its first backward under 1F1B:

@@ -73,16 +73,18 @@ constexpr double kEqual = 1e-10;
 class Simulation {
  public:
   explicit Simulation(const SimulationInput& input, PeriodSearch* watch = nullptr)
-      : in_(input), watch_(watch), microbatches_(input.microbatches * input.steps), step_of_rank_(input.lists.size(), 0) {
+      : in_(input),
+        plan_(input.plan),
+        boundaries_(plan_.plan().boundaries),
+        watch_(watch),
+        microbatches_(plan_.plan().microbatches * input.steps),
+        step_of_rank_(input.lists.size(), 0) {
     const std::size_t stages = in_.stages.size();
     const std::size_t m = static_cast<std::size_t>(microbatches_);
-    before_.resize(stages);
-    after_.resize(stages);
-    for (std::size_t b = 0; b < in_.boundaries.size(); ++b) {
-      const auto [source, destination, with_gradient] = in_.boundaries[b];
-      after_[at(source)].push_back(static_cast<int>(b));
-      before_[at(destination)].push_back(static_cast<int>(b));
-      const int cycle = std::lcm(in_.replicas[at(source)], in_.replicas[at(destination)]);
+    for (std::size_t b = 0; b < boundaries_.size(); ++b) {
+      const int source = boundaries_[b].source;
+      const int destination = boundaries_[b].destination;
+      const int cycle = std::lcm(plan_.replicas(source), plan_.replicas(destination));
       first_lane_.push_back(static_cast<int>(lanes_.size()));
       lane_cycle_.push_back(std::min(cycle, microbatches_));
       for (int i = 0; i < lane_cycle_.back(); ++i) {
@@ -90,8 +92,8 @@ class Simulation {
           Lane lane;
           lane.boundary = static_cast<int>(b);
           lane.gradient = gradient;
-          lane.from = runner(gradient ? destination : source, i);
-          lane.to = runner(gradient ? source : destination, i);
+          lane.from = plan_.runner(gradient ? destination : source, i);
+          lane.to = plan_.runner(gradient ? source : destination, i);
           lanes_.push_back(lane);
         }
       }
@@ -108,16 +110,14 @@ class Simulation {
     int hosts = 0;
     for (const int host : in_.host_of_rank) hosts = std::max(hosts, host + 1);
     host_flows_.resize(static_cast<std::size_t>(hosts));
-    int groups = 0;
-    for (const int group : in_.reduce_group) groups = std::max(groups, group + 1);
-    reduce_waiting_.resize(static_cast<std::size_t>(groups));
-    reduce_members_.assign(static_cast<std::size_t>(groups), 0);
+    reduce_waiting_.resize(stages);
+    reduce_members_.assign(stages, 0);
     for (const auto& list : in_.lists) {
       std::set<int> reducing;
       for (const Action& action : list) {
         if (action.kind == ActionKind::Reduce) reducing.insert(action.stage);
       }
-      for (const int stage : reducing) ++reduce_members_[at(in_.reduce_group[at(stage)])];
+      for (const int stage : reducing) ++reduce_members_[at(plan_.reduce_groups()[at(stage)])];
     }
     timeline_.spans.reserve(action_count(in_));
   }
@@ -156,24 +156,18 @@ class Simulation {
 
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  int runner(int stage, int microbatch) const {
-    return in_.first_rank[at(stage)] + microbatch % in_.replicas[at(stage)];
-  }
   std::size_t slot(int stage, int microbatch) const { return at(stage) * at(microbatches_) + at(microbatch); }
   int lane_of(int boundary, bool gradient, int microbatch) const {
     return first_lane_[at(boundary)] + 2 * (microbatch % lane_cycle_[at(boundary)]) + (gradient ? 1 : 0);
   }
   int boundary_between(int stage, int peer) const {
-    for (const int b : stage < peer ? after_[at(stage)] : before_[at(stage)]) {
-      const StagePair& pair = in_.boundaries[at(b)];
-      if ((stage < peer ? pair.destination : pair.source) == peer) return b;
-    }
+    if (const std::optional<int> boundary = plan_.boundary(stage, peer)) return *boundary;
     throw std::invalid_argument("no boundary joins stage " + std::to_string(stage) + " and stage " +
                                 std::to_string(peer));
   }
   void record(int rank, const Action& action, double start, double end) {
     if (action.microbatch >= 0) {
-      const int step = action.microbatch / in_.microbatches;
+      const int step = action.microbatch / plan_.plan().microbatches;
       const bool gradient = action.kind == ActionKind::Backward || action.kind == ActionKind::WeightGradient;
       if (gradient) step_of_rank_[at(rank)] = step;
       timeline_.spans.push_back({rank, step, action, Seconds(start), Seconds(end)});
@@ -330,7 +324,7 @@ class Simulation {
     deliver(lane, microbatch, started);
   }
   void deliver(const Lane& lane, int microbatch, double started) {
-    const StagePair& pair = in_.boundaries[at(lane.boundary)];
+    const Boundary& pair = boundaries_[at(lane.boundary)];
     const bool gradient = lane.gradient;
     record(lane.from,
            {gradient ? ActionKind::SendGradient : ActionKind::SendActivation, gradient ? pair.destination : pair.source,
@@ -355,7 +349,7 @@ class Simulation {
       const Action& action = in_.lists[rank][next_[rank]];
       const bool gradient = action.kind == ActionKind::Backward;
       if (action.kind != ActionKind::Forward && !gradient) continue;
-      for (const int b : gradient ? after_[at(action.stage)] : before_[at(action.stage)]) {
+      for (const int b : gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage)) {
         const double arrival = arrived_[gradient][at(b)][at(action.microbatch)];
         out.counts.push_back(arrival < kNever);
         if (arrival < kNever) out.times.push_back(arrival - now_);
@@ -456,12 +450,12 @@ class Simulation {
     if (action.kind == ActionKind::WeightGradient) return backward_done_[slot(action.stage, action.microbatch)];
     const bool gradient = action.kind == ActionKind::Backward;
     if (gradient && !forward_done_[slot(action.stage, action.microbatch)]) return false;
-    const auto& joined = gradient ? after_[at(action.stage)] : before_[at(action.stage)];
+    const std::vector<int>& joined = gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage);
     for (const int b : joined) {
-      const StagePair& pair = in_.boundaries[at(b)];
+      const Boundary& pair = boundaries_[at(b)];
       const int peer = gradient ? pair.destination : pair.source;
-      if (gradient && !pair.gradient) continue;
-      if (runner(peer, action.microbatch) == rank) {
+      if (gradient && !plan_.has_gradient(b)) continue;
+      if (plan_.runner(peer, action.microbatch) == rank) {
         if (!(gradient ? backward_done_ : forward_done_)[slot(peer, action.microbatch)]) return false;
       } else if (arrived_[gradient][at(b)][at(action.microbatch)] > now_) {
         return false;
@@ -469,9 +463,9 @@ class Simulation {
     }
     double since = since_[at(rank)];
     for (const int b : joined) {
-      const StagePair& pair = in_.boundaries[at(b)];
+      const Boundary& pair = boundaries_[at(b)];
       const int peer = gradient ? pair.destination : pair.source;
-      if ((gradient && !pair.gradient) || runner(peer, action.microbatch) == rank) continue;
+      if ((gradient && !plan_.has_gradient(b)) || plan_.runner(peer, action.microbatch) == rank) continue;
       const double end = std::max(since, arrived_[gradient][at(b)][at(action.microbatch)]);
       record(rank,
              {gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, action.stage, action.microbatch,
@@ -534,7 +528,7 @@ class Simulation {
   void join_reduce(int rank, const Action& action) {
     if (waited_[at(rank)]) return;
     waited_[at(rank)] = true;
-    const int group = in_.reduce_group[at(action.stage)];
+    const int group = plan_.reduce_groups()[at(action.stage)];
     auto& waiting = reduce_waiting_[at(group)];
     waiting.push_back({rank, now_});
     if (static_cast<int>(waiting.size()) < reduce_members_[at(group)]) return;
@@ -581,6 +575,8 @@ class Simulation {
   static constexpr std::uint64_t kProgressEvents = 1 << 16;
 
   const SimulationInput& in_;
+  const BoundPlan& plan_;
+  const std::vector<Boundary>& boundaries_;
   PeriodSearch* watch_;
   bool snapshot_due_ = false;
   int snapshot_microbatch_ = 0;
@@ -593,7 +589,6 @@ class Simulation {
   std::vector<Flow> flows_;
   std::vector<int> free_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::vector<std::vector<int>> before_, after_;
   std::vector<Lane> lanes_;
   std::vector<int> first_lane_, lane_cycle_;
   std::vector<std::vector<double>> arrived_[2];

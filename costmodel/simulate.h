@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/plan.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 
@@ -44,30 +44,18 @@ struct Transfer {
   int ingress = -1;
 };
 
-/// Two stages that are joined, and whether gradients come back.
-struct StagePair {
-  int source = 0;
-  int destination = 0;
-  bool gradient = true;
-};
-
-/// All that a simulation needs, as numbers; predict() makes one from graph, topology and plan.
+/// All that a simulation needs; predict() makes one from graph, topology and plan.
 struct SimulationInput {
+  BoundPlan plan;                          ///< who runs what, what joins two stages, who reduces together
   std::vector<std::vector<Action>> lists;  ///< one a rank
   std::vector<StageCost> stages;
-  std::vector<StagePair> boundaries;
-  std::vector<int> replicas;    ///< one number a stage
-  std::vector<int> first_rank;  ///< rank of each stage's replica 0
-  int microbatches = 1;         ///< of one step
-  int steps = 1;                ///< that the lists cover, see action_lists; microbatch m is of step m / microbatches
+  int steps = 1;  ///< that the lists cover; microbatch m is of step m / microbatches
   TransferMode mode = TransferMode::Rendezvous;
   /// Cost of one message of boundary `boundary` from one rank to another, `gradient` back.
-  std::function<Transfer(int boundary, bool gradient, int from_rank, int to_rank)> transfer;
-  int ports = 0;                  ///< number of port ids that `transfer` uses
-  std::vector<int> host_of_rank;  ///< empty: every rank has a host for itself
-  std::vector<double> slowdown;   ///< slowdown[k-1] while k ranks of one host compute; empty: none
-  std::vector<int>
-      reduce_group;  ///< per stage the group that reduces together; stages of one number wait for each other
+  std::function<Transfer(int boundary, bool gradient, int from_rank, int to_rank)> transfer = {};
+  int ports = 0;                       ///< number of port ids that `transfer` uses
+  std::vector<int> host_of_rank = {};  ///< empty: every rank has a host for itself
+  std::vector<double> slowdown = {};   ///< slowdown[k-1] while k ranks of one host compute; empty: none
 };
 
 /// The timeline of the steps, or the reason why it cannot end: the actions that wait for each other in a circle.

@@ -11,19 +11,18 @@ std::string quoted(const Action& action) { return '"' + action_text(action) + '"
 
 }  // namespace
 
-std::vector<Action> measured_actions(const Plan& plan, const std::vector<Action>& list) {
+std::vector<Action> measured_actions(const BoundPlan& plan, const std::vector<Action>& list) {
+  const auto boundary = [&](int b) -> const Boundary& { return plan.plan().boundaries[static_cast<std::size_t>(b)]; };
   std::vector<Action> out;
   for (const Action& action : list) {
     if (action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient) continue;
     if (action.kind == ActionKind::Forward) {
-      for (const Boundary& b : plan.boundaries) {
-        if (b.destination == action.stage)
-          out.push_back({ActionKind::ReceiveActivation, action.stage, action.microbatch, b.source});
-      }
+      for (const int b : plan.incoming(action.stage))
+        out.push_back({ActionKind::ReceiveActivation, action.stage, action.microbatch, boundary(b).source});
     } else if (action.kind == ActionKind::Backward) {
-      for (const Boundary& b : plan.boundaries | std::views::reverse) {
-        if (b.source == action.stage && has_gradient(b))
-          out.push_back({ActionKind::ReceiveGradient, action.stage, action.microbatch, b.destination});
+      for (const int b : plan.outgoing(action.stage) | std::views::reverse) {
+        if (plan.has_gradient(b))
+          out.push_back({ActionKind::ReceiveGradient, action.stage, action.microbatch, boundary(b).destination});
       }
     }
     out.push_back(action);
@@ -31,11 +30,18 @@ std::vector<Action> measured_actions(const Plan& plan, const std::vector<Action>
   return out;
 }
 
-OrderCheck::OrderCheck(const Plan& plan, const std::vector<Action>& list, int rank, int first_step)
+std::vector<Action> measured_actions(const Plan& plan, const std::vector<Action>& list) {
+  return measured_actions(BoundPlan(plan), list);
+}
+
+OrderCheck::OrderCheck(const BoundPlan& plan, const std::vector<Action>& list, int rank, int first_step)
     : expected_(measured_actions(plan, list)),
       rank_(rank),
       first_step_(first_step),
-      synchronous_(schedule_of(plan).weights == Weights::Flushed) {}
+      synchronous_(!plan.asynchronous()) {}
+
+OrderCheck::OrderCheck(const Plan& plan, const std::vector<Action>& list, int rank, int first_step)
+    : OrderCheck(BoundPlan(plan), list, rank, first_step) {}
 
 std::string OrderCheck::place() const {
   return fmt::format("rank {}, step {}, entry {}: ", rank_, first_step_ + replay_ + 1, entry_ + 1);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/plan.h"
+#include "costmodel/bound_plan.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
@@ -12,6 +12,8 @@ namespace stagecraft {
 /// The spans that a rank measures of its list, in their order: its entries but for receives, which only post; before a
 /// forward a wait (a receive) for each boundary into its stage in the plan's order, before a backward one for each
 /// boundary from which gradients come back, in the reverse order. Boundaries between stages of one rank count too.
+[[nodiscard]] std::vector<Action> measured_actions(const BoundPlan& plan, const std::vector<Action>& list);
+/// Of a plan that is not bound yet.
 [[nodiscard]] std::vector<Action> measured_actions(const Plan& plan, const std::vector<Action>& list);
 
 /// Whether a rank does what its list says, span by span: exactly the measured_actions of its list in their order, of a
@@ -19,6 +21,8 @@ namespace stagecraft {
 class OrderCheck {
  public:
   /// `list` is that of `rank` in `plan`; `first_step` the number of the first step.
+  OrderCheck(const BoundPlan& plan, const std::vector<Action>& list, int rank, int first_step = 0);
+  /// Of a plan that is not bound yet.
   OrderCheck(const Plan& plan, const std::vector<Action>& list, int rank, int first_step = 0);
 
   /// What is wrong with the rank's next span: step and entry (counted from 1), what was measured there and what the list

@@ -6,9 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "costmodel/format/json.h"
 #include "costmodel/memory.h"
-#include "costmodel/predict.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft {
@@ -27,21 +25,18 @@ bool is_compute(ActionKind kind) { return kind <= ActionKind::WeightGradient; }
 /// The proofs one after the other; each gives a refusal or nothing and may rely on those before it.
 class Verifier {
  public:
-  Verifier(const Plan& plan, const std::vector<std::vector<Action>>& lists, const VerifyOptions& options)
-      : plan_(plan),
+  Verifier(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists, const VerifyOptions& options)
+      : bound_(plan),
+        plan_(plan.plan()),
         lists_(lists),
         options_(options),
-        schedule_(schedule_of(plan)),
-        shape_(pipeline_shape(plan)),
-        roles_(ranks(plan)),
-        table_(plan, plan.microbatches * options.steps),
-        groups_(options.reduce_groups) {
-    shape_.steps = options.steps;
-    if (groups_.empty()) {
-      for (std::size_t s = 0; s < plan.stages.size(); ++s) groups_.push_back(static_cast<int>(s));
-    }
+        schedule_(plan.schedule()),
+        shape_(plan.shape(options.steps)),
+        roles_(plan.ranks()),
+        table_(plan, plan_.microbatches * options.steps),
+        groups_(options.reduce_groups.empty() ? plan.reduce_groups() : options.reduce_groups) {
     proof_.ranks.resize(roles_.size());
-    for (const auto& list : plan.listed) {
+    for (const auto& list : plan_.listed) {
       for (const Action& a : list) {
         if (a.kind == ActionKind::WeightGradient) split_.insert({a.stage, a.microbatch});
       }
@@ -87,8 +82,7 @@ class Verifier {
     return backward && (a.kind == ActionKind::WeightGradient) == splits(a.stage, a.microbatch);
   }
   bool reduces(int stage) const {
-    return plan_.stages[at(stage)].devices.size() > 1 ||
-           std::count(groups_.begin(), groups_.end(), groups_[at(stage)]) > 1;
+    return bound_.replicas(stage) > 1 || std::count(groups_.begin(), groups_.end(), groups_[at(stage)]) > 1;
   }
 
   /// Every action exists and stands on the rank that runs it.
@@ -108,21 +102,21 @@ class Verifier {
           return place(rank, i) + " is of microbatch " + std::to_string(a.microbatch) + ", there are 0.." +
                  std::to_string(table_.microbatches() - 1);
         }
-        if (!once && table_.runner(a.stage, a.microbatch) != rank) {
-          return place(rank, i) + " belongs to " + rank_text(table_.runner(a.stage, a.microbatch));
+        if (!once && bound_.runner(a.stage, a.microbatch) != rank) {
+          return place(rank, i) + " belongs to " + rank_text(bound_.runner(a.stage, a.microbatch));
         }
         if (!is_transfer(a.kind)) continue;
-        const std::optional<int> boundary = table_.boundary(a.stage, a.peer);
+        const std::optional<int> boundary = bound_.boundary(a.stage, a.peer);
         if (!boundary) return place(rank, i) + ": no boundary joins the two stages";
         const int message = table_.message(a);
         const Action other = table_.send(message) == a ? table_.receive(message) : table_.send(message);
         if (table_.send(message) != a && table_.receive(message) != a) {
           return place(rank, i) + " goes against the boundary's direction";
         }
-        if (message % 2 == 1 && !has_gradient(plan_.boundaries[at(*boundary)])) {
+        if (message % 2 == 1 && !bound_.has_gradient(*boundary)) {
           return place(rank, i) + ": no gradient comes back between these stages";
         }
-        if (table_.runner(other.stage, other.microbatch) == rank) {
+        if (bound_.runner(other.stage, other.microbatch) == rank) {
           return place(rank, i) + " stays on the rank, nothing is to be sent";
         }
       }
@@ -148,8 +142,8 @@ class Verifier {
         return rank_text(rank) + " lacks " + action_text(a);
       };
       for (const int stage : roles_[at(rank)].stages) {
-        const int replicas = static_cast<int>(plan_.stages[at(stage)].devices.size());
-        for (const int m : own_microbatches(table_.microbatches(), replicas, roles_[at(rank)].replica)) {
+        for (const int m :
+             own_microbatches(table_.microbatches(), bound_.replicas(stage), roles_[at(rank)].replica)) {
           for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward, ActionKind::WeightGradient}) {
             if (kind != ActionKind::Forward && !schedule_.trains) continue;
             if (kind == ActionKind::WeightGradient && !splits(stage, m)) continue;
@@ -203,12 +197,12 @@ class Verifier {
     if (a.kind == ActionKind::SendGradient) out.push_back(of(ActionKind::Backward, a.stage));
     for (const int message : table_.inputs(a)) out.push_back(table_.receive(message));
     if (a.kind != ActionKind::Forward && a.kind != ActionKind::Backward) return out;
-    const int rank = table_.runner(a.stage, a.microbatch);
-    for (const Boundary& b : plan_.boundaries) {
-      const bool forward = a.kind == ActionKind::Forward;
-      if ((forward ? b.destination : b.source) != a.stage || (!forward && !has_gradient(b))) continue;
-      const int peer = forward ? b.source : b.destination;
-      if (table_.runner(peer, a.microbatch) == rank) out.push_back(of(a.kind, peer));
+    const int rank = bound_.runner(a.stage, a.microbatch);
+    const bool forward = a.kind == ActionKind::Forward;
+    for (const int b : forward ? bound_.incoming(a.stage) : bound_.outgoing(a.stage)) {
+      if (!forward && !bound_.has_gradient(b)) continue;
+      const int peer = forward ? plan_.boundaries[at(b)].source : plan_.boundaries[at(b)].destination;
+      if (bound_.runner(peer, a.microbatch) == rank) out.push_back(of(a.kind, peer));
     }
     return out;
   }
@@ -280,8 +274,8 @@ class Verifier {
         const Action send = table_.send(message);
         const Action receive = table_.receive(message);
         auto& order =
-            orders[{*table_.boundary(a.stage, a.peer), message % 2 == 1, table_.runner(send.stage, send.microbatch),
-                    table_.runner(receive.stage, receive.microbatch)}];
+            orders[{*bound_.boundary(a.stage, a.peer), message % 2 == 1, bound_.runner(send.stage, send.microbatch),
+                    bound_.runner(receive.stage, receive.microbatch)}];
         (a == send ? order.first : order.second).push_back(a.microbatch);
       }
     }
@@ -303,10 +297,9 @@ class Verifier {
 
   /// Microbatches and versions within what the schedule states.
   Refusal bounded() {
-    const int positions = shape_.stages / shape_.chunks;
     for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
       RankProof& proof = proof_.ranks[at(rank)];
-      const int position = roles_[at(rank)].stages.front() % positions;
+      const int position = roles_[at(rank)].stages.front() % bound_.positions();
       proof.in_flight_bound = schedule_.in_flight_bound(shape_, position);
       proof.versions_bound = weight_versions_bound(schedule_, shape_, position);
       std::map<std::pair<int, int>, int> held;  // (stage, microbatch) -> version
@@ -336,12 +329,13 @@ class Verifier {
     return std::nullopt;
   }
 
+  const BoundPlan& bound_;
   const Plan& plan_;
   const std::vector<std::vector<Action>>& lists_;
   const VerifyOptions& options_;
-  const ScheduleEntry schedule_;
-  PipelineShape shape_;
-  std::vector<RankRole> roles_;
+  const ScheduleEntry& schedule_;
+  const PipelineShape shape_;
+  const std::vector<RankRole>& roles_;
   MessageTable table_;
   std::vector<int> groups_;
   std::set<std::pair<int, int>> split_;  // (stage, microbatch) whose backward the listed actions split
@@ -350,18 +344,22 @@ class Verifier {
 
 }  // namespace
 
-std::variant<Verified, Infeasible> verify(const Plan& plan, const std::vector<std::vector<Action>>& lists,
+std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists,
                                           const VerifyOptions& options) {
   return Verifier(plan, lists, options).run();
 }
 
 std::variant<Verified, Infeasible> verify(const Plan& plan, const std::vector<std::vector<Action>>& lists,
-                                          const Graph& graph, const Topology& topology, VerifyOptions options) {
-  options.reduce_groups = reduce_groups(graph, plan);
+                                          const VerifyOptions& options) {
+  return verify(BoundPlan(plan), lists, options);
+}
+
+std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists,
+                                          const Graph& graph, const Topology& topology, const VerifyOptions& options) {
   auto result = verify(plan, lists, options);
   auto* const proof = std::get_if<Verified>(&result);
   if (!proof) return result;
-  const std::vector<RankRole> roles = ranks(plan);
+  const std::vector<RankRole>& roles = plan.ranks();
   std::size_t neediest = 0;
   for (std::size_t rank = 0; rank < roles.size(); ++rank) {
     Bytes peak;
@@ -378,21 +376,6 @@ std::variant<Verified, Infeasible> verify(const Plan& plan, const std::vector<st
   proof->summary += ", at most " + format_bytes(*proof->ranks[neediest].peak) +
                     (topology.device.memory ? " of its " + format_bytes(*topology.device.memory) : std::string());
   return result;
-}
-
-std::uint64_t plan_hash(const Plan& plan, const std::vector<std::vector<Action>>& lists) {
-  std::uint64_t hash = 14695981039346656037u;
-  const auto add = [&hash](std::string_view text) {
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  };
-  Plan bare = plan;
-  bare.provenance = {};
-  add(plan_json(bare));
-  for (const auto& list : lists) {
-    for (const Action& a : list) add(action_text(a) + ",");
-    add("\n");
-  }
-  return hash;
 }
 
 }  // namespace stagecraft

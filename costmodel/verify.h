@@ -1,14 +1,13 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
-#include "costmodel/plan.h"
 #include "costmodel/queue_replay.h"
 #include "costmodel/topology.h"
 
@@ -17,7 +16,7 @@ namespace stagecraft {
 struct VerifyOptions {
   Queues queues = Queues::Edge;
   int steps = 1;                        ///< that the lists cover, see action_lists
-  std::vector<int> reduce_groups = {};  ///< one number a stage, see reduce_groups(); empty: every stage for itself
+  std::vector<int> reduce_groups = {};  ///< one number a stage; empty: those of the plan
 };
 
 /// What was proved of one rank.
@@ -47,19 +46,18 @@ struct Verified {
 ///   the lists end, with the queues of `options`, see find_deadlock;
 ///   no rank holds more microbatches, or versions of its parameters, than the schedule states.
 /// Infeasible names rank, entry (counted from 1) and action of the first thing that does not hold, or the circle.
-/// Precondition: the plan is valid.
+[[nodiscard]] std::variant<Verified, Infeasible> verify(const BoundPlan& plan,
+                                                        const std::vector<std::vector<Action>>& lists,
+                                                        const VerifyOptions& options = {});
+/// Of a plan that is not bound yet.
 [[nodiscard]] std::variant<Verified, Infeasible> verify(const Plan& plan, const std::vector<std::vector<Action>>& lists,
                                                         const VerifyOptions& options = {});
 
 /// The same, and that the peak memory of every rank (stage_memory) is within the device's, where the topology states
-/// it. `options.reduce_groups` is taken from the graph. Precondition: the plan is valid for graph and topology.
-[[nodiscard]] std::variant<Verified, Infeasible> verify(const Plan& plan, const std::vector<std::vector<Action>>& lists,
+/// it. Precondition: the plan is valid for graph and topology.
+[[nodiscard]] std::variant<Verified, Infeasible> verify(const BoundPlan& plan,
+                                                        const std::vector<std::vector<Action>>& lists,
                                                         const Graph& graph, const Topology& topology,
-                                                        VerifyOptions options = {});
-
-/// A number that ranks compare at the start to see that all run the same: FNV-1a, 64 bits, of the plan's document
-/// without its provenance and of every action. The same on every machine. It guards against accidents, not against
-/// intent. Source: draft-eastlake-fnv.
-[[nodiscard]] std::uint64_t plan_hash(const Plan& plan, const std::vector<std::vector<Action>>& lists);
+                                                        const VerifyOptions& options = {});
 
 }  // namespace stagecraft

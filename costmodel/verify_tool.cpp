@@ -4,8 +4,8 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/plan_hash.h"
 #include "costmodel/interchange/actions_csv.h"
-#include "costmodel/memory.h"
 #include "costmodel/tool.h"
 #include "costmodel/verify.h"
 
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
         app.add_option("PLAN", plan_path,
                        "plan.json, or lists as torch.distributed.pipelining's CSV; - is standard input")
             ->required();
-        CLI::Option* const graph = app.add_option("--graph", graph_path, "graph.json: memory and tied parameters too");
+        CLI::Option* const graph = app.add_option("--graph", graph_path, "graph.json: memory too");
         CLI::Option* const topology = app.add_option("--topology", topology_path, "topology.json, with --graph");
         graph->needs(topology);
         topology->needs(graph);
@@ -60,8 +60,8 @@ int main(int argc, char** argv) {
       [&] {
         stagecraft::VerifyOptions options;
         options.queues = stagecraft::usage("--queues", [&] { return stagecraft::queues_by_name(queues); });
-        const stagecraft::Plan plan = read(plan_path);
-        options.steps = steps > 0 ? steps : stagecraft::step_window(plan).steps;
+        const stagecraft::BoundPlan plan(read(plan_path));
+        options.steps = steps > 0 ? steps : plan.step_window().steps;
         std::optional<stagecraft::Graph> graph;
         std::optional<stagecraft::Topology> topology;
         if (!graph_path.empty()) {
@@ -69,14 +69,13 @@ int main(int argc, char** argv) {
           topology = stagecraft::read_topology(topology_path);
         }
         try {
-          if (graph) validate(plan, *graph, *topology);
-          const auto lists =
-              action_lists(plan, prefetch, graph ? tied_stages(*graph, plan) : std::vector<int>{}, options.steps);
+          if (graph) validate(plan.plan(), *graph, *topology);
+          const auto lists = plan.action_lists(options.steps, prefetch);
           const auto result = graph ? verify(plan, lists, *graph, *topology, options) : verify(plan, lists, options);
           if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
             throw std::runtime_error(infeasible->reason);
           fmt::print("{}: proved of {}; hash {:016x}\n", plan_path, std::get<stagecraft::Verified>(result).summary,
-                     plan_hash(plan, lists));
+                     plan_hash(plan));
         } catch (const std::exception& e) { throw std::runtime_error(plan_path + ": " + e.what()); }
         return 0;
       });

@@ -11,6 +11,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
+#include "costmodel/format/plan_hash.h"
 #include "costmodel/interchange/chrome_trace.h"
 #include "costmodel/tool.h"
 #include "executor/channel/channels.h"
@@ -79,7 +80,7 @@ std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const O
   static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout"};
   const std::string& model = o.model.empty() ? plan.plan().model : o.model;
   std::vector<std::string> lines{
-      fmt::format("plan {:016x}", plan.hash()),
+      fmt::format("plan {:016x}", stagecraft::plan_hash(plan)),
       fmt::format("channel {}, measurement {}", o.channel, saves_as_it_goes(o) ? "saved" : "not saved")};
   if (stagecraft::is_model_file(model)) lines.push_back(fmt::format("model {:016x}", stagecraft::model_digest(model)));
   for (const auto& [name, value] : o.given()) {

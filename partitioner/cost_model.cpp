@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/memory.h"
 
 namespace stagecraft::partitioner {
 namespace {
 
 Bytes peak_memory(const Graph& graph, const Plan& plan) {
-  const auto lists = action_lists(plan, PredictOptions{}.prefetch, tied_stages(graph, plan), step_window(plan).steps);
+  const BoundPlan bound(plan);
+  const auto lists = bound.action_lists(bound.step_window().steps, PredictOptions{}.prefetch);
   Bytes most;
-  for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
-    const int microbatches = in_flight(lists[static_cast<std::size_t>(rank_of(plan, s, 0))], s);
-    most = std::max(most, stage_memory(graph, plan, s, microbatches).total);
+  for (int s = 0; s < bound.stages(); ++s) {
+    const int microbatches = in_flight(lists[static_cast<std::size_t>(bound.first_rank(s))], s);
+    most = std::max(most, stage_memory(graph, bound, s, microbatches).total);
   }
   return most;
 }

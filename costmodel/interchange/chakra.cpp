@@ -14,7 +14,6 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/memory.h"
-#include "costmodel/predict.h"
 
 namespace stagecraft {
 namespace {
@@ -64,9 +63,9 @@ std::int64_t microseconds(Seconds time, const Span& span) {
 /// Makes the nodes of one rank after the other.
 class Builder {
  public:
-  Builder(const Timeline& timeline, const Plan& plan, const Graph& graph)
-      : plan_(plan), tied_(tied_bytes(graph, plan)), reduces_with_(reduce_groups(graph, plan)) {
-    for (const Stage& stage : plan.stages) {
+  Builder(const Timeline& timeline, const BoundPlan& plan, const Graph& graph)
+      : bound_(plan), plan_(plan.plan()), tied_(tied_bytes(graph, plan)), lists_(plan.action_lists()) {
+    for (const Stage& stage : plan_.stages) {
       Bytes outputs;
       Bytes parameters;
       for (const std::string& id : stage.layers) {
@@ -76,19 +75,7 @@ class Builder {
       }
       outputs_.push_back(outputs);
       parameters_.push_back(parameters);
-      first_rank_.push_back(rank_of(plan, static_cast<int>(outputs_.size()) - 1, 0));
     }
-    before_.resize(plan.stages.size());
-    after_.resize(plan.stages.size());
-    for (std::size_t b = 0; b < plan.boundaries.size(); ++b) {
-      before_[at(plan.boundaries[b].destination)].push_back(static_cast<int>(b));
-      after_[at(plan.boundaries[b].source)].push_back(static_cast<int>(b));
-    }
-    std::vector<int> tied_stages;
-    for (std::size_t s = 0; s < tied_.size(); ++s) {
-      if (tied_[s] > Bytes(0)) tied_stages.push_back(static_cast<int>(s));
-    }
-    lists_ = action_lists(plan, 2, tied_stages);
     if (timeline.ranks != static_cast<int>(lists_.size())) {
       throw std::invalid_argument("the timeline has " + std::to_string(timeline.ranks) + " ranks, the plan has " +
                                   std::to_string(lists_.size()));
@@ -101,7 +88,7 @@ class Builder {
       steps.insert(span.step);
     }
     steps_.assign(steps.begin(), steps.end());
-    const double messages = 2.0 * static_cast<double>(plan.boundaries.size()) * plan.microbatches *
+    const double messages = 2.0 * static_cast<double>(plan_.boundaries.size()) * plan_.microbatches *
                             (steps_.empty() ? 1.0 : static_cast<double>(steps_.back()) + 1.0);
     if (messages > std::numeric_limits<std::int32_t>::max())
       throw std::invalid_argument("the steps send more messages than 31 bits number; export fewer steps");
@@ -168,7 +155,7 @@ class Builder {
     switch (kind) {
       case ActionKind::Forward:
         if (const auto it = updated_.find(stage); it != updated_.end()) node.data_dependencies.push_back(it->second);
-        for (const int b : before_[at(stage)]) {
+        for (const int b : bound_.incoming(stage)) {
           const int source = plan_.boundaries[at(b)].source;
           read(node, {ActionKind::ReceiveActivation, stage, microbatch, source});
           read(node, {ActionKind::Forward, source, microbatch, -1});
@@ -176,11 +163,10 @@ class Builder {
         break;
       case ActionKind::Backward:
         read(node, {ActionKind::Forward, stage, microbatch, -1});
-        for (const int b : after_[at(stage)]) {
+        for (const int b : bound_.outgoing(stage)) {
           const int destination = plan_.boundaries[at(b)].destination;
           read(node, {ActionKind::ReceiveGradient, stage, microbatch, destination});
-          if (carries_gradient(plan_.boundaries[at(b)]))
-            read(node, {ActionKind::Backward, destination, microbatch, -1});
+          if (bound_.has_gradient(b)) read(node, {ActionKind::Backward, destination, microbatch, -1});
         }
         break;
       case ActionKind::WeightGradient:
@@ -203,23 +189,15 @@ class Builder {
     }
   }
 
-  static bool carries_gradient(const Boundary& boundary) {
-    return std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
-                       [](const BoundaryTensor& t) { return t.gradient; });
-  }
-
   void add_message(int rank, const Span& span) {
     const auto [kind, stage, microbatch, peer] = span.action;
     const bool sends = is_send(kind);
     const bool gradient = kind == ActionKind::SendGradient || kind == ActionKind::ReceiveGradient;
     ChakraNode& node = add(rank, span, sends ? ChakraKind::Send : ChakraKind::Receive);
-    const int other = first_rank_[at(peer)] + microbatch % static_cast<int>(plan_.stages[at(peer)].devices.size());
+    const int other = bound_.runner(peer, microbatch);
     node.from = sends ? rank : other;
     node.to = sends ? other : rank;
-    const auto& candidates = stage < peer ? after_[at(stage)] : before_[at(stage)];
-    const int boundary = *std::find_if(candidates.begin(), candidates.end(), [&](int b) {
-      return (stage < peer ? plan_.boundaries[at(b)].destination : plan_.boundaries[at(b)].source) == peer;
-    });
+    const int boundary = bound_.boundary(stage, peer).value();
     for (const BoundaryTensor& tensor : plan_.boundaries[at(boundary)].tensors) {
       if (!gradient || tensor.gradient) node.bytes += tensor.bytes;
     }
@@ -231,11 +209,13 @@ class Builder {
 
   /// Ranks of the stage's replicas, or of all stages that share its tied parameters.
   std::vector<int> holders(int stage, bool tied) const {
+    if (!tied) return bound_.ranks_of(stage);
+    const std::vector<int>& groups = bound_.reduce_groups();
     std::vector<int> out;
-    for (int s = 0; s < static_cast<int>(plan_.stages.size()); ++s) {
-      if (tied ? reduces_with_[at(s)] != reduces_with_[at(stage)] : s != stage) continue;
-      for (int r = 0; r < static_cast<int>(plan_.stages[at(s)].devices.size()); ++r)
-        out.push_back(first_rank_[at(s)] + r);
+    for (int s = 0; s < bound_.stages(); ++s) {
+      if (groups[at(s)] != groups[at(stage)]) continue;
+      const std::vector<int> ranks = bound_.ranks_of(s);
+      out.insert(out.end(), ranks.begin(), ranks.end());
     }
     std::sort(out.begin(), out.end());
     out.erase(std::unique(out.begin(), out.end()), out.end());
@@ -244,9 +224,9 @@ class Builder {
 
   void add_reduction(int rank, const Span& span) {
     const int stage = span.action.stage;
-    const auto stages = static_cast<int>(plan_.stages.size());
+    const int stages = bound_.stages();
     const Bytes own = parameters_[at(stage)] - tied_[at(stage)];
-    const bool replicated = plan_.stages[at(stage)].devices.size() > 1;
+    const bool replicated = bound_.replicas(stage) > 1;
     const bool tied = tied_[at(stage)] > Bytes(0);
     Span part = span;
     std::optional<std::uint64_t> first;
@@ -259,20 +239,18 @@ class Builder {
       ChakraNode& node = add(rank, part, ChakraKind::AllReduce);
       node.bytes = among_holders ? tied_[at(stage)] : own;
       // ASTRA-sim takes group 0 for all ranks, so ours begin at 1.
-      node.group = among_holders ? stages + 1 + reduces_with_[at(stage)] : 1 + stage;
+      node.group = among_holders ? stages + 1 + bound_.reduce_groups()[at(stage)] : 1 + stage;
       trace_.groups.emplace(node.group, holders(stage, among_holders));
       read_gradients(node, stage);
       computed_ = first = node.id;
     }
   }
 
+  const BoundPlan& bound_;
   const Plan& plan_;
-  std::vector<Bytes> tied_;
-  std::vector<int> reduces_with_;
+  const std::vector<Bytes> tied_;
+  const std::vector<std::vector<Action>> lists_;
   std::vector<Bytes> outputs_, parameters_;
-  std::vector<int> first_rank_;
-  std::vector<std::vector<int>> before_, after_;  ///< boundaries by stage
-  std::vector<std::vector<Action>> lists_;
   std::vector<std::map<int, std::map<Key, const Span*>>> spans_;
   std::vector<int> steps_;
   ChakraTrace trace_;
@@ -340,8 +318,12 @@ std::string encode(const ChakraNode& node) {
 
 }  // namespace
 
-ChakraTrace chakra_trace(const Timeline& timeline, const Plan& plan, const Graph& graph) {
+ChakraTrace chakra_trace(const Timeline& timeline, const BoundPlan& plan, const Graph& graph) {
   return Builder(timeline, plan, graph).build();
+}
+
+ChakraTrace chakra_trace(const Timeline& timeline, const Plan& plan, const Graph& graph) {
+  return chakra_trace(timeline, BoundPlan(plan), graph);
 }
 
 std::string chakra_bytes(const std::vector<ChakraNode>& nodes, const std::string& title) {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/graph.h"
-#include "costmodel/plan.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
@@ -48,6 +48,8 @@ struct ChakraTrace {
 /// Times are whole microseconds, rounded at both ends, so that sums do not drift.
 /// Throws std::invalid_argument naming the rank, step and action of which the timeline has no span or a second one, a
 /// span that the plan does not know, a time that is negative or above 10^15 us, more messages than 31 bits number.
+[[nodiscard]] ChakraTrace chakra_trace(const Timeline& timeline, const BoundPlan& plan, const Graph& graph);
+/// Of a plan that is not bound yet.
 [[nodiscard]] ChakraTrace chakra_trace(const Timeline& timeline, const Plan& plan, const Graph& graph);
 
 /// One rank's file: messages preceded by their length as a varint, first GlobalMetadata, then the nodes. `title` is

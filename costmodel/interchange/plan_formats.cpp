@@ -25,8 +25,8 @@ PlanTexts texts_of(const Plan& plan, std::vector<PlanText> texts, std::vector<st
   return {std::move(texts), std::move(warnings)};
 }
 
-PlanTexts write_actions(const Plan& plan, const PlanTextOptions& options) {
-  return texts_of(plan, {{"csv", "schedule.csv", plan_actions_csv(plan, options.transfers)}});
+PlanTexts write_actions(const BoundPlan& plan, const PlanTextOptions& options) {
+  return texts_of(plan.plan(), {{"csv", "schedule.csv", plan_actions_csv(plan, options.transfers)}});
 }
 
 ForeignPlan read_actions(const SourceFile& file, const Graph&) {
@@ -35,15 +35,15 @@ ForeignPlan read_actions(const SourceFile& file, const Graph&) {
   return out;
 }
 
-PlanTexts write_torch(const Plan& plan, const PlanTextOptions&) {
-  return texts_of(plan, {{"script", "pipeline.py", torch_pipelining_script(plan)},
-                         {"csv", "schedule.csv", plan_actions_csv(plan)}});
+PlanTexts write_torch(const BoundPlan& plan, const PlanTextOptions&) {
+  return texts_of(plan.plan(), {{"script", "pipeline.py", torch_pipelining_script(plan)},
+                                {"csv", "schedule.csv", plan_actions_csv(plan)}});
 }
 
-PlanTexts write_deepspeed(const Plan& plan, const PlanTextOptions&) {
-  const DeepspeedParts parts = deepspeed_parts(plan);
-  return texts_of(plan, {{"python", "planned_pipeline.py", deepspeed_module(parts)},
-                         {"json", "parts.json", deepspeed_parts_json(parts)}});
+PlanTexts write_deepspeed(const BoundPlan& plan, const PlanTextOptions&) {
+  const DeepspeedParts parts = deepspeed_parts(plan.plan());
+  return texts_of(plan.plan(), {{"python", "planned_pipeline.py", deepspeed_module(parts)},
+                                {"json", "parts.json", deepspeed_parts_json(parts)}});
 }
 
 ForeignPlan read_deepspeed(const SourceFile& file, const Graph& graph) {
@@ -52,16 +52,15 @@ ForeignPlan read_deepspeed(const SourceFile& file, const Graph& graph) {
   return out;
 }
 
-PlanTexts write_megatron(const Plan& plan, const PlanTextOptions&) {
-  const std::vector<std::string> stages = megatron_layout(plan);
+PlanTexts write_megatron(const BoundPlan& plan, const PlanTextOptions&) {
+  const std::vector<std::string> stages = megatron_layout(plan.plan());
   std::string letters;
   for (const std::string& stage : stages) letters += stage;
   const auto count = [&](char letter) { return std::to_string(std::count(letters.begin(), letters.end(), letter)); };
-  std::string with = "goes with --pipeline-model-parallel-size " +
-                     std::to_string(stages.size() / static_cast<std::size_t>(plan.chunks)) + " --num-layers " +
-                     count('t');
+  std::string with = "goes with --pipeline-model-parallel-size " + std::to_string(plan.positions()) +
+                     " --num-layers " + count('t');
   if (count('m') != "0") with += " --mtp-num-layers " + count('m');
-  return texts_of(plan, {{"layout", "layout.txt", megatron_layout_text(stages) + "\n"}}, {with});
+  return texts_of(plan.plan(), {{"layout", "layout.txt", megatron_layout_text(stages) + "\n"}}, {with});
 }
 
 ForeignPlan read_megatron(const SourceFile& file, const Graph& graph) {
@@ -70,7 +69,8 @@ ForeignPlan read_megatron(const SourceFile& file, const Graph& graph) {
   return out;
 }
 
-PlanTexts write_pipedream_conf(const Plan& plan, const PlanTextOptions& options) {
+PlanTexts write_pipedream_conf(const BoundPlan& bound, const PlanTextOptions& options) {
+  const Plan& plan = bound.plan();
   const PipedreamConfs confs = pipedream_confs(plan, options.depths);
   PlanTexts out{{{"dp", "dp_conf.json", pipedream_conf_text(confs.data_parallel)},
                  {"mp", "mp_conf.json", pipedream_conf_text(confs.model_parallel)},

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/graph.h"
 #include "costmodel/interchange/foreign.h"
-#include "costmodel/plan.h"
 
 namespace stagecraft {
 
@@ -44,7 +44,7 @@ struct PlanFormat {
   std::string name;
   std::string what;                ///< for people
   std::vector<std::string> kinds;  ///< of its texts, where there are several
-  std::function<PlanTexts(const Plan&, const PlanTextOptions&)> write;
+  std::function<PlanTexts(const BoundPlan&, const PlanTextOptions&)> write;
   std::function<ForeignPlan(const SourceFile&, const Graph&)> read;
 };
 

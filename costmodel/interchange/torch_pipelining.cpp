@@ -173,13 +173,13 @@ if __name__ == "__main__":
 
 }  // namespace
 
-std::string plan_actions_csv(const Plan& plan, bool transfers) {
-  if (schedule_of(plan).weights != Weights::Flushed) {
-    throw std::invalid_argument("schedule \"" + plan.schedule +
+std::string plan_actions_csv(const BoundPlan& plan, bool transfers) {
+  if (plan.asynchronous()) {
+    throw std::invalid_argument("schedule \"" + plan.plan().schedule +
                                 "\" updates in the midst of its lists, for which the text form has no word");
   }
   // torch's own simulator holds a rank at a receive, so each stands right before what needs it.
-  auto lists = action_lists(plan, 1);
+  auto lists = plan.action_lists(1, 1);
   for (auto& list : lists) {
     std::erase_if(list, [&](const Action& action) {
       const bool computes = action.kind == ActionKind::Forward || action.kind == ActionKind::Backward ||
@@ -190,7 +190,8 @@ std::string plan_actions_csv(const Plan& plan, bool transfers) {
   return actions_csv(lists);
 }
 
-std::string torch_pipelining_script(const Plan& plan) {
+std::string torch_pipelining_script(const BoundPlan& bound) {
+  const Plan& plan = bound.plan();
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     if (plan.stages[s].devices.size() == 1) continue;
     throw std::invalid_argument(fmt::format(
@@ -205,7 +206,7 @@ std::string torch_pipelining_script(const Plan& plan) {
                     "alone; wanted is a plan whose stages reach no further (--split-at)",
                     far->layer, far->stage, far->reader));
   }
-  if (!schedule_of(plan).trains) {
+  if (!bound.schedule().trains) {
     throw std::invalid_argument("schedule \"" + plan.schedule + "\" trains nothing, the program trains");
   }
   std::string stages;
@@ -214,9 +215,9 @@ std::string torch_pipelining_script(const Plan& plan) {
     for (const std::string& layer : stage.layers) layers.push_back(json_string(layer));
     stages += fmt::format("    [{}],\n", fmt::join(layers, ", "));
   }
-  return fmt::format(kScript, fmt::arg("ranks", plan.stages.size() / static_cast<std::size_t>(plan.chunks)),
+  return fmt::format(kScript, fmt::arg("ranks", bound.positions()),
                      fmt::arg("microbatches", plan.microbatches), fmt::arg("stages", stages),
-                     fmt::arg("actions", plan_actions_csv(plan)));
+                     fmt::arg("actions", plan_actions_csv(bound)));
 }
 
 }  // namespace stagecraft

@@ -9,6 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "costmodel/format/plan_hash.h"
 #include "costmodel/version.h"
 #include "executor/channel/control_tags.h"
 #include "executor/stage/finite.h"
@@ -45,7 +46,7 @@ CheckpointManifest manifest_of(const BoundModel& bound, const CheckpointOptions&
   out.microbatches = plan.microbatches;
   out.microbatch_samples = *plan.microbatch_samples;
   out.samples = done * out.microbatches * out.microbatch_samples;
-  out.plan_hash = fmt::format("{:016x}", bound.plan.hash());
+  out.plan_hash = fmt::format("{:016x}", plan_hash(bound.plan));
   out.provenance.tool = "stagecraft-run " + std::string(version());
   return out;
 }

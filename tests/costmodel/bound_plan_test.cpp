@@ -3,15 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
 
-#include "costmodel/memory.h"
-#include "costmodel/predict.h"
-#include "costmodel/verify.h"
+#include "costmodel/format/plan_hash.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
 
@@ -152,14 +152,26 @@ TEST(BoundPlan, RefusesAPlanThatIsNotValid) {
   }
 }
 
-TEST(BoundPlan, HashesThePlanAndOneStepOfItsLists) {
-  Plan plan = row_plan("pipedream", {1, 1}, 2);
-  const BoundPlan bound(plan);
-  EXPECT_EQ(bound.hash(), plan_hash(plan, action_lists(plan)));
-  plan.provenance.tool = "another";
-  EXPECT_EQ(BoundPlan(plan).hash(), bound.hash());
-  plan.tied = {{"weight", {"l0", "l1"}}};
-  EXPECT_NE(BoundPlan(plan).hash(), bound.hash());
+TEST(BoundPlan, HashesWhatIsRunAndNotWhoMadeIt) {
+  const Plan plan = row_plan("1f1b", {1, 1}, 2);
+  const auto hash_with = [&](const std::function<void(Plan&)>& change) {
+    Plan other = plan;
+    change(other);
+    return plan_hash(BoundPlan(other));
+  };
+  const std::uint64_t hash = plan_hash(BoundPlan(plan));
+  EXPECT_EQ(hash_with([](Plan& p) { p.provenance.date = "2026-01-02T03:04:05Z"; }), hash);
+  EXPECT_NE(hash_with([](Plan& p) { p.options["width"] = "8"; }), hash);
+  EXPECT_NE(hash_with([](Plan& p) { p.tied = {{"weight", {"l0", "l1"}}}; }), hash);
+  EXPECT_NE(hash_with([](Plan& p) { p.schedule = "gpipe"; }), hash);
+}
+
+TEST(BoundPlan, HashesTheOrderOfItsActions) {
+  Plan plan = row_plan("listed", {1}, 2);
+  plan.listed = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::Forward, 0, 1, -1}}};
+  const std::uint64_t hash = plan_hash(BoundPlan(plan));
+  std::swap(plan.listed[0][0], plan.listed[0][1]);
+  EXPECT_NE(plan_hash(BoundPlan(plan)), hash);
 }
 
 TEST(BoundPlan, IsWholeAfterACopyAndAMove) {
@@ -195,7 +207,28 @@ Graph random_graph(std::mt19937& random, int layers) {
   return graph;
 }
 
-TEST(BoundPlan, AgreesWithTheFunctionsOnRandomPlans) {
+/// Stages that hold each parameter of the graph's layers, by name.
+std::map<std::string, std::set<int>> stages_of_parameters(const Graph& graph, const std::vector<int>& stage_of_layer) {
+  std::map<std::string, std::set<int>> out;
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    for (const TiedParameter& tied : graph.layers[i].tied) out[tied.name].insert(stage_of_layer[i]);
+  }
+  return out;
+}
+
+/// The stages that can be reached from `stage` over parameters that two stages hold.
+std::set<int> reduces_with(const std::map<std::string, std::set<int>>& holders, int stage) {
+  std::set<int> out{stage};
+  for (std::size_t before = 0; before != out.size();) {
+    before = out.size();
+    for (const auto& [name, stages] : holders) {
+      if (std::ranges::any_of(stages, [&](int s) { return out.contains(s); })) out.insert(stages.begin(), stages.end());
+    }
+  }
+  return out;
+}
+
+TEST(BoundPlan, AgreesWithTheGraphAndTheFunctionsOnRandomPlans) {
   std::mt19937 random(11);
   int tied_plans = 0;
   for (int round = 0; round < 500; ++round) {
@@ -244,19 +277,15 @@ TEST(BoundPlan, AgreesWithTheFunctionsOnRandomPlans) {
       ASSERT_EQ(*tags.rbegin(), bound.tags() - 1);
     }
 
-    const std::vector<int> tied = tied_stages(graph, plan);
-    const std::vector<int> groups = reduce_groups(graph, plan);
-    tied_plans += tied.empty() ? 0 : 1;
+    const auto holders = stages_of_parameters(graph, partition.stage_of_layer);
+    std::vector<int> tied;
     for (int s = 0; s < stages; ++s) {
-      const bool shares = std::find(tied.begin(), tied.end(), s) != tied.end();
-      ASSERT_EQ(bound.reduces(s), bound.replicas(s) > 1 || shares);
-      for (int t = 0; t < stages; ++t) {
-        const auto same = [&](const std::vector<int>& numbers) {
-          return numbers[static_cast<std::size_t>(s)] == numbers[static_cast<std::size_t>(t)];
-        };
-        ASSERT_EQ(same(bound.reduce_groups()), same(groups));
-      }
+      const std::set<int> group = reduces_with(holders, s);
+      ASSERT_EQ(bound.reduce_groups()[static_cast<std::size_t>(s)], *group.begin());
+      ASSERT_EQ(bound.reduces(s), bound.replicas(s) > 1 || group.size() > 1);
+      if (group.size() > 1) tied.push_back(s);
     }
+    tied_plans += tied.empty() ? 0 : 1;
     const int steps = bound.asynchronous() ? 1 + static_cast<int>(random() % 3) : 1;
     const int prefetch = 1 + static_cast<int>(random() % 3);
     ASSERT_EQ(bound.action_lists(steps, prefetch), action_lists(plan, prefetch, tied, steps));

@@ -66,7 +66,7 @@ Plan two_stages(const Graph& graph) { return make_plan(graph, flat_topology(3), 
 TEST(StageMemory, AddsItsPartsByHand) {
   const Graph graph = two_layers();
   const Plan plan = two_stages(graph);
-  const RankMemory first = stage_memory(graph, plan, 0, 3);
+  const RankMemory first = stage_memory(graph, BoundPlan(plan), 0, 3);
   EXPECT_EQ(first.parts, (Parts{{"parameters", 40_B},
                                 {"gradients", 40_B},
                                 {"optimizer", 80_B},
@@ -76,7 +76,7 @@ TEST(StageMemory, AddsItsPartsByHand) {
                                 {"workspace", 6_B},
                                 {"reduction", 0_B}}));
   EXPECT_EQ(first.total, 510_B);
-  const RankMemory second = stage_memory(graph, plan, 1, 2);
+  const RankMemory second = stage_memory(graph, BoundPlan(plan), 1, 2);
   EXPECT_EQ(second.parts, (Parts{{"parameters", 80_B},
                                  {"gradients", 80_B},
                                  {"optimizer", 160_B},
@@ -92,7 +92,7 @@ TEST(StageMemory, KeepsOnlyWhatItReceivesWhenItRecomputes) {
   const Graph graph = two_layers();
   Plan plan = two_stages(graph);
   plan.stages[1].recompute = true;
-  EXPECT_EQ(stage_memory(graph, plan, 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received and 4 in full
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received and 4 in full
 }
 
 TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
@@ -108,27 +108,27 @@ TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
   plan.stages[1].recompute = true;
   plan.stages[1].recompute_every = 2;
   // A microbatch: 1 received, l1's 2 and l2's 3 cross; then l3's 40 and l4's 50 once, more than 20 + 30.
-  EXPECT_EQ(stage_memory(graph, plan, 1, 3).parts.at("activations"), 108_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 108_B);
   // Segments {l1, l2, l3} and {l4}: 1 + l1's 2 + l3's 4, and 20 + 30 + 40 once.
   plan.stages[1].recompute_every = 3;
-  EXPECT_EQ(stage_memory(graph, plan, 1, 3).parts.at("activations"), 111_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 111_B);
   // All four are one segment, as without a number: nothing crosses, 20 + 30 + 40 + 50 once.
   for (const int every : {0, 4, 9}) {
     plan.stages[1].recompute_every = every;
-    EXPECT_EQ(stage_memory(graph, plan, 1, 3).parts.at("activations"), 143_B) << every;
+    EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 143_B) << every;
   }
   // Parted backwards: of each microbatch 1 + 2 + 3 and all 140.
   plan.stages[1].recompute_every = 2;
   plan.schedule = "zb-h1";
-  EXPECT_EQ(stage_memory(graph, plan, 1, 3).parts.at("activations"), 438_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 438_B);
 }
 
 TEST(StageMemory, ExpectsNoGradientWhereNoneComesBack) {
   Graph graph = two_layers();
   graph.layers[0].outputs[0].requires_grad = false;
   const Plan plan = two_stages(graph);
-  EXPECT_EQ(stage_memory(graph, plan, 0, 1).parts.at("receiving"), 0_B);
-  EXPECT_EQ(stage_memory(graph, plan, 1, 1).parts.at("receiving"), 8_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at("receiving"), 0_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at("receiving"), 8_B);
 }
 
 TEST(StageMemory, KeepsOlderVersionsForAnAsynchronousSchedule) {
@@ -136,23 +136,23 @@ TEST(StageMemory, KeepsOlderVersionsForAnAsynchronousSchedule) {
   Plan plan = two_stages(graph);  // warm-ups: two replicas of the second stage, ceil(2 / 1) = 2, and 0
   plan.schedule = "pipedream";
   plan.microbatches = 8;
-  EXPECT_EQ(stage_memory(graph, plan, 0, 3).parts.at("older versions"), 80_B);  // 2 beside the newest
-  EXPECT_FALSE(stage_memory(graph, plan, 1, 1).parts.contains("older versions"));
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 80_B);  // 2 beside the newest
+  EXPECT_FALSE(stage_memory(graph, BoundPlan(plan), 1, 1).parts.contains("older versions"));
   plan.schedule = "pipedream-2bw";
-  EXPECT_EQ(stage_memory(graph, plan, 0, 3).parts.at("older versions"), 40_B);
-  EXPECT_EQ(stage_memory(graph, plan, 1, 1).parts.at("older versions"), 80_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 40_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at("older versions"), 80_B);
 }
 
 TEST(StageMemory, HoldsNoGradientsForAnEvaluation) {
   const Graph graph = two_layers();
   Plan plan = two_stages(graph);
   plan.schedule = "forward";
-  EXPECT_EQ(stage_memory(graph, plan, 1, 1).parts, (Parts{{"parameters", 80_B},
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts, (Parts{{"parameters", 80_B},
                                                           {"activations", 12_B},  // 8 received and 4 of its own
                                                           {"inputs", 100_B},
                                                           {"receiving", 8_B},
                                                           {"workspace", 4_B}}));
-  EXPECT_EQ(stage_memory(graph, plan, 0, 1).parts.at("receiving"), 0_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at("receiving"), 0_B);
 }
 
 TEST(StageMemory, IsTheSumOfItsParts) {
@@ -170,7 +170,7 @@ TEST(StageMemory, IsTheSumOfItsParts) {
     Plan plan = make_plan(graph, flat_topology(3), {{0, 0, 1, 1}, {1, 2}}, {});
     plan.stages[0].recompute = random() % 2;
     for (const int stage : {0, 1}) {
-      const RankMemory memory = stage_memory(graph, plan, stage, static_cast<int>(random() % 8));
+      const RankMemory memory = stage_memory(graph, BoundPlan(plan), stage, static_cast<int>(random() % 8));
       Bytes sum;
       for (const auto& [part, bytes] : memory.parts) sum += bytes;
       EXPECT_EQ(memory.total, sum) << "round " << round;
@@ -184,7 +184,7 @@ TEST(TiedBytes, CountsParametersThatOtherStagesHold) {
   graph.layers[3].tied = {{"embedding", 32_B}, {"output", 5_B}};
   graph.layers[1].tied = graph.layers[2].tied = {{"inner", 7_B}};  // both in stage 1
   const Plan plan = make_plan(graph, flat_topology(3), {{0, 1, 1, 2}, {1, 1, 1}}, {});
-  EXPECT_THAT(tied_bytes(graph, plan), ElementsAre(32_B, 0_B, 32_B));
+  EXPECT_THAT(tied_bytes(graph, BoundPlan(plan)), ElementsAre(32_B, 0_B, 32_B));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "costmodel/closed_forms.h"
 #include "costmodel/format/files.h"
 #include "costmodel/predict.h"
+#include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
@@ -17,6 +18,7 @@ namespace {
 using stagecraft::testing::chain_graph;
 using stagecraft::testing::flat_topology;
 using stagecraft::testing::one_layer_a_stage;
+using stagecraft::testing::row_plan;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -32,29 +34,13 @@ struct Numbers {
 };
 
 SimulationInput input_of(const Numbers& n, TransferMode mode = TransferMode::Latency) {
-  Plan plan;
-  plan.schedule = n.schedule;
-  plan.microbatches = n.microbatches;
-  plan.chunks = n.chunks;
-  const int stages = static_cast<int>(n.forward.size());
-  SimulationInput input;
-  for (int s = 0; s < stages; ++s) {
-    plan.stages.push_back({{"l" + std::to_string(s)}, {s % (stages / n.chunks)}, false});
-    if (s > 0) {
-      plan.boundaries.push_back({s - 1, s, {{"l" + std::to_string(s - 1), 0, Bytes(1), {}, "", true}}});
-      input.boundaries.push_back({s - 1, s, true});
-    }
-    input.stages.push_back({Seconds(n.forward[static_cast<std::size_t>(s)]),
-                            Seconds(n.backward[static_cast<std::size_t>(s)]), Seconds(n.weight_gradient), Seconds(0),
-                            Seconds(0)});
-    input.first_rank.push_back(s % (stages / n.chunks));
-    input.reduce_group.push_back(s);
+  BoundPlan plan(row_plan(n.schedule, std::vector<int>(n.forward.size(), 1), n.microbatches, n.chunks));
+  auto lists = plan.action_lists();
+  SimulationInput input{.plan = std::move(plan), .lists = std::move(lists), .stages = {}};
+  for (std::size_t s = 0; s < n.forward.size(); ++s) {
+    input.stages.push_back(
+        {Seconds(n.forward[s]), Seconds(n.backward[s]), Seconds(n.weight_gradient), Seconds(0), Seconds(0)});
   }
-  input.replicas.assign(static_cast<std::size_t>(stages), 1);
-  plan.warmups = warmup_counts(input.replicas);
-  validate(plan);
-  input.lists = action_lists(plan);
-  input.microbatches = n.microbatches;
   input.mode = mode;
   const double hop = n.hop;
   input.transfer = [hop](int, bool, int, int) { return Transfer{Seconds(hop), Seconds(0), -1, -1}; };
@@ -214,7 +200,10 @@ TEST(Simulate, TwoFlowsShareAPortEqually) {
   // Stage 0 feeds stages 1 and 2 through one port, 1 s each alone: both arrive after 2 s; backwards come back alone.
   Numbers n{"gpipe", {1, 1, 1}, {1, 1, 1}, 0, 1, 1, 0};
   SimulationInput input = input_of(n, TransferMode::Rendezvous);
-  input.boundaries = {{0, 1, false}, {0, 2, false}};
+  Plan fan = row_plan("gpipe", {1, 1, 1}, 1);
+  const BoundaryTensor mask{"l0", 0, Bytes(1), {}, "", false};
+  fan.boundaries = {{0, 1, {mask}}, {0, 2, {mask}}};
+  input.plan = BoundPlan(fan);
   input.lists = {
       {{ActionKind::Forward, 0, 0, -1}, {ActionKind::SendActivation, 0, 0, 1}, {ActionKind::SendActivation, 0, 0, 2}},
       {{ActionKind::ReceiveActivation, 1, 0, 0}, {ActionKind::Forward, 1, 0, -1}},
@@ -228,12 +217,10 @@ TEST(Simulate, TwoFlowsShareAPortEqually) {
 
 TEST(Simulate, RanksOfOneHostSlowEachOtherDown) {
   // Two ranks compute 4 s each side by side on a host where two at once take twice as long: 8 s; alone 4 s.
-  SimulationInput input;
-  input.lists = {{{ActionKind::Update, 0, -1, -1}}, {{ActionKind::Update, 1, -1, -1}}};
-  input.stages = {StageCost{{}, {}, {}, {}, Seconds(4)}, StageCost{{}, {}, {}, {}, Seconds(4)}};
-  input.replicas = {1, 1};
-  input.first_rank = {0, 1};
-  input.reduce_group = {0, 1};
+  const StageCost cost{{}, {}, {}, {}, Seconds(4)};
+  SimulationInput input{.plan = BoundPlan(row_plan("gpipe", {1, 1}, 1)),
+                        .lists = {{{ActionKind::Update, 0, -1, -1}}, {{ActionKind::Update, 1, -1, -1}}},
+                        .stages = {cost, cost}};
   EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 4);
   input.host_of_rank = {0, 0};
   input.slowdown = {1, 2};
@@ -256,18 +243,13 @@ TEST(Simulate, ReplicasWaitForEachOtherInReduce) {
 TEST(Simulate, BucketsAreReducedWhileTheLastBackwardGoesOn) {
   // A backward of 8 s ends at 10 on both replicas. The first bucket has its gradients at 4 and takes 3: until 7. The
   // second has its own at 6, waits for the first, and takes 2: until 9. The third has its own at the end, and takes 1.
-  SimulationInput input;
   const std::vector<Action> list{
       {ActionKind::Forward, 0, 0, -1}, {ActionKind::Backward, 0, 0, -1}, {ActionKind::Reduce, 0, -1, -1}};
-  input.lists = {list, list};
+  SimulationInput input{.plan = BoundPlan(row_plan("gpipe", {2}, 2)), .lists = {list, list}, .stages = {}};
   input.lists[1][0].microbatch = input.lists[1][1].microbatch = 1;
   StageCost cost{Seconds(2), Seconds(8), {}, {}, {}};
   cost.buckets = {{Seconds(3), Seconds(6)}, {Seconds(2), Seconds(4)}, {Seconds(1), Seconds(0)}};
   input.stages = {cost};
-  input.replicas = {2};
-  input.first_rank = {0};
-  input.reduce_group = {0};
-  input.microbatches = 2;
   const auto end = [&] { return std::get<Timeline>(simulate(input)).steps.front().end.value; };
   EXPECT_DOUBLE_EQ(end(), 11);
   // A slower second bucket pushes the third: 7 + 5 + 1.

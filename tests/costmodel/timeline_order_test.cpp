@@ -18,11 +18,12 @@ Plan plan() {
   Plan out;
   out.schedule = "gpipe";
   out.microbatches = 1;
-  for (int s = 0; s < 3; ++s) out.stages.push_back({.layers = {}, .devices = {s}});
-  BoundaryTensor differentiable;
-  BoundaryTensor number;
-  number.gradient = false;
-  out.boundaries = {{0, 1, {number}}, {0, 2, {differentiable}}, {1, 2, {differentiable}}};
+  for (int s = 0; s < 3; ++s) out.stages.push_back({.layers = {"l" + std::to_string(s)}, .devices = {s}});
+  const BoundaryTensor number{"l0", 0, Bytes(8), {}, "", false};
+  const BoundaryTensor near{"l1", 0, Bytes(8), {}, "", true};
+  const BoundaryTensor far{"l0", 1, Bytes(8), {}, "", true};
+  out.boundaries = {{0, 1, {number}}, {0, 2, {far}}, {1, 2, {near}}};
+  out.warmups = {2, 1, 0};
   return out;
 }
 
@@ -53,7 +54,7 @@ Timeline measured() {
 /// What is wrong with the first rank that did not do two steps as its list says, 4 and 5.
 std::optional<std::string> found(const Timeline& timeline) {
   for (int rank = 0; rank < 3; ++rank) {
-    OrderCheck check(plan(), lists()[static_cast<std::size_t>(rank)], rank, 4);
+    OrderCheck check(BoundPlan(plan()), lists()[static_cast<std::size_t>(rank)], rank, 4);
     for (const Span& span : timeline.spans) {
       if (span.rank != rank) continue;
       if (auto wrong = check.next(span)) return wrong;
@@ -94,7 +95,7 @@ TEST(OrderCheck, FollowsAnAsynchronousListToItsOneEnd) {
   Plan asynchronous = plan();
   asynchronous.schedule = "pipedream";
   const std::vector<Action> list{{F, 0, 0, -1}, {F, 0, 1, -1}};
-  OrderCheck check(asynchronous, list, 0);
+  OrderCheck check(BoundPlan(asynchronous), list, 0);
   EXPECT_EQ(check.next({0, 0, list[0], {}, {}}), std::nullopt);
   EXPECT_EQ(check.end(1), "rank 0, step 1, entry 2: measured nothing, the list says \"0F1\"");
   EXPECT_EQ(check.next({0, 1, list[1], {}, {}}), std::nullopt);

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 std::string refusal(const Plan& plan) {
   try {
-    (void)torch_pipelining_script(plan);
+    (void)torch_pipelining_script(BoundPlan(plan));
   } catch (const std::invalid_argument& e) { return e.what(); }
   return "";
 }
@@ -23,7 +23,7 @@ TEST(TorchPipeliningScript, HoldsStagesRanksAndLists) {
   Plan plan = testing::row_plan("gpipe", {1, 1}, 2);
   plan.stages[0].layers = {"stem", "a \"quoted\" {name}"};
   plan.boundaries[0].tensors[0].layer = "stem";
-  const std::string script = torch_pipelining_script(plan);
+  const std::string script = torch_pipelining_script(BoundPlan(plan));
   EXPECT_THAT(script, HasSubstr("STAGES = [\n    [\"stem\", \"a \\\"quoted\\\" {name}\"],\n    [\"l1\"],\n]\n"
                                 "RANKS = 2  # stage s runs on rank s % RANKS\n"
                                 "MICROBATCHES = 2\n"
@@ -31,7 +31,7 @@ TEST(TorchPipeliningScript, HoldsStagesRanksAndLists) {
 }
 
 TEST(TorchPipeliningScript, CountsRanksNotStages) {
-  EXPECT_THAT(torch_pipelining_script(testing::row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2)),
+  EXPECT_THAT(torch_pipelining_script(BoundPlan(testing::row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2))),
               HasSubstr("RANKS = 2  #"));
 }
 
