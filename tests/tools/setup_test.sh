@@ -28,7 +28,7 @@ output=$(bash "$source/scripts/setup" --plannner 2>&1) || status=$?
 [ "$status" = 2 ] || fail "status $status, wanted 2"
 case "$output" in *"unknown option --plannner, known are --planner, --with-models and --for"*) ;; *) fail "the unknown option is not told" ;; esac
 
-for arguments in "--planner --with-models" "--with-models planner"; do
+for arguments in "--planner --with-models" "--with-models asan-planner"; do
   status=0
   # shellcheck disable=SC2086
   output=$(bash "$source/scripts/setup" $arguments 2>&1) || status=$?
@@ -109,4 +109,6 @@ status=0
 output=$(PATH=$folder/few bash "$source/scripts/lint" --tidy 2>&1) || status=$?
 [ "$status" = 1 ] || fail "status $status, wanted 1"
 case "$output" in *"clang-tidy-19 is missing"*"apt-get install -y --no-install-recommends clang-tidy-19"*) ;; *) fail "what lint needs is not told" ;; esac
+run 2 bash "$source/scripts/sanitize" msan
+case "$output" in *'give a preset: asan-planner, asan or tsan, not "msan"'*) ;; *) fail "the wrong sanitizer is not told" ;; esac
 echo passed
