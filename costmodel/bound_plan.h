@@ -45,8 +45,8 @@ class BoundPlan {
   [[nodiscard]] int first_rank(int stage) const { return first_rank_[index(stage)]; }
   /// The stage's ranks, by replica.
   [[nodiscard]] std::vector<int> ranks_of(int stage) const;
-  /// The replica of `stage` that runs `microbatch`. Of an asynchronous schedule microbatches count on from step to step,
-  /// see ScheduleEntry.
+  /// The replica of `stage` that runs `microbatch`. Of an asynchronous schedule microbatches count on from step to
+  /// step, see ScheduleEntry.
   [[nodiscard]] int replica_of(int stage, int microbatch) const {
     return stagecraft::replica_of(microbatch, replicas(stage));
   }

@@ -10,13 +10,13 @@ int main(int argc, char** argv) {
   bool json = false;
   return stagecraft::run_tool(
       {"compare",
-       "Puts a prediction beside a measured run: the step, each stage's actions, each rank's bubble, memory.",
+       "Compares a prediction with a measured run: step, actions of each stage, bubble and memory of each rank.",
        "stagecraft compare prediction.json measured.json"},
       argc, argv,
       [&](CLI::App& app) {
         app.add_option("PREDICTION", prediction_path, "prediction.json of stagecraft predict")->required();
         app.add_option("MEASURED", measurement_path, "measured.json of stagecraft run")->required();
-        app.add_option("--skip", skip, "measured steps left out at the start")
+        app.add_option("--skip", skip, "number of first measured steps to skip")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
         app.add_flag("--json", json, "JSON instead of a table");

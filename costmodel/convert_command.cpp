@@ -137,23 +137,21 @@ stagecraft::OwnKinds own_kinds(const std::vector<std::string>& layers) {
 }
 
 void declare(CLI::App& app, Request& request) {
-  app.add_option("PLAN", request.plan, "plan.json, or graph.txt with a stage_id a layer; - is standard input")
+  app.add_option("PLAN", request.plan, "plan.json, or graph.txt with a stage_id per layer; - is standard input")
       ->required();
   app.add_option("--model", request.model,
-                 "the graph: graph.json, PipeDream's graph.txt, or an exported model.pt2; PLAN itself if that is a "
-                 "graph, and the file that a plan is for if that is an archive");
-  app.add_option("--replicas", request.replicas, "replicas of each stage where PLAN is a graph; one each if absent")
+                 "graph.json, graph.txt or model.pt2 (default: PLAN if it is a graph, else the archive that the plan "
+                 "names)");
+  app.add_option("--replicas", request.replicas, "replicas per stage if PLAN is a graph (default: 1)")
       ->delimiter(',')
       ->transform(stagecraft::integer(1, 1 << 20))
       ->type_name("COUNT ...");
   app.add_option("--layer", request.layers,
-                 "a class for a kind of layer, constructed from what the graph says in its brackets; repeatable")
+                 "class for a layer kind, constructed from the arguments in the graph's parentheses; repeatable")
       ->type_name("KIND=MODULE:CLASS");
-  app.add_option("--arch", request.arch, "the model's name in the package; the graph's if absent");
-  app.add_flag("--force", request.force, "replace a directory that an earlier conversion wrote");
-  app.add_option("-o,--output", request.output, "the package's directory, which is written as a whole")
-      ->required()
-      ->type_name("DIR");
+  app.add_option("--arch", request.arch, "name of the model in the package (default: the graph's)");
+  app.add_flag("--force", request.force, "overwrite a package that an earlier conversion wrote");
+  app.add_option("-o,--output", request.output, "output directory")->required()->type_name("DIR");
   app.callback([&request] { (void)own_kinds(request.layers); });
 }
 
@@ -236,8 +234,8 @@ int stagecraft::run_convert_command(int argc, char** argv, const ArchiveStager& 
   Request request;
   return stagecraft::run_tool(
       {"convert",
-       "Writes a described or exported model as a Python package: one PyTorch module a stage, the whole model, and "
-       "PipeDream's configurations. Known kinds of layers of a description: " +
+       "Writes a profiled or exported model as a Python package: one PyTorch module per stage, the whole model, and "
+       "PipeDream's configurations. Known layer kinds: " +
            fmt::format("{}", fmt::join(stagecraft::known_kinds(), ", ")) + ".",
        kExample},
       argc, argv, [&](CLI::App& app) { declare(app, request); }, [&] { return convert(request, archive_stages); });

@@ -116,7 +116,7 @@ void export_plan(Request& request, const PlanFormat& format) {
 int main(int argc, char** argv) {
   Request request;
   return stagecraft::run_tool(
-      {"export", "Turns a document into another program's. Formats: " + known_formats() + ".",
+      {"export", "Converts a graph or plan to another program's format. Formats: " + known_formats() + ".",
        "stagecraft export pipedream graph.json -o graph.txt\n"
        "  stagecraft export actions plan.json -o schedule.csv\n"
        "  stagecraft export torch-pipelining plan.json -o folder && torchrun --nproc-per-node 2 folder/pipeline.py "
@@ -126,18 +126,17 @@ int main(int argc, char** argv) {
        "  pretrain_gpt.py --pipeline-model-parallel-layout \"$(stagecraft export megatron plan.json)\" ..."},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("FORMAT", request.format, "what to write")->required();
+        app.add_option("FORMAT", request.format, "format to write")->required();
         app.add_option("FILE", request.input, "the graph or plan; - is standard input")->required();
         app.add_option("-o,--output", request.output,
-                       "where the text goes, - is standard output; of a format with several texts and without --kind, "
-                       "the folder for them")
+                       "output file, - is standard output; or the folder, for a format with several files and without "
+                       "--kind")
             ->capture_default_str();
-        app.add_option("--kind", request.kind, "the one text to write, of a format with several");
-        app.add_option("--graph", request.graph, "of pipedream-conf: graph.json, to be written with the plan's stages");
+        app.add_option("--kind", request.kind, "file to write, for a format with several");
+        app.add_option("--graph", request.graph, "pipedream-conf: graph.json; also writes it with the plan's stages");
         app.add_flag("--depths", request.options.depths,
-                     "of pipedream-conf: the plan's warm-ups as stage_to_depth_map, for the hybrid configuration");
-        app.add_flag("--transfers", request.options.transfers,
-                     "of actions: sends, receives and reduces too, not computation alone");
+                     "pipedream-conf: write the plan's warm-ups as stage_to_depth_map in the hybrid configuration");
+        app.add_flag("--transfers", request.options.transfers, "actions: include sends, receives and reduces");
         stagecraft::add_force_option(app, request.force);
         app.callback([&] { check_usage(request); });
       },

@@ -152,14 +152,16 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option(
                "GRAPH", input,
-               "graph.json, PipeDream's graph.txt, or a model as stagecraft profile takes it, whose layers have no "
-               "times then; - is standard input")
+               "graph.json, PipeDream's graph.txt, or a model as in stagecraft profile (drawn without times); - is "
+               "standard input")
             ->required();
         app.add_option("--set", set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
-        app.add_option("--plan", plan, "plan.json, whose stages become frames");
-        CLI::Option* const as_dot = app.add_flag("--dot", dot, "in Graphviz's language; so unless FILE ends in .svg");
-        app.add_flag("--svg", svg, "drawn, by the program dot of the package graphviz")->excludes(as_dot);
-        app.add_option("-o,--output", output, "where the picture goes; - is standard output")->capture_default_str();
+        app.add_option("--plan", plan, "plan.json; draws its stages as frames");
+        CLI::Option* const as_dot = app.add_flag("--dot", dot,
+                                                 "write Graphviz DOT (default unless the output ends in "
+                                                 ".svg)");
+        app.add_flag("--svg", svg, "write SVG, drawn by dot from the package graphviz")->excludes(as_dot);
+        app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
         stagecraft::add_force_option(app, force);
       },
       [&] {
@@ -176,8 +178,7 @@ int main(int argc, char** argv) {
         } catch (const std::invalid_argument& e) {
           throw std::invalid_argument((plan.empty() ? input : plan) + ": " + e.what());
         }
-        stagecraft::write_text(output,
-                               draws ? drawn(text, graph.layers.size()) : text);
+        stagecraft::write_text(output, draws ? drawn(text, graph.layers.size()) : text);
         return 0;
       });
 }

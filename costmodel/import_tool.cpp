@@ -21,17 +21,19 @@ int main(int argc, char** argv) {
   bool force = false;
   return stagecraft::run_tool(
       {"import",
-       "Turns another program's files into a graph or a topology. Formats: " +
+       "Converts another program's files to a graph or topology. Formats: " +
            stagecraft::format_list(stagecraft::foreign_formats()) + ".",
        "stagecraft import pipedream graph.txt -o graph.json\n"
        "  stagecraft import nccl-tests all_reduce.txt sendrecv.txt -o measured.json\n"
        "  stagecraft import nccl-topology dump.xml --measured measured.json -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("FORMAT", format, "what FILE is written in")->required();
-        app.add_option("FILE", inputs, "what the other program wrote; - is standard input")->required();
-        app.add_option("--measured", measured, "a topology whose links replace those of the levels of the same name");
-        app.add_option("-o,--output", output, "where the result goes; - is standard output")->capture_default_str();
+        app.add_option("FORMAT", format, "format of FILE")->required();
+        app.add_option("FILE", inputs, "input file; - is standard input")->required();
+        app.add_option("--measured", measured,
+                       "measured topology; its links replace those of levels with the same "
+                       "name");
+        app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
         stagecraft::add_force_option(app, force);
       },
       [&] {
@@ -45,7 +47,8 @@ int main(int argc, char** argv) {
         auto result = foreign.read(files);
         if (!measured.empty()) {
           auto* const topology = std::get_if<stagecraft::Topology>(&result);
-          if (topology == nullptr) throw CLI::ValidationError("--measured", "goes with a topology, " + format + " gives a graph");
+          if (topology == nullptr)
+            throw CLI::ValidationError("--measured", "goes with a topology, " + format + " gives a graph");
           *topology = stagecraft::with_measured(*topology, stagecraft::read_topology(measured));
         }
         const std::string text = std::visit(

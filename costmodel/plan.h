@@ -33,9 +33,9 @@ struct BoundaryTensor {
   friend bool operator==(const BoundaryTensor&, const BoundaryTensor&) = default;
 };
 
-/// All that stage `source` sends to stage `destination` for one microbatch, in the order of sending. A value that several
-/// later stages read goes from each of them to the next, and its gradient comes back the same way: each stage adds its
-/// own part to the later ones', in the order of an unsplit backward.
+/// All that stage `source` sends to stage `destination` for one microbatch, in the order of sending. A value that
+/// several later stages read goes from each of them to the next, and its gradient comes back the same way: each stage
+/// adds its own part to the later ones', in the order of an unsplit backward.
 struct Boundary {
   int source = 0;
   int destination = 0;

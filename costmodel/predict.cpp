@@ -424,11 +424,11 @@ std::variant<Replay, Infeasible> replay(const Graph& graph, const Topology& topo
   if (auto ends = replay_ends(graph, topology, plan, options)) return std::move(*ends);
   if (pairs > options.most_replayed) {
     const std::int64_t most = options.most_replayed / (stages * steps);
-    throw std::invalid_argument(
-        std::to_string(microbatches) + " microbatches: the " + std::to_string(stages) + " stages of schedule \"" +
-        plan.plan().schedule + "\" were not found to repeat themselves, so that each microbatch has to be replayed" +
-        (steps > 1 ? ", in " + std::to_string(steps) + " steps" : "") + "; at most " + std::to_string(most) +
-        " of them are, as more take minutes and gigabytes");
+    throw std::invalid_argument(std::to_string(microbatches) + " microbatches: the " + std::to_string(stages) +
+                                " stages of schedule \"" + plan.plan().schedule +
+                                "\" were not found to repeat themselves, so that each microbatch has to be replayed" +
+                                (steps > 1 ? ", in " + std::to_string(steps) + " steps" : "") + "; at most " +
+                                std::to_string(most) + " of them are, as more take minutes and gigabytes");
   }
   return replay_whole(graph, topology, plan, options);
 }
@@ -524,7 +524,8 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   out.devices = device_count(topology);
   add_idle_devices(out, plan);
   Seconds busy;
-  for (const StagePrediction& stage : out.stages) busy += (stage.compute + stage.update + stage.reduce) * stage.replicas;
+  for (const StagePrediction& stage : out.stages)
+    busy += (stage.compute + stage.update + stage.reduce) * stage.replicas;
   const double rank_time = out.iteration.value * out.timeline.ranks;
   out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
   out.timeline.memory = rank_memories(plan, out.stages);

@@ -78,11 +78,11 @@ int main(int argc, char** argv) {
         app.add_option("GRAPH", graph_path, "graph.json; - is standard input")->required();
         app.add_option("TOPOLOGY", topology_path, "topology.json")->required();
         app.add_option("PLAN", plan_path, "plan.json")->required();
-        app.add_option("-o,--output", output, "where the prediction goes; - is standard output");
+        app.add_option("-o,--output", output, "output file; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
-        app.add_option("--chakra", chakra, "a folder for Chakra execution traces, one a rank, as ASTRA-sim reads them");
+        app.add_option("--chakra", chakra, "folder for Chakra execution traces, one per rank, for ASTRA-sim");
         stagecraft::add_force_option(app, force);
-        app.add_flag("--free-transfers", options.free_transfers, "as if activations and gradients moved in no time");
+        app.add_flag("--free-transfers", options.free_transfers, "treat transfers as free");
         app.add_flag("--accept-other-device", accept_other_device,
                      "predict though the graph was measured on another device than the topology's: without the "
                      "slowdown of ranks that share a host, every figure marked with ~");
@@ -117,20 +117,23 @@ int main(int argc, char** argv) {
         if (prediction.reckoned_microbatches > 0) {
           const int replayed = plan.plan().microbatches - prediction.reckoned_microbatches;
           std::cerr << fmt::format(
-              "{} of {} microbatches were replayed, until the step repeated itself; between them, the timeline has a gap "
+              "{} of {} microbatches were replayed, until the step repeated itself; between them, the timeline has a "
+              "gap "
               "for the others\n",
               replayed, plan.plan().microbatches);
           if (!chakra.empty()) {
-            throw std::invalid_argument(
-                fmt::format("--chakra {}: wants all microbatches of a step, {} of {} were replayed; give the plan fewer",
-                            chakra, replayed, plan.plan().microbatches));
+            throw std::invalid_argument(fmt::format(
+                "--chakra {}: wants all microbatches of a step, {} of {} were replayed; give the plan fewer", chakra,
+                replayed, plan.plan().microbatches));
           }
         }
         if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));
         if (!trace.empty())
-          stagecraft::write_text(trace, stagecraft::chrome_trace(prediction.timeline, plan.plan().model + ", predicted"));
+          stagecraft::write_text(trace,
+                                 stagecraft::chrome_trace(prediction.timeline, plan.plan().model + ", predicted"));
         if (!chakra.empty())
-          stagecraft::write_chakra(chakra, stagecraft::chakra_trace(prediction.timeline, plan, graph), plan.plan().model);
+          stagecraft::write_chakra(chakra, stagecraft::chakra_trace(prediction.timeline, plan, graph),
+                                   plan.plan().model);
         return 0;
       });
 }

@@ -66,8 +66,8 @@ struct SimulationInput {
 /// Throws std::invalid_argument if both ends of an edge disagree on order.
 [[nodiscard]] std::variant<Timeline, Infeasible> simulate(const SimulationInput& input);
 
-/// Two moments between which a run repeats itself: at `to` everything is as it was at `from`, `microbatches` further on,
-/// and the lists go on as they did. A run whose lists hold that stretch n times more lasts n (to - from) longer.
+/// Two moments between which a run repeats itself: at `to` everything is as it was at `from`, `microbatches` further
+/// on, and the lists go on as they did. A run whose lists hold that stretch n times more lasts n (to - from) longer.
 struct Period {
   Seconds from;
   Seconds to;
@@ -78,14 +78,14 @@ struct Period {
 
 /// What simulate_and_watch looks for and tells.
 struct PeriodSearch {
-  int cycle = 1;  ///< microbatches after which the lists of all ranks may repeat
-  std::optional<Period> period = {};                   ///< out: the first one, if any
-  std::function<void(double done)> progress = {};      ///< hears now and then which part of the actions is done
+  int cycle = 1;                                   ///< microbatches after which the lists of all ranks may repeat
+  std::optional<Period> period = {};               ///< out: the first one, if any
+  std::function<void(double done)> progress = {};  ///< hears now and then which part of the actions is done
 };
 
 /// simulate, with an eye on the state after each cycle of the first rank: what each rank and lane is at, the messages
-/// under way, and all times relative to now, which count as equal within 1e-10 of the period. Where times are maxima and
-/// sums of earlier ones, a difference never grows (links and hosts that are shared apart): n periods err by 1e-10.
+/// under way, and all times relative to now, which count as equal within 1e-10 of the period. Where times are maxima
+/// and sums of earlier ones, a difference never grows (links and hosts that are shared apart): n periods err by 1e-10.
 /// Finds nothing in TransferMode::Latency.
 [[nodiscard]] std::variant<Timeline, Infeasible> simulate_and_watch(const SimulationInput& input, PeriodSearch& watch);
 

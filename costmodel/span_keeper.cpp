@@ -2,9 +2,7 @@
 
 namespace stagecraft {
 
-bool SpanKeeper::keeps(int place) const {
-  return place < kEdge || place > newest_ - kEdge || place % every_ == 0;
-}
+bool SpanKeeper::keeps(int place) const { return place < kEdge || place > newest_ - kEdge || place % every_ == 0; }
 
 void SpanKeeper::begin(int place) {
   newest_ = place;

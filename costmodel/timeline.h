@@ -50,8 +50,8 @@ struct Timeline {
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
-/// Which steps' spans a measurement holds: of a run's steps the first `first`, the last `last`, and those whose place in
-/// the run, counted from 0, is a multiple of `every`. All steps: `every` is 1.
+/// Which steps' spans a measurement holds: of a run's steps the first `first`, the last `last`, and those whose place
+/// in the run, counted from 0, is a multiple of `every`. All steps: `every` is 1.
 struct KeptSpans {
   int first = 0;
   int last = 0;

@@ -25,8 +25,8 @@ class OrderCheck {
   /// Of a plan that is not bound yet.
   OrderCheck(const Plan& plan, const std::vector<Action>& list, int rank, int first_step = 0);
 
-  /// What is wrong with the rank's next span: step and entry (counted from 1), what was measured there and what the list
-  /// says. Absent if it is right.
+  /// What is wrong with the rank's next span: step and entry (counted from 1), what was measured there and what the
+  /// list says. Absent if it is right.
   [[nodiscard]] std::optional<std::string> next(const Span& span);
   /// What the rank should have measured besides. Absent if it has replayed its list `replays` times.
   [[nodiscard]] std::optional<std::string> end(int replays) const;

@@ -20,9 +20,9 @@ namespace stagecraft {
 
 /// What --help says of a tool besides its options.
 struct ToolText {
-  std::string verb;     ///< "plan"; the program is then stagecraft-plan, called as `stagecraft plan`
-  std::string purpose;  ///< one or two sentences
-  std::string example;  ///< command lines
+  std::string verb;           ///< "plan"; the program is then stagecraft-plan, called as `stagecraft plan`
+  std::string purpose;        ///< one or two sentences
+  std::string example;        ///< command lines
   std::string versions = "";  ///< what --version says behind the program's own, of the libraries it computes with
 };
 
@@ -80,7 +80,7 @@ inline CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std
 
 /// Declares --force, the `force` of check_outputs.
 inline void add_force_option(CLI::App& app, bool& force) {
-  app.add_flag("--force", force, "replace files that are read too, or that hold something else than this writes");
+  app.add_flag("--force", force, "overwrite input files and files of another kind");
 }
 
 }  // namespace stagecraft

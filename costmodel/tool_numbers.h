@@ -10,7 +10,8 @@
 #include <system_error>
 
 // For the tools' main functions only: which numbers an option takes. Each is for CLI::Option::transform, so that what
-// was checked is what is stored ("010" is ten); wrong ones are wrong usage: "--steps: 0 is not an integer of 1 or more".
+// was checked is what is stored ("010" is ten); wrong ones are wrong usage: "--steps: 0 is not an integer of 1 or
+// more".
 
 namespace stagecraft {
 

@@ -142,8 +142,7 @@ class Verifier {
         return rank_text(rank) + " lacks " + action_text(a);
       };
       for (const int stage : roles_[at(rank)].stages) {
-        for (const int m :
-             own_microbatches(table_.microbatches(), bound_.replicas(stage), roles_[at(rank)].replica)) {
+        for (const int m : own_microbatches(table_.microbatches(), bound_.replicas(stage), roles_[at(rank)].replica)) {
           for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward, ActionKind::WeightGradient}) {
             if (kind != ActionKind::Forward && !schedule_.trains) continue;
             if (kind == ActionKind::WeightGradient && !splits(stage, m)) continue;

@@ -34,14 +34,15 @@ int main(int argc, char** argv) {
   int steps = 0;
   return stagecraft::run_tool(
       {"verify",
-       "Proves that the action lists of a plan do what the plan says and end, before anything is launched; else names "
-       "the action, or the circle of actions that wait for each other.",
+       "Proves, before a launch, that a plan's action lists terminate and do what the plan says. Otherwise names the "
+       "action, or the cycle of actions that wait for each other.",
        "stagecraft verify plan.json\n  stagecraft verify plan.json --graph graph.json --topology topology.json\n"
        "  stagecraft verify schedule.csv"},
       argc, argv,
       [&](CLI::App& app) {
         app.add_option("PLAN", plan_path,
-                       "plan.json, or lists as torch.distributed.pipelining's CSV; - is standard input")
+                       "plan.json, or action lists in the CSV format of torch.distributed.pipelining; - is standard "
+                       "input")
             ->required();
         CLI::Option* const graph = app.add_option("--graph", graph_path, "graph.json: memory too");
         CLI::Option* const topology = app.add_option("--topology", topology_path, "topology.json, with --graph");
@@ -51,10 +52,14 @@ int main(int argc, char** argv) {
                        "what shares a queue of transfers on a rank: edge (one queue for each directed edge), boundary "
                        "(for each boundary and direction), pair (for each other rank) or rank (one for all)")
             ->capture_default_str();
-        app.add_option("--prefetch", prefetch, "receives posted ahead on each edge, 1 is just before they are needed")
+        app.add_option("--prefetch", prefetch,
+                       "number of receives posted ahead per edge; 1: just before they are "
+                       "needed")
             ->transform(stagecraft::integer(1))
             ->capture_default_str();
-        app.add_option("--steps", steps, "steps of an asynchronous schedule; until its steady state is over if absent")
+        app.add_option("--steps", steps,
+                       "steps of an asynchronous schedule (default: enough to cover the steady "
+                       "state)")
             ->transform(stagecraft::integer(1));
       },
       [&] {

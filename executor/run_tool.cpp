@@ -223,9 +223,9 @@ int run_process(const stagecraft::LaunchInfo& launch, const Job& job, Options o,
     setup.program = [&] { return proved_nccl_program(job.bound, o.run.steps); };
     channel = stagecraft::channel_by_name(o.channel).make_process(setup);
     stagecraft::StepReporter reporter(job.plan.plan());
-    result = stagecraft::run_rank(job.bound, *job.data, o.run, launch.rank, *channel,
-                                  stagecraft::common_clock(rendezvous),
-                                  [&](const stagecraft::Progress& p) { reporter(p); });
+    result =
+        stagecraft::run_rank(job.bound, *job.data, o.run, launch.rank, *channel, stagecraft::common_clock(rendezvous),
+                             [&](const stagecraft::Progress& p) { reporter(p); });
   };
   stagecraft::run_as_process(launch, deadline, body);
   return launch.rank == 0 ? finish(result, o, job.plan.plan().iteration, job.pass) : status(result, o);
@@ -247,10 +247,9 @@ std::string choose_channel(const Options& o, bool processes) {
   if (o.channel.empty()) return fitting;
   const stagecraft::ChannelKind& kind = stagecraft::channel_by_name(o.channel);
   if (kind.device.empty() || kind.device == device) return kind.name;
-  throw CLI::ValidationError(
-      "--channel", fmt::format("{} needs {}: use --device {}, or --channel {}", kind.name,
-                               kind.device == "cuda" ? "GPUs" : "CPUs", kind.device,
-                               stagecraft::default_channel(device, true).name));
+  throw CLI::ValidationError("--channel", fmt::format("{} needs {}: use --device {}, or --channel {}", kind.name,
+                                                      kind.device == "cuda" ? "GPUs" : "CPUs", kind.device,
+                                                      stagecraft::default_channel(device, true).name));
 }
 
 /// Starts one process a rank, here or on the hosts, and waits for them.
@@ -270,7 +269,8 @@ int start_ranks(const Options& o, int ranks, const std::vector<std::string>& arg
 /// A run is long: whoever will write its results finds out first whether that can be done.
 void check_outputs_of(const Options& o) {
   std::vector<std::string> inputs = stagecraft::files_of(o.model, o.data);
-  for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights}) inputs.push_back(*each);
+  for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights})
+    inputs.push_back(*each);
   stagecraft::check_outputs(inputs, {{o.output, "stagecraft.timeline"}, {o.trace, "Chrome trace"}}, o.force);
   if (!o.logs.empty()) stagecraft::check_can_write_in(o.logs);
 }
@@ -347,70 +347,66 @@ int main(int argc, char** argv) {
   std::optional<stagecraft::RankLog> log;  // outlives the last message
   const std::vector<std::string> arguments = stagecraft::own_command(argc, argv);
   return stagecraft::run_computing_tool(
-      {"run", "Trains a model as a plan says, and measures it.",
+      {"run", "Trains a model according to a plan and measures the run.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"
        "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n"
        "  stagecraft run plan.json --hosts hosts.txt --logs logs --steps 50\n\n"
        "Exit status, besides the usual ones below:\n"
-       "  3             this rank ended because another one failed or is gone\n"
-       "  4             a deadline passed or a rank fell silent, and this rank found it out\n"
+       "  3             another rank failed or disappeared\n"
+       "  4             this rank detected a missed deadline or a silent rank\n"
        "  75            ended by SIGINT or SIGTERM, after a checkpoint\n"
        "  128 + signal  killed\n"
-       "With --spawn the most telling of all ranks': a rank's own failure, else 4, else 3.\n\n"
-       "Environment, where ranks were started by another launcher: STAGECRAFT_SECRET, which only the run's ranks "
-       "know,\n"
-       "keeps others out; STAGECRAFT_LISTEN is the address to listen on, if not the one that rank 0's host stands "
-       "for.\n\n" +
+       "With --spawn, the most specific status of all ranks: a rank's own failure, else 4, else 3.\n\n"
+       "Environment (with another launcher): STAGECRAFT_SECRET is shared by the ranks of the run and keeps others "
+       "out.\n"
+       "STAGECRAFT_LISTEN is the address to listen on, if not the one that rank 0's host name resolves to.\n\n" +
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
         o.given = [&app] { return stagecraft::given_options(app); };
         app.add_option("PLAN", o.plan, "plan.json of stagecraft plan")->required();
-        app.add_option("--model", o.model, "the model; default: the one that the plan names");
-        app.add_option("--set", o.set, "key=value, an option of the model over those of the plan")
-            ->allow_extra_args(false);
+        app.add_option("--model", o.model, "model (default: the one in the plan)");
+        app.add_option("--set", o.set, "model option key=value; overrides the plan's")->allow_extra_args(false);
         stagecraft::add_input_range_option(app, o.set);
-        app.add_option("--data", o.data, "where samples come from")
-            ->capture_default_str()
-            ->check(stagecraft::data_name());
+        app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
         const auto steps =
             app.add_option("--steps", o.run.steps,
-                           "steps to train, with those of a resumed checkpoint; a plan that only evaluates (schedule "
-                           "forward) goes once through the data if absent")
+                           "total number of steps, including those before a resumed checkpoint; a plan that evaluates "
+                           "(schedule forward) defaults to one pass over the data")
                 ->capture_default_str()
                 ->transform(stagecraft::integer<decltype(o.run.steps)>(1));
         app.add_option(
-            "--channel", o.channel,
-            "local (ranks are threads), or one process a rank over gloo (CPUs) or nccl (GPUs); default: local "
-            "unless ranks were started")
+               "--channel", o.channel,
+               "local (ranks are threads), gloo (one process per rank, CPUs) or nccl (one process per rank, GPUs); "
+               "default: local, unless a launcher started the ranks")
             ->check(stagecraft::one_of("channel", stagecraft::channel_names()));
         app.add_option("--device", o.device,
-                       "cpu, cuda (the GPU of each rank's place on its machine) or cuda:N (of all ranks)")
+                       "cpu, cuda (each rank takes the GPU with its local rank's number) or cuda:N (all ranks use GPU "
+                       "N)")
             ->capture_default_str()
             ->check(stagecraft::device_name());
         app.add_flag("--share-gpu", o.share_gpu,
-                     "several ranks may compute on one GPU, for checks: transfers between them go through the host");
+                     "let ranks share a GPU, for testing; transfers between them go through the host");
         app.add_flag("--deterministic", o.deterministic,
-                     "gradients of replicas are added in the order of the ranks over nccl too, which costs memory and "
-                     "time; over local and gloo they always are");
-        const auto here = app.add_flag("--spawn", o.spawn, "start one process a rank on this machine");
+                     "add replicas' gradients in rank order over nccl too, at the cost of memory and time; local and "
+                     "gloo always do");
+        const auto here = app.add_flag("--spawn", o.spawn, "start one process per rank on this machine");
         app.add_option(
                "--hosts", o.hosts,
-               "start one process a rank on the machines of this file, in order: a line NAME [slots=N] for each. "
-               "All have this program, the working folder and what the options name at the same path; the "
-               "first one's name is where all meet (else MASTER_ADDR, MASTER_PORT)")
+               "start one process per rank on the hosts in this file, one NAME [slots=N] per line, filled in order. "
+               "The program, the working folder and all files must have the same paths on every host. Ranks meet at "
+               "the first host, or at MASTER_ADDR and MASTER_PORT")
             ->excludes(here);
         app.add_option("--remote-shell", o.remote_shell,
-                       "with --hosts: what starts a rank; gets a host and a command line as ssh does")
+                       "with --hosts: command that starts a rank; takes a host and a command line, like ssh")
             ->capture_default_str();
-        app.add_option("--logs", o.logs,
-                       "folder for what each rank writes, rank-N.log; rank 0's goes to the terminal too");
-        app.add_flag("--dry-run", o.dry_run, "print who does what, and run nothing");
+        app.add_option("--logs", o.logs, "folder for each rank's log, rank-N.log; rank 0 also writes to the terminal");
+        app.add_flag("--dry-run", o.dry_run, "print which rank does what, then exit");
         const auto check = app.add_flag("--check", o.run.check,
                                         "compare losses and all gradients of every step with a single process");
         app.add_option("--expect", o.run.expected,
-                       "compare losses, gradients, and the parameters and buffers at the end with this file, which "
-                       "stagecraft export-model --record wrote: what the same training came to in Python")
+                       "compare losses, gradients, and final parameters and buffers with a record of the same "
+                       "training in Python, written by stagecraft export-model --record")
             ->excludes(check);
         app.add_option_function<std::string>(
                "--on-nonfinite",
@@ -418,16 +414,16 @@ int main(int argc, char** argv) {
                  o.run.on_nonfinite =
                      stagecraft::usage("--on-nonfinite", [&] { return stagecraft::parse_on_nonfinite(text); });
                },
-               "when a loss or a gradient is infinite or not a number: stop ends the run before the update, warn goes "
-               "on, skip leaves the step out on all ranks; stop if absent")
+               "what to do if a loss or gradient is infinite or NaN: stop the run before the update (default), warn "
+               "and continue, or skip the step on all ranks")
             ->type_name("WHAT");
-        app.add_option("--threads", o.run.threads, "threads of one rank")
+        app.add_option("--threads", o.run.threads, "threads per rank")
             ->capture_default_str()
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
-        app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the run")
+        app.add_option("--timeout", o.timeout_s, "end the run if a rank is silent for this many seconds")
             ->capture_default_str()
             ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest));
-        app.add_option("--seed", o.run.seed, "of weights, data and dropout")
+        app.add_option("--seed", o.run.seed, "random seed of weights, data and dropout")
             ->capture_default_str()
             ->transform(stagecraft::integer<decltype(o.run.seed)>(0));
         stagecraft::add_optimizer_options(app, o.run.optimizer);
@@ -438,46 +434,47 @@ int main(int argc, char** argv) {
               o.run.loss_scale.fixed =
                   stagecraft::usage("--loss-scale", [&] { return stagecraft::parse_loss_scale(text); });
             },
-            "of a plan in float16, what the loss's gradient begins with: a number, or dynamic, which begins at 65536, "
-            "halves with each step that overflows and is left out, and doubles after --loss-scale-growth-interval "
-            "steps without; dynamic if absent");
-        const auto interval =
-            app.add_option("--loss-scale-growth-interval", o.run.loss_scale.growth_interval, "of a dynamic loss scale")
-                ->capture_default_str()
-                ->type_name("STEPS")
-                ->transform(stagecraft::integer<decltype(o.run.loss_scale.growth_interval)>(1));
+            "loss scale for float16 plans: a number, or dynamic (default): starts at 65536, halves after a step that "
+            "overflows (which is skipped), doubles after --loss-scale-growth-interval steps without an overflow");
+        const auto interval = app.add_option("--loss-scale-growth-interval", o.run.loss_scale.growth_interval,
+                                             "steps without an overflow "
+                                             "before a dynamic loss scale "
+                                             "doubles")
+                                  ->capture_default_str()
+                                  ->type_name("STEPS")
+                                  ->transform(stagecraft::integer<decltype(o.run.loss_scale.growth_interval)>(1));
         app.callback([&o, scale, interval, steps] {
           o.scales_loss = scale->count() + interval->count() > 0;
           o.steps_given = steps->count() > 0;
         });
         const auto folder =
             app.add_option("--checkpoint", o.run.checkpoint.folder,
-                           "folder for checkpoints, which all ranks share. SIGINT and SIGTERM then end the run after a "
-                           "whole step, with a checkpoint and exit status 75");
+                           "checkpoint folder, shared by all ranks. SIGINT and SIGTERM then end the run after the "
+                           "current step, with a checkpoint and exit status 75");
         app.add_option("--keep", o.run.checkpoint.keep,
-                       "how many of the newest checkpoints stay; one with values that are not finite replaces none")
+                       "number of newest checkpoints to keep; a checkpoint with infinities or NaNs replaces none")
             ->needs(folder)
             ->capture_default_str()
             ->transform(stagecraft::integer<decltype(o.run.checkpoint.keep)>(1));
         app.add_option("--checkpoint-every", o.run.checkpoint.every,
-                       "steps between checkpoints; there is one after the last step too")
+                       "steps between checkpoints; the last step always writes one")
             ->needs(folder)
             ->capture_default_str()
             ->transform(stagecraft::integer<decltype(o.run.checkpoint.every)>(1));
         app.add_flag("--resume", o.run.checkpoint.resume,
-                     "begin with the newest whole checkpoint, if there is one; any plan will do")
+                     "resume from the newest complete checkpoint, if any; the plan may differ")
             ->needs(folder);
         app.add_option("--restart", o.restarts,
-                       "with --spawn or --hosts: when a rank dies, start all again from the newest checkpoint, at most "
-                       "so often")
+                       "with --spawn or --hosts: if a rank fails, restart all ranks from the newest checkpoint, at "
+                       "most this many times")
             ->needs(folder)
             ->transform(stagecraft::integer(0));
         app.add_option(
             "--weights", o.run.checkpoint.weights,
-            "a safetensors file, or a state dict that torch.save wrote (.pt, .pth), with the first parameters by "
-            "name; a checkpoint to resume from wins");
-        app.add_option("-o,--output", o.output, "where the measured timeline goes; - is standard output");
-        app.add_option("--trace", o.trace, "a Chrome trace (also for ui.perfetto.dev) of the run");
+            "initial parameters by name: a safetensors file, or a state dict from torch.save (.pt, .pth); a resumed "
+            "checkpoint takes precedence");
+        app.add_option("-o,--output", o.output, "output file for the measured timeline; - is standard output");
+        app.add_option("--trace", o.trace, "write a Chrome trace of the run, for ui.perfetto.dev");
         stagecraft::add_force_option(app, o.force);
       },
       [&] {

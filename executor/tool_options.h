@@ -28,7 +28,7 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   for (const std::string& word : words) {
     const std::size_t equals = word.find('=');
     if (equals == 0 || equals == std::string::npos) {
-      throw CLI::ValidationError("--set \"" + word + "\"", "wanted key=value, as in --set layers=4");
+      throw CLI::ValidationError("--set \"" + word + "\"", "expected key=value, such as --set layers=4");
     }
     out[word.substr(0, equals)] = word.substr(equals + 1);
   }
@@ -86,7 +86,7 @@ inline std::vector<std::string> own_command(int argc, char** argv) {
 
 /// The models with their options, and the data sources, for --help.
 inline std::string models_text() {
-  std::string out = "Models and what --set changes:\n";
+  std::string out = "Models and their options (--set):\n";
   for (const BuiltinModel& model : builtin_models()) {
     out += "  " + model.name + ": " + model.help + "\n   ";
     for (const ModelOption& option : model.options) out += " " + option.name + "=" + std::to_string(option.value);
@@ -113,9 +113,8 @@ inline void add_setting_option(CLI::App& app, std::vector<std::string>& set, con
 
 inline void add_input_range_option(CLI::App& app, std::vector<std::string>& set) {
   add_setting_option(app, set, "--input-range", "range.",
-                     "of a model file: NAME=LOW..HIGH, the whole numbers that an input may hold, HIGH excluded, over what "
-                     "the file says; the rows of an embedding and the classes of a loss that reads the input are the "
-                     "bound; may be repeated");
+                     "model files: NAME=LOW..HIGH, the range of an integer input (HIGH excluded); overrides the file. "
+                     "At most the rows of an embedding or the classes of a loss that reads the input; repeatable");
 }
 
 /// Options of models that come from a file, as words of --set.
@@ -123,17 +122,15 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   const auto as_setting = [&app, &set](const std::string& option, const std::string& prefix, const std::string& help) {
     add_setting_option(app, set, option, prefix, help);
   };
-  as_setting(
-      "--layers", "layers=",
-      "of a model file: auto (repeated blocks and their neighbours, the default), leaf (innermost modules), depth=N "
-      "(modules so deep) or op (each operator)");
-  as_setting("--loss", "loss=", "of a model file that gives no loss, see below");
+  as_setting("--layers", "layers=",
+             "model files: how to cut into layers: auto (repeated blocks and the modules beside them; default), leaf "
+             "(innermost modules), depth=N (modules at depth N) or op (operators)");
+  as_setting("--loss", "loss=", "model files without a loss: see Losses below");
   as_setting("--loss-output",
-             "loss_output=", "of a model file: the number of its output that --loss takes, or that is the loss");
+             "loss_output=", "model files: index of the output that is the loss, or that --loss reads");
   as_setting("--input", "input.",
-             "of a TorchScript file: NAME=TYPE[SHAPE], one sample's shape, as image=float32[3,224,224]; :batch_axis=N "
-             "behind it "
-             "if that is not 0; may be repeated");
+             "TorchScript files: NAME=TYPE[SHAPE] of one sample, such as image=float32[3,224,224]; append "
+             ":batch_axis=N if the batch axis is not 0; repeatable");
   add_input_range_option(app, set);
 }
 
@@ -160,27 +157,31 @@ inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
   app.add_option("--optimizer", options.name, "sgd, adam or adamw")
       ->capture_default_str()
       ->check(one_of("optimizer", optimizer_names()));
-  app.add_option("--learning-rate,--lr", options.learning_rate, "step of the optimizer")
+  app.add_option("--learning-rate,--lr", options.learning_rate, "learning rate")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
-  app.add_option("--momentum", options.momentum, "of sgd")->capture_default_str()->transform(number_from(0, 1));
-  app.add_option("--weight-decay", options.weight_decay, "of the optimizer")
+  app.add_option("--momentum", options.momentum, "momentum of sgd")
+      ->capture_default_str()
+      ->transform(number_from(0, 1));
+  app.add_option("--weight-decay", options.weight_decay, "weight decay")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
 }
 
 /// What a run has beside: the course of the learning rate, and clipping.
 inline void add_training_options(CLI::App& app, OptimizerOptions& options) {
-  app.add_option("--rate-schedule", options.rate.name, "constant, or cosine down to --last-rate at the run's end")
+  app.add_option("--rate-schedule", options.rate.name,
+                 "learning-rate schedule: constant, or cosine down to "
+                 "--last-rate")
       ->capture_default_str()
       ->check(one_of("rate schedule", rate_schedule_names()));
-  app.add_option("--warmup-steps", options.rate.warmup, "steps over which the learning rate rises from 0")
+  app.add_option("--warmup-steps", options.rate.warmup, "linear warm-up steps from a learning rate of 0")
       ->capture_default_str()
       ->transform(integer<decltype(options.rate.warmup)>(0));
-  app.add_option("--last-rate", options.rate.last, "cosine's rate at the end, as a part of --learning-rate")
+  app.add_option("--last-rate", options.rate.last, "final rate of cosine, as a fraction of --learning-rate")
       ->capture_default_str()
       ->transform(number_from(0, 1));
-  app.add_option("--clip-norm", options.clip_norm, "largest norm of the whole model's gradient; 0: any")
+  app.add_option("--clip-norm", options.clip_norm, "clip the gradient of the whole model to this norm; 0: no clipping")
       ->capture_default_str()
       ->transform(number_from(0, 1e30));
 }

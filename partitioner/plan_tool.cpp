@@ -151,8 +151,7 @@ void declare_options(CLI::App& app, const Strategy& strategy, partitioner::Optio
     CLI::Option* made = nullptr;
     switch (option.kind) {
       case OptionKind::Flag:
-        made = app.add_flag_callback(
-            declared, [&values, key] { values[key] = true; }, option.help);
+        made = app.add_flag_callback(declared, [&values, key] { values[key] = true; }, option.help);
         break;
       case OptionKind::Positive:
         made = app.add_option_function<double>(
@@ -179,12 +178,12 @@ void declare(CLI::App& app, Request& request) {
     names += fmt::format("\n  {}: {}", strategy.name, strategy.help);
   }
   app.add_option("GRAPH", request.graph, "graph.json; - is standard input")->required();
-  app.add_option("TOPOLOGY", request.topology, "topology.json; or give --devices");
-  app.add_option("-n,--devices", request.devices, "devices of each level, innermost first, instead of TOPOLOGY")
+  app.add_option("TOPOLOGY", request.topology, "topology.json; or use --devices");
+  app.add_option("-n,--devices", request.devices, "number of devices per level, innermost first; replaces TOPOLOGY")
       ->delimiter(',')
       ->transform(stagecraft::integer(1))
       ->type_name("COUNT ...");
-  app.add_option("-b,--bandwidths", request.bandwidths, "bytes per second of each level of --devices; 1e9 if absent")
+  app.add_option("-b,--bandwidths", request.bandwidths, "bandwidth of each level of --devices (default: 1e9)")
       ->delimiter(',')
       ->transform(stagecraft::number_above(0))
       ->type_name("BYTES_PER_S ...");
@@ -194,47 +193,46 @@ void declare(CLI::App& app, Request& request) {
   std::string formats;
   for (const stagecraft::PlanFormat& format : stagecraft::plan_formats()) formats += "\n  " + format.name;
   app.add_option("--split-at", request.split_at,
-                 "the stages by hand: the first layers of all but the first stage, ids of layers or paths of modules")
+                 "cut by hand: the first layer of every stage but the first; layer ids or module paths")
       ->delimiter(',')
       ->type_name("LAYER ...");
   app.add_option("--from", request.from,
-                 "the stages as another program's file has them; lists of actions say schedule, replicas and "
-                 "microbatches, and go with --split-at. Formats:" +
+                 "take the stages from another program's file; action lists give schedule, replicas and microbatches, "
+                 "and need --split-at. Formats:" +
                      formats)
       ->expected(2)
       ->type_name("FORMAT FILE");
   app.add_option("--stages", request.constraints.stages,
-                 "how many stages, for all strategies but pipedream; one a device if absent")
+                 "number of stages, for all strategies but pipedream (default: one per device)")
       ->transform(stagecraft::integer(1));
-  app.add_option("--replicas", request.constraints.replicas, "replicas of each stage, for all strategies but pipedream")
+  app.add_option("--replicas", request.constraints.replicas, "replicas per stage, for all strategies but pipedream")
       ->delimiter(',')
       ->transform(stagecraft::integer(1))
       ->type_name("COUNT ...");
-  app.add_option("--microbatches", request.constraints.plan.microbatches, "microbatches of one step")
+  app.add_option("--microbatches", request.constraints.plan.microbatches, "microbatches per step")
       ->transform(stagecraft::integer(1, kMostMicrobatches, "the most that a plan file holds"))
       ->capture_default_str();
   app.add_option(
          "--schedule", request.constraints.plan.schedule,
-         "order of work in a stage, or csv:FILE for lists as torch.distributed.pipelining's CSV, which then say "
-         "stages, replicas and microbatches too")
+         "schedule, or csv:FILE for action lists in the CSV format of torch.distributed.pipelining, which also give "
+         "stages, replicas and microbatches")
       ->capture_default_str();
   stagecraft::add_bytes_option(
       app, "--memory-limit", request.constraints.memory_limit,
-      "what a plan may use of one device, 16e9 or 16GiB; pipedream keeps it by PipeDream's own rule");
+      "memory limit per device, such as 16e9 or 16GiB; pipedream applies PipeDream's own rule");
   app.add_flag("--recompute", request.constraints.plan.recompute,
-               "every stage drops its activations after forward and runs it again before backward");
+               "recompute: stages drop activations after the forward and run it again before the backward");
   app.add_option("--recompute-every", request.constraints.plan.recompute_every,
-                 "as --recompute, but so many layers are run again at once, and what crosses between such segments is "
-                 "kept; the whole stage if absent")
+                 "like --recompute, in segments of this many layers; keeps the values between segments (default: the "
+                 "whole stage)")
       ->transform(stagecraft::integer(1))
       ->type_name("LAYERS");
   stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.constraints.plan.gradient_bucket_bytes,
-                               "replicas sum their gradients in buckets of at most so much, 25e6 or 25MiB; all of a "
-                               "stage in one if absent");
+                               "largest gradient bucket, such as 25e6 or 25MiB (default: one bucket per stage)");
   app.add_flag("--accept-other-device", request.accept_other_device,
-               "plan though the graph was measured on another device than the topology's: without the slowdown of "
-               "ranks that share a host, every figure marked with ~");
-  app.add_option("-o,--output", request.output, "where the plan goes; - is standard output")->capture_default_str();
+               "plan even if the graph was measured on another kind of device; ignores the slowdown of shared hosts "
+               "and marks every figure with ~");
+  app.add_option("-o,--output", request.output, "output file; - is standard output")->capture_default_str();
   stagecraft::add_force_option(app, request.force);
 
   for (const Strategy& strategy : partitioner::strategies())
@@ -473,6 +471,6 @@ int plan(Request& request) {
 int main(int argc, char** argv) {
   Request request;
   return stagecraft::run_tool(
-      {"plan", "Parts a graph into the stages of a pipeline on a topology.", kExample}, argc, argv,
+      {"plan", "Divides a graph into pipeline stages on a topology.", kExample}, argc, argv,
       [&](CLI::App& app) { declare(app, request); }, [&] { return plan(request); });
 }

@@ -17,7 +17,7 @@ void print(const stagecraft::Discovery& found, const stagecraft::Topology& topol
   for (const stagecraft::DiscoveredPair& pair : found.pairs) {
     std::cerr << "GPUs " << pair.a << " and " << pair.b << ": ";
     if (pair.nvlinks > 0) std::cerr << pair.nvlinks << " NVLinks, ";
-    std::cerr << (pair.ancestor.empty() ? "no common ancestor told" : pair.ancestor) << "\n";
+    std::cerr << (pair.ancestor.empty() ? "no common ancestor reported" : pair.ancestor) << "\n";
   }
   for (const stagecraft::Level& level : topology.levels) {
     const stagecraft::Bytes in_a_second(static_cast<std::int64_t>(level.link.bandwidth.value));
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
        "stagecraft discover -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("-o,--output", output, "where the topology goes; - is standard output");
+        app.add_option("-o,--output", output, "output file for the topology; - is standard output");
         stagecraft::add_force_option(app, force);
       },
       [&] {

@@ -89,8 +89,8 @@ struct SlowestPair {
 /// What was measured between ranks.
 struct LinkMeasurement {
   int ranks = 0;
-  std::vector<LinkCurve> curves;            ///< in the order of link_tasks
-  std::optional<SlowestPair> slowest_pair;  ///< of three ranks and more
+  std::vector<LinkCurve> curves;                ///< in the order of link_tasks
+  std::optional<SlowestPair> slowest_pair;      ///< of three ranks and more
   std::optional<ProcessorUse> processors = {};  ///< meanwhile; absent if unknown
   friend bool operator==(const LinkMeasurement&, const LinkMeasurement&) = default;
 };

@@ -42,7 +42,7 @@ struct Options {
 
 /// Prints and writes what was measured; gives the exit status.
 int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
-            stagecraft::Provenance provenance) {
+           stagecraft::Provenance provenance) {
   const stagecraft::Topology topology =
       stagecraft::topology_of(measured, o.channel, std::move(device), std::move(provenance));
   std::cerr << stagecraft::links_table(measured);
@@ -132,35 +132,35 @@ int run(Options o, const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   Options o;
   return stagecraft::run_computing_tool(
-      {"links", "Measures the channel between ranks on this host: transfers and collectives by message bytes.",
+      {"links", "Measures transfers and collectives between ranks on this host, by message size.",
        "stagecraft links --ranks 2 --channel gloo -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
        "topology.json\n  stagecraft links --channel nccl --max-bytes 1GiB --sizes-per-octave 2 -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("--ranks", o.ranks, "ranks on this host; default 2, with nccl all GPUs")
+        app.add_option("--ranks", o.ranks, "number of ranks on this host (default: 2; with nccl, all GPUs)")
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option(
                "--channel", o.channel,
-               "local (ranks are threads), gloo (one process a rank, started here unless a launcher did) or nccl "
-               "(the GPUs of this machine, all in this process)")
+               "local (ranks are threads), gloo (one process per rank, started here unless a launcher did) or nccl "
+               "(the GPUs of this machine, in this process)")
             ->capture_default_str()
             ->check(stagecraft::one_of("channel", stagecraft::channel_names()));
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message; default 64 MiB");
-        app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "message bytes grow by 2^(1/this)")
+        app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "messages per doubling of size")
             ->capture_default_str()
             ->transform(stagecraft::integer(1, 64));
         app.add_option("--seconds", o.links.most_time.value,
-                       "of measuring, about; each point takes an equal share of what is left, and at least 5 samples")
+                       "approximate time to measure; each point gets an equal share of the rest and at least 5 samples")
             ->capture_default_str()
             ->transform(stagecraft::number_above(0));
         app.add_option("--threads", o.threads, "threads of one rank")
             ->capture_default_str()
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
-        app.add_option("--timeout", o.timeout_s, "seconds after which a silent peer ends the measurement")
+        app.add_option("--timeout", o.timeout_s, "stop if a rank is silent for this many seconds")
             ->capture_default_str()
             ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest));
-        app.add_flag("--accept-untrusted", o.accept_untrusted, "exit 0 even if the measurement is not to be trusted");
-        app.add_option("-o,--output", o.output, "where the topology goes; - is standard output");
+        app.add_flag("--accept-untrusted", o.accept_untrusted, "exit with 0 even if the measurement is not trusted");
+        app.add_option("-o,--output", o.output, "output file for the topology; - is standard output");
         stagecraft::add_force_option(app, o.force);
       },
       [&] { return run(o, stagecraft::own_command(argc, argv)); });

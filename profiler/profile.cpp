@@ -153,8 +153,8 @@ std::int64_t allocator_peak(c10::Device device, const MemoryTracker& memory) {
   return at::accelerator::getDeviceStats(device.index()).allocated_bytes[kAll].peak;
 }
 
-/// Fills the layers' bytes from one iteration, and what they add up to beside the allocator's peak. `briefly`: in this one
-/// iteration alone, without what autograd saves.
+/// Fills the layers' bytes from one iteration, and what they add up to beside the allocator's peak. `briefly`: in this
+/// one iteration alone, without what autograd saves.
 void measure_memory(Graph& graph, std::size_t inputs, Subject& subject, const std::vector<at::Tensor>& batch,
                     MemoryTracker& memory, c10::Device device, bool briefly) {
   const std::vector<Parameter>& parameters = subject.program().parameters();
@@ -428,7 +428,8 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
         continue;
       }
       tell(std::to_string(count) + " at once", 0);
-      const double time = concurrent_time(model, batch, options, count, limit.left() / (options.concurrent - count + 1));
+      const double time =
+          concurrent_time(model, batch, options, count, limit.left() / (options.concurrent - count + 1));
       if (count == 1) {
         single = time;
       } else {

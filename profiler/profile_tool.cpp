@@ -246,7 +246,7 @@ int main(int argc, char** argv) {
   // Ranks of one host slow each other down, so a plan of two is predicted as it will run.
   o.profile.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;
   return stagecraft::run_computing_tool(
-      {"profile", "Runs a model forward and backward and measures every layer, in place.",
+      {"profile", "Runs a model forward and backward and measures each layer in place.",
        "stagecraft profile resnet18 --microbatch 8 -o graph.json\n"
        "  stagecraft profile model.pt2 --layers auto --microbatch 8 -o graph.json\n  stagecraft profile gpt --set "
        "layers=4 --set "
@@ -256,7 +256,9 @@ int main(int argc, char** argv) {
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("MODEL", o.model, "a built-in model, see below, or a file: model.pt2 of stagecraft export-model")
+        app.add_option("MODEL", o.model,
+                       "a built-in model (see below) or a model file, such as model.pt2 from "
+                       "stagecraft export-model")
             ->required();
         app.add_option("--set", o.set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
         stagecraft::add_import_options(app, o.set);
@@ -269,20 +271,17 @@ int main(int argc, char** argv) {
         app.add_option("--device", o.device, "cpu, cuda or cuda:N")
             ->capture_default_str()
             ->check(stagecraft::device_name());
-        app.add_option(
-            "--clock", o.clock,
-            "what tells time: host (CPU), cupti (GPU kernels, the default there) or events (GPU, between layers)")
+        app.add_option("--clock", o.clock,
+                       "clock: host (CPU), cupti (GPU kernels; default on GPUs) or events (GPU, between layers)")
             ->check(stagecraft::one_of("clock", kClocks));
-        app.add_option("--dtype", o.type, "float32, or bfloat16 or float16 by autocast")
+        app.add_option("--dtype", o.type, "float32; bfloat16 or float16 use autocast")
             ->capture_default_str()
             ->check(stagecraft::one_of("dtype", kTypes));
-        app.add_flag("--isolated", o.profile.isolated, "run each layer alone as well");
+        app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
         app.add_flag("--structure", o.structure,
-                     "write layers, shapes and bytes alone, after one forward; times are zero and stand for nothing");
-        app.add_flag("--accept-untrusted", o.accept_untrusted, "exit 0 even if the profile is not to be trusted");
-        app.add_option("--data", o.data, "where samples come from")
-            ->capture_default_str()
-            ->check(stagecraft::data_name());
+                     "only write layers, shapes and bytes, after one forward; times are zero placeholders");
+        app.add_flag("--accept-untrusted", o.accept_untrusted, "exit with 0 even if the profile is not trusted");
+        app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
         app.add_option("--threads", o.profile.threads, "threads of one rank")
             ->capture_default_str()
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
@@ -290,26 +289,28 @@ int main(int argc, char** argv) {
                        "measure the slowdown of up to this many ranks at once on this host (CPU)")
             ->capture_default_str()
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
-        app.add_option("--warmup", o.profile.warmup, "iterations that do not count")
+        app.add_option("--warmup", o.profile.warmup, "warm-up iterations")
             ->capture_default_str()
             ->transform(stagecraft::integer<decltype(o.profile.warmup)>(0));
-        app.add_option("--error", o.profile.rule.iteration_error, "relative error of the iteration at which to stop")
+        app.add_option("--error", o.profile.rule.iteration_error,
+                       "stop when the relative error of the iteration is "
+                       "this small")
             ->capture_default_str()
             ->transform(stagecraft::number_above(0));
         app.add_option("--max-seconds", o.profile.most_seconds,
-                       "of each microbatch's whole profile; where a model needs longer, one sample is taken, and what was "
-                       "cut short or left out is listed")
+                       "time limit of each microbatch's profile; a slower model is sampled once, and what was cut "
+                       "short or skipped is listed")
             ->capture_default_str()
             ->transform(stagecraft::number_above(0));
-        app.add_option("--seed", o.profile.seed, "of weights and data")
+        app.add_option("--seed", o.profile.seed, "random seed of weights and data")
             ->capture_default_str()
             ->transform(stagecraft::integer<decltype(o.profile.seed)>(0));
         stagecraft::add_optimizer_options(app, o.profile.optimizer);
         app.add_option("--trace", o.trace,
-                       "where the last watched steps go as Chrome trace events, for ui.perfetto.dev: every kernel by "
-                       "stream and layer, on a CPU the layers");
-        app.add_option("--csv", o.csv, "where they go as a table");
-        app.add_option("-o,--output", o.output, "where the graph goes; - is standard output");
+                       "write a Chrome trace of the last watched steps, for ui.perfetto.dev: kernels by stream and "
+                       "layer; on a CPU, layers");
+        app.add_option("--csv", o.csv, "write the same as CSV");
+        app.add_option("-o,--output", o.output, "output file for the graph; - is standard output");
         stagecraft::add_force_option(app, o.force);
       },
       [&] { return run(o); });

@@ -20,8 +20,8 @@ namespace stagecraft {
 /// std::invalid_argument "cell M: found, wanted" for anything else, a stage above 2^24, a microbatch from 2^20, and a
 /// half of a backward without its other half.
 [[nodiscard]] std::vector<Action> parse_actions_row(const std::string& row);
-/// The text, which reads back to the same. Throws std::invalid_argument for an Update, a transfer between stages that are
-/// not neighbours, and a WeightGradient without its Backward.
+/// The text, which reads back to the same. Throws std::invalid_argument for an Update, a transfer between stages that
+/// are not neighbours, and a WeightGradient without its Backward.
 [[nodiscard]] std::string actions_row(const std::vector<Action>& list);
 
 }  // namespace stagecraft

@@ -50,8 +50,8 @@ struct CheckpointManifest {
 /// json.h do, and for a file name that is a path, stands twice, or of which there is none.
 [[nodiscard]] CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file);
 [[nodiscard]] std::string checkpoint_json(const CheckpointManifest& manifest);
-/// `text` of a document whose checksum is `crc32`, with 0 in its place: what the checksum is of. Its bytes count and not
-/// what is read from them, so that a document of an older version keeps its checksum.
+/// `text` of a document whose checksum is `crc32`, with 0 in its place: what the checksum is of. Its bytes count and
+/// not what is read from them, so that a document of an older version keeps its checksum.
 [[nodiscard]] std::string without_checksum(std::string text, std::uint32_t crc32);
 
 }  // namespace stagecraft

@@ -78,7 +78,7 @@ void write_text(const std::string& path, const std::string& text) {
 
 void check_can_write(const std::string& path) {
   if (path.empty() || path == "-") return;
-  struct stat status {};
+  struct stat status{};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
   if (exists && !S_ISREG(status.st_mode)) return;  // a pipe or device tells when it is written

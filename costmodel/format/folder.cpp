@@ -46,9 +46,7 @@ void check_can_write_folder(const std::string& path, const MayDelete& may_delete
   check_can_write_in(target.has_parent_path() ? target.parent_path().string() : ".");
   try {
     check_replaceable(target, may_delete);
-  } catch (const fs::filesystem_error& e) {
-    throw FormatError(path + ": cannot write: " + e.code().message());
-  }
+  } catch (const fs::filesystem_error& e) { throw FormatError(path + ": cannot write: " + e.code().message()); }
 }
 
 void write_folder(const std::string& path, const std::map<std::string, std::string>& files, const MayDelete& may_delete,

@@ -31,7 +31,8 @@ const std::vector<std::pair<std::regex, const char*>>& kinds() {
              {R"(\S+ -- .* -- forward_compute_time=)", "PipeDream profile"},
              {R"(\{\s*"parts")", "list of DeepSpeed's parts"},
              {R"("""DeepSpeed's PipelineModule with the stages of a stagecraft plan)", "DeepSpeed module"},
-             {R"(#![^\n]*\n"""Trains a model in the stages of a stagecraft plan)", "torch.distributed.pipelining program"},
+             {R"(#![^\n]*\n"""Trains a model in the stages of a stagecraft plan)",
+              "torch.distributed.pipelining program"},
              {R"(,*\(?\d+(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|UNSHARD|RESHARD)\d*[,;\n])", "schedule CSV"},
              {R"([EtmL*()|,0-9]*t[EtmL*()|,0-9]*\s*$)", "Megatron-LM layout"},
              {R"(digraph layers \{)", "Graphviz picture"},
@@ -62,7 +63,7 @@ struct Place {
 };
 
 Place place_of(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   const int found = path == "-" ? ::fstat(STDIN_FILENO, &status) : ::stat(path.c_str(), &status);
   if (found == 0) return {S_ISREG(status.st_mode), status.st_dev, status.st_ino, ""};
   const std::filesystem::path whole(path);
@@ -82,7 +83,11 @@ std::string text_kind(const std::string& head) {
   const std::size_t first = begin.find_first_not_of(" \t\r\n");
   if (first != begin.npos && begin[first] == '{' && std::regex_search(begin, match, document)) return match[1];
   // Chakra's files begin with a message of a few bytes whose first field is the version.
-  if (begin.size() > 3 && begin[1] == '\x0a' && begin.compare(2, 6, "\x05" "0.0.4") == 0) return "Chakra trace";
+  if (begin.size() > 3 && begin[1] == '\x0a' &&
+      begin.compare(2, 6,
+                    "\x05"
+                    "0.0.4") == 0)
+    return "Chakra trace";
   for (const auto& [begins, kind] : kinds()) {
     if (std::regex_search(begin, begins, std::regex_constants::match_continuous)) return kind;
   }
@@ -106,7 +111,10 @@ void check_outputs(const std::vector<std::string>& inputs, const std::vector<Out
     if (force || !place.regular) continue;
     for (const auto& [source, name] : read) {
       if (source == place) {
-        throw FormatError(path + ": is read too" + (name == path ? "" : name == "-" ? ", as standard input" : ", as " + name) +
+        throw FormatError(path + ": is read too" +
+                          (name == path  ? ""
+                           : name == "-" ? ", as standard input"
+                                         : ", as " + name) +
                           ", so it is not replaced" + kRemedy);
       }
     }
@@ -132,10 +140,9 @@ void check_outputs_in(const std::string& folder, const std::vector<std::string>&
 void check_can_write_in(const std::string& path) {
   std::filesystem::path at = std::filesystem::absolute(path).lexically_normal();
   if (!at.has_filename()) at = at.parent_path();  // "folder/"
-  struct stat status {};
+  struct stat status{};
   while (::stat(at.c_str(), &status) != 0) {
-    if (errno != ENOENT || at == at.parent_path())
-      throw FormatError(path + ": cannot write: " + std::strerror(errno));
+    if (errno != ENOENT || at == at.parent_path()) throw FormatError(path + ": cannot write: " + std::strerror(errno));
     at = at.parent_path();
   }
   if (!S_ISDIR(status.st_mode)) throw FormatError(path + ": is a file, a directory is wanted");

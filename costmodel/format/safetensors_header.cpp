@@ -12,8 +12,8 @@ namespace {
 constexpr const char* kMetadata = "__metadata__";
 
 const std::vector<std::pair<std::string, int>>& dtypes() {
-  static const std::vector<std::pair<std::string, int>> table{{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2},
-                                                              {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},
+  static const std::vector<std::pair<std::string, int>> table{{"F64", 8}, {"F32", 4},  {"F16", 2}, {"BF16", 2},
+                                                              {"I64", 8}, {"I32", 4},  {"I16", 2}, {"I8", 1},
                                                               {"U8", 1},  {"BOOL", 1}, {"C64", 8}};
   return table;
 }

@@ -191,8 +191,8 @@ std::string measurement_json(const Measurement& measurement) {
   if (measurement.microbatch_samples) out["microbatch_samples"] = *measurement.microbatch_samples;
   out["losses"] = measurement.losses;
   out["ended"] = measurement.ended;
-  out["kept_spans"] = Json{
-      {"first", measurement.kept.first}, {"last", measurement.kept.last}, {"every", measurement.kept.every}};
+  out["kept_spans"] =
+      Json{{"first", measurement.kept.first}, {"last", measurement.kept.last}, {"every", measurement.kept.every}};
   out["timeline"] = timeline_object(measurement.timeline);
   if (measurement.provenance != Provenance{}) out["provenance"] = provenance_json(measurement.provenance);
   return dump(out);

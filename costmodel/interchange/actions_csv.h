@@ -8,8 +8,8 @@
 
 namespace stagecraft {
 
-// The text form of torch.distributed.pipelining's schedules: a line for each rank, see format/actions_row.h. Updates have
-// no cell: they follow a list. Which rank a transfer goes to is told by the microbatch, as everywhere.
+// The text form of torch.distributed.pipelining's schedules: a line for each rank, see format/actions_row.h. Updates
+// have no cell: they follow a list. Which rank a transfer goes to is told by the microbatch, as everywhere.
 
 /// The actions of each rank. I is read as Backward, and each I needs its W on the same line. Throws FormatError
 /// "FILE: line N: cell M: found, wanted" for anything else, a stage above 2^24, a microbatch from 2^20, and a half of a

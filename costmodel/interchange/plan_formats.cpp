@@ -57,8 +57,8 @@ PlanTexts write_megatron(const BoundPlan& plan, const PlanTextOptions&) {
   std::string letters;
   for (const std::string& stage : stages) letters += stage;
   const auto count = [&](char letter) { return std::to_string(std::count(letters.begin(), letters.end(), letter)); };
-  std::string with = "goes with --pipeline-model-parallel-size " + std::to_string(plan.positions()) +
-                     " --num-layers " + count('t');
+  std::string with =
+      "goes with --pipeline-model-parallel-size " + std::to_string(plan.positions()) + " --num-layers " + count('t');
   if (count('m') != "0") with += " --mtp-num-layers " + count('m');
   return texts_of(plan.plan(), {{"layout", "layout.txt", megatron_layout_text(stages) + "\n"}}, {with});
 }
@@ -101,9 +101,9 @@ auto naming(ForeignPlan (*read)(const SourceFile&, const Graph&)) {
 
 const std::vector<PlanFormat>& plan_formats() {
   static const std::vector<PlanFormat> table{
-      {"actions", "a plan's lists as the CSV of torch.distributed.pipelining", {}, write_actions, naming(read_actions)},
+      {"actions", "action lists as CSV of torch.distributed.pipelining", {}, write_actions, naming(read_actions)},
       {"deepspeed",
-       "the bounds of a plan's stages as a PipelineModule that has them (python) and as a list (json)",
+       "stage bounds as a PipelineModule (python) and as a list (json)",
        {"python", "json"},
        write_deepspeed,
        naming(read_deepspeed)},
@@ -113,14 +113,14 @@ const std::vector<PlanFormat>& plan_formats() {
        write_megatron,
        naming(read_megatron)},
       {"pipedream-conf",
-       "PipeDream's dp_conf.json, mp_conf.json and hybrid_conf.json, and with --graph the graph with stage ids that "
-       "they go with",
+       "PipeDream's dp_conf.json, mp_conf.json and hybrid_conf.json; with --graph, also the matching graph with stage "
+       "ids",
        {"dp", "mp", "hybrid", "graph"},
        write_pipedream_conf,
        naming(read_pipedream_conf)},
       {"torch-pipelining",
-       "a program for torchrun that splits a model and runs a plan's lists with torch.distributed.pipelining (script), "
-       "and the lists alone (csv)",
+       "a torchrun program that splits a model and runs the action lists with torch.distributed.pipelining (script); "
+       "only the lists (csv)",
        {"script", "csv"},
        write_torch,
        naming(read_actions)},

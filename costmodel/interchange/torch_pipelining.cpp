@@ -215,9 +215,8 @@ std::string torch_pipelining_script(const BoundPlan& bound) {
     for (const std::string& layer : stage.layers) layers.push_back(json_string(layer));
     stages += fmt::format("    [{}],\n", fmt::join(layers, ", "));
   }
-  return fmt::format(kScript, fmt::arg("ranks", bound.positions()),
-                     fmt::arg("microbatches", plan.microbatches), fmt::arg("stages", stages),
-                     fmt::arg("actions", plan_actions_csv(bound)));
+  return fmt::format(kScript, fmt::arg("ranks", bound.positions()), fmt::arg("microbatches", plan.microbatches),
+                     fmt::arg("stages", stages), fmt::arg("actions", plan_actions_csv(bound)));
 }
 
 }  // namespace stagecraft

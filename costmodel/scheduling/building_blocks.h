@@ -8,7 +8,9 @@
 
 namespace stagecraft::scheduling {
 
-[[nodiscard]] inline Action compute(ActionKind kind, int stage, int microbatch) { return {kind, stage, microbatch, -1}; }
+[[nodiscard]] inline Action compute(ActionKind kind, int stage, int microbatch) {
+  return {kind, stage, microbatch, -1};
+}
 
 /// Replicas of `stage`: 1 where the shape says none.
 [[nodiscard]] int replicas_of(const PipelineShape& shape, int stage);

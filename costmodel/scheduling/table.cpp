@@ -17,8 +17,10 @@ ScheduleEntry listed_schedule();
 const std::vector<ScheduleEntry>& schedules() {
   using namespace scheduling;
   static const std::vector<ScheduleEntry> table{
-      gpipe_schedule(),     one_forward_one_backward_schedule(), interleaved_schedule(), zero_bubble_h1_schedule(),
-      pipedream_schedule(), pipedream_2bw_schedule(),            forward_schedule(),     listed_schedule(),
+      gpipe_schedule(),       one_forward_one_backward_schedule(),
+      interleaved_schedule(), zero_bubble_h1_schedule(),
+      pipedream_schedule(),   pipedream_2bw_schedule(),
+      forward_schedule(),     listed_schedule(),
   };
   return table;
 }

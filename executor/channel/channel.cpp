@@ -172,8 +172,8 @@ void check_reducible(const Channel& channel, const at::Tensor& values, const std
 }
 
 PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got) {
-  return PeerError(fmt::format("rank {} expected {} from rank {} under tag {}, got {}", rank, describe(expected),
-                                  from, tag, describe(got)));
+  return PeerError(fmt::format("rank {} expected {} from rank {} under tag {}, got {}", rank, describe(expected), from,
+                               tag, describe(got)));
 }
 
 PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag) {

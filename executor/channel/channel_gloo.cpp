@@ -89,7 +89,7 @@ struct Line {
     }
     if (!told.empty()) throw PeerError(told, PeerError::Cause::Peer);
     throw PeerError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
-                       PeerError::Cause::Peer);
+                    PeerError::Cause::Peer);
   }
 };
 
@@ -188,7 +188,8 @@ class GlooSending : public Sending {
       }
     } else {
       std::unique_lock lock(transmission_->mutex);
-      if (!transmission_->finished.wait_for(lock, line_->deadline, [&] { return transmission_->over.load(); })) throw late();
+      if (!transmission_->finished.wait_for(lock, line_->deadline, [&] { return transmission_->over.load(); }))
+        throw late();
       lock.unlock();
       rethrow();
     }
@@ -197,11 +198,13 @@ class GlooSending : public Sending {
   }
 
  private:
-  [[nodiscard]] std::string doing() const { return fmt::format("while sending to it under tag {}", transmission_->tag); }
+  [[nodiscard]] std::string doing() const {
+    return fmt::format("while sending to it under tag {}", transmission_->tag);
+  }
   [[nodiscard]] PeerError late() const {
     return PeerError(fmt::format("rank {} waited {} for rank {} to take a tensor under tag {}", line_->rank,
-                                    seconds_text(line_->deadline), transmission_->to, transmission_->tag),
-                        PeerError::Cause::Deadline);
+                                 seconds_text(line_->deadline), transmission_->to, transmission_->tag),
+                     PeerError::Cause::Deadline);
   }
   void rethrow() {
     if (!transmission_->error) return;
@@ -425,8 +428,8 @@ std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono
     line->group = c10::make_intrusive<c10d::ProcessGroupGloo>(line->store, launch.rank, launch.ranks, options);
   } catch (const std::exception& error) {
     throw PeerError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
-                                   launch.ranks - 1, seconds_text(deadline), short_text(error)),
-                       PeerError::Cause::Deadline);
+                                launch.ranks - 1, seconds_text(deadline), short_text(error)),
+                    PeerError::Cause::Deadline);
   }
   auto channel = std::make_unique<GlooChannel>(line, launch.ranks);
   if (launch.ranks > 1) prove_to_each_other(*channel, run_key(launch.secret, launch.run_id));

@@ -305,7 +305,7 @@ class LocalReducing : public Pooled<LocalReducing, Reducing> {
     for (std::size_t i = 1; i < members_.size(); ++i) {
       if (values[i].numel() == values[0].numel()) continue;
       throw PeerError(fmt::format("rank {} brings {} values to the all-reduce under tag {}, rank {} brings {}",
-                                     members_[i], values[i].numel(), tag_, members_[0], values[0].numel()));
+                                  members_[i], values[i].numel(), tag_, members_[0], values[0].numel()));
     }
     sum_chunk(values, mine_);
     await(*world_, meeting_, members_, rank_, come(*world_, meeting_, members_, mine_, std::nullopt), tag_, what);

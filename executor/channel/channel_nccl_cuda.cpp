@@ -212,12 +212,12 @@ class NcclChannel : public Channel {
       bytes = store_->get(key);
     } catch (const std::exception&) {
       throw PeerError(fmt::format("rank {} waited {} for rank {} to begin NCCL communicator \"{}\"", rank(),
-                                     seconds_text(deadline_), plan.ranks.front(), plan.name),
-                         PeerError::Cause::Deadline);
+                                  seconds_text(deadline_), plan.ranks.front(), plan.name),
+                      PeerError::Cause::Deadline);
     }
     if (bytes.size() != sizeof id.internal) {
       throw PeerError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, wanted {}",
-                                     plan.ranks.front(), plan.name, bytes.size(), sizeof id.internal));
+                                  plan.ranks.front(), plan.name, bytes.size(), sizeof id.internal));
     }
     std::copy(bytes.begin(), bytes.end(), id.internal);
     return id;
@@ -234,8 +234,8 @@ class NcclChannel : public Channel {
       if (state != ncclInProgress) check(state, lane.plan.name.c_str());
       if (Clock::now() > end) {
         throw PeerError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
-                                       seconds_text(deadline_), what, lane.plan.name),
-                           PeerError::Cause::Deadline);
+                                    seconds_text(deadline_), what, lane.plan.name),
+                        PeerError::Cause::Deadline);
       }
       std::this_thread::yield();
     }

@@ -18,12 +18,12 @@ namespace stagecraft {
 /// What one process needs to join its ranks over a channel.
 struct ChannelSetup {
   LaunchInfo launch;
-  std::chrono::milliseconds deadline{60000};        ///< of every wait
-  std::shared_ptr<Activity> activity = nullptr;     ///< where waits are noted, if given
-  c10::Device device{c10::kCPU};                    ///< that this rank computes on
-  bool share_gpu = false;                           ///< several ranks may compute on one GPU
-  bool deterministic = false;                       ///< sums are taken in the order of the members, see make_nccl_channel
-  std::function<NcclProgram()> program = nullptr;   ///< what the run sends and reduces; for channels that prepare it
+  std::chrono::milliseconds deadline{60000};     ///< of every wait
+  std::shared_ptr<Activity> activity = nullptr;  ///< where waits are noted, if given
+  c10::Device device{c10::kCPU};                 ///< that this rank computes on
+  bool share_gpu = false;                        ///< several ranks may compute on one GPU
+  bool deterministic = false;                    ///< sums are taken in the order of the members, see make_nccl_channel
+  std::function<NcclProgram()> program = nullptr;  ///< what the run sends and reduces; for channels that prepare it
 };
 
 /// An entry of the table of channels. Either `make_threads` or `make_process` is set.
@@ -32,7 +32,8 @@ struct ChannelKind {
   std::string help;
   std::string device;  ///< "cpu" or "cuda": all that it carries; empty: both
   /// One channel per rank, for threads of one process.
-  std::function<std::vector<std::unique_ptr<Channel>>(int ranks, std::chrono::milliseconds deadline)> make_threads = nullptr;
+  std::function<std::vector<std::unique_ptr<Channel>>(int ranks, std::chrono::milliseconds deadline)> make_threads =
+      nullptr;
   /// This process's channel; to be called by every rank after `join`. Throws PeerError if not all ranks are connected
   /// before the deadline, DeviceError if the machine or the build lacks what the channel needs.
   std::function<std::unique_ptr<Channel>(const ChannelSetup&)> make_process = nullptr;

@@ -35,8 +35,8 @@ struct FoundCheckpoint {
 /// The manifest of the checkpoint at `path` (DIR/step-N), whose files are there with the bytes and checksums that it
 /// says. Throws FormatError naming what is not.
 [[nodiscard]] CheckpointManifest check_checkpoint(const std::string& path);
-/// The newest whole checkpoint whose values are finite. `tell` hears of each newer one that is damaged, and why, or that
-/// is not finite.
+/// The newest whole checkpoint whose values are finite. `tell` hears of each newer one that is damaged, and why, or
+/// that is not finite.
 [[nodiscard]] std::optional<FoundCheckpoint> latest_checkpoint(const std::string& folder,
                                                                const std::function<void(const std::string&)>& tell);
 /// Steps up to `last` of the checkpoints in `folder` that are finite, by their manifests alone, ascending.
@@ -50,8 +50,8 @@ void check_checkpoint_folder(const std::string& folder, bool resume);
 /// with the path and the system's reason.
 [[nodiscard]] std::string begin_checkpoint(const std::string& folder, std::int64_t step);
 /// Makes the checkpoint exist, with the manifest's own checksum set, once all its files are written, then removes all
-/// others but those of the steps in `keep`, their manifests first. Throws FormatError with the path and the reason, and if a
-/// file is not there with the bytes that the manifest says; older checkpoints then stand.
+/// others but those of the steps in `keep`, their manifests first. Throws FormatError with the path and the reason, and
+/// if a file is not there with the bytes that the manifest says; older checkpoints then stand.
 void commit_checkpoint(const std::string& folder, const CheckpointManifest& manifest,
                        const std::vector<std::int64_t>& keep);
 

@@ -39,8 +39,9 @@ struct DataSourceKind {
   std::string argument;  ///< what may follow the name behind a colon; empty: nothing
   std::string needed;    ///< what the argument has to name, in an error; empty: it may be absent
   std::string help;
-  /// The source for `model`, whose inputs it must give all of, sample by sample; `argument` may be empty only if nothing
-  /// is needed. `order_seed` decides the order of each epoch; absent for that of the files. Throws as make_data_source.
+  /// The source for `model`, whose inputs it must give all of, sample by sample; `argument` may be empty only if
+  /// nothing is needed. `order_seed` decides the order of each epoch; absent for that of the files. Throws as
+  /// make_data_source.
   std::function<std::unique_ptr<DataSource>(const std::string& argument, const Model& model, std::uint64_t seed,
                                             std::optional<std::uint64_t> order_seed)>
       open;
@@ -54,7 +55,6 @@ struct DataSourceKind {
 /// unknown name (listing the known ones) and for a model whose inputs the data do not fit, FormatError for a file that
 /// is absent or damaged.
 [[nodiscard]] std::unique_ptr<DataSource> make_data_source(const std::string& name, const Model& model,
-                                                           std::uint64_t seed,
-                                                           DataOrder order = DataOrder::Training);
+                                                           std::uint64_t seed, DataOrder order = DataOrder::Training);
 
 }  // namespace stagecraft

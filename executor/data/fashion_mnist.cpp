@@ -182,23 +182,23 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool 
 }  // namespace
 
 DataSourceKind fashion_mnist_data() {
-  return {.name = "fashion-mnist",
-          .argument = "DIR",
-          .needed = "",
-          .help = "60000 images of clothing, from Debian's package dataset-fashion-mnist or from DIR",
-          .open = [](const std::string& directory, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
-            return fashion_mnist_source(directory, false, model, seed);
-          }};
+  return {
+      .name = "fashion-mnist",
+      .argument = "DIR",
+      .needed = "",
+      .help = "60000 training images, from Debian's package dataset-fashion-mnist or DIR",
+      .open = [](const std::string& directory, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
+        return fashion_mnist_source(directory, false, model, seed);
+      }};
 }
 
 DataSourceKind fashion_mnist_test_data() {
   return {.name = "fashion-mnist-test",
           .argument = "DIR",
           .needed = "",
-          .help = "the 10000 images for tests beside them, for evaluation",
-          .open = [](const std::string& directory, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
-            return fashion_mnist_source(directory, true, model, seed);
-          }};
+          .help = "the 10000 test images, for evaluation",
+          .open = [](const std::string& directory, const Model& model, std::uint64_t,
+                     std::optional<std::uint64_t> seed) { return fashion_mnist_source(directory, true, model, seed); }};
 }
 
 }  // namespace stagecraft

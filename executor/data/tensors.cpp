@@ -189,8 +189,8 @@ void check_range(const FileTensor& tensor, const ModelInput& input, std::int64_t
       place.insert(place.begin(), rest % *axis);
       rest /= *axis;
     }
-    throw FormatError(fmt::format("{}: input \"{}\": found {} at [{}], wanted {}",
-                                  tensor.path, input.name, *bad, fmt::join(place, ", "), wanted));
+    throw FormatError(fmt::format("{}: input \"{}\": found {} at [{}], wanted {}", tensor.path, input.name, *bad,
+                                  fmt::join(place, ", "), wanted));
   }
 }
 
@@ -236,9 +236,9 @@ class Tensors : public DataSource {
 
 /// Samples from files of tensors, one for each input under its name: `path` is a safetensors file, a folder with
 /// NAME.npy for each, or a list NAME=FILE.npy,... of them. With a `seed` each epoch in another order, else in the order
-/// of the files, which are mapped and must not become shorter meanwhile. Messages name `kind`. Throws FormatError naming
-/// file and input for what is missing (listing what is there), of another type or shape, for files that do not hold
-/// equally many samples, and for the first whole number outside the input's range.
+/// of the files, which are mapped and must not become shorter meanwhile. Messages name `kind`. Throws FormatError
+/// naming file and input for what is missing (listing what is there), of another type or shape, for files that do not
+/// hold equally many samples, and for the first whole number outside the input's range.
 std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::string& path, const Model& model,
                                            std::optional<std::uint64_t> seed) {
   std::vector<FileTensor> tensors = open_tensors(kind, path, model.inputs);
@@ -264,8 +264,7 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
       check_range(tensors[i], input, 0, 2, "0 or 1");
     } else if (input.classes > 0 && at::isIntegralType(tensors[i].dtype, /*includeBool=*/false)) {
       std::string wanted = fmt::format("{}..{}, the upper end excluded", input.least, input.classes);
-      if (input.range_setting)
-        wanted += fmt::format(", or another range by --input-range {}=LOW..HIGH", input.name);
+      if (input.range_setting) wanted += fmt::format(", or another range by --input-range {}=LOW..HIGH", input.name);
       check_range(tensors[i], input, input.least, input.classes, wanted);
     }
   }
@@ -278,8 +277,9 @@ DataSourceKind tensors_data() {
   return {.name = "tensors",
           .argument = "PATH",
           .needed = "files",
-          .help = "tensors by the inputs' names, in an order of its own each epoch: a .safetensors file, a folder with "
-                  "NAME.npy for each, or NAME=FILE.npy,NAME=FILE.npy",
+          .help =
+              "tensors named like the inputs, shuffled every epoch: a .safetensors file, a folder with NAME.npy, or "
+              "NAME=FILE.npy,NAME=FILE.npy",
           .open = [](const std::string& path, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
             return tensors_source("tensors", path, model, seed);
           }};
@@ -289,7 +289,7 @@ DataSourceKind tensors_in_order_data() {
   return {.name = "tensors-in-order",
           .argument = "PATH",
           .needed = "files",
-          .help = "the same samples in the order of the files",
+          .help = "the same, in file order",
           .open = [](const std::string& path, const Model& model, std::uint64_t, std::optional<std::uint64_t>) {
             return tensors_source("tensors-in-order", path, model, std::nullopt);
           }};

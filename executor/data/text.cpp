@@ -83,7 +83,7 @@ DataSourceKind text_data() {
   return {.name = "text",
           .argument = "FILE",
           .needed = "a file",
-          .help = "the bytes of FILE as tokens, the next byte as target",
+          .help = "the bytes of FILE as tokens; the target is the next byte",
           .open = [](const std::string& file, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
             return text_source(file, model, seed);
           }};

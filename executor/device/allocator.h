@@ -10,7 +10,8 @@ namespace stagecraft {
 
 /// To be called first in a program that computes. If malloc is glibc's, makes it keep freed memory: by default it gives
 /// each large block back to the system, and LibTorch, which frees and allocates the same tensors in every step, then
-/// waits for the system to hand over and zero the pages again. Other allocators keep memory by themselves, and a user who set GLIBC_TUNABLES has chosen.
+/// waits for the system to hand over and zero the pages again. Other allocators keep memory by themselves, and a user
+/// who set GLIBC_TUNABLES has chosen.
 void keep_freed_memory();
 
 }  // namespace stagecraft

@@ -16,8 +16,8 @@ namespace stagecraft {
 
 /// The model `name` of the first source that has it, with `settings`: options of a built-in model, which are whole
 /// numbers, or import_settings of a file. `mode` matters to files alone: built-in layers do what LayerCall::training
-/// says. Throws std::invalid_argument for an unknown model or setting, listing the known ones, and for a value that does
-/// not fit; FormatError for a file that cannot be read or run.
+/// says. Throws std::invalid_argument for an unknown model or setting, listing the known ones, and for a value that
+/// does not fit; FormatError for a file that cannot be read or run.
 [[nodiscard]] Model build_model(const std::string& name, const ModelSettings& settings,
                                 ModelMode mode = ModelMode::Training);
 

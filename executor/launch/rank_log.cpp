@@ -99,8 +99,8 @@ RankLog::RankLog(const std::string& folder, int rank, int ranks) {
     copy(streams_, log_);
     ::_exit(0);
   }
-  // The ends that are read stay open here too: what is written after the copier was killed waits in the pipes and raises
-  // no SIGPIPE.
+  // The ends that are read stay open here too: what is written after the copier was killed waits in the pipes and
+  // raises no SIGPIPE.
   watcher_ = std::thread([this] { watch(); });
 }
 
@@ -131,9 +131,10 @@ void RankLog::watch() {
   int status = 0;
   while (::waitpid(copier_, &status, 0) < 0 && errno == EINTR) {}
   if (closing_) return;
-  const std::string line = fmt::format("stagecraft: the process that copied rank 0's log ended by signal {}; rank 0 copies "
-                                       "it itself from now on\n",
-                                       WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+  const std::string line = fmt::format(
+      "stagecraft: the process that copied rank 0's log ended by signal {}; rank 0 copies "
+      "it itself from now on\n",
+      WIFSIGNALED(status) ? WTERMSIG(status) : 0);
   write_all(log_, line.data(), line.size());
   write_all(streams_[1].to, line.data(), line.size());
   copy(streams_, log_);

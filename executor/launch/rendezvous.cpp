@@ -91,8 +91,8 @@ class StoreRendezvous : public Rendezvous {
     } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
     for (std::size_t rank = 0; rank < values.size(); ++rank) {
       if (values[rank].size() <= kMostExchangedBytes) continue;
-      throw PeerError(fmt::format("rank {} brings {} bytes as \"{}\", at most {} are taken", rank,
-                                     values[rank].size(), key, kMostExchangedBytes));
+      throw PeerError(fmt::format("rank {} brings {} bytes as \"{}\", at most {} are taken", rank, values[rank].size(),
+                                  key, kMostExchangedBytes));
     }
     return values;
   }
@@ -168,8 +168,8 @@ class StoreRendezvous : public Rendezvous {
           launch_.host, server_->endpoint().address);
     }
     throw PeerError(fmt::format("rank {} waited {} for {} to {}{}", launch_.rank, seconds_text(deadline_),
-                                   name_ranks(absent), what, why),
-                       PeerError::Cause::Deadline);
+                                name_ranks(absent), what, why),
+                    PeerError::Cause::Deadline);
   }
 
   [[nodiscard]] std::string gone() const {

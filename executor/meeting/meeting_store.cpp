@@ -90,8 +90,8 @@ Link reach(const LaunchInfo& launch, milliseconds deadline) {
     }
     if (Clock::now() + kPause >= end) {
       throw PeerError(fmt::format("rank {} did not reach the meeting point at {} within {}: {}", launch.rank,
-                                     meeting_point(launch), seconds_text(deadline), why),
-                         PeerError::Cause::Deadline);
+                                  meeting_point(launch), seconds_text(deadline), why),
+                      PeerError::Cause::Deadline);
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -160,7 +160,7 @@ class MeetingStore : public c10d::Store {
   [[nodiscard]] std::string full(const std::string& key) const { return prefix_ + "/" + key; }
   [[nodiscard]] PeerError no_room(const std::string& key) const {
     return PeerError(fmt::format("the meeting point at {} does not take a value for \"{}\": too long, or too many",
-                                    meeting_point(launch_), key));
+                                 meeting_point(launch_), key));
   }
 
   /// One request and its answer, which has at least one text.
@@ -213,8 +213,8 @@ c10::intrusive_ptr<c10d::TCPStore> connect_agent(const LaunchInfo& launch, milli
     return c10::make_intrusive<c10d::TCPStore>(launch.host, options);
   } catch (const std::exception& error) {
     throw PeerError(fmt::format("rank {} did not reach torchrun's agent at {} within {}: {}", launch.rank,
-                                   meeting_point(launch), seconds_text(deadline), first_line(error)),
-                       PeerError::Cause::Deadline);
+                                meeting_point(launch), seconds_text(deadline), first_line(error)),
+                    PeerError::Cause::Deadline);
   }
 }
 
@@ -243,9 +243,9 @@ LaunchInfo find_meeting(const LaunchInfo& launch, milliseconds deadline) {
     text = to_text(connect_agent(launch, deadline)->get(agent_key(launch)));
   } catch (const PeerError&) { throw; } catch (const std::exception& error) {
     throw PeerError(fmt::format("rank {} waited {} for rank 0 to tell torchrun's agent at {} where the meeting "
-                                   "point is",
-                                   launch.rank, seconds_text(deadline), meeting_point(launch)),
-                       PeerError::Cause::Deadline);
+                                "point is",
+                                launch.rank, seconds_text(deadline), meeting_point(launch)),
+                    PeerError::Cause::Deadline);
   }
   std::istringstream words(text.substr(0, kMostGreetingBytes));
   std::string host, port, proof;

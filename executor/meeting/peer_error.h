@@ -15,8 +15,7 @@ class PeerError : public std::runtime_error {
     Deadline,  ///< this rank waited in vain
     Peer,      ///< another rank failed, or is gone
   };
-  explicit PeerError(const std::string& text, Cause cause = Cause::Found)
-      : std::runtime_error(text), cause_(cause) {}
+  explicit PeerError(const std::string& text, Cause cause = Cause::Found) : std::runtime_error(text), cause_(cause) {}
   [[nodiscard]] Cause cause() const { return cause_; }
   /// The same between these words.
   [[nodiscard]] PeerError within(const std::string& before, const std::string& after = "") const {

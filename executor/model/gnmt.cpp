@@ -79,7 +79,7 @@ Model build(const std::map<std::string, std::int64_t>& options) {
 BuiltinModel gnmt_model() {
   return {"gnmt",
           "translation with LSTM layers and attention (GNMT v2)",
-          {{"layers", 8, "LSTM layers a side", 2},
+          {{"layers", 8, "LSTM layers of encoder and of decoder", 2},
            {"hidden", 1024, "width of every layer"},
            {"vocabulary", 32320, "entries of each embedding"},
            {"source_sequence", 50, "positions of a source sentence"},

@@ -94,16 +94,15 @@ Model build(const std::map<std::string, std::int64_t>& options) {
 }  // namespace
 
 BuiltinModel gpt_model() {
-  return {
-      "gpt",
-      "GPT-2, small by default; layers, width and heads 24, 1024, 16 are medium, 36, 1280, 20 large, 48, 1600, 25 xl",
-      {{"layers", 12, "blocks"},
-       {"width", 768, "model width"},
-       {"heads", 12, "attention heads; divides width"},
-       {"vocabulary", 50257, "entries of the token embedding, to which the head is tied"},
-       {"sequence", 1024, "positions of one sample"},
-       {"dropout_percent", 10, "dropout, in percent", 0, 99}},
-      build};
+  return {"gpt",
+          "GPT-2 small; for medium, large, xl set layers, width, heads to 24,1024,16; 36,1280,20; 48,1600,25",
+          {{"layers", 12, "blocks"},
+           {"width", 768, "model width"},
+           {"heads", 12, "attention heads; divides width"},
+           {"vocabulary", 50257, "entries of the token embedding, tied to the head"},
+           {"sequence", 1024, "positions of one sample"},
+           {"dropout_percent", 10, "dropout, in percent", 0, 99}},
+          build};
 }
 
 }  // namespace stagecraft

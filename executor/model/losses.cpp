@@ -94,11 +94,11 @@ void append_next_token(Model& model, const LossOutput& output, const std::string
 
 const std::vector<Loss>& losses() {
   static const std::vector<Loss> table{
-      {"cross_entropy", "of classes on axis 1, or last in a sequence, against an input target"},
-      {"next_token", "cross entropy of each position against the token after it"},
-      {"mse", "mean squared difference from an input target like the output"},
-      {"bce", "binary cross entropy of logits against an input target like the output"},
-      {"none", "the model's output is its loss"},
+      {"cross_entropy", "cross entropy of class scores (axis 1; last axis of sequences) against the input target"},
+      {"next_token", "cross entropy of each position against the next token"},
+      {"mse", "mean squared error against the input target, of the output's shape"},
+      {"bce", "binary cross entropy with logits against the input target, of the output's shape"},
+      {"none", "the model returns its loss"},
   };
   return table;
 }

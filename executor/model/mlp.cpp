@@ -5,7 +5,7 @@ namespace stagecraft {
 
 BuiltinModel mlp_model() {
   return {"mlp",
-          "multi-layer perceptron: Linear and ReLU in turn",
+          "multi-layer perceptron of Linear and ReLU layers",
           {{"inputs", 784, "values of one sample"},
            {"width", 1024, "width of the hidden layers"},
            {"layers", 4, "linear layers"},

@@ -30,9 +30,8 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
       if (it == index.end()) {
         const auto merged = model.merged.find(id);
         throw std::invalid_argument("model \"" + model.name + "\": " +
-                                    (merged == model.merged.end()
-                                         ? unknown_name("layer", id, names)
-                                         : "layer \"" + id + "\" " + merged->second));
+                                    (merged == model.merged.end() ? unknown_name("layer", id, names)
+                                                                  : "layer \"" + id + "\" " + merged->second));
       }
       layers.push_back(it->second);
     }

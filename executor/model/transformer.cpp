@@ -104,7 +104,7 @@ BuiltinModel transformer_model() {
            {"feedforward", 2048, "width of the inner linear layer"},
            {"sequence", 500, "positions of one sample"},
            {"dropout_percent", 10, "dropout, in percent", 0, 99},
-           {"causal", 0, "1: no position sees later ones; the published example has no mask", 0, 1}},
+           {"causal", 0, "1: causal mask; PyTorch's example has none", 0, 1}},
           build};
 }
 

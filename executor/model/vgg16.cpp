@@ -53,7 +53,7 @@ BuiltinModel vgg16_model() {
            {"image", 224, "height and width of an image", 32},
            {"channels", 64, "channels of the first group; the others have 2, 4, 8 and 8 times as many"},
            {"width", 4096, "width of the two hidden linear layers"},
-           {"dropout_percent", 50, "dropout behind the linear layers, in percent", 0, 99}},
+           {"dropout_percent", 50, "dropout after the linear layers, in percent", 0, 99}},
           build};
 }
 

@@ -29,7 +29,8 @@ std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::T
 
 }  // namespace
 
-AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options)
+AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+                                       const WorkerOptions& options)
     : StageWorker(bound, rank, channel, data, options, options.steps) {
   if (optimizer_.clip_norm > 0) {
     throw std::invalid_argument("schedule \"" + plan_.schedule +

@@ -16,7 +16,8 @@ class AsynchronousWorker : public StageWorker {
  public:
   /// Arguments but the options must outlive it. Throws std::invalid_argument for what needs a moment between two steps:
   /// clipping, and parameters that several layers hold.
-  AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options);
+  AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+                     const WorkerOptions& options);
 
   void on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell) override;
 

@@ -44,9 +44,10 @@ void check_tied(const BoundPlan& plan, const Model& model) {
   }
   for (const auto& [parameter, layers] : planned) {
     if (held.contains(parameter)) continue;
-    throw std::invalid_argument(fmt::format("the plan lists parameter \"{}\" as tied, model \"{}\" has it in no two "
-                                            "layers; profile and plan this model again",
-                                            parameter, model.name));
+    throw std::invalid_argument(
+        fmt::format("the plan lists parameter \"{}\" as tied, model \"{}\" has it in no two "
+                    "layers; profile and plan this model again",
+                    parameter, model.name));
   }
 }
 

@@ -15,11 +15,11 @@ struct BoundModel {
   std::vector<std::vector<int>> layers;  ///< of each stage: indices into Model::layers, ascending
 };
 
-/// Checks a plan against the model that it is to run. Throws std::invalid_argument as layers_of_stages and check_samples,
-/// for more tensors on the boundaries than a channel has tags, and naming
+/// Checks a plan against the model that it is to run. Throws std::invalid_argument as layers_of_stages and
+/// check_samples, for more tensors on the boundaries than a channel has tags, and naming
 ///   a parameter that the model's layers share and the plan does not list as tied, or the other way round;
-///   layer and buffer, if a stage has replicas that would have to agree on a buffer which a forward writes in a way that
-///   nobody can replay.
+///   layer and buffer, if a stage has replicas that would have to agree on a buffer which a forward writes in a way
+///   that nobody can replay.
 [[nodiscard]] BoundModel bind_model(const BoundPlan& plan, const Model& model);
 
 /// The tied parameters that `rank` holds, in the order in which all ranks sum them.

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <map>
 
-
 namespace stagecraft {
 namespace {
 
@@ -88,7 +87,8 @@ std::string check_text(const Check& check) {
   }
   if (check.losses_different > 0) out += fmt::format(", losses by at most {:.2g}", check.largest_loss_error);
   out += is_close(check) ? " (within rounding)" : " (WRONG)";
-  if (!check.reasons.empty()) out += fmt::format("; last bits may differ because {}", fmt::join(check.reasons, ", and "));
+  if (!check.reasons.empty())
+    out += fmt::format("; last bits may differ because {}", fmt::join(check.reasons, ", and "));
   return out;
 }
 

@@ -42,10 +42,11 @@ struct ComparedTensor {
   at::Tensor expected;
 };
 
-/// Adds the comparison of all `tensors` to `check`. A tensor's error is its largest difference over its own scale, which
-/// is its largest absolute expected value, but at least kNoise / tolerance times the largest of the same layer: what is
-/// 0 in exact arithmetic (the gradient of the bias of attention's keys) consists of the rounding errors of larger
-/// numbers, and has no scale of its own. With Check::other_kernels the scale is the largest value of all `tensors`.
+/// Adds the comparison of all `tensors` to `check`. A tensor's error is its largest difference over its own scale,
+/// which is its largest absolute expected value, but at least kNoise / tolerance times the largest of the same layer:
+/// what is 0 in exact arithmetic (the gradient of the bias of attention's keys) consists of the rounding errors of
+/// larger numbers, and has no scale of its own. With Check::other_kernels the scale is the largest value of all
+/// `tensors`.
 void compare_tensors(const std::vector<ComparedTensor>& tensors, Check& check);
 
 /// Adds the comparison of a microbatch's loss.

@@ -118,10 +118,10 @@ NcclProgram nccl_program(const BoundModel& bound, int steps) {
           const std::vector<int> members = plan.ranks_of(action.stage);
           if (members.size() > 1) {
             const int group = communicators.reduction(members, false);
-            const auto buckets = asynchronous
-                                     ? gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], {}), {})
-                                     : gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], ties),
-                                                        plan.plan().gradient_bucket_bytes);
+            const auto buckets =
+                asynchronous ? gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], {}), {})
+                             : gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], ties),
+                                                plan.plan().gradient_bucket_bytes);
             for (std::size_t i = 0; i < buckets.size(); ++i) {
               add(calls, NcclCall::Kind::AllReduce, group, kBucketsTag + static_cast<int>(i),
                   {{buckets[i].end - buckets[i].begin}, at::kFloat});

@@ -178,9 +178,7 @@ void RankRun::tell(std::int64_t step) {
   std::vector<double> losses;
   try {
     losses = losses_.receive(asynchronous_ ? static_cast<int>(step - first_step_) * plan_.microbatches : 0);
-  } catch (const PeerError& e) {
-    throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
-  }
+  } catch (const PeerError& e) { throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1)); }
   const double loss = report_->add(std::move(losses));
   measurement_->add_loss(loss);
   if (!progress_) return;

@@ -51,7 +51,7 @@ class RankRun {
   std::optional<MemoryTracker::Scope> counting_;
   RunCheckpoints checkpoints_;
   std::int64_t first_step_;
-  std::int64_t steps_;  // number of the one after the last
+  std::int64_t steps_;                        // number of the one after the last
   SynchronousWorker* synchronous_ = nullptr;  // the worker as what it is: one of the two
   AsynchronousWorker* asynchronous_ = nullptr;
   std::unique_ptr<StageWorker> worker_;

@@ -25,8 +25,9 @@ Reference::Reference(const BoundModel& bound, const DataSource& data, const Opti
   }
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
-  program_ = std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{},
-                                            std::vector<ValueRef>{}, seed, Placement{device, compute_type(plan_.dtype)});
+  program_ =
+      std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{}, std::vector<ValueRef>{}, seed,
+                                     Placement{device, compute_type(plan_.dtype)});
   std::vector<at::Tensor> values;
   for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));

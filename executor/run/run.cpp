@@ -17,8 +17,8 @@ namespace stagecraft {
 void verify_lists(const BoundPlan& plan, std::int64_t steps) {
   // Of an asynchronous schedule's steps those that reach its steady state show all that can happen.
   const int covered = static_cast<int>(std::clamp<std::int64_t>(steps, 1, plan.step_window().steps));
-  const auto result = verify(plan.plan(), plan.action_lists(covered),
-                             {.steps = covered, .reduce_groups = plan.reduce_groups()});
+  const auto result =
+      verify(plan.plan(), plan.action_lists(covered), {.steps = covered, .reduce_groups = plan.reduce_groups()});
   if (const auto* infeasible = std::get_if<Infeasible>(&result))
     throw std::invalid_argument("the plan cannot run: " + infeasible->reason);
 }
@@ -28,8 +28,8 @@ std::optional<WholePass> whole_pass(const Plan& plan, const DataSource& data) {
   if (!samples || !plan.microbatch_samples) return std::nullopt;
   const std::int64_t microbatches = *samples / *plan.microbatch_samples;
   if (microbatches == 0) {
-    throw std::invalid_argument(fmt::format("the data hold {} samples, a microbatch of the plan takes {}", *samples,
-                                            *plan.microbatch_samples));
+    throw std::invalid_argument(
+        fmt::format("the data hold {} samples, a microbatch of the plan takes {}", *samples, *plan.microbatch_samples));
   }
   return WholePass{microbatches, (microbatches + plan.microbatches - 1) / plan.microbatches,
                    *samples - microbatches * *plan.microbatch_samples};

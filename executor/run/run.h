@@ -71,11 +71,11 @@ struct RunResult {
   Measurement measurement;
   std::optional<Check> check;
   std::int64_t first_step = 0;
-  std::optional<LossScale> loss_scale;  ///< after the last step, in float16
-  std::int64_t skipped_steps = 0;       ///< by overflows
-  std::int64_t nonfinite_steps = 0;     ///< under OnNonfinite::Warn or Skip
+  std::optional<LossScale> loss_scale;   ///< after the last step, in float16
+  std::int64_t skipped_steps = 0;        ///< by overflows
+  std::int64_t nonfinite_steps = 0;      ///< under OnNonfinite::Warn or Skip
   std::optional<Evaluation> evaluation;  ///< of a plan that trains nothing; on rank 0
-  std::int64_t steps_done = 0;          ///< in all; fewer than RunOptions::steps if the run was asked to stop
+  std::int64_t steps_done = 0;           ///< in all; fewer than RunOptions::steps if the run was asked to stop
 };
 
 /// Proves before anything is launched that the plan's action lists end and do what the plan says, see verify; those of

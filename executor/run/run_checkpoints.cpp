@@ -78,8 +78,7 @@ void check_fits(const FoundCheckpoint& found, const CheckpointManifest& ours, bo
 void check_can_resume(const BoundModel& bound, const CheckpointOptions& options, const OptimizerOptions& optimizer,
                       std::uint64_t seed) {
   if (!options.resume || options.folder.empty() || !bound.plan.plan().microbatch_samples) return;
-  const std::vector<std::int64_t> steps =
-      finite_checkpoints(options.folder, std::numeric_limits<std::int64_t>::max());
+  const std::vector<std::int64_t> steps = finite_checkpoints(options.folder, std::numeric_limits<std::int64_t>::max());
   if (steps.empty()) return;
   const std::string path = checkpoint_path(options.folder, steps.back());
   const std::string name = path + "/manifest.json";
@@ -110,8 +109,9 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
   if (!options.folder.empty()) {
     if (trains_) check_can_save(model);
     if (!trains_ && !options.resume) {
-      throw std::invalid_argument("schedule \"" + bound.plan.plan().schedule +
-                                  "\" trains nothing and writes no checkpoint; with --resume it evaluates the newest one");
+      throw std::invalid_argument(
+          "schedule \"" + bound.plan.plan().schedule +
+          "\" trains nothing and writes no checkpoint; with --resume it evaluates the newest one");
     }
     find();
   }

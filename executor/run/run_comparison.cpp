@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-
 namespace stagecraft {
 
 RunComparison::RunComparison(const BoundModel& bound, const DataSource& data, const RunOptions& options) {

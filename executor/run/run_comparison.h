@@ -16,8 +16,8 @@ namespace stagecraft {
 /// Compares one rank's losses and gradients with a single process (RunOptions::check) or a file (RunOptions::expected).
 class RunComparison {
  public:
-  /// Arguments must outlive it. Throws std::invalid_argument if the schedule has no gradients that could be compared, or
-  /// the file is of another training.
+  /// Arguments must outlive it. Throws std::invalid_argument if the schedule has no gradients that could be compared,
+  /// or the file is of another training.
   RunComparison(const BoundModel& bound, const DataSource& data, const RunOptions& options);
 
   /// Whether there is anything to compare.

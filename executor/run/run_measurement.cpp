@@ -20,21 +20,18 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSaveShare = 200;
 constexpr std::size_t kMostWords = 1024;  // of a check's worst tensor
 
-/// A rank's part as bytes: the check's numbers, the length of its worst tensor's name, the name, then the measurement as
-/// its file would be.
+/// A rank's part as bytes: the check's numbers, the length of its worst tensor's name, the name, then the measurement
+/// as its file would be.
 struct Head {
   double values, different, largest_error, losses, losses_different, largest_loss_error, words;
 };
 
 std::string pack(const Measurement& part, const Check& check) {
   const std::string words = check.worst.substr(0, kMostWords);
-  const Head head{static_cast<double>(check.values),
-                  static_cast<double>(check.different),
-                  check.largest_error,
-                  static_cast<double>(check.losses),
-                  static_cast<double>(check.losses_different),
-                  check.largest_loss_error,
-                  static_cast<double>(words.size())};
+  const Head head{
+      static_cast<double>(check.values), static_cast<double>(check.different),        check.largest_error,
+      static_cast<double>(check.losses), static_cast<double>(check.losses_different), check.largest_loss_error,
+      static_cast<double>(words.size())};
   std::string out(sizeof head, '\0');
   std::memcpy(out.data(), &head, sizeof head);
   return out + words + measurement_json(part);
@@ -147,7 +144,8 @@ Measurement RunMeasurement::whole() const {
   Timeline& timeline = out.timeline;
   timeline.steps = known(times_, 0, times_.size());
   timeline.spans = keeper_.spans();
-  for (const std::vector<Span>& spans : others_) timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
+  for (const std::vector<Span>& spans : others_)
+    timeline.spans.insert(timeline.spans.end(), spans.begin(), spans.end());
   timeline.memory = memory_;
   std::ranges::sort(timeline.memory, {}, &RankMemory::rank);
   if (timeline.steps.empty()) return out;
@@ -194,7 +192,7 @@ void RunMeasurement::receive(Check& check) {
     const std::int64_t count = *length.const_data_ptr<std::int64_t>();
     if (const std::int64_t most = most_bytes(); count < 0 || count > most) {
       throw PeerError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
-                         " bytes, the plan gives at most " + std::to_string(most));
+                      " bytes, the plan gives at most " + std::to_string(most));
     }
     const at::Tensor body = channel_.receive({{count}, at::kByte}, other, kResultTag)->wait();
     Measurement part = unpack(

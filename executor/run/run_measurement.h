@@ -23,8 +23,8 @@ using SaveMeasurement = std::function<void(const Measurement&)>;
 class RunMeasurement {
  public:
   /// `actions` is the rank's list as it runs it. All ranks pass a `save` or none; rank 0's is called, at most once in
-  /// `save_every` and in so long that it takes no time that matters; with 0 as often as there is something new. `plan` and `channel` must
-  /// outlive it.
+  /// `save_every` and in so long that it takes no time that matters; with 0 as often as there is something new. `plan`
+  /// and `channel` must outlive it.
   RunMeasurement(const BoundPlan& plan, const std::vector<Action>& actions, int rank, Channel& channel,
                  std::int64_t first_step, SaveMeasurement save,
                  std::chrono::milliseconds save_every = std::chrono::seconds(2));
@@ -41,9 +41,9 @@ class RunMeasurement {
   /// Rank 0 saves what it has, if the last time is long enough ago.
   void save_if_due();
 
-  /// To be called by all ranks at the end, after `steps` steps: moves everything to rank 0, with this rank's `memory` and
-  /// part of `check`, which on rank 0 becomes the sum of all parts. Gives the whole measurement on rank 0, the rank's own
-  /// on others. Throws PeerError if the rank's list was not done.
+  /// To be called by all ranks at the end, after `steps` steps: moves everything to rank 0, with this rank's `memory`
+  /// and part of `check`, which on rank 0 becomes the sum of all parts. Gives the whole measurement on rank 0, the
+  /// rank's own on others. Throws PeerError if the rank's list was not done.
   [[nodiscard]] Measurement finish(std::int64_t steps, RankMemory memory, Check& check);
 
  private:
@@ -66,11 +66,11 @@ class RunMeasurement {
   Measurement header_;  ///< with the losses, without a timeline
   OrderCheck order_;
   SpanKeeper keeper_;
-  std::vector<StepTime> times_;           ///< of all steps: this rank's, on rank 0 over all ranks as far as known
-  std::size_t sent_ = 0;                  ///< steps whose times rank 0 has
-  std::vector<std::vector<Span>> others_; ///< on rank 0: kept spans by rank
-  std::vector<RankMemory> memory_;        ///< on rank 0, at the end
-  std::int64_t next_move_ = 1;            ///< steps done at which all ranks move what they have
+  std::vector<StepTime> times_;            ///< of all steps: this rank's, on rank 0 over all ranks as far as known
+  std::size_t sent_ = 0;                   ///< steps whose times rank 0 has
+  std::vector<std::vector<Span>> others_;  ///< on rank 0: kept spans by rank
+  std::vector<RankMemory> memory_;         ///< on rank 0, at the end
+  std::int64_t next_move_ = 1;             ///< steps done at which all ranks move what they have
   std::chrono::steady_clock::time_point next_save_{};
 };
 

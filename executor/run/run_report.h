@@ -31,8 +31,8 @@ class StepReporter {
 /// measurement holds at least one step.
 [[nodiscard]] std::string closing_text(const Measurement& measurement, std::optional<Seconds> predicted);
 
-/// What an evaluation came to: "loss 0.3421 over 59968 of 60000 samples; the last 32 fill no microbatch of 64". `pass` is
-/// absent for data without an end.
+/// What an evaluation came to: "loss 0.3421 over 59968 of 60000 samples; the last 32 fill no microbatch of 64". `pass`
+/// is absent for data without an end.
 [[nodiscard]] std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatch_samples,
                                           const std::optional<WholePass>& pass);
 

@@ -56,10 +56,9 @@ at::Tensor StageTransfers::planned(const Action& action, int boundary, std::size
   at::Tensor out = tensor.detach().contiguous();
   const TensorSpec& spec = specs_[at_(boundary)][t];
   if (!same_spec(spec, out)) {
-    throw std::invalid_argument(describe(rank_, action) + ": layer \"" +
-                                plan_.plan().boundaries[at_(boundary)].tensors[t].layer + "\" gives " +
-                                describe(spec_of(out)) + ", the plan says " + describe(spec) +
-                                "; profile and plan this model again");
+    throw std::invalid_argument(
+        describe(rank_, action) + ": layer \"" + plan_.plan().boundaries[at_(boundary)].tensors[t].layer + "\" gives " +
+        describe(spec_of(out)) + ", the plan says " + describe(spec) + "; profile and plan this model again");
   }
   return out;
 }

@@ -24,7 +24,8 @@ std::size_t spans_of(const Plan& plan, const std::vector<Action>& actions, int t
 
 }  // namespace
 
-StageWorker::StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options, int list_steps)
+StageWorker::StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+                         const WorkerOptions& options, int list_steps)
     : bound_(bound),
       plan_(bound.plan.plan()),
       rank_(rank),
@@ -45,8 +46,8 @@ StageWorker::StageWorker(const BoundModel& bound, int rank, Channel& channel, co
   }
   wait_range_ = range_name("wait");
   for (const int stage : bound.plan.ranks().at(at_(rank)).stages) {
-    ResidentStage own = make_resident_stage(bound, stage, plan_.microbatches * list_steps, optimizer_, options.seed,
-                                            placement_);
+    ResidentStage own =
+        make_resident_stage(bound, stage, plan_.microbatches * list_steps, optimizer_, options.seed, placement_);
     for (const Action& action : actions_) {
       if (action.kind == ActionKind::WeightGradient && action.stage == stage) own.split.insert(action.microbatch);
     }

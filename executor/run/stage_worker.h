@@ -65,7 +65,8 @@ class StageWorker {
 
  protected:
   /// `list_steps`: the steps that the action list covers. Arguments but the options must outlive it.
-  StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options, int list_steps);
+  StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options,
+              int list_steps);
 
   /// Runs entry `index` of the list in step `step`; an error names rank and action.
   void perform(std::size_t index, std::int64_t step);

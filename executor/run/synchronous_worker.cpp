@@ -19,7 +19,8 @@ std::vector<StageProgram*> programs_of(const std::vector<ResidentStage>& stages)
 
 }  // namespace
 
-SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options)
+SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+                                     const WorkerOptions& options)
     : StageWorker(bound, rank, channel, data, options, 1),
       trainable_(trainable_names(bound.model)),
       ties_(channel, tied_of_rank(bound, rank), programs_of(stages_)),
@@ -79,9 +80,7 @@ void SynchronousWorker::reduce(const Action& action) {
   if (const auto& reduction = state_of(resident(action.stage)).reduction) reduction->finish();
 }
 
-void SynchronousWorker::update(const Action&) {
-  throw std::logic_error("a step's updates are for update_step to run");
-}
+void SynchronousWorker::update(const Action&) { throw std::logic_error("a step's updates are for update_step to run"); }
 
 void SynchronousWorker::keep_buffers() {
   kept_buffers_.clear();

@@ -17,7 +17,8 @@ namespace stagecraft {
 class SynchronousWorker : public StageWorker {
  public:
   /// Arguments but the options must outlive it.
-  SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options);
+  SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+                    const WorkerOptions& options);
 
   /// To be called before the first step, where the loss's gradient begins with a scale: updates divide by it, and a
   /// step in which a gradient of any rank overflows changes no parameter of any rank. All ranks or none.

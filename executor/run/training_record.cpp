@@ -36,8 +36,8 @@ T read_number(const SafetensorsFile& file, const std::string& key) {
 TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
   const auto& metadata = file_.header().metadata;
   // Version 1 seeded a whole block of torch.autocast or torch.no_grad; version 2 its random operators, one by one.
-  for (const auto& [key, wanted] : std::map<std::string, std::vector<std::string>>{{"format", {"stagecraft.record"}},
-                                                                                   {"version", {"1", "2"}}}) {
+  for (const auto& [key, wanted] :
+       std::map<std::string, std::vector<std::string>>{{"format", {"stagecraft.record"}}, {"version", {"1", "2"}}}) {
     const auto it = metadata.find(key);
     if (it == metadata.end() || std::ranges::find(wanted, it->second) == wanted.end()) {
       throw FormatError(fmt::format("{}: /__metadata__/{}: found {}, wanted \"{}\"", path, key,

@@ -16,9 +16,9 @@ namespace stagecraft {
 /// What training came to elsewhere, in Python as a rule: a safetensors file that `stagecraft export-model --record`
 /// writes. It holds `loss` [steps, microbatches], `gradient.STEP/NAME` (the sum over the step's microbatches; absent
 /// where there is none), and `parameter/NAME` and `buffer/NAME` after the last step; beside them the inputs, so that it
-/// is a file for the data source tensors-in-order as well. Its metadata are format "stagecraft.record", version "2" (or "1"),
-/// steps, microbatches, samples, learning_rate (of plain SGD) and seed, and what the last bits depend on: "threads" and
-/// the keys of cpu_kernels().
+/// is a file for the data source tensors-in-order as well. Its metadata are format "stagecraft.record", version "2" (or
+/// "1"), steps, microbatches, samples, learning_rate (of plain SGD) and seed, and what the last bits depend on:
+/// "threads" and the keys of cpu_kernels().
 class TrainingRecord {
  public:
   /// Throws FormatError naming file and what is missing or wrong in the metadata.

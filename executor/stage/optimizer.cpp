@@ -142,7 +142,9 @@ OptimizerState Optimizer::state(std::size_t i) const { return {first_.at(i), sec
 void Optimizer::set_state(std::size_t i, OptimizerState state) {
   const at::Tensor& parameter = parameters_.at(i);
   begun_.at(i) = state.first.defined();
-  const auto place = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(parameter.device()) : tensor; };
+  const auto place = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(parameter.device()) : tensor;
+  };
   const auto place_values = [&](const at::Tensor& tensor) {
     return tensor.defined() ? laid_out_like(place(tensor), parameter) : tensor;
   };

@@ -77,8 +77,8 @@ class StageProgram {
   /// keep what they began with.
   void bind(const std::vector<at::Tensor>& values);
 
-  /// From now on layers compute as for evaluation: without dropout, batch norm with its running statistics, no buffer is
-  /// written. Throws std::logic_error if the model's layers can only train (Model::mode).
+  /// From now on layers compute as for evaluation: without dropout, batch norm with its running statistics, no buffer
+  /// is written. Throws std::logic_error if the model's layers can only train (Model::mode).
   void evaluate();
 
   /// Runs the layers on `data`, which is copied to the device first. Values are let go after their last reader.

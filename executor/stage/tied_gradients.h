@@ -41,8 +41,8 @@ class TiedGradients {
   /// The layers of one stage that hold the parameter, each with a leaf of its own.
   struct Copies {
     std::size_t program = 0;
-    std::vector<std::size_t> parameters;  // positions in the program's parameters
-    at::Tensor sum;                       // of several copies' gradients, over the microbatches that are done
+    std::vector<std::size_t> parameters;           // positions in the program's parameters
+    at::Tensor sum;                                // of several copies' gradients, over the microbatches that are done
     std::map<int, std::vector<at::Tensor>> begun;  // by microbatch whose backward is half done: a gradient per copy
   };
   struct Tie {

@@ -147,11 +147,12 @@ TEST(StageMemory, HoldsNoGradientsForAnEvaluation) {
   const Graph graph = two_layers();
   Plan plan = two_stages(graph);
   plan.schedule = "forward";
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts, (Parts{{"parameters", 80_B},
-                                                          {"activations", 12_B},  // 8 received and 4 of its own
-                                                          {"inputs", 100_B},
-                                                          {"receiving", 8_B},
-                                                          {"workspace", 4_B}}));
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts,
+            (Parts{{"parameters", 80_B},
+                   {"activations", 12_B},  // 8 received and 4 of its own
+                   {"inputs", 100_B},
+                   {"receiving", 8_B},
+                   {"workspace", 4_B}}));
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at("receiving"), 0_B);
 }
 

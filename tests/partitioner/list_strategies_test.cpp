@@ -111,11 +111,8 @@ TEST(BalancedBounds, AreTheLargestAmongEquals) {
 }
 
 TEST(BalancedBounds, RefuseMorePartsThanWeights) {
-  EXPECT_THAT(
-      [] {
-        (void)balanced_bounds({1, 2}, 3);
-      },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("found 3 parts, wanted 1 to 2")));
+  EXPECT_THAT([] { (void)balanced_bounds({1, 2}, 3); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("found 3 parts, wanted 1 to 2")));
   EXPECT_THAT([] { (void)balanced_bounds({1, -2}, 1); }, ThrowsMessage<std::invalid_argument>(HasSubstr("negative")));
 }
 
@@ -197,11 +194,8 @@ TEST(ListStrategies, NameTheKindsWhereNoTypeMatches) {
 }
 
 TEST(ListStrategies, RefuseWhatIsNoRegularExpression) {
-  EXPECT_THAT(
-      [&] {
-        (void)partition("type:(", list_graph({0, 5}), levels_topology({2}, {}));
-      },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("\"(\" is not a regular expression")));
+  EXPECT_THAT([&] { (void)partition("type:(", list_graph({0, 5}), levels_topology({2}, {})); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("\"(\" is not a regular expression")));
 }
 
 TEST(ListStrategies, HaveNoAnswerForMoreStagesThanLayersOrDevices) {

@@ -410,8 +410,7 @@ TEST_F(PlanTool, SaysWhichNumbersAnOptionTakes) {
            {"-n 4 --strategy uniform --replicas 2,0", "--replicas: 0 is not an integer of 1 or more"},
            {"-n 4 --recompute-every 0", "--recompute-every: 0 is not an integer of 1 or more"},
            {"-n 4 --strategy pipedream --stages 2", "--stages: strategy pipedream finds the number of stages itself"},
-           {"-n 4 --activation-compression-ratio -1",
-            "--activation-compression-ratio: -1 is not a number above 0"},
+           {"-n 4 --activation-compression-ratio -1", "--activation-compression-ratio: -1 is not a number above 0"},
            {"-n 4 --from keras x", "--from: unknown format \"keras\", known are actions, "}}) {
     const Outcome o = run("graph.json " + arguments);
     EXPECT_EQ(o.status, 2) << arguments;

@@ -65,8 +65,7 @@ TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
   EXPECT_FALSE(topology_of(measured, "gloo", {}, {}).provenance.notes.contains("not to be trusted"));
 
   measured.processors = {.ours = 1.25, .others = 0.75, .count = 2};
-  const std::string crowded =
-      "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet machine";
+  const std::string crowded = "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet machine";
   EXPECT_THAT(distrust(measured), ElementsAre(crowded));
 
   std::size_t vague = 0;  // of 15 points, seven at first: not more than half

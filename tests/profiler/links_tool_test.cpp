@@ -108,8 +108,7 @@ TEST_F(LinksTool, SaysWhatItFoundAndWhatToDoWithoutAGpu) {
 }
 
 TEST_F(LinksTool, EndsWithTwoOnWrongUsage) {
-  for (const auto& [arguments, message] :
-       std::vector<std::pair<std::string, std::string>>{
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"--ranks 0", "--ranks: 0 is not an integer from 1 to 1024"},
            {"--ranks two", "--ranks: \"two\" is not an integer from 1 to 1024"},
            {"--ranks 1", "--ranks: is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do"},

@@ -72,8 +72,9 @@ TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
   EXPECT_THAT(text("transformer --set sequence=65536 --set width=64 --set heads=64 --set vocabulary=8 --set layers=1 "
                    "--microbatch 2 -o graph.json"),
               MatchesRegex("stagecraft-profile: layer \"layers[.]0\", forward: out of memory, 2[.]00 TiB" + more));
-  EXPECT_THAT(text("mlp --microbatch 1000000000000 -o graph.json"),
-              MatchesRegex("stagecraft-profile: data of a microbatch of 1000000000000 samples: out of memory, .*" + more));
+  EXPECT_THAT(
+      text("mlp --microbatch 1000000000000 -o graph.json"),
+      MatchesRegex("stagecraft-profile: data of a microbatch of 1000000000000 samples: out of memory, .*" + more));
 }
 
 TEST_F(ProfileTool, DrawsModels) {
@@ -145,9 +146,9 @@ TEST_F(ProfileTool, ListsTheOptionsOfTheModel) {
 }
 
 TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {
-  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
-           {"gpt --set layers=1 --data text:nowhere.txt", "nowhere.txt"},
-           {kTiny + "-o nowhere/graph.json", "nowhere/graph.json: "}}) {
+  for (const auto& [arguments, message] :
+       std::vector<std::pair<std::string, std::string>>{{"gpt --set layers=1 --data text:nowhere.txt", "nowhere.txt"},
+                                                        {kTiny + "-o nowhere/graph.json", "nowhere/graph.json: "}}) {
     const Outcome o = profile(arguments);
     EXPECT_EQ(o.status, 1) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
@@ -157,8 +158,7 @@ TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {
 
 TEST_F(ProfileTool, EndsWithTwoOnWrongUsage) {
   for (const auto& [arguments, message] :
-       std::vector<std::pair<std::string, std::string>>{{"", "MODEL is required"},
-                                                        {"mlp --magic", "--magic"}}) {
+       std::vector<std::pair<std::string, std::string>>{{"", "MODEL is required"}, {"mlp --magic", "--magic"}}) {
     const Outcome o = profile(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;

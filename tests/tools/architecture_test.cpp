@@ -37,8 +37,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"executor/intake/graph", {"executor/model", "executor/files"}},
     {"executor/intake/pt2", {"executor/intake/graph"}},
     {"executor/intake/torchscript", {"executor/intake/graph"}},
-    {"executor/intake/export",
-     {"executor/intake/pt2", "executor/intake/torchscript", "costmodel/interchange/convert"}},
+    {"executor/intake/export", {"executor/intake/pt2", "executor/intake/torchscript", "costmodel/interchange/convert"}},
     {"executor/intake", {"executor/intake/pt2", "executor/intake/torchscript"}},
     {"executor/data", {"executor/model", "executor/files"}},
     {"executor/meeting", {"costmodel"}},
@@ -66,8 +65,8 @@ bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
 /// Command lines and what they share; they may include all of their room, the cost model's documents and what the
 /// planner's tools write for other programs.
 bool is_tool(const std::string& file) {
-  return file.ends_with("_tool.cpp") || file.ends_with("_command.cpp") || file.ends_with("_command.h") || file.ends_with("/tool.h") || file.ends_with("/tool_numbers.h") ||
-         file.ends_with("/tool_options.h");
+  return file.ends_with("_tool.cpp") || file.ends_with("_command.cpp") || file.ends_with("_command.h") ||
+         file.ends_with("/tool.h") || file.ends_with("/tool_numbers.h") || file.ends_with("/tool_options.h");
 }
 
 std::set<std::string> may_include(const std::string& file) {

@@ -20,9 +20,9 @@ namespace stagecraft {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::Outcome;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
-using testing::Outcome;
 
 class Outputs : public ::testing::Test {
  protected:
@@ -34,8 +34,9 @@ class Outputs : public ::testing::Test {
                   "parameter_size=20.000\n"
                   "\tnode1 -- node2\n");
     folder_.write("notes.txt", "buy milk\n");
-    EXPECT_EQ(folder_.run("stagecraft-import pipedream graph.txt -o g.json && stagecraft-plan g.json -n 2 --strategy "
-                          "uniform -o p.json && mkdir folder && ln -s g.json soft.json && ln g.json hard.json")
+    EXPECT_EQ(folder_
+                  .run("stagecraft-import pipedream graph.txt -o g.json && stagecraft-plan g.json -n 2 --strategy "
+                       "uniform -o p.json && mkdir folder && ln -s g.json soft.json && ln g.json hard.json")
                   .status,
               0);
     std::filesystem::remove(folder_.path() / "command.sh");
@@ -80,8 +81,8 @@ TEST_F(Outputs, AreNotWhatIsRead) {
     check_outputs({at("g.json")}, {{at(name), ""}}, true);
   }
   EXPECT_THAT([&] { check_outputs({at("g.json")}, {{at("soft.json"), ""}}, false); },
-              refuses(at("soft.json"), "is read too, as " + at("g.json") +
-                                           ", so it is not replaced; give another name, or --force"));
+              refuses(at("soft.json"),
+                      "is read too, as " + at("g.json") + ", so it is not replaced; give another name, or --force"));
 }
 
 TEST_F(Outputs, AreNewEmptyOrOlderOnesOfTheSameKind) {
@@ -100,15 +101,14 @@ TEST_F(Outputs, AreNewEmptyOrOlderOnesOfTheSameKind) {
 TEST_F(Outputs, AreDifferentFiles) {
   for (const auto& [a, b] : std::vector<std::pair<std::string, std::string>>{
            {"new", "folder/../new"}, {"g.json", "hard.json"}, {"new", "new"}}) {
-    EXPECT_THAT([&] { check_outputs({}, {{at(a), ""}, {at(b), ""}}, true); }, refuses(at(b), "is named for two outputs"));
+    EXPECT_THAT([&] { check_outputs({}, {{at(a), ""}, {at(b), ""}}, true); },
+                refuses(at(b), "is named for two outputs"));
   }
   check_outputs({}, {{"-", ""}, {"-", ""}, {"/dev/null", ""}, {"/dev/null", ""}}, false);
 }
 
 TEST_F(Outputs, CanBeWrittenAndTheProofLeavesNothing) {
-  const auto count = [&] {
-    return std::distance(std::filesystem::recursive_directory_iterator(folder_.path()), {});
-  };
+  const auto count = [&] { return std::distance(std::filesystem::recursive_directory_iterator(folder_.path()), {}); };
   const auto before = count();
   check_outputs({}, {{at("new"), "stagecraft.plan"}, {at("folder/new"), ""}}, false);
   check_outputs_in(at("folder/one/two"), {}, {{"a.json", ""}}, false);

@@ -92,7 +92,8 @@ TEST_F(VerifyTool, EndsWithOneOnBadInputAndTwoOnWrongUsage) {
   for (const std::string option : {"--steps", "--prefetch"}) {
     const Outcome o = verify("plan.json " + option + " 0");
     EXPECT_EQ(o.status, 2);
-    EXPECT_EQ(o.err, "stagecraft-verify: " + option + ": 0 is not an integer of 1 or more\nsee stagecraft verify --help\n");
+    EXPECT_EQ(o.err,
+              "stagecraft-verify: " + option + ": 0 is not an integer of 1 or more\nsee stagecraft verify --help\n");
   }
   EXPECT_THAT(verify("--help").out, HasSubstr("Example:\n  stagecraft verify plan.json"));
 }

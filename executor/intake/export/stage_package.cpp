@@ -136,10 +136,11 @@ ArchiveStages stage_package(const std::string& path, const ModelSettings& settin
                                 "\", which is no part of the file; export the model with its loss");
   }
   if (is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read))) {
-    throw FormatError(path +
-                      ": is a TorchScript file, whose layers are no programs of torch.export that a package could hold; "
-                      "wanted the .pt2 that stagecraft export-model writes of the nn.Module it came from, profiled and "
-                      "planned; stagecraft run trains the TorchScript file as it is");
+    throw FormatError(
+        path +
+        ": is a TorchScript file, whose layers are no programs of torch.export that a package could hold; "
+        "wanted the .pt2 that stagecraft export-model writes of the nn.Module it came from, profiled and "
+        "planned; stagecraft run trains the TorchScript file as it is");
   }
   const auto source = std::make_shared<Conversion>();
   source->archive = read_pt2_archive(path);

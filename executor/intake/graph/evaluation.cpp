@@ -45,8 +45,8 @@ void set_for_evaluation(ProgramNode& node, const c10::FunctionSchema& schema) {
   };
   bool statistics = false;
   for (std::size_t i = 0; i < node.arguments.size(); ++i) {
-    statistics = statistics || (is_argument(i, "running_mean") &&
-                                !std::holds_alternative<std::monostate>(node.arguments[i].value));
+    statistics = statistics ||
+                 (is_argument(i, "running_mean") && !std::holds_alternative<std::monostate>(node.arguments[i].value));
   }
   for (std::size_t i = 0; i < node.arguments.size(); ++i) {
     const std::size_t at = place_in(schema, node, i);
@@ -72,8 +72,8 @@ std::optional<c10::IValue> evaluation_value(const c10::FunctionSchema& schema, s
     return drops ? std::optional<c10::IValue>(0.0) : std::nullopt;
   }
   if (name != "train" && name != "training" && name != "use_input_stats") return std::nullopt;
-  const bool normalises = std::ranges::find(schema.arguments(), "running_mean", &c10::Argument::name) !=
-                          schema.arguments().end();
+  const bool normalises =
+      std::ranges::find(schema.arguments(), "running_mean", &c10::Argument::name) != schema.arguments().end();
   // What keeps no statistics normalises by the batch's in both modes.
   if (normalises && !statistics) return std::nullopt;
   // native_dropout drops where nothing says whether it trains.

@@ -258,8 +258,9 @@ Grouping groups_like(const OperatorGraph& graph, int loss, const ModelSettings& 
   for (const LayerGroup& group : training.groups) {
     const bool found = std::ranges::find(out.groups, group.name, &LayerGroup::name) != out.groups.end();
     if (!found) {
-      out.merged.emplace(group.name, "computes nothing when the model evaluates; trace the model after model.eval() and " 
-                                     "plan that");
+      out.merged.emplace(group.name,
+                         "computes nothing when the model evaluates; trace the model after model.eval() and "
+                         "plan that");
     }
   }
   return out;
@@ -289,8 +290,7 @@ Grouping groups_of_graph(const OperatorGraph& graph, int loss, const ModelSettin
   return layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")));
 }
 
-Model model_of_graph(OperatorGraph graph, const ModelSettings& settings,
-                     std::optional<Grouping> grouping) {
+Model model_of_graph(OperatorGraph graph, const ModelSettings& settings, std::optional<Grouping> grouping) {
   const int root = loss_of_graph(graph, settings);
   if (!grouping) grouping = groups_of_graph(graph, root, settings);
   Assembler assembler(graph, std::move(*grouping), root);
@@ -303,8 +303,7 @@ Model model_of_graph(OperatorGraph graph, const ModelSettings& settings,
   return model;
 }
 
-Model model_of_file(const std::string& path, const ModelSettings& settings, ModelMode mode,
-                    const GraphReader& reader) {
+Model model_of_file(const std::string& path, const ModelSettings& settings, ModelMode mode, const GraphReader& reader) {
   check_import_settings(settings);
   OperatorGraph graph = reader.read(path, settings, ModelMode::Training);
   std::optional<Grouping> grouping;

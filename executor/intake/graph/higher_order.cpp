@@ -51,9 +51,10 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
       {"wrap_with_set_grad_enabled", Form::Grad}, {"wrap_with_autocast", Form::Autocast}, {"cond", Form::Branch}};
   const auto it = known.find(name);
   if (name.starts_with("autograd_function")) {
-    throw FormatError(place +
-                      ": is the model's own torch.autograd.Function, whose backward is Python; write it with operators of "
-                      "PyTorch: x + (y - x).detach() has the value of y and the gradient of x");
+    throw FormatError(
+        place +
+        ": is the model's own torch.autograd.Function, whose backward is Python; write it with operators of "
+        "PyTorch: x + (y - x).detach() has the value of y and the gradient of x");
   }
   if (it == known.end()) {
     std::vector<std::string> names;

@@ -362,9 +362,9 @@ class Grouper {
   int root_;
   Granularity granularity_;
   GraphMemory memory_;
-  std::vector<int> maker_;        // by value: its node, or -1
-  std::vector<bool> needed_;      // by node
-  std::vector<bool> repeatable_;  // by node
+  std::vector<int> maker_;                 // by value: its node, or -1
+  std::vector<bool> needed_;               // by node
+  std::vector<bool> repeatable_;           // by node
   std::vector<std::vector<int>> readers_;  // by value
   std::vector<LayerGroup> groups_;
   std::vector<LayerLabel> labels_;

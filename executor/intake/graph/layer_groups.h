@@ -11,14 +11,14 @@ namespace stagecraft {
 
 /// Nodes that make one layer.
 struct LayerGroup {
-  std::string name;        ///< path of its module; of Operator with the node behind a colon
-  std::string kind;        ///< last word of the module's type
-  std::vector<int> nodes;  ///< ascending
+  std::string name;                     ///< path of its module; of Operator with the node behind a colon
+  std::string kind;                     ///< last word of the module's type
+  std::vector<int> nodes;               ///< ascending
   std::vector<std::string> parts = {};  ///< the runs of nodes that it is made of, by their modules
 };
 
-/// Every node that the loss or a buffer needs, or that draws random numbers, is in exactly one group or in `shared`, but
-/// those that compute numbers.
+/// Every node that the loss or a buffer needs, or that draws random numbers, is in exactly one group or in `shared`,
+/// but those that compute numbers.
 struct Grouping {
   std::vector<LayerGroup> groups;
   std::vector<int> shared;   ///< nodes that follow from the model's inputs alone and that several layers read

@@ -52,11 +52,11 @@ struct GraphNode {
   std::vector<int> writes = {};                   ///< those of `reads` whose memory it changes
   std::vector<std::pair<int, int>> aliases = {};  ///< (of gives, of reads) that may share memory
   std::vector<std::pair<int, double>> decays =
-      {};                             ///< (of writes, d): the new value is d * old + what depends not on old
-  std::vector<int> only_writes = {};  ///< of `writes`: nothing else that the node does depends on them
+      {};                               ///< (of writes, d): the new value is d * old + what depends not on old
+  std::vector<int> only_writes = {};    ///< of `writes`: nothing else that the node does depends on them
   std::vector<GraphBlock> blocks = {};  ///< that it is in, outermost first
-  bool random = false;      ///< draws random numbers
-  bool number = false;      ///< computes numbers from numbers or sizes alone
+  bool random = false;                  ///< draws random numbers
+  bool number = false;                  ///< computes numbers from numbers or sizes alone
   bool repeatable = false;  ///< cheap, and the same for the same arguments: may be computed wherever it is wanted
 };
 
@@ -92,8 +92,8 @@ struct OperatorGraph {
   int loss = -1;             ///< among outputs, if one is the loss
   std::vector<std::string> symbols;
   ModelMode mode = ModelMode::Training;
-  /// Of one that evaluates: it computes what the model does then, as its file says so. Otherwise its file holds what the
-  /// model does in training, set to evaluate as far as operators have arguments for that.
+  /// Of one that evaluates: it computes what the model does then, as its file says so. Otherwise its file holds what
+  /// the model does in training, set to evaluate as far as operators have arguments for that.
   bool exact_evaluation = false;
   std::string evaluation_advice;  ///< how to make a file that holds what the model does when it evaluates
   std::int64_t least_samples = 1;

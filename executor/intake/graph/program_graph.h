@@ -67,7 +67,7 @@ struct ProgramNode {
   std::string target;  ///< "torch.ops.aten.conv2d.default", "_operator.add", ...
   std::vector<ProgramArgument> arguments;
   std::vector<ProgramResult> results;
-  std::vector<ModuleFrame> modules;  ///< outermost first; empty where the file does not say
+  std::vector<ModuleFrame> modules;       ///< outermost first; empty where the file does not say
   std::vector<ProgramBlock> blocks = {};  ///< that it is in, outermost first
 };
 

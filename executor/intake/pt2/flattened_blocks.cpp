@@ -69,7 +69,8 @@ void visit_reads(const Json& argument, Visit&& visit) {
 
 std::vector<std::string> reads_of(const Json& node) {
   std::vector<std::string> out;
-  for (const Json& input : node.at("inputs")) visit_reads(input.at("arg"), [&](const std::string& n) { out.push_back(n); });
+  for (const Json& input : node.at("inputs"))
+    visit_reads(input.at("arg"), [&](const std::string& n) { out.push_back(n); });
   return out;
 }
 

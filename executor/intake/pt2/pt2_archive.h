@@ -49,7 +49,8 @@ struct Pt2Archive {
 /// model_intake lists: see pt2_archive.cpp.
 [[nodiscard]] Pt2Archive read_pt2_archive(const std::string& path);
 
-/// Reads the JSON of a program, blocks flattened (flattened_blocks.h): `place` begins every error ("model.pt2: models/model.json").
+/// Reads the JSON of a program, blocks flattened (flattened_blocks.h): `place` begins every error ("model.pt2:
+/// models/model.json").
 [[nodiscard]] ExportedProgram read_exported_program(const std::string& json, const std::string& place);
 
 }  // namespace stagecraft

@@ -166,8 +166,7 @@ class Extractor {
 
 }  // namespace
 
-ScriptControl script_control(jit::Node* node, ScriptState& state,
-                             const std::function<ScriptValue(jit::Value*)>& lookup,
+ScriptControl script_control(jit::Node* node, ScriptState& state, const std::function<ScriptValue(jit::Value*)>& lookup,
                              const std::function<ScriptValue(const at::Tensor&)>& held, const std::string& place) {
   return Extractor(node, state, lookup, held, place).run();
 }

@@ -31,8 +31,8 @@ class ScriptState {
   int index_of(const at::Tensor& tensor, const std::string& name);
   /// The path under which a module was found first; null: it is none of the root's.
   [[nodiscard]] const std::string* path_of(const c10::ivalue::Object* module) const;
-  /// Attribute `training` as the mode wants it. For training as saved, or true for all modules if the root was saved for
-  /// evaluation; for evaluation false.
+  /// Attribute `training` as the mode wants it. For training as saved, or true for all modules if the root was saved
+  /// for evaluation; for evaluation false.
   [[nodiscard]] bool training(const c10::ivalue::Object& module);
   [[nodiscard]] ModelMode mode() const { return mode_; }
   /// Whether the code that was laid out computes what the model does when it evaluates: it was saved so, or it asked

@@ -31,17 +31,16 @@ OperatorGraph read_graph(const std::string& path, const ModelSettings& settings,
 }  // namespace
 
 LayerSource torchscript_source() {
-  return {.name = "torchscript",
-          .models = "a .pt archive of torch.jit.save",
-          .ending = ".pt",
-          .has =
-              [](const std::string& path) {
-                return is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read));
-              },
-          .build =
-              [](const std::string& path, const ModelSettings& settings, ModelMode mode) {
-                return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = false});
-              }};
+  return {
+      .name = "torchscript",
+      .models = "a .pt archive of torch.jit.save",
+      .ending = ".pt",
+      .has =
+          [](const std::string& path) { return is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read)); },
+      .build =
+          [](const std::string& path, const ModelSettings& settings, ModelMode mode) {
+            return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = false});
+          }};
 }
 
 }  // namespace stagecraft

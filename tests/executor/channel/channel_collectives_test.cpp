@@ -25,7 +25,8 @@ using ::testing::HasSubstr;
 class AllReduceSuite : public ChannelSuite {};
 
 INSTANTIATE_TEST_SUITE_P(Channels, AllReduceSuite,
-                         ::testing::Combine(::testing::ValuesIn(suite_channels()), ::testing::Values(2, 3, 4)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(suite_channels()), ::testing::Values(2, 3, 4)),
+                         name_of);
 
 std::vector<int> all_of(const Channel& channel) {
   std::vector<int> out(static_cast<std::size_t>(channel.ranks()));

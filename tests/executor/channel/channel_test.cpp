@@ -17,7 +17,8 @@ namespace {
 using ::testing::HasSubstr;
 
 INSTANTIATE_TEST_SUITE_P(Channels, ChannelSuite,
-                         ::testing::Combine(::testing::ValuesIn(suite_channels()), ::testing::Values(2, 3, 4)), name_of);
+                         ::testing::Combine(::testing::ValuesIn(suite_channels()), ::testing::Values(2, 3, 4)),
+                         name_of);
 
 TEST_P(ChannelSuite, DeliversEveryElementInBothDirectionsOfEveryPair) {
   const TensorSpec spec{{7, 11}, at::kFloat};

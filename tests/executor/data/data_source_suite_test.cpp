@@ -80,7 +80,8 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
       images[i].fill_(static_cast<double>(i));
       targets[i].fill_(i);
     }
-    (void)write_safetensors((folder_.path() / "samples.safetensors").string(), {{"image", images}, {"target", targets}});
+    (void)write_safetensors((folder_.path() / "samples.safetensors").string(),
+                            {{"image", images}, {"target", targets}});
     const std::string samples = (folder_.path() / "samples.safetensors").string();
     return {
         {"synthetic", {"mlp", {}, "", 0}},
@@ -167,9 +168,7 @@ TEST_P(DataSourceSuite, GivesAStepTheSameSamplesHoweverItIsCut) {
 
 TEST_P(DataSourceSuite, CoversEachSampleOnceInAnEpoch) {
   const auto source = open(1, DataOrder::Evaluation);
-  if (trial_.samples == 0) {
-    GTEST_SKIP() << "its samples never end, or begin anywhere";
-  }
+  if (trial_.samples == 0) { GTEST_SKIP() << "its samples never end, or begin anywhere"; }
   ASSERT_EQ(source->samples(), trial_.samples);
   // Each sample of the small data holds its own number in its first input.
   for (const DataOrder order : {DataOrder::Training, DataOrder::Evaluation}) {

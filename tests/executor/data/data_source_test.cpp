@@ -147,8 +147,8 @@ TEST_F(SmallFashionMnist, GivesTheShapeThatTheModelAsksFor) {
 }
 
 TEST_F(SmallFashionMnist, GivesEverySampleOnceAndInOrderForEvaluation) {
-  const auto source = make_data_source("fashion-mnist:" + folder_.path(), build_model("mlp", {}), 1,
-                                       DataOrder::Evaluation);
+  const auto source =
+      make_data_source("fashion-mnist:" + folder_.path(), build_model("mlp", {}), 1, DataOrder::Evaluation);
   ASSERT_EQ(source->samples(), 30);
   // Labels of the files are 0, 1, ..., 9 three times over; microbatch 1 of step 1 begins at sample (1 * 2 + 1) * 4.
   EXPECT_THAT(values(source->batch(1, 1, 2, 4, std::array{1})[0]), ElementsAre(2, 3, 4, 5));
@@ -321,11 +321,10 @@ TEST_F(SmallText, NamesWhatTheModelWantsAndWhatTheDataGive) {
 
 TEST(MakeDataSource, ListsTheKnown) {
   const Model model = build_model("mlp", {});
-  EXPECT_THAT(
-      [&] { (void)make_data_source("imagenet", model, 1); },
-      ThrowsMessage<std::invalid_argument>(
-          "unknown data source \"imagenet\", known are synthetic, fashion-mnist, fashion-mnist-test, tensors, "
-          "tensors-in-order, text"));
+  EXPECT_THAT([&] { (void)make_data_source("imagenet", model, 1); },
+              ThrowsMessage<std::invalid_argument>(
+                  "unknown data source \"imagenet\", known are synthetic, fashion-mnist, fashion-mnist-test, tensors, "
+                  "tensors-in-order, text"));
   EXPECT_THAT([&] { (void)make_data_source("text", model, 1); },
               ThrowsMessage<std::invalid_argument>("data source \"text\": must name a file, as text:FILE"));
   EXPECT_THAT(

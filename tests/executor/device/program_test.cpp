@@ -37,9 +37,10 @@ TEST(Program, SaysHowMuchMemoryWasAskedFor) {
   EXPECT_THAT(text, Not(HasSubstr("\n")));
   // As LibTorch's allocator of GPU memory writes it.
   EXPECT_THAT(text_of([] {
-                C10_THROW_ERROR(OutOfMemoryError,
-                                "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of "
-                                "which 1.02 GiB is free. Process 4242 has 78.07 GiB memory in use.");
+                C10_THROW_ERROR(
+                    OutOfMemoryError,
+                    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of "
+                    "which 1.02 GiB is free. Process 4242 has 78.07 GiB memory in use.");
               }),
               StartsWith("out of memory, 2.50 GiB more were asked for; "));
 }

@@ -141,9 +141,7 @@ TEST_P(LayerSourceConformance, HoldsTheBytesThatItsParametersSay) {
         for (const std::int64_t extent : spec.shape) values *= extent;
         const auto bytes = values * static_cast<std::int64_t>(c10::elementSize(spec.dtype));
         EXPECT_EQ(static_cast<std::int64_t>(value.nbytes()), bytes) << name;
-        if (spec.trainable) {
-          EXPECT_EQ(spec.dtype, at::kFloat) << name;
-        }
+        if (spec.trainable) { EXPECT_EQ(spec.dtype, at::kFloat) << name; }
       }
     if (value.requires_grad()) trained += static_cast<std::int64_t>(value.nbytes());
   }

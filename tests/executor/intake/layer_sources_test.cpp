@@ -168,15 +168,18 @@ TEST(ImportModel, TakesARangeUpToRowsAndClasses) {
   };
   EXPECT_EQ(inputs(kTied, {{"range.x", "2..11"}})[0].least, 2);
   EXPECT_EQ(inputs(kTied, {{"range.x", "0..5"}})[0].classes, 5);
-  EXPECT_THAT([&] { (void)inputs(kTied, {{"range.x", "0..12"}}); },
-              ThrowsMessage<std::invalid_argument>(
-                  kTied + ": node \"embedding\" (torch.ops.aten.embedding.default) in module \"embedding\": has 11 rows; "
-                          "found range 0..12 of input \"x\", wanted one within 0..11, the upper end excluded"));
-  EXPECT_THAT([&] { (void)inputs(kTied, {{"range.x", "-1..11"}}); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("found range -1..11 of input \"x\", wanted one within 0..11")));
-  EXPECT_THAT([&] { (void)inputs(kNet, {{"range.y", "0..4"}}); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("has 3 classes; found range 0..4 of input \"y\", wanted one "
-                                                             "within -100..3, the upper end excluded")));
+  EXPECT_THAT(
+      [&] { (void)inputs(kTied, {{"range.x", "0..12"}}); },
+      ThrowsMessage<std::invalid_argument>(
+          kTied + ": node \"embedding\" (torch.ops.aten.embedding.default) in module \"embedding\": has 11 rows; "
+                  "found range 0..12 of input \"x\", wanted one within 0..11, the upper end excluded"));
+  EXPECT_THAT(
+      [&] { (void)inputs(kTied, {{"range.x", "-1..11"}}); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("found range -1..11 of input \"x\", wanted one within 0..11")));
+  EXPECT_THAT(
+      [&] { (void)inputs(kNet, {{"range.y", "0..4"}}); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("has 3 classes; found range 0..4 of input \"y\", wanted one "
+                                                     "within -100..3, the upper end excluded")));
 }
 
 TEST(ImportModel, DrawsNoLabelThatTheLossIgnores) {
@@ -184,8 +187,7 @@ TEST(ImportModel, DrawsNoLabelThatTheLossIgnores) {
   const Model model = build_model(kNet, {{"range.y", "-100..3"}});
   EXPECT_EQ(model.inputs[1].least, -100);
   EXPECT_EQ(model.inputs[1].least_drawn, 0);
-  const at::Tensor labels =
-      make_data_source("synthetic", model, 1)->batch(0, 0, 1, 400, std::vector<int>{1}).at(0);
+  const at::Tensor labels = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 400, std::vector<int>{1}).at(0);
   EXPECT_EQ(labels.min().item<std::int64_t>(), 0);
   EXPECT_EQ(labels.max().item<std::int64_t>(), 2);
 }

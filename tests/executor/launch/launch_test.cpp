@@ -200,8 +200,7 @@ TEST(LaunchFromEnvironment, NamesWhatIsOutOfRange) {
   EXPECT_EQ(error_of(with(kTorchrun, "RANK", "8")), "environment: RANK is 8, must be 0 to 7");
   EXPECT_EQ(error_of(with(kTorchrun, "RANK", "-1")), "environment: RANK is -1, must be 0 to 7");
   EXPECT_EQ(error_of(with(kTorchrun, "WORLD_SIZE", "0")), "environment: WORLD_SIZE is 0, must be 1 to 1048576");
-  EXPECT_EQ(error_of(with(kTorchrun, "MASTER_PORT", "65536")),
-            "environment: MASTER_PORT is 65536, must be 1 to 65535");
+  EXPECT_EQ(error_of(with(kTorchrun, "MASTER_PORT", "65536")), "environment: MASTER_PORT is 65536, must be 1 to 65535");
   EXPECT_EQ(error_of(with(kTorchrun, "LOCAL_RANK", "9")), "environment: LOCAL_RANK is 9, must be 0 to 7");
 }
 

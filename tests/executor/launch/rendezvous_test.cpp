@@ -277,9 +277,7 @@ TEST(Rendezvous, NamesTheRanksThatDidNotJoin) {
   try {
     (void)join(launch, milliseconds(300));
     FAIL() << "ranks 1 and 2 do not exist";
-  } catch (const PeerError& error) {
-    EXPECT_STREQ(error.what(), "rank 0 waited 0.3 s for ranks 1, 2 to join the run");
-  }
+  } catch (const PeerError& error) { EXPECT_STREQ(error.what(), "rank 0 waited 0.3 s for ranks 1, 2 to join the run"); }
 }
 
 }  // namespace

@@ -21,9 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-at::Tensor values(std::vector<float> numbers) {
-  return at::tensor(numbers);
-}
+at::Tensor values(std::vector<float> numbers) { return at::tensor(numbers); }
 
 TEST(CompareTensors, CountsValuesThatDifferAndNamesTheWorst) {
   Check check;
@@ -107,9 +105,10 @@ TEST(CheckText, SaysWhatDiffersByHowMuchWhereAndWhy) {
   check.losses_different = 1;
   check.largest_loss_error = 0.25;
   check.reasons.clear();
-  EXPECT_EQ(check_text(check),
-            "check against r.safetensors: 12 values and 3 losses, 2 values and 1 losses differ, by at most 0.5 of their "
-            "tensor's scale: gradient of \"fc.bias\" in step 2, losses by at most 0.25 (WRONG)");
+  EXPECT_EQ(
+      check_text(check),
+      "check against r.safetensors: 12 values and 3 losses, 2 values and 1 losses differ, by at most 0.5 of their "
+      "tensor's scale: gradient of \"fc.bias\" in step 2, losses by at most 0.25 (WRONG)");
 }
 
 TEST(OtherOrders, AreThoseOfReplicasTiesAndLayersOutOfOrder) {

@@ -42,9 +42,7 @@ class Finite : public DataSource {
     for (std::int64_t i = 0; i < samples; ++i) {
       const std::int64_t sample = ((step * microbatches + microbatch) * samples + i) % samples_;
       std::vector<at::Tensor> one = data_.batch(sample, 0, 1, 1, inputs);
-      for (std::size_t k = 0; k < one.size(); ++k) {
-        out[k] = i == 0 ? one[k] : at::cat({out[k], one[k]});
-      }
+      for (std::size_t k = 0; k < one.size(); ++k) { out[k] = i == 0 ? one[k] : at::cat({out[k], one[k]}); }
     }
     return out;
   }
@@ -78,22 +76,22 @@ std::vector<double> losses_of(const PlannedModel& planned, const DataSource& dat
 }
 
 TEST(Evaluation, IsInEvaluationModeUnderEveryPlan) {
-  for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
-           {"convnet", {{"channels", "4"}}},
-           {"gnmt",
-            {{"hidden", "8"},
-             {"layers", "3"},
-             {"vocabulary", "16"},
-             {"source_sequence", "5"},
-             {"target_sequence", "4"}}},
-           {"transformer",
-            {{"layers", "2"},
-             {"width", "16"},
-             {"heads", "2"},
-             {"vocabulary", "16"},
-             {"feedforward", "8"},
-             {"sequence", "4"},
-             {"dropout_percent", "20"}}}}) {
+  for (const auto& [name, set] :
+       std::vector<std::pair<std::string, std::map<std::string, std::string>>>{{"convnet", {{"channels", "4"}}},
+                                                                               {"gnmt",
+                                                                                {{"hidden", "8"},
+                                                                                 {"layers", "3"},
+                                                                                 {"vocabulary", "16"},
+                                                                                 {"source_sequence", "5"},
+                                                                                 {"target_sequence", "4"}}},
+                                                                               {"transformer",
+                                                                                {{"layers", "2"},
+                                                                                 {"width", "16"},
+                                                                                 {"heads", "2"},
+                                                                                 {"vocabulary", "16"},
+                                                                                 {"feedforward", "8"},
+                                                                                 {"sequence", "4"},
+                                                                                 {"dropout_percent", "20"}}}}) {
     const PlannedModel planned = planned_model(name, set, 2);
     const int layers = static_cast<int>(planned.model.layers.size());
     const Finite data(*planned.data, 24);
@@ -177,7 +175,8 @@ TEST(Evaluation, OfACheckpointChangesNothing) {
   EXPECT_EQ(first.evaluation->microbatches, 6);
   EXPECT_EQ(told, "evaluating " + folder + "/step-3");
   EXPECT_EQ(contents(folder), before);
-  EXPECT_EQ(run_local(plan, planned.model, data, options, milliseconds(60000)).evaluation->loss, first.evaluation->loss);
+  EXPECT_EQ(run_local(plan, planned.model, data, options, milliseconds(60000)).evaluation->loss,
+            first.evaluation->loss);
   options.checkpoint.resume = false;
   EXPECT_THAT([&] { (void)run_local(plan, planned.model, data, options, milliseconds(60000)); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("trains nothing and writes no checkpoint")));

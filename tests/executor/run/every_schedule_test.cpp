@@ -30,8 +30,7 @@ Plan plan_of(const ScheduleEntry& schedule, const std::vector<int>& replicas, in
                        chunks > 1 ? "gpipe" : first, kMicrobatches);
   if (chunks > 1) {
     const int positions = static_cast<int>(replicas.size()) / chunks;
-    for (std::size_t s = 0; s < plan.stages.size(); ++s)
-      plan.stages[s].devices = {static_cast<int>(s) % positions};
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].devices = {static_cast<int>(s) % positions};
     plan.chunks = chunks;
   }
   if (schedule.name == "listed") {

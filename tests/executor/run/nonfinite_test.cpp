@@ -122,16 +122,15 @@ TEST_F(Nonfinite, LossEndsTheRunWithStepRankAndCheckpoint) {
     RunOptions wanted = options(5);
     if (plan.schedule == "pipedream") wanted.checkpoint.folder = "";
     const std::string last = std::to_string(plan.stages.size() - 1);
-    const std::string good = plan.schedule == "pipedream" ? "" : "; " + folder() + "/step-2 is the last good checkpoint";
-    EXPECT_THAT([&] { (void)run(plan, bad, wanted); },
-                ThrowsMessage<std::runtime_error>("rank " + last + ", step 3: the loss of microbatch 1 is not finite" +
-                                                  good +
-                                                  "; a lower --learning-rate or --clip-norm may help, "
-                                                  "--on-nonfinite warn or skip goes on"))
+    const std::string good =
+        plan.schedule == "pipedream" ? "" : "; " + folder() + "/step-2 is the last good checkpoint";
+    EXPECT_THAT(
+        [&] { (void)run(plan, bad, wanted); },
+        ThrowsMessage<std::runtime_error>("rank " + last + ", step 3: the loss of microbatch 1 is not finite" + good +
+                                          "; a lower --learning-rate or --clip-norm may help, "
+                                          "--on-nonfinite warn or skip goes on"))
         << plan.schedule;
-    if (plan.schedule != "pipedream") {
-      EXPECT_THAT(names(), ElementsAre("step-1", "step-2"));
-    }
+    if (plan.schedule != "pipedream") { EXPECT_THAT(names(), ElementsAre("step-1", "step-2")); }
   }
 }
 

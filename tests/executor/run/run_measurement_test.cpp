@@ -53,8 +53,9 @@ std::vector<Measurement> run(int steps, int first_step = 0) {
   const auto channels = make_local_channels(2, milliseconds(20000));
   std::vector<Measurement> out;
   const auto rank = [&](int number) {
-    RunMeasurement measurement(plan, actions_of(number), number, *channels[static_cast<std::size_t>(number)], first_step,
-                               [&](const Measurement& sofar) { out.push_back(sofar); }, milliseconds(0));
+    RunMeasurement measurement(
+        plan, actions_of(number), number, *channels[static_cast<std::size_t>(number)], first_step,
+        [&](const Measurement& sofar) { out.push_back(sofar); }, milliseconds(0));
     for (int step = first_step; step < first_step + steps; ++step) {
       measurement.add(spans_of(number, step));
       if (number == 0) measurement.add_loss(step);
@@ -110,13 +111,9 @@ TEST(RunMeasurement, SavesWhatThereIsAsTheRunGoesOn) {
   for (std::size_t i = 0; i + 1 < saved.size(); ++i) {
     const Measurement& sofar = saved[i];
     EXPECT_FALSE(sofar.ended);
-    if (i > 0) {
-      EXPECT_GT(sofar.losses.size(), saved[i - 1].losses.size());
-    }
+    if (i > 0) { EXPECT_GT(sofar.losses.size(), saved[i - 1].losses.size()); }
     EXPECT_EQ(sofar.timeline.steps.size(), sofar.losses.size());
-    if (i < 8) {
-      EXPECT_EQ(sofar.losses.size(), i + 1);
-    }
+    if (i < 8) { EXPECT_EQ(sofar.losses.size(), i + 1); }
     const std::int64_t of_rank_1 =
         std::ranges::count(sofar.timeline.spans, 1, [](const Span& span) { return span.rank; });
     EXPECT_EQ(of_rank_1 * 2, static_cast<std::int64_t>(sofar.timeline.spans.size()));
@@ -132,7 +129,7 @@ TEST(RunMeasurement, RefusesSpansInAnotherOrderThanTheListSays) {
   std::swap(spans[0], spans[1]);
   EXPECT_THAT([&] { measurement.add(spans); },
               ThrowsMessage<PeerError>("the run did not keep to its plan: rank 0, step 1, entry 1: measured \"0B0\", "
-                                          "the list says \"0F0\""));
+                                       "the list says \"0F0\""));
 }
 
 TEST(RunMeasurement, RefusesARunThatEndsTooEarly) {
@@ -157,8 +154,7 @@ TEST(RunMeasurement, OfARealRunDoesNotGrowWithItsSpans) {
         ++saves;
         EXPECT_FALSE(sofar.ended);
       };
-      const Measurement end =
-          run_local(plan, planned.model, *planned.data, options, milliseconds(60000)).measurement;
+      const Measurement end = run_local(plan, planned.model, *planned.data, options, milliseconds(60000)).measurement;
       EXPECT_GE(saves, 1);
       EXPECT_EQ(end.losses.size(), static_cast<std::size_t>(steps));
       EXPECT_EQ(end.timeline.steps.size(), static_cast<std::size_t>(steps));

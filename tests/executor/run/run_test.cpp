@@ -192,8 +192,7 @@ TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
     const int layers = static_cast<int>(planned.model.layers.size());
     for (const char* optimizer : {"sgd", "adam", "adamw"}) {
       for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {2}, {2, 1}, {1, 2}}) {
-        const Plan plan =
-            cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 4);
+        const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 4);
         const std::string what = name + " " + optimizer + " first of " + std::to_string(replicas.size()) +
                                  " stages on " + std::to_string(replicas.front());
         const RunOptions options = checked(4, optimizer);
@@ -256,13 +255,9 @@ TEST(Run, RecomputationChangesNothingWithSkipsDropoutAndBatchNorm) {
 
 TEST(Run, AddsTheGradientsOfAValueAsOneProcessDoesHoweverManyStagesReadIt) {
   // Every layer of the decoder reads the attention's context.
-  const PlannedModel planned = planned_model("gnmt",
-                                             {{"hidden", "8"},
-                                              {"layers", "5"},
-                                              {"vocabulary", "16"},
-                                              {"source_sequence", "5"},
-                                              {"target_sequence", "4"}},
-                                             2);
+  const PlannedModel planned = planned_model(
+      "gnmt",
+      {{"hidden", "8"}, {"layers", "5"}, {"vocabulary", "16"}, {"source_sequence", "5"}, {"target_sequence", "4"}}, 2);
   const int layers = static_cast<int>(planned.model.layers.size());
   bool passed_on = false;
   for (const int stages : {2, 3, 5}) {
@@ -369,8 +364,8 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
   const BoundPlan bound_plan(plan);
   const BoundModel bound = bind_model(bound_plan, planned.model);
   // 1 MiB, for each of 64 kept steps 512 bytes for each span (the list of either rank has 2 forwards, 2 backwards, 2
-  // sends, 2 receives and an update; 2 microbatches may wait at 1 boundary, twice; 2 stages), and 256 bytes for the time
-  // of each of 10 steps and as many as may be kept.
+  // sends, 2 receives and an update; 2 microbatches may wait at 1 boundary, twice; 2 stages), and 256 bytes for the
+  // time of each of 10 steps and as many as may be kept.
   const std::int64_t most = (1 << 20) + 64 * 512 * (9 + 4 + 2) + 256 * (10 + 64);
   for (const std::int64_t length : {std::int64_t{-1}, most + 1, std::int64_t{1} << 60}) {
     const auto channels = make_local_channels(2, milliseconds(20000));
@@ -383,7 +378,7 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
     });
     EXPECT_THAT([&] { (void)run(0, *channels[0]); },
                 ThrowsMessage<PeerError>("rank 1 announces a result of " + std::to_string(length) +
-                                            " bytes, the plan gives at most " + std::to_string(most)));
+                                         " bytes, the plan gives at most " + std::to_string(most)));
   }
 }
 

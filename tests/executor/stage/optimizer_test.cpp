@@ -56,8 +56,8 @@ TEST(Optimizer, AdamwShrinksTheWeightApartFromTheGradient) {
 }
 
 TEST(Optimizer, MatchesValuesWhateverTheLayouts) {
-  // Transposed, [[0, 2, 4], [1, 3, 5]], with a contiguous gradient of 10 times that. Twice w -= 0.1 * gradient * (1, then
-  // 1.5 with momentum 0.5): w - 2.5 w = -1.5 w. Adam goes by 0.1 in the gradient's direction, but where it is 0.
+  // Transposed, [[0, 2, 4], [1, 3, 5]], with a contiguous gradient of 10 times that. Twice w -= 0.1 * gradient * (1,
+  // then 1.5 with momentum 0.5): w - 2.5 w = -1.5 w. Adam goes by 0.1 in the gradient's direction, but where it is 0.
   for (const char* name : {"sgd", "adam", "adamw"}) {
     at::Tensor w = at::arange(6, at::kFloat).view({3, 2}).t();
     const at::Tensor before = w.clone();

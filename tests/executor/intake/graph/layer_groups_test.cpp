@@ -138,9 +138,10 @@ TEST(LayerGroups, MergesWhatSharesACastThatAutocastKeeps) {
   s.node("loss", "e", {"behind", "weight"});
   const Grouping found = s.groups("loss");
   EXPECT_THAT(names(found), ElementsAre("a", "d", "e"));
-  EXPECT_EQ(found.merged.at("c"),
-            "is part of layer \"a\": both read \"weight\", which the torch.autocast block \"wrap\" casts once for both; "
-            "cache_enabled=False lets them part");
+  EXPECT_EQ(
+      found.merged.at("c"),
+      "is part of layer \"a\": both read \"weight\", which the torch.autocast block \"wrap\" casts once for both; "
+      "cache_enabled=False lets them part");
   for (GraphNode& node : s.graph.nodes) {
     if (!node.blocks.empty()) node.blocks.front().cache = false;
   }

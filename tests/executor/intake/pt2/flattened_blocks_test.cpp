@@ -28,7 +28,8 @@ std::vector<std::string> tensors_of(const ProgramGraph& graph, std::size_t n) {
       out.push_back(graph.values[static_cast<std::size_t>(value->index)].name);
   }
   for (const ProgramResult& result : graph.nodes[n].results) {
-    for (const ValueIndex value : result.values) out.push_back(graph.values[static_cast<std::size_t>(value.index)].name);
+    for (const ValueIndex value : result.values)
+      out.push_back(graph.values[static_cast<std::size_t>(value.index)].name);
   }
   return out;
 }
@@ -87,9 +88,9 @@ TEST(FlattenedBlocks, AreRestoredAsTheyWere) {
   EXPECT_EQ(block["inputs"][1]["arg"]["as_graph"]["name"], "submod_1");
   EXPECT_EQ(block["outputs"], Json::parse(R"([{"as_tensor": {"name": "quiet"}}])"));
   EXPECT_FALSE(graph["tensor_values"].contains("quiet_doubled"));
-  EXPECT_EQ(names_of(read_exported_program(whole.dump(), "p").graph),
-            (std::vector<std::string>{"size", "linear", "chunk", "quiet.quiet.doubled", "quiet.quiet.halved",
-                                      "difference"}));
+  EXPECT_EQ(
+      names_of(read_exported_program(whole.dump(), "p").graph),
+      (std::vector<std::string>{"size", "linear", "chunk", "quiet.quiet.doubled", "quiet.quiet.halved", "difference"}));
 }
 
 TEST(FlattenedBlocks, AreRestoredInPart) {

@@ -77,7 +77,8 @@ TEST_F(Pt2Archives, GiveProgramTensorsAndNotes) {
   EXPECT_THAT(archive.notes->tied, ElementsAre(ElementsAre("h.fc.weight", "h.n")));
   EXPECT_EQ(read(without("extra/stagecraft.json")).notes, std::nullopt);
   EXPECT_TRUE(archive.notes->training);
-  EXPECT_FALSE(read(with("extra/stagecraft.json", R"("version": 1)", R"("version": 2, "training": false)")).notes->training);
+  EXPECT_FALSE(
+      read(with("extra/stagecraft.json", R"("version": 1)", R"("version": 2, "training": false)")).notes->training);
 }
 
 TEST_F(Pt2Archives, AreReadAsPyTorchWritesThem) {
@@ -89,8 +90,8 @@ TEST_F(Pt2Archives, AreReadAsPyTorchWritesThem) {
   EXPECT_THAT(targets,
               ElementsAre("aten.sym_size.int", "aten.conv2d.default", "aten.add_.Tensor", "aten.batch_norm.default",
                           "aten.relu.default", "aten.flatten.using_ints", "aten.mul.Tensor", "aten.linear.default",
-                          "aten.mul.Tensor", "aten.cross_entropy_loss.default",
-                          "aten.lift_fresh_copy.default", "aten.detach_.default", "aten.mul.Tensor"));
+                          "aten.mul.Tensor", "aten.cross_entropy_loss.default", "aten.lift_fresh_copy.default",
+                          "aten.detach_.default", "aten.mul.Tensor"));
   EXPECT_EQ(graph.nodes[1].modules.back().path, "conv");
   EXPECT_THAT(archive.tensors, SizeIs(11));
   EXPECT_EQ(archive.tensors.at("fc.weight").sizes, (std::vector<std::int64_t>{3, 144}));

@@ -170,8 +170,9 @@ Trained trained(const Model& model, const SafetensorsFile& record, bool cut) {
   return out;
 }
 
-/// Trains as the record did, whole and with every layer cut from the others. Cuts change no bit; beside the record, which
-/// another processor made, everything is within rounding (train_as_python.* makes its records here and compares bits).
+/// Trains as the record did, whole and with every layer cut from the others. Cuts change no bit; beside the record,
+/// which another processor made, everything is within rounding (train_as_python.* makes its records here and compares
+/// bits).
 void expect_as_python(const std::string& name, const std::map<std::string, std::string>& settings) {
   const Model model = build_model(kGolden + name + ".pt", settings);
   const SafetensorsFile record(kGolden + name + ".safetensors");
