@@ -1,56 +1,63 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "costmodel/predict.h"
 #include "costmodel/timeline.h"
+#include "costmodel/units.h"
 
 namespace stagecraft {
 
-/// One predicted number beside the measured one.
-struct Comparison {
-  double predicted = 0;
-  double measured = 0;
+/// A predicted quantity beside the measured one: Seconds, Bytes, or a plain number for a rate or a share.
+template <class T>
+struct Compared {
+  T predicted{};
+  T measured{};
   /// predicted / measured - 1; absent where nothing was measured.
   [[nodiscard]] std::optional<double> error() const {
-    if (measured == 0) return std::nullopt;
+    if (measured == T{}) return std::nullopt;
     return predicted / measured - 1;
   }
+  friend bool operator==(const Compared&, const Compared&) = default;
 };
 
-/// One stage and action kind: seconds of one action (mean over ranks and microbatches; of the measured steps the
-/// median).
+/// One action of one stage and kind, the mean over ranks and microbatches; of the measured steps the median.
 struct ActionComparison {
   int stage = 0;
   ActionKind kind = ActionKind::Forward;
-  Comparison time;
+  Compared<Seconds> time;
+  friend bool operator==(const ActionComparison&, const ActionComparison&) = default;
 };
 
-/// Peak bytes of one rank.
+/// Peak memory of one rank.
 struct MemoryComparison {
   int rank = 0;
-  Comparison bytes;
+  Compared<Bytes> peak;
+  friend bool operator==(const MemoryComparison&, const MemoryComparison&) = default;
 };
 
 /// Share of a step in which one rank stands still; of several steps the median.
 struct BubbleComparison {
   int rank = 0;
-  Comparison share;
+  Compared<double> share;
+  friend bool operator==(const BubbleComparison&, const BubbleComparison&) = default;
 };
 
-/// Predicted beside measured.
-struct Report {
-  Comparison step;                    ///< seconds of one step
-  std::optional<Comparison> samples;  ///< samples per second
-  double spread = 0;                  ///< median absolute deviation of the measured steps, seconds
-  std::size_t steps = 0;              ///< measured steps that count
-  std::size_t skipped = 0;            ///< steps left out at the start
+/// A prediction beside a measured run.
+struct Comparison {
+  Compared<Seconds> step;
+  std::optional<Compared<double>> samples_per_s;
+  Seconds spread;           ///< median absolute deviation of the measured steps
+  std::size_t steps = 0;    ///< measured steps that count
+  std::size_t skipped = 0;  ///< steps left out at the start
   std::vector<ActionComparison> actions;
   std::vector<BubbleComparison> bubbles;
   std::vector<MemoryComparison> memory;
   bool ended = true;  ///< false: the measurement is what a run wrote before its end
+  friend bool operator==(const Comparison&, const Comparison&) = default;
 };
 
 /// By rank, the share of a step in which the rank neither computes nor reduces nor updates: it waits, sends, or has
@@ -61,10 +68,9 @@ struct Report {
 /// Compares; the first `skip` measured steps are warm-up and left out, but never the last one.
 /// Send spans are left out: what a sender sees of a message differs between channels, its cost shows in the receiver's
 /// wait. Throws std::invalid_argument if the two have different ranks or stages, saying both.
-[[nodiscard]] Report compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip = 2);
+[[nodiscard]] Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip = 2);
 
-/// The report as a table for people, and as JSON.
-[[nodiscard]] std::string report_text(const Report& report);
-[[nodiscard]] std::string report_json(const Report& report);
+/// A table for people. The document is format/comparison_json.h.
+[[nodiscard]] std::string comparison_text(const Comparison& comparison);
 
 }  // namespace stagecraft

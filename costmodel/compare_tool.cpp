@@ -1,4 +1,5 @@
 #include "costmodel/compare.h"
+#include "costmodel/format/comparison_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/tool.h"
@@ -19,13 +20,13 @@ int main(int argc, char** argv) {
         app.add_option("--skip", skip, "number of first measured steps to skip")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
-        app.add_flag("--json", json, "JSON instead of a table");
+        app.add_flag("--json", json, "a stagecraft.comparison document instead of a table");
       },
       [&] {
         const auto prediction = stagecraft::read_prediction(prediction_path);
         const auto measurement = stagecraft::read_measurement(measurement_path);
-        const auto report = stagecraft::compare(prediction, measurement, skip);
-        stagecraft::write_text("-", json ? stagecraft::report_json(report) : stagecraft::report_text(report));
+        const auto comparison = stagecraft::compare(prediction, measurement, skip);
+        stagecraft::write_text("-", json ? comparison_json(comparison) : comparison_text(comparison));
         return 0;
       });
 }

@@ -6,6 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
+#include "costmodel/format/comparison_json.h"
+
 namespace stagecraft {
 namespace {
 
@@ -51,18 +54,18 @@ Measurement measurement() {
 }
 
 TEST(Compare, TakesMediansOfTheStepsThatCount) {
-  const Report report = compare(prediction(), measurement(), 1);
-  EXPECT_EQ(report.step.predicted, 4);
-  EXPECT_EQ(report.step.measured, 5);  // median of 4 and 6
-  EXPECT_DOUBLE_EQ(*report.step.error(), -0.2);
-  EXPECT_EQ(report.spread, 1);
-  EXPECT_EQ(report.steps, 2U);
-  EXPECT_EQ(report.skipped, 1U);
-  ASSERT_TRUE(report.samples);
-  EXPECT_EQ(report.samples->predicted, 3);
-  EXPECT_DOUBLE_EQ(report.samples->measured, 2.4);  // 12 samples in 5 s
-  ASSERT_EQ(report.memory.size(), 1U);
-  EXPECT_DOUBLE_EQ(*report.memory[0].bytes.error(), 0.5);
+  const Comparison comparison = compare(prediction(), measurement(), 1);
+  EXPECT_EQ(comparison.step.predicted, 4_s);
+  EXPECT_EQ(comparison.step.measured, 5_s);  // median of 4 and 6
+  EXPECT_DOUBLE_EQ(*comparison.step.error(), -0.2);
+  EXPECT_EQ(comparison.spread, 1_s);
+  EXPECT_EQ(comparison.steps, 2U);
+  EXPECT_EQ(comparison.skipped, 1U);
+  ASSERT_TRUE(comparison.samples_per_s);
+  EXPECT_EQ(comparison.samples_per_s->predicted, 3);
+  EXPECT_DOUBLE_EQ(comparison.samples_per_s->measured, 2.4);  // 12 samples in 5 s
+  ASSERT_EQ(comparison.memory.size(), 1U);
+  EXPECT_DOUBLE_EQ(*comparison.memory[0].peak.error(), 0.5);
 }
 
 TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
@@ -80,28 +83,28 @@ TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
 
 TEST(Compare, SaysThatARunDidNotEnd) {
   Measurement unfinished = measurement();
-  EXPECT_THAT(report_text(compare(prediction(), unfinished)), testing::Not(HasSubstr("did not end")));
+  EXPECT_THAT(comparison_text(compare(prediction(), unfinished)), testing::Not(HasSubstr("did not end")));
   unfinished.ended = false;
-  EXPECT_THAT(report_text(compare(prediction(), unfinished)),
+  EXPECT_THAT(comparison_text(compare(prediction(), unfinished)),
               HasSubstr("the run did not end: this is what it had measured before\n"));
 }
 
 TEST(Compare, AveragesAStepsActionsAndLeavesSendsOut) {
-  const Report report = compare(prediction(), measurement(), 1);
-  ASSERT_EQ(report.actions.size(), 2U);
-  EXPECT_EQ(report.actions[0].kind, ActionKind::Forward);
-  EXPECT_EQ(report.actions[0].time.predicted, 2);
-  EXPECT_EQ(report.actions[0].time.measured, 3);  // median of the means 2 and 4
-  EXPECT_EQ(report.actions[1].kind, ActionKind::Update);
-  EXPECT_EQ(report.actions[1].time.predicted, 0);
-  EXPECT_EQ(report.actions[1].time.measured, 1);
+  const Comparison comparison = compare(prediction(), measurement(), 1);
+  ASSERT_EQ(comparison.actions.size(), 2U);
+  EXPECT_EQ(comparison.actions[0].kind, ActionKind::Forward);
+  EXPECT_EQ(comparison.actions[0].time.predicted, 2_s);
+  EXPECT_EQ(comparison.actions[0].time.measured, 3_s);  // median of the means 2 and 4
+  EXPECT_EQ(comparison.actions[1].kind, ActionKind::Update);
+  EXPECT_EQ(comparison.actions[1].time.predicted, 0_s);
+  EXPECT_EQ(comparison.actions[1].time.measured, 1_s);
 }
 
 TEST(Compare, NeverSkipsTheLastStep) {
-  EXPECT_EQ(compare(prediction(), measurement(), 2).step.measured, 6);
-  EXPECT_EQ(compare(prediction(), measurement(), 99).step.measured, 6);
+  EXPECT_EQ(compare(prediction(), measurement(), 2).step.measured, 6_s);
+  EXPECT_EQ(compare(prediction(), measurement(), 99).step.measured, 6_s);
   EXPECT_EQ(compare(prediction(), measurement(), 99).skipped, 2U);
-  EXPECT_EQ(compare(prediction(), measurement(), 0).step.measured, 6);  // median of 10, 4 and 6
+  EXPECT_EQ(compare(prediction(), measurement(), 0).step.measured, 6_s);  // median of 10, 4 and 6
 }
 
 TEST(IdleShares, AreTheStepLessComputationUpdateAndReductionWhenTheyWere) {
@@ -127,23 +130,23 @@ TEST(Compare, PutsEachRanksPredictedBubbleBesideTheMeasuredOne) {
   Measurement measured = measurement();
   measured.timeline.spans = {span(0, ActionKind::Forward, 0, 0, 10), span(1, ActionKind::Forward, 0, 10, 13),
                              span(2, ActionKind::Forward, 0, 17, 20)};  // idle for 0 of 10, 1 of 4 and 3 of 6 s
-  const Report report = compare(predicted, measured, 1);
-  ASSERT_EQ(report.bubbles.size(), 1U);
-  EXPECT_EQ(report.bubbles[0].rank, 0);
-  EXPECT_EQ(report.bubbles[0].share.predicted, 0.5);
-  EXPECT_EQ(report.bubbles[0].share.measured, 0.375);
-  EXPECT_THAT(report_text(report),
+  const Comparison comparison = compare(predicted, measured, 1);
+  ASSERT_EQ(comparison.bubbles.size(), 1U);
+  EXPECT_EQ(comparison.bubbles[0].rank, 0);
+  EXPECT_EQ(comparison.bubbles[0].share.predicted, 0.5);
+  EXPECT_EQ(comparison.bubbles[0].share.measured, 0.375);
+  EXPECT_THAT(comparison_text(comparison),
               HasSubstr("rank 0 bubble                              50.0 %         37.5 %   +12.5 pt"));
-  const auto json = nlohmann::json::parse(report_json(report));
+  const auto json = nlohmann::json::parse(comparison_json(comparison));
   EXPECT_EQ(json["bubbles"][0]["predicted_share"], 0.5);
   EXPECT_EQ(json["bubbles"][0]["measured_share"], 0.375);
 }
 
 TEST(Compare, HasNoErrorWhereNothingWasMeasured) {
-  EXPECT_EQ((Comparison{1, 0}).error(), std::nullopt);
+  EXPECT_EQ((Compared<Seconds>{1_s, 0_s}).error(), std::nullopt);
   Measurement silent = measurement();
   silent.microbatch_samples.reset();
-  EXPECT_FALSE(compare(prediction(), silent).samples);
+  EXPECT_FALSE(compare(prediction(), silent).samples_per_s);
 }
 
 TEST(Compare, RefusesOtherRanksAndNoSteps) {
@@ -161,24 +164,43 @@ TEST(Compare, RefusesOtherRanksAndNoSteps) {
   EXPECT_EQ(refusal(none), "the measurement has no steps");
 }
 
-TEST(ReportText, ShowsPredictedMeasuredAndTheError) {
-  const std::string text = report_text(compare(prediction(), measurement(), 1));
+TEST(ComparisonText, ShowsPredictedMeasuredAndTheError) {
+  const std::string text = comparison_text(compare(prediction(), measurement(), 1));
   EXPECT_THAT(text, HasSubstr("4000.000 ms    5000.000 ms    -20.0 %"));
   EXPECT_THAT(text, HasSubstr("stage 0 forward"));
   EXPECT_THAT(text, HasSubstr("measured: median of 2 steps after 1 left out, median deviation 1000.000 ms"));
 }
 
-TEST(ReportJson, IsJsonWithNullWhereThereIsNoError) {
+TEST(ComparisonJson, LeavesTheErrorOutWhereNothingWasMeasured) {
   Measurement measured = measurement();
   measured.timeline.spans.clear();
-  const auto json = nlohmann::json::parse(report_json(compare(prediction(), measured, 1)));
-  EXPECT_EQ(json["format"], "stagecraft.report");
+  const auto json = nlohmann::json::parse(comparison_json(compare(prediction(), measured, 1)));
+  EXPECT_EQ(json["format"], "stagecraft.comparison");
+  EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(json["step"]["measured_s"], 5);
+  EXPECT_DOUBLE_EQ(json["step"]["error"].get<double>(), -0.2);
   EXPECT_EQ(json["spread_s"], 1);
   EXPECT_EQ(json["samples"]["predicted_per_s"], 3);
   EXPECT_EQ(json["actions"][0]["action"], "forward");
-  EXPECT_TRUE(json["actions"][0]["error"].is_null());
+  EXPECT_FALSE(json["actions"][0].contains("error"));
   EXPECT_EQ(json["memory"][0]["measured_bytes"], 200);
+  EXPECT_EQ(json["ended"], true);
+}
+
+TEST(ComparisonJson, ReadsBackWhatWasWritten) {
+  Comparison comparison = compare(prediction(), measurement(), 1);
+  comparison.ended = false;
+  EXPECT_EQ(parse_comparison(comparison_json(comparison), "c.json"), comparison);
+  comparison.samples_per_s.reset();
+  comparison.memory.clear();
+  EXPECT_EQ(parse_comparison(comparison_json(comparison), "c.json"), comparison);
+}
+
+TEST(ComparisonJson, NamesThePlaceOfAnUnknownAction) {
+  std::string text = comparison_json(compare(prediction(), measurement(), 1));
+  text.replace(text.find("\"forward\""), 9, "\"sideward\"");
+  EXPECT_THAT([&] { (void)parse_comparison(text, "c.json"); },
+              testing::ThrowsMessage<FormatError>(HasSubstr("c.json: /actions/0/action: unknown action")));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "costmodel/compare.h"
 #include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
@@ -209,6 +210,20 @@ inline CheckpointManifest full_checkpoint() {
   manifest.manifest_crc32 = 0x01020304;
   manifest.provenance = full_provenance();
   return manifest;
+}
+
+inline Comparison full_comparison() {
+  Comparison comparison;
+  comparison.step = {4_s, 5_s};
+  comparison.samples_per_s = Compared<double>{3, 2.5};
+  comparison.spread = 0.5_s;
+  comparison.steps = 3;
+  comparison.skipped = 2;
+  comparison.actions = {{1, ActionKind::Backward, {2_s, 2.5_s}}};
+  comparison.bubbles = {{1, {0.25, 0.5}}};
+  comparison.memory = {{0, {300_B, 200_B}}};
+  comparison.ended = false;
+  return comparison;
 }
 
 }  // namespace stagecraft

@@ -1,8 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "costmodel/format/comparison_json.h"
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/run_command.h"
@@ -36,9 +35,9 @@ TEST_F(CompareTool, PrintsATable) {
 }
 
 TEST_F(CompareTool, PrintsJson) {
-  const auto json = nlohmann::json::parse(compare("prediction.json measured.json --skip 1 --json").out);
-  EXPECT_EQ(json["step"]["measured_s"], 3.5);
-  EXPECT_EQ(json["skipped"], 1);
+  const auto comparison = parse_comparison(compare("prediction.json measured.json --skip 1 --json").out, "out");
+  EXPECT_EQ(comparison.step.measured, 3.5_s);
+  EXPECT_EQ(comparison.skipped, 1U);
 }
 
 TEST_F(CompareTool, EndsWithOneOnBadInput) {

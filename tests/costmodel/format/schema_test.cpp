@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/comparison_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
@@ -39,6 +40,8 @@ const std::vector<Kind>& kinds() {
        [](const std::string& text) { (void)parse_prediction(text, "file.json"); }},
       {"timeline", measurement_json(full_measurement()),
        [](const std::string& text) { (void)parse_measurement(text, "file.json"); }},
+      {"comparison", comparison_json(full_comparison()),
+       [](const std::string& text) { (void)parse_comparison(text, "file.json"); }},
   };
   return table;
 }
@@ -209,7 +212,7 @@ TEST_P(Schema, NamesTypesAsTheReaderDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,
-                         testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline"),
+                         testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline", "comparison"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

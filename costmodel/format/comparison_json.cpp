@@ -1,0 +1,135 @@
+#include "costmodel/format/comparison_json.h"
+
+#include <cstdint>
+#include <stdexcept>
+
+#include "costmodel/format/cursor.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int kComparisonVersion = 1;
+constexpr int kMost = 1 << 24;
+
+double number(Seconds time) { return time.value; }
+std::int64_t number(Bytes bytes) { return bytes.value; }
+double number(double value) { return value; }
+
+void read(const Cursor& at, Seconds& out) { out = at.seconds(); }
+void read(const Cursor& at, Bytes& out) { out = at.bytes(); }
+void read(const Cursor& at, double& out) { out = at.not_negative(); }
+
+/// Adds both quantities, with the suffix of their unit, and their error where there is one.
+template <class T>
+void put(Json& out, const Compared<T>& compared, const std::string& unit) {
+  out["predicted" + unit] = number(compared.predicted);
+  out["measured" + unit] = number(compared.measured);
+  if (const auto error = compared.error()) out["error"] = *error;
+}
+
+template <class T>
+void take(Fields& fields, const std::string& unit, Compared<T>& out) {
+  read(fields.required("predicted" + unit), out.predicted);
+  read(fields.required("measured" + unit), out.measured);
+  if (const auto error = fields.optional("error")) (void)error->number();
+}
+
+template <class T>
+Json object(const Compared<T>& compared, const std::string& unit) {
+  Json out;
+  put(out, compared, unit);
+  return out;
+}
+
+template <class T>
+Compared<T> read_object(const Cursor& at, const std::string& unit) {
+  Fields fields(at);
+  Compared<T> out;
+  take(fields, unit, out);
+  fields.done();
+  return out;
+}
+
+int whole(const Cursor& at) { return static_cast<int>(at.integer(0, kMost)); }
+
+ActionComparison read_action(const Cursor& at) {
+  Fields fields(at);
+  ActionComparison out;
+  out.stage = whole(fields.required("stage"));
+  const Cursor kind = fields.required("action");
+  try {
+    out.kind = action_kind(kind.text());
+  } catch (const std::invalid_argument& e) { kind.fail(e.what()); }
+  take(fields, "_s", out.time);
+  fields.done();
+  return out;
+}
+
+BubbleComparison read_bubble(const Cursor& at) {
+  Fields fields(at);
+  BubbleComparison out;
+  out.rank = whole(fields.required("rank"));
+  take(fields, "_share", out.share);
+  fields.done();
+  return out;
+}
+
+MemoryComparison read_memory(const Cursor& at) {
+  Fields fields(at);
+  MemoryComparison out;
+  out.rank = whole(fields.required("rank"));
+  take(fields, "_bytes", out.peak);
+  fields.done();
+  return out;
+}
+
+}  // namespace
+
+std::string comparison_json(const Comparison& comparison) {
+  Json out = document("stagecraft.comparison", kComparisonVersion);
+  out["step"] = object(comparison.step, "_s");
+  if (comparison.samples_per_s) out["samples"] = object(*comparison.samples_per_s, "_per_s");
+  out["spread_s"] = comparison.spread.value;
+  out["steps"] = comparison.steps;
+  out["skipped"] = comparison.skipped;
+  out["ended"] = comparison.ended;
+  out["actions"] = Json::array();
+  for (const ActionComparison& action : comparison.actions) {
+    Json row{{"stage", action.stage}, {"action", to_string(action.kind)}};
+    put(row, action.time, "_s");
+    out["actions"].push_back(row);
+  }
+  out["bubbles"] = Json::array();
+  for (const BubbleComparison& bubble : comparison.bubbles) {
+    Json row{{"rank", bubble.rank}};
+    put(row, bubble.share, "_share");
+    out["bubbles"].push_back(row);
+  }
+  out["memory"] = Json::array();
+  for (const MemoryComparison& memory : comparison.memory) {
+    Json row{{"rank", memory.rank}};
+    put(row, memory.peak, "_bytes");
+    out["memory"].push_back(row);
+  }
+  return dump(out);
+}
+
+Comparison parse_comparison(const std::string& text, const std::string& file) {
+  const Json json = parse_document(text, file);
+  Fields fields(Cursor(json, file));
+  check_header(fields, "stagecraft.comparison", kComparisonVersion);
+  Comparison out;
+  out.step = read_object<Seconds>(fields.required("step"), "_s");
+  if (const auto samples = fields.optional("samples")) out.samples_per_s = read_object<double>(*samples, "_per_s");
+  out.spread = fields.required("spread_s").seconds();
+  out.steps = static_cast<std::size_t>(fields.required("steps").integer(1, kMost));
+  out.skipped = static_cast<std::size_t>(whole(fields.required("skipped")));
+  out.ended = fields.required("ended").boolean();
+  out.actions = fields.required("actions").list(read_action);
+  out.bubbles = fields.required("bubbles").list(read_bubble);
+  out.memory = fields.required("memory").list(read_memory);
+  fields.done();
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "costmodel/compare.h"
+
+namespace stagecraft {
+
+// The document "stagecraft.comparison", see json.h for what readers and writers have in common.
+
+/// The errors in the document are for other programs; the reader ignores their values.
+[[nodiscard]] Comparison parse_comparison(const std::string& text, const std::string& file);
+[[nodiscard]] std::string comparison_json(const Comparison& comparison);
+
+}  // namespace stagecraft
