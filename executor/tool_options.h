@@ -160,7 +160,7 @@ inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
   app.add_option("--learning-rate,--lr", options.learning_rate, "learning rate")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
-  app.add_option("--momentum", options.momentum, "momentum of sgd")
+  app.add_option("--momentum", options.momentum, "momentum momentum of sgd")
       ->capture_default_str()
       ->transform(number_from(0, 1));
   app.add_option("--weight-decay", options.weight_decay, "weight decay")

@@ -11,6 +11,8 @@
 #include <limits>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -44,7 +46,7 @@ struct BackwardWatcher::State : c10::DebugInfoBase {
   };
 
   void tell(int layer, Phase phase) {
-    if (!ranges.empty()) push_range(ranges[static_cast<std::size_t>(layer)], 0);
+    if (!ranges.empty()) push_range(ranges[index(layer)], 0);
     open = !ranges.empty();
     on_node(layer, phase);
   }

@@ -11,30 +11,30 @@
 
 namespace stagecraft {
 
-/// Tells whose work an autograd node is, right before it runs. A node belongs to the layer whose forward made it, told
-/// by the interval of sequence numbers that the layer's forward used; a gradient accumulation belongs to the layer that
-/// holds the parameter. Forward and the call of backward must be one thread's; the nodes may run on others.
-/// One at a time on a thread.
+/// Reports the layer of each autograd node right before the node runs. A node belongs to the layer whose forward
+/// created it, identified by the interval of sequence numbers that this forward used; a gradient accumulation belongs
+/// to the layer that holds the parameter. Forward and the call of backward must be on one thread; the nodes may run on
+/// others. At most one watcher may exist per thread.
 class BackwardWatcher {
  public:
-  /// `on_node(layer, phase)` hears the layer of each node, on the thread that will run it; phase is Backward or
-  /// Accumulate. Of a node that belongs to nobody it hears nothing. While a node runs, its
-  /// layer's range of `ranges` is open for tools that listen to NVTX; without any there are none.
+  /// `on_node(layer, phase)` is called for each node, on the thread that will run it; phase is Backward or Accumulate.
+  /// It is not called for a node without a layer. While a node runs, the NVTX range ranges[layer] is open, unless
+  /// `ranges` is empty.
   BackwardWatcher(const std::vector<Parameter>& parameters, std::function<void(int layer, Phase phase)> on_node,
                   std::vector<RangeName> ranges = {});
   ~BackwardWatcher();
   BackwardWatcher(const BackwardWatcher&) = delete;
   BackwardWatcher& operator=(const BackwardWatcher&) = delete;
 
-  /// Around each layer's forward.
+  /// Must be called right before and right after each layer's forward.
   void begin(int layer);
   void end(int layer);
-  /// Around the backward.
+  /// Must be called right before and right after the backward.
   void begin_backward();
   void end_backward();
-  /// Forgets the forwards so far.
+  /// Forgets all forwards so far.
   void reset();
-  /// Nodes since the last reset that could not be given to a layer.
+  /// Nodes since the last reset that could not be assigned to a layer.
   [[nodiscard]] std::int64_t unmapped() const;
 
  private:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "costmodel/index.h"
 #include "executor/device/device.h"
 #include "profiler/model_graph.h"
 #include "profiler/stream_gate.h"
@@ -33,15 +34,15 @@ struct Alone {
     }
   }
   static at::Tensor tensor(const ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
-    return outputs[static_cast<std::size_t>(value.layer)][static_cast<std::size_t>(value.output)].detach();
+    return outputs[index(value.layer)][index(value.output)].detach();
   }
   static bool has_gradient(const ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
-    return outputs[static_cast<std::size_t>(value.layer)][static_cast<std::size_t>(value.output)].requires_grad();
+    return outputs[index(value.layer)][index(value.output)].requires_grad();
   }
   static std::vector<ReceivedValue> received_by(const Model& model, int layer,
                                                 const std::vector<std::vector<at::Tensor>>& outputs) {
     std::map<std::pair<int, int>, ReceivedValue> once;
-    for (const ValueRef& value : model.layers[static_cast<std::size_t>(layer)].inputs) {
+    for (const ValueRef& value : model.layers[index(layer)].inputs) {
       if (value.layer >= 0) once[{value.layer, value.output}] = {value, has_gradient(value, outputs)};
     }
     std::vector<ReceivedValue> out;
@@ -52,8 +53,7 @@ struct Alone {
     std::vector<ValueRef> out;
     // The last layer's loss is not sent; the program starts its backward by itself.
     if (layer + 1 == static_cast<int>(model.layers.size())) return out;
-    for (int i = 0; i < model.layers[static_cast<std::size_t>(layer)].outputs; ++i)
-      out.push_back({.layer = layer, .output = i});
+    for (int i = 0; i < model.layers[index(layer)].outputs; ++i) out.push_back({.layer = layer, .output = i});
     return out;
   }
   StageProgram program;
@@ -98,7 +98,7 @@ std::vector<IsolatedTime> isolated_times(const Model& model, const std::vector<a
       const std::vector<std::int64_t> times = marks->take();
       if (round == 0) continue;  // the first one makes buffers and chooses algorithms
       for (std::size_t i = 0; i + 1 < times.size(); i += 2) {
-        auto& samples = i / 2 < static_cast<std::size_t>(kRunsAtOnce) ? forward : backward;
+        auto& samples = i / 2 < index(kRunsAtOnce) ? forward : backward;
         samples.push_back(static_cast<double>(times[i + 1] - times[i]) * kSecondsPerNanosecond);
       }
       stop = should_stop({.iteration_error = rule.layer_error,

@@ -10,16 +10,18 @@
 
 namespace stagecraft {
 
-/// One layer by itself.
+/// Times of one layer that runs alone.
 struct IsolatedTime {
   Timing forward;
   Timing backward;
   friend bool operator==(const IsolatedTime&, const IsolatedTime&) = default;
 };
 
-/// Runs each layer of `model` alone, again and again, on what it gets in an iteration over `batch`; `outputs` are all
-/// layers' outputs there. On a GPU the runs are launched behind a closed gate, so that no launch is waited for, and its
-/// second-level cache of `cache` bytes is overwritten between them. Each layer has `rule.most_seconds`.
+/// Times of each layer of `model`, run alone repeatedly on its inputs in an iteration over `batch`. `outputs` are the
+/// outputs of all layers in that iteration, see layer_outputs. On a GPU, runs are launched behind a closed gate, so
+/// that no run waits for its launch, and the second-level cache of `cache` bytes is overwritten between runs. Each
+/// layer is measured for at most about `rule.most_seconds`. `progress` is called with the name of each layer before it
+/// runs.
 [[nodiscard]] std::vector<IsolatedTime> isolated_times(const Model& model, const std::vector<at::Tensor>& batch,
                                                        const std::vector<std::vector<at::Tensor>>& outputs,
                                                        std::uint64_t seed, Placement placement, Bytes cache,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 
 LayerMemory::LayerMemory(std::size_t layers, const std::vector<Parameter>& parameters, MemoryTracker& tracker)
@@ -23,8 +25,8 @@ void LayerMemory::begin(int layer) {
 
 void LayerMemory::end(int layer) {
   const std::int64_t live = tracker_.live().value;
-  growth_[static_cast<std::size_t>(layer)] += live - live_;
-  std::int64_t& transient = transient_[static_cast<std::size_t>(layer)];
+  growth_[index(layer)] += live - live_;
+  std::int64_t& transient = transient_[index(layer)];
   transient = std::max(transient, tracker_.peak().value - std::max(live, live_));
   watcher_.end(layer);
 }
@@ -46,7 +48,7 @@ void LayerMemory::switch_to(int layer) {
   // What the engine sets up before the first node is that node's.
   const int owner = current_ < 0 ? layer : current_;
   if (owner >= 0) {
-    std::int64_t& transient = transient_[static_cast<std::size_t>(owner)];
+    std::int64_t& transient = transient_[index(owner)];
     transient = std::max(transient, tracker_.peak().value - live_);
     live_ = tracker_.live().value;
     begin_peak();

@@ -10,21 +10,22 @@
 
 namespace stagecraft {
 
-/// What each layer does to a tracker's bytes in one iteration. `tracker` must be counting on this thread.
+/// Bytes that each layer allocates and releases in one iteration, by a tracker that counts on this thread.
 class LayerMemory : public LayerObserver {
  public:
   LayerMemory(std::size_t layers, const std::vector<Parameter>& parameters, MemoryTracker& tracker);
   void begin(int layer) override;
   void end(int layer) override;
-  /// To be called right before and after the backward.
+  /// Must be called right before and right after the backward.
   void begin_backward();
   void end_backward();
 
-  /// Bytes that each layer's forward left allocated: negative where it let go of more.
+  /// Bytes that each layer's forward left allocated; negative if it released more than it allocated.
   [[nodiscard]] const std::vector<std::int64_t>& growth() const { return growth_; }
-  /// The most bytes that were allocated at once. The tracker's own peak is begun anew with each layer.
+  /// The most bytes that were allocated at once. The tracker's own peak is reset with each layer.
   [[nodiscard]] std::int64_t peak() const { return std::max(peak_, tracker_.peak().value); }
-  /// The most bytes on top of what was there before and after, in either direction.
+  /// The most bytes that each layer needed temporarily, in forward or backward, beyond what was allocated before or
+  /// after.
   [[nodiscard]] const std::vector<std::int64_t>& transient() const { return transient_; }
 
  private:

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -142,7 +144,7 @@ class ChannelPart {
   template <typename Call>
   Work collective(const LinkTask& task, Call call) {
     if (channel_.rank() >= task.ranks) return {};
-    std::vector<int> members(static_cast<std::size_t>(task.ranks));
+    std::vector<int> members(index(task.ranks));
     std::iota(members.begin(), members.end(), 0);
     return [this, values = floats(task.bytes), members, call]() mutable { call(channel_, values, members); };
   }

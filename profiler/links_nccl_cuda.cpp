@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/device/cuda_handles.h"
 #include "profiler/links_nccl.h"
 
@@ -42,7 +43,7 @@ struct Gpu {
 /// The devices that take part in `task`, in the order of their ranks in the communicator.
 std::vector<int> members_of(const LinkTask& task) {
   if (task.operation == SendReceive && task.ranks == 2) return {task.from, task.to};
-  std::vector<int> out(static_cast<std::size_t>(task.ranks));
+  std::vector<int> out(index(task.ranks));
   std::iota(out.begin(), out.end(), 0);
   return out;
 }
@@ -75,8 +76,7 @@ class NcclMeter : public LinkMeter {
       for (std::size_t i = 0; i < members.size(); ++i) {
         threads.emplace_back([&, i] {
           try {
-            times[i] =
-                times_of(task, static_cast<int>(i), gpus_.at(static_cast<std::size_t>(members[i])), samples, batch);
+            times[i] = times_of(task, static_cast<int>(i), gpus_.at(index(members[i])), samples, batch);
           } catch (...) {
             const std::lock_guard lock(mutex);
             if (!first) first = std::current_exception();
@@ -102,7 +102,7 @@ class NcclMeter : public LinkMeter {
     // What is sent and what is received, each with shares rounded up.
     const auto bytes = 2 * (static_cast<std::size_t>(task.bytes.value) + members.size() * sizeof(float));
     for (const int member : members) {
-      Gpu& gpu = gpus_.at(static_cast<std::size_t>(member));
+      Gpu& gpu = gpus_.at(index(member));
       const DeviceGuard guard(gpu.device);
       if (gpu.bytes < bytes) {
         gpu.memory = {};  // before the larger one is there, so that both need not fit
@@ -158,12 +158,12 @@ class NcclMeter : public LinkMeter {
     auto* values = static_cast<float*>(gpu.memory.get());
     const auto bytes = static_cast<std::size_t>(task.bytes.value);
     const std::size_t count = bytes / sizeof(float);
-    const auto members = static_cast<std::size_t>(task.ranks);
+    const std::size_t members = index(task.ranks);
     const std::size_t share = (count + members - 1) / members;
     float* other = values + share * members;
     // In place, as gradients are reduced; but one rank alone would have nothing to do.
-    float* own = task.ranks == 1 ? other : values + share * static_cast<std::size_t>(rank);
-    const auto communicator = [&] { return communicators_.at(static_cast<std::size_t>(rank)).get(); };
+    float* own = task.ranks == 1 ? other : values + share * index(rank);
+    const auto communicator = [&] { return communicators_.at(index(rank)).get(); };
     const auto send = [&](int to) {
       check(ncclSend(values, count, ncclFloat, to, communicator(), stream), "ncclSend");
     };
@@ -215,7 +215,7 @@ class NcclMeter : public LinkMeter {
       if (status == cudaSuccess) return;
       if (status != cudaErrorNotReady) check(status, "cudaStreamQuery");
       if (failed_) throw DeviceError("another rank failed");
-      if (const auto place = static_cast<std::size_t>(rank); place < communicators_.size()) {
+      if (const std::size_t place = index(rank); place < communicators_.size()) {
         ncclResult_t result = ncclSuccess;
         check(ncclCommGetAsyncError(communicators_[place].get(), &result), "ncclCommGetAsyncError");
         if (result != ncclInProgress) check(result, curve_name(task.operation, task.ranks).c_str());

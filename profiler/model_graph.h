@@ -14,17 +14,17 @@ namespace stagecraft {
 /// 0, 1, ... for each layer of `model`.
 [[nodiscard]] std::vector<int> all_layers(const Model& model);
 
-/// The model's inputs that some layer reads, ascending: what a batch holds, in this order.
+/// Indices of the inputs that some layer reads, ascending. A batch holds the tensors of these inputs, in this order.
 [[nodiscard]] std::vector<int> inputs_read(const Model& model);
 
-/// What each layer gives for `batch`, with its autograd graph.
+/// The outputs of each layer for `batch`, with their autograd graph.
 [[nodiscard]] std::vector<std::vector<at::Tensor>> layer_outputs(const Model& model,
                                                                  const std::vector<at::Tensor>& batch,
                                                                  std::uint64_t seed, Placement placement);
 
-/// The layers and edges of `model` without times: inputs as in `batch`, outputs as `outputs` of a microbatch of
-/// `samples`, parameters, ties. An input that no layer reads is what the model says of it; a derived one then has no
-/// output.
+/// The layers and edges of `model`, without times: inputs as in `batch`, outputs as in `outputs`, both for a microbatch
+/// of `samples`; parameters and tied parameters. An input that no layer reads has the shape that the model declares, or
+/// no output at all if the input is derived.
 [[nodiscard]] Graph model_graph(const Model& model, const std::vector<at::Tensor>& batch,
                                 const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples);
 

@@ -11,10 +11,10 @@
 
 namespace stagecraft {
 
-// NVML, the library of NVIDIA's driver, found when the program runs: nothing of it is needed to build. What is declared
-// here has the layout that NVML's API reference gives, version 13.
+// NVML, the library of NVIDIA's driver, is loaded at run time and not needed to build. The declarations here follow
+// NVML's API reference, version 13.
 
-struct NvmlDevice;  // NVML's own
+struct NvmlDevice;  // opaque
 
 /// nvmlPciInfo_t.
 struct NvmlPciInfo {
@@ -34,8 +34,8 @@ struct NvmlMemory {
   unsigned long long used;
 };
 
-/// The entry points that discovery calls, by the names that NVML gives them; all but error_string give NVML's status, 0
-/// for success. The functions stand as long as `library`.
+/// The functions of NVML that discovery calls. All but error_string return NVML's status, 0 for success. They are valid
+/// as long as `library` is.
 struct Nvml {
   std::unique_ptr<void, void (*)(void*)> library{nullptr, [](void*) {}};
   std::function<int()> init;                                              ///< nvmlInit_v2
@@ -57,11 +57,11 @@ struct Nvml {
   std::function<int(NvmlDevice*, NvmlDevice*, int*)> common_ancestor;     ///< nvmlDeviceGetTopologyCommonAncestor
 };
 
-/// The entry points of `library`. Throws DeviceError that says what was tried, why it failed and what else gives
-/// a topology.
+/// The functions of `library`. Throws DeviceError, with what was tried, why it failed and how to get a topology
+/// otherwise.
 [[nodiscard]] Nvml load_nvml(const std::string& library = "libnvidia-ml.so.1");
 
-/// One GPU. Clocks are the highest, in 1/s; absent: the driver does not tell.
+/// One GPU. Clocks are the highest possible, in 1/s; absent if the driver does not report them.
 struct DiscoveredDevice {
   std::string name;
   std::string uuid;
@@ -76,26 +76,26 @@ struct DiscoveredDevice {
 struct DiscoveredPair {
   int a = 0;
   int b = 0;
-  int nvlinks = 0;       ///< direct ones
-  std::string ancestor;  ///< what joins them in the PCI tree: "one PCI switch", ...; empty: the driver does not tell
+  int nvlinks = 0;       ///< direct NVLinks
+  std::string ancestor;  ///< what joins them in the PCI tree: "one PCI switch", ...; empty if the driver reports none
   friend bool operator==(const DiscoveredPair&, const DiscoveredPair&) = default;
 };
 
-/// What the driver of this machine tells.
+/// What the driver of this machine reports.
 struct Discovery {
   std::string driver;
   std::vector<DiscoveredDevice> devices;
-  std::vector<DiscoveredPair> pairs;  ///< every two devices, a < b
+  std::vector<DiscoveredPair> pairs;  ///< all pairs of devices, a < b
   friend bool operator==(const Discovery&, const Discovery&) = default;
 };
 
-/// Asks `nvml`, which it initialises and shuts down. NVLinks that are not up do not count; one whose other end is none
-/// of the GPUs goes to a switch. PCI generation and width are the highest that GPU and slot share. Throws
-/// DeviceError naming the call that failed, and if there are no GPUs.
+/// Initialises `nvml`, queries it and shuts it down. NVLinks that are down do not count; an NVLink whose other end is
+/// not a GPU leads to a switch. PCI generation and width are the highest that both GPU and slot support. Throws
+/// DeviceError, with the name of the call, if a call fails, and if there are no GPUs.
 [[nodiscard]] Discovery discover(const Nvml& nvml);
 
-/// `discovery` as a topology of declared_levels. The memory is that of the smallest GPU; GPUs of several kinds are
-/// named all. Notes say what joins the levels, the clocks, and how often each PCI ancestor joins two GPUs.
+/// `discovery` as a topology of declared_levels. The memory is that of the smallest GPU; if there are several kinds of
+/// GPUs, all are named. The notes say what joins each level, the clocks, and how many pairs each PCI ancestor joins.
 [[nodiscard]] Topology declared_topology(const Discovery& discovery);
 
 }  // namespace stagecraft

@@ -26,48 +26,50 @@ struct ProfileOptions {
   std::uint64_t seed = 1;
   Placement placement;  ///< device and type of the computation
   int warmup = 3;       ///< iterations that do not count
-  StoppingRule rule;    ///< of the samples
-  /// Of everything. Once they are over, what is left is done as briefly as gives a number, or not at all: see
+  StoppingRule rule;    ///< when there are enough samples
+  /// Limit for the whole profile. Once it is reached, each remaining phase takes one sample or is skipped: see
   /// Profile::cut.
   double most_seconds = std::numeric_limits<double>::infinity();
   int concurrent = 1;     ///< largest number of ranks on this host for which the slowdown is measured; CPUs only
   bool isolated = false;  ///< whether each layer is run alone as well
-  double isolated_seconds = 0.2;  ///< at most, for each layer
+  double isolated_seconds = 0.2;  ///< at most, for each layer alone
 };
 
-/// How far a profile is, for a progress line.
+/// How far a profile has come, for a progress line.
 struct ProfileProgress {
   std::string phase;  ///< "warm-up", "measuring", "memory", "2 at once", "alone: fc1"
   std::size_t iteration = 0;
-  double relative_error = 0;  ///< of the iteration so far
+  double relative_error = 0;  ///< of the iteration's median so far
 };
 
 /// A measured graph and what it says about its own quality.
 struct Profile {
   Graph graph;
   Seconds sum;                    ///< of all layers' medians: forward, backward, update
-  Seconds watched;                ///< the median over the watched iterations of their layers' times together
+  Seconds watched;                ///< median over the watched iterations of the sum of all layers' times
   Stop stop = Stop::No;           ///< what ended the measurement
-  std::int64_t unmapped = 0;      ///< backward nodes that no layer could be given
-  std::vector<StepShares> steps;  ///< the watched iterations, as they were seen
+  std::int64_t unmapped = 0;      ///< backward nodes that could not be assigned to a layer
+  std::vector<StepShares> steps;  ///< the watched iterations, as recorded
   AttributedTrace trace;          ///< of the last watched iterations
-  double seconds = 0;             ///< that it all took
-  std::vector<std::string> cut;   ///< what time was too short for: "warm-up of 3 iterations (1)", "slowdown of 2 ranks"
-  /// sum / un-profiled iteration - 1: what being watched costs, and interruption() on the other side.
+  double seconds = 0;             ///< duration of the whole profile
+  /// What was cut short or skipped: "warm-up of 3 iterations (1)", "slowdown of 2 ranks".
+  std::vector<std::string> cut;
+  /// sum / unwatched iteration - 1. Watching raises it, interruption() lowers it.
   [[nodiscard]] double closure() const { return sum / graph.iteration->median - 1; }
-  /// Watched iteration / un-profiled one - 1.
+  /// Watched iteration / unwatched iteration - 1.
   [[nodiscard]] double overhead() const { return graph.quality->watched.median / graph.iteration->median - 1; }
-  /// 1 - sum / watched: the part of a watched iteration that the layers' medians leave out. Each iteration is
-  /// interrupted in another layer, so it grows with what else the machine does, and is near 0 on a quiet one.
+  /// 1 - sum / watched: the part of a watched iteration that is not in the layers' medians. Each iteration is
+  /// interrupted in a different layer, so this grows with other work on the machine and is near 0 on a quiet one.
   [[nodiscard]] double interruption() const { return 1 - sum / watched; }
 };
 
-/// Runs `model` forward, backward and update, layer by layer and in place, in turn with whole iterations that nothing
-/// watches, until the rule is satisfied. On a CPU a host clock watches; on a GPU `tracer` does, and without one events
-/// between the layers. There a layer's times are its shares of the step, with idle gaps scaled so that a watched step
-/// lasts as long as an unwatched one, and the update, which is one for all parameters, is told in proportion to the
-/// layers' values. What speaks against the measurement stands in Graph::quality.
-/// Throws std::invalid_argument for options out of range and as check_samples, DeviceError as the device.
+/// Measures each layer of `model` in forward, backward and update. Watched iterations alternate with unwatched ones
+/// until the rule is satisfied. A CPU is watched by a host clock; a GPU by `tracer`, or without one by events between
+/// the layers. On a GPU a layer's time is its share of the step, with idle gaps scaled so that a watched step is as
+/// long as an unwatched one, and the update, which is one for all parameters, is divided among the layers in proportion
+/// to their parameter counts. Graph::quality lists the reasons not to trust the measurement. Throws
+/// std::invalid_argument if an option is out of range and as check_samples; throws DeviceError if the device fails, or
+/// if the tracer recorded no step.
 [[nodiscard]] Profile profile_model(const Model& model, const DataSource& data, const ProfileOptions& options,
                                     const std::function<void(const ProfileProgress&)>& progress = {},
                                     KernelTracer* tracer = nullptr);

@@ -189,6 +189,37 @@ int write_structure(const Options& o, const stagecraft::Model& model, const stag
   return 0;
 }
 
+/// A profile of microbatches of `samples`, with a progress line meanwhile.
+stagecraft::Profile profile_microbatch(const Options& o, const stagecraft::Model& model,
+                                       const stagecraft::DataSource& source, stagecraft::KernelTracer* tracer,
+                                       std::int64_t samples) {
+  stagecraft::ProfileOptions options = o.profile;
+  options.microbatch_samples = samples;
+  stagecraft::ProgressLine line;
+  const auto show = [&](const stagecraft::ProfileProgress& p) {
+    line.show(
+        fmt::format("{} of {}: {} {}, error {:.1f} %", o.model, samples, p.phase, p.iteration, p.relative_error * 100));
+  };
+  stagecraft::Profile out = stagecraft::profile_model(model, source, options, show, tracer);
+  out.graph.provenance = stagecraft::provenance_here("stagecraft-profile", options.placement.device);
+  out.graph.device = stagecraft::measured_device_here(options.placement.device);
+  return out;
+}
+
+/// Writes the graph, the trace and the table, as far as they were asked for.
+void write_files(const Options& o, const stagecraft::Model& model, const stagecraft::Profile& profile,
+                 std::int64_t samples) {
+  const auto write = [&](const std::string& output, const auto& text) {
+    if (!output.empty()) stagecraft::write_text(path_of(o, output, samples), text());
+  };
+  write(o.output, [&] { return stagecraft::graph_json(profile.graph); });
+  write(o.trace, [&] {
+    return stagecraft::chrome_trace(profile.trace, layer_names(model),
+                                    fmt::format("{}, microbatch {}", o.model, samples));
+  });
+  write(o.csv, [&] { return stagecraft::activities_csv(profile.trace, layer_names(model)); });
+}
+
 int run(Options o) {
   check(o);
   const stagecraft::Model model = stagecraft::build_model_at("MODEL", o.model, stagecraft::parse_settings(o.set));
@@ -196,46 +227,91 @@ int run(Options o) {
   tell_merged(model);
   const auto source = stagecraft::make_data_source(o.data, model, o.profile.seed);
   if (o.structure) return write_structure(o, model, *source);
-  // CUPTI wants to be there before the first context is made.
+  // CUPTI must be loaded before the first CUDA context is created.
   const std::unique_ptr<stagecraft::KernelTracer> tracer =
       o.clock == "cupti" ? stagecraft::make_cupti_tracer() : nullptr;
   o.profile.placement = {stagecraft::open_device(o.device), stagecraft::dtype_of(o.type)};
   bool trusted = true;
   std::string summary = fmt::format("{:>10} {:>22} {:>14}\n", "microbatch", "iteration", "a sample");
   for (const std::int64_t samples : o.microbatches) {
-    o.profile.microbatch_samples = samples;
-    stagecraft::Profile profile;
-    {
-      stagecraft::ProgressLine line;
-      profile = stagecraft::profile_model(
-          model, *source, o.profile,
-          [&](const stagecraft::ProfileProgress& p) {
-            line.show(fmt::format("{} of {}: {} {}, error {:.1f} %", o.model, samples, p.phase, p.iteration,
-                                  p.relative_error * 100));
-          },
-          tracer.get());
-    }
-    profile.graph.provenance = stagecraft::provenance_here("stagecraft-profile", o.profile.placement.device);
-    profile.graph.device = stagecraft::measured_device_here(o.profile.placement.device);
+    const stagecraft::Profile profile = profile_microbatch(o, model, *source, tracer.get(), samples);
     print(profile);
     trusted = trusted && profile.graph.quality->trusted;
     const stagecraft::Timing& iteration = *profile.graph.iteration;
     summary += fmt::format("{:>10} {:>22} {:>14}\n", samples, times(iteration),
                            format_seconds(iteration.median / static_cast<double>(samples)));
-    const auto write = [&](const std::string& output, const auto& text) {
-      if (!output.empty()) stagecraft::write_text(path_of(o, output, samples), text());
-    };
-    write(o.output, [&] { return stagecraft::graph_json(profile.graph); });
-    write(o.trace, [&] {
-      return stagecraft::chrome_trace(profile.trace, layer_names(model),
-                                      fmt::format("{}, microbatch {}", o.model, samples));
-    });
-    write(o.csv, [&] { return stagecraft::activities_csv(profile.trace, layer_names(model)); });
+    write_files(o, model, profile, samples);
   }
   if (o.microbatches.size() > 1) std::cerr << summary;
   if (trusted || o.accept_untrusted) return 0;
   std::cerr << "the profile is not to be trusted, see above; --accept-untrusted takes it as it is\n";
   return 1;
+}
+
+/// What is profiled, and where.
+void add_model_options(CLI::App& app, Options& o) {
+  app.add_option("MODEL", o.model,
+                 "a built-in model (see below) or a model file, such as model.pt2 from stagecraft "
+                 "export-model")
+      ->required();
+  app.add_option("--set", o.set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
+  stagecraft::add_import_options(app, o.set);
+  app.add_option("--microbatch", o.microbatches,
+                 "samples in a microbatch; several, as 1,2,4, give a graph each: graph-1.json, graph-2.json, ...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str()
+      ->transform(stagecraft::integer<std::int64_t>(1));
+  app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str()->check(stagecraft::device_name());
+  app.add_option("--clock", o.clock,
+                 "clock: host (CPU), cupti (GPU kernels; default on GPUs) or events (GPU, between layers)")
+      ->check(stagecraft::one_of("clock", kClocks));
+  app.add_option("--dtype", o.type, "float32; bfloat16 or float16 use autocast")
+      ->capture_default_str()
+      ->check(stagecraft::one_of("dtype", kTypes));
+}
+
+/// How it is measured.
+void add_measurement_options(CLI::App& app, Options& o) {
+  app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
+  app.add_flag("--structure", o.structure,
+               "only write layers, shapes and bytes, after one forward; times are zero placeholders");
+  app.add_flag("--accept-untrusted", o.accept_untrusted, "exit with 0 even if the profile is not trusted");
+  app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
+  app.add_option("--threads", o.profile.threads, "threads of one rank")
+      ->capture_default_str()
+      ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
+  app.add_option("--concurrent", o.profile.concurrent,
+                 "measure the slowdown of up to this many ranks at once on this host (CPU)")
+      ->capture_default_str()
+      ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
+  app.add_option("--warmup", o.profile.warmup, "warm-up iterations")
+      ->capture_default_str()
+      ->transform(stagecraft::integer<decltype(o.profile.warmup)>(0));
+  app.add_option("--error", o.profile.rule.iteration_error,
+                 "stop when the relative error of the iteration is this "
+                 "small")
+      ->capture_default_str()
+      ->transform(stagecraft::number_above(0));
+  app.add_option("--max-seconds", o.profile.most_seconds,
+                 "time limit of each microbatch's profile; a slower model is sampled once, and what was cut short or "
+                 "skipped is listed")
+      ->capture_default_str()
+      ->transform(stagecraft::number_above(0));
+  app.add_option("--seed", o.profile.seed, "random seed of weights and data")
+      ->capture_default_str()
+      ->transform(stagecraft::integer<decltype(o.profile.seed)>(0));
+  stagecraft::add_optimizer_options(app, o.profile.optimizer);
+}
+
+/// Where the results go.
+void add_output_options(CLI::App& app, Options& o) {
+  app.add_option("--trace", o.trace,
+                 "write a Chrome trace of the last watched steps, for ui.perfetto.dev: kernels by stream and layer; "
+                 "on a CPU, layers");
+  app.add_option("--csv", o.csv, "write the same as CSV");
+  app.add_option("-o,--output", o.output, "output file for the graph; - is standard output");
+  stagecraft::add_force_option(app, o.force);
 }
 
 }  // namespace
@@ -256,62 +332,9 @@ int main(int argc, char** argv) {
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("MODEL", o.model,
-                       "a built-in model (see below) or a model file, such as model.pt2 from "
-                       "stagecraft export-model")
-            ->required();
-        app.add_option("--set", o.set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
-        stagecraft::add_import_options(app, o.set);
-        app.add_option("--microbatch", o.microbatches,
-                       "samples in a microbatch; several, as 1,2,4, give a graph each: graph-1.json, graph-2.json, ...")
-            ->delimiter(',')
-            ->allow_extra_args(false)
-            ->capture_default_str()
-            ->transform(stagecraft::integer<std::int64_t>(1));
-        app.add_option("--device", o.device, "cpu, cuda or cuda:N")
-            ->capture_default_str()
-            ->check(stagecraft::device_name());
-        app.add_option("--clock", o.clock,
-                       "clock: host (CPU), cupti (GPU kernels; default on GPUs) or events (GPU, between layers)")
-            ->check(stagecraft::one_of("clock", kClocks));
-        app.add_option("--dtype", o.type, "float32; bfloat16 or float16 use autocast")
-            ->capture_default_str()
-            ->check(stagecraft::one_of("dtype", kTypes));
-        app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
-        app.add_flag("--structure", o.structure,
-                     "only write layers, shapes and bytes, after one forward; times are zero placeholders");
-        app.add_flag("--accept-untrusted", o.accept_untrusted, "exit with 0 even if the profile is not trusted");
-        app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
-        app.add_option("--threads", o.profile.threads, "threads of one rank")
-            ->capture_default_str()
-            ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
-        app.add_option("--concurrent", o.profile.concurrent,
-                       "measure the slowdown of up to this many ranks at once on this host (CPU)")
-            ->capture_default_str()
-            ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
-        app.add_option("--warmup", o.profile.warmup, "warm-up iterations")
-            ->capture_default_str()
-            ->transform(stagecraft::integer<decltype(o.profile.warmup)>(0));
-        app.add_option("--error", o.profile.rule.iteration_error,
-                       "stop when the relative error of the iteration is "
-                       "this small")
-            ->capture_default_str()
-            ->transform(stagecraft::number_above(0));
-        app.add_option("--max-seconds", o.profile.most_seconds,
-                       "time limit of each microbatch's profile; a slower model is sampled once, and what was cut "
-                       "short or skipped is listed")
-            ->capture_default_str()
-            ->transform(stagecraft::number_above(0));
-        app.add_option("--seed", o.profile.seed, "random seed of weights and data")
-            ->capture_default_str()
-            ->transform(stagecraft::integer<decltype(o.profile.seed)>(0));
-        stagecraft::add_optimizer_options(app, o.profile.optimizer);
-        app.add_option("--trace", o.trace,
-                       "write a Chrome trace of the last watched steps, for ui.perfetto.dev: kernels by stream and "
-                       "layer; on a CPU, layers");
-        app.add_option("--csv", o.csv, "write the same as CSV");
-        app.add_option("-o,--output", o.output, "output file for the graph; - is standard output");
-        stagecraft::add_force_option(app, o.force);
+        add_model_options(app, o);
+        add_measurement_options(app, o);
+        add_output_options(app, o);
       },
       [&] { return run(o); });
 }

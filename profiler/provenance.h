@@ -6,11 +6,11 @@
 
 namespace stagecraft {
 
-/// What one of `ranks` ranks on this machine has: the processor model and its share of the physical memory.
-/// Throws std::invalid_argument for fewer than 1.
+/// The device of each of `ranks` ranks on this machine: the processor model, with an equal share of the physical
+/// memory. Throws std::invalid_argument if ranks < 1.
 [[nodiscard]] Device device_here(int ranks);
 
-/// The device on which a graph is measured here: Graph::device. Throws DeviceError without the GPU `device`.
+/// `device` of this machine, for Graph::device. Throws DeviceError if there is no such GPU.
 [[nodiscard]] MeasuredDevice measured_device_here(c10::Device device);
 
 }  // namespace stagecraft

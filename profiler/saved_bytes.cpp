@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -87,7 +89,7 @@ void SavedBytes::account(const at::Tensor& tensor) {
 
 std::vector<Bytes> SavedBytes::by_layer() const {
   std::vector<Bytes> out(layers_);
-  for (const SavedStorage& storage : storages_) out[static_cast<std::size_t>(storage.layer)] += storage.bytes;
+  for (const SavedStorage& storage : storages_) out[index(storage.layer)] += storage.bytes;
   return out;
 }
 

@@ -11,22 +11,21 @@
 
 namespace stagecraft {
 
-/// Memory that autograd keeps from forward to backward, counted once however many nodes save it.
+/// Memory that autograd keeps from forward to backward, counted once no matter how many nodes save it.
 struct SavedStorage {
-  Bytes bytes;                 ///< of the whole storage, of which a saved tensor may be a part
-  int layer = 0;               ///< the first that saved it, which pays for it
-  std::vector<int> co_savers;  ///< the others, in order, each once
+  Bytes bytes;                 ///< of the whole storage; a saved tensor may be a part of it
+  int layer = 0;               ///< the first layer that saved it, for which it counts
+  std::vector<int> co_savers;  ///< other layers that saved it, in order, each once
   friend bool operator==(const SavedStorage&, const SavedStorage&) = default;
 };
 
-/// Counts what the layers' forwards save for backward, as observer of a StageProgram's forward. Counted by storage, so
-/// that views and several savers of one tensor count once; parameters do not count, views of them neither; buffers (a
-/// batch norm's running statistics) do. What a layer's nodes saved counts even if the layer let go of them. What runs
-/// outside of the layers and on other threads is not seen. The backward may run afterwards and gives the same bits, yet
-/// LibTorch does not notice if a saved tensor is changed in place meanwhile, and saving costs time: measure no times
-/// together with this.
-/// While one lives, LibTorch's default engine is one of ours; the base engine's place is taken back by the last. Not to
-/// be used where Python has set an engine of its own.
+/// Counts the bytes that each layer's forward saves for backward, as observer of a StageProgram's forward. It counts
+/// storages, so that a tensor counts once even if it has several views or savers. Parameters and views of them do not
+/// count; buffers, such as a batch norm's running statistics, do. What a node saved counts even if the layer has
+/// already released the node. Work outside the layers and on other threads is not seen. The backward may run afterwards
+/// and gives the same bits, but LibTorch does not notice if a saved tensor is changed in place in between. Saving is
+/// slower than usual, so do not measure times together with this. While any SavedBytes exists, it replaces LibTorch's
+/// default engine; the last one restores the base engine. Must not be used if Python has set its own engine.
 class SavedBytes : public LayerObserver {
  public:
   /// `layers` is the number of layers; `parameters` must outlive it.
@@ -37,12 +36,12 @@ class SavedBytes : public LayerObserver {
 
   void begin(int layer) override;
   void end(int layer) override;
-  /// Forgets the last forward.
+  /// Forgets everything counted so far.
   void reset();
 
-  /// What each layer pays for.
+  /// Bytes that count for each layer.
   [[nodiscard]] std::vector<Bytes> by_layer() const;
-  /// In the order of first saving.
+  /// All storages, in the order in which they were first saved.
   [[nodiscard]] const std::vector<SavedStorage>& storages() const { return storages_; }
 
  private:

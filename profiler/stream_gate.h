@@ -6,17 +6,18 @@
 
 namespace stagecraft {
 
-/// Holds back a device's current stream, so that what is launched meanwhile runs without a gap afterwards.
+/// Blocks the current stream of a device, so that work launched meanwhile runs without gaps once the gate opens.
 class StreamGate {
  public:
   virtual ~StreamGate() = default;
-  /// What is launched from now on waits for open, but at most 50 ms: a launch that itself waits for the stream must not
-  /// wait for ever.
+  /// Work launched from now on waits for open(), but at most 50 ms: a launch that waits for the stream must not block
+  /// forever.
   virtual void close() = 0;
   virtual void open() = 0;
 };
 
-/// For `device`; on a CPU, where calls return when their work is done, it does nothing. Throws DeviceError.
+/// A gate for `device`. On a CPU, where a call returns when its work is done, it does nothing. Throws DeviceError if
+/// the device fails.
 [[nodiscard]] std::unique_ptr<StreamGate> make_stream_gate(c10::Device device);
 
 }  // namespace stagecraft

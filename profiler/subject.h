@@ -11,34 +11,35 @@
 
 namespace stagecraft {
 
-/// Times whole steps that nobody watches: on a host clock, or on a device's stream by events.
+/// Times whole unwatched steps: by a host clock on a CPU, by events on the stream of another device.
 class StepTimer {
  public:
   explicit StepTimer(c10::Device device);
   void begin();
   void end();
-  /// Seconds of the steps since the last call. The device must have done all work.
+  /// Seconds of each step since the last call. The device must have finished all work.
   [[nodiscard]] std::vector<double> take();
 
  private:
   std::unique_ptr<Marks> marks_;
 };
 
-/// A model as one stage, with its optimizer at learning rate 0, so that the numbers stay tame while the work is the
-/// same. Gradients accumulate into existing buffers, as they do for all but the first microbatch of a step.
+/// A model as one stage, with its optimizer at learning rate 0: the work is that of training, but the parameters do not
+/// diverge. Gradients accumulate into existing buffers, as they do for all but the first microbatch of a step.
 class Subject {
  public:
-  /// `update_by_layer`: under a watch the update goes layer by layer. Otherwise it is one for all parameters, as in a
-  /// run, in a part of the layer 0.
+  /// If `update_by_layer`, a watched update runs layer by layer. Otherwise one update covers all parameters, as in a
+  /// run, and counts as a part of layer 0.
   Subject(const Model& model, const OptimizerOptions& optimizer, std::uint64_t seed, Placement placement,
           bool update_by_layer);
 
   [[nodiscard]] StageProgram& program() { return program_; }
-  /// Forward, backward and update as a run does them; `timer` sees them, and not the clearing of gradients before.
+  /// Runs forward, backward and update as a run does. `timer` measures these, but not the clearing of gradients before.
   void iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer);
-  /// The same under a watch.
+  /// The same, watched by `watch`.
   void watch(const std::vector<at::Tensor>& batch, int step, Watch& watch);
-  /// Forward and backward, each layer's memory observed.
+  /// Runs forward and backward. `forward` observes the layers of the forward; the two functions are called right before
+  /// and right after the backward.
   void observe(const std::vector<at::Tensor>& batch, LayerObserver& forward,
                const std::function<void()>& before_backward, const std::function<void()>& after_backward);
   void clear_gradients();

@@ -17,53 +17,54 @@ namespace stagecraft {
 [[nodiscard]] std::int64_t steady_ns();
 [[nodiscard]] double steady_seconds();
 
-/// Watches iterations of a program in place: it runs as it always does. A step goes begin_step, the forward (with this
-/// as its observer), begin_backward, the backward, end_backward, parts such as updates, end_step.
+/// Watches iterations of a program, which runs as it does unwatched. The order of calls in a step: begin_step, the
+/// forward with this as its observer, begin_backward, the backward, end_backward, parts such as updates, end_step.
 class Watch : public LayerObserver {
  public:
   virtual void begin_step(int step) = 0;
   virtual void begin_backward() = 0;
   virtual void end_backward() = 0;
-  /// Around work that is neither forward nor backward; the tag's step is filled in.
+  /// Begins work that is neither forward nor backward. The watch sets the tag's step.
   virtual void begin_part(Tag tag) = 0;
   virtual void end_part() = 0;
   virtual void end_step() = 0;
-  /// The steps since the last call, each taken apart from its begin to its end. The device must have done all work.
+  /// The shares of each step since the last call. The device must have finished all work.
   [[nodiscard]] virtual std::vector<StepShares> take() = 0;
-  /// What the last take was made of.
+  /// The activities from which the last take() was computed.
   [[nodiscard]] virtual const AttributedTrace& trace() const = 0;
-  /// Backward nodes so far that could not be given to a layer; their time went to the layer before.
+  /// Backward nodes so far that could not be assigned to a layer; their time counts for the previous node's layer.
   [[nodiscard]] virtual std::int64_t unmapped() const = 0;
-  /// While paused nothing is watched and nothing of it costs.
+  /// While paused, nothing is watched and watching costs no time.
   virtual void pause() = 0;
   virtual void resume() = 0;
 };
 
-/// Marks instants; what they were is told later, when the device has passed them.
+/// Records instants whose times are known once the device has passed them.
 class Marks {
  public:
   virtual ~Marks() = default;
   virtual void mark() = 0;
-  /// Nanoseconds of each mark since the last call, from any origin but all from one.
+  /// Time of each mark since the last call, in nanoseconds from one arbitrary origin.
   [[nodiscard]] virtual std::vector<std::int64_t> take() = 0;
 };
 
-/// Marks of a host clock: when the host came by.
+/// Marks by a host clock: when the host got there.
 [[nodiscard]] std::unique_ptr<Marks> make_host_marks(std::function<std::int64_t()> now_ns = steady_ns);
-/// Marks on the current stream of `device`, an event each: when the device came by.
+/// Marks by events on the current stream of `device`: when the device got there.
 [[nodiscard]] std::unique_ptr<Marks> make_event_marks(c10::Device device);
 
-// `ranges`, if any, holds a range for each layer's backward, open while its nodes run for tools that listen to NVTX.
+// `ranges` holds an NVTX range for each layer's backward, open while its nodes run; empty for no ranges.
 
-/// A watch that marks where one layer's work ends and the next one's begins: a layer's time runs until somebody else's
-/// begins, so that the times add up to the step as a whole. On a host clock, for a program whose work is done when its
-/// calls return, on one thread; on a stream's events for a device's work.
+/// A watch that marks where one layer's work ends and the next layer's work begins. A layer's time lasts until other
+/// work begins, so that all times add up to the step. Host marks fit programs that run on one thread and whose work is
+/// done when a call returns; event marks fit work of a device.
 [[nodiscard]] std::unique_ptr<Watch> make_marking_watch(const std::vector<Parameter>& parameters,
                                                         std::unique_ptr<Marks> marks,
                                                         std::vector<RangeName> ranges = {});
 
-/// A watch that names its layers to `tracer` and takes apart what that recorded. Each step is bounded by two small
-/// pieces of work on the current stream of `device` that it launches itself. `tracer` must outlive it.
+/// A watch that tells `tracer` which layer runs and computes shares from what the tracer recorded. It launches a small
+/// piece of work on the current stream of `device` at the begin and at the end of each step, to bound the step.
+/// `tracer` must outlive it.
 [[nodiscard]] std::unique_ptr<Watch> make_tracing_watch(const std::vector<Parameter>& parameters, KernelTracer& tracer,
                                                         c10::Device device, int last_layer,
                                                         std::vector<RangeName> ranges = {});

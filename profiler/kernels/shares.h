@@ -9,8 +9,8 @@
 
 namespace stagecraft {
 
-/// A part of a step: one layer in one phase. Gradient accumulation counts as the layer's backward. Phase::Data and
-/// Phase::None, which is nobody's, have the layer 0.
+/// A part of a step: one layer in one phase. Gradient accumulation counts as the layer's backward. In Phase::Data and
+/// Phase::None, which is work without an owner, the layer is 0.
 struct Part {
   std::int64_t layer = 0;
   Phase phase = Phase::None;
@@ -18,16 +18,16 @@ struct Part {
   friend auto operator<=>(const Part&, const Part&) = default;
 };
 
-/// What one part took of a step, in nanoseconds.
+/// The time of one part of a step, in nanoseconds.
 struct PartTime {
-  std::int64_t busy_ns = 0;  ///< length of the union of its activities
-  std::int64_t active_ns =
-      0;  ///< its part of the time in which the device worked: an instant of k parts gives 1/k to each
-  std::int64_t gap_ns = 0;   ///< idle time right before its activities
-  std::int64_t span_ns = 0;  ///< from its first begin to its last end
+  std::int64_t busy_ns = 0;    ///< length of the union of its activities
+  std::int64_t active_ns = 0;  ///< its share of the device's busy time: while k parts work, each gets 1/k
+  std::int64_t gap_ns = 0;     ///< idle time right before its activities
+  std::int64_t span_ns = 0;    ///< from its first begin to its last end
   std::int64_t activities = 0;
   [[nodiscard]] std::int64_t share_ns() const { return active_ns + gap_ns; }
-  /// share / busy - 1: how much longer the step is for it than its work. 0 if it did none.
+  /// share / busy - 1: the time that the step spends on this part beyond its work, relative to the work. 0 if it did no
+  /// work.
   [[nodiscard]] double launch_bound() const {
     return busy_ns == 0 ? 0 : static_cast<double>(share_ns()) / static_cast<double>(busy_ns) - 1;
   }
@@ -36,14 +36,14 @@ struct PartTime {
 
 /// Why the device was idle.
 struct Gaps {
-  std::int64_t host_wait_ns = 0;    ///< the next launch began after the work before had ended
-  std::int64_t kernel_wait_ns = 0;  ///< below 2 us, between work that was already launched
+  std::int64_t host_wait_ns = 0;    ///< the next launch began after the previous work had ended
+  std::int64_t kernel_wait_ns = 0;  ///< gaps below 2 us between work that was already launched
   std::int64_t other_ns = 0;        ///< dependencies, synchronisation, data
   friend bool operator==(const Gaps&, const Gaps&) = default;
 };
 
-/// A step [begin, end) taken apart. The parts' shares, those of data and of nobody included, add up to end - begin
-/// exactly.
+/// The parts of a step [begin, end). Their shares, including those of data and of work without an owner, add up to
+/// end - begin exactly.
 struct StepShares {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
@@ -51,7 +51,7 @@ struct StepShares {
   std::int64_t work_ns = 0;  ///< length of the union of all activities
   Gaps gaps;
   [[nodiscard]] std::int64_t data_wait_ns() const { return share_of({0, Phase::Data}); }
-  /// Nobody's work and the gaps before it, and the gap after the last work.
+  /// Work without an owner and the gaps before it, and the gap after the last work.
   [[nodiscard]] std::int64_t unattributed_ns() const { return share_of({0, Phase::None}); }
   [[nodiscard]] std::int64_t share_of(const Part& part) const {
     const auto it = parts.find(part);
@@ -60,15 +60,15 @@ struct StepShares {
   friend bool operator==(const StepShares&, const StepShares&) = default;
 };
 
-/// Takes the activities of [begin, end) apart; those outside are left out, those across its ends are cut. An instant
-/// that k parts cover gives 1/k to each; nanoseconds that do not divide go to the parts in turn. An idle gap goes to
-/// the part whose work ends it.
-/// `activities` as AttributedTrace holds them. Throws std::invalid_argument if begin > end.
+/// The parts of the step [begin, end). Activities outside are ignored, those across its ends are cut. While k parts
+/// work, each gets 1/k of the time; nanoseconds that cannot be divided go to the parts in turn. An idle gap goes to the
+/// part whose work ends it. `activities` must be sorted as in AttributedTrace. Throws std::invalid_argument if begin >
+/// end.
 [[nodiscard]] StepShares shares(const std::vector<Attributed>& activities, std::int64_t begin_ns, std::int64_t end_ns);
 
-/// The step as it would have been unprofiled, lasting `plain_ns`: work stays, each gap g becomes
-/// g (plain - work) / (profiled - work); where plain < work all is scaled by plain / profiled. The identity holds
-/// again, exactly. `scaled` is set, if given, where work had to be scaled.
+/// The step scaled to the length `plain_ns` of an unwatched step: work stays, each gap g becomes
+/// g (plain - work) / (watched - work). If plain < work, everything is scaled by plain / watched. The shares add up to
+/// the step exactly again. `*scaled` tells whether work was scaled.
 [[nodiscard]] StepShares debias(StepShares step, std::int64_t plain_ns, bool* scaled = nullptr);
 
 }  // namespace stagecraft

@@ -5,7 +5,7 @@
 
 namespace stagecraft {
 
-/// What a piece of work on a device was done for. The values stand in the ids of trace records.
+/// What a piece of work on a device was done for. The ids of trace records contain these values.
 enum class Phase {
   None = 0,
   Forward = 1,
@@ -18,7 +18,7 @@ enum class Phase {
   Loss = 8
 };
 
-/// Whose work it is. `layer` is an index into Model::layers.
+/// The owner of a piece of work. `layer` is an index into Model::layers.
 struct Tag {
   std::int64_t layer = 0;
   Phase phase = Phase::None;
@@ -28,13 +28,13 @@ struct Tag {
   friend auto operator<=>(const Tag&, const Tag&) = default;
 };
 
-/// The tag as an external correlation id that describes itself: bits 63..52 the step, 51..40 the microbatch, 39..36 the
-/// phase, 35..0 the layer. Step and microbatch count modulo 4096. Phase None is the id 0, whatever else the tag says.
-/// Throws std::invalid_argument for a layer that is negative or needs more than 36 bits, and for a negative step or
-/// microbatch.
+/// The tag as an external correlation id: bits 63..52 hold the step, 51..40 the microbatch, 39..36 the phase and 35..0
+/// the layer. Step and microbatch are stored modulo 4096. A tag of phase None has the id 0.
+/// Throws std::invalid_argument if the layer is negative or needs more than 36 bits, or if step or microbatch is
+/// negative.
 [[nodiscard]] std::uint64_t encode(const Tag& tag);
 
-/// The inverse of encode for steps and microbatches below 4096. An id with an unknown phase gives phase None.
+/// The inverse of encode for steps and microbatches below 4096. The phase is None if that of `id` is unknown.
 [[nodiscard]] Tag decode_tag(std::uint64_t id);
 
 /// "forward", "backward", "gradient accumulation", "recomputation", "optimizer", "communication", "data", "loss",

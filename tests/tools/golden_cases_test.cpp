@@ -118,8 +118,7 @@ TEST_P(GoldenCase, ComesOutAsExpected) {
 
 std::string test_name(const ::testing::TestParamInfo<std::string>& tested) {
   std::string out = tested.param;
-  std::replace_if(
-      out.begin(), out.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  std::replace_if(out.begin(), out.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return out;
 }
 

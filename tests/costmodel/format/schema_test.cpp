@@ -212,7 +212,8 @@ TEST_P(Schema, NamesTypesAsTheReaderDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,
-                         testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline", "comparison"),
+                         testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline",
+                                         "comparison"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -1,0 +1,70 @@
+#include "profiler/concurrent_time.h"
+
+#include <ATen/Parallel.h>
+
+#include <atomic>
+#include <barrier>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "costmodel/timeline.h"
+#include "profiler/subject.h"
+#include "profiler/time_limit.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr std::size_t kEnoughSamples = 5;
+
+/// What the threads share.
+struct Together {
+  Together(int count, double seconds) : limit(seconds), ready(count) {}
+  TimeLimit limit;
+  std::barrier<> ready;
+  std::atomic<bool> stop{false};
+};
+
+/// Seconds of each iteration of one thread. The one that `leads` ends all.
+std::vector<double> iterate_together(Subject& subject, const std::vector<at::Tensor>& batch,
+                                     const ProfileOptions& options, bool leads, Together& together) {
+  at::set_num_threads(options.threads);
+  const TimeLimit& limit = together.limit;
+  StepTimer timer(options.placement.device);
+  for (int k = 0; k < options.warmup && (k == 0 || limit.left() > limit.spent()); ++k) subject.iterate(batch, k, timer);
+  (void)timer.take();
+  together.ready.arrive_and_wait();
+  const double start = steady_seconds();
+  std::vector<double> out;
+  // All go on until the leader has enough, so that every sample was taken with company.
+  while (!together.stop) {
+    subject.iterate(batch, static_cast<int>(out.size()), timer);
+    out.push_back(timer.take().front());
+    const double spent = steady_seconds() - start;
+    const bool enough = out.size() >= kEnoughSamples && spent > options.rule.most_seconds / 8;
+    if (leads && (enough || spent > options.rule.most_seconds || limit.left() <= 0)) together.stop = true;
+  }
+  return out;
+}
+
+}  // namespace
+
+Seconds concurrent_time(const Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
+                        int count, double seconds) {
+  Together together(count, seconds);
+  std::vector<std::unique_ptr<Subject>> subjects;
+  for (int i = 0; i < count; ++i)
+    subjects.push_back(std::make_unique<Subject>(model, options.optimizer, options.seed, options.placement, false));
+  std::vector<std::vector<double>> samples(index(count));
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    threads.emplace_back([&, i] { samples[i] = iterate_together(*subjects[i], batch, options, i == 0, together); });
+  }
+  threads.clear();
+  std::vector<double> all;
+  for (const auto& each : samples) all.insert(all.end(), each.begin(), each.end());
+  return Seconds(median(std::move(all)));
+}
+
+}  // namespace stagecraft

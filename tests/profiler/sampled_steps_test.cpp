@@ -1,0 +1,183 @@
+#include "profiler/sampled_steps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+/// Layers with so many parameters each; 0: absent.
+std::vector<Layer> layers_of(const std::vector<std::int64_t>& parameters) {
+  std::vector<Layer> out(parameters.size());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (parameters[i] > 0) out[i].parameters = parameters[i];
+  }
+  return out;
+}
+
+/// Two layers in a step of 100 ns: forward 30 + 10, backward 20 + 5 and update 5 are 70, the wait for data 12, the rest
+/// 18.
+StepShares hundred_nanoseconds() {
+  StepShares step;
+  step.begin_ns = 1000;
+  step.end_ns = 1100;
+  step.parts[{0, Phase::Forward}] = {.busy_ns = 30, .active_ns = 30, .gap_ns = 10, .activities = 2};
+  step.parts[{1, Phase::Backward}] = {.busy_ns = 24, .active_ns = 20, .gap_ns = 5, .activities = 3};
+  step.parts[{1, Phase::Optimizer}] = {.busy_ns = 5, .active_ns = 5, .activities = 1};
+  step.parts[{0, Phase::Data}] = {.gap_ns = 12};
+  step.parts[{0, Phase::None}] = {.active_ns = 8, .gap_ns = 10};
+  step.gaps = {.host_wait_ns = 7, .kernel_wait_ns = 3};
+  return step;
+}
+
+TEST(LayerSamples, HoldEachPartOfEachStepInSeconds) {
+  LayerSamples samples(2);
+  samples.add(hundred_nanoseconds());
+  samples.add(StepShares{});
+  EXPECT_THAT(samples.forward[0], ElementsAre(40e-9, 0));
+  EXPECT_THAT(samples.forward[1], ElementsAre(0, 0));
+  EXPECT_THAT(samples.backward[0], ElementsAre(0, 0));
+  EXPECT_THAT(samples.backward[1], ElementsAre(25e-9, 0));
+  EXPECT_THAT(samples.update[1], ElementsAre(5e-9, 0));
+  EXPECT_THAT(samples.sums, ElementsAre(70e-9, 0));
+  EXPECT_THAT(samples.parts(),
+              ElementsAre(samples.forward[0], samples.forward[1], ElementsAre(0, 0), samples.backward[1]));
+}
+
+TEST(DivideUpdate, FollowsTheParameterCounts) {
+  StepShares step;
+  step.parts[{0, Phase::Optimizer}] = {.busy_ns = 10, .active_ns = 7, .gap_ns = 4, .activities = 3};
+  step.parts[{0, Phase::Forward}] = {.busy_ns = 1};
+  divide_update(step, layers_of({2, 0, 1}));
+  // Two thirds of 10, 7 and 4 are 6.7, 4.7 and 2.7, rounded down; the last layer has the rest.
+  EXPECT_EQ(step.parts, (std::map<Part, PartTime>{
+                            {{0, Phase::Forward}, {.busy_ns = 1}},
+                            {{0, Phase::Optimizer}, {.busy_ns = 6, .active_ns = 4, .gap_ns = 2, .activities = 3}},
+                            {{2, Phase::Optimizer}, {.busy_ns = 4, .active_ns = 3, .gap_ns = 2, .activities = 3}}}));
+}
+
+TEST(DivideUpdate, LeavesLayerZeroNothingWithoutParameters) {
+  StepShares step;
+  step.parts[{0, Phase::Optimizer}] = {.busy_ns = 10, .active_ns = 7, .gap_ns = 4};
+  divide_update(step, layers_of({0, 5}));
+  EXPECT_EQ(step.parts,
+            (std::map<Part, PartTime>{{{1, Phase::Optimizer}, {.busy_ns = 10, .active_ns = 7, .gap_ns = 4}}}));
+}
+
+TEST(DivideUpdate, LeavesAStepWithoutAnUpdateAlone) {
+  StepShares step;
+  step.parts[{0, Phase::Forward}] = {.busy_ns = 1};
+  const StepShares before = step;
+  divide_update(step, layers_of({2, 1}));
+  EXPECT_EQ(step, before);
+}
+
+TEST(DivideUpdate, LosesNoNanosecond) {
+  for (unsigned seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const auto up_to = [&](std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(0, most)(random); };
+    std::vector<std::int64_t> parameters(static_cast<std::size_t>(up_to(20)) + 1);
+    for (std::int64_t& each : parameters) each = up_to(3) == 0 ? 0 : up_to(100'000'000);
+    parameters.back() += 1;
+    const PartTime whole{.busy_ns = up_to(1'000'000'000), .active_ns = up_to(1'000'000'000), .gap_ns = up_to(1000)};
+    StepShares step;
+    step.parts[{0, Phase::Optimizer}] = whole;
+    divide_update(step, layers_of(parameters));
+    PartTime sum;
+    for (const auto& [part, time] : step.parts) {
+      EXPECT_GE(time.busy_ns, 0);
+      EXPECT_GE(time.active_ns, 0);
+      EXPECT_GE(time.gap_ns, 0);
+      sum.busy_ns += time.busy_ns;
+      sum.active_ns += time.active_ns;
+      sum.gap_ns += time.gap_ns;
+    }
+    EXPECT_EQ(sum, whole);
+  }
+}
+
+TEST(AddShares, SumsOverSteps) {
+  std::vector<Layer> layers(2);
+  ProfileQuality quality;
+  add_shares(layers, quality, hundred_nanoseconds());
+  add_shares(layers, quality, hundred_nanoseconds());
+  EXPECT_EQ(layers[0].forward_share, (LayerShare{.busy_ns = 60, .share_ns = 80, .activities = 4, .isolated = {}}));
+  EXPECT_EQ(layers[0].backward_share, std::nullopt);
+  EXPECT_EQ(layers[0].update_share, std::nullopt);
+  EXPECT_EQ(layers[1].forward_share, std::nullopt);
+  EXPECT_EQ(layers[1].backward_share, (LayerShare{.busy_ns = 48, .share_ns = 50, .activities = 6, .isolated = {}}));
+  EXPECT_EQ(layers[1].update_share, (LayerShare{.busy_ns = 10, .share_ns = 10, .activities = 2, .isolated = {}}));
+  EXPECT_EQ(quality.steps, 2);
+  EXPECT_EQ(quality.data_wait_ns, 24);
+  EXPECT_EQ(quality.unattributed_ns, 36);
+  EXPECT_EQ(quality.watched_ns, 80 + 50 + 10 + 24 + 36);
+}
+
+TEST(AddShares, CountsWaitsOfADeviceOnly) {
+  std::vector<Layer> layers(2);
+  ProfileQuality host, device;
+  device.debiased = true;
+  add_shares(layers, host, hundred_nanoseconds());
+  add_shares(layers, device, hundred_nanoseconds());
+  EXPECT_EQ(host.host_wait_ns, 0);
+  EXPECT_EQ(host.kernel_wait_ns, 0);
+  EXPECT_EQ(device.host_wait_ns, 7);
+  EXPECT_EQ(device.kernel_wait_ns, 3);
+}
+
+TEST(CopyTraceQuality, AddsUpBadTimeStamps) {
+  const TraceQuality trace{.activities = 10,
+                           .attributed = 9,
+                           .busy_ns = 800,
+                           .attributed_ns = 700,
+                           .dropped = 1,
+                           .zero_times = 2,
+                           .reversed_times = 3,
+                           .before_launch = 4,
+                           .disagreements = 5};
+  ProfileQuality quality;
+  copy_trace_quality(quality, trace);
+  EXPECT_EQ(quality.work, 10);
+  EXPECT_EQ(quality.work_attributed, 9);
+  EXPECT_EQ(quality.work_ns, 800);
+  EXPECT_EQ(quality.work_attributed_ns, 700);
+  EXPECT_EQ(quality.dropped, 1);
+  EXPECT_EQ(quality.bad_timestamps, 2 + 3 + 4);
+  EXPECT_EQ(quality.disagreements, 5);
+  EXPECT_EQ(quality.reasons, distrust(trace));
+}
+
+TEST(Judge, TrustsWhatNothingSpeaksAgainst) {
+  ProfileQuality quality;
+  quality.trusted = false;
+  judge(quality, 0, 0.01);
+  EXPECT_TRUE(quality.trusted);
+  EXPECT_THAT(quality.reasons, IsEmpty());
+}
+
+TEST(Judge, NamesEachReason) {
+  ProfileQuality quality;
+  quality.reasons = {"3 records were dropped"};
+  judge(quality, 2, 0.25);
+  EXPECT_FALSE(quality.trusted);
+  EXPECT_THAT(quality.reasons,
+              ElementsAre("3 records were dropped", "2 backward nodes could not be given to a layer",
+                          "the device works for longer in a watched step than an unwatched step lasts, by 25.000000 %: "
+                          "watching slows it down"));
+}
+
+TEST(Judge, DistrustsATraceWithReasonsOfItsOwn) {
+  ProfileQuality quality;
+  quality.reasons = {"3 records were dropped"};
+  judge(quality, 0, 0);
+  EXPECT_FALSE(quality.trusted);
+}
+
+}  // namespace
+}  // namespace stagecraft
