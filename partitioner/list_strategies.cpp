@@ -40,7 +40,8 @@ std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, do
 
 /// What a strategy balances, and how.
 struct Balance {
-  std::vector<double> weights;  ///< of each layer of layer_list
+  std::vector<int> layers;      ///< layer_list
+  std::vector<double> weights;  ///< one a layer
   bool by_replicas = true;      ///< a stage weighs its layers over its replicas at work
 };
 
@@ -71,7 +72,7 @@ void check(const std::vector<int>& replicas, int stages) {
 
 std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Topology& topology,
                                                    const Constraints& constraints, const Balance& balance) {
-  const std::vector<int> layers = layer_list(graph);
+  const std::vector<int>& layers = balance.layers;
   std::vector<int> replicas = constraints.replicas;
   const int stages = stage_count(topology, constraints);
   check(replicas, stages);
@@ -113,7 +114,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
 /// The weight of the heaviest stage; absent for a plan that does not cut the list into the stages asked for.
 std::optional<double> heaviest(const Graph& graph, const Topology& topology, const Constraints& constraints,
                                const Balance& balance, const Plan& plan) {
-  const std::vector<int> layers = layer_list(graph);
+  const std::vector<int>& layers = balance.layers;
   std::vector<int> replicas;
   for (const Stage& stage : plan.stages) replicas.push_back(static_cast<int>(stage.devices.size()));
   const auto stages = static_cast<std::size_t>(stage_count(topology, constraints));
@@ -164,12 +165,14 @@ Strategy list_strategy(std::string name, std::string help, BalanceOf balance_of,
 std::string plain_name(const std::string& name, const OptionValues&) { return name; }
 
 Balance layer_counts(const Graph& graph, const OptionValues&) {
-  return {std::vector<double>(layer_list(graph).size(), 1), false};
+  Balance out{layer_list(graph), {}, false};
+  out.weights.assign(out.layers.size(), 1);
+  return out;
 }
 
 Balance parameter_counts(const Graph& graph, const OptionValues&) {
-  Balance out;
-  for (const int index : layer_list(graph)) {
+  Balance out{layer_list(graph), {}};
+  for (const int index : out.layers) {
     const Layer& layer = layer_at(graph, index);
     out.weights.push_back(static_cast<double>(layer.parameters.value_or(layer.parameter_bytes.value / 4)));
   }
@@ -177,8 +180,8 @@ Balance parameter_counts(const Graph& graph, const OptionValues&) {
 }
 
 Balance times(const Graph& graph, const OptionValues&) {
-  Balance out;
-  for (const int index : layer_list(graph)) out.weights.push_back(both_ways(layer_at(graph, index)).value);
+  Balance out{layer_list(graph), {}};
+  for (const int index : out.layers) out.weights.push_back(both_ways(layer_at(graph, index)).value);
   return out;
 }
 
@@ -197,10 +200,10 @@ std::regex compiled(const std::string& text) {
 Balance matches(const Graph& graph, const OptionValues& options) {
   const std::string text = regex_text(options);
   const std::regex regex = compiled(text);
-  Balance out;
+  Balance out{layer_list(graph), {}};
   std::set<std::string> kinds;
   bool any = false;
-  for (const int index : layer_list(graph)) {
+  for (const int index : out.layers) {
     const Layer& layer = layer_at(graph, index);
     const bool found = std::regex_search(layer.kind, regex) || std::regex_search(layer.name, regex);
     out.weights.push_back(found ? 1 : 0);
