@@ -60,7 +60,7 @@ Bracket one_forward_one_backward_bracket(const StageTimes& stages, int microbatc
 }
 
 Bytes transformer_static_bytes(const TransformerShape& shape) {
-  return Bytes(18 * 12 * shape.layers * shape.hidden * shape.hidden / (shape.tensor_parallel * shape.pipeline_stages));
+  return Bytes(216 * shape.layers * shape.hidden * shape.hidden / (shape.tensor_parallel * shape.pipeline_stages));
 }
 
 Bytes transformer_activation_bytes(const TransformerShape& shape) {

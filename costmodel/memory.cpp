@@ -90,7 +90,7 @@ Recomputed recomputed(const Graph& graph, const Stage& stage) {
 
 }  // namespace
 
-RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int held) {
+RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int in_flight) {
   const Stage& own = plan.plan().stages[static_cast<std::size_t>(stage)];
   const ScheduleEntry& schedule = plan.schedule();
   const std::set<std::string> ids(own.layers.begin(), own.layers.end());
@@ -138,19 +138,19 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   if (schedule.trains) {
     out.parts["gradients"] = parameters;
     out.parts["optimizer"] = parameters * graph.optimizer_state_values;
-    out.parts["activations"] = held * (saved + received);
+    out.parts["activations"] = in_flight * (saved + received);
     if (own.recompute) {
       const Recomputed again = recomputed(graph, own);
-      const Bytes run_again = schedule.splits_backward ? held * saved : again.largest;
-      out.parts["activations"] = held * (received + again.kept) + run_again;
+      const Bytes run_again = schedule.splits_backward ? in_flight * saved : again.largest;
+      out.parts["activations"] = in_flight * (received + again.kept) + run_again;
     }
     out.parts["reduction"] = plan.replicas(stage) > 1 ? parameters : Bytes(0);
   } else {
-    out.parts["activations"] = held * received + largest;
+    out.parts["activations"] = in_flight * received + largest;
   }
   const int versions = weight_versions_bound(schedule, plan.shape(), stage % plan.positions());
   if (versions > 1) out.parts["older versions"] = parameters * (versions - 1);
-  out.parts["inputs"] = held * loaded;
+  out.parts["inputs"] = in_flight * loaded;
   out.parts["receiving"] = receiving;
   out.parts["workspace"] = workspace;
   for (const auto& [name, bytes] : out.parts) out.total += bytes;

@@ -208,6 +208,10 @@ class Parser {
 
 }  // namespace
 
+bool operator==(const Description& a, const Description& b) {
+  return a.kind == b.kind && a.arguments == b.arguments && a.children == b.children;
+}
+
 Description parse_description(const std::string& text) { return Parser(text).whole(); }
 
 std::string description_text(const Description& description) {

@@ -23,7 +23,7 @@ struct Description {
   std::string kind;
   std::vector<Argument> arguments;
   std::vector<std::pair<std::string, Description>> children;  ///< name, module
-  friend bool operator==(const Description&, const Description&) = default;
+  friend bool operator==(const Description& a, const Description& b);
 };
 
 /// Reads such a text. A bare word, as in "ReLU(inplace)", is an argument of that name that is True; an argument by
