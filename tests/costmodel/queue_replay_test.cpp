@@ -22,7 +22,6 @@ const Action kForward{ActionKind::Forward, 0, 0, -1};
 
 TEST(MessageTable, KnowsWhoRunsAMicrobatch) {
   const MessageTable table(two_stages({2, 1}), 2);
-  EXPECT_EQ(table.ranks(), 3);
   EXPECT_EQ(table.runner(0, 0), 0);
   EXPECT_EQ(table.runner(0, 1), 1);
   EXPECT_EQ(table.runner(1, 0), 2);

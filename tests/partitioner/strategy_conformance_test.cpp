@@ -118,11 +118,11 @@ std::optional<double> least_objective(const Strategy& strategy, const Graph& gra
 
 /// What verify finds wrong with `plan`; empty if nothing.
 std::string flaw(const Graph& graph, const Topology& topology, const Plan& plan) {
-  const int steps = step_window(plan).steps;
-  const auto lists = action_lists(plan, 2, tied_stages(graph, plan), steps);
+  const BoundPlan bound(plan);
+  const int steps = bound.step_window().steps;
   VerifyOptions options;
   options.steps = steps;
-  const auto result = verify(plan, lists, graph, topology, options);
+  const auto result = verify(bound, bound.action_lists(steps), graph, topology, options);
   const auto* infeasible = std::get_if<Infeasible>(&result);
   return infeasible == nullptr ? "" : infeasible->reason;
 }
