@@ -126,7 +126,7 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--channel magic --spawn", "--channel: unknown channel \"magic\", known are "},
            {"--optimizer magic", "--optimizer: unknown optimizer \"magic\", known are "},
            {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" takes no momentum, sgd does"},
-           {"--set width", "--set \"width\": wanted key=value, as in --set layers=4"},
+           {"--set width", "--set \"width\": expected key=value, such as --set layers=4"},
            {"--set depth=3", "--set: mlp: unknown option \"depth\", known are inputs, width, layers, classes"},
            {"--set width=wide", "--set: mlp: option width is \"wide\", must be a whole number from 1 to 1048576"},
            {"--channel gloo",
@@ -302,7 +302,7 @@ TEST_F(RunTool, SaysOnceThatACheckpointBelongsToAnotherOptimizer) {
 TEST_F(RunTool, WritesACheckpointWhenAskedToStop) {
   for (const char* where : {" --spawn", ""}) {
     const Outcome o =
-        folder_.run("rm -rf saved\nstagecraft-run plan.json --steps 100000000 --timeout 5 --checkpoint saved" +
+        folder_.run("rm -rf saved run.txt\nstagecraft-run plan.json --steps 100000000 --timeout 5 --checkpoint saved" +
                     std::string(where) + " 2> run.txt & run=$!\n" + kUntilAStep + "kill -TERM $run\nwait $run");
     EXPECT_EQ(o.status, 75) << folder_.read("run.txt");
     EXPECT_THAT(folder_.read("run.txt"), HasSubstr(" of 100000000 steps are done and in saved/step-"));
