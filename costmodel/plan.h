@@ -14,7 +14,7 @@ namespace stagecraft {
 /// Who does what: these layers, on these devices. Replica j of the stage runs on devices[j].
 struct Stage {
   std::vector<std::string> layers;  ///< layer ids in execution order
-  std::vector<int> devices;         ///< device numbers of the topology, one a replica
+  std::vector<int> devices;         ///< device numbers of the topology, one per replica
   bool recompute = false;           ///< drop activations after forward and run it again before backward
   /// With `recompute`: layers run again at once; only what crosses from one such segment to others is kept between
   /// forward and backward. 0: the whole stage is one segment.
@@ -73,7 +73,7 @@ struct Plan {
   std::vector<Stage> stages;
   std::vector<Boundary> boundaries;
   std::vector<TiedLayers> tied;             ///< every tied parameter, ascending by name; those of one stage too
-  std::vector<int> warmups;                 ///< one a stage
+  std::vector<int> warmups;                 ///< one per stage
   std::vector<std::vector<Action>> listed;  ///< of schedule "listed": each rank's actions but Update, see action_lists
   /// Gradients of a stage are summed over its replicas in buckets of at most so many bytes; absent: all in one.
   std::optional<Bytes> gradient_bucket_bytes;
@@ -85,8 +85,8 @@ struct Plan {
 
 /// What the strategies give: layer index -> stage (-1 for inputs), and per stage its replicas.
 struct Partition {
-  std::vector<int> stage_of_layer;  ///< one number a layer of the graph; -1 for input layers
-  std::vector<int> replicas;        ///< one number a stage
+  std::vector<int> stage_of_layer;  ///< one number per layer of the graph; -1 for input layers
+  std::vector<int> replicas;        ///< one number per stage
   friend bool operator==(const Partition&, const Partition&) = default;
 };
 

@@ -46,7 +46,7 @@ struct Prediction {
   /// Why the graph's times are of another device than the topology's, as accepted_differences says; empty where nothing
   /// known differs.
   std::string other_device = {};
-  /// Microbatches in the midst of the step that were reckoned, not replayed: the timeline has a gap for them, of the
+  /// Microbatches in the middle of the step that were reckoned, not replayed: the timeline has a gap for them, of the
   /// right length. 0: all were replayed.
   int reckoned_microbatches = 0;
 };

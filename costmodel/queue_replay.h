@@ -60,8 +60,8 @@ class MessageTable {
 /// transfer only joins its queue; a message moves when its send and its receive each stand first in their queues, and
 /// then both are done together; a Reduce waits for all ranks that hold a Reduce of its group. No step ever takes from
 /// another the chance to happen, so that one order of steps decides for all.
-/// `reduce_groups`: one number a stage. Precondition: every action's stage, microbatch and peer exist and each message
-/// has one send and one receive, on the ranks that run them.
+/// `reduce_groups`: one number per stage. Precondition: every action's stage, microbatch and peer exist and each
+/// message has one send and one receive, on the ranks that run them.
 [[nodiscard]] std::optional<std::string> find_deadlock(const MessageTable& table,
                                                        const std::vector<std::vector<Action>>& lists, Queues queues,
                                                        const std::vector<int>& reduce_groups);

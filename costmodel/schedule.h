@@ -48,9 +48,9 @@ struct PipelineShape {
   int microbatches = 1;
   int chunks = 1;
   int steps = 1;                                ///< that the lists of an asynchronous schedule cover
-  std::vector<int> replicas;                    ///< one number a stage; all 1 where a schedule does not know replicas
-  std::vector<int> warmups;                     ///< see warmup_counts; one number a stage
-  std::span<const std::vector<Action>> listed;  ///< of schedule "listed", one a rank
+  std::vector<int> replicas;                    ///< one number per stage; all 1 where a schedule does not know replicas
+  std::vector<int> warmups;                     ///< see warmup_counts; one number per stage
+  std::span<const std::vector<Action>> listed;  ///< of schedule "listed", one per rank
 };
 
 /// The replica that runs `microbatch` of a stage with `replicas` replicas: they take turns.

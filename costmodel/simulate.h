@@ -47,7 +47,7 @@ struct Transfer {
 /// All that a simulation needs; predict() makes one from graph, topology and plan.
 struct SimulationInput {
   BoundPlan plan;                          ///< who runs what, what joins two stages, who reduces together
-  std::vector<std::vector<Action>> lists;  ///< one a rank
+  std::vector<std::vector<Action>> lists;  ///< one per rank
   std::vector<StageCost> stages;
   int steps = 1;  ///< that the lists cover; microbatch m is of step m / microbatches
   TransferMode mode = TransferMode::Rendezvous;

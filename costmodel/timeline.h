@@ -66,7 +66,7 @@ struct Measurement {
   int microbatches = 1;
   std::optional<std::int64_t> microbatch_samples;
   std::vector<double>
-      losses;  ///< one a step, the mean over the step's samples; in files null, read as NaN, if not finite
+      losses;  ///< one per step, the mean over the step's samples; in files null, read as NaN, if not finite
   KeptSpans kept;
   bool ended = true;  ///< false in what a run wrote before its end: it goes on, or died
   Timeline timeline;

@@ -124,7 +124,7 @@ class Verifier {
     return std::nullopt;
   }
 
-  /// Nothing stands twice, nothing is missing.
+  /// Nothing appears twice, nothing is missing.
   Refusal complete() {
     std::map<std::tuple<ActionKind, int, int, int>, std::size_t> seen;
     for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {

@@ -16,7 +16,7 @@ namespace stagecraft {
 struct VerifyOptions {
   Queues queues = Queues::Edge;
   int steps = 1;                        ///< that the lists cover, see action_lists
-  std::vector<int> reduce_groups = {};  ///< one number a stage; empty: those of the plan
+  std::vector<int> reduce_groups = {};  ///< one number per stage; empty: those of the plan
 };
 
 /// What was proved of one rank.

@@ -252,7 +252,7 @@ std::string choose_channel(const Options& o, bool processes) {
                                                       stagecraft::default_channel(device, true).name));
 }
 
-/// Starts one process a rank, here or on the hosts, and waits for them.
+/// Starts one process per rank, here or on the hosts, and waits for them.
 int start_ranks(const Options& o, int ranks, const std::vector<std::string>& arguments, milliseconds deadline) {
   stagecraft::SpawnOptions options;
   options.restarts = o.restarts;

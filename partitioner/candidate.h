@@ -18,7 +18,7 @@ namespace stagecraft::partitioner {
 /// Which layers make up the stages, on which devices: what a strategy finds before it is a plan.
 struct Candidate {
   Partition partition;
-  std::vector<std::vector<int>> devices;  ///< of each stage, one a replica; empty: in order 0.. stage by stage
+  std::vector<std::vector<int>> devices;  ///< of each stage, one per replica; empty: in order 0.. stage by stage
   std::vector<int> warmups;               ///< Plan::warmups; empty: by warmup_counts
   std::optional<Seconds> steady_state;    ///< slowest stage's time per microbatch, as the strategy itself reckons it
   bool endless = false;                   ///< RankedPlan::endless

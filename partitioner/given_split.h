@@ -13,7 +13,7 @@ namespace stagecraft::partitioner {
 /// What somebody else decided, as a candidate: stages that begin at the layers `names`, see bounds_at, `replicas` of
 /// each (empty: 1 each). The steady state is the slowest stage's forward + backward time over its replicas, of which
 /// only as many count as there are `microbatches` (absent: all). Throws std::invalid_argument as bounds_at does, and
-/// for replicas that are not one number a stage.
+/// for replicas that are not one number per stage.
 [[nodiscard]] Candidate split_candidate(const Graph& graph, const std::vector<std::string>& names,
                                         const std::vector<int>& replicas, std::optional<int> microbatches = {});
 

@@ -41,7 +41,7 @@ std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, do
 /// What a strategy balances, and how.
 struct Balance {
   std::vector<int> layers;      ///< layer_list
-  std::vector<double> weights;  ///< one a layer
+  std::vector<double> weights;  ///< one per layer
   bool by_replicas = true;      ///< a stage weighs its layers over its replicas at work
 };
 

@@ -12,7 +12,7 @@ namespace stagecraft::partitioner {
 // its inputs. All ignore links and memory; Constraints::replicas says how often a stage stands, and the balanced ones
 // then give it that many times the work, as far as a step has microbatches for them. The steady state is the slowest
 // stage's forward + backward time over its replicas at work. They know Constraints::stages, of which there are as many
-// as replicas, or one a device, if it is absent. More stages than layers, which DeepSpeed answers with empty stages,
+// as replicas, or one per device, if it is absent. More stages than layers, which DeepSpeed answers with empty stages,
 // are Infeasible. Source: DeepSpeed, PipelineModule.partition_method.
 
 /// Bounds 0 = b[0] <= .. <= b[parts] = layers of `parts` nearly equal runs, the remainder one each to the first ones.

@@ -47,7 +47,7 @@ struct CheckpointManifest {
 };
 
 /// The document "stagecraft.checkpoint", described by checkpoint.schema.json. Throws FormatError as the readers of
-/// json.h do, and for a file name that is a path, stands twice, or of which there is none.
+/// json.h do, and for a file name that is a path, appears twice, or of which there is none.
 [[nodiscard]] CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file);
 [[nodiscard]] std::string checkpoint_json(const CheckpointManifest& manifest);
 /// `text` of a document whose checksum is `crc32`, with 0 in its place: what the checksum is of. Its bytes count and

@@ -37,7 +37,7 @@ inline constexpr Bytes kMostSafetensorsHeader(100'000'000);
 [[nodiscard]] Bytes safetensors_value_bytes(const std::string& dtype);
 
 /// The header that `text` is, of a file with `data` bytes after it. Throws FormatError "FILE: POINTER: found, wanted"
-/// for text that is not such a JSON object, a name that stands twice, an unknown dtype, a tensor whose shape and bytes
+/// for text that is not such a JSON object, a name that appears twice, an unknown dtype, a tensor whose shape and bytes
 /// do not agree, and tensors that overlap, leave a hole or do not end where the file does.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, const std::string& file);
 

@@ -82,7 +82,7 @@ class DumpReader {
     const std::string width = pci.attribute("link_width").value();
     const std::int64_t lanes = width.empty() ? 0 : number(pci, "link_width", 0, 32);
     if (lanes == 0 || speed.empty()) ++without_speed;
-    // "16.0 GT/s PCIe"; what is no number counts as unknown.
+    // "16.0 GT/s PCIe"; what is not a number counts as unknown.
     double gigatransfers = 0;
     std::from_chars(speed.data(), speed.data() + speed.size(), gigatransfers);
     return {pci.offset_debug(), pci_bandwidth(gigatransfers, lanes == 0 ? 16 : static_cast<int>(lanes))};

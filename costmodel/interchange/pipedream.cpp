@@ -308,7 +308,7 @@ class Reader {
   std::vector<std::string_view> lines_;
   std::size_t number_ = 1;
   Graph graph_;
-  std::vector<Texts> texts_;  ///< one a layer
+  std::vector<Texts> texts_;  ///< one per layer
   std::unordered_map<std::string, int> index_;
   std::set<std::pair<int, int>> edges_;
 };

@@ -8,14 +8,14 @@ namespace stagecraft {
 
 /// The lists of `plan` as torch.distributed.pipelining's CSV, see actions_csv.h: computation alone, or with `transfers`
 /// sends, receives and reduces too, each receive right before what needs it. Throws std::invalid_argument for a
-/// schedule that updates in the midst of its lists.
+/// schedule that updates in the middle of its lists.
 [[nodiscard]] std::string plan_actions_csv(const BoundPlan& plan, bool transfers = false);
 
 /// A Python program for torchrun that trains the user's model in the stages of `plan`: it marks split points at the
 /// first layers of the stages, whose ids are the modules' paths in the model, builds each rank's stages with
 /// torch.distributed.pipelining and runs the plan's lists, or a schedule of torch's by name. The program itself refuses
 /// a model whose modules lie otherwise. Throws std::invalid_argument for a plan that torch cannot run: replicas, a
-/// tensor that skips a stage, a schedule that trains nothing or updates in the midst of its lists.
+/// tensor that skips a stage, a schedule that trains nothing or updates in the middle of its lists.
 [[nodiscard]] std::string torch_pipelining_script(const BoundPlan& plan);
 
 }  // namespace stagecraft

@@ -7,8 +7,8 @@
 
 namespace stagecraft {
 
-/// What one rank does and whom it waits for, for reports. The rank's own thread writes, any thread reads. Writing takes
-/// some ten nanoseconds: it neither blocks nor allocates.
+/// What one rank does and which rank it waits for, for reports. The rank's own thread writes, any thread reads. Writing
+/// takes some ten nanoseconds: it neither blocks nor allocates.
 class Activity {
  public:
   using Clock = std::chrono::steady_clock;

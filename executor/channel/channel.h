@@ -34,7 +34,7 @@ class Sending {
 class Receiving {
  public:
   virtual ~Receiving() = default;
-  /// The tensor, once it is there. To be called once. The receiver must not write into it: on the local channel it is
+  /// The tensor, once it is there. Call once. The receiver must not write into it: on the local channel it is
   /// the sender's own. Throws PeerError as Sending::wait, and if the sender's shape or dtype is not the expected
   /// one.
   [[nodiscard]] virtual at::Tensor wait() = 0;

@@ -18,7 +18,7 @@ struct NcclOptions {
 };
 
 /// The channel of a run on GPUs: what `program` names goes over NCCL, on `device`, everything else over `control`.
-/// Every communicator has a stream of its own; nothing is enqueued on the default stream, and no call waits for the
+/// Every communicator has a separate stream; nothing is enqueued on the default stream, and no call waits for the
 /// GPU. Received tensors lie in memory that is used again once the last reference has gone. A thread watches: an
 /// operation that stays unfinished longer than `deadline` after its predecessor, an error of NCCL, or another rank's
 /// abort ends all communicators, and the next call tells. Sums of more than two members are in an order that NCCL

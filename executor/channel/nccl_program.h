@@ -9,7 +9,7 @@ namespace stagecraft {
 
 // What a run asks of NCCL, as data, so that order and matching can be proved without a GPU.
 
-/// One NCCL communicator of a run. Each has a stream of its own, and each of its ranks makes its calls in one order.
+/// One NCCL communicator of a run. Each has a separate stream, and each of its ranks makes its calls in one order.
 struct CommunicatorPlan {
   std::string name;        ///< "boundary 0, activations from rank 0 to rank 2" or "gradients of ranks 1, 2"
   std::vector<int> ranks;  ///< sender and receiver of an edge; members of a reduction, ascending

@@ -13,7 +13,7 @@
 
 namespace stagecraft {
 
-/// Loads batches ahead on a thread of its own, in the order in which they will be wanted.
+/// Loads batches ahead on a separate thread, in the order in which they will be wanted.
 class Prefetch {
  public:
   /// `load(i)` gives batch i = 0, 1, ...; it runs on the thread, for at most `ahead` batches that nobody has taken yet.

@@ -38,7 +38,7 @@ struct GpuProperties {
 /// Throws DeviceError without GPU `index`.
 [[nodiscard]] GpuProperties gpu_properties(int index);
 
-/// While it lives the calling thread enqueues its work for `device` on a stream of its own, not on the default one,
+/// While it lives the calling thread enqueues its work for `device` on a separate stream, not on the default one,
 /// which waits for others. Nothing for a CPU.
 class OwnStream {
  public:

@@ -27,7 +27,7 @@ class TensorFile {
 /// Several files as one: no name may stand in two of them.
 class TensorFiles {
  public:
-  /// Throws FormatError as open_tensor_file does, and naming tensor and files for a name that stands twice.
+  /// Throws FormatError as open_tensor_file does, and naming tensor and files for a name that appears twice.
   explicit TensorFiles(const std::vector<std::string>& paths);
 
   [[nodiscard]] bool holds(const std::string& name) const { return file_of_.contains(name); }

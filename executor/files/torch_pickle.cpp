@@ -25,7 +25,7 @@ constexpr std::size_t kMostAxes = 64;
 
 enum class PickledKind {
   Mark,
-  Other,  ///< None, booleans, floats and what a known function made that is no tensor
+  Other,  ///< None, booleans, floats and what a known function made that is not a tensor
   Integer,
   Text,
   Tuple,

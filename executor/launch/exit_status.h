@@ -6,7 +6,7 @@ namespace stagecraft {
 
 /// Exit status of a rank that ended because of another one.
 inline constexpr int kPeerFailed = 3;
-/// Exit status of a rank that waited in vain: a deadline passed, or a rank fell silent.
+/// Exit status of a rank that timed out: a deadline passed, or a rank fell silent.
 inline constexpr int kHung = 4;
 /// Exit status of a rank that was asked to stop, and did so with a checkpoint. sysexits.h calls 75 EX_TEMPFAIL: start
 /// again later.

@@ -13,7 +13,7 @@ namespace stagecraft {
 /// MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), a task of Slurm's srun
 /// (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID),
 /// Open MPI (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), in this order; MASTER_ADDR and MASTER_PORT win over what Slurm
-/// and Open MPI say. Absent if there is none of them, and in sbatch's script and salloc's shell, which are no tasks.
+/// and Open MPI say. Absent if there is none of them, and in sbatch's script and salloc's shell, which are not tasks.
 /// STAGECRAFT_SECRET and STAGECRAFT_LISTEN are taken with any of them. Throws std::invalid_argument naming the variable
 /// for one that is missing, not a number or out of range.
 [[nodiscard]] std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment);

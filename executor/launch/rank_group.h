@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// Runs `body` once per channel, each in a thread of its own, and returns when all have ended. Rethrows the first
+/// Runs `body` once per channel, each in a separate thread, and returns when all have ended. Rethrows the first
 /// exception, having aborted the channels of the others; to a missed deadline it adds a line about each rank.
 void run_as_threads(const std::vector<std::unique_ptr<Channel>>& channels, const std::function<void(Channel&)>& body);
 

@@ -32,9 +32,9 @@ class Rendezvous {
 /// Joins the run. A thread watches the store: when any rank fails, falls silent for longer than `deadline`, or the
 /// store itself is gone, it prints what happened on standard error and ends the process with kPeerFailed, or kHung if
 /// it is this rank that found a silence. The rank that found the cause of the end also prints a line about each rank:
-/// what it does, whom it waits for and for how long, or that it is silent or has left; every rank does if the store is
-/// gone, and none if no rank has begun anything. Throws PeerError if the meeting point is not reached before the
-/// deadline.
+/// what it does, which rank it waits for and for how long, or that it is silent or has left; every rank does if the
+/// store is gone, and none if no rank has begun anything. Throws PeerError if the meeting point is not reached before
+/// the deadline.
 [[nodiscard]] std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
 }  // namespace stagecraft

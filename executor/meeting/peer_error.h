@@ -12,7 +12,7 @@ class PeerError : public std::runtime_error {
  public:
   enum class Cause {
     Found,     ///< this rank found something wrong
-    Deadline,  ///< this rank waited in vain
+    Deadline,  ///< this rank timed out
     Peer,      ///< another rank failed, or is gone
   };
   explicit PeerError(const std::string& text, Cause cause = Cause::Found) : std::runtime_error(text), cause_(cause) {}

@@ -23,7 +23,7 @@ class RankRun {
   /// As run_rank; arguments must outlive it.
   RankRun(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank, Channel& channel,
           const std::function<double()>& seconds_now, const std::function<void(const Progress&)>& progress);
-  /// To be called once.
+  /// Call once.
   [[nodiscard]] RunResult run();
 
  private:

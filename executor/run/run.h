@@ -92,7 +92,7 @@ void verify_lists(const BoundPlan& plan, std::int64_t steps);
                                  const std::function<void(const Progress&)>& progress = {});
 
 /// Runs all ranks as threads of this process over local channels. A failing rank ends the others; the first failure
-/// is thrown, a missed deadline with a line a rank on what it does and whom it waits for.
+/// is thrown, a missed deadline with a line per rank on what it does and which rank it waits for.
 [[nodiscard]] RunResult run_local(const BoundModel& bound, const DataSource& data, const RunOptions& options,
                                   std::chrono::milliseconds deadline,
                                   const std::function<void(const Progress&)>& progress = {});

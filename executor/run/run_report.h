@@ -36,7 +36,7 @@ class StepReporter {
 [[nodiscard]] std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatch_samples,
                                           const std::optional<WholePass>& pass);
 
-/// Who does what: "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions a step", a line a rank.
+/// Who does what: "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions a step", a line per rank.
 [[nodiscard]] std::string roles_text(const BoundPlan& plan);
 
 }  // namespace stagecraft

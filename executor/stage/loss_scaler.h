@@ -53,7 +53,7 @@ class LossScaler {
 /// schedule in float16, which has no moment at which a step could be left out everywhere.
 [[nodiscard]] std::optional<LossScaler> loss_scaler_of(const BoundPlan& plan, const LossScaleOptions& options);
 
-/// Whether any gradient holds an infinity or what is no number.
+/// Whether any gradient holds an infinity or what is not a number.
 [[nodiscard]] bool overflows(const std::vector<Parameter>& parameters);
 
 /// Whether `own` is true on any rank. All ranks call it.

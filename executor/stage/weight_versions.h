@@ -27,7 +27,7 @@ class WeightVersions {
   void resume(int microbatch);
   /// To be called after it: takes the gradients off the version and adds them to those that wait for the next update.
   void collect(int microbatch);
-  /// The gradients that wait, one a parameter; undefined where there is none.
+  /// The gradients that wait, one per parameter; undefined where there is none.
   [[nodiscard]] std::vector<at::Tensor>& waiting() { return waiting_; }
   /// Applies the waiting gradients, divided by `divisor`, to the newest version, which makes one more.
   void update(double divisor, double rate_factor);

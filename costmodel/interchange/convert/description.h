@@ -28,8 +28,8 @@ struct Description {
 
 /// Reads such a text. A bare word, as in "ReLU(inplace)", is an argument of that name that is True; an argument by
 /// position stands before all with names.
-/// Throws std::invalid_argument "TEXT: at character N: found, wanted" for anything else, an argument that stands twice,
-/// more than 64 KiB or more than 16 modules or tuples within each other.
+/// Throws std::invalid_argument "TEXT: at character N: found, wanted" for anything else, an argument that appears
+/// twice, more than 64 KiB or more than 16 modules or tuples within each other.
 [[nodiscard]] Description parse_description(const std::string& text);
 
 /// The description as Python prints it, on one line; parse_description gives it back.

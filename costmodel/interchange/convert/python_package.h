@@ -40,7 +40,7 @@ struct PythonPackage {
 inline constexpr const char* kPackageHeader = "# Written by stagecraft convert, which may replace this file.\n";
 
 /// The package's files, name -> text:
-///   stageN.py    one a stage
+///   stageN.py    one per stage
 ///   fused.py     class Fused, the whole model: it calls the stages and hands values on by name. Its state_dict has no
 ///                stages in its keys, so that the state of one split loads into any other
 ///   __init__.py  arch(), model(criterion) and full_model() as PipeDream's runtime wants them: model gives a list of

@@ -33,7 +33,7 @@ struct FlowNode {
 /// A model's layers in stages, with all that crosses between them.
 struct ValueFlow {
   std::vector<int> order;       ///< layers, every source before its readers
-  std::vector<FlowNode> nodes;  ///< one a layer of the graph
+  std::vector<FlowNode> nodes;  ///< one per layer of the graph
   std::vector<std::vector<Leaf>>
       inputs;  ///< one list a stage, in order: what it takes from the model's inputs and stages before it
   std::vector<std::vector<Leaf>> outputs;  ///< one list a stage, in order: what it gives later stages and the model

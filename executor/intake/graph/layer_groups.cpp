@@ -156,7 +156,7 @@ class Grouper {
 
   bool merge_once() {
     (void)read(root_);
-    // What is no tensor of known shape stays inside.
+    // What is not a tensor of known shape stays inside.
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
       const GraphValue& value = graph_.values[v];
       const int maker = maker_[v];

@@ -15,8 +15,8 @@ namespace stagecraft {
 /// The graph of an archive. Tied parameters have the name that comes first among the graph's inputs. Inputs have the
 /// batch axis that carries the only symbol, or what the notes say.
 /// Throws FormatError with file, node, module path and reason for what cannot be run: see make_call; a trainable
-/// parameter that is not float32; two symbols, or one in another axis than a whole one; inputs that are no tensors; and
-/// std::invalid_argument for ranges of inputs that are not there, and for one that reaches beyond the rows of an
+/// parameter that is not float32; two symbols, or one in another axis than a whole one; inputs that are not tensors;
+/// and std::invalid_argument for ranges of inputs that are not there, and for one that reaches beyond the rows of an
 /// embedding or the classes of a loss that reads the input, naming that node.
 /// `ranges` gives least value and the one past the largest of whole-number inputs, over what the notes say and what
 /// follows from an embedding or a cross entropy that reads them.
