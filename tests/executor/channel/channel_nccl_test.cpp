@@ -3,9 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <exception>
-#include <latch>
-#include <mutex>
 #include <set>
 #include <thread>
 
@@ -14,6 +11,7 @@
 #include "executor/meeting/meeting_store.h"
 #include "executor/run/nccl_calls.h"
 #include "executor/run/run.h"
+#include "tests/executor/channel/nccl_ranks.h"
 #include "tests/executor/channel/nccl_suite.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/pretended_nccl.h"
@@ -29,8 +27,6 @@ using stagecraft::testing::cut_plan;
 using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
-using stagecraft::testing::pretended_communicators;
-using stagecraft::testing::pretended_offences;
 using stagecraft::testing::PretendedCall;
 using stagecraft::testing::stall_pretended;
 using stagecraft::testing::take_pretended_calls;
@@ -38,62 +34,26 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Runs `body` once per rank, each in a thread with an NCCL channel. Rethrows the first exception.
-void on_nccl(int ranks, const NcclProgram& program, std::chrono::milliseconds deadline,
-             const std::function<void(int, Channel&)>& body, const NcclOptions& options = {}) {
-  const StoreServer server;
-  auto controls = make_local_channels(ranks, kLong);
-  std::mutex mutex;
-  std::exception_ptr first;
-  std::latch all_ended(ranks);
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        std::unique_ptr<Channel> channel;
-        try {
-          LaunchInfo launch;
-          launch.rank = launch.local_rank = rank;
-          launch.ranks = ranks;
-          launch.port = server.port();
-          launch.served = true;
-          channel = make_nccl_channel(launch, program, std::move(controls[static_cast<std::size_t>(rank)]),
-                                      c10::Device(c10::kCPU), deadline, options);
-          body(rank, *channel);
-        } catch (const std::exception& error) {
-          const std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
-          if (channel) channel->abort(error.what());
-        }
-        all_ended.arrive_and_wait();
-      });
-    }
-  }
-  EXPECT_THAT(pretended_offences(), IsEmpty());
-  EXPECT_EQ(pretended_communicators(), 0);
-  if (first) std::rethrow_exception(first);
-}
-
 class NcclChannelOf : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclChannelOf, ::testing::Values(2, 3, 4));
 
 TEST_P(NcclChannelOf, DeliversEveryElementOfEveryDtypeInOrderOnEveryEdge) {
-  on_nccl(GetParam(), all_to_all(GetParam()), kLong,
-          [&](int, Channel& channel) { expect_deliveries(channel, c10::Device(c10::kCPU)); });
+  run_on_nccl(GetParam(), all_to_all(GetParam()), kLong,
+              [&](int, Channel& channel) { expect_deliveries(channel, c10::Device(c10::kCPU)); });
 }
 
 TEST_P(NcclChannelOf, OrdersItsStreams) {
-  on_nccl(GetParam(), all_to_all(GetParam()), kLong,
-          [&](int, Channel& channel) { expect_ordered_streams(channel, c10::Device(c10::kCPU)); });
+  run_on_nccl(GetParam(), all_to_all(GetParam()), kLong,
+              [&](int, Channel& channel) { expect_ordered_streams(channel, c10::Device(c10::kCPU)); });
 }
 
 TEST_P(NcclChannelOf, SumsOverItsMembersAndSendsTheRestOverTheControlChannel) {
   const int ranks = GetParam();
   for (const bool deterministic : {false, true}) {
     (void)take_pretended_calls();
-    on_nccl(ranks, all_to_all(ranks), kLong,
-            [&](int, Channel& channel) { expect_sums_of_all(channel, c10::Device(c10::kCPU)); },
-            {.deterministic = deterministic});
+    run_on_nccl(ranks, all_to_all(ranks), kLong,
+                [&](int, Channel& channel) { expect_sums_of_all(channel, c10::Device(c10::kCPU)); },
+                {.deterministic = deterministic});
     const auto calls = take_pretended_calls();
     EXPECT_EQ(calls.size(), 2U * static_cast<std::size_t>(ranks));
     for (const PretendedCall& call : calls) {
@@ -103,7 +63,7 @@ TEST_P(NcclChannelOf, SumsOverItsMembersAndSendsTheRestOverTheControlChannel) {
 }
 
 TEST(NcclChannel, UsesTheMemoryOfReceivedTensorsAgainOnceNobodyHoldsThem) {
-  on_nccl(2, all_to_all(2), kLong, [](int rank, Channel& channel) {
+  run_on_nccl(2, all_to_all(2), kLong, [](int rank, Channel& channel) {
     const TensorSpec spec{{16}, at::kFloat};
     std::set<const void*> places;
     at::Tensor kept;
@@ -128,7 +88,7 @@ TEST(NcclChannel, UsesTheMemoryOfReceivedTensorsAgainOnceNobodyHoldsThem) {
 TEST(NcclChannel, TellsWhichTransferIsLate) {
   std::vector<std::string> errors(2);
   try {
-    on_nccl(2, all_to_all(2), kShort, [&](int rank, Channel& channel) {
+    run_on_nccl(2, all_to_all(2), kShort, [&](int rank, Channel& channel) {
       channel.barrier();
       if (rank == 0) stall_pretended("edge 0 1");
       channel.barrier();
@@ -152,7 +112,7 @@ TEST(NcclChannel, TellsWhichTransferIsLate) {
 TEST(NcclChannel, TellsAnErrorOfTheLibrary) {
   std::vector<std::string> errors(2);
   try {
-    on_nccl(2, all_to_all(2), kLong, [&](int rank, Channel& channel) {
+    run_on_nccl(2, all_to_all(2), kLong, [&](int rank, Channel& channel) {
       channel.barrier();
       if (rank == 0) break_pretended("edge 1 0");
       errors[static_cast<std::size_t>(rank)] = error_of([&] {
@@ -167,7 +127,7 @@ TEST(NcclChannel, TellsAnErrorOfTheLibrary) {
 
 TEST(NcclChannel, AbortEndsTheTransfersOfAllRanks) {
   std::vector<std::string> errors(3);
-  on_nccl(3, all_to_all(3), kLong, [&](int rank, Channel& channel) {
+  run_on_nccl(3, all_to_all(3), kLong, [&](int rank, Channel& channel) {
     errors[static_cast<std::size_t>(rank)] = error_of([&] {
       if (rank == 1) channel.abort("rank 1 has had enough");
       // Nobody sends it.
@@ -208,7 +168,7 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const Ru
   const auto begin = std::chrono::steady_clock::now();
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   RunResult result;
-  on_nccl(count, program, std::chrono::minutes(1), [&](int rank, Channel& channel) {
+  run_on_nccl(count, program, std::chrono::minutes(1), [&](int rank, Channel& channel) {
     RunResult own = run_rank(bound, *planned.data, options, rank, channel, now);
     if (rank == 0) result = std::move(own);
   });

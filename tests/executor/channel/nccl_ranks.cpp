@@ -1,3 +1,5 @@
+#include "tests/executor/channel/nccl_ranks.h"
+
 #include <gmock/gmock.h>
 
 #include <exception>
@@ -46,9 +48,15 @@ std::vector<std::string> suite_channels() { return {"nccl"}; }
 
 void run_on_ranks(const std::string& /*name*/, int ranks, std::chrono::milliseconds deadline,
                   const std::function<void(Channel&)>& body) {
+  run_on_nccl(ranks, program_of_the_suite(ranks), deadline, [&](int, Channel& channel) { body(channel); },
+              {.deterministic = true});
+}
+
+void run_on_nccl(int ranks, const NcclProgram& program, std::chrono::milliseconds deadline,
+                 const std::function<void(int rank, Channel&)>& body, const NcclOptions& options) {
+  constexpr std::chrono::milliseconds kControlDeadline{20000};
   const StoreServer server;
-  auto controls = make_local_channels(ranks, deadline);
-  const NcclProgram program = program_of_the_suite(ranks);
+  auto controls = make_local_channels(ranks, kControlDeadline);
   std::mutex mutex;
   std::exception_ptr first;
   std::latch all_ended(ranks);
@@ -64,12 +72,12 @@ void run_on_ranks(const std::string& /*name*/, int ranks, std::chrono::milliseco
           launch.port = server.port();
           launch.served = true;
           channel = make_nccl_channel(launch, program, std::move(controls[static_cast<std::size_t>(rank)]),
-                                      c10::Device(c10::kCPU), deadline, {.deterministic = true});
-          body(*channel);
-        } catch (...) {
+                                      c10::Device(c10::kCPU), deadline, options);
+          body(rank, *channel);
+        } catch (const std::exception& error) {
           const std::lock_guard lock(mutex);
           if (!first) first = std::current_exception();
-          if (channel) channel->abort("another rank's body threw");
+          if (channel) channel->abort(error.what());
         }
         all_ended.arrive_and_wait();  // a channel that goes early is a dead peer to the others
       });

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "executor/channel/channel_nccl.h"
+
+namespace stagecraft {
+
+/// Runs `body` once per rank, each in a thread with an NCCL channel over the library that pretends, on CPU tensors. All
+/// end, then the channels go, and nothing of the library may be left. Rethrows the first exception.
+void run_on_nccl(int ranks, const NcclProgram& program, std::chrono::milliseconds deadline,
+                 const std::function<void(int rank, Channel&)>& body, const NcclOptions& options = {});
+
+}  // namespace stagecraft
