@@ -18,7 +18,7 @@ namespace stagecraft {
 /// for one that is missing, not a number or out of range.
 [[nodiscard]] std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment);
 /// A port for the run of this number (of a job, of a process), one of 20000..31999: runs of different jobs rarely share
-/// it, and it is no launcher's and below the usual ephemeral ones.
+/// it, no launcher uses it, and it is below the usual ephemeral ports.
 [[nodiscard]] std::uint16_t port_of_job(std::int64_t job);
 /// Index of the GPU that a rank computes on, of `gpus` that it sees: that of its local rank; the only one, where Slurm
 /// gives each task one of its own; with `share`, the local rank modulo their number. Throws std::invalid_argument if

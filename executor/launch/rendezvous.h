@@ -24,8 +24,8 @@ class Rendezvous {
   virtual void fail(const std::string& reason) noexcept = 0;
   /// What this rank does, which its heartbeat tells the others for their reports; to be given to the rank's channel.
   [[nodiscard]] virtual std::shared_ptr<Activity> activity() const = 0;
-  /// This rank is done; its silence is no failure from now on. If it keeps the meeting point, returns when all others
-  /// have left too. A rendezvous that ends with neither leave nor fail fails.
+  /// This rank is done; its silence does not count as a failure from now on. If it keeps the meeting point, returns
+  /// when all others have left too. A rendezvous that ends with neither leave nor fail fails.
   virtual void leave() noexcept = 0;
 };
 

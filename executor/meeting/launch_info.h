@@ -14,7 +14,7 @@ struct LaunchInfo {
   std::uint16_t port = 0;
   bool served = false;       ///< the spawning parent serves the meeting point; else rank 0 does
   bool agent = false;        ///< host and port are those of torchrun's agent, which rank 0 tells the meeting point's
-  std::string listen;        ///< the only address at which rank 0 listens; empty: the one that `host` stands for
+  std::string listen;        ///< the only address at which rank 0 listens; empty: the one that `host` resolves to
   std::string secret;        ///< who does not know it is not let in
   std::string run_id = "0";  ///< keeps restarts and neighbouring runs apart
   std::string launcher;      ///< "torchrun", "slurm", "open mpi", "stagecraft"; for messages

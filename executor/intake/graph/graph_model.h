@@ -12,7 +12,7 @@
 namespace stagecraft {
 
 /// The value of `graph` that is the loss, by the settings. Throws std::invalid_argument for an unknown setting and for
-/// an output that is no loss, FormatError for a graph that gives nothing.
+/// an output that is not a loss, FormatError for a graph without outputs.
 [[nodiscard]] int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings);
 
 /// Its layers by setting `layers`, in the order of Model::layers.

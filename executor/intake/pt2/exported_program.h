@@ -16,7 +16,7 @@ namespace stagecraft {
 struct ProgramInput {
   enum class Kind { Parameter, Buffer, Constant, User, Folded };
   Kind kind = Kind::User;
-  ValueIndex value;        ///< none of a Folded one: a Python number that stands in the nodes already
+  ValueIndex value;        ///< unset for Folded: a Python number that the nodes already contain
   std::string name;        ///< of a parameter, buffer or constant in the model; of a user input its own
   bool persistent = true;  ///< of a buffer: whether it is in the state dict
 };

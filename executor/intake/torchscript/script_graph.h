@@ -19,7 +19,7 @@
 
 namespace stagecraft {
 
-/// The graph of a module while its code is laid out: what values, nodes and tensors the code's names stand for.
+/// The graph of a module while its code is laid out: the values, nodes and tensors that the code's names refer to.
 class ScriptGraph {
  public:
   /// Of a module in `file`; `samples` is the only batch size. The tensors that `state` holds are the first values.
@@ -34,7 +34,7 @@ class ScriptGraph {
   void enter(ModuleFrame module) { modules_.push_back(std::move(module)); }
   void leave() { modules_.pop_back(); }
 
-  /// What a tensor of the code stands for: one that the module holds, or a new constant.
+  /// The tensor that the code refers to: one that the module holds, or a new constant.
   ScriptValue held_tensor(const at::Tensor& tensor);
   /// A new input of the graph.
   ScriptValue add_input(const ModelInput& model);
