@@ -9,7 +9,7 @@
 namespace stagecraft {
 namespace {
 
-/// Steps in which replicas of different counts come round together, where those are not too many to replay.
+/// Steps after which replicas of different counts return to their start together, if few enough to replay.
 constexpr int kLongestCycle = 60;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
@@ -18,8 +18,7 @@ std::vector<std::vector<Action>> lists_of(const BoundPlan& bound, const std::vec
                                           int prefetch) {
   const Plan& plan = bound.plan();
   const ScheduleEntry& schedule = bound.schedule();
-  if (steps < 1)
-    throw std::invalid_argument("action lists of " + std::to_string(steps) + " steps, at least 1 is wanted");
+  if (steps < 1) throw std::invalid_argument("action lists of " + std::to_string(steps) + " steps, must be at least 1");
   if (steps > 1 && !bound.asynchronous()) {
     throw std::invalid_argument("schedule \"" + plan.schedule + "\" replays the lists of 1 step, found " +
                                 std::to_string(steps));
@@ -39,7 +38,7 @@ std::vector<std::vector<Action>> lists_of(const BoundPlan& bound, const std::vec
       const std::vector<Action> computing = schedule.compute_actions(shape, position, replica);
 
       // Receives by directed edge (kind, peer rank, stage, peer stage) in the order of their consumers; each is posted
-      // before the consumer that stands `prefetch` - 1 receives earlier on its edge.
+      // before the consumer that is `prefetch` - 1 receives earlier on its edge.
       std::map<std::tuple<ActionKind, int, int, int>, std::vector<std::size_t>> consumers;
       std::vector<std::vector<Action>> posted(computing.size());
       const auto receive = [&](ActionKind kind, const Action& consumer, int peer_stage, std::size_t at) {

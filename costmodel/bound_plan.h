@@ -9,17 +9,17 @@
 
 namespace stagecraft {
 
-/// A tied parameter of a plan, and who holds it.
+/// A tied parameter of a plan, and its stages and ranks.
 struct TiedHolders {
   std::string parameter;
-  int tag = 0;              ///< its place in Plan::tied: the same number on every rank
+  int tag = 0;              ///< its index in Plan::tied: the same number on every rank
   std::vector<int> stages;  ///< ascending, each once; a single one if all its layers are in one stage
   std::vector<int> ranks;   ///< all replicas of these stages, ascending, each once
   friend bool operator==(const TiedHolders&, const TiedHolders&) = default;
 };
 
-/// A valid plan with all that follows from it. Whoever predicts, verifies, runs or exports a plan takes it and derives
-/// none of this again. Stage, rank and boundary numbers that are passed in must exist.
+/// A valid plan with everything derived from it. Code that predicts, verifies, runs or exports a plan uses it instead
+/// of deriving this again. Stage, rank and boundary numbers that are passed in must exist.
 class BoundPlan {
  public:
   /// Throws std::invalid_argument as validate(plan).
@@ -30,23 +30,23 @@ class BoundPlan {
   [[nodiscard]] const ScheduleEntry& schedule() const { return schedule_; }
   /// Whether the schedule is asynchronous: its lists cover several steps and are replayed once.
   [[nodiscard]] bool asynchronous() const { return schedule_.weights != Weights::Flushed; }
-  /// The shape for the schedule's functions, with lists of `steps` steps. It looks at the plan's `listed`: use it while
-  /// this object is where it is.
+  /// The shape for the schedule's functions, with lists of `steps` steps. It refers to the plan's `listed`: valid until
+  /// this object moves or ends.
   [[nodiscard]] PipelineShape shape(int steps = 1) const;
 
   [[nodiscard]] int stages() const { return static_cast<int>(replicas_.size()); }
-  /// Columns of ranks: stages that differ by a multiple of this number run on the same ranks.
+  /// Number of pipeline positions: stages that differ by a multiple of it run on the same ranks.
   [[nodiscard]] int positions() const { return stages() / plan_.chunks; }
   [[nodiscard]] int replicas(int stage) const { return replicas_[index(stage)]; }
 
   /// The ranks by number, as ranks(plan).
   [[nodiscard]] const std::vector<RankRole>& ranks() const { return ranks_; }
-  /// Rank of the stage's replica 0; those of the others follow.
+  /// Rank of the stage's replica 0; the other replicas have the next ranks.
   [[nodiscard]] int first_rank(int stage) const { return first_rank_[index(stage)]; }
   /// The stage's ranks, by replica.
   [[nodiscard]] std::vector<int> ranks_of(int stage) const;
-  /// The replica of `stage` that runs `microbatch`. Of an asynchronous schedule microbatches count on from step to
-  /// step, see ScheduleEntry.
+  /// The replica of `stage` that runs `microbatch`. With an asynchronous schedule, microbatch numbers continue from
+  /// step to step, see ScheduleEntry.
   [[nodiscard]] int replica_of(int stage, int microbatch) const {
     return stagecraft::replica_of(microbatch, replicas(stage));
   }
@@ -55,17 +55,17 @@ class BoundPlan {
     return first_rank(stage) + replica_of(stage, microbatch);
   }
 
-  /// Index in Plan::boundaries of the one that joins two stages, either way round; absent if none does.
+  /// Index in Plan::boundaries of the boundary between two stages, in either order; absent if there is none.
   [[nodiscard]] std::optional<int> boundary(int stage, int peer) const;
   /// Indices of the boundaries into the stage, in the plan's order.
   [[nodiscard]] const std::vector<int>& incoming(int stage) const { return incoming_[index(stage)]; }
   /// Indices of the boundaries out of the stage, in the plan's order.
   [[nodiscard]] const std::vector<int>& outgoing(int stage) const { return outgoing_[index(stage)]; }
-  /// Whether anything comes back over the boundary.
+  /// Whether any gradient comes back over the boundary.
   [[nodiscard]] bool has_gradient(int boundary) const { return has_gradient_[index(boundary)]; }
   /// Number of message tags.
   [[nodiscard]] int tags() const { return tags_; }
-  /// Tag, from 0 to tags(), of what crosses a boundary of tensor `tensor` in one direction, `gradient` back.
+  /// Tag, from 0 to tags(), for tensor `tensor` over a boundary in one direction; `gradient`: back.
   [[nodiscard]] int tag(int boundary, std::size_t tensor, bool gradient) const {
     return first_tag_[index(boundary)] + 2 * static_cast<int>(tensor) + (gradient ? 1 : 0);
   }
@@ -73,14 +73,14 @@ class BoundPlan {
   /// In the order of Plan::tied.
   [[nodiscard]] const std::vector<TiedHolders>& tied() const { return tied_; }
   /// A number for each stage, the same for stages that share a tied parameter, directly or through others: the lowest
-  /// of their own numbers. Those reduce together.
+  /// stage number among them. They reduce together.
   [[nodiscard]] const std::vector<int>& reduce_groups() const { return reduce_groups_; }
-  /// Whether the stage sums gradients with other ranks: those of its replicas, or of tied parameters with other stages.
+  /// Whether the stage sums gradients with other ranks: with its replicas, or for tied parameters with other stages.
   [[nodiscard]] bool reduces(int stage) const { return reduces_[index(stage)]; }
 
   /// The list of each rank, as action_lists(plan, ...) describes them, with a Reduce for each stage that reduces.
   /// `steps`: how many steps they cover, 1 unless the schedule is asynchronous. `prefetch`: microbatches by which
-  /// receives are posted ahead. Throws std::invalid_argument for other steps.
+  /// receives are posted ahead. Throws std::invalid_argument for other values of `steps`.
   [[nodiscard]] std::vector<std::vector<Action>> action_lists(int steps = 1, int prefetch = 2) const;
   /// As step_window(plan).
   [[nodiscard]] StepWindow step_window() const { return stagecraft::step_window(plan_); }

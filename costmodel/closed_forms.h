@@ -13,8 +13,8 @@ struct StageTimes {
   std::vector<Seconds> backward;
 };
 
-/// Step time of GPipe: sum F + (M-1) max F + sum B + (M-1) max B + 2 (p-1) hop. Exact for any stages and hops that
-/// occupy nothing. Source: derived by counting the critical path; checked against the event simulation.
+/// Step time of GPipe: sum F + (M-1) max F + sum B + (M-1) max B + 2 (p-1) hop. Exact for any stages and hops that do
+/// not occupy the links. Source: derived by counting the critical path; checked against the event simulation.
 [[nodiscard]] Seconds gpipe_time(const StageTimes& stages, int microbatches, Seconds hop);
 
 /// Step time of 1F1B with flush, p equal stages. hop = 0: (M+p-1)(F+B), exact.
@@ -39,7 +39,7 @@ struct Bracket {
 };
 [[nodiscard]] Bracket one_forward_one_backward_bracket(const StageTimes& stages, int microbatches);
 
-/// A transformer trained with tensor parallelism, as Korthikanti et al. (2022) count its memory.
+/// A transformer trained with tensor parallelism, with memory as counted by Korthikanti et al. (2022).
 struct TransformerShape {
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -51,7 +51,7 @@ struct TransformerShape {
   std::int64_t chunks = 1;
 };
 
-/// Bytes of weights, gradients and Adam state at 18 bytes a parameter, embeddings left out: 18 * 12 L h^2 / (t p).
+/// Bytes of weights, gradients and Adam state at 18 bytes per parameter, without embeddings: 18 * 12 L h^2 / (t p).
 [[nodiscard]] Bytes transformer_static_bytes(const TransformerShape& shape);
 /// Activation bytes of the first stage, two-byte elements, 1F1B: per layer q b h (10 + 24/t + 5 a q / (h t)), for L
 /// layers, times 1 + (p-1)/(p v) if v > 1. Source: Korthikanti et al., MLSys 2023, with tensor parallelism.

@@ -9,7 +9,7 @@ namespace stagecraft {
 
 Seconds ring_all_reduce_time(Bytes data, int ranks, const Link& link) {
   if (ranks < 1)
-    throw std::invalid_argument("an all-reduce of " + std::to_string(ranks) + " ranks, at least 1 is wanted");
+    throw std::invalid_argument("an all-reduce of " + std::to_string(ranks) + " ranks, must be at least 1");
   const double steps = 2.0 * (ranks - 1);
   return steps * (link.latency + data / link.bandwidth / ranks);
 }

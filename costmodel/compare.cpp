@@ -64,14 +64,14 @@ std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
       default:
         break;
     }
-    // By time and not by number: where steps run into each other a rank works for two of them at once.
+    // By time and not by number: where steps overlap, a rank works on two of them at once.
     auto step = std::ranges::upper_bound(steps, span.start, {}, &StepTime::end);
     for (; step != steps.end() && step->start < span.end; ++step) {
       const Seconds inside = std::min(span.end, step->end) - std::max(span.start, step->start);
       busy[static_cast<std::size_t>(span.rank)][static_cast<std::size_t>(step - steps.begin())] += inside;
     }
   }
-  // Spans of a step reach into its neighbours, so all three must have been kept.
+  // Spans of a step reach into its neighbours, so spans of all three must have been kept.
   std::set<int> kept;
   for (const Span& span : timeline.spans) kept.insert(span.step);
   const auto known = [&](std::size_t i) {
@@ -163,9 +163,9 @@ std::string comparison_text(const Comparison& comparison) {
     row(fmt::format("rank {} peak memory", memory.rank), mebibytes(memory.peak.predicted),
         mebibytes(memory.peak.measured), percent(memory.peak));
   }
-  out += fmt::format("measured: median of {} steps after {} left out, median deviation {}\n", comparison.steps,
-                     comparison.skipped, milliseconds(comparison.spread));
-  if (!comparison.ended) out += "the run did not end: this is what it had measured before\n";
+  out += fmt::format("measured: median of {} steps (first {} skipped), median absolute deviation {}\n",
+                     comparison.steps, comparison.skipped, milliseconds(comparison.spread));
+  if (!comparison.ended) out += "the run did not finish; this is what it had measured so far\n";
   return out;
 }
 

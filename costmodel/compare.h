@@ -11,12 +11,12 @@
 
 namespace stagecraft {
 
-/// A predicted quantity beside the measured one: Seconds, Bytes, or a plain number for a rate or a share.
+/// A predicted quantity and the measured one: Seconds, Bytes, or a plain number for a rate or a share.
 template <class T>
 struct Compared {
   T predicted{};
   T measured{};
-  /// predicted / measured - 1; absent where nothing was measured.
+  /// predicted / measured - 1; absent if nothing was measured.
   [[nodiscard]] std::optional<double> error() const {
     if (measured == T{}) return std::nullopt;
     return predicted / measured - 1;
@@ -24,7 +24,7 @@ struct Compared {
   friend bool operator==(const Compared&, const Compared&) = default;
 };
 
-/// One action of one stage and kind, the mean over ranks and microbatches; of the measured steps the median.
+/// One action of one stage and kind: the mean over ranks and microbatches, then the median of the measured steps.
 struct ActionComparison {
   int stage = 0;
   ActionKind kind = ActionKind::Forward;
@@ -39,20 +39,20 @@ struct MemoryComparison {
   friend bool operator==(const MemoryComparison&, const MemoryComparison&) = default;
 };
 
-/// Share of a step in which one rank stands still; of several steps the median.
+/// Share of a step in which one rank is idle; the median of several steps.
 struct BubbleComparison {
   int rank = 0;
   Compared<double> share;
   friend bool operator==(const BubbleComparison&, const BubbleComparison&) = default;
 };
 
-/// A prediction beside a measured run.
+/// A prediction and a measured run.
 struct Comparison {
   Compared<Seconds> step;
   std::optional<Compared<double>> samples_per_s;
   Seconds spread;           ///< median absolute deviation of the measured steps
   std::size_t steps = 0;    ///< measured steps that count
-  std::size_t skipped = 0;  ///< steps left out at the start
+  std::size_t skipped = 0;  ///< steps skipped at the start
   std::vector<ActionComparison> actions;
   std::vector<BubbleComparison> bubbles;
   std::vector<MemoryComparison> memory;
@@ -60,17 +60,17 @@ struct Comparison {
   friend bool operator==(const Comparison&, const Comparison&) = default;
 };
 
-/// By rank, the share of a step in which the rank neither computes nor reduces nor updates: it waits, sends, or has
-/// nothing to do. Of the steps from number `first` on the median, as far as spans of them and of the steps beside them
-/// were kept; 0 without any.
+/// For each rank, the share of a step in which the rank neither computes nor reduces nor updates: it waits, sends, or
+/// is idle. The median of the steps from number `first` on whose spans, and those of the adjacent steps, were kept; 0
+/// if there are none.
 [[nodiscard]] std::vector<double> idle_shares(const Timeline& timeline, std::size_t first = 0);
 
-/// Compares; the first `skip` measured steps are warm-up and left out, but never the last one.
-/// Send spans are left out: what a sender sees of a message differs between channels, its cost shows in the receiver's
-/// wait. Throws std::invalid_argument if the two have different ranks or stages, saying both.
+/// Compares; the first `skip` measured steps are skipped as warm-up, but never the last one.
+/// Send spans are ignored: what a sender sees of a message differs between channels, its cost shows in the receiver's
+/// wait. Throws std::invalid_argument if the two have different ranks or stages, naming both.
 [[nodiscard]] Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip = 2);
 
-/// A table for people. The document is format/comparison_json.h.
+/// A table to print. The document is format/comparison_json.h.
 [[nodiscard]] std::string comparison_text(const Comparison& comparison);
 
 }  // namespace stagecraft

@@ -28,10 +28,10 @@ constexpr const char* kExample =
     "  stagecraft convert partitioned.txt --replicas 15,1 -o vgg16\n"
     "  stagecraft convert plan.json --model graph.txt --layer BatchRNN=my_layers:BatchRNN --force -o deepspeech";
 
-/// Within so many bytes a document says what it is.
+/// The first bytes of a document, which identify it.
 constexpr std::size_t kHeadBytes = 256;
 
-/// What the command line says.
+/// The command line.
 struct Request {
   std::string plan;
   std::string model;
@@ -42,7 +42,7 @@ struct Request {
   bool force = false;
 };
 
-/// A model in stages, and which ranks run each.
+/// A model in stages, and the ranks of each stage.
 struct Parted {
   Graph graph;
   std::vector<int> stage_of_layer;
@@ -56,7 +56,8 @@ bool is_document(const std::string& text) {
 
 Graph parse_model(const std::string& text, const std::string& file) {
   if (text.starts_with("PK")) {
-    throw stagecraft::FormatError(file + ": is an archive, wanted graph.json or PipeDream's graph.txt; an archive is " +
+    throw stagecraft::FormatError(file +
+                                  ": is an archive, expected graph.json or PipeDream's graph.txt; an archive is " +
                                   "converted by a plan.json");
   }
   return is_document(text) ? stagecraft::parse_graph(text, file) : stagecraft::parse_pipedream(text, file);
@@ -71,7 +72,7 @@ std::vector<std::vector<int>> ranks_of_stages(const stagecraft::Plan& plan) {
 
 Parted part_by_plan(const Request& request, const stagecraft::Plan& plan) {
   if (request.model.empty()) {
-    throw CLI::ValidationError(request.plan, "is a plan, --model GRAPH names the graph it is for");
+    throw CLI::ValidationError(request.plan, "is a plan; use --model GRAPH to name its graph");
   }
   Parted out;
   out.graph = parse_model(stagecraft::read_text(request.model), request.model);
@@ -127,10 +128,10 @@ stagecraft::OwnKinds own_kinds(const std::vector<std::string>& layers) {
   for (const std::string& layer : layers) {
     const std::size_t equals = layer.find('=');
     if (equals == layer.npos || equals == 0) {
-      throw CLI::ValidationError("--layer", "found \"" + layer + "\", wanted KIND=MODULE:CLASS");
+      throw CLI::ValidationError("--layer", "found \"" + layer + "\", expected KIND=MODULE:CLASS");
     }
     if (!out.emplace(layer.substr(0, equals), layer.substr(equals + 1)).second) {
-      throw CLI::ValidationError("--layer", "kind \"" + layer.substr(0, equals) + "\" stands twice");
+      throw CLI::ValidationError("--layer", "kind \"" + layer.substr(0, equals) + "\" appears twice");
     }
   }
   return out;
@@ -155,7 +156,7 @@ void declare(CLI::App& app, Request& request) {
   app.callback([&request] { (void)own_kinds(request.layers); });
 }
 
-/// What an earlier conversion wrote.
+/// Whether a file is from an earlier conversion.
 bool is_written_here(const std::string& name, const std::string& old) {
   return name == "dp_conf.json" || name == "mp_conf.json" || name == "hybrid_conf.json" ||
          (name.ends_with(".py") && old.starts_with(stagecraft::kPackageHeader)) ||
@@ -166,7 +167,7 @@ stagecraft::MayDelete may_delete(const Request& request) {
   return request.force ? stagecraft::MayDelete(is_written_here) : stagecraft::MayDelete();
 }
 
-/// Writes the package with its configurations and says what each stage takes and gives.
+/// Writes the package with its configurations and prints the inputs and outputs of each stage.
 void write(const Request& request, const stagecraft::PythonPackage& package, const std::vector<std::vector<int>>& ranks,
            const std::map<std::string, stagecraft::WriteFile>& archives) {
   std::map<std::string, std::string> files = package_files(package);
@@ -187,7 +188,7 @@ void convert_archive(const Request& request, const stagecraft::Plan& plan, const
                                 "-DSTAGECRAFT_WITH_TORCH=ON");
   }
   if (!request.layers.empty()) {
-    throw CLI::ValidationError("--layer", model + " is an archive, which says itself what its layers compute");
+    throw CLI::ValidationError("--layer", model + " is an archive, which contains its layers' code");
   }
   stagecraft::ArchiveStages stages;
   try {
@@ -216,7 +217,7 @@ int convert(const Request& request, const stagecraft::ArchiveStager& archive_sta
     return 0;
   }
   if (!request.replicas.empty()) {
-    throw CLI::ValidationError("--replicas", request.plan + " is a plan, which says them itself");
+    throw CLI::ValidationError("--replicas", request.plan + " is a plan, which contains them");
   }
   const stagecraft::Plan plan = stagecraft::parse_plan(text, request.plan);
   const std::string model = request.model.empty() ? plan.model : request.model;

@@ -4,8 +4,8 @@
 
 namespace stagecraft {
 
-/// The main function of stagecraft-convert. `archive_stages` is what parts archives of torch.export; without one they
-/// are refused, naming the option that builds it.
+/// The main function of stagecraft-convert. `archive_stages` splits archives of torch.export; without it they are
+/// refused, naming the option that builds it.
 [[nodiscard]] int run_convert_command(int argc, char** argv, const ArchiveStager& archive_stages);
 
 }  // namespace stagecraft

@@ -1,5 +1,5 @@
 #include "costmodel/convert_command.h"
 
-// Without LibTorch: of archives nothing is known. The executor builds the program that knows them.
+// Without LibTorch: archives are not supported. The executor builds the program that supports them.
 
 int main(int argc, char** argv) { return stagecraft::run_convert_command(argc, argv, nullptr); }

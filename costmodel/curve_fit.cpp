@@ -21,7 +21,7 @@ struct Data {
   Eigen::ArrayXd weight;  ///< with a mean of 1
 };
 
-/// Eigen::VectorXd of a latency and one slope a segment, and the mean weighted square of the log error.
+/// Eigen::VectorXd of a latency and one slope per segment, and the mean weighted square of the log error.
 struct Candidate {
   std::vector<double> places;  ///< where the segments after the first begin
   Eigen::VectorXd coefficients;
@@ -55,8 +55,8 @@ Eigen::MatrixXd columns_of(const Eigen::ArrayXd& bytes, const std::vector<double
   return out;
 }
 
-/// The least squares of columns * x - wanted with no x below 0. Every set of columns that stay above 0 is tried, as
-/// there are so few.
+/// The least squares of columns * x - wanted with no x below 0. Tries every set of columns that stay above 0, as there
+/// are few.
 Eigen::VectorXd not_negative_least_squares(const Eigen::MatrixXd& columns, const Eigen::VectorXd& wanted) {
   const Eigen::Index n = columns.cols();
   Eigen::VectorXd norms = columns.colwise().norm().transpose();
@@ -80,13 +80,13 @@ Eigen::VectorXd not_negative_least_squares(const Eigen::MatrixXd& columns, const
     least = value;
     best.setZero();
     for (std::size_t i = 0; i < used.size(); ++i) best[used[i]] = x[static_cast<Eigen::Index>(i)];
-    if (used.size() == static_cast<std::size_t>(n)) break;  // the free optimum is the best there is
+    if (used.size() == static_cast<std::size_t>(n)) break;  // the unconstrained optimum is feasible
   }
   return best.cwiseQuotient(norms);
 }
 
-/// Gauss-Newton on the log error: log f is linear in f near the last f, and the first one is the measurement. Wild
-/// times may leave a round with an f of 0; the constant, the mean of log t, then stands until a round does better.
+/// Gauss-Newton on the log error: log f is linear in f near the last f, and the first one is the measurement. Erratic
+/// times may give a round an f of 0; the constant, the mean of log t, is then kept until a round does better.
 Candidate fitted(const Data& data, std::vector<double> places) {
   Candidate out;
   const Eigen::MatrixXd columns = columns_of(data.bytes, places);
@@ -124,7 +124,7 @@ std::vector<double> candidate_places(const Eigen::ArrayXd& bytes) {
   return all;
 }
 
-/// At most kMostPlaces of `all`, evenly by ratio, as the measured messages of a dense linear sweep are not.
+/// At most kMostPlaces of `all`, evenly spaced by ratio, unlike the messages of a dense linear sweep.
 std::vector<double> sparse(const std::vector<double>& all) {
   if (all.size() <= kMostPlaces) return all;
   std::vector<double> out;
@@ -136,7 +136,7 @@ std::vector<double> sparse(const std::vector<double>& all) {
   return out;
 }
 
-/// Whether each segment holds two points at least, its ends included: one alone would say nothing of a slope.
+/// Whether each segment has at least two points, including its ends: a single one determines no slope.
 bool holds_enough(const Eigen::ArrayXd& bytes, const std::vector<double>& places) {
   for (std::size_t s = 0; s <= places.size(); ++s) {
     const double begin = s == 0 ? 0 : places[s - 1];
@@ -146,8 +146,8 @@ bool holds_enough(const Eigen::ArrayXd& bytes, const std::vector<double>& places
   return true;
 }
 
-/// The best fit with so many segments: of every choice among some places, then with one place moved at a time to any
-/// that lies between its neighbours of these.
+/// The best fit with this many segments: tries every choice among some places, then moves one place at a time to any
+/// between its neighbours.
 Candidate best_of(const Data& data, const std::vector<double>& all, int segments) {
   if (segments == 1) return fitted(data, {});
   Candidate best;
@@ -207,7 +207,7 @@ CurveFit fit_without_holding_out(const std::vector<FitPoint>& points) {
 
 void check(const std::vector<FitPoint>& points) {
   if (points.size() < 2) {
-    throw std::invalid_argument("a fit of " + std::to_string(points.size()) + " points, at least 2 are wanted");
+    throw std::invalid_argument("a fit of " + std::to_string(points.size()) + " points, must be at least 2");
   }
   Bytes last(-1);
   for (const FitPoint& point : points) {

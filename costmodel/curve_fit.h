@@ -7,7 +7,7 @@
 
 namespace stagecraft {
 
-/// One measured time to be fitted. `spread` is its median absolute deviation; 0: not known.
+/// One measured time to fit. `spread` is its median absolute deviation; 0: unknown.
 struct FitPoint {
   Bytes bytes;
   Seconds time;
@@ -16,7 +16,7 @@ struct FitPoint {
 };
 
 /// From `first` bytes on, until the next segment's `first`: latency + seconds_per_byte * bytes. The latency of the
-/// first segment is not negative; that of a steeper one after it may be, as it is where the line meets 0 bytes.
+/// first segment is not negative; that of a steeper one after it may be, as it extrapolates the line to 0 bytes.
 struct FitSegment {
   Bytes first;
   Seconds latency;
@@ -24,7 +24,7 @@ struct FitSegment {
   friend bool operator==(const FitSegment&, const FitSegment&) = default;
 };
 
-/// What points say of a fit to other points: |fitted / measured - 1|.
+/// Errors of a fit at points that it was not fitted to: |fitted / measured - 1|.
 struct FitResiduals {
   int points = 0;
   double median = 0;
@@ -37,19 +37,19 @@ struct FitResiduals {
 /// One to three segments that meet, the first from 0 bytes on; time never falls with bytes.
 struct CurveFit {
   std::vector<FitSegment> segments;
-  std::vector<double> bic;               ///< of the best fit with 1, 2, ... segments; the least was chosen
+  std::vector<double> bic;               ///< of the best fit with 1, 2, ... segments; the smallest was chosen
   std::optional<FitResiduals> held_out;  ///< absent: fewer than 5 points
   friend bool operator==(const CurveFit&, const CurveFit&) = default;
 };
 
 /// The continuous fit of at most three segments that never fall to `points`, which ascend in bytes.
 /// It minimises the sum of weight * log(fitted / measured)^2. Where every point has a spread, weights are
-/// (time / spread)^2, a spread below 1 % counting as 1 %; else all weigh alike.
-/// Segments meet at a measured message or halfway between two, by ratio, and hold two points at least; beyond 24 such
-/// places their choice is a search that may miss the best. k segments are tried for at least 2k + 1 points (one: 2).
-/// Their number has the least n log(error) + 2k log n, a root mean square below 0.01 % being no difference (Bayesian
+/// (time / spread)^2, a spread below 1 % counting as 1 %; else all weights are equal.
+/// Segments meet at a measured message or halfway between two, by ratio, and have at least two points; beyond 24 such
+/// places the search may miss the best ones. k segments are tried for at least 2k + 1 points (one: 2). The number with
+/// the smallest n log(error) + 2k log n is chosen, where root mean squares below 0.01 % count as equal (Bayesian
 /// information criterion: Schwarz, Annals of Statistics 6(2), 1978).
-/// `held_out` is of every second point against the fit, made alike, to the others and the last.
+/// `held_out` compares every second point with a fit of the same kind to the others and the last.
 /// Throws std::invalid_argument for fewer than 2 points, bytes that do not ascend or are negative, a time that is not
 /// positive and finite, and a spread that is negative or not finite.
 [[nodiscard]] CurveFit fit_curve(const std::vector<FitPoint>& points);

@@ -28,7 +28,7 @@ BytesPerSecond path_bandwidth(const DeclaredGpu& a, const DeclaredGpu& b) {
   return out;
 }
 
-/// Bytes per second of the direct NVLinks of two GPUs of one host, 0 without.
+/// Bytes per second of the direct NVLinks between two GPUs of one host, 0 if there are none.
 BytesPerSecond direct_bandwidth(const DeclaredGpu& a, const DeclaredGpu& b) {
   const auto at = a.links.find(b.bus);
   return at == a.links.end() || a.host != b.host
@@ -36,8 +36,7 @@ BytesPerSecond direct_bandwidth(const DeclaredGpu& a, const DeclaredGpu& b) {
              : nvlink_bandwidth(std::min(a.compute_capability, b.compute_capability)) * at->second;
 }
 
-/// The groups of `gpus` that direct NVLinks join, in the order of their first members, and the thinnest such
-/// connection.
+/// The groups of `gpus` that direct NVLinks join, in the order of their first members, and the slowest such connection.
 std::pair<std::vector<Group>, BytesPerSecond> nvlink_groups(const Group& gpus) {
   std::vector<Group> out;
   BytesPerSecond thinnest(0);
@@ -73,7 +72,7 @@ Level level(const char* name, std::size_t count, BytesPerSecond bandwidth) {
   return {name, static_cast<int>(count), {bandwidth, kLatency, {}, {}}};
 }
 
-/// The levels inside one host, and what joins them.
+/// The levels inside one host, and the links that join them.
 std::vector<Level> node_levels(const Group& gpus, std::map<std::string, std::string>& notes) {
   const auto to_switch = [](const DeclaredGpu* gpu) {
     return nvlink_bandwidth(gpu->compute_capability) * gpu->switch_links;
@@ -98,7 +97,7 @@ std::vector<Level> node_levels(const Group& gpus, std::map<std::string, std::str
   notes["node"] = "PCI";
   if (thinnest == BytesPerSecond(0)) return {level("node", gpus.size(), pci)};
   if (!are_equal_parts(groups, gpus)) {
-    notes["node"] = "PCI; NVLinks join some GPUs, in no equal groups of consecutive ranks, and are not counted";
+    notes["node"] = "PCI; NVLinks that do not join equal groups of consecutive ranks are not counted";
     return {level("node", gpus.size(), pci)};
   }
   notes["nvlink"] = "NVLinks between GPUs";
@@ -149,7 +148,7 @@ std::vector<Level> declared_levels(const std::vector<DeclaredGpu>& gpus, std::ma
     const std::size_t first = hosts.begin()->second.size();
     if (members.size() != first) {
       throw std::invalid_argument("found hosts of " + std::to_string(first) + " and " + std::to_string(members.size()) +
-                                  " GPUs, wanted equal numbers");
+                                  " GPUs, expected equal numbers");
     }
     std::map<std::string, std::string> host_notes;
     std::vector<Level> levels = node_levels(members, host_notes);

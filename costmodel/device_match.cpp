@@ -11,7 +11,7 @@
 namespace stagecraft {
 namespace {
 
-/// Words of device names that do not tell one model from another.
+/// Words of device names that do not distinguish models.
 constexpr std::array kCommonWords = {
     "amd",    "capability", "card",       "cards", "compute", "core",    "cpu",  "cpus",
     "cuda",   "device",     "gpu",        "gpus",  "host",    "intel",   "node", "of",
@@ -32,7 +32,7 @@ bool is_one_of(const std::string& word, const Words& words) {
   return std::any_of(words.begin(), words.end(), [&](const char* each) { return word == each; });
 }
 
-/// Runs of letters and digits, in small letters.
+/// Runs of letters and digits, in lower case.
 std::set<std::string> words_of(const std::string& name) {
   std::set<std::string> out;
   std::string word;
@@ -47,7 +47,7 @@ std::set<std::string> words_of(const std::string& name) {
   return out;
 }
 
-/// The words that tell a model; single characters, as in "9.0" or "(R)", do not.
+/// The words that identify a model; not single characters, as in "9.0" or "(R)".
 std::set<std::string> model_words(const std::string& name) {
   std::set<std::string> out;
   for (const std::string& word : words_of(name)) {
@@ -148,10 +148,9 @@ std::string accepted_differences(Graph& graph, const Topology& topology, bool ac
   if (out.empty()) return out;
   if (!accept_other) {
     const bool gpu = described_device(topology).kind == DeviceKind::Gpu;
-    throw std::invalid_argument(out + "; profile the model on such a device" +
-                                (gpu ? " (stagecraft profile MODEL --device cuda)" : "") +
-                                ", or take these times as they are, without the slowdown of ranks that share a host, "
-                                "by --accept-other-device");
+    throw std::invalid_argument(
+        out + "; profile the model on such a device" + (gpu ? " (stagecraft profile MODEL --device cuda)" : "") +
+        ", or use --accept-other-device to take these times without the slowdown of shared hosts");
   }
   graph = without_host(std::move(graph));
   return out;
@@ -160,10 +159,11 @@ std::string accepted_differences(Graph& graph, const Topology& topology, bool ac
 std::string slowdown_assumption(const Graph& graph, const Topology& topology) {
   const int measured = measured_device(graph).host_processors;
   if (!has_slowdown(graph) || (measured > 0 && described_device(topology).host_processors > 0)) return "";
-  return "ranks of one host slow each other as on the host where the graph was measured" +
-         (measured > 0 ? ", which has " + processors_text(measured) : std::string()) + ": the topology does not say " +
-         (described_device(topology).host_processors > 0 ? "on how many that was"
-                                                         : "how many processors its hosts have");
+  return "assuming that ranks on one host slow each other down as on the host where the graph was measured" +
+         (measured > 0 ? ", which has " + processors_text(measured) : std::string()) +
+         (described_device(topology).host_processors > 0
+              ? ": the graph does not say how many processors its host had"
+              : ": the topology does not say how many processors its hosts have");
 }
 
 Graph without_host(Graph graph) {

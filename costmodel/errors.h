@@ -7,14 +7,14 @@
 
 namespace stagecraft {
 
-/// A file says something it may not. The message reads "FILE: POINTER: what was found, what would be right".
+/// The content of a file is wrong. The message reads "FILE: POINTER: what was found, what was expected".
 class FormatError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// The machine refused: a driver, a device or a library of theirs. The message says what was called, what came back and
-/// what to do.
+/// The machine refused: a driver, a device or one of their libraries. The message names the call, its result and a
+/// remedy.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -14,7 +14,7 @@ namespace {
 
 using stagecraft::PlanFormat;
 
-/// Formats of other programs that a graph can be written in.
+/// Formats of other programs for graphs.
 std::vector<stagecraft::ForeignFormat> graph_formats() {
   std::vector<stagecraft::ForeignFormat> out = stagecraft::foreign_formats();
   std::erase_if(out, [](const stagecraft::ForeignFormat& f) { return !f.write; });
@@ -36,7 +36,7 @@ const PlanFormat* find_plan_format(const std::string& name) {
   return nullptr;
 }
 
-/// What the command line says.
+/// The command line.
 struct Request {
   std::string format;
   std::string input;
@@ -53,11 +53,10 @@ void check_usage(const Request& request) {
   if (std::find(names.begin(), names.end(), request.format) == names.end())
     stagecraft::usage("FORMAT", [&] { (void)stagecraft::plan_format(request.format, names); });
   const auto only_of = [&](bool given, const char* option, const char* format) {
-    if (given && request.format != format)
-      throw CLI::ValidationError(option, std::string("only ") + format + " has it");
+    if (given && request.format != format) throw CLI::ValidationError(option, std::string("only valid with ") + format);
   };
   if (request.options.transfers && request.format != "actions") {
-    throw CLI::ValidationError("--transfers", "only actions have them");
+    throw CLI::ValidationError("--transfers", "only valid with actions");
   }
   only_of(request.options.depths, "--depths", "pipedream-conf");
   only_of(!request.graph.empty(), "--graph", "pipedream-conf");
@@ -66,15 +65,15 @@ void check_usage(const Request& request) {
   std::string known;
   for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
   if (!request.kind.empty() && std::find(kinds.begin(), kinds.end(), request.kind) == kinds.end()) {
-    throw CLI::ValidationError("--kind", known.empty() ? "format " + request.format + " is one text"
-                                                       : "found \"" + request.kind + "\", wanted " + known);
+    throw CLI::ValidationError("--kind", known.empty() ? "format " + request.format + " has a single text"
+                                                       : "found \"" + request.kind + "\", expected " + known);
   }
   if (request.kind.empty() && !kinds.empty() && request.output == "-") {
-    throw CLI::ValidationError("--kind", "format " + request.format + " is several texts: give one of " + known +
+    throw CLI::ValidationError("--kind", "format " + request.format + " has several texts: give one of " + known +
                                              ", or -o FOLDER for all of them");
   }
   if (request.kind == "graph" && request.graph.empty()) {
-    throw CLI::ValidationError("--graph", "is wanted for --kind graph");
+    throw CLI::ValidationError("--graph", "is required for --kind graph");
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
-/// All bytes of a graph together stay below this, so that no sum over layers overflows.
+/// Limit for the sum of all bytes of a graph, so that no sum over layers overflows.
 constexpr Bytes kMostBytes(std::int64_t{1} << 60);
 
 void add_bytes(Bytes& sum, Bytes bytes, const std::string& where) {
@@ -82,7 +82,7 @@ void validate(const Graph& graph) {
   Bytes bytes;
   for (const Layer& layer : graph.layers) {
     if (layer.id.empty()) refuse("a layer has an empty id");
-    if (!ids.insert(layer.id).second) refuse("layer id \"" + layer.id + "\" stands twice");
+    if (!ids.insert(layer.id).second) refuse("layer id \"" + layer.id + "\" appears twice");
     check_layer(layer, bytes);
   }
   for (const double factor : graph.slowdown) {
@@ -105,7 +105,7 @@ void validate(const Graph& graph) {
       refuse(where + " reads output " + std::to_string(*edge.output) + ", the layer has " + std::to_string(outputs));
     }
     if (is_input(graph.layers[static_cast<std::size_t>(edge.destination)])) refuse(where + " goes into an input layer");
-    if (!edge.output && !seen.insert({edge.source, edge.destination, -1}).second) refuse(where + " stands twice");
+    if (!edge.output && !seen.insert({edge.source, edge.destination, -1}).second) refuse(where + " appears twice");
   }
   (void)topological_order(graph);
 }
@@ -115,7 +115,7 @@ std::vector<int> topological_order(const Graph& graph) {
   if (order.size() != graph.layers.size()) {
     std::vector<bool> done(graph.layers.size(), false);
     for (const int layer : order) done[static_cast<std::size_t>(layer)] = true;
-    // Walking backwards over unfinished layers must come round: each has an unfinished source.
+    // Walking backwards over unfinished layers must return to one: each has an unfinished source.
     int at = static_cast<int>(std::find(done.begin(), done.end(), false) - done.begin());
     std::vector<int> unfinished_source(graph.layers.size(), -1);
     for (const Edge& edge : graph.edges) {
@@ -128,7 +128,7 @@ std::vector<int> topological_order(const Graph& graph) {
       visited[static_cast<std::size_t>(at)] = true;
       at = unfinished_source[static_cast<std::size_t>(at)];
     }
-    refuse("layer \"" + graph.layers[static_cast<std::size_t>(at)].id + "\" stands on a cycle, a graph must have none");
+    refuse("layer \"" + graph.layers[static_cast<std::size_t>(at)].id + "\" is on a cycle; a graph must be acyclic");
   }
   return order;
 }
@@ -152,10 +152,8 @@ void check_has_times(const Graph& graph) {
   std::string command = "stagecraft profile " + (graph.name.empty() ? "MODEL" : graph.name);
   for (const auto& [key, value] : graph.options) command += " --set " + key + "=" + value;
   if (graph.microbatch_samples) command += " --microbatch " + std::to_string(*graph.microbatch_samples);
-  refuse(
-      "every layer takes 0 s, as where profile --structure wrote the graph, so that every plan would; measure it "
-      "with " +
-      command + " -o graph.json");
+  refuse("every layer takes 0 s (the graph was written by profile --structure); measure the model with " + command +
+         " -o graph.json");
 }
 
 int layer_index(const Graph& graph, const std::string& id) {

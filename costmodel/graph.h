@@ -11,8 +11,8 @@
 namespace stagecraft {
 
 /// Time of one execution on one device.
-/// `spread` is the median absolute deviation; absent where there were too few samples (fewer than 5) or none were
-/// taken. `count` is the number of samples; 0 means that the value was stated, not measured here.
+/// `spread` is the median absolute deviation; absent with fewer than 5 samples. `count` is the number of samples; 0
+/// means that the value was given, not measured here.
 struct Timing {
   Seconds median;
   std::optional<Seconds> spread;
@@ -20,9 +20,10 @@ struct Timing {
   friend bool operator==(const Timing&, const Timing&) = default;
 };
 
-/// One tensor that a layer gives for one microbatch. `bytes` counts the whole microbatch.
-/// `shape` (first axis the batch, as a rule) and `dtype` ("float32", "int64", ...) are empty where the source of the
-/// graph did not say; then the graph can be planned but not run. `requires_grad` is false where no gradient comes back.
+/// One output tensor of a layer for one microbatch. `bytes` counts the whole microbatch.
+/// `shape` (the first axis is usually the batch) and `dtype` ("float32", "int64", ...) are empty if the source of the
+/// graph does not give them; then the graph can be planned but not run. `requires_grad` is false if no gradient comes
+/// back.
 struct Output {
   Bytes bytes;
   std::vector<std::int64_t> shape;
@@ -38,22 +39,22 @@ struct TiedParameter {
   friend bool operator==(const TiedParameter&, const TiedParameter&) = default;
 };
 
-/// What a layer took of the watched steps in one direction, all steps together. Whole nanoseconds: with the residuals
-/// in ProfileQuality the shares of all layers add up to the steps exactly. On a device `busy` is the union of its
-/// kernels and `share` the time for which the step waited on it, idle gaps before its kernels included; on a processor
-/// both are the time between the layer's begin and the next one's.
+/// A layer's part of the watched steps in one direction, summed over all steps. In integer nanoseconds: with the
+/// residuals in ProfileQuality, the shares of all layers add up to the steps exactly. On a device `busy` is the union
+/// of its kernels and `share` the time for which the step waited on it, idle gaps before its kernels included; on a
+/// processor both are the time from the start of the layer to that of the next.
 struct LayerShare {
   std::int64_t busy_ns = 0;
   std::int64_t share_ns = 0;
-  std::int64_t activities = 0;     ///< kernels, copies and sets; stretches of time on a processor
-  std::optional<Timing> isolated;  ///< of one execution alone, again and again, its work launched ahead
+  std::int64_t activities = 0;     ///< kernels, copies and sets; intervals of time on a processor
+  std::optional<Timing> isolated;  ///< of one execution of the layer alone, repeated, its work launched ahead
   friend bool operator==(const LayerShare&, const LayerShare&) = default;
 };
 
-/// What must be computed, and what it costs alone for one microbatch on one device.
+/// One unit of computation, with its costs alone for one microbatch on one device.
 struct Layer {
   std::string id;    ///< unique in its graph; edges and plans use it
-  std::string name;  ///< for people; any text
+  std::string name;  ///< for display; any text
   std::string kind;  ///< "Conv2d", "Linear", ...; `kInputKind` for data that is loaded, not computed
   Timing forward;
   Timing backward;
@@ -61,27 +62,30 @@ struct Layer {
   std::vector<Output> outputs;
   Bytes parameter_bytes;  ///< trainable parameters, tied ones included
   std::vector<TiedParameter> tied;
-  std::optional<Bytes> saved_bytes;      ///< what stays allocated from forward to backward, outputs that stay included
+  std::optional<Bytes> saved_bytes;      ///< memory that stays allocated from forward to backward, including outputs
+                                         ///< that stay
   std::optional<Bytes> workspace_bytes;  ///< the largest transient allocation on top, forward or backward
-  std::optional<Bytes> gradient_bytes;   ///< of the parameters, each tensor once
-  /// Tensors that autograd keeps from forward to backward, each storage counted for the first layer that keeps it, no
-  /// parameters.
+  std::optional<Bytes> gradient_bytes;   ///< of the parameters, each tensor counted once
+  /// Tensors that autograd keeps from forward to backward, without parameters; each storage counts for the first layer
+  /// that keeps it.
   std::optional<Bytes> saved_for_backward_bytes;
   std::optional<LayerShare> forward_share;
   std::optional<LayerShare> backward_share;
   std::optional<LayerShare> update_share;
   std::optional<std::int64_t> parameters;  ///< trainable parameter count; absent: parameter_bytes / 4
-  std::optional<int> stage;                ///< as an imported, already partitioned graph says; plans own it otherwise
+  std::optional<int> stage;                ///< only in an imported, already partitioned graph; otherwise the plan
+                                           ///< decides
 
   friend bool operator==(const Layer&, const Layer&) = default;
 };
 
-/// The kind of layers that stand for loaded data: no stage, no backward. Whoever consumes them loads them; a forward
-/// time with a count above 0 is what loading one microbatch took, others are not counted.
+/// The kind of layers that represent loaded data: no stage, no backward. The stage that reads them loads them; a
+/// forward time with a count above 0 is the time to load one microbatch, others are ignored.
 inline constexpr const char* kInputKind = "Input";
 
 /// `destination` reads output `output` of `source` (indices into Graph::layers). A destination's in-edges, in the
-/// order of Graph::edges, are its arguments. `output` absent: all outputs together (imported graphs do not say which).
+/// order of Graph::edges, are its arguments. `output` absent: all outputs together (imported graphs do not distinguish
+/// them).
 struct Edge {
   int source = 0;
   int destination = 0;
@@ -89,7 +93,7 @@ struct Edge {
   friend bool operator==(const Edge&, const Edge&) = default;
 };
 
-/// What was run to measure a graph. Golden tests skip it.
+/// How a graph was measured. Golden tests ignore it.
 struct Provenance {
   std::string tool;    ///< program and version that wrote the file
   std::string device;  ///< processor or GPU model
@@ -101,19 +105,19 @@ struct Provenance {
 
 enum class DeviceKind { Unknown, Processor, Gpu };
 
-/// The device on which a graph's times were measured. What is not known is empty, Unknown and 0.
+/// The device on which a graph's times were measured. Unknown fields are empty, Unknown and 0.
 struct MeasuredDevice {
   std::string name;  ///< model, "AMD EPYC 9654 96-Core Processor" or "NVIDIA H200"
   DeviceKind kind = DeviceKind::Unknown;
-  int host_processors = 0;  ///< of the host it is in; Graph::slowdown holds on hosts with as many
+  int host_processors = 0;  ///< of its host; Graph::slowdown is valid on hosts with the same number
   friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;
 };
 
-/// How far a measured graph can be trusted. Work is what the watched device did: kernels, copies, sets.
+/// How far a measured graph can be trusted. Work is that of the watched device: kernels, copies, sets.
 struct ProfileQuality {
   std::string clock;  ///< "host", "cupti" or "events"
   bool trusted = true;
-  std::vector<std::string> reasons;  ///< why not
+  std::vector<std::string> reasons;  ///< reasons not to trust it
   std::int64_t steps = 0;            ///< that were watched
   std::int64_t watched_ns = 0;       ///< their length == all layers' shares + data_wait + unattributed
   std::int64_t data_wait_ns = 0;
@@ -124,13 +128,13 @@ struct ProfileQuality {
   std::int64_t work_attributed = 0;
   std::int64_t work_ns = 0;
   std::int64_t work_attributed_ns = 0;
-  std::int64_t dropped = 0;  ///< records
-  std::int64_t bad_timestamps =
-      0;                           ///< work without time stamps, that ends before it begins or begins before its launch
-  std::int64_t disagreements = 0;  ///< work that two ways of attribution give to different layers
-  std::int64_t host_wait_ns = 0;   ///< the device idle because the host had not launched yet
-  std::int64_t kernel_wait_ns = 0;  ///< and between kernels that were launched already
-  Bytes summed_peak_bytes;  ///< parameters, gradients, optimizer state, what stays allocated and the largest workspace
+  std::int64_t dropped = 0;         ///< records
+  std::int64_t bad_timestamps = 0;  ///< work without time stamps, or that ends before it begins or begins before its
+                                    ///< launch
+  std::int64_t disagreements = 0;   ///< work that two ways of attribution assign to different layers
+  std::int64_t host_wait_ns = 0;    ///< device idle because the host had not launched yet
+  std::int64_t kernel_wait_ns = 0;  ///< device idle between kernels that were already launched
+  Bytes summed_peak_bytes;     ///< parameters, gradients, optimizer state, saved activations and the largest workspace
   Bytes allocator_peak_bytes;  ///< as the allocator counted
   friend bool operator==(const ProfileQuality&, const ProfileQuality&) = default;
 };
@@ -160,25 +164,23 @@ struct Graph {
 
 /// Throws std::invalid_argument naming the layer or edge: duplicate ids, an edge out of range, to itself, into an
 /// input, twice without an output index (with one, a layer may read an output twice), or from an output that does not
-/// exist, a cycle, a time that is negative or not finite, negative bytes or more than 2^60 of them in the graph, no
-/// layer at all.
+/// exist; a cycle; a time that is negative or not finite; negative bytes or more than 2^60 in the graph; no layers.
 void validate(const Graph& graph);
 
-/// Layer indices such that every edge goes forward; among ready layers the earliest in Graph::layers first.
+/// Layer indices such that every edge goes forward; among ready layers, the earliest in Graph::layers first.
 /// Throws std::invalid_argument naming a layer on a cycle.
 [[nodiscard]] std::vector<int> topological_order(const Graph& graph);
 
 /// Bytes of all outputs of `layer`.
 [[nodiscard]] Bytes activation_bytes(const Layer& layer);
 
-/// True for a layer that stands for loaded data.
+/// True for a layer that represents loaded data.
 [[nodiscard]] bool is_input(const Layer& layer);
 
-/// Index of the layer called `id`. Throws std::invalid_argument listing what is there.
+/// Index of the layer called `id`. Throws std::invalid_argument listing the ids.
 [[nodiscard]] int layer_index(const Graph& graph, const std::string& id);
 
-/// False where no layer, inputs aside, takes any time: a graph's structure alone, which says nothing of any plan's
-/// time.
+/// False if no layer but inputs takes any time: such a graph has structure only and cannot predict time.
 [[nodiscard]] bool has_times(const Graph& graph);
 
 /// Throws std::invalid_argument, naming the command that measures the model, unless the graph has_times.

@@ -20,7 +20,7 @@
 
 namespace {
 
-/// A folder that lasts as long as this object.
+/// A temporary folder with the lifetime of this object.
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -40,7 +40,7 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-/// Runs a program; `words` begin with its name. Gives its exit status, or throws with `otherwise` where there is none.
+/// Runs a program; `words` begin with its name. Returns its exit status, or throws with `otherwise` if there is none.
 int run_program(std::vector<std::string> words, const std::string& otherwise) {
   std::vector<char*> raw;
   for (std::string& word : words) raw.push_back(word.data());
@@ -56,13 +56,11 @@ int run_program(std::vector<std::string> words, const std::string& otherwise) {
 /// Runs Graphviz's dot.
 void run_dot(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "dot");
-  const int status = run_program(
-      arguments, "cannot run dot, which draws the picture: the package graphviz has it, and --dot does without");
-  if (status != 0)
-    throw stagecraft::DeviceError("dot, which draws the picture, ended with status " + std::to_string(status));
+  const int status = run_program(arguments, "cannot run dot; install the package graphviz, or use --dot");
+  if (status != 0) throw stagecraft::DeviceError("dot ended with status " + std::to_string(status));
 }
 
-/// The layers of a model, which stagecraft-profile, beside this program, knows.
+/// The layers of a model, from stagecraft-profile, which is next to this program.
 stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std::string>& set) {
   const ScratchFolder folder;
   const std::string output = folder.file("graph.json");
@@ -73,8 +71,8 @@ stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std
     words.emplace_back("--set");
     words.push_back(each);
   }
-  const int status = run_program(
-      words, "\"" + model + "\" is no file of a graph, and models are drawn with " + profile + ", which is not there");
+  const int status =
+      run_program(words, "\"" + model + "\" is not a graph file, and " + profile + ", which draws models, is missing");
   if (status == 2) throw CLI::ValidationError("GRAPH", "\"" + model + "\" cannot be drawn, see above");
   if (status != 0) throw std::invalid_argument("\"" + model + "\" could not be drawn, see above");
   stagecraft::Graph graph = stagecraft::read_graph(output);
@@ -82,7 +80,7 @@ stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std
   return graph;
 }
 
-/// A picture with positions, as dot writes it, in which the arrows between columns have lost theirs.
+/// A picture with positions, as dot writes it, without those of the arrows between columns.
 std::string without_long_arrows(const std::string& placed) {
   std::string out;
   for (std::size_t at = 0; at < placed.size();) {
@@ -105,15 +103,15 @@ std::string without_long_arrows(const std::string& placed) {
   return out;
 }
 
-/// What Graphviz makes of `dot`, which draws `layers` layers.
+/// Graphviz's drawing of `dot`, a picture of `layers` layers.
 std::string drawn(const std::string& dot, std::size_t layers) {
   const ScratchFolder folder;
   const std::string input = folder.file("graph.dot");
   const std::string placed = folder.file("placed.dot");
   const std::string output = folder.file("graph.svg");
   stagecraft::write_text(input, dot);
-  // dot leads arrows that go up around the whole picture, neato between the columns, but in a time that grows with the
-  // cube of the layers: 5 s for 176.
+  // dot routes arrows that go up around the whole picture, neato between the columns, but in a time cubic in the
+  // layers: 5 s for 176.
   constexpr std::size_t kMostRouted = 250;
   if (layers > kMostRouted) {
     run_dot({"-Tsvg", "-o" + output, input});
@@ -125,7 +123,7 @@ std::string drawn(const std::string& dot, std::size_t layers) {
   return stagecraft::read_text(output);
 }
 
-/// A graph.json or, where the text is no JSON object, a profile of PipeDream's.
+/// A graph.json or, if the text is not a JSON object, a PipeDream profile.
 stagecraft::Graph read_any_graph(const std::string& path) {
   const std::string text = stagecraft::read_text(path);
   const std::size_t first = text.find_first_not_of(" \t\r\n");

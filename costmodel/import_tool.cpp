@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
         if (!measured.empty()) {
           auto* const topology = std::get_if<stagecraft::Topology>(&result);
           if (topology == nullptr)
-            throw CLI::ValidationError("--measured", "goes with a topology, " + format + " gives a graph");
+            throw CLI::ValidationError("--measured", "only valid with a topology, " + format + " is a graph");
           *topology = stagecraft::with_measured(*topology, stagecraft::read_topology(measured));
         }
         const std::string text = std::visit(

@@ -8,7 +8,7 @@
 namespace stagecraft {
 
 int in_flight(const std::vector<Action>& list, int stage) {
-  // A microbatch is let go by its weight gradient, or its backward if it has none, or at once if it has neither.
+  // A microbatch is released by its weight gradient, or its backward if it has none, or immediately if it has neither.
   std::map<int, ActionKind> release;
   for (const Action& action : list) {
     if (action.stage != stage) continue;
@@ -40,7 +40,7 @@ std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan) {
   std::unordered_map<std::string, const Layer*> by_id;
   for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
   for (std::size_t s = 0; s < out.size(); ++s) {
-    std::map<std::string, Bytes> held;  // once, however many layers of the stage hold it
+    std::map<std::string, Bytes> held;  // counted once, however many layers of the stage have it
     for (const std::string& id : plan.plan().stages[s].layers) {
       for (const TiedParameter& tied : by_id.at(id)->tied) {
         if (shared.contains(tied.name)) held[tied.name] = tied.bytes;
@@ -53,9 +53,9 @@ std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan) {
 
 namespace {
 
-/// Of a stage that recomputes, for one microbatch.
+/// Bytes of a stage that recomputes, for one microbatch.
 struct Recomputed {
-  Bytes kept;     ///< values that a segment gives and a later one reads
+  Bytes kept;     ///< values that one segment produces and a later one reads
   Bytes largest;  ///< saved bytes of the segment with the most
 };
 

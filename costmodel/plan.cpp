@@ -93,14 +93,14 @@ std::string tied_text(const TiedLayers& tied) {
   return out;
 }
 
-/// That the plan's tied parameters are those of the graph. Without them gradients would not be summed.
+/// Checks that the plan's tied parameters are those of the graph. Without them gradients would not be summed.
 void check_tied(const Plan& plan, const Graph& graph) {
   const std::vector<TiedLayers> wanted = tied_of(graph, plan.stages);
   if (plan.tied == wanted) return;
-  const std::string again = "; make the plan again from this graph";
+  const std::string again = "; plan this graph again";
   for (const TiedLayers& tied : wanted) {
     if (std::find(plan.tied.begin(), plan.tied.end(), tied) != plan.tied.end()) continue;
-    // Plans of format version 3 and older list none.
+    // Plans of format version 3 and older have none.
     refuse("the plan does not list the graph's " + tied_text(tied) + again);
   }
   for (const TiedLayers& tied : plan.tied) {
@@ -134,8 +134,8 @@ std::optional<FarReader> far_reader(const Plan& plan) {
 
 Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition, const PlanSettings& settings) {
   if (partition.stage_of_layer.size() != graph.layers.size()) {
-    refuse("the partition names the stages of " + std::to_string(partition.stage_of_layer.size()) +
-           " layers, the graph has " + std::to_string(graph.layers.size()) + " layers");
+    refuse("the partition has " + std::to_string(partition.stage_of_layer.size()) + " layers, the graph has " +
+           std::to_string(graph.layers.size()) + " layers");
   }
   if (partition.replicas.empty()) refuse("the partition has no stages");
   Plan plan;
@@ -152,7 +152,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   for (const int replicas : partition.replicas) {
     if (replicas < 1) {
       refuse(stage_text(static_cast<int>(plan.stages.size())) + " has " + std::to_string(replicas) +
-             " replicas, at least 1 is wanted");
+             " replicas, must be at least 1");
     }
     Stage stage;
     stage.recompute = settings.recompute;
@@ -161,18 +161,18 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
     plan.stages.push_back(std::move(stage));
   }
   if (next_device > device_count(topology)) {
-    refuse("the stages want " + std::to_string(next_device) + " devices, topology \"" + topology.name + "\" has " +
+    refuse("the stages need " + std::to_string(next_device) + " devices, topology \"" + topology.name + "\" has " +
            std::to_string(device_count(topology)));
   }
   for (const int layer : topological_order(graph)) {
     const int stage = partition.stage_of_layer[static_cast<std::size_t>(layer)];
     const std::string& id = graph.layers[static_cast<std::size_t>(layer)].id;
     if (is_input(graph.layers[static_cast<std::size_t>(layer)])) {
-      if (stage != -1) refuse("input layer \"" + id + "\" is given to " + stage_text(stage) + ", inputs have none");
+      if (stage != -1) refuse("input layer \"" + id + "\" is assigned to " + stage_text(stage) + ", inputs have none");
       continue;
     }
     if (stage < 0 || stage >= static_cast<int>(plan.stages.size())) {
-      refuse("layer \"" + id + "\" is given to " + stage_text(stage) + ", there are 0.." +
+      refuse("layer \"" + id + "\" is assigned to " + stage_text(stage) + ", there are 0.." +
              std::to_string(plan.stages.size() - 1));
     }
     plan.stages[static_cast<std::size_t>(stage)].layers.push_back(id);
@@ -188,7 +188,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
 
 namespace {
 
-/// That the listed actions are such as the plan's ranks can run; whether they are all of them is for verify to say.
+/// Checks that the plan's ranks can run the listed actions; verify checks that none is missing.
 void validate_listed(const Plan& plan) {
   const std::vector<RankRole> roles = ranks(plan);
   if (plan.listed.size() != roles.size()) {
@@ -200,8 +200,9 @@ void validate_listed(const Plan& plan) {
     const auto& own = roles[rank].stages;
     for (const Action& action : plan.listed[rank]) {
       const std::string where = "rank " + std::to_string(rank) + ": listed action " + action_text(action);
-      if (std::find(own.begin(), own.end(), action.stage) == own.end()) refuse(where + ": the rank lacks that stage");
-      if (action.kind == ActionKind::Update) refuse(where + ": updates are not listed, they follow a list");
+      if (std::find(own.begin(), own.end(), action.stage) == own.end())
+        refuse(where + ": the rank does not have that stage");
+      if (action.kind == ActionKind::Update) refuse(where + ": lists do not contain updates; they follow the list");
       if (action.kind == ActionKind::Reduce) continue;
       const int replicas = static_cast<int>(plan.stages[static_cast<std::size_t>(action.stage)].devices.size());
       if (action.microbatch < 0 || action.microbatch >= plan.microbatches) {
@@ -226,12 +227,12 @@ void validate_tied(const Plan& plan) {
     const std::string where = "tied parameter \"" + tied.parameter + "\"";
     if (!names.insert(tied.parameter).second) refuse(where + " is listed twice");
     if (tied.layers.size() < 2)
-      refuse(where + " has " + std::to_string(tied.layers.size()) + " layers, at least 2 are wanted");
+      refuse(where + " has " + std::to_string(tied.layers.size()) + " layers, must be at least 2");
     int last = -1;
     for (const std::string& layer : tied.layers) {
       const auto it = position.find(layer);
-      if (it == position.end()) refuse(where + ": layer \"" + layer + "\" is in no stage");
-      if (it->second <= last) refuse(where + ": layer \"" + layer + "\" is not in the plan's order, each once");
+      if (it == position.end()) refuse(where + ": layer \"" + layer + "\" is not in any stage");
+      if (it->second <= last) refuse(where + ": layer \"" + layer + "\" is not in the plan's order, or appears twice");
       last = it->second;
     }
   }
@@ -256,8 +257,7 @@ void validate(const Plan& plan) {
   const int stages = static_cast<int>(plan.stages.size());
   if (stages == 0) refuse("the plan has no stages");
   if (plan.gradient_bucket_bytes && *plan.gradient_bucket_bytes < Bytes(1)) {
-    refuse("gradient buckets hold " + std::to_string(plan.gradient_bucket_bytes->value) +
-           " bytes, at least 1 is wanted");
+    refuse("gradient buckets hold " + std::to_string(plan.gradient_bucket_bytes->value) + " bytes, must be at least 1");
   }
   std::unordered_map<std::string, int> stage_of;
   std::map<int, int> stage_of_device;
@@ -269,31 +269,30 @@ void validate(const Plan& plan) {
     if (stage.devices.empty()) refuse(stage_text(s) + " has no devices");
     if (stage.recompute_every < 0) {
       refuse(stage_text(s) + " recomputes every " + std::to_string(stage.recompute_every) +
-             " layers, at least 0 is wanted");
+             " layers, must be at least 0");
     }
     if (stage.recompute_every > 0 && !stage.recompute) {
       refuse(stage_text(s) + " recomputes nothing, so recompute_every " + std::to_string(stage.recompute_every) +
-             " says nothing");
+             " has no effect");
     }
     for (const std::string& layer : stage.layers) {
       const auto [it, fresh] = stage_of.emplace(layer, s);
-      if (!fresh) refuse("layer \"" + layer + "\" stands in " + stage_text(it->second) + " and in " + stage_text(s));
+      if (!fresh) refuse("layer \"" + layer + "\" is in " + stage_text(it->second) + " and in " + stage_text(s));
     }
     std::set<int> own;
     for (const int device : stage.devices) {
       if (device < 0) refuse(stage_text(s) + ": device " + std::to_string(device) + " does not exist");
-      if (!own.insert(device).second) refuse(stage_text(s) + ": device " + std::to_string(device) + " stands twice");
+      if (!own.insert(device).second) refuse(stage_text(s) + ": device " + std::to_string(device) + " appears twice");
       const auto [it, fresh] = stage_of_device.emplace(device, s);
       if (!fresh && (plan.chunks <= 1 || it->second % positions != s % positions)) {
-        refuse("device " + std::to_string(device) + " stands in " + stage_text(it->second) + " and in " +
-               stage_text(s));
+        refuse("device " + std::to_string(device) + " is in " + stage_text(it->second) + " and in " + stage_text(s));
       }
     }
   }
   for (int s = positions; s < stages; ++s) {
     if (plan.stages[static_cast<std::size_t>(s)].devices !=
         plan.stages[static_cast<std::size_t>(s % positions)].devices) {
-      refuse(stage_text(s) + " must stand on the devices of " + stage_text(s % positions) +
+      refuse(stage_text(s) + " must be on the devices of " + stage_text(s % positions) +
              ", as chunks of one position do");
     }
   }
@@ -308,7 +307,7 @@ void validate(const Plan& plan) {
   if (plan.schedule == kListed) {
     validate_listed(plan);
   } else if (!plan.listed.empty()) {
-    refuse("actions are listed for schedule \"" + plan.schedule + "\", they go with \"" + kListed + "\"");
+    refuse("actions are only valid with schedule \"" + std::string(kListed) + "\", found \"" + plan.schedule + "\"");
   }
   std::set<std::tuple<int, std::string, int>> received;  // by a stage: layer and output
   for (const Boundary& boundary : plan.boundaries) {
@@ -322,8 +321,8 @@ void validate(const Plan& plan) {
     if (boundary.source < 0 || boundary.destination >= stages)
       refuse(where + ": stages are 0.." + std::to_string(stages - 1));
     if (boundary.source >= boundary.destination) refuse(where + ": data must flow to a later stage");
-    if (!pairs.insert({boundary.source, boundary.destination}).second) refuse(where + " stands twice");
-    if (boundary.tensors.empty()) refuse(where + " carries nothing");
+    if (!pairs.insert({boundary.source, boundary.destination}).second) refuse(where + " appears twice");
+    if (boundary.tensors.empty()) refuse(where + " has no tensors");
     std::set<std::pair<std::string, int>> seen;
     for (const BoundaryTensor& tensor : boundary.tensors) {
       const auto it = stage_of.find(tensor.layer);
@@ -333,7 +332,7 @@ void validate(const Plan& plan) {
                ", nor does that stage receive its output");
       }
       if (!seen.insert({tensor.layer, tensor.output.value_or(-1)}).second) {
-        refuse(where + ": a tensor of layer \"" + tensor.layer + "\" stands twice");
+        refuse(where + ": a tensor of layer \"" + tensor.layer + "\" appears twice");
       }
     }
   }
@@ -342,7 +341,7 @@ void validate(const Plan& plan) {
 
 namespace {
 
-/// That a valid plan fits graph and topology.
+/// Checks that a valid plan fits graph and topology.
 void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) {
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -359,22 +358,22 @@ void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) 
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     const Layer& layer = graph.layers[i];
     if (is_input(layer) && stage_of_layer[i] >= 0)
-      refuse("input layer \"" + layer.id + "\" stands in a stage, inputs have none");
-    if (!is_input(layer) && stage_of_layer[i] < 0) refuse("layer \"" + layer.id + "\" stands in no stage");
+      refuse("input layer \"" + layer.id + "\" is in a stage, inputs have none");
+    if (!is_input(layer) && stage_of_layer[i] < 0) refuse("layer \"" + layer.id + "\" is not in any stage");
   }
   if (boundaries_of(graph, stage_of_layer) != plan.boundaries) {
-    refuse("the boundaries are not those of the graph's edges; make the plan again from this graph");
+    refuse("the boundaries do not match the graph's edges; plan this graph again");
   }
   check_tied(plan, graph);
-  // Plans of format version 2 and older say no dtype.
+  // Plans of format version 2 and older have no dtype.
   if (!plan.dtype.empty() && !graph.dtype.empty() && plan.dtype != graph.dtype)
     refuse("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);
   if (plan.microbatch_samples != graph.microbatch_samples) {
     const auto text = [](const std::optional<std::int64_t>& samples, const std::string& some, const std::string& none) {
       return samples ? some + " " + std::to_string(*samples) + " samples" : none;
     };
-    refuse(text(plan.microbatch_samples, "the plan is for microbatches of", "the plan does not state its microbatch") +
-           ", " + text(graph.microbatch_samples, "the graph was measured with", "the graph does not state its own"));
+    refuse(text(plan.microbatch_samples, "the plan is for microbatches of", "the plan does not give its microbatch") +
+           ", " + text(graph.microbatch_samples, "the graph was measured with", "the graph does not give its own"));
   }
 }
 

@@ -11,18 +11,18 @@
 
 namespace stagecraft {
 
-/// Who does what: these layers, on these devices. Replica j of the stage runs on devices[j].
+/// These layers, on these devices. Replica j of the stage runs on devices[j].
 struct Stage {
   std::vector<std::string> layers;  ///< layer ids in execution order
-  std::vector<int> devices;         ///< device numbers of the topology, one per replica
+  std::vector<int> devices;         ///< topology device numbers, one per replica
   bool recompute = false;           ///< drop activations after forward and run it again before backward
-  /// With `recompute`: layers run again at once; only what crosses from one such segment to others is kept between
-  /// forward and backward. 0: the whole stage is one segment.
+  /// With `recompute`: number of layers that run again together; only tensors that cross from one such segment to
+  /// others are kept between forward and backward. 0: the whole stage is one segment.
   int recompute_every = 0;
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
-/// A tensor that crosses stages, for one microbatch. `gradient`: its gradient comes back.
+/// A tensor that crosses stages, for one microbatch. `gradient`: its gradient is sent back.
 struct BoundaryTensor {
   std::string layer;
   std::optional<int> output;  ///< absent: all outputs of the layer together (imported graphs)
@@ -33,9 +33,9 @@ struct BoundaryTensor {
   friend bool operator==(const BoundaryTensor&, const BoundaryTensor&) = default;
 };
 
-/// All that stage `source` sends to stage `destination` for one microbatch, in the order of sending. A value that
-/// several later stages read goes from each of them to the next, and its gradient comes back the same way: each stage
-/// adds its own part to the later ones', in the order of an unsplit backward.
+/// All tensors that stage `source` sends to stage `destination` for one microbatch, in the order of sending. A value
+/// that several later stages read goes from each of them to the next, and its gradient comes back the same way: each
+/// stage adds its part to that of the later ones, in the order of an unsplit backward.
 struct Boundary {
   int source = 0;
   int destination = 0;
@@ -43,47 +43,49 @@ struct Boundary {
   friend bool operator==(const Boundary&, const Boundary&) = default;
 };
 
-/// A parameter that several layers hold under one name. All replicas of its holders sum its gradients together.
+/// A parameter that several layers have under one name. All replicas of its holders sum its gradients together.
 struct TiedLayers {
   std::string parameter;
   std::vector<std::string> layers;  ///< ids of its holders, two or more, in the plan's order
   friend bool operator==(const TiedLayers&, const TiedLayers&) = default;
 };
 
-/// Whether anything comes back from `destination` to `source`.
+/// Whether any gradient comes back from `destination` to `source`.
 [[nodiscard]] bool has_gradient(const Boundary& boundary);
 
 /// A value that a stage beyond the next one reads.
 struct FarReader {
-  std::string layer;  ///< that gives it
+  std::string layer;  ///< that produces it
   int stage = 0;      ///< the layer's
   int reader = 0;     ///< stage
 };
 
-/// Everything that an executor needs beside the model itself.
+/// Everything that an executor needs besides the model itself.
 struct Plan {
   std::string model;                           ///< Graph::name
   std::map<std::string, std::string> options;  ///< Graph::options
   std::optional<std::int64_t> microbatch_samples;
-  std::string dtype;  ///< Graph::dtype: of the computation; empty: unknown, which is run as float32
+  std::string dtype;  ///< Graph::dtype: of the computation; empty: unknown, runs as float32
   int microbatches = 1;
   std::string schedule = "1f1b";
-  int chunks = 1;        ///< stages on one device, see PipelineShape
+  int chunks = 1;        ///< stages per device, see PipelineShape
   std::string strategy;  ///< who made it
   std::vector<Stage> stages;
   std::vector<Boundary> boundaries;
-  std::vector<TiedLayers> tied;             ///< every tied parameter, ascending by name; those of one stage too
+  std::vector<TiedLayers> tied;             ///< every tied parameter, ascending by name, including those within one
+                                            ///< stage
   std::vector<int> warmups;                 ///< one per stage
-  std::vector<std::vector<Action>> listed;  ///< of schedule "listed": each rank's actions but Update, see action_lists
-  /// Gradients of a stage are summed over its replicas in buckets of at most so many bytes; absent: all in one.
+  std::vector<std::vector<Action>> listed;  ///< for schedule "listed": each rank's actions without Update, see
+                                            ///< action_lists
+  /// Gradients of a stage are summed over its replicas in buckets of at most this many bytes; absent: all in one.
   std::optional<Bytes> gradient_bucket_bytes;
-  std::optional<Seconds> steady_state;  ///< slowest stage's time per microbatch, as the strategy's own objective has it
+  std::optional<Seconds> steady_state;  ///< slowest stage's time per microbatch, by the strategy's own estimate
   std::optional<Seconds> iteration;     ///< predicted time of one step
   Provenance provenance;
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-/// What the strategies give: layer index -> stage (-1 for inputs), and per stage its replicas.
+/// The result of a strategy: layer index -> stage (-1 for inputs), and per stage its replicas.
 struct Partition {
   std::vector<int> stage_of_layer;  ///< one number per layer of the graph; -1 for input layers
   std::vector<int> replicas;        ///< one number per stage
@@ -101,32 +103,32 @@ struct PlanSettings {
   std::optional<Bytes> gradient_bucket_bytes = {};
 };
 
-/// The plan of `partition`: layers in topological order, devices in order 0.. stage by stage, boundaries from the
+/// The plan of `partition`: layers in topological order, devices in order from 0, stage by stage, boundaries from the
 /// edges that cross stages (a tensor that several layers of one stage read crosses once, one that several stages read
 /// goes from each to the next), tied parameters from Layer::tied, warm-ups by warmup_counts.
 /// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, or the device
-/// count if the replicas are more than the topology has.
+/// count if there are more replicas than devices.
 [[nodiscard]] Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition,
                              const PlanSettings& settings);
 
 /// Throws std::invalid_argument naming what does not fit: a layer of the graph missing or twice, an unknown layer, an
-/// edge to an earlier stage, boundaries other than the edges say, tied parameters other than the layers say, a device
-/// that does not exist or is used twice by different stages (chunks = 1), a schedule that cannot run it, warm-ups
-/// missing, another dtype than the graph's.
+/// edge to an earlier stage, boundaries that do not match the edges, tied parameters that do not match the layers, a
+/// device that does not exist or is used twice by different stages (chunks = 1), a schedule that cannot run it, missing
+/// warm-ups, a dtype other than the graph's.
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
 /// The first value that crosses more than one stage; absent if every stage reads only the one before it. Precondition:
 /// the plan is valid.
 [[nodiscard]] std::optional<FarReader> far_reader(const Plan& plan);
 
-/// The schedule of the plan, with what `listed` says of it where that is the schedule.
+/// The schedule of the plan; for "listed", with the properties of its lists.
 [[nodiscard]] ScheduleEntry schedule_of(const Plan& plan);
 
 /// The part of validate that needs no graph or topology: counts, ids, boundaries between existing stages, tied
 /// parameters of existing layers, schedule.
 void validate(const Plan& plan);
 
-/// Shape of the plan's pipeline for the schedule functions; it looks at the plan's `listed`, which must outlive it.
+/// Shape of the plan's pipeline for the schedule functions; it refers to the plan's `listed`, which must outlive it.
 [[nodiscard]] PipelineShape pipeline_shape(const Plan& plan);
 
 /// One rank: replica `replica` of the stages `stages` (one, unless chunks > 1), on `device`.
@@ -144,20 +146,20 @@ struct RankRole {
 
 /// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
 /// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right after
-/// their producer, and for each stage Reduce (with replicas or tied parameters) and Update: of a synchronous schedule
-/// once, at the end, of an asynchronous one where the schedule puts the Update; none where nothing is trained.
-/// Schedule "listed": if any list holds a transfer, all transfers stand where the lists say, else they are placed as
-/// above; a Reduce stands where a list says, is left out where none is needed and added at the end where one is
-/// missing. `tied_stages`: stages that hold a parameter tied across stages and so need a Reduce though not replicated.
-/// `steps`: how many steps the lists cover. Those of a synchronous schedule are of 1 step and every step replays them;
-/// those of an asynchronous one are replayed once, see ScheduleEntry for their microbatch numbers and parameters.
-/// Throws std::invalid_argument for other steps.
+/// their producer, and for each stage Reduce (with replicas or tied parameters) and Update: with a synchronous schedule
+/// once, at the end, with an asynchronous one where the schedule places the Update; none without training.
+/// Schedule "listed": if any list holds a transfer, all transfers stay where the lists have them, else they are placed
+/// as above; a Reduce stays where a list has it, is dropped if not needed and added at the end if missing.
+/// `tied_stages`: stages that hold a parameter tied across stages and so need a Reduce even without replicas. `steps`:
+/// how many steps the lists cover. Those of a synchronous schedule cover 1 step and every step replays them; those of
+/// an asynchronous one are replayed once, see ScheduleEntry for their microbatch numbers and parameters. Throws
+/// std::invalid_argument for other values of `steps`.
 [[nodiscard]] std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch = 2,
                                                             const std::vector<int>& tied_stages = {}, int steps = 1);
 
 /// Steps that show an asynchronous schedule's steady state: the pipeline has long been full as step `first` ends, and
-/// is not yet emptied as step `last` ends; between them all replicas come round as often. {0, 0, 1} for a synchronous
-/// schedule.
+/// is not yet emptied as step `last` ends; between them all replicas take equally many turns. {0, 0, 1} for a
+/// synchronous schedule.
 struct StepWindow {
   int first = 0;
   int last = 0;

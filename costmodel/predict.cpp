@@ -46,8 +46,8 @@ StageLayers layers_of_stages(const Graph& graph, const BoundPlan& plan) {
   return out;
 }
 
-/// Time of each stage to load a microbatch of the inputs that it reads, where it was measured. Imported profiles state
-/// times of input layers that are not ours to count: PipeDream's hold its own data loader.
+/// Time of each stage to load a microbatch of the inputs that it reads, if it was measured. Times of input layers in
+/// imported profiles do not count: PipeDream's include its own data loader.
 std::vector<Seconds> loading_times(const Graph& graph, const StageLayers& layers) {
   std::unordered_map<const Layer*, std::size_t> stage_of;
   for (std::size_t s = 0; s < layers.size(); ++s) {
@@ -65,7 +65,7 @@ std::vector<Seconds> loading_times(const Graph& graph, const StageLayers& layers
 }
 
 /// The buckets of a replicated stage's gradients, which a backward completes from the last layer to the first: a bucket
-/// takes layers until it holds enough, all that a layer holds of its own together.
+/// takes layers until it is full; the parameters of one layer stay together.
 std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers, const Topology& topology,
                                          const std::vector<int>& devices, Bytes bucket_bytes, double closure) {
   std::vector<ReduceBucket> out;
@@ -84,7 +84,7 @@ std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers
   return out;
 }
 
-/// What a microbatch and an update of a stage cost, without the loading of data and with no reduce.
+/// Costs of a microbatch and an update of a stage, without data loading and reduce.
 StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, double closure) {
   StageCost out;
   for (const Layer* layer : layers) {
@@ -110,7 +110,7 @@ std::vector<int> devices_of_group(const BoundPlan& plan, int stage) {
   return out;
 }
 
-/// Sets what a stage's gradients take to be summed: over its replicas, and `tied` bytes over all that hold them.
+/// Sets the costs of summing a stage's gradients: over its replicas, and `tied` bytes over all their holders.
 void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
                 const BoundPlan& plan, int stage, Bytes tied, double closure) {
   const std::vector<int>& devices = plan.plan().stages[at(stage)].devices;
@@ -139,7 +139,7 @@ std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology,
   return out;
 }
 
-/// What messages cost. Ports: two for each group of devices (out, in) at each level.
+/// Costs of messages. Ports: two for each group of devices (out, in) at each level.
 class TransferCosts {
  public:
   TransferCosts(const BoundPlan& plan, const Topology& topology, bool free) : topology_(topology) {
@@ -183,12 +183,12 @@ void check_has_costs(const BoundPlan& plan, const std::vector<std::vector<Action
       if (action.kind != ActionKind::WeightGradient) continue;
       throw std::invalid_argument(
           "schedule \"" + plan.plan().schedule +
-          "\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or interleaved-1f1b");
+          "\" needs separate weight-gradient times, which graphs do not have; use gpipe, 1f1b or interleaved-1f1b");
     }
   }
 }
 
-/// simulation_input of a plan that fits graph and topology.
+/// simulation_input for a plan that fits graph and topology.
 SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan plan, const PredictOptions& options) {
   const int steps = plan.step_window().steps;
   auto lists = plan.action_lists(steps, options.prefetch);
@@ -213,8 +213,8 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
 
 }  // namespace
 
-// Layer times are medians, each taken apart, and miss what an iteration loses between and around the layers. Where the
-// whole iteration was measured too, the layers share it out: this is the factor that makes them add up to it.
+// Layer times are separate medians and do not include the time that an iteration loses between and around the layers.
+// If the whole iteration was measured too, this is the factor that makes the layers add up to it.
 double closure_factor(const Graph& graph) {
   Seconds sum;
   for (const Layer& layer : graph.layers) {
@@ -241,9 +241,9 @@ std::string idle_text(const Prediction& prediction) {
   const std::vector<int>& idle = prediction.idle_devices;
   const std::vector<int>& unused = prediction.unused_devices;
   if (idle.empty() && unused.empty()) return "";
-  std::string out = std::to_string(idle.size() + unused.size()) + " of " + std::to_string(prediction.devices) +
-                    " devices do nothing: ";
-  if (!idle.empty()) out += format_ranges(idle) + " are replicas beyond the number of microbatches";
+  std::string out =
+      std::to_string(idle.size() + unused.size()) + " of " + std::to_string(prediction.devices) + " devices are idle: ";
+  if (!idle.empty()) out += format_ranges(idle) + " have no microbatch";
   if (!idle.empty() && !unused.empty()) out += ", ";
   if (!unused.empty()) out += format_ranges(unused) + " are in no stage";
   return out;
@@ -251,12 +251,12 @@ std::string idle_text(const Prediction& prediction) {
 
 namespace {
 
-/// A stage's time by what it did, of all its replicas together.
+/// A stage's time by activity, summed over its replicas.
 struct Shares {
   Seconds forward, backward, update, reduce, exposed_transfer;
 };
 
-/// What each stage did from `begin` to `end` of the replay of `input`.
+/// The activity of each stage from `begin` to `end` of the replay of `input`.
 std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& timeline, Seconds begin, Seconds end) {
   // When each message was on its link, by (boundary stages, microbatch).
   std::map<std::tuple<int, int, int, bool>, Seconds> sent;
@@ -265,7 +265,7 @@ std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& time
     if (span.action.kind != ActionKind::SendActivation && !gradient) continue;
     sent[{span.action.stage, span.action.peer, span.action.microbatch, gradient}] = span.start;
   }
-  // The members of a reduce end together; each waits for the one that comes last.
+  // The members of a reduce end together; each waits for the last one.
   const std::vector<int>& groups = input.plan.reduce_groups();
   std::map<std::pair<int, Seconds>, Seconds> all_there;
   for (const Span& span : timeline.spans) {
@@ -308,13 +308,13 @@ std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& time
   return out;
 }
 
-/// What a replay says of a step, or of the steps that are looked at.
+/// The result of a replay for a step, or for the steps of the window.
 struct Replay {
   SimulationInput input;  ///< of the microbatches that were replayed
   Timeline timeline = {};
   std::vector<Shares> shares = {};
   Seconds time = {};
-  int steps = 1;  ///< that `shares` and `time` are of
+  int steps = 1;  ///< covered by `shares` and `time`
   int reckoned_microbatches = 0;
 };
 
@@ -327,7 +327,7 @@ std::variant<Replay, Infeasible> replay_whole(const Graph& graph, const Topology
   auto simulated = simulate_and_watch(out.input, watch);
   if (auto* infeasible = std::get_if<Infeasible>(&simulated)) return std::move(*infeasible);
   out.timeline = std::move(std::get<Timeline>(simulated));
-  // From the end of one step to the end of another, several steps later where steps run into each other.
+  // From the end of one step to the end of another, several steps later if steps overlap.
   const StepWindow window = plan.step_window();
   const bool flushed = window.steps == 1;
   const Seconds begin = flushed ? Seconds(0) : out.timeline.steps[at(window.first)].end;
@@ -358,7 +358,7 @@ bool grows_by_period(const SimulationInput& input, const Period& period,
   return true;
 }
 
-/// The replay of a shorter step, with what the plan's step holds more; absent if it does not repeat itself soon enough.
+/// The replay of a shorter step, extended to the plan's step; absent if it does not repeat itself soon enough.
 std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, const BoundPlan& bound,
                                   const PredictOptions& options) {
   const Plan& plan = bound.plan();
@@ -369,7 +369,7 @@ std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, 
     cycle = std::lcm(cycle, static_cast<std::int64_t>(bound.replicas(s)));
     if (cycle > most) return std::nullopt;
   }
-  // A shorter step differs by whole numbers of periods of 1, 2, 3, 4, 6 and 12 cycles.
+  // A shorter step differs by a multiple of periods of 1, 2, 3, 4, 6 and 12 cycles.
   constexpr std::int64_t kCycles = 12;
   constexpr std::int64_t kLonger = 4;
   for (std::int64_t least = 4 * kCycles * cycle; least <= most; least *= kLonger) {
@@ -413,7 +413,7 @@ std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, 
   return std::nullopt;
 }
 
-/// The replay of a step that is too long for one as a whole, or why there is none.
+/// The replay of a step that is too long to replay in full, or why there is none.
 std::variant<Replay, Infeasible> replay(const Graph& graph, const Topology& topology, const BoundPlan& plan,
                                         const PredictOptions& options) {
   const std::int64_t stages = plan.stages();
@@ -426,9 +426,9 @@ std::variant<Replay, Infeasible> replay(const Graph& graph, const Topology& topo
     const std::int64_t most = options.most_replayed / (stages * steps);
     throw std::invalid_argument(std::to_string(microbatches) + " microbatches: the " + std::to_string(stages) +
                                 " stages of schedule \"" + plan.plan().schedule +
-                                "\" were not found to repeat themselves, so that each microbatch has to be replayed" +
-                                (steps > 1 ? ", in " + std::to_string(steps) + " steps" : "") + "; at most " +
-                                std::to_string(most) + " of them are, as more take minutes and gigabytes");
+                                "\" do not repeat, so every microbatch must be simulated" +
+                                (steps > 1 ? ", in " + std::to_string(steps) + " steps" : "") + "; the limit is " +
+                                std::to_string(most) + ", because more take minutes and gigabytes");
   }
   return replay_whole(graph, topology, plan, options);
 }
@@ -458,7 +458,7 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology
     stage.fits = !topology.device.memory || stage.memory.total <= *topology.device.memory;
     out.push_back(std::move(stage));
   }
-  // Chunks of one rank share its idle time; it is told with the first of them.
+  // Chunks of one rank share its idle time; it is reported for the first of them.
   for (int first = 0; first < plan.positions(); ++first) {
     Seconds used;
     for (int s = first; s < plan.stages(); s += plan.positions()) {
@@ -470,7 +470,7 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology
   return out;
 }
 
-/// Sets the devices that do nothing.
+/// Sets the idle devices.
 void add_idle_devices(Prediction& prediction, const BoundPlan& plan) {
   std::vector<bool> is_used(at(prediction.devices), false);
   std::vector<bool> has_work(plan.ranks().size(), false);
@@ -488,7 +488,7 @@ void add_idle_devices(Prediction& prediction, const BoundPlan& plan) {
   }
 }
 
-/// Memory of each rank, that of its stages together.
+/// Memory of each rank, summed over its stages.
 std::vector<RankMemory> rank_memories(const BoundPlan& plan, const std::vector<StagePrediction>& stages) {
   std::vector<RankMemory> out;
   for (const RankRole& role : plan.ranks()) {

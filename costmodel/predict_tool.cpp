@@ -15,7 +15,7 @@ namespace {
 using stagecraft::format_bytes;
 using stagecraft::format_seconds;
 
-/// `assumption` is told at the end. Figures of another device have a "~" before them.
+/// `assumption` is printed at the end. A "~" precedes figures that were measured on another device.
 void print(const stagecraft::Prediction& p, bool states_memory, const std::string& assumption) {
   const std::string mark = p.other_device.empty() ? "" : "~";
   const auto time = [&](stagecraft::Seconds t) { return mark + format_seconds(t); };
@@ -42,14 +42,15 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
                                  {.title = "peak memory"},
                                  {.title = "", .left = true}},
                                 rows, stagecraft::line_width());
-  out += "forward and backward are of one microbatch, the rest of a step, by replica\n";
+  out += "forward and backward are per microbatch, the rest per step; means over replicas\n";
   if (const std::string text = idle_text(p); !text.empty()) out += "note: " + text + "\n";
-  if (!p.other_device.empty()) out += "~ is not of this topology's devices: " + p.other_device + "\n";
+  if (!p.other_device.empty())
+    out += "~ marks figures that were not measured on this topology's devices: " + p.other_device + "\n";
   if (!assumption.empty()) out += "note: " + assumption + "\n";
   std::cerr << out;
 }
 
-/// What write_chakra writes.
+/// The files of write_chakra.
 std::vector<stagecraft::OutputFile> chakra_files(const stagecraft::BoundPlan& plan) {
   std::vector<stagecraft::OutputFile> out{{"comm_groups.json", "list of Chakra groups"}};
   for (std::size_t rank = 0; rank < plan.ranks().size(); ++rank)
@@ -84,8 +85,8 @@ int main(int argc, char** argv) {
         stagecraft::add_force_option(app, force);
         app.add_flag("--free-transfers", options.free_transfers, "treat transfers as free");
         app.add_flag("--accept-other-device", accept_other_device,
-                     "predict though the graph was measured on another device than the topology's: without the "
-                     "slowdown of ranks that share a host, every figure marked with ~");
+                     "predict even if the graph was measured on another kind of device; ignores the slowdown of shared "
+                     "hosts and marks every figure with ~");
       },
       [&] {
         const std::vector<std::string> inputs{graph_path, topology_path, plan_path};
@@ -103,7 +104,7 @@ int main(int argc, char** argv) {
         }();
         auto result = [&] {
           stagecraft::ProgressLine line;
-          options.progress = [&line](double done) { line.show(fmt::format("replayed {:.0f} %", done * 100)); };
+          options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
           try {
             return stagecraft::predict(graph, topology, plan, options);
           } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
@@ -117,14 +118,12 @@ int main(int argc, char** argv) {
         if (prediction.reckoned_microbatches > 0) {
           const int replayed = plan.plan().microbatches - prediction.reckoned_microbatches;
           std::cerr << fmt::format(
-              "{} of {} microbatches were replayed, until the step repeated itself; between them, the timeline has a "
-              "gap "
-              "for the others\n",
+              "simulated {} of {} microbatches; the step repeats itself, so the timeline has a gap for the others\n",
               replayed, plan.plan().microbatches);
           if (!chakra.empty()) {
             throw std::invalid_argument(fmt::format(
-                "--chakra {}: wants all microbatches of a step, {} of {} were replayed; give the plan fewer", chakra,
-                replayed, plan.plan().microbatches));
+                "--chakra {}: needs all microbatches of a step, {} of {} were simulated; plan fewer microbatches",
+                chakra, replayed, plan.plan().microbatches));
           }
         }
         if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));

@@ -4,15 +4,15 @@
 
 namespace stagecraft {
 
-/// One line on standard error that is written over as work goes on, and taken away at the end. Says nothing where
-/// standard error is not a terminal.
+/// One line on standard error that is overwritten as work continues and removed at the end. Prints nothing if standard
+/// error is not a terminal.
 class ProgressLine {
  public:
   ProgressLine();
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
-  /// At most ten times a second; more frequent calls cost next to nothing.
+  /// At most ten times a second; more frequent calls are cheap.
   void show(const std::string& text);
   [[nodiscard]] bool visible() const { return terminal_; }
 

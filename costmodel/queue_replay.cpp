@@ -20,7 +20,7 @@ constexpr std::array<std::pair<Queues, const char*>, 4> kWords{{
     {Queues::Rank, "rank"},
 }};
 
-/// A message lists at most this many ranks.
+/// Most ranks in a message.
 constexpr std::size_t kManyRanks = 16;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
@@ -65,13 +65,13 @@ class Replay {
     std::vector<int> messages;
     std::size_t head = 0;
   };
-  /// The queues that hold the two ends of a message, -1 before they were begun.
+  /// The queues of the two ends of a message, -1 before they begin.
   struct Message {
     int send = -1;
     int receive = -1;
     bool moved = false;
   };
-  /// Where something waits: a rank before an action, or the first of a queue.
+  /// A place of waiting: a rank before an action, or the first of a queue.
   struct Place {
     int rank = 0;
     int queue = -1;
@@ -106,7 +106,7 @@ class Replay {
     queues_[at(queue)].messages.push_back(message);
     move(message);
   }
-  /// Moves the message if it can, then those that stood behind it.
+  /// Moves the message if it can, then those queued behind it.
   void move(int first_message) {
     std::vector<int> tries{first_message};
     while (!tries.empty()) {
@@ -144,7 +144,7 @@ class Replay {
       }
     }
   }
-  /// A message that the action needs and that has not come, -1 if it can run.
+  /// A message that the action needs and that has not arrived, -1 if it can run.
   int missing(const Action& action) const {
     for (const int message : table_.inputs(action)) {
       if (!messages_[at(message)].moved) return message;
@@ -165,14 +165,14 @@ class Replay {
     return true;
   }
 
-  // --- what is said of lists that never end ---
+  // --- messages about deadlocks ---
   const Action& stuck(int rank) const { return lists_[at(rank)][next_[at(rank)]]; }
   bool ended(int rank) const { return next_[at(rank)] >= lists_[at(rank)].size(); }
   static std::string of_rank(const Action& action, int rank) {
     return action_text(action) + " of rank " + std::to_string(rank);
   }
 
-  /// What the place waits for, and where that waits in turn; no place where it will never come.
+  /// What the place waits for, and where that waits in turn; no place if it will never come.
   std::pair<std::string, std::optional<Place>> follow(const Place& place) {
     if (place.queue >= 0) {
       const Queue& queue = queues_[at(place.queue)];
@@ -189,15 +189,15 @@ class Replay {
         if (here) continue;
         if (ended(member)) return {who + " waits for rank " + std::to_string(member) + ", which has ended", {}};
         return {
-            who + " waits for rank " + std::to_string(member) + ", which stands before " + action_text(stuck(member)),
+            who + " waits for rank " + std::to_string(member) + ", which is blocked at " + action_text(stuck(member)),
             Place{member, -1}};
       }
     }
     const int message = missing(action);
     const int queue = messages_[at(message)].receive;
     if (queue >= 0 && first(queue, message)) return other_end(who, message, true);
-    if (queue < 0) return {who + " waits for " + action_text(table_.receive(message)) + ", which never begins", {}};
-    return {who + " waits for " + action_text(table_.receive(message)) + ", which stands behind " + head_text(queue),
+    if (queue < 0) return {who + " waits for " + action_text(table_.receive(message)) + ", which never starts", {}};
+    return {who + " waits for " + action_text(table_.receive(message)) + ", which is queued behind " + head_text(queue),
             Place{place.rank, queue}};
   }
   /// `who` waits for the sending or receiving end of a message.
@@ -206,9 +206,9 @@ class Replay {
     const int rank = runner(action);
     const int queue = sending ? messages_[at(message)].send : messages_[at(message)].receive;
     std::string text = who + " waits for " + of_rank(action, rank) + ", which ";
-    if (queue >= 0) return {text + "stands behind " + head_text(queue), Place{rank, queue}};
+    if (queue >= 0) return {text + "is queued behind " + head_text(queue), Place{rank, queue}};
     if (ended(rank)) return {text + "has ended without it", {}};
-    return {text + "stands before " + action_text(stuck(rank)), Place{rank, -1}};
+    return {text + "is blocked at " + action_text(stuck(rank)), Place{rank, -1}};
   }
   std::string head_text(int queue) const {
     const Queue& q = queues_[at(queue)];
@@ -232,7 +232,7 @@ class Replay {
       said.push_back(std::move(text));
       here = next;
     }
-    std::string out = "the lists never end: ";
+    std::string out = "deadlock: ";
     for (std::size_t i = circle; i < said.size(); ++i) out += (i > circle ? "; " : "") + said[i];
     std::string table;
     std::size_t stuck_ranks = 0;
@@ -250,7 +250,7 @@ class Replay {
   const Queues kind_;
   const std::vector<int>& groups_;
   std::vector<std::size_t> next_;
-  std::vector<bool> joined_;  // a rank stands at its Reduce and was counted
+  std::vector<bool> joined_;  // the rank is at its Reduce and was counted
   std::vector<Message> messages_;
   std::vector<Queue> queues_;
   std::map<std::tuple<int, int, int, int>, int> queue_numbers_;

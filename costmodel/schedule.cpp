@@ -11,7 +11,7 @@
 namespace stagecraft {
 namespace {
 
-/// What an action is called: in files and messages, and in torch's cells.
+/// Names of an action: in files and messages, and in torch's cells.
 struct Word {
   ActionKind kind;
   const char* word;
@@ -71,12 +71,12 @@ std::vector<int> own_microbatches(int microbatches, int replicas, int replica) {
 
 std::vector<int> warmup_counts(const std::vector<int>& replicas, double hop_over_period) {
   for (const int r : replicas) {
-    if (r < 1) throw std::invalid_argument("a stage has " + std::to_string(r) + " replicas, at least 1 is wanted");
+    if (r < 1) throw std::invalid_argument("a stage has " + std::to_string(r) + " replicas, must be at least 1");
   }
   std::vector<int> out(replicas.size(), 0);
   for (std::size_t s = replicas.size(); s-- > 1;) {
     const double needed = (out[s] + 1.0) * replicas[s] + 2 * hop_over_period;
-    // A hair below the quotient, so that rounding never adds a microbatch.
+    // Slightly below the quotient, so that rounding never adds a microbatch.
     out[s - 1] = static_cast<int>(std::ceil(needed / replicas[s - 1] - 1e-9));
   }
   return out;
@@ -103,25 +103,25 @@ const ScheduleEntry& schedule_by_name(const std::string& name) {
 
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
   const std::string who = "schedule \"" + schedule.name + "\"";
-  if (shape.microbatches < 1) throw std::invalid_argument(who + ": at least 1 microbatch is wanted");
-  if (shape.stages < 1) throw std::invalid_argument(who + ": at least 1 stage is wanted");
+  if (shape.microbatches < 1) throw std::invalid_argument(who + ": microbatches must be at least 1");
+  if (shape.stages < 1) throw std::invalid_argument(who + ": stages must be at least 1");
   if (shape.chunks < 1 || shape.stages % shape.chunks != 0) {
-    throw std::invalid_argument(who + ": " + std::to_string(shape.stages) + " stages cannot be dealt out in " +
-                                std::to_string(shape.chunks) + " chunks a device");
+    throw std::invalid_argument(who + ": " + std::to_string(shape.stages) + " stages cannot be divided into " +
+                                std::to_string(shape.chunks) + " chunks per device");
   }
   if (shape.chunks > 1 && !schedule.chunked) {
-    throw std::invalid_argument(who + " runs one stage a device, interleaved-1f1b runs several");
+    throw std::invalid_argument(who + " runs one stage per device; interleaved-1f1b runs several");
   }
   const bool replicated = std::any_of(shape.replicas.begin(), shape.replicas.end(), [](int r) { return r > 1; });
   if (replicated && !schedule.replicated) {
-    throw std::invalid_argument(who + " runs stages without replicas, gpipe and 1f1b run any");
+    throw std::invalid_argument(who + " does not support replicas; gpipe and 1f1b do");
   }
   for (std::size_t s = 0; schedule.weights == Weights::StepBefore && s < shape.warmups.size(); ++s) {
     const int held = (shape.warmups[s] + 1) * replicas_of(shape, static_cast<int>(s));
     if (shape.microbatches >= held) continue;
     throw std::invalid_argument(who + ": " + std::to_string(shape.microbatches) +
-                                " microbatches a step are fewer than the " + std::to_string(held) + " that stage " +
-                                std::to_string(s) + " begins before the first ends");
+                                " microbatches per step are fewer than the " + std::to_string(held) + " that stage " +
+                                std::to_string(s) + " has in flight");
   }
   if (schedule.check) schedule.check(shape);
 }

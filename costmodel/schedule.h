@@ -7,8 +7,8 @@
 
 namespace stagecraft {
 
-/// What a rank can do. Backward is the whole backward where the schedule does not part it; otherwise it is the
-/// gradient of the inputs and WeightGradient follows.
+/// A rank's actions. Backward is the whole backward, unless the schedule splits it: then it is the gradient of the
+/// inputs, and WeightGradient follows.
 enum class ActionKind {
   Forward,
   Backward,
@@ -21,9 +21,9 @@ enum class ActionKind {
   Update,
 };
 
-/// "forward", "backward", "weight-gradient", "send-activation", ...; the word used in files and messages.
+/// "forward", "backward", "weight-gradient", "send-activation", ...; the name in files and messages.
 [[nodiscard]] const char* to_string(ActionKind kind);
-/// The inverse. Throws std::invalid_argument listing the words.
+/// The inverse. Throws std::invalid_argument listing the names.
 [[nodiscard]] ActionKind action_kind(const std::string& word);
 
 /// One entry of a rank's list. `peer` is the other stage of a transfer, -1 otherwise; the peer's replica follows from
@@ -37,56 +37,59 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-/// The action in the words of torch.distributed.pipelining, stage first: "1F0", "1B0", "1W0", "1SEND_F0", "1RECV_F0",
-/// "1SEND_B0", "1RECV_B0", "1REDUCE_GRAD"; and "1UPDATE". A peer that is no neighbour follows: "0SEND_F3 to stage 2".
+/// The action in the notation of torch.distributed.pipelining, stage first: "1F0", "1B0", "1W0", "1SEND_F0",
+/// "1RECV_F0", "1SEND_B0", "1RECV_B0", "1REDUCE_GRAD"; and "1UPDATE". A peer that is not adjacent follows: "0SEND_F3 to
+/// stage 2".
 [[nodiscard]] std::string action_text(const Action& action);
 
-/// What a schedule needs to know of a pipeline. Stage s runs on `positions = stages / chunks` ranks' columns:
-/// position d holds stages d, d + positions, d + 2 positions, ... (chunks > 1 is interleaving).
+/// The input of a schedule. There are `positions = stages / chunks` pipeline positions: position d has stages d, d +
+/// positions, d + 2 positions, ... (chunks > 1 is interleaving).
 struct PipelineShape {
   int stages = 1;
   int microbatches = 1;
   int chunks = 1;
-  int steps = 1;                                ///< that the lists of an asynchronous schedule cover
-  std::vector<int> replicas;                    ///< one number per stage; all 1 where a schedule does not know replicas
+  int steps = 1;                                ///< covered by the lists of an asynchronous schedule
+  std::vector<int> replicas;                    ///< one number per stage; all 1 if the schedule does not support
+                                                ///< replicas
   std::vector<int> warmups;                     ///< see warmup_counts; one number per stage
-  std::span<const std::vector<Action>> listed;  ///< of schedule "listed", one per rank
+  std::span<const std::vector<Action>> listed;  ///< for schedule "listed", one per rank
 };
 
 /// The replica that runs `microbatch` of a stage with `replicas` replicas: they take turns.
 [[nodiscard]] constexpr int replica_of(int microbatch, int replicas) { return microbatch % replicas; }
 
-/// Microbatches that replica `replica` of a stage with `replicas` replicas runs: those of which it is the replica_of.
+/// Microbatches that replica `replica` of a stage with `replicas` replicas runs: those for which it is the replica_of.
 [[nodiscard]] std::vector<int> own_microbatches(int microbatches, int replicas, int replica);
 
 /// Forwards that each stage runs before its first backward under 1F1B:
 /// w_s = ceil(((w_(s+1) + 1) r_(s+1) + 2 hop / period) / r_s), w = 0 at the last stage. The one rule that simulator,
 /// memory model and executor share. `hop_over_period` is the transfer time of a hop over the slowest stage's period,
-/// 0 where transfers are not to buy more warm-up. For r = 1 and 0 it gives S-1-s. Throws std::invalid_argument for a
-/// replica count below 1. Source: derived; PipeDream's ceil(sum of later replicas / r_s) starves uneven replicas.
+/// 0 if transfers should not add warm-up. With r = 1 and 0, w_s is S-1-s. Throws std::invalid_argument for a replica
+/// count below 1. Source: derived; PipeDream's ceil(sum of later replicas / r_s) starves uneven replicas.
 [[nodiscard]] std::vector<int> warmup_counts(const std::vector<int>& replicas, double hop_over_period = 0);
 
-/// Which parameters a microbatch computes with. Its forward and backward take the same ones.
+/// Which version of the parameters a microbatch uses, in forward and backward alike.
 enum class Weights {
-  Flushed,     ///< those that the step before left; a step ends before the next begins: one version
+  Flushed,     ///< those after the previous step; a step ends before the next begins: one version
   Newest,      ///< the newest at its forward: a version for each microbatch in flight
-  StepBefore,  ///< of step t those that the Update of step t - 2 left, of steps 0 and 1 the initial ones: two versions
+  StepBefore,  ///< in step t those after the Update of step t - 2, in steps 0 and 1 the initial ones: two versions
 };
 
-/// A schedule. Where `weights` is Flushed it is synchronous: its lists are those of one step, and every step replays
-/// them. Else it is asynchronous: steps run into each other and the lists cover `PipelineShape::steps` of them, after
-/// which the pipeline is empty. Microbatches then count on, microbatch m of step t is t * microbatches + m, also where
-/// it runs: on replica (t * microbatches + m) % replicas.
+/// A schedule. If `weights` is Flushed it is synchronous: its lists are those of one step, and every step replays them.
+/// Else it is asynchronous: steps overlap and the lists cover `PipelineShape::steps` of them, after which the pipeline
+/// is empty. Microbatch numbers then continue: microbatch m of step t is t * microbatches + m, and runs on replica (t *
+/// microbatches + m) % replicas.
 struct ScheduleEntry {
   std::string name;
-  /// Forward, Backward and WeightGradient of replica `replica` at `position`, in order. Of an asynchronous schedule
+  /// Forward, Backward and WeightGradient of replica `replica` at `position`, in order. With an asynchronous schedule
   /// also Update: it applies the mean of the gradients that all replicas of the stage computed since their last Update,
-  /// to the newest parameters. Each replica has as many, a replica may have computed none for its last.
+  /// to the newest parameters. Every replica has the same number of Updates; a replica may have computed no gradient
+  /// for its last.
   std::function<std::vector<Action>(const PipelineShape&, int position, int replica)> compute_actions;
-  /// Microbatches that a rank at `position` holds at most at once, those of all its stages together.
+  /// Largest number of microbatches that a rank at `position` holds at once, over all its stages.
   std::function<int(const PipelineShape&, int position)> in_flight_bound;
-  bool replicated = false;       ///< knows replicas
-  bool chunked = false;          ///< runs several stages on a rank
+  bool replicated = false;       ///< supports replicas
+  bool chunked = false;          ///< runs several stages per rank
   bool splits_backward = false;  ///< emits WeightGradient
   bool trains = true;            ///< has backwards and updates
   Weights weights = Weights::Flushed;
@@ -94,7 +97,7 @@ struct ScheduleEntry {
   std::function<void(const PipelineShape&)> check = nullptr;
 };
 
-/// Versions of the parameters that a rank at `position` holds at most at once, the newest among them.
+/// Largest number of parameter versions that a rank at `position` holds at once, including the newest.
 [[nodiscard]] int weight_versions_bound(const ScheduleEntry& schedule, const PipelineShape& shape, int position);
 
 /// Number of the Update, from 0, that applies the gradient of `microbatch` of `stage`.
@@ -103,18 +106,18 @@ struct ScheduleEntry {
 /// All schedules:
 ///   gpipe: all forwards, then all backwards;
 ///   1f1b: warm-up, then a forward and a backward in turn;
-///   interleaved-1f1b: the same with several stages on a rank;
-///   zb-h1: 1f1b with weight gradients put off into the idle time (Qi et al., ICLR 2024);
-///   pipedream: asynchronous, 1f1b that never empties, an Update after every backward (after every round of the
+///   interleaved-1f1b: the same with several stages per rank;
+///   zb-h1: 1f1b with weight gradients deferred to the idle time (Qi et al., ICLR 2024);
+///   pipedream: asynchronous, 1f1b that never drains, an Update after every backward (after every round of the
 ///     replicas); the gradients of a round are late by the microbatches in flight (Narayanan et al., SOSP 2019);
-///   pipedream-2bw: asynchronous, 1f1b that never empties, an Update after every step, its gradients late by one step;
-///     wants microbatches >= (w_s + 1) r_s at every stage (Narayanan et al., ICML 2021);
-///   forward: forwards alone, for evaluation;
-///   listed: what PipelineShape::listed says, synchronous; states as bound what the list itself holds.
+///   pipedream-2bw: asynchronous, 1f1b that never drains, an Update after every step, its gradients late by one step;
+///     needs microbatches >= (w_s + 1) r_s at every stage (Narayanan et al., ICML 2021);
+///   forward: only forwards, for evaluation;
+///   listed: the lists of PipelineShape::listed, synchronous; their own number in flight is the bound.
 [[nodiscard]] const std::vector<ScheduleEntry>& schedules();
-/// The one called `name`. Throws std::invalid_argument listing the names.
+/// The schedule called `name`. Throws std::invalid_argument listing the names.
 [[nodiscard]] const ScheduleEntry& schedule_by_name(const std::string& name);
-/// Throws std::invalid_argument if `schedule` cannot run `shape`, saying what it can.
+/// Throws std::invalid_argument if `schedule` cannot run `shape`, and names what it can run.
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape);
 
 }  // namespace stagecraft

@@ -33,7 +33,7 @@ struct Flow {
 
 struct Event {
   double time;
-  std::uint64_t sequence;  // makes the order of equal times that of their making
+  std::uint64_t sequence;  // orders equal times by creation
   int flow;
   std::uint32_t version;
   friend bool operator>(const Event& a, const Event& b) {
@@ -41,7 +41,7 @@ struct Event {
   }
 };
 
-/// One directed edge between two replicas for one boundary and direction: messages go one by one, in order.
+/// One directed edge between two replicas for one boundary and direction: messages are sent one at a time, in order.
 struct Lane {
   int boundary = 0;
   bool gradient = false;
@@ -51,10 +51,10 @@ struct Lane {
   std::vector<int> posted;  // and of receiving
   std::size_t moved = 0;    // messages that have arrived
   bool busy = false;
-  double transmission = 0;  // of the message that moves
+  double transmission = 0;  // of the moving message
 };
 
-/// The state of a run at one moment, with times and microbatches relative to it.
+/// The state of a run at one moment, with times and microbatches relative to that moment.
 struct Snapshot {
   double now = 0;
   int microbatch = 0;
@@ -67,7 +67,7 @@ struct Snapshot {
 /// Snapshots that are compared with a new one: a run may repeat itself after several cycles.
 constexpr std::size_t kMostCycles = 12;
 
-/// Difference of times, of the period, within which they count as equal; rounding makes about 1e-12 of it.
+/// Tolerance for equal times, relative to the period; rounding differs by about 1e-12 of it.
 constexpr double kEqual = 1e-10;
 
 class Simulation {
@@ -162,7 +162,7 @@ class Simulation {
   }
   int boundary_between(int stage, int peer) const {
     if (const std::optional<int> boundary = plan_.boundary(stage, peer)) return *boundary;
-    throw std::invalid_argument("no boundary joins stage " + std::to_string(stage) + " and stage " +
+    throw std::invalid_argument("there is no boundary between stage " + std::to_string(stage) + " and stage " +
                                 std::to_string(peer));
   }
   void record(int rank, const Action& action, double start, double end) {
@@ -219,7 +219,7 @@ class Simulation {
     if (flows.empty()) return;
     const std::size_t k = flows.size();
     const std::size_t known = in_.slowdown.size();
-    // Beyond what was measured the processors are taken to be full: time grows in proportion.
+    // Beyond the measured range the processors are assumed to be full: time grows in proportion.
     const double slowdown = k <= known ? in_.slowdown[k - 1]
                                        : in_.slowdown[known - 1] * static_cast<double>(k) / static_cast<double>(known);
     for (const int id : flows) set_rate(id, 1.0 / slowdown);
@@ -334,7 +334,7 @@ class Simulation {
     if (running_[at(lane.to)] < 0) advance(lane.to);
   }
 
-  // --- what repeats itself ---
+  // --- repetition ---
   Snapshot snapshot() const {
     Snapshot out;
     out.now = now_;
@@ -345,7 +345,7 @@ class Simulation {
       out.counts.push_back(waited_[rank]);
       if (running_[rank] < 0) out.times.push_back(since_[rank] - now_);
       if (running_[rank] >= 0 || next_[rank] >= in_.lists[rank].size()) continue;
-      // Of the messages that it waits for, when those came that are there.
+      // Arrival times of the messages that have come, of those that it waits for.
       const Action& action = in_.lists[rank][next_[rank]];
       const bool gradient = action.kind == ActionKind::Backward;
       if (action.kind != ActionKind::Forward && !gradient) continue;
@@ -380,7 +380,7 @@ class Simulation {
     return out;
   }
 
-  /// Whether every list goes on behind the later of two snapshots as it did behind the earlier, for as long.
+  /// Whether every list continues after the later of two snapshots as it did after the earlier, for as long.
   bool lists_repeat(const Snapshot& a, const Snapshot& b) const {
     for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) {
       const auto& list = in_.lists[rank];
@@ -444,7 +444,7 @@ class Simulation {
     waited_[at(rank)] = false;
   }
 
-  /// Whether the inputs of a compute action are there; the waits become spans, in the order of the boundaries.
+  /// Whether the inputs of a compute action have arrived; the waits become spans, in the order of the boundaries.
   bool inputs_ready(int rank, const Action& action) {
     if (action.kind == ActionKind::Update) return true;
     if (action.kind == ActionKind::WeightGradient) return backward_done_[slot(action.stage, action.microbatch)];
@@ -515,7 +515,7 @@ class Simulation {
     if (in_.mode == TransferMode::Rendezvous) {
       (send ? lane.sent : lane.posted).push_back(action.microbatch);
       try_lane(lane_id);
-    } else if (send) {  // messages occupy nothing and wait for nobody
+    } else if (send) {  // messages do not occupy links or wait for others
       const Transfer cost = in_.transfer(boundary, gradient, lane.from, lane.to);
       Flow flow;
       flow.kind = Flow::Kind::Delivery;
@@ -534,7 +534,7 @@ class Simulation {
     if (static_cast<int>(waiting.size()) < reduce_members_[at(group)]) return;
     std::vector<std::pair<int, double>> members;
     members.swap(waiting);
-    // A stage's buckets go one after the other, each once all its replicas have it.
+    // A stage's buckets are reduced one at a time, each once all its replicas have it.
     double left = 0;
     std::map<int, std::vector<double>> arrivals;  // by stage
     for (const auto& [member, since] : members)
@@ -559,13 +559,13 @@ class Simulation {
 
   std::string describe(int rank) const {
     const Action& action = in_.lists[at(rank)][next_[at(rank)]];
-    std::string out = "rank " + std::to_string(rank) + " (stage " + std::to_string(action.stage) + ") stands before " +
+    std::string out = "rank " + std::to_string(rank) + " (stage " + std::to_string(action.stage) + ") is blocked at " +
                       to_string(action.kind);
     if (action.microbatch >= 0) out += " of microbatch " + std::to_string(action.microbatch);
     return out;
   }
   std::string circle(int rank) const {
-    std::string out = "the action lists never end: " + describe(rank);
+    std::string out = "deadlock: " + describe(rank);
     for (std::size_t r = 0; r < in_.lists.size(); ++r) {
       if (static_cast<int>(r) != rank && next_[r] < in_.lists[r].size()) out += "; " + describe(static_cast<int>(r));
     }

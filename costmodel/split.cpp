@@ -9,7 +9,7 @@
 namespace stagecraft {
 namespace {
 
-/// Names that are worth telling to whoever got one wrong: all of a few, else the first ones and how many more.
+/// Known names for a message about a wrong one: all if few, else the first ones and how many more.
 std::vector<std::string> told(const std::vector<std::string>& layers) {
   constexpr std::size_t kMost = 60;
   std::vector<std::string> out(layers.begin(), layers.begin() + static_cast<long>(std::min(layers.size(), kMost)));
@@ -45,12 +45,12 @@ std::vector<int> bounds_at(const std::vector<std::string>& layers, const std::ve
     if (it == layers.end() || name.empty()) throw std::invalid_argument(unknown_name("layer", name, told(layers)));
     const int at = static_cast<int>(it - layers.begin());
     if (at == 0) {
-      throw std::invalid_argument("\"" + name + "\" is where the first stage begins, wanted are the first layers of " +
-                                  "the stages after it");
+      throw std::invalid_argument("\"" + name + "\" begins the first stage; give the first layers of " +
+                                  "the later stages");
     }
     if (at <= bounds.back()) {
-      throw std::invalid_argument("\"" + name + "\" does not stand behind \"" + names[n - 1] +
-                                  "\" in the list of layers, wanted in its order");
+      throw std::invalid_argument("\"" + name + "\" does not come after \"" + names[n - 1] +
+                                  "\" in the list of layers; give them in order");
     }
     bounds.push_back(at);
   }
@@ -62,12 +62,12 @@ Partition partition_of_bounds(const Graph& graph, const std::vector<int>& bounds
   const std::vector<int> layers = layer_list(graph);
   const int count = static_cast<int>(layers.size());
   if (bounds.size() < 2 || bounds.front() != 0 || bounds.back() != count) {
-    throw std::invalid_argument("bounds must rise from 0 to " + std::to_string(count) + ", the number of layers");
+    throw std::invalid_argument("bounds must increase from 0 to " + std::to_string(count) + ", the number of layers");
   }
   const auto level = std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>());
   if (level != bounds.end()) {
     throw std::invalid_argument("bound " + std::to_string(level[1]) + " follows " + std::to_string(level[0]) +
-                                ", a stage holds at least one layer");
+                                ", a stage has at least one layer");
   }
   Partition out;
   out.stage_of_layer.assign(graph.layers.size(), -1);

@@ -42,7 +42,7 @@ std::size_t sum(const std::vector<std::size_t>& widths) {
   return std::accumulate(widths.begin(), widths.end(), kGap * (widths.size() - 1));
 }
 
-/// The columns of each table below the other.
+/// The columns of each part of the table, one part below the other.
 std::vector<std::vector<std::size_t>> parts(const std::vector<std::size_t>& widths, std::size_t width) {
   std::vector<std::vector<std::size_t>> out{{0}};
   std::size_t used = widths[0];

@@ -20,7 +20,7 @@ Seconds step_time(const Timeline& timeline, std::size_t first) {
   }
   if (times.empty()) {
     throw std::invalid_argument("no steps are left: the timeline has " + std::to_string(timeline.steps.size()) +
-                                " and the first " + std::to_string(first) + " are left out");
+                                " and the first " + std::to_string(first) + " are skipped");
   }
   return Seconds(median(std::move(times)));
 }

@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// What happened when on one rank, predicted or measured. Times count from the start of the timeline.
+/// One interval of work or waiting on one rank, predicted or measured. Times count from the start of the timeline.
 struct Span {
   int rank = 0;
   int step = 0;
@@ -23,7 +23,7 @@ struct Span {
 };
 
 /// Peak bytes of one rank by part; `total` is the peak as a whole and the parts add up to it in a prediction. A
-/// measurement fills what it can tell apart.
+/// measurement fills the parts that it can distinguish.
 struct RankMemory {
   int rank = 0;
   Bytes total;
@@ -31,8 +31,8 @@ struct RankMemory {
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 
-/// Time that a step took, from the first action's start on any rank to the last one's end; where steps run into each
-/// other, from the end of the step before.
+/// Time of a step, from the first action's start on any rank to the last one's end; if steps overlap, from the end of
+/// the previous step.
 struct StepTime {
   int step = 0;
   Seconds start;
@@ -40,7 +40,7 @@ struct StepTime {
   friend bool operator==(const StepTime&, const StepTime&) = default;
 };
 
-/// One type for prediction and measurement.
+/// Used for both prediction and measurement.
 struct Timeline {
   int ranks = 0;
   std::vector<int> stage_of_rank;
@@ -50,8 +50,8 @@ struct Timeline {
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
-/// Which steps' spans a measurement holds: of a run's steps the first `first`, the last `last`, and those whose place
-/// in the run, counted from 0, is a multiple of `every`. All steps: `every` is 1.
+/// The steps whose spans a measurement has: the first `first` of a run, the last `last`, and those whose position in
+/// the run, counted from 0, is a multiple of `every`. All steps: `every` is 1.
 struct KeptSpans {
   int first = 0;
   int last = 0;
@@ -59,7 +59,7 @@ struct KeptSpans {
   friend bool operator==(const KeptSpans&, const KeptSpans&) = default;
 };
 
-/// What a run measured: losses and times of all steps, spans of those that `kept` says.
+/// The measurement of a run: losses and times of all steps, spans of those in `kept`.
 struct Measurement {
   std::string model;
   std::string schedule;
@@ -68,13 +68,13 @@ struct Measurement {
   std::vector<double>
       losses;  ///< one per step, the mean over the step's samples; in files null, read as NaN, if not finite
   KeptSpans kept;
-  bool ended = true;  ///< false in what a run wrote before its end: it goes on, or died
+  bool ended = true;  ///< false if written before the end of the run, which continues or died
   Timeline timeline;
   Provenance provenance;
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };
 
-/// Median of a non-empty list; of an even number the mean of the middle two.
+/// Median of a non-empty list; for an even number, the mean of the middle two.
 [[nodiscard]] double median(std::vector<double> values);
 
 /// Median duration of the steps from number `first` on (counting in order). Throws std::invalid_argument if none is

@@ -55,9 +55,9 @@ std::optional<std::string> OrderCheck::next(const Span& span) {
   if (entry_ >= expected_.size())
     return fmt::format("rank {}: measured {} after the end of its list", rank_, quoted(span.action));
   if (span.action != expected_[entry_])
-    return place() + "measured " + quoted(span.action) + ", the list says " + quoted(expected_[entry_]);
+    return place() + "measured " + quoted(span.action) + ", the list has " + quoted(expected_[entry_]);
   if (synchronous_ && span.step != first_step_ + replay_)
-    return place() + fmt::format("measured {} as a part of step {}", quoted(span.action), span.step + 1);
+    return place() + fmt::format("measured {} in step {}", quoted(span.action), span.step + 1);
   ++entry_;
   return std::nullopt;
 }
@@ -65,8 +65,8 @@ std::optional<std::string> OrderCheck::next(const Span& span) {
 std::optional<std::string> OrderCheck::end(int replays) const {
   const int done = replay_ + (entry_ == expected_.size() ? 1 : 0);
   if (expected_.empty() || done >= replays) return std::nullopt;
-  if (entry_ < expected_.size()) return place() + "measured nothing, the list says " + quoted(expected_[entry_]);
-  return fmt::format("rank {}, step {}, entry 1: measured nothing, the list says {}", rank_, first_step_ + done + 1,
+  if (entry_ < expected_.size()) return place() + "measured nothing, the list has " + quoted(expected_[entry_]);
+  return fmt::format("rank {}, step {}, entry 1: measured nothing, the list has {}", rank_, first_step_ + done + 1,
                      quoted(expected_.front()));
 }
 

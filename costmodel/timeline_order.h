@@ -9,26 +9,26 @@
 
 namespace stagecraft {
 
-/// The spans that a rank measures of its list, in their order: its entries but for receives, which only post; before a
+/// The spans that a rank measures for its list, in order: its entries except receives, which only post; before a
 /// forward a wait (a receive) for each boundary into its stage in the plan's order, before a backward one for each
 /// boundary from which gradients come back, in the reverse order. Boundaries between stages of one rank count too.
 [[nodiscard]] std::vector<Action> measured_actions(const BoundPlan& plan, const std::vector<Action>& list);
-/// Of a plan that is not bound yet.
+/// For a plan that is not bound yet.
 [[nodiscard]] std::vector<Action> measured_actions(const Plan& plan, const std::vector<Action>& list);
 
-/// Whether a rank does what its list says, span by span: exactly the measured_actions of its list in their order, of a
+/// Checks that a rank follows its list, span by span: exactly the measured_actions of its list in order, with a
 /// synchronous schedule again in each step. Looks at the order of the spans, not at their times.
 class OrderCheck {
  public:
   /// `list` is that of `rank` in `plan`; `first_step` the number of the first step.
   OrderCheck(const BoundPlan& plan, const std::vector<Action>& list, int rank, int first_step = 0);
-  /// Of a plan that is not bound yet.
+  /// For a plan that is not bound yet.
   OrderCheck(const Plan& plan, const std::vector<Action>& list, int rank, int first_step = 0);
 
-  /// What is wrong with the rank's next span: step and entry (counted from 1), what was measured there and what the
-  /// list says. Absent if it is right.
+  /// The error in the rank's next span: step and entry (counted from 1), the measured action and that of the list.
+  /// Absent if it is right.
   [[nodiscard]] std::optional<std::string> next(const Span& span);
-  /// What the rank should have measured besides. Absent if it has replayed its list `replays` times.
+  /// The error if spans are missing at the end. Absent if the rank has replayed its list `replays` times.
   [[nodiscard]] std::optional<std::string> end(int replays) const;
 
  private:

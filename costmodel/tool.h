@@ -14,22 +14,22 @@
 #include "costmodel/units_text.h"
 #include "costmodel/version.h"
 
-// For the tools' main functions only: the manners that all of them share.
+// For the tools' main functions only: their common behaviour.
 
 namespace stagecraft {
 
-/// What --help says of a tool besides its options.
+/// The text of --help besides the options.
 struct ToolText {
   std::string verb;           ///< "plan"; the program is then stagecraft-plan, called as `stagecraft plan`
   std::string purpose;        ///< one or two sentences
   std::string example;        ///< command lines
-  std::string versions = "";  ///< what --version says behind the program's own, of the libraries it computes with
+  std::string versions = "";  ///< versions of libraries, which --version prints after the program's own
 };
 
-/// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and gives 0 for
-/// done or 1 for "no answer". --help and --version end with 0. A command line that is wrong whatever the files say ends
-/// with 2: one that cannot be parsed, and a CLI::ParseError of `run`. Any other exception of `run` (bad input, the
-/// machine refused) ends with 1. Messages go to standard error and begin with the program's name.
+/// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and returns 0 for
+/// done or 1 for "no answer". --help and --version end with 0. A command line that is wrong for any files ends with 2:
+/// one that cannot be parsed, and a CLI::ParseError of `run`. Any other exception of `run` (bad input, the machine
+/// refused) ends with 1. Messages go to standard error and begin with the program's name.
 template <class Configure, class Run>
 [[nodiscard]] int run_tool(const ToolText& text, int argc, char** argv, Configure configure, Run run) {
   const std::string program = "stagecraft-" + text.verb;
@@ -53,7 +53,7 @@ template <class Configure, class Run>
   }
 }
 
-/// What `read()` gives for what the command line says at `name`; its std::invalid_argument is wrong usage.
+/// The result of `read()` for the option `name`; its std::invalid_argument is wrong usage.
 template <class Read>
 auto usage(const std::string& name, Read read) {
   try {
@@ -61,7 +61,7 @@ auto usage(const std::string& name, Read read) {
   } catch (const std::invalid_argument& e) { throw CLI::ValidationError(name, e.what()); }
 }
 
-/// Names out of a table: "--clock: unknown clock "sundial", known are host, cupti". For CLI::Option::check.
+/// Names from a table: "--clock: unknown clock "sundial", known are host, cupti". For CLI::Option::check.
 [[nodiscard]] inline CLI::Validator one_of(const std::string& what, const std::vector<std::string>& known) {
   const auto check = [=](const std::string& name) {
     return std::ranges::find(known, name) != known.end() ? std::string() : unknown_name(what, name, known);

@@ -9,13 +9,13 @@
 #include <string>
 #include <system_error>
 
-// For the tools' main functions only: which numbers an option takes. Each is for CLI::Option::transform, so that what
-// was checked is what is stored ("010" is ten); wrong ones are wrong usage: "--steps: 0 is not an integer of 1 or
+// For the tools' main functions only: ranges of numeric options. Each is for CLI::Option::transform, so that the
+// checked value is the stored one ("010" is ten); wrong ones are wrong usage: "--steps: 0 is not an integer of 1 or
 // more".
 
 namespace stagecraft {
 
-/// `text` as a number of T in decimal digits, all of it, or the reason why it is not one: invalid or out of range.
+/// All of `text` as a decimal number of type T, or why it is not one: invalid or out of range.
 template <class T>
 [[nodiscard]] std::errc parse_number(const std::string& text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -23,21 +23,21 @@ template <class T>
   return error;
 }
 
-/// `text` as a message quotes it: as it is where it looks like a number.
+/// `text` as quoted in a message: unchanged if it looks like a number.
 [[nodiscard]] inline std::string shown_number(const std::string& text) {
   const bool plain = !text.empty() && text.find_first_not_of("+-.0123456789eE") == std::string::npos;
   return plain ? text : "\"" + text + "\"";
 }
 
-/// A number without the zeros that std::to_string puts behind it: "0.001", "1000000", "1e+30".
+/// A number without the trailing zeros of std::to_string: "0.001", "1000000", "1e+30".
 [[nodiscard]] inline std::string number_text(double value) {
   std::array<char, 32> out{};
   std::snprintf(out.data(), out.size(), "%.15g", value);
   return out.data();
 }
 
-/// Integers from `least` to `most`; `why` says for people where `most` comes from. T is the type of the option's
-/// variable, or that of its elements.
+/// Integers from `least` to `most`; `why` explains `most` in messages. T is the type of the option's variable, or of
+/// its elements.
 template <class T>
 [[nodiscard]] CLI::Validator integer(T least, T most = std::numeric_limits<T>::max(), const std::string& why = "") {
   const bool open = most == std::numeric_limits<T>::max();

@@ -26,9 +26,9 @@ struct Curve {
 /// Where a link's latency and bandwidth come from: a data sheet, a program's table or a person; or a measurement.
 enum class Origin { Declared, Measured };
 
-/// How two devices are joined. Latency and bandwidth always stand; measured curves, where present, come first.
-/// The bytes of all three collectives are on one scale, the whole buffer: what every rank holds before and after an
-/// all-reduce, what every rank holds after an all-gather and before a reduce-scatter (ranks times a rank's share).
+/// The link between two devices. Latency and bandwidth are always set; measured curves take precedence.
+/// The bytes of all three collectives count the whole buffer: what every rank holds before and after an all-reduce,
+/// what every rank holds after an all-gather and before a reduce-scatter (ranks times a rank's share).
 struct Link {
   BytesPerSecond bandwidth;
   Seconds latency;
@@ -48,8 +48,8 @@ struct Level {
   friend bool operator==(const Level&, const Level&) = default;
 };
 
-/// One kind of device. `memory` is what a plan may use on it; absent: unlimited. The copies between a device and its
-/// host were measured by message bytes; empty: not measured.
+/// One kind of device. `memory` is the limit for a plan; absent: unlimited. The copies between a device and its host
+/// are measured by message bytes; empty: not measured.
 struct Device {
   std::string name;
   std::optional<Bytes> memory;
@@ -60,8 +60,8 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// On what, joined how. Levels go innermost first. Devices are numbered 0.. so that the members of each group are
-/// consecutive.
+/// Devices and links. Levels are listed innermost first. Devices are numbered from 0 so that the members of each group
+/// are consecutive.
 struct Topology {
   std::string name;
   Device device;
@@ -75,22 +75,22 @@ struct Topology {
 /// collective's curve without points or of fewer than 2 ranks.
 void validate(const Topology& topology);
 
-/// `declared` with the links of `measured` at the levels that go by the same name, and with its copies to and from the
-/// host where it has them; the counts stay. Throws std::invalid_argument for a level of `measured` that `declared` has
-/// not.
+/// `declared` with the links of `measured` at the levels of the same name, and with its copies to and from the host if
+/// it has them; the counts are unchanged. Throws std::invalid_argument for a level of `measured` that `declared` does
+/// not have.
 [[nodiscard]] Topology with_measured(Topology declared, const Topology& measured);
 
 /// Product of the level counts.
 [[nodiscard]] int device_count(const Topology& topology);
 
-/// Index of the outermost level whose groups `a` and `b` differ in, 0 if they are neighbours of the innermost; the
-/// level whose link joins them. Precondition: a != b, both in range.
+/// Index of the outermost level whose groups `a` and `b` differ in, 0 if they share an innermost group; the level whose
+/// link joins them. Precondition: a != b, both in range.
 [[nodiscard]] int joining_level(const Topology& topology, int a, int b);
 
 /// Number of the group below `level` that holds `device`: the device itself at level 0, its server at level 1, ...
 [[nodiscard]] int group_below(const Topology& topology, int level, int device);
 
-/// Time of a point-to-point transfer of `data` that has `link` for itself: the measured curve, piecewise linear,
+/// Time of a point-to-point transfer of `data` on an otherwise idle `link`: the measured curve, piecewise linear,
 /// constant below its first point and rising at `bandwidth` above its last; without one latency + data / bandwidth.
 /// No bytes take no time.
 [[nodiscard]] Seconds transfer_time(const Link& link, Bytes data);

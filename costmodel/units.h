@@ -31,7 +31,7 @@ struct Quantity {
 
 /// Seconds.
 using Seconds = Quantity<struct SecondsTag, double>;
-/// Bytes, a whole number of 64 bits.
+/// Bytes, a 64-bit integer.
 using Bytes = Quantity<struct BytesTag, std::int64_t>;
 /// Bytes per second.
 using BytesPerSecond = Quantity<struct BytesPerSecondTag, double>;
@@ -45,7 +45,7 @@ constexpr Seconds operator*(double factor, Seconds a) { return a * factor; }
 constexpr Seconds operator/(Seconds a, double divisor) { return Seconds(a.value / divisor); }
 constexpr double operator/(Seconds a, Seconds b) { return a.value / b.value; }
 
-/// A whole multiple, exact.
+/// An integer multiple, exact.
 constexpr Bytes operator*(Bytes a, std::int64_t factor) { return Bytes(a.value * factor); }
 constexpr Bytes operator*(std::int64_t factor, Bytes a) { return a * factor; }
 constexpr double operator/(Bytes a, Bytes b) { return static_cast<double>(a.value) / static_cast<double>(b.value); }

@@ -42,7 +42,7 @@ std::string three_digits(double value, std::span<const Unit> units, double limit
 Bytes parse_bytes(std::string_view text) {
   const auto refuse = [&](const char* why) {
     throw std::invalid_argument(
-        fmt::format("found \"{}\"{}, wanted a byte count such as 16000000000, 16e9, 512MB or 16GiB", text, why));
+        fmt::format("found \"{}\"{}, expected a byte count such as 16000000000, 16e9, 512MB or 16GiB", text, why));
   };
   long double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -58,7 +58,7 @@ Bytes parse_bytes(std::string_view text) {
   }
   if (factor == 0) refuse("");
   if (std::signbit(number)) refuse(", which is negative");
-  if (suffix.empty() && number != std::floor(number)) refuse(", which is not whole");
+  if (suffix.empty() && number != std::floor(number)) refuse(", which is not an integer");
   const long double bytes = std::round(number * factor);
   if (bytes > 0x1p60L) refuse(", which is more than 2^60");
   return Bytes(static_cast<std::int64_t>(bytes));

@@ -7,16 +7,16 @@
 
 namespace stagecraft {
 
-/// The byte count a person wrote: "16000000000", "16e9", "512MB", "1.5 GiB". Suffixes B, kB, MB, GB, TB are powers of
-/// 1000 and KiB, MiB, GiB, TiB powers of 1024, in any case. With a suffix a fraction rounds to the nearest byte;
-/// without one the number must be whole. Throws std::invalid_argument saying what was found and what would be right,
-/// also for a negative number and for more than 2^60 bytes.
+/// Parses a byte count: "16000000000", "16e9", "512MB", "1.5 GiB". Suffixes B, kB, MB, GB, TB are powers of 1000 and
+/// KiB, MiB, GiB, TiB powers of 1024, case-insensitive. With a suffix a fraction rounds to the nearest byte; without
+/// one the number must be an integer. Throws std::invalid_argument with what was found and expected, also for a
+/// negative number and for more than 2^60 bytes.
 [[nodiscard]] Bytes parse_bytes(std::string_view text);
 
-/// For people, three digits in powers of 1024: "17 B", "1.50 GiB", "-12.0 KiB".
+/// For display, three digits in powers of 1024: "17 B", "1.50 GiB", "-12.0 KiB".
 [[nodiscard]] std::string format_bytes(Bytes bytes);
 
-/// For people, three digits: "1.50 s", "12.3 ms", "250 us", "3.00 ns", "4321 s", "0 s".
+/// For display, three digits: "1.50 s", "12.3 ms", "250 us", "3.00 ns", "4321 s", "0 s".
 [[nodiscard]] std::string format_seconds(Seconds time);
 
 }  // namespace stagecraft

@@ -22,7 +22,7 @@ std::string count_text(std::size_t count, const std::string& what) {
 bool is_transfer(ActionKind kind) { return kind >= ActionKind::SendActivation && kind <= ActionKind::ReceiveGradient; }
 bool is_compute(ActionKind kind) { return kind <= ActionKind::WeightGradient; }
 
-/// The proofs one after the other; each gives a refusal or nothing and may rely on those before it.
+/// The proofs in order; each returns a refusal or nothing and may rely on those before it.
 class Verifier {
  public:
   Verifier(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists, const VerifyOptions& options)
@@ -85,7 +85,7 @@ class Verifier {
     return bound_.replicas(stage) > 1 || std::count(groups_.begin(), groups_.end(), groups_[at(stage)]) > 1;
   }
 
-  /// Every action exists and stands on the rank that runs it.
+  /// Every action exists and is on the rank that runs it.
   Refusal standing() {
     if (lists_.size() != roles_.size()) {
       return "found " + count_text(lists_.size(), "list") + ", the plan has " + count_text(roles_.size(), "rank");
@@ -95,11 +95,11 @@ class Verifier {
       for (std::size_t i = 0; i < lists_[at(rank)].size(); ++i) {
         const Action& a = lists_[at(rank)][i];
         if (std::find(role.stages.begin(), role.stages.end(), a.stage) == role.stages.end()) {
-          return place(rank, i) + " is of stage " + std::to_string(a.stage) + ", which the rank does not run";
+          return place(rank, i) + " belongs to stage " + std::to_string(a.stage) + ", which the rank does not run";
         }
         const bool once = a.kind == ActionKind::Reduce || a.kind == ActionKind::Update;
         if (once ? a.microbatch != -1 : a.microbatch < 0 || a.microbatch >= table_.microbatches()) {
-          return place(rank, i) + " is of microbatch " + std::to_string(a.microbatch) + ", there are 0.." +
+          return place(rank, i) + " belongs to microbatch " + std::to_string(a.microbatch) + ", there are 0.." +
                  std::to_string(table_.microbatches() - 1);
         }
         if (!once && bound_.runner(a.stage, a.microbatch) != rank) {
@@ -107,17 +107,17 @@ class Verifier {
         }
         if (!is_transfer(a.kind)) continue;
         const std::optional<int> boundary = bound_.boundary(a.stage, a.peer);
-        if (!boundary) return place(rank, i) + ": no boundary joins the two stages";
+        if (!boundary) return place(rank, i) + ": there is no boundary between the two stages";
         const int message = table_.message(a);
         const Action other = table_.send(message) == a ? table_.receive(message) : table_.send(message);
         if (table_.send(message) != a && table_.receive(message) != a) {
-          return place(rank, i) + " goes against the boundary's direction";
+          return place(rank, i) + " is opposite to the boundary's direction";
         }
         if (message % 2 == 1 && !bound_.has_gradient(*boundary)) {
           return place(rank, i) + ": no gradient comes back between these stages";
         }
         if (bound_.runner(other.stage, other.microbatch) == rank) {
-          return place(rank, i) + " stays on the rank, nothing is to be sent";
+          return place(rank, i) + " stays on the same rank; no transfer is needed";
         }
       }
     }
@@ -135,7 +135,7 @@ class Verifier {
         const Action& a = list[i];
         if (a.microbatch < 0) continue;
         const auto [it, fresh] = seen.emplace(std::tuple(a.kind, a.stage, a.microbatch, a.peer), i);
-        if (!fresh) return place(rank, i) + " stands also at entry " + std::to_string(it->second + 1);
+        if (!fresh) return place(rank, i) + " also appears at entry " + std::to_string(it->second + 1);
       }
       const auto lacks = [&](const Action& a) -> Refusal {
         if (seen.erase({a.kind, a.stage, a.microbatch, a.peer}) > 0) return std::nullopt;
@@ -160,7 +160,7 @@ class Verifier {
       }
       for (std::size_t i = 0; i < list.size(); ++i) {
         if (list[i].microbatch >= 0 && seen.contains({list[i].kind, list[i].stage, list[i].microbatch, list[i].peer})) {
-          return place(rank, i) + " has no place in schedule \"" + plan_.schedule + "\"";
+          return place(rank, i) + " is not allowed in schedule \"" + plan_.schedule + "\"";
         }
       }
     }
@@ -174,7 +174,7 @@ class Verifier {
       std::set<std::tuple<ActionKind, int, int, int>> done;
       const auto after = [&](std::size_t i, const Action& needed) -> Refusal {
         if (done.contains({needed.kind, needed.stage, needed.microbatch, needed.peer})) return std::nullopt;
-        return place(rank, i) + " stands before " + action_text(needed) + ", which it needs";
+        return place(rank, i) + " comes before " + action_text(needed) + ", which it needs";
       };
       for (std::size_t i = 0; i < list.size(); ++i) {
         const Action& a = list[i];
@@ -186,7 +186,7 @@ class Verifier {
     }
     return std::nullopt;
   }
-  /// Actions of the same rank that must stand before `a`.
+  /// Actions of the same rank that must come before `a`.
   std::vector<Action> needs(const Action& a) const {
     const auto of = [&a](ActionKind kind, int stage) { return Action{kind, stage, a.microbatch, -1}; };
     std::vector<Action> out;
@@ -212,7 +212,7 @@ class Verifier {
       for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
         for (std::size_t i = 0; i < lists_[at(rank)].size(); ++i) {
           if (lists_[at(rank)][i].microbatch < 0)
-            return place(rank, i) + " has no place in schedule \"" + plan_.schedule + "\"";
+            return place(rank, i) + " is not allowed in schedule \"" + plan_.schedule + "\"";
         }
       }
       return std::nullopt;
@@ -235,24 +235,24 @@ class Verifier {
       if (a.stage != stage) continue;
       if (a.kind == ActionKind::Reduce) {
         if (!reduces(stage)) return place(rank, i) + ": the stage has neither replicas nor tied parameters";
-        if (reduced) return place(rank, i) + " stands twice before " + number(updates);
+        if (reduced) return place(rank, i) + " appears twice before " + number(updates);
         reduced = true;
       } else if (a.kind == ActionKind::Update) {
-        if (updates == wanted) return place(rank, i) + " is one more than the " + std::to_string(wanted) + " wanted";
-        if (reduces(stage) && !reduced) return place(rank, i) + ": no reduce stands before " + number(updates);
+        if (updates == wanted) return place(rank, i) + " exceeds the " + std::to_string(wanted) + " expected";
+        if (reduces(stage) && !reduced) return place(rank, i) + ": missing reduce before " + number(updates);
         reduced = false;
         ++updates;
       } else if (is_compute(a.kind)) {
         const int own = update_of(schedule_, shape_, stage, a.microbatch);
         if (is_gradient(a) && (own != updates || reduced)) {
-          return place(rank, i) + " belongs into " + number(own) + " and stands " +
+          return place(rank, i) + " belongs to " + number(own) + " but comes " +
                  (reduced ? "between the reduce and " + number(updates) : "before " + number(updates));
         }
-        // With two versions those of the last two updates are held.
+        // With two versions, those of the last two updates are kept.
         const bool early = schedule_.weights == Weights::StepBefore && updates < own - 1;
         const bool late = schedule_.weights != Weights::Newest && updates > own;
         if (early || late) {
-          return place(rank, i) + " stands after " + count_text(at(updates), "update") + ", which is too " +
+          return place(rank, i) + " comes after " + count_text(at(updates), "update") + ", too " +
                  (early ? "few" : "many") + " for its step " + std::to_string(a.microbatch / plan_.microbatches);
         }
       }
@@ -294,7 +294,7 @@ class Verifier {
 
   Refusal ending() { return find_deadlock(table_, lists_, options_.queues, groups_); }
 
-  /// Microbatches and versions within what the schedule states.
+  /// Microbatches and versions are within the schedule's bounds.
   Refusal bounded() {
     for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
       RankProof& proof = proof_.ranks[at(rank)];
@@ -318,11 +318,11 @@ class Verifier {
       }
       if (proof.in_flight > proof.in_flight_bound) {
         return rank_text(rank) + " holds " + std::to_string(proof.in_flight) + " microbatches at once, schedule \"" +
-               plan_.schedule + "\" states " + std::to_string(proof.in_flight_bound);
+               plan_.schedule + "\" allows " + std::to_string(proof.in_flight_bound);
       }
       if (proof.versions > proof.versions_bound) {
         return rank_text(rank) + " holds " + std::to_string(proof.versions) + " weight versions at once, schedule \"" +
-               plan_.schedule + "\" states " + std::to_string(proof.versions_bound);
+               plan_.schedule + "\" allows " + std::to_string(proof.versions_bound);
       }
     }
     return std::nullopt;

@@ -11,7 +11,7 @@
 
 namespace {
 
-/// A plan, or one made of lists alone. JSON begins with a bracket, a list never.
+/// A plan, or one made only from lists. JSON begins with a bracket, a list never.
 stagecraft::Plan read(const std::string& path) {
   const std::string text = stagecraft::read_text(path);
   const auto first = text.find_first_not_of(" \t\r\n");
@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
                        "plan.json, or action lists in the CSV format of torch.distributed.pipelining; - is standard "
                        "input")
             ->required();
-        CLI::Option* const graph = app.add_option("--graph", graph_path, "graph.json: memory too");
+        CLI::Option* const graph = app.add_option("--graph", graph_path, "graph.json, to check memory too");
         CLI::Option* const topology = app.add_option("--topology", topology_path, "topology.json, with --graph");
         graph->needs(topology);
         topology->needs(graph);

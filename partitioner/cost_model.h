@@ -11,7 +11,7 @@ namespace stagecraft::partitioner {
 
 /// What a strategy may ask about a plan that is valid for graph and topology.
 struct CostModel {
-  /// How long a step takes and what each stage needs; Infeasible if the plan's action lists never end. Throws
+  /// How long a step takes and what each stage needs; Infeasible if the plan's action lists deadlock. Throws
   /// std::invalid_argument for a plan that cannot be predicted.
   std::function<std::variant<Prediction, Infeasible>(const Graph&, const Topology&, const Plan&)> predict;
   /// Peak bytes of the stage that needs the most, found without predicting times.

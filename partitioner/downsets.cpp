@@ -33,13 +33,13 @@ void each_bit(const Word* row, std::size_t words, Visit&& visit) {
   }
 }
 
-/// The nodes that take part, with their relations as rows of bits.
+/// The nodes of the sets, with their relations as rows of bits.
 struct Prepared {
   std::vector<int> layer_of_node;
   std::size_t first = 0;  ///< the node that the sets grow from
   BitRows ancestors;
   BitRows consumers;
-  BitRows sent;  ///< see Downsets::boundary: of each node as the maximal member, the ancestors that count
+  BitRows sent;  ///< see Downsets::boundary: for each node as the maximal member, the ancestors that count
 };
 
 bool is_getitem(const Layer& layer) {
@@ -96,7 +96,7 @@ Prepared prepare(const Graph& graph) {
   return p;
 }
 
-/// Grows the sets, each once, in the order of finding.
+/// Grows the sets, each once, in order of discovery.
 class Grower {
  public:
   Grower(const Prepared& prepared, int most)
@@ -202,14 +202,13 @@ Costs costs_of(const Word* set, const Prepared& p, const std::vector<Costs>& nod
 
 std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int most) {
   const Prepared p = prepare(graph);
-  if (p.layer_of_node.empty()) return Infeasible{"the graph has no layers beside its inputs"};
+  if (p.layer_of_node.empty()) return Infeasible{"the graph has no layers besides its inputs"};
   const std::size_t words = p.ancestors.words;
   Grower grower(p, most);
   if (!grower.grow()) {
-    return Infeasible{"the graph's " + std::to_string(p.layer_of_node.size()) + " layers have more than " +
-                      std::to_string(most) +
-                      " down-sets to cut between; join parallel branches into single layers, or take a strategy that "
-                      "cuts a list, such as profile"};
+    return Infeasible{
+        "the graph's " + std::to_string(p.layer_of_node.size()) + " layers have more than " + std::to_string(most) +
+        " down-sets; merge parallel branches into single layers, or use a strategy that cuts a list, such as profile"};
   }
   std::vector<Costs> nodes;
   for (const int index : p.layer_of_node) {

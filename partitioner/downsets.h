@@ -11,8 +11,8 @@
 
 namespace stagecraft::partitioner {
 
-/// The down-sets of a graph between which PipeDream cuts, as a table sorted so that a set stands behind all that it
-/// contains. Set 0 is empty, the last one holds every node; costs are those of all members together.
+/// The down-sets of a graph between which PipeDream cuts, as a table sorted so that a set comes after all its subsets.
+/// Set 0 is empty, the last one holds every node; costs are those of all members together.
 /// Nodes are the graph's layers without inputs and without sinks called __getitem__, in topological order. Sets are
 /// those grown from the first source in file order by adding a consumer of a member with all the consumer's ancestors;
 /// with one source these are all down-sets.
@@ -23,11 +23,11 @@ struct Downsets {
   std::vector<Seconds> compute;        ///< forward + backward, ascending
   std::vector<Bytes> activation;
   std::vector<Bytes> parameter;
-  /// Bytes that a cut behind the set sends, PipeDream's way: outputs of the maximal members, and of every ancestor of a
-  /// maximal member m that has a consumer which is neither m nor an ancestor of m.
+  /// Bytes that a cut after the set sends, by PipeDream's rule: outputs of the maximal members, and of every ancestor
+  /// of a maximal member m that has a consumer which is neither m nor an ancestor of m.
   std::vector<Bytes> boundary;
 
-  /// Sets, the empty one included.
+  /// Number of sets, including the empty one.
   [[nodiscard]] int count() const { return static_cast<int>(compute.size()); }
   /// True if set `outer` has every member of set `inner`.
   [[nodiscard]] bool contains(int outer, int inner) const {
@@ -45,7 +45,7 @@ struct Downsets {
   }
 };
 
-/// The down-sets of `graph`; Infeasible if they are more than `most`, or if the graph has nothing but inputs.
+/// The down-sets of `graph`; Infeasible if there are more than `most`, or if the graph has only inputs.
 /// Source: PipeDream (SOSP 2019), its published optimizer.
 [[nodiscard]] std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int most);
 

@@ -10,10 +10,10 @@ namespace stagecraft::partitioner {
 Candidate given_candidate(const Graph& graph, Partition partition, std::vector<std::vector<int>> devices,
                           std::vector<int> warmups, const std::vector<int>& replicas, std::optional<int> microbatches) {
   if (!replicas.empty()) {
-    if (!devices.empty()) throw std::invalid_argument("replicas: found some, the plan that was read has its own");
+    if (!devices.empty()) throw std::invalid_argument("--replicas: the plan that was read already has replicas");
     if (replicas.size() != partition.replicas.size()) {
       throw std::invalid_argument("replicas: found " + std::to_string(replicas.size()) + " numbers for " +
-                                  std::to_string(partition.replicas.size()) + " stages, wanted one a stage");
+                                  std::to_string(partition.replicas.size()) + " stages, expected one per stage");
     }
     partition.replicas = replicas;
   }

@@ -27,7 +27,7 @@ std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, do
   std::vector<int> bounds = {0};
   for (int part = 0; part < parts; ++part) {
     int at = bounds.back();
-    const int furthest = layers - (parts - 1 - part);  // one layer at least for each later run
+    const int furthest = layers - (parts - 1 - part);  // at least one layer for each later run
     const double most = replicas.empty() ? limit : limit * replicas[static_cast<std::size_t>(part)];
     double sum = 0;
     while (at < furthest && sum + weights[static_cast<std::size_t>(at)] <= most) {
@@ -42,12 +42,12 @@ std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, do
 struct Balance {
   std::vector<int> layers;      ///< layer_list
   std::vector<double> weights;  ///< one per layer
-  bool by_replicas = true;      ///< a stage weighs its layers over its replicas at work
+  bool by_replicas = true;      ///< a stage's weight is that of its layers over its busy replicas
 };
 
 using BalanceOf = Balance (*)(const Graph& graph, const OptionValues& options);
 
-/// Replicas that have a microbatch, of each stage.
+/// Replicas of each stage that have a microbatch.
 std::vector<int> at_work(std::vector<int> replicas, const PlanSettings& settings) {
   const std::optional<int> microbatches = microbatches_of_a_step(settings);
   for (int& count : replicas) count = std::min(count, microbatches.value_or(count));
@@ -62,12 +62,12 @@ int stage_count(const Topology& topology, const Constraints& constraints) {
 void check(const std::vector<int>& replicas, int stages) {
   if (!replicas.empty() && static_cast<int>(replicas.size()) != stages) {
     throw std::invalid_argument("replicas: found " + std::to_string(replicas.size()) + " numbers for " +
-                                std::to_string(stages) + " stages, wanted one a stage");
+                                std::to_string(stages) + " stages, expected one per stage");
   }
   for (const int count : replicas) {
-    if (count < 1) throw std::invalid_argument("replicas: found " + std::to_string(count) + ", wanted at least 1");
+    if (count < 1) throw std::invalid_argument("replicas: found " + std::to_string(count) + ", must be at least 1");
   }
-  if (stages < 1) throw std::invalid_argument("stages: found " + std::to_string(stages) + ", wanted at least 1");
+  if (stages < 1) throw std::invalid_argument("stages: found " + std::to_string(stages) + ", must be at least 1");
 }
 
 std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Topology& topology,
@@ -82,7 +82,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   }
   if (stages > static_cast<int>(layers.size())) {
     return Infeasible{std::to_string(stages) + " stages need as many layers, the graph has " +
-                      std::to_string(layers.size()) + " beside its inputs"};
+                      std::to_string(layers.size()) + " besides its inputs"};
   }
   if (replicas.empty()) replicas.assign(static_cast<std::size_t>(stages), 1);
   const std::vector<int> working = at_work(replicas, constraints.plan);
@@ -111,7 +111,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   return candidate;
 }
 
-/// The weight of the heaviest stage; absent for a plan that does not cut the list into the stages asked for.
+/// The weight of the heaviest stage; absent for a plan that does not cut the list into the requested stages.
 std::optional<double> heaviest(const Graph& graph, const Topology& topology, const Constraints& constraints,
                                const Balance& balance, const Plan& plan) {
   const std::vector<int>& layers = balance.layers;
@@ -134,7 +134,7 @@ std::optional<double> heaviest(const Graph& graph, const Topology& topology, con
   return most;
 }
 
-/// A strategy that cuts the list as `balance_of` says; `origin_of` is Plan::strategy.
+/// A strategy that cuts the list by `balance_of`; `origin_of` is Plan::strategy.
 Strategy list_strategy(std::string name, std::string help, BalanceOf balance_of,
                        std::string (*origin_of)(const std::string& name, const OptionValues& options)) {
   Strategy out;
@@ -223,7 +223,7 @@ Balance matches(const Graph& graph, const OptionValues& options) {
 std::vector<int> uniform_bounds(int layers, int parts) {
   if (parts < 1 || layers < 0) {
     throw std::invalid_argument("uniform bounds: found " + std::to_string(layers) + " layers in " +
-                                std::to_string(parts) + " parts, wanted at least 0 in at least 1");
+                                std::to_string(parts) + " parts, expected at least 0 layers in at least 1 part");
   }
   std::vector<int> bounds = {0};
   for (int part = 0; part < parts; ++part) bounds.push_back(bounds.back() + layers / parts + (part < layers % parts));
@@ -232,7 +232,7 @@ std::vector<int> uniform_bounds(int layers, int parts) {
 
 std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts, const std::vector<int>& replicas) {
   if (parts < 1 || parts > static_cast<int>(weights.size())) {
-    throw std::invalid_argument("balanced bounds: found " + std::to_string(parts) + " parts, wanted 1 to " +
+    throw std::invalid_argument("balanced bounds: found " + std::to_string(parts) + " parts, expected 1 to " +
                                 std::to_string(weights.size()));
   }
   for (const double weight : weights) {

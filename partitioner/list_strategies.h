@@ -8,25 +8,25 @@
 
 namespace stagecraft::partitioner {
 
-// The four ways in which DeepSpeed parts a list of layers. The list is the graph's layers in topological order without
-// its inputs. All ignore links and memory; Constraints::replicas says how often a stage stands, and the balanced ones
-// then give it that many times the work, as far as a step has microbatches for them. The steady state is the slowest
-// stage's forward + backward time over its replicas at work. They know Constraints::stages, of which there are as many
-// as replicas, or one per device, if it is absent. More stages than layers, which DeepSpeed answers with empty stages,
-// are Infeasible. Source: DeepSpeed, PipelineModule.partition_method.
+// The four ways in which DeepSpeed divides a list of layers. The list is the graph's layers in topological order
+// without its inputs. All ignore links and memory; Constraints::replicas is the number of replicas of each stage, and
+// the balanced ones then give it that many times the work, up to the number of microbatches of a step. The steady state
+// is the slowest stage's forward + backward time over its busy replicas. They use Constraints::stages; if it is absent,
+// there are as many stages as entries in replicas, or one per device. More stages than layers, which DeepSpeed answers
+// with empty stages, are Infeasible. Source: DeepSpeed, PipelineModule.partition_method.
 
-/// Bounds 0 = b[0] <= .. <= b[parts] = layers of `parts` nearly equal runs, the remainder one each to the first ones.
-/// With fewer layers than parts the last ones are empty. Throws std::invalid_argument for parts < 1 or layers < 0.
+/// Bounds 0 = b[0] <= .. <= b[parts] = layers of `parts` nearly equal runs; the first ones get one more each. With
+/// fewer layers than parts the last ones are empty. Throws std::invalid_argument for parts < 1 or layers < 0.
 [[nodiscard]] std::vector<int> uniform_bounds(int layers, int parts);
 
 /// Bounds of `parts` non-empty runs of `weights` whose heaviest, over its `replicas` (empty: 1 each), is as light as
-/// can be; among equals the lexicographically largest bounds. Throws std::invalid_argument for parts outside 1..size of
+/// possible; on ties, the lexicographically largest bounds. Throws std::invalid_argument for parts outside 1..size of
 /// weights, or a weight that is negative or not finite.
 [[nodiscard]] std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts,
                                                const std::vector<int>& replicas = {});
 
-// What each of them gives a plan, or why there is none. They throw std::invalid_argument for stages and replicas that
-// do not agree or are below 1.
+// Each returns a plan, or why there is none. They throw std::invalid_argument for stages and replicas that do not agree
+// or are below 1.
 
 /// Equal numbers of layers.
 [[nodiscard]] std::variant<Candidate, Infeasible> uniform_candidate(const Graph& graph, const Topology& topology,
@@ -36,8 +36,8 @@ namespace stagecraft::partitioner {
 [[nodiscard]] std::variant<Candidate, Infeasible> parameters_candidate(const Graph& graph, const Topology& topology,
                                                                        const Constraints& constraints);
 
-/// Balanced numbers of layers whose kind or name the option REGEX finds (ECMAScript, any case). Throws
-/// std::invalid_argument for a regex that is not one, and for one that matches no layer, listing the kinds.
+/// Balanced numbers of layers whose kind or name matches the option REGEX (ECMAScript, case-insensitive). Throws
+/// std::invalid_argument for an invalid regex, and for one that matches no layer, listing the kinds.
 [[nodiscard]] std::variant<Candidate, Infeasible> type_candidate(const Graph& graph, const Topology& topology,
                                                                  const Constraints& constraints);
 

@@ -16,16 +16,17 @@ constexpr int kMostDownsets = 200'000;
 void check(const PipedreamOptions& options) {
   if (options.memory_limit <= Bytes(0)) {
     throw std::invalid_argument("strategy pipedream: memory limit: found " +
-                                std::to_string(options.memory_limit.value) + ", wanted more than 0 bytes");
+                                std::to_string(options.memory_limit.value) + ", must be above 0 bytes");
   }
   const auto ratio = options.activation_compression_ratio;
   if (ratio && !(*ratio > 0 && std::isfinite(*ratio))) {
     throw std::invalid_argument("strategy pipedream: activation compression ratio: found " + std::to_string(*ratio) +
-                                ", wanted a number above 0");
+                                ", expected a number above 0");
   }
 }
 
-/// Stage of every layer: of the first stage's set that holds it; else, in topological order, the latest of its sources.
+/// Stage of every layer: the first stage whose set contains it; otherwise, in topological order, the latest stage of
+/// its sources.
 std::vector<int> stage_of_layer(const Graph& graph, const Downsets& sets, const std::vector<SearchStage>& stages) {
   std::vector<int> result(graph.layers.size(), -1);
   std::vector<bool> placed(graph.layers.size(), false);
@@ -50,7 +51,7 @@ std::vector<int> stage_of_layer(const Graph& graph, const Downsets& sets, const 
   return result;
 }
 
-/// A limit of memory, within 1 % of the least, that has an answer; none if memory is not what stands in the way.
+/// A memory limit, within 1 % of the smallest, that has an answer; absent if memory is not the obstacle.
 std::optional<Bytes> sufficient_limit(const Downsets& sets, const std::vector<SearchLevel>& levels,
                                       PipedreamOptions options) {
   const auto solvable = [&](double limit) {
@@ -76,11 +77,11 @@ Infeasible why_none(const Downsets& sets, const std::vector<SearchLevel>& levels
                     int devices) {
   if (options.use_memory_constraint) {
     if (const auto limit = sufficient_limit(sets, levels, options)) {
-      return {"no partition keeps every stage within " + std::to_string(options.memory_limit.value) +
-              " bytes, a limit of " + std::to_string(limit->value) + " would do"};
+      return {"no partition fits every stage in " + std::to_string(options.memory_limit.value) + " bytes, a limit of " +
+              std::to_string(limit->value) + " would do"};
     }
   }
-  return {"a straight pipeline on " + std::to_string(devices) + " devices needs as many stages, the graph has " +
+  return {"a straight pipeline on " + std::to_string(devices) + " devices needs that many stages; the graph has " +
           std::to_string(sets.count() - 1) + " down-sets and no chain of them that long"};
 }
 
@@ -99,7 +100,7 @@ constexpr const char* kCompression = "activation-compression-ratio";
 PipedreamOptions options_of(const Constraints& constraints) {
   if (constraints.stages) {
     throw std::invalid_argument("strategy pipedream: stages: found " + std::to_string(*constraints.stages) +
-                                ", wanted none, it finds the number itself");
+                                "; remove it, pipedream finds the number itself");
   }
   PipedreamOptions out;
   const OptionValues& values = constraints.options;
@@ -124,13 +125,13 @@ StrategyResult plan(const Graph& graph, const Topology& topology, const CostMode
   return out;
 }
 
-/// The set of all layers of the stages up to and with `last`; absent if it is none of `sets`.
+/// The set of all layers of the stages up to and including `last`; absent if it is not one of `sets`.
 std::optional<int> set_behind(const Downsets& sets, const std::vector<int>& stage_of_layer, int last) {
   for (int set = 0; set < sets.count(); ++set) {
     bool same = true;
     for (std::size_t node = 0; node < sets.layer_of_node.size() && same; ++node) {
       const int stage = stage_of_layer[static_cast<std::size_t>(sets.layer_of_node[node])];
-      // Layers that no set has are PipeDream's to leave out.
+      // PipeDream skips layers that are in no set.
       same = !sets.has(sets.count() - 1, static_cast<int>(node)) ||
              sets.has(set, static_cast<int>(node)) == (stage <= last);
     }
@@ -200,15 +201,15 @@ Strategy pipedream_strategy() {
       {{kMemoryConstraint, "use_memory_constraint"},
        OptionKind::Flag,
        "PipeDream's memory rule with the limit --memory-size"},
-      {{kMemorySize, "memory_size", "s"}, OptionKind::Bytes, "its limit, 16e9 if absent"},
+      {{kMemorySize, "memory_size", "s"}, OptionKind::Bytes, "its limit (default: 16e9)"},
       {{kFewerMachines, "use_fewer_machines"}, OptionKind::Flag, "devices may stay idle"},
       {{kCompression, "activation_compression_ratio"},
        OptionKind::Positive,
-       "transfers are divided by it; if absent they cost nothing"},
+       "divide transfers by this ratio (default: transfers are free)"},
   };
   out.caveat = [](const OptionValues& options) -> std::string {
     if (options.contains(kCompression)) return "";
-    return "transfers between stages cost nothing, as in PipeDream; --activation-compression-ratio 1 prices them";
+    return "transfers between stages are free, as in PipeDream; use --activation-compression-ratio 1 to price them";
   };
   return out;
 }

@@ -8,7 +8,7 @@ namespace stagecraft::partitioner {
 namespace {
 
 constexpr Seconds kNever{std::numeric_limits<double>::infinity()};
-// What may be lost by rounding where a bound and a time are computed in different order.
+// Allowance for rounding between a bound and a time that are computed in different order.
 constexpr double kMargin = 1 + 1e-9;
 constexpr Seconds kNotAsked{-1};
 constexpr std::size_t kMostTableBytes = std::size_t{96} << 20;
@@ -30,7 +30,7 @@ struct LevelCosts {
   int machines;
   double group_devices = 1;                 ///< devices of one machine of this level
   std::vector<SecondsPerByte> sync;         ///< of the parameters of a later stage
-  std::vector<SecondsPerByte> sync_single;  ///< of a stage that is alone
+  std::vector<SecondsPerByte> sync_single;  ///< of a stage that is the only one
   std::vector<SecondsPerByte> transfer;     ///< of a boundary
 
   LevelCosts(const SearchLevel& level, int group, double devices, const PipedreamOptions& options)
@@ -46,10 +46,10 @@ struct LevelCosts {
   }
 };
 
-/// Times between pairs of the sets that a level asks of the level below: first the bounds up to which they matter
-/// (kNotAsked: not at all), then the times themselves (infinite where they are above the bound or not asked).
+/// Times between pairs of sets that a level requests from the level below: first the bounds up to which they matter
+/// (kNotAsked: not at all), then the times themselves (infinite if above the bound or not requested).
 struct PairTable {
-  std::vector<int> row_of_set;  ///< -1 for sets that take no part
+  std::vector<int> row_of_set;  ///< -1 for unused sets
   std::vector<int> sets;
   std::vector<Seconds> values;
 
@@ -59,7 +59,8 @@ struct PairTable {
   bool knows(int set) const { return row_of_set[at(set)] >= 0; }
 };
 
-/// A set that ranges from one base may be cut behind, or end at, and the machine counts that could then be behind it.
+/// A set after which ranges from one base may be cut, or at which they may end, and the possible machine counts after
+/// it.
 struct Cut {
   int set;
   int low;   ///< fewer machines cannot be as fast as the bound
@@ -67,13 +68,13 @@ struct Cut {
   bool target;
 };
 
-/// A set up to which the time from a base is wanted, if it is at most `bound`.
+/// A set up to which the time from a base is needed, if it is at most `bound`.
 struct Target {
   int set;
   Seconds bound;
 };
 
-/// PipeDream's memory rule. In doubles, as the product may be more than 64 bits hold.
+/// PipeDream's memory rule. In doubles, as the product may exceed 64 bits.
 bool within_limit(int n, int used, int replicas, Bytes bytes, const PipedreamOptions& options) {
   const double copies = (n - used + replicas - 1) / replicas;
   return copies * static_cast<double>(bytes.value) <= static_cast<double>(options.memory_limit.value);
@@ -84,7 +85,7 @@ Seconds later_time(const LevelCosts& costs, Seconds compute, Bytes parameters, B
   return longer((compute + costs.sync[at(r)] * parameters) / r, costs.transfer[at(r)] * boundary);
 }
 
-/// What crosses the cuts of the stage between two sets that is charged for it.
+/// Bytes across the cuts of the stage between two sets, as charged to it.
 Bytes boundary_of(const Downsets& sets, int from, int to) {
   if (to == sets.count() - 1) return sets.boundary[at(from)];
   return std::max(sets.boundary[at(from)], sets.boundary[at(to)]);
@@ -114,10 +115,11 @@ class Search {
       group = level.machines;
       devices *= level.machines;
     }
-    tables_.resize(levels.size());  // tables_[l]: what level l asks of level l - 1; the innermost asks nothing
+    tables_.resize(levels.size());  // tables_[l]: what level l requests from level l - 1; the innermost requests
+                                    // nothing
   }
 
-  /// The optimum among cuts behind `allowed` sets (ascending, with the first and the last), if it is at most `bound`;
+  /// The optimum among cuts after `allowed` sets (ascending, with the first and the last), if it is at most `bound`;
   /// infinite otherwise. False if the tables would be too large.
   bool solve(const std::vector<int>& allowed, Seconds bound, Seconds& time) {
     allowed_ = &allowed;
@@ -168,7 +170,7 @@ class Search {
     }
   }
 
-  /// The least that a transfer behind `set` can take if the stage that is charged has at most `replicas`.
+  /// The shortest time of a transfer after `set` if the stage that is charged has at most `replicas`.
   Seconds boundary_time(const LevelCosts& costs, int set, int replicas) const {
     return costs.transfer[at(options_.straight_pipeline ? 1 : replicas)] * sets_.boundary[at(set)];
   }
@@ -223,7 +225,7 @@ class Search {
     return true;
   }
 
-  /// Marks the pairs that `cuts_` of `base` can make into stages.
+  /// Marks the pairs that can become stages with the `cuts_` of `base`.
   void ask_from(int level, int base) {
     const LevelCosts& costs = levels_[at(level)];
     PairTable& table = tables_[at(level)];
@@ -244,7 +246,7 @@ class Search {
     }
   }
 
-  /// Replaces the bounds that the level above asked for by times.
+  /// Replaces the bounds that the level above requested with times.
   void answer_all(int level) {
     PairTable& table = tables_[at(level) + 1];
     for (const int base : table.sets) {
@@ -268,7 +270,7 @@ class Search {
     return table.knows(from) && table.knows(to) ? table.between(from, to) : kNever;
   }
 
-  /// Fewest machines `used` up to and with a stage of `replicas` that keep it within the limit of memory.
+  /// Fewest machines `used` up to and including a stage of `replicas` with which it fits in memory.
   int least_used(int n, int replicas, Bytes bytes) const {
     if (!options_.use_memory_constraint) return replicas;
     int used = replicas;
@@ -329,7 +331,7 @@ class Search {
   }
 
   /// Appends the stages of the optimum from `base` to `end` at `level`. `origins`: the first device of each copy of the
-  /// group that the levels above make.
+  /// group in the levels above.
   void trace(int level, int base, int end, Seconds bound, const std::vector<int>& origins) {
     times_from(level, base, {{end, bound}});
     const std::vector<Cut> cuts = cuts_;
@@ -428,10 +430,10 @@ std::variant<SearchAnswer, Infeasible> pipedream_search(const Downsets& sets, co
   const auto too_many = [&] {
     return Infeasible{"the graph's " + std::to_string(sets.count() - 1) + " down-sets are too many for " +
                       std::to_string(levels.size()) +
-                      " levels of links; plan for one level, or take a strategy that cuts a list, such as profile"};
+                      " levels of links; plan for one level, or use a strategy that cuts a list, such as profile"};
   };
   SearchAnswer answer;
-  // Any plan bounds the best one from above, and the bound spares most of the full search.
+  // Any plan is an upper bound for the best one, and the bound prunes most of the full search.
   for (const int most : {24, 96, 384}) {
     if (most >= sets.count()) break;
     Seconds time = kNever;
@@ -463,7 +465,7 @@ std::optional<Seconds> pipedream_time(const Downsets& sets, const SearchLevel& l
     const Bytes boundary = s == 0 ? Bytes(0) : boundary_of(sets, from, to);
     const Seconds compute = sets.compute[at(to)] - sets.compute[at(from)];
     slowest = longer(slowest, later_time(costs, compute, parameters, boundary, r));
-    // Machines stay idle behind the first range that can be split: the stages behind them then keep the least.
+    // Machines stay idle after the first range that can be split: the stages after them then hold the least.
     if (idle > 0 && splittable(sets, 0, to)) {
       used += idle;
       idle = 0;

@@ -37,22 +37,22 @@ constexpr const char* kExample =
     "  stagecraft plan graph.json topology.json --from pipedream-conf hybrid_conf.json -o plan.json\n"
     "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
 
-/// Before the file of lists that are to be the schedule.
+/// Prefix of the file with the action lists of the schedule.
 constexpr const char* kCsv = "csv:";
 
-/// Of a plan file, see plan.schema.json.
+/// Maximum in a plan file, see plan.schema.json.
 constexpr int kMostMicrobatches = 1 << 20;
 
 /// Plan::strategy of a split by hand.
 constexpr const char* kSplitAt = "split-at";
 
-/// What the command line says.
+/// The command line.
 struct Request {
   std::string graph;
   std::string topology;
   std::vector<int> devices;
   std::vector<double> bandwidths;
-  std::string strategy;               ///< empty: the one whose options stand, else the default
+  std::string strategy;               ///< empty: the one whose options are given, else the default
   std::vector<std::string> split_at;  ///< first layers of the stages after the first
   std::vector<std::string> from;      ///< format and file of another program's plan; or empty
   partitioner::Constraints constraints;
@@ -82,7 +82,7 @@ Topology plain_topology(const Request& request) {
   return topology;
 }
 
-/// The strategy that has the first of the options given; nullptr where none is.
+/// The strategy that has the first of the given options; nullptr if none is given.
 const Strategy* owner_of_options(const partitioner::OptionValues& given) {
   for (const Strategy& strategy : partitioner::strategies()) {
     const auto is_given = [&](const partitioner::Option& option) { return given.contains(option.names.front()); };
@@ -91,7 +91,7 @@ const Strategy* owner_of_options(const partitioner::OptionValues& given) {
   return nullptr;
 }
 
-/// "PipeDream's", of all strategies that have options.
+/// "PipeDream's": the owners of all strategies that have options.
 std::string titles_of_options() {
   std::vector<std::string> out;
   for (const Strategy& strategy : partitioner::strategies()) {
@@ -100,14 +100,14 @@ std::string titles_of_options() {
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
-/// The strategy that the command line names or implies, with its name as people wrote it.
+/// The strategy that the command line names or implies, with its name as typed.
 void choose_strategy(Request& request) {
   partitioner::Constraints& constraints = request.constraints;
   const Strategy* owner = owner_of_options(constraints.options);
   if (request.strategy.empty()) request.strategy = owner != nullptr ? owner->name : partitioner::kDefaultStrategy;
   if (owner != nullptr && request.strategy != owner->name) {
     throw CLI::ValidationError("--strategy",
-                               request.strategy + " takes none of " + owner->options_title + "'s options");
+                               request.strategy + " does not take " + owner->options_title + "'s options");
   }
   const Strategy chosen =
       stagecraft::usage("--strategy", [&] { return partitioner::strategy_by_name(request.strategy); });
@@ -119,9 +119,8 @@ void check_usage(Request& request) {
   const bool given = !request.split_at.empty() || !request.from.empty();
   const bool has_options = owner_of_options(request.constraints.options) != nullptr;
   if (given && (!request.strategy.empty() || has_options || request.constraints.stages)) {
-    throw CLI::ValidationError(
-        request.from.empty() ? "--split-at" : "--from",
-        "says the stages, so that --strategy, --stages and " + titles_of_options() + " options have no place");
+    throw CLI::ValidationError(request.from.empty() ? "--split-at" : "--from",
+                               "gives the stages; remove --strategy, --stages and " + titles_of_options() + " options");
   }
   choose_strategy(request);
   const std::string& schedule = request.constraints.plan.schedule;
@@ -129,13 +128,13 @@ void check_usage(Request& request) {
     stagecraft::usage("--schedule", [&] { (void)stagecraft::schedule_by_name(schedule); });
   if (!request.from.empty()) stagecraft::usage("--from", [&] { (void)stagecraft::plan_format(request.from[0]); });
   if (request.topology.empty() == request.devices.empty()) {
-    throw CLI::ValidationError("TOPOLOGY", "one of a topology file and --devices is wanted");
+    throw CLI::ValidationError("TOPOLOGY", "give either a topology file or --devices");
   }
   if (!request.bandwidths.empty() && request.devices.empty()) {
-    throw CLI::ValidationError("--bandwidths", "only --devices needs them, a topology file has its own");
+    throw CLI::ValidationError("--bandwidths", "only valid with --devices; a topology file has its own");
   }
   if (request.bandwidths.size() > request.devices.size()) {
-    throw CLI::ValidationError("--bandwidths", fmt::format("found {} for {} levels of --devices",
+    throw CLI::ValidationError("--bandwidths", fmt::format("found {} values for {} levels of --devices",
                                                            request.bandwidths.size(), request.devices.size()));
   }
 }
@@ -188,7 +187,7 @@ void declare(CLI::App& app, Request& request) {
       ->transform(stagecraft::number_above(0))
       ->type_name("BYTES_PER_S ...");
   app.add_option("--strategy", request.strategy,
-                 fmt::format("how to part the graph; {} if absent, or the one whose options are given:{}",
+                 fmt::format("strategy (default: {}, or the one whose options are given):{}",
                              partitioner::kDefaultStrategy, names));
   std::string formats;
   for (const stagecraft::PlanFormat& format : stagecraft::plan_formats()) formats += "\n  " + format.name;
@@ -210,7 +209,7 @@ void declare(CLI::App& app, Request& request) {
       ->transform(stagecraft::integer(1))
       ->type_name("COUNT ...");
   app.add_option("--microbatches", request.constraints.plan.microbatches, "microbatches per step")
-      ->transform(stagecraft::integer(1, kMostMicrobatches, "the most that a plan file holds"))
+      ->transform(stagecraft::integer(1, kMostMicrobatches, "the maximum of a plan file"))
       ->capture_default_str();
   app.add_option(
          "--schedule", request.constraints.plan.schedule,
@@ -241,13 +240,13 @@ void declare(CLI::App& app, Request& request) {
     if (app.count("--recompute-every") > 0) request.constraints.plan.recompute = true;
     if (request.constraints.plan.gradient_bucket_bytes &&
         *request.constraints.plan.gradient_bucket_bytes < stagecraft::Bytes(1))
-      throw CLI::ValidationError("--gradient-bucket-bytes", "found 0, at least 1 byte is wanted");
+      throw CLI::ValidationError("--gradient-bucket-bytes", "found 0, must be at least 1 byte");
     request.microbatches_given = app.count("--microbatches") > 0;
     check_usage(request);
   });
 }
 
-/// What goes before every figure of times that were measured on another device.
+/// Mark before every figure that comes from times measured on another device.
 std::string mark_of(const Request& request) { return request.other_device.empty() ? "" : "~"; }
 
 void print(const Request& request, const Graph& graph, const partitioner::RankedPlan& ranked) {
@@ -276,15 +275,16 @@ void print(const Request& request, const Graph& graph, const partitioner::Ranked
                                             {.title = "parameters"},
                                             {.title = "first .. last", .left = true, .can_be_cut = true}},
                                            rows, stagecraft::line_width());
-  // A strategy that knows no end of a step does not see that replicas beyond the microbatches have nothing to do.
+  // A strategy without the end of a step in its model does not see that replicas beyond the microbatches are idle.
   const bool endless = ranked.endless && !prediction.idle_devices.empty();
   if (plan.steady_state) {
-    out += fmt::format("slowest stage {}{} per microbatch, as {} reckons{}", mark,
-                       stagecraft::format_seconds(*plan.steady_state), plan.strategy,
-                       endless ? " for an endless stream of them" : "");
+    out +=
+        fmt::format("slowest stage {}{} per microbatch, estimated by {}{}", mark,
+                    stagecraft::format_seconds(*plan.steady_state), plan.strategy, endless ? " in steady state" : "");
   }
   if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, stagecraft::format_seconds(*plan.iteration));
-  if (!mark.empty()) out += "\n~ is not of this topology's devices: " + request.other_device;
+  if (!mark.empty())
+    out += "\n~ marks figures that were not measured on this topology's devices: " + request.other_device;
   fmt::print(stderr, "{}\n", out);
 }
 
@@ -294,7 +294,7 @@ void warn_of_caveat(const Request& request) {
   if (!text.empty()) warn(text);
 }
 
-/// What was compared, best first; of many the first.
+/// The compared plans, best first; only the first ones of many.
 void print(const Request& request, const partitioner::Ranking& ranking) {
   constexpr std::size_t kShown = 12;
   const std::vector<partitioner::RankedPlan>& plans = ranking.plans;
@@ -318,27 +318,26 @@ void print(const Request& request, const partitioner::Ranking& ranking) {
                                            rows, stagecraft::line_width());
   if (plans.size() > kShown) out += fmt::format("and {} more\n", plans.size() - kShown);
   if (ranking.slower > 0) {
-    out += fmt::format("{} more not simulated: {} compute alone takes longer than the best step\n", ranking.slower,
+    out += fmt::format("{} more skipped: {} compute time alone exceeds the best step\n", ranking.slower,
                        ranking.slower == 1 ? "its" : "their");
   }
   const auto ties = std::ranges::count_if(plans, [&](const partitioner::RankedPlan& r) {
     return r.fits && r.prediction.iteration <= plans.front().prediction.iteration * (1 + partitioner::kTie);
   });
   if (ties > 1) {
-    out += fmt::format("steps within {:g} % count as equally fast, then fewer devices and fewer stages come first\n",
-                       partitioner::kTie * 100);
+    out += fmt::format("steps within {:g} % are ties: fewer devices, then fewer stages win\n", partitioner::kTie * 100);
   }
   if (const std::string text = skipped_text(ranking.skipped); !text.empty()) out += text + "\n";
   fmt::print(stderr, "{}", out);
 }
 
-/// The cost model, which tells on a line of its own how far a long prediction is.
+/// The cost model, which shows the progress of a long prediction on a separate line.
 partitioner::CostModel telling(stagecraft::ProgressLine& line) {
   return partitioner::simulated_costs(
-      [&line](double done) { line.show(fmt::format("replayed {:.0f} % of a plan", done * 100)); });
+      [&line](double done) { line.show(fmt::format("simulated {:.0f} % of a plan", done * 100)); });
 }
 
-/// The first plan of `result`; throws std::runtime_error where there is none.
+/// The first plan of `result`; throws std::runtime_error if there is none.
 partitioner::RankedPlan first_of(const Request& request, partitioner::StrategyResult result) {
   if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
     throw std::runtime_error(request.graph + ": " + infeasible->reason);
@@ -346,7 +345,7 @@ partitioner::RankedPlan first_of(const Request& request, partitioner::StrategyRe
   return std::move(std::get<partitioner::Ranking>(result).plans.front());
 }
 
-/// The plan of stages that are given.
+/// The plan of the given stages.
 partitioner::RankedPlan plan_given(const Request& request, const Graph& graph, const Topology& topology,
                                    const partitioner::Candidate& given) {
   const partitioner::CandidateOf same = [&](const Graph&, const Topology& t) -> std::optional<partitioner::Candidate> {
@@ -360,7 +359,7 @@ partitioner::RankedPlan plan_given(const Request& request, const Graph& graph, c
   return first_of(request, std::move(result));
 }
 
-/// The best plan of the strategy asked for, after a table of what it compared.
+/// The best plan of the requested strategy, after a table of what it compared.
 partitioner::RankedPlan best_plan(const Request& request, const Graph& graph, const Topology& topology) {
   auto result = [&] {
     stagecraft::ProgressLine line;
@@ -369,14 +368,15 @@ partitioner::RankedPlan best_plan(const Request& request, const Graph& graph, co
   const auto* ranking = std::get_if<partitioner::Ranking>(&result);
   if (ranking != nullptr && partitioner::strategy_by_name(request.strategy).compares) print(request, *ranking);
   partitioner::RankedPlan ranked = first_of(request, std::move(result));
-  // A strategy that goes by a memory rule of its own has the last word.
-  if (!ranked.fits) warn(memory_excess(ranked, topology, request.constraints) + ", as the cost model counts");
+  // For a strategy with its own memory rule, that rule decides.
+  if (!ranked.fits) warn(memory_excess(ranked, topology, request.constraints) + " (by the cost model)");
   return ranked;
 }
 
 /// Takes schedule, stages, replicas and microbatches from lists that came without a plan.
 void take_lists(Request& request, const Plan& shape) {
-  if (shape.chunks > 1) throw std::invalid_argument("several stages on a rank, plan gives each stage its own devices");
+  if (shape.chunks > 1)
+    throw std::invalid_argument("several stages per rank are not supported; plan gives each stage its own devices");
   if (request.microbatches_given && request.constraints.plan.microbatches != shape.microbatches) {
     throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches says {}", shape.microbatches,
                                             request.constraints.plan.microbatches));
@@ -404,7 +404,7 @@ void take_csv(Request& request) {
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
 }
 
-/// The stages that the command line or another program's file says; absent where a strategy is to find them.
+/// The stages that the command line or another program's file gives; absent if a strategy finds them.
 std::optional<partitioner::Candidate> given_stages(Request& request, const Graph& graph) {
   std::optional<partitioner::Candidate> out;
   if (!request.from.empty()) {
@@ -414,7 +414,7 @@ std::optional<partitioner::Candidate> given_stages(Request& request, const Graph
     try {
       if (plan.lists) take_lists(request, *plan.lists);
       if (plan.partition) {
-        if (!request.split_at.empty()) throw std::invalid_argument("says the stages, --split-at does too");
+        if (!request.split_at.empty()) throw std::invalid_argument("gives the stages; remove --split-at");
         request.strategy = format.name;
         out = partitioner::given_candidate(graph, std::move(*plan.partition), std::move(plan.devices),
                                            std::move(plan.warmups), request.constraints.replicas,
@@ -432,7 +432,7 @@ std::optional<partitioner::Candidate> given_stages(Request& request, const Graph
   return out;
 }
 
-/// The files that the command line names.
+/// The files named on the command line.
 std::vector<std::string> inputs_of(const Request& request) {
   std::vector<std::string> out{request.graph, request.topology};
   if (!request.from.empty()) out.push_back(request.from[1]);

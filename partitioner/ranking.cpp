@@ -47,7 +47,7 @@ int layers_in_stages(const Graph& graph) {
       std::count_if(graph.layers.begin(), graph.layers.end(), [](const Layer& layer) { return !is_input(layer); }));
 }
 
-/// Replicas for each of `stages` stages that `devices` devices are enough for.
+/// Replica counts of `stages` stages that fit on `devices` devices.
 std::vector<int> replica_counts(int devices, int stages, std::optional<int> microbatches) {
   const int most = std::min(devices / stages, microbatches.value_or(devices));
   std::set<int> out;
@@ -71,7 +71,7 @@ std::vector<Ask> asks(const Graph& graph, const Topology& topology, const Constr
                    }});
   };
   if (!constraints.replicas.empty()) {
-    profile("profile, replicas as told", constraints);
+    profile("profile, given replicas", constraints);
     return out;
   }
   const int devices = device_count(topology);
@@ -85,7 +85,7 @@ std::vector<Ask> asks(const Graph& graph, const Topology& topology, const Constr
     const std::string origin = "profile, " + count_text(stages, "stage");
     Constraints wanted = constraints;
     wanted.stages = stages;
-    if (stages < 1 || stages > devices) {  // the strategy says why not
+    if (stages < 1 || stages > devices) {  // the strategy gives the reason
       profile(origin, wanted);
       continue;
     }
@@ -102,7 +102,7 @@ std::vector<Ask> asks(const Graph& graph, const Topology& topology, const Constr
   return out;
 }
 
-/// Reasons that differ in numbers alone have one key.
+/// Reasons that differ only in numbers have the same key.
 std::string without_numbers(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -129,20 +129,20 @@ class Skips {
 
 std::string replicas_text(const std::vector<int>& replicas) { return fmt::format("{}", fmt::join(replicas, "-")); }
 
-/// Throws std::invalid_argument if the candidate is not of the stages and replicas wanted.
+/// Throws std::invalid_argument if the candidate does not have the requested stages and replicas.
 void check_constraints(const Candidate& candidate, const Constraints& wanted) {
   const std::vector<int>& replicas = candidate.partition.replicas;
   if (!wanted.replicas.empty() && replicas != wanted.replicas) {
-    throw std::invalid_argument("its replicas are " + replicas_text(replicas) + ", wanted " +
+    throw std::invalid_argument("its replicas are " + replicas_text(replicas) + ", expected " +
                                 replicas_text(wanted.replicas));
   }
   if (wanted.stages && static_cast<int>(replicas.size()) != *wanted.stages) {
-    throw std::invalid_argument("it has " + count_text(static_cast<int>(replicas.size()), "stage") + ", wanted " +
+    throw std::invalid_argument("it has " + count_text(static_cast<int>(replicas.size()), "stage") + ", expected " +
                                 std::to_string(*wanted.stages));
   }
 }
 
-/// The candidate without replicas beyond the number of microbatches; absent if it has none.
+/// The candidate without replicas beyond the number of microbatches; absent if it has no such replicas.
 std::optional<Candidate> without_idle_replicas(Candidate candidate, std::optional<int> microbatches) {
   bool any = false;
   for (std::size_t s = 0; microbatches && s < candidate.partition.replicas.size(); ++s) {
@@ -185,7 +185,7 @@ Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& c
   return out;
 }
 
-/// No step of the plan is shorter: what the busiest rank computes.
+/// A lower bound of the plan's step: the compute of the busiest rank.
 Seconds least_iteration(const std::map<std::string, Seconds>& time_of, const Plan& plan,
                         std::optional<int> microbatches) {
   Seconds out;
@@ -206,7 +206,7 @@ int devices_of(const Plan& plan) {
   return static_cast<int>(devices.size());
 }
 
-/// Bytes of the neediest rank.
+/// Bytes of the rank that needs the most.
 Bytes peak(const RankedPlan& ranked) {
   Bytes most;
   for (const RankMemory& memory : ranked.prediction.timeline.memory) most = std::max(most, memory.total);
@@ -258,7 +258,7 @@ std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, co
 StrategyResult rank_plans(const Graph& graph, const Topology& topology, const CostModel& costs,
                           const Constraints& constraints) {
   Drafts found = drafts(graph, topology, constraints);
-  if (found.plans.empty()) return Infeasible{"no candidate suits; " + skipped_text(found.skipped)};
+  if (found.plans.empty()) return Infeasible{"no candidate is possible; " + skipped_text(found.skipped)};
 
   const PlanSettings& settings = constraints.plan;
   const bool trains = settings.listed.empty() && schedule_by_name(settings.schedule).trains;
@@ -276,7 +276,7 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
   Skips skips;
   std::optional<Seconds> best;
   for (const auto& [least, i] : order) {
-    // A hair of room for the rounding of sums.
+    // A small allowance for the rounding of sums.
     if (best && least > *best * (1 + kTie + 1e-9)) {
       ++out.slower;
       continue;
@@ -288,13 +288,13 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
       out.plans.push_back(std::move(ranked));
     } catch (const std::invalid_argument& e) {
       skips.add(e.what());
-    } catch (const std::runtime_error& e) {  // its lists never end
+    } catch (const std::runtime_error& e) {  // its lists deadlock
       skips.add(e.what());
     }
   }
   out.skipped = std::move(found.skipped);
   for (const Skipped& each : skips.all()) out.skipped.push_back(each);
-  if (out.plans.empty()) return Infeasible{"no candidate suits; " + skipped_text(out.skipped)};
+  if (out.plans.empty()) return Infeasible{"no candidate is possible; " + skipped_text(out.skipped)};
   sort_by_merit(out.plans);
   const RankedPlan& first = out.plans.front();
   if (first.fits) return out;
@@ -303,7 +303,7 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
     changed.plan = other;
     return least_need(g, t, costs, changed);
   };
-  return Infeasible{"no plan fits; of the least needy (" + first.origin + ") " +
+  return Infeasible{"no plan fits in memory; the smallest (" + first.origin + ") " +
                     memory_excess(first, topology, constraints) +
                     remedies_text(graph, topology, settings, *memory_limit(topology, constraints), need)};
 }
@@ -312,9 +312,8 @@ Strategy auto_strategy() {
   Strategy out;
   out.name = "auto";
   out.help =
-      "pipedream and profile, also on fewer devices; the shortest predicted step wins, of those within 1 % the one "
-      "with "
-      "the fewest devices, then stages";
+      "pipedream and profile, also on fewer devices; the shortest predicted step wins; within 1 %, the fewest devices, "
+      "then stages";
   out.plan = rank_plans;
   out.objective = [](const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints&,
                      const Plan& plan) -> std::optional<double> {

@@ -9,14 +9,14 @@
 namespace stagecraft::partitioner {
 namespace {
 
-constexpr int kMostGroups = 8;      ///< times as many as there are
-constexpr int kMostDevices = 4096;  ///< beyond it more devices are not tried
+constexpr int kMostGroups = 8;      ///< times the existing groups
+constexpr int kMostDevices = 4096;  ///< more devices beyond it are not tried
 
 class Remedies {
  public:
   Remedies(Bytes limit, const NeedOf& need) : limit_(limit), need_(need) {}
 
-  /// Tries several ways of one remedy until one fits: true then. Of those that do not fit the least is told.
+  /// Tries several ways of one remedy until one fits; then true. Of those that do not fit, reports the smallest.
   bool try_one(const std::string& name, const Graph& graph, const Topology& topology, const PlanSettings& settings) {
     std::optional<Bytes> needed;
     try {
@@ -41,8 +41,8 @@ class Remedies {
   [[nodiscard]] bool any() const { return !fitting_.empty(); }
   [[nodiscard]] std::string text() const {
     std::string out;
-    if (!fitting_.empty()) out += "; would fit: " + fitting_;
-    if (!failing_.empty()) out += "; would not fit: " + failing_;
+    if (!fitting_.empty()) out += "; these would fit: " + fitting_;
+    if (!failing_.empty()) out += "; these would not fit either: " + failing_;
     return out;
   }
 
@@ -55,7 +55,7 @@ class Remedies {
   std::string least_name_;
 };
 
-/// Tries to recompute, first whole stages, then ever shorter segments from the longest.
+/// Tries to recompute, first whole stages, then shorter and shorter segments.
 bool try_recomputing(Remedies& remedies, const std::string& before, const Graph& graph, const Topology& topology,
                      PlanSettings settings) {
   settings.recompute = true;

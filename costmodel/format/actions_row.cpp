@@ -19,8 +19,8 @@ struct Word {
   std::string_view text;
   ActionKind kind;
   bool microbatch;
-  int peer;   ///< the other stage of a transfer less its own
-  bool kept;  ///< false: read and left out
+  int peer;   ///< the other stage of a transfer minus its own
+  bool kept;  ///< false: read and skipped
 };
 constexpr std::array<Word, 11> kWords{{
     {"F", ActionKind::Forward, true, 0, true},
@@ -64,7 +64,7 @@ std::string shown(std::string_view text) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// The number at the front of `text`, which loses it; -1 where none stands, or one of `most` and more.
+/// The number at the front of `text`, which is removed; -1 if there is none, or it is `most` or more.
 int take_number(std::string_view& text, int most) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -78,7 +78,7 @@ struct Cell {
   const Word* word;
 };
 
-/// Throws for all but one action.
+/// Throws unless the text is exactly one action.
 Cell parse_cell(std::string_view text, std::size_t at) {
   std::string_view rest = text;
   Cell out{};
@@ -89,21 +89,21 @@ Cell parse_cell(std::string_view text, std::size_t at) {
   if (out.action.stage < 0 || it == kWords.end()) {
     std::string known;
     for (const Word& w : kWords) known += (known.empty() ? "" : ", ") + std::string(w.text);
-    refuse(at, "found " + shown(text) + ", wanted a stage, one of " + known + ", and a microbatch, as in 2F0");
+    refuse(at, "found " + shown(text) + ", expected a stage, one of " + known + ", and a microbatch, as in 2F0");
   }
   out.word = &*it;
   out.action.kind = it->kind;
   if (it->microbatch) {
     out.action.microbatch = take_number(rest, kMostMicrobatches);
     if (out.action.microbatch < 0) {
-      refuse(at, "found " + shown(text) + ", wanted a microbatch from 0 to " + std::to_string(kMostMicrobatches - 1) +
+      refuse(at, "found " + shown(text) + ", expected a microbatch from 0 to " + std::to_string(kMostMicrobatches - 1) +
                      " after " + std::string(word));
     }
   }
   if (!rest.empty()) refuse(at, "found " + shown(rest) + " after an action in " + shown(text));
   if (it->peer == 0) return out;
   out.action.peer = out.action.stage + it->peer;
-  if (out.action.peer < 0) refuse(at, "found " + shown(text) + ", no stage stands before stage 0");
+  if (out.action.peer < 0) refuse(at, "found " + shown(text) + ", there is no stage before stage 0");
   return out;
 }
 
@@ -113,7 +113,7 @@ std::vector<Cell> parse_cells(std::string_view text, std::size_t at) {
   if (text.front() != '(') return {parse_cell(text, at)};
   const auto end = text.find(')');
   if (end == text.npos || text.substr(end + 1) != kOverlap) {
-    refuse(at, "found " + shown(text) + ", wanted actions in brackets and then " + std::string(kOverlap));
+    refuse(at, "found " + shown(text) + ", expected actions in brackets and then " + std::string(kOverlap));
   }
   std::vector<Cell> out;
   for (const std::string_view part : split(text.substr(1, end - 1), ';')) out.push_back(parse_cell(trimmed(part), at));
@@ -147,7 +147,7 @@ std::vector<Action> parse_actions_row(const std::string& row) {
   }
   for (const auto& [key, cell] : whole) {
     if (weights.contains(key))
-      refuse(cell, "found " + name(key, "B") + " beside " + name(key, "W") + ", wanted " + name(key, "I"));
+      refuse(cell, "found " + name(key, "B") + " together with " + name(key, "W") + ", expected " + name(key, "I"));
   }
   for (const auto& [key, cell] : weights) {
     if (!inputs.contains(key)) refuse(cell, "found " + name(key, "W") + " and no " + name(key, "I"));
@@ -166,9 +166,9 @@ std::string actions_row(const std::vector<Action>& list) {
   for (const Action& action : list) {
     const std::string text = action_text(action);
     const std::pair key(action.stage, action.microbatch);
-    if (action.kind == ActionKind::Update) throw std::invalid_argument(text + " has no cell in the text form");
+    if (action.kind == ActionKind::Update) throw std::invalid_argument(text + " has no cell in the CSV format");
     if (action.peer >= 0 && std::abs(action.peer - action.stage) != 1) {
-      throw std::invalid_argument(text + ": the text form knows transfers between neighbours only");
+      throw std::invalid_argument(text + ": the CSV format has transfers between adjacent stages only");
     }
     if (action.kind == ActionKind::WeightGradient && !backwards.contains(key)) {
       throw std::invalid_argument(text + " has no backward in the list");

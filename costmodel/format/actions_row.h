@@ -8,20 +8,20 @@
 namespace stagecraft {
 
 // One rank's actions as a line of torch.distributed.pipelining's schedules (torch 2.11, _load_csv and _dump_csv,
-// "compute_only" and "compute_comms"): cells with commas between them, an empty cell for an idle slot. Plans hold such
-// lines. Cells:
+// "compute_only" and "compute_comms"): cells separated by commas, empty for an idle slot. Plans contain such lines.
+// Cells:
 //   1F0, 1B0, 1I0, 1W0        stage 1, microbatch 0: forward, backward, or its two halves, inputs and weights;
 //   1SEND_F0, 1RECV_F0        the activation to stage 2, from stage 0;  1SEND_B0, 1RECV_B0: the gradient to 0, from 2;
 //   1REDUCE_GRAD              the stage's gradients are summed over its replicas;
-//   1UNSHARD, 1RESHARD        read and left out, no parameters are sharded here;
+//   1UNSHARD, 1RESHARD        read and skipped, no parameters are sharded here;
 //   (1F2;1B0)OVERLAP_F_B      read as its parts, one after the other.
 
-/// The actions of a line without its end. I is read as Backward, and each I needs its W on the same line. Throws
-/// std::invalid_argument "cell M: found, wanted" for anything else, a stage above 2^24, a microbatch from 2^20, and a
+/// The actions of a line without its line end. I is read as Backward, and each I needs its W on the same line. Throws
+/// std::invalid_argument "cell M: found, expected" for anything else, a stage above 2^24, a microbatch from 2^20, and a
 /// half of a backward without its other half.
 [[nodiscard]] std::vector<Action> parse_actions_row(const std::string& row);
 /// The text, which reads back to the same. Throws std::invalid_argument for an Update, a transfer between stages that
-/// are not neighbours, and a WeightGradient without its Backward.
+/// are not adjacent, and a WeightGradient without its Backward.
 [[nodiscard]] std::string actions_row(const std::vector<Action>& list);
 
 }  // namespace stagecraft

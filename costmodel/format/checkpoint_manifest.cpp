@@ -13,7 +13,7 @@ constexpr const char* kFormat = "stagecraft.checkpoint";
 constexpr int kVersion = 3;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
-/// An unsigned number as text in `base`; `wanted` for messages. Only the form that the writer gives is taken.
+/// An unsigned number as text in `base`; `wanted` for messages. Only the writer's form is accepted.
 template <class T>
 T read_digits(const Cursor& at, int base, std::size_t digits, const std::string& wanted) {
   const std::string text = at.text();
@@ -41,7 +41,7 @@ CheckpointFile read_file(const Cursor& at) {
   out.name = name.text();
   if (out.name.empty() || out.name.starts_with('.') || out.name.find('/') != out.name.npos ||
       out.name.find('\0') != out.name.npos)
-    name.fail_type("the name of a file beside the manifest");
+    name.fail_type("the name of a file next to the manifest");
   out.bytes = fields.required("file_bytes").bytes();
   out.crc32 = read_crc(fields.required("crc32"));
   fields.done();
@@ -69,7 +69,7 @@ CheckpointManifest parse_checkpoint(const std::string& text, const std::string& 
   check_header(fields, kFormat, kVersion);
   CheckpointManifest out;
   out.step = fields.required("step").integer(0, kMany);
-  out.seed = read_digits<std::uint64_t>(fields.required("seed"), 10, 0, "a whole number of 64 bits as text");
+  out.seed = read_digits<std::uint64_t>(fields.required("seed"), 10, 0, "a 64-bit integer as text");
   out.model = fields.required("model").text();
   out.options = read_text_map(fields.required("options"));
   read_optimizer(fields.required("optimizer"), out);
@@ -90,7 +90,7 @@ CheckpointManifest parse_checkpoint(const std::string& text, const std::string& 
   if (out.files.empty()) files.fail_type("at least one file");
   std::set<std::string> names;
   for (std::size_t i = 0; i < out.files.size(); ++i) {
-    if (!names.insert(out.files[i].name).second) files.at(i).fail("file \"" + out.files[i].name + "\" stands twice");
+    if (!names.insert(out.files[i].name).second) files.at(i).fail("file \"" + out.files[i].name + "\" appears twice");
   }
   out.manifest_crc32 = read_crc(fields.required("manifest_crc32"));
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);

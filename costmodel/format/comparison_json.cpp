@@ -19,7 +19,7 @@ void read(const Cursor& at, Seconds& out) { out = at.seconds(); }
 void read(const Cursor& at, Bytes& out) { out = at.bytes(); }
 void read(const Cursor& at, double& out) { out = at.not_negative(); }
 
-/// Adds both quantities, with the suffix of their unit, and their error where there is one.
+/// Adds both quantities, with the suffix of their unit, and their error if there is one.
 template <class T>
 void put(Json& out, const Compared<T>& compared, const std::string& unit) {
   out["predicted" + unit] = number(compared.predicted);

@@ -6,7 +6,7 @@
 
 namespace stagecraft {
 
-// The document "stagecraft.comparison", see json.h for what readers and writers have in common.
+// The document "stagecraft.comparison", see json.h for the rules of all readers and writers.
 
 /// The errors in the document are for other programs; the reader ignores their values.
 [[nodiscard]] Comparison parse_comparison(const std::string& text, const std::string& file);

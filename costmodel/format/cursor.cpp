@@ -46,8 +46,8 @@ void append(std::string& out, const Json& value, int indent) {
   }
 }
 
-/// Builds a document from the parser's events. Members wait until their object is whole, which then takes them at once:
-/// the library's own way compares each key with all before it, and copies the keys whenever the object grows.
+/// Builds a document from the parser's events. Members wait until their object is complete, which then takes them all
+/// at once: the library's own way compares each key with all before it, and copies the keys whenever the object grows.
 class DocumentBuilder {
  public:
   DocumentBuilder(const std::string& text, const std::string& file) : text_(&text), file_(&file) {}
@@ -84,7 +84,7 @@ class DocumentBuilder {
       members.emplace_back(std::move(*key++), std::move(*value));
     return close(std::move(out));
   }
-  /// What the parser could not read, at character `end`, counted from 1.
+  /// The text that the parser could not read, at character `end`, counted from 1.
   bool parse_error(std::size_t end, const std::string& /*token*/, const Json::exception& error) {
     const std::string what = error.what();
     if (dynamic_cast<const Json::parse_error*>(&error) == nullptr)  // a number beyond double
@@ -103,7 +103,7 @@ class DocumentBuilder {
   }
 
  private:
-  /// Where the parts of an array or object begin that is not whole yet.
+  /// Where the parts of an incomplete array or object begin.
   struct Open {
     std::size_t keys;
     std::size_t values;
@@ -134,21 +134,21 @@ class DocumentBuilder {
     std::sort(sorted_.begin(), sorted_.end());
     const auto twice = std::adjacent_find(sorted_.begin(), sorted_.end());
     if (twice != sorted_.end())
-      throw FormatError(*file_ + ": key \"" + std::string(*twice) + "\" stands twice in one object");
+      throw FormatError(*file_ + ": key \"" + std::string(*twice) + "\" appears twice in one object");
   }
 
   const std::string* text_;
   const std::string* file_;
   std::vector<Open> open_;
   std::vector<std::string> keys_;  ///< of the open objects
-  std::vector<Json> values_;       ///< of the open arrays and objects; in the end the document alone
+  std::vector<Json> values_;       ///< of the open arrays and objects; at the end only the document
   std::vector<std::string_view> sorted_;
 };
 
 }  // namespace
 
 Json parse_document(const std::string& text, const std::string& file) {
-  if (text.empty()) throw FormatError(file + ": is empty, a JSON document is wanted");
+  if (text.empty()) throw FormatError(file + ": is empty, expected a JSON document");
   DocumentBuilder builder(text, file);
   (void)Json::sax_parse(text, &builder);
   return builder.take();

@@ -16,15 +16,14 @@
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
 
-// For the readers of this folder and of executor/intake only: a place in a JSON document that knows its file and
-// pointer.
+// Only for the readers of this folder and of executor/intake: a place in a JSON document with its file and pointer.
 
 namespace stagecraft {
 
-/// Keys stay in the order of writing, so that files read from top to bottom.
+/// Keys keep the order of writing, so that files read from top to bottom.
 using Json = nlohmann::ordered_json;
 
-/// Cheap to copy: the pointer is looked for in the document when it is asked for.
+/// Cheap to copy: the pointer is found in the document on demand.
 class Cursor {
  public:
   Cursor(const Json& document, std::string file)
@@ -39,7 +38,7 @@ class Cursor {
   [[noreturn]] void fail_type(std::string_view wanted) const {
     std::string shown = value_->dump(-1, ' ', true, Json::error_handler_t::replace);
     if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-    fail("found " + shown + ", wanted " + std::string(wanted));
+    fail("found " + shown + ", expected " + std::string(wanted));
   }
 
   std::string text() const {
@@ -66,9 +65,9 @@ class Cursor {
     if (v <= 0) fail_type("a number above 0");
     return v;
   }
-  /// A whole number in [low, high]; 4.0 counts as whole.
+  /// An integer in [low, high]; 4.0 counts as an integer.
   std::int64_t integer(std::int64_t low, std::int64_t high) const {
-    const std::string wanted = "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+    const std::string wanted = "an integer from " + std::to_string(low) + " to " + std::to_string(high);
     std::int64_t v = 0;
     if (value_->is_number_unsigned()) {
       const auto u = value_->get<std::uint64_t>();
@@ -144,7 +143,7 @@ class Cursor {
   std::shared_ptr<const std::string> file_;
 };
 
-/// An object whose keys are asked for one by one; `done` refuses what was not asked for.
+/// An object whose keys are read one by one; `done` refuses unread keys.
 class Fields {
  public:
   explicit Fields(const Cursor& at) : at_(at) {
@@ -175,7 +174,7 @@ class Fields {
   std::vector<std::string> known_;
 };
 
-/// `value` once validate() accepts it; what validate() refuses becomes a FormatError at `root`.
+/// `value` once validate() accepts it; its errors become a FormatError at `root`.
 template <class T>
 [[nodiscard]] T validated(const Cursor& root, T value) {
   try {
@@ -187,7 +186,7 @@ template <class T>
 /// The parsed document. Throws FormatError with line and column for text that is not JSON, repeats a key, or nests
 /// deeper than 64.
 [[nodiscard]] Json parse_document(const std::string& text, const std::string& file);
-/// Checks and marks as known the keys "format" and "version"; versions 1 to `newest` are read.
+/// Checks the keys "format" and "version" and marks them as known; accepts versions 1 to `newest`.
 void check_header(Fields& fields, const std::string& format, int newest);
 /// A document that begins with those keys.
 [[nodiscard]] Json document(const std::string& format, int version);
@@ -195,7 +194,7 @@ void check_header(Fields& fields, const std::string& format, int newest);
 /// Throws std::invalid_argument for a string that is not UTF-8.
 [[nodiscard]] std::string dump(const Json& value);
 
-/// "processor" or "gpu"; not for DeviceKind::Unknown, which documents leave out.
+/// "processor" or "gpu"; not for DeviceKind::Unknown, which documents omit.
 [[nodiscard]] DeviceKind read_device_kind(const Cursor& at);
 [[nodiscard]] const char* device_kind_word(DeviceKind kind);
 /// A number of processors, at least 1.

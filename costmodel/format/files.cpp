@@ -26,7 +26,7 @@ std::string read_text(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) fail(path, "cannot read");
-  if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
+  if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
   std::ifstream in(path, std::ios::binary);
   if (!in) fail(path, "cannot read");
   std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -42,7 +42,7 @@ void write_text(const std::string& path, const std::string& text) {
   }
   struct stat status{};
   if (::stat(path.c_str(), &status) == 0) {
-    if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
+    if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
     if (!S_ISREG(status.st_mode)) {  // a pipe or device cannot be replaced by renaming
       std::ofstream out(path, std::ios::binary);
       out << text << std::flush;
@@ -80,8 +80,8 @@ void check_can_write(const std::string& path) {
   if (path.empty() || path == "-") return;
   struct stat status{};
   const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, a file is wanted");
-  if (exists && !S_ISREG(status.st_mode)) return;  // a pipe or device tells when it is written
+  if (exists && S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
+  if (exists && !S_ISREG(status.st_mode)) return;  // a pipe or device reports errors when it is written
   const std::string beside = path + ".partial." + std::to_string(::getpid());
   const int descriptor = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor < 0) fail(path, "cannot write");

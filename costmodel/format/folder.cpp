@@ -13,28 +13,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Throws unless the folder at `path` may go.
+/// Throws unless the folder at `path` may be replaced.
 void check_replaceable(const fs::path& path, const MayDelete& may_delete) {
   const fs::file_status status = fs::symlink_status(path);
   if (!fs::exists(status)) return;
-  if (!fs::is_directory(status)) throw FormatError(path.string() + ": is no directory, a directory is wanted");
+  if (!fs::is_directory(status)) throw FormatError(path.string() + ": is not a directory");
   if (fs::is_empty(path)) return;
-  if (!may_delete) throw FormatError(path.string() + ": is a directory that is not empty, wanted an empty one or none");
+  if (!may_delete)
+    throw FormatError(path.string() + ": is a directory that is not empty, expected an empty one or none");
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
     if (name == "__pycache__" && !entry.is_symlink() && entry.is_directory()) continue;
     if (entry.is_symlink() || !entry.is_regular_file() || !may_delete(name, read_text(entry.path().string()))) {
-      throw FormatError(path.string() + ": holds \"" + name + "\", which was not written here, so it is not replaced");
+      throw FormatError(path.string() + ": holds \"" + name + "\", which stagecraft did not write; not replaced");
     }
   }
 }
 
-/// `path` without what says nothing ("./", a last "/").
+/// `path` without redundant parts ("./", a last "/").
 fs::path target_of(const std::string& path) {
   fs::path target = fs::path(path).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "folder/"
   if (target.empty() || target.filename() == "." || target.filename() == "..") {
-    throw FormatError(path + ": wanted the name of a directory");
+    throw FormatError(path + ": expected the name of a directory");
   }
   return target;
 }

@@ -69,7 +69,7 @@ Json share_json(const LayerShare& share) {
   return out;
 }
 
-/// The whole numbers of a quality, by key.
+/// The integers of a quality, by key.
 using Count = std::pair<const char*, std::int64_t ProfileQuality::*>;
 constexpr Count kCounts[] = {
     {"steps", &ProfileQuality::steps},
@@ -208,7 +208,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
   std::map<std::string, int> index;
   for (std::size_t i = 0; i < out.layers.size(); ++i) {
     if (!index.emplace(out.layers[i].id, static_cast<int>(i)).second) {
-      layers.at(i).fail("id \"" + out.layers[i].id + "\" stands twice");
+      layers.at(i).fail("id \"" + out.layers[i].id + "\" appears twice");
     }
   }
   out.edges = fields.required("edges").list([&](const Cursor& c) {
@@ -216,7 +216,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
     const auto layer = [&](const char* key) {
       const Cursor at = edge.required(key);
       const auto it = index.find(at.text());
-      if (it == index.end()) at.fail("layer \"" + at.text() + "\" does not exist, ids stand in /layers");
+      if (it == index.end()) at.fail("layer \"" + at.text() + "\" does not exist, ids are in /layers");
       return it->second;
     };
     Edge e;

@@ -5,7 +5,7 @@
 
 namespace stagecraft {
 
-/// `text` as a JSON string with its quotes, for writers that put JSON together themselves. What is not UTF-8 becomes
+/// `text` as a JSON string with its quotes, for writers that compose JSON themselves. Bytes that are not UTF-8 become
 /// U+FFFD, see valid_utf8.
 [[nodiscard]] std::string json_string(std::string_view text);
 

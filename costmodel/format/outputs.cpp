@@ -17,10 +17,10 @@
 namespace stagecraft {
 namespace {
 
-/// Within so many bytes a file says what it is.
+/// The first bytes of a file, which identify it.
 constexpr std::size_t kHeadBytes = 4096;
 
-/// Kinds by what a text begins with. ECMAScript, where ^ is the text's beginning alone.
+/// Kinds by the beginning of a text. ECMAScript, where ^ matches only the text's beginning.
 const std::vector<std::pair<std::regex, const char*>>& kinds() {
   static const std::vector<std::pair<std::regex, const char*>> table = [] {
     std::vector<std::pair<std::regex, const char*>> out;
@@ -53,7 +53,7 @@ std::string head_of(const std::string& path) {
   return head;
 }
 
-/// What is at a path, and for a path with nothing there, the folder that would hold it and its name.
+/// What is at a path; if nothing, the folder that would contain it and its name.
 struct Place {
   bool regular = false;
   dev_t device = 0;
@@ -72,7 +72,7 @@ Place place_of(const std::string& path) {
   return {false, status.st_dev, status.st_ino, whole.filename().string()};
 }
 
-const char* kRemedy = "; give another name, or --force";
+const char* kRemedy = "; use another name, or --force";
 
 }  // namespace
 
@@ -106,12 +106,12 @@ void check_outputs(const std::vector<std::string>& inputs, const std::vector<Out
     const Place place = place_of(path);
     if (!place.regular && place.name.empty()) continue;
     if (std::find(written.begin(), written.end(), place) != written.end())
-      throw FormatError(path + ": is named for two outputs, each wants a file of its own");
+      throw FormatError(path + ": is named for two outputs; use different files");
     written.push_back(place);
     if (force || !place.regular) continue;
     for (const auto& [source, name] : read) {
       if (source == place) {
-        throw FormatError(path + ": is read too" +
+        throw FormatError(path + ": is also an input" +
                           (name == path  ? ""
                            : name == "-" ? ", as standard input"
                                          : ", as " + name) +
@@ -145,7 +145,7 @@ void check_can_write_in(const std::string& path) {
     if (errno != ENOENT || at == at.parent_path()) throw FormatError(path + ": cannot write: " + std::strerror(errno));
     at = at.parent_path();
   }
-  if (!S_ISDIR(status.st_mode)) throw FormatError(path + ": is a file, a directory is wanted");
+  if (!S_ISDIR(status.st_mode)) throw FormatError(path + ": is a file, expected a directory");
   if (::access(at.c_str(), W_OK | X_OK) != 0) throw FormatError(path + ": cannot write: " + std::strerror(errno));
 }
 

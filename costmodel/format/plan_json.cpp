@@ -21,7 +21,7 @@ Stage read_stage(const Cursor& at) {
   if (const auto v = fields.optional("recompute")) out.recompute = v->boolean();
   if (const auto v = fields.optional("recompute_every")) {
     out.recompute_every = static_cast<int>(v->integer(1, kMostDevices));
-    if (!out.recompute) v->fail("says nothing without \"recompute\": true");
+    if (!out.recompute) v->fail("has no effect without \"recompute\": true");
   }
   fields.done();
   return out;

@@ -18,7 +18,7 @@ const std::vector<std::pair<std::string, int>>& dtypes() {
   return table;
 }
 
-/// Bytes of the tensor's values as its shape has it; at most Cursor::kMostBytes.
+/// Bytes of the tensor's values by its shape; at most Cursor::kMostBytes.
 std::int64_t shape_bytes(const SafetensorsEntry& entry, const Cursor& at) {
   if (std::ranges::find(entry.shape, 0) != entry.shape.end()) return 0;
   std::int64_t out = safetensors_value_bytes(entry.dtype).value;
@@ -41,13 +41,13 @@ SafetensorsEntry read_entry(const Cursor& at) {
   const Cursor shape = fields.required("shape");
   out.shape = shape.list([](const Cursor& c) { return c.integer(0, Cursor::kMostBytes); });
   const Cursor offsets = fields.required("data_offsets");
-  if (offsets.elements() != 2) offsets.fail_type("two offsets, the first byte and the one behind the last");
+  if (offsets.elements() != 2) offsets.fail_type("two offsets, of the first byte and after the last");
   out.begin = offsets.at(0).bytes();
   out.end = offsets.at(1).bytes();
   fields.done();
   const std::int64_t wanted = shape_bytes(out, shape);
   if (out.end < out.begin || out.end.value - out.begin.value != wanted)
-    offsets.fail_type("offsets " + std::to_string(wanted) + " bytes apart, as dtype and shape have it");
+    offsets.fail_type("offsets " + std::to_string(wanted) + " bytes apart, by dtype and shape");
   return out;
 }
 
@@ -98,13 +98,13 @@ SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, 
     const SafetensorsEntry& entry = out.tensors.at(name);
     if (entry.begin.value != expected) {
       root.inside(json.at(name))
-          .fail("its bytes begin at " + std::to_string(entry.begin.value) + ", those before end at " +
-                std::to_string(expected) + ", wanted neither hole nor overlap");
+          .fail("its bytes begin at " + std::to_string(entry.begin.value) + ", the previous ones end at " +
+                std::to_string(expected) + ", expected no hole or overlap");
     }
     expected = entry.end.value;
   }
   if (expected != data.value) {
-    throw FormatError(file + ": found " + std::to_string(data.value) + " bytes after the header, wanted " +
+    throw FormatError(file + ": found " + std::to_string(data.value) + " bytes after the header, expected " +
                       std::to_string(expected) + ", where the last tensor ends");
   }
   return out;

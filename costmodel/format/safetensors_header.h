@@ -12,7 +12,7 @@ namespace stagecraft {
 // The safetensors format: 8 bytes with the header's length (little-endian), the header (JSON, may end in spaces), the
 // tensors' bytes without holes. Source: github.com/huggingface/safetensors, README.md, "Format".
 
-/// Where a tensor's values lie: row-major, little-endian, in [begin, end), counted from the first byte after the
+/// Where a tensor's values are: row-major, little-endian, in [begin, end), counted from the first byte after the
 /// header.
 struct SafetensorsEntry {
   std::string dtype;  ///< "F32", ...
@@ -36,9 +36,9 @@ inline constexpr Bytes kMostSafetensorsHeader(100'000'000);
 /// Bytes of one value. Throws std::invalid_argument listing the dtypes for an unknown one.
 [[nodiscard]] Bytes safetensors_value_bytes(const std::string& dtype);
 
-/// The header that `text` is, of a file with `data` bytes after it. Throws FormatError "FILE: POINTER: found, wanted"
-/// for text that is not such a JSON object, a name that appears twice, an unknown dtype, a tensor whose shape and bytes
-/// do not agree, and tensors that overlap, leave a hole or do not end where the file does.
+/// Parses `text` as the header of a file with `data` bytes after it. Throws FormatError "FILE: POINTER: found,
+/// expected" for text that is not such a JSON object, a name that appears twice, an unknown dtype, a tensor whose shape
+/// and bytes do not agree, and tensors that overlap, leave a hole or do not end at the file's end.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, const std::string& file);
 
 /// The header as text, tensors in the order of their bytes, with spaces up to a multiple of 8 bytes.

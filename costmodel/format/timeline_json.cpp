@@ -14,7 +14,7 @@ constexpr int kMost = 1 << 24;
 int whole(const Cursor& at) { return static_cast<int>(at.integer(0, kMost)); }
 int whole_or_none(const Cursor& at) { return static_cast<int>(at.integer(-1, kMost)); }
 
-/// JSON has no NaN and no infinity: a loss that is not finite stands as null and reads as NaN.
+/// JSON has no NaN and no infinity: a loss that is not finite is written as null and read as NaN.
 double read_loss(const Cursor& at) {
   return at.value().is_null() ? std::numeric_limits<double>::quiet_NaN() : at.number();
 }
@@ -209,7 +209,7 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
   if (const auto v = fields.optional("microbatch_samples"))
     out.microbatch_samples = v->integer(1, std::int64_t{1} << 53);
   out.losses = fields.required("losses").list(read_loss);
-  // Version 1 holds the spans of all steps, and was written at the end.
+  // Version 1 has the spans of all steps and was written at the end.
   if (const auto v = fields.optional("ended")) out.ended = v->boolean();
   if (const auto v = fields.optional("kept_spans")) {
     Fields kept(*v);

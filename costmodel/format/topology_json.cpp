@@ -32,7 +32,7 @@ std::map<int, Curve> read_collective(const Cursor& at) {
     const Cursor ranks = entry.required("ranks");
     const int n = static_cast<int>(ranks.integer(2, 1 << 24));
     if (!out.emplace(n, read_curve(entry.required("points"))).second) {
-      ranks.fail("a curve for " + std::to_string(n) + " ranks stands already");
+      ranks.fail("a curve for " + std::to_string(n) + " ranks already exists");
     }
     entry.done();
   }

@@ -22,7 +22,7 @@ std::vector<std::vector<Action>> parse_actions_csv(const std::string& text, cons
       throw FormatError(file + ": line " + std::to_string(out.size() + 1) + ": " + e.what());
     }
   }
-  if (out.empty()) throw FormatError(file + ": no line, wanted one for each rank");
+  if (out.empty()) throw FormatError(file + ": no line, expected one for each rank");
   return out;
 }
 
@@ -58,7 +58,7 @@ Plan plan_of_lists(const std::vector<std::vector<Action>>& lists) {
   const int positions = static_cast<int>(columns.size());
   if (stages % positions != 0) {
     throw std::invalid_argument("the lists hold " + std::to_string(stages) + " stages on " + std::to_string(positions) +
-                                " positions, wanted as many on each");
+                                " positions, expected the same number on each");
   }
   plan.chunks = stages / positions;
   plan.microbatches = std::max(microbatches, 1);
@@ -67,9 +67,9 @@ Plan plan_of_lists(const std::vector<std::vector<Action>>& lists) {
   for (int s = 0; s < stages; ++s) {
     const std::size_t position = static_cast<std::size_t>(s % positions);
     if (!columns[position].contains(s)) {
-      throw std::invalid_argument("stage " + std::to_string(s) + " is not where it was looked for, at position " +
-                                  std::to_string(position) + " of " + std::to_string(positions) +
-                                  ": position d holds the stages d, d + " + std::to_string(positions) + ", ...");
+      throw std::invalid_argument("stage " + std::to_string(s) + " is not at position " + std::to_string(position) +
+                                  " of " + std::to_string(positions) + ": position d holds the stages d, d + " +
+                                  std::to_string(positions) + ", ...");
     }
     Stage stage{{"stage " + std::to_string(s)}, {}, false};
     if (s < positions) {

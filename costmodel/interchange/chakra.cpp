@@ -55,12 +55,12 @@ std::int64_t microseconds(Seconds time, const Span& span) {
   const double us = time.value * 1e6;
   if (!(us >= 0 && us <= 1e15)) {
     throw std::invalid_argument(place(span.rank, span.step, span.action) + " is at " + std::to_string(time.value) +
-                                " s, a trace holds times from 0 to 10^9 s");
+                                " s, expected 0 to 10^9 s in a trace");
   }
   return std::llround(us);
 }
 
-/// Makes the nodes of one rank after the other.
+/// Makes the nodes, rank by rank.
 class Builder {
  public:
   Builder(const Timeline& timeline, const BoundPlan& plan, const Graph& graph)
@@ -91,7 +91,7 @@ class Builder {
     const double messages = 2.0 * static_cast<double>(plan_.boundaries.size()) * plan_.microbatches *
                             (steps_.empty() ? 1.0 : static_cast<double>(steps_.back()) + 1.0);
     if (messages > std::numeric_limits<std::int32_t>::max())
-      throw std::invalid_argument("the steps send more messages than 31 bits number; export fewer steps");
+      throw std::invalid_argument("the steps have more messages than 31-bit ids; export fewer steps");
   }
 
   ChakraTrace build() {
@@ -122,7 +122,7 @@ class Builder {
       }
     }
     if (!spans.empty())
-      throw std::invalid_argument(place(rank, step, spans.begin()->second->action) + " stands not in the plan");
+      throw std::invalid_argument(place(rank, step, spans.begin()->second->action) + " is not in the plan");
   }
 
   ChakraNode& add(int rank, const Span& span, ChakraKind kind) {
@@ -140,7 +140,7 @@ class Builder {
     return nodes.back();
   }
 
-  /// `node` reads what `action` made, where this rank did that.
+  /// `node` reads the result of `action`, if this rank ran it.
   void read(ChakraNode& node, const Action& action) const {
     const auto it = made_.find(key(action));
     if (it == made_.end()) return;
@@ -233,12 +233,12 @@ class Builder {
     for (const bool among_holders : {false, true}) {
       if (!(among_holders ? tied : replicated)) continue;
       part.start = first ? part.end : span.start;
-      // The two follow each other; the time is shared out by their bytes.
+      // One follows the other; their time is divided by their bytes.
       part.end =
           !among_holders && tied ? span.start + (span.end - span.start) * (own / parameters_[at(stage)]) : span.end;
       ChakraNode& node = add(rank, part, ChakraKind::AllReduce);
       node.bytes = among_holders ? tied_[at(stage)] : own;
-      // ASTRA-sim takes group 0 for all ranks, so ours begin at 1.
+      // ASTRA-sim reads group 0 as all ranks, so ours begin at 1.
       node.group = among_holders ? stages + 1 + bound_.reduce_groups()[at(stage)] : 1 + stage;
       trace_.groups.emplace(node.group, holders(stage, among_holders));
       read_gradients(node, stage);
@@ -255,7 +255,7 @@ class Builder {
   std::vector<int> steps_;
   ChakraTrace trace_;
   std::map<Key, std::vector<std::uint64_t>> made_;  ///< nodes of this rank and step
-  std::optional<std::uint64_t> computed_;           ///< what the rank computed last
+  std::optional<std::uint64_t> computed_;           ///< the rank's last computation
   std::map<int, std::uint64_t> updated_;            ///< by stage, the last update
 };
 
@@ -268,7 +268,7 @@ void add_attribute(Message& message, Tag tag, const char* name, Write write) {
   write(attribute);
 }
 
-/// Appends `message` with its length in front, as Chakra's files hold messages.
+/// Appends `message` after its length, as in Chakra's files.
 void append(std::string& out, const std::string& message) {
   protozero::add_varint_to_buffer(&out, message.size());
   out += message;

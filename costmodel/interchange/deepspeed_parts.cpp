@@ -26,17 +26,17 @@ std::vector<int> read_parts(const Cursor& at) {
     const std::int64_t found = bound.integer(0, kMostLayers);
     if (i == 0 && found != 0) bound.fail_type("0, where the first stage begins");
     if (i > 0 && found <= out.back()) {
-      bound.fail_type("a bound above " + std::to_string(out.back()) + ", a stage holds a layer at least");
+      bound.fail_type("a bound above " + std::to_string(out.back()) + ", a stage has at least one layer");
     }
     out.push_back(static_cast<int>(found));
   }
-  if (out.size() < 2) at.fail("found " + std::to_string(out.size()) + " bounds, wanted two at least");
+  if (out.size() < 2) at.fail("found " + std::to_string(out.size()) + " bounds, expected at least two");
   return out;
 }
 
 constexpr const char* kModule = R"py("""DeepSpeed's PipelineModule with the stages of a stagecraft plan.
 
-Put it where PipelineModule stood; its partition_method is not looked at:
+Use it in place of PipelineModule; it ignores partition_method:
 
     model = PlannedPipelineModule(layers=layers, loss_fn=loss_fn, num_stages={stages})
 
@@ -106,7 +106,7 @@ DeepspeedParts deepspeed_parts(const Plan& plan) {
     if (stage.devices.size() != replicas) {
       throw std::invalid_argument("stage " + std::to_string(s) + " has " + std::to_string(stage.devices.size()) +
                                   " replicas and stage 0 has " + std::to_string(replicas) +
-                                  ", DeepSpeed's grid of pipeline and data parallel ranks wants as many of each");
+                                  ", but DeepSpeed needs the same number for every stage");
     }
     out.layers.insert(out.layers.end(), stage.layers.begin(), stage.layers.end());
     out.parts.push_back(static_cast<int>(out.layers.size()));
@@ -114,12 +114,12 @@ DeepspeedParts deepspeed_parts(const Plan& plan) {
   if (const auto far = far_reader(plan)) {
     throw std::invalid_argument("layer \"" + far->layer + "\" of stage " + std::to_string(far->stage) +
                                 " is read in stage " + std::to_string(far->reader) +
-                                ", a PipelineModule hands a stage's output to the next one alone");
+                                ", but a PipelineModule passes a stage's output only to the next stage");
   }
   if (is_loss(out.layers.back())) {
     if (plan.stages.back().layers.size() == 1) {
-      throw std::invalid_argument("the last stage holds nothing but \"" + out.layers.back() +
-                                  "\", which is a PipelineModule's loss_fn and no layer of it");
+      throw std::invalid_argument("the last stage has only \"" + out.layers.back() +
+                                  "\", which is the PipelineModule's loss_fn and not a layer");
     }
     out.layers.pop_back();
     --out.parts.back();

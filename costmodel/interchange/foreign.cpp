@@ -10,12 +10,12 @@
 namespace stagecraft {
 namespace {
 
-/// A reader of one text as a reader of files.
+/// Adapts a reader of one text to a reader of files.
 template <class Parse>
 auto one_file(Parse parse) {
   return [parse](const std::vector<SourceFile>& files) -> std::variant<Graph, Topology> {
     if (files.size() != 1) {
-      throw std::invalid_argument("found " + std::to_string(files.size()) + " files, wanted one");
+      throw std::invalid_argument("found " + std::to_string(files.size()) + " files, expected one");
     }
     return parse(files.front().text, files.front().name);
   };

@@ -10,19 +10,19 @@
 
 namespace stagecraft {
 
-/// A file that was read, under the name that messages use.
+/// A file that was read, with its name for messages.
 struct SourceFile {
   std::string text;
   std::string name;
 };
 
-/// What another program writes, and how it becomes ours. Both functions throw FormatError or std::invalid_argument as
-/// the format's own reader and writer do; a format of one file refuses several.
+/// Another program's format, and the conversion to and from ours. Both functions throw FormatError or
+/// std::invalid_argument as the format's own reader and writer do; a format with a single file refuses several.
 struct ForeignFormat {
   std::string name;
-  std::string what;  ///< for people: whose file, and whether it gives a graph or a topology
+  std::string what;  ///< for messages: the program, and whether its file is a graph or a topology
   std::function<std::variant<Graph, Topology>(const std::vector<SourceFile>&)> read;
-  std::function<std::string(const Graph&)> write;  ///< empty: there is no way back
+  std::function<std::string(const Graph&)> write;  ///< empty if the format cannot be written
 };
 
 /// All of them, by name.

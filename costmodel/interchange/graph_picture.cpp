@@ -18,10 +18,10 @@
 namespace stagecraft {
 namespace {
 
-// The "light" scheme of Paul Tol's colour-blind safe schemes, made for black text upon it.
+// The "light" scheme of Paul Tol's colour-blind safe schemes, made for black text.
 constexpr std::array<const char*, 8> kStageColours{"#77aadd", "#ee8866", "#eedd88", "#44bb99",
                                                    "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00"};
-/// Of layers without a stage, by their share of the time: one hue, so that lightness alone tells them apart.
+/// For layers without a stage, by their share of the time: one hue, distinguished by lightness only.
 struct Heat {
   double share;
   const char* colour;
@@ -36,7 +36,7 @@ constexpr double kHeavy = 0.05;
 constexpr std::size_t kLongest = 40;
 
 /// Text for Graphviz: no control characters, markup as entities, and each backslash `backslashes` times. "\\N" is the
-/// node's name even in an HTML-like label, where two give one; a tooltip is read twice, where four do.
+/// node's name even in an HTML-like label, where two backslashes make one; a tooltip is read twice, so it needs four.
 std::string escaped(const std::string& text, std::size_t longest, std::size_t backslashes = 2) {
   std::string out;
   std::size_t characters = 0;
@@ -72,7 +72,7 @@ std::string count_text(std::size_t count, const std::string& one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 
-/// Runs of the list of layers that stand one under the other.
+/// Runs of the list of layers that are drawn one below the other.
 struct Column {
   int stage = -1;
   std::vector<int> layers;
@@ -116,9 +116,9 @@ class Picture {
   }
 
  private:
-  /// Columns of about equal length, whose number makes the picture half as wide again as high.
+  /// Columns of about equal length, as many as make the picture 1.5 times as wide as high.
   void fill_columns() {
-    constexpr double kHeightOverWidth = 0.23;  // of a layer's box with the arrow below it
+    constexpr double kHeightOverWidth = 0.23;  // height of a layer's box with the arrow below it
     const std::vector<int> order = layer_list(graph_);
     const double columns =
         std::max(1.0, std::round(std::sqrt(1.5 * kHeightOverWidth * static_cast<double>(order.size()))));
@@ -167,7 +167,7 @@ class Picture {
                         !is_input(layer) && share(layer) >= kHeavy ? ", penwidth=2.5" : "");
   }
 
-  /// The frame of a stage with its columns from `first` on, or one column without a stage; gives the next column.
+  /// The frame of a stage with its columns from `first` on, or one column without a stage; returns the next column.
   std::size_t stage_columns(std::size_t first) {
     const int stage = columns_[first].stage;
     std::size_t end = first + 1;
@@ -180,7 +180,7 @@ class Picture {
           "margin=12;\n",
           stage, stage_label(stage), colour);
     }
-    // dot puts frames within a frame side by side in the opposite order, whatever edges join their first layers.
+    // dot places nested frames side by side in reverse order, whichever edges join their first layers.
     for (std::size_t c = end; c-- > first;) {
       out_ += fmt::format("    subgraph cluster_column{} {{\n      label=\"\"; style=invis; margin=4;\n", c);
       for (const int layer : columns_[c].layers) node(layer, "      ");
@@ -233,13 +233,13 @@ class Picture {
     }
     swatch(kInputColour, "input");
     row += "<TD>layer: forward + backward, parameters; thick frame: 5 % of the time or more; arrow: activation bytes" +
-           std::string(plan_ == nullptr ? " of the larger ones" : " where stages are crossed and of the larger ones") +
+           std::string(plan_ == nullptr ? " of the larger ones" : " of edges between stages and of the larger ones") +
            "</TD>";
     return "<TABLE BORDER=\"0\" CELLBORDER=\"0\" CELLSPACING=\"3\"><TR><TD COLSPAN=\"8\" ALIGN=\"LEFT\">" + text +
            "</TD></TR><TR>" + row + "</TR></TABLE>";
   }
 
-  /// Columns begin on one level, from left to right.
+  /// Columns begin at the same level, from left to right.
   void order_columns() {
     if (columns_.size() < 2) return;
     std::string tops;

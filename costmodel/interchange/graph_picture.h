@@ -8,12 +8,12 @@
 namespace stagecraft {
 
 /// The layer graph as a picture, in Graphviz's language DOT; the same text for the same arguments. A box is a layer:
-/// id, kind, forward + backward time and parameter bytes of one microbatch on one device, its whole name as a tooltip;
-/// an arrow is an edge, with its bytes where it crosses stages or is among the large ones. Long lists go on in a next
-/// column. With a `plan` (else null) a column is one of a stage, in a frame of the stage's colour that tells replicas,
-/// devices and time; without one, colours tell the layers' shares of the time. Colours are told apart under the common
-/// kinds of colour blindness, and all text is black on light ones.
-/// Throws std::invalid_argument naming a layer that stands in only one of graph and plan.
+/// id, kind, forward + backward time and parameter bytes of one microbatch on one device, its full name as a tooltip;
+/// an arrow is an edge, with its bytes if it crosses stages or is among the large ones. Long lists continue in the next
+/// column. With a `plan` (else null) columns belong to stages, in a frame of the stage's colour that shows replicas,
+/// devices and time; without one, colours show the layers' shares of the time. Colours are distinguishable under the
+/// common kinds of colour blindness, and all text is black on light ones.
+/// Throws std::invalid_argument naming a layer that is in only one of graph and plan.
 [[nodiscard]] std::string graph_dot(const Graph& graph, const Plan* plan = nullptr);
 
 }  // namespace stagecraft

@@ -17,7 +17,7 @@ constexpr std::size_t kMost = 65536;
 constexpr const char* kExpressible =
     "a layout expresses one embedding (E), then numbered blocks (t), then the final norm, output layer and loss (L)";
 
-/// The grammar, over text without a line end behind it.
+/// Parses the grammar; the text has no trailing line end.
 class LayoutReader {
  public:
   LayoutReader(const std::string& text, const std::string& file) : text_(text), file_(file) {}
@@ -54,7 +54,7 @@ class LayoutReader {
     if (std::string("EtmL|,").find(c) == std::string::npos) {
       const bool shown = c > ' ' && c < 127;
       fail(at_, "found " + (shown ? "\"" + std::string(1, c) + "\"" : "a character without a meaning") +
-                    ", wanted E, t, m, L, |, a comma or parentheses");
+                    ", expected E, t, m, L, |, a comma or parentheses");
     }
     ++at_;
     return c == ',' ? "" : times(std::string(1, c), count());
@@ -63,16 +63,16 @@ class LayoutReader {
     const std::size_t begin = at_++;
     std::string inner;
     while (at_ < text_.size() && text_[at_] != ')') {
-      if (text_[at_] == '(') fail(at_, "found \"(\" within parentheses, they do not nest");
+      if (text_[at_] == '(') fail(at_, "found \"(\" within parentheses, which do not nest");
       append(inner, letter());
     }
     if (at_ == text_.size()) fail(begin, "found \"(\" without its \")\"");
     if (inner.empty()) fail(begin, "found nothing in the parentheses");
     ++at_;
-    if (at_ == text_.size() || text_[at_] != '*') fail(at_, "found no repetition behind \")\", wanted *COUNT");
+    if (at_ == text_.size() || text_[at_] != '*') fail(at_, "missing *COUNT after \")\"");
     return times(inner, count());
   }
-  /// What "*COUNT" says, which may be absent.
+  /// The count of an optional "*COUNT".
   std::size_t count() {
     if (at_ == text_.size() || text_[at_] != '*') return 1;
     const std::size_t begin = ++at_;
@@ -81,7 +81,7 @@ class LayoutReader {
       value = value * 10 + static_cast<std::size_t>(text_[at_++] - '0');
     }
     if (at_ == begin || value < 1 || value > kMost) {
-      fail(begin, "found no repetition from 1 to " + std::to_string(kMost) + " behind \"*\"");
+      fail(begin, "found no repetition from 1 to " + std::to_string(kMost) + " after \"*\"");
     }
     if (at_ < text_.size() && text_[at_] == '*') fail(at_, "found a second repetition");
     return value;
@@ -92,13 +92,13 @@ class LayoutReader {
   std::size_t at_ = 0;
 };
 
-/// The container and number of the innermost block of `container` that `id` stands under; absent if none.
+/// The container and number of the innermost block of `container` that contains `id`; absent if none.
 struct Place {
   std::string container;
   std::string number;
 };
 
-/// All places of `id`, the outermost first: "h.3.mlp.1" stands under h as 3 and under h.3.mlp as 1.
+/// All places of `id`, the outermost first: "h.3.mlp.1" is in h as 3 and in h.3.mlp as 1.
 std::vector<Place> places(const std::string& id) {
   std::vector<Place> out;
   for (std::size_t begin = 0; begin <= id.size();) {
@@ -124,7 +124,7 @@ std::optional<std::string> number_under(const std::string& id, const std::string
   return std::nullopt;
 }
 
-/// The container that most layers stand under, among those with two blocks at least; the outermost of equals.
+/// The container with the most layers, among those with at least two blocks; on ties, the outermost.
 std::string block_container(const std::vector<std::string>& ids) {
   std::map<std::string, std::pair<int, std::set<std::string>>> found;  // layers, numbers
   for (const std::string& id : ids) {
@@ -137,7 +137,7 @@ std::string block_container(const std::vector<std::string>& ids) {
   }
   std::string best;
   int most = 0;
-  for (const auto& [container, value] : found) {  // a container comes before those within it
+  for (const auto& [container, value] : found) {  // a container comes before those nested in it
     if (value.second.size() < 2 || value.first <= most) continue;
     most = value.first;
     best = container;
@@ -149,7 +149,7 @@ std::string block_container(const std::vector<std::string>& ids) {
   return best;
 }
 
-/// Gathers the layers from `begin` that stand under `container` into a unit for each block.
+/// Collects the layers from `begin` that are in `container` into one unit per block.
 int append_blocks(std::vector<LayoutUnit>& out, const std::vector<std::string>& ids, int begin,
                   const std::string& container, char letter) {
   int at = begin;
@@ -161,7 +161,7 @@ int append_blocks(std::vector<LayoutUnit>& out, const std::vector<std::string>& 
     if (at == begin || out.back().name != name) {
       if (!seen.insert(name).second) {
         throw std::invalid_argument("layer \"" + ids[static_cast<std::size_t>(at)] +
-                                    "\" stands apart from the rest of " + name + "; " + kExpressible);
+                                    "\" is separate from the rest of " + name + "; " + kExpressible);
       }
       out.push_back({letter, name, at, at});
     }
@@ -176,20 +176,20 @@ std::vector<std::string> parse_megatron_layout(const std::string& text, const st
   std::string line = text;
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
   LayoutReader reader(line, file);
-  if (line.empty()) reader.fail(0, "is empty, wanted a layout such as Et*3|(tt|)*2,L");
+  if (line.empty()) reader.fail(0, "is empty, expected a layout such as Et*3|(tt|)*2,L");
   const std::vector<std::string> stages = reader.stages();
   std::string letters;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (stages[s].empty()) {
-      throw FormatError(file + ": stage " + std::to_string(s) + " has no layers, a plan's stage has one at least");
+      throw FormatError(file + ": stage " + std::to_string(s) + " has no layers, a plan's stage has at least one");
     }
     letters += stages[s];
   }
   const auto count = [&](char letter) { return std::count(letters.begin(), letters.end(), letter); };
-  if (letters.front() != 'E' || count('E') != 1) throw FormatError(file + ": wanted one E, as the first letter");
-  if (letters.back() != 'L' || count('L') != 1) throw FormatError(file + ": wanted one L, as the last letter");
+  if (letters.front() != 'E' || count('E') != 1) throw FormatError(file + ": expected one E, as the first letter");
+  if (letters.back() != 'L' || count('L') != 1) throw FormatError(file + ": expected one L, as the last letter");
   if (letters.find_last_of('t') != letters.npos && letters.find('m') < letters.find_last_of('t')) {
-    throw FormatError(file + ": found an m before a t, decoder layers stand before prediction layers");
+    throw FormatError(file + ": found an m before a t, decoder layers come before prediction layers");
   }
   return stages;
 }
@@ -208,7 +208,7 @@ std::string megatron_layout_text(const std::vector<std::string>& stages) {
   std::string out;
   for (std::size_t s = 0; s < texts.size();) {
     std::size_t end = s;
-    while (end + 1 < texts.size() && texts[end] == texts[s]) ++end;  // the last stage has no | to be repeated with it
+    while (end + 1 < texts.size() && texts[end] == texts[s]) ++end;  // the last stage has no | after it to repeat
     if (end - s >= 3) {
       out += "(" + texts[s] + "|)*" + std::to_string(end - s) + ",";
       s = end;
@@ -228,13 +228,13 @@ std::vector<LayoutUnit> layout_units(const std::vector<std::string>& ids) {
   while (!number_under(ids[static_cast<std::size_t>(first)], container)) {
     const std::string& id = ids[static_cast<std::size_t>(first)];
     if (!speaks_of(id, "emb|wte|wpe|tok|pos|drop|rotary")) {
-      throw std::invalid_argument("layer \"" + id + "\" stands before the blocks of \"" + container +
-                                  "\" and is no embedding; " + kExpressible);
+      throw std::invalid_argument("layer \"" + id + "\" comes before the blocks of \"" + container +
+                                  "\" and is not an embedding; " + kExpressible);
     }
     ++first;
   }
   if (first == 0) {
-    throw std::invalid_argument("no embedding stands before layer \"" + ids.front() + "\"; " + kExpressible);
+    throw std::invalid_argument("no embedding comes before layer \"" + ids.front() + "\"; " + kExpressible);
   }
   std::vector<LayoutUnit> out{{'E', "the embedding", 0, first}};
   int at = append_blocks(out, ids, first, container, 't');
@@ -250,18 +250,18 @@ std::vector<LayoutUnit> layout_units(const std::vector<std::string>& ids) {
   const auto later = std::find_if(ids.begin() + loss, ids.end(),
                                   [&](const std::string& id) { return number_under(id, container).has_value(); });
   if (later != ids.end()) {
-    throw std::invalid_argument("layer \"" + ids[static_cast<std::size_t>(loss)] + "\" stands between the blocks \"" +
+    throw std::invalid_argument("layer \"" + ids[static_cast<std::size_t>(loss)] + "\" is between the blocks \"" +
                                 out.back().name + "\" and \"" + *later + "\"; " + kExpressible);
   }
   for (; at < count; ++at) {
     const std::string& id = ids[static_cast<std::size_t>(at)];
     if (!speaks_of(id, "norm|(^|\\.)ln|head|out|linear|logit|proj|loss|criterion|softmax|classifier")) {
-      throw std::invalid_argument("layer \"" + id + "\" stands behind the blocks of \"" + container +
-                                  "\" and is neither norm, output layer nor loss; " + kExpressible);
+      throw std::invalid_argument("layer \"" + id + "\" comes after the blocks of \"" + container +
+                                  "\" and is not a norm, output layer or loss; " + kExpressible);
     }
   }
   if (loss == count) {
-    throw std::invalid_argument("neither norm, output layer nor loss stands behind layer \"" + ids.back() + "\"; " +
+    throw std::invalid_argument("no norm, output layer or loss comes after layer \"" + ids.back() + "\"; " +
                                 kExpressible);
   }
   out.push_back({'L', "the loss", loss, count});
@@ -276,7 +276,7 @@ std::vector<std::string> megatron_layout(const Plan& plan) {
     if (stage.devices.size() != plan.stages.front().devices.size()) {
       throw std::invalid_argument("stage " + std::to_string(s) + " has " + std::to_string(stage.devices.size()) +
                                   " replicas and stage 0 has " + std::to_string(plan.stages.front().devices.size()) +
-                                  ", Megatron-LM wants as many of each");
+                                  ", but Megatron-LM needs the same number for every stage");
     }
     ids.insert(ids.end(), stage.layers.begin(), stage.layers.end());
     stage_of.insert(stage_of.end(), stage.layers.size(), static_cast<int>(s));
@@ -288,7 +288,7 @@ std::vector<std::string> megatron_layout(const Plan& plan) {
       const int other = stage_of[static_cast<std::size_t>(at)];
       if (other == stage) continue;
       throw std::invalid_argument("layer \"" + ids[static_cast<std::size_t>(at)] + "\" of " + unit.name +
-                                  " stands in stage " + std::to_string(other) + ", its first layer in stage " +
+                                  " is in stage " + std::to_string(other) + ", its first layer in stage " +
                                   std::to_string(stage) + "; a layout has one letter " + std::string(1, unit.letter) +
                                   " for all of it");
     }

@@ -15,7 +15,7 @@ namespace {
 const std::vector<std::string> kOperations = {"all_gather", "all_reduce", "reduce_scatter", "sendrecv"};
 constexpr std::int64_t kMostRanks = 1 << 20;
 
-/// "all_reduce" of "./build/all_reduce_perf_mpi"; empty: none of the four.
+/// "all_reduce" of "./build/all_reduce_perf_mpi"; empty if none of the four.
 std::string operation_of(const std::string& program) {
   const std::string name = program.substr(program.find_last_of('/') + 1);
   for (const std::string& operation : kOperations) {
@@ -61,9 +61,9 @@ class TextReader {
   }
 
   NcclTest done() {
-    if (columns_.empty()) fail("found no table, wanted the line \"# size count type redop root time ...\"");
+    if (columns_.empty()) fail("found no table, expected the line \"# size count type redop root time ...\"");
     if (out_.operation.empty()) {
-      fail("found no line \"# Collective test starting:\", wanted a file named after its test: " + kOperations[0] +
+      fail("found no line \"# Collective test starting:\", expected a file named after its test: " + kOperations[0] +
            ", " + kOperations[1] + ", " + kOperations[2] + " or " + kOperations[3]);
     }
     for (const auto& [rank, host] : hosts_) {
@@ -101,7 +101,7 @@ class TextReader {
     } else if (begins({"#", "size"})) {
       take_header(found);
     } else if (begins({"#", "Out", "of", "bounds", "values", ":"}) && found[6] != "0") {
-      fail("found " + found[6] + " values out of bounds, wanted 0");
+      fail("found " + found[6] + " values out of bounds, expected 0");
     }
   }
 
@@ -116,24 +116,24 @@ class TextReader {
     const std::string host = after("on");
     if (host.empty() || after("device").empty()) fail("found a rank without host or device");
     if (const std::string group = after("Group"); !group.empty() && group != "0") {
-      fail("found ranks in several groups, wanted a test in which all take part");
+      fail("found ranks in several groups; all ranks must be in one test");
     }
-    if (!hosts_.emplace(rank, host).second) fail("rank " + found[2] + " stands twice");
+    if (!hosts_.emplace(rank, host).second) fail("rank " + found[2] + " appears twice");
     const std::size_t name = line.find("] ");
     if (rank == 0 && name != line.npos) out_.device = line.substr(line.find_first_not_of(' ', name + 1));
   }
 
   void take_header(const std::vector<std::string>& found) {
-    if (!columns_.empty()) fail("a second run begins, wanted one for each file");
+    if (!columns_.empty()) fail("a second run starts; use one file per run");
     columns_.assign(found.begin() + 1, found.end());
     const auto wanted = [this](std::size_t at, const char* column) {
       if (at >= columns_.size() || columns_[at] != column) {
-        fail("found " + (at < columns_.size() ? "column \"" + columns_[at] + "\"" : "no column") + ", wanted \"" +
+        fail("found " + (at < columns_.size() ? "column \"" + columns_[at] + "\"" : "no column") + ", expected \"" +
              column + "\"");
       }
       return at;
     };
-    // The first "algbw" is the out-of-place one, whatever else option -I or -S add.
+    // The first "algbw" is the out-of-place one, whatever options -I or -S add.
     const std::size_t bandwidth =
         static_cast<std::size_t>(std::find(columns_.begin(), columns_.end(), "algbw") - columns_.begin());
     wanted(bandwidth, "algbw");
@@ -146,27 +146,27 @@ class TextReader {
 
   void take_row(const std::vector<std::string>& found) {
     if (found.size() < columns_.size()) {
-      fail("found " + std::to_string(found.size()) + " columns, wanted " + std::to_string(columns_.size()));
+      fail("found " + std::to_string(found.size()) + " columns, expected " + std::to_string(columns_.size()));
     }
     CurvePoint point;
     if (!read_number(found[0], point.bytes.value) || point.bytes < Bytes(0) || point.bytes.value > Cursor::kMostBytes) {
-      fail("found size " + found[0] + ", wanted bytes");
+      fail("found size " + found[0] + ", expected bytes");
     }
     double microseconds = 0;
     if (!read_number(found[time_], microseconds) || !(microseconds > 0) || !std::isfinite(microseconds)) {
-      fail("found time " + found[time_] + ", wanted microseconds above 0");
+      fail("found time " + found[time_] + ", expected microseconds above 0");
     }
     point.time = Seconds(microseconds * 1e-6);
     for (const std::size_t column : {wrong_, in_place_wrong_}) {
       if (column < columns_.size() && found[column] != "0" && found[column] != "N/A") {
-        fail("found #wrong " + found[column] + ", wanted 0 or N/A: the test computed wrong values");
+        fail("found #wrong " + found[column] + ", expected 0 or N/A: the test computed wrong values");
       }
     }
     if (point.bytes == Bytes(0)) {
       ++out_.left_out;
     } else if (!out_.curve.points.empty() && point.bytes <= out_.curve.points.back().bytes) {
       fail("found size " + found[0] + " after " + std::to_string(out_.curve.points.back().bytes.value) +
-           ", wanted sizes that ascend, of one type and one operation");
+           ", expected sizes that ascend, of one type and one operation");
     } else {
       out_.curve.points.push_back(point);
     }
@@ -199,7 +199,7 @@ NcclTest read_json(const Cursor& root) {
   if (out.operation.empty()) out.operation = operation_of(root.file());
   if (out.operation.empty()) args.fail_type("a program of nccl-tests first");
   Fields config(fields.required("config"));
-  // One device of each process stands in the list, whatever the process drives.
+  // The list has one device per process, however many the process uses.
   const std::int64_t each = config.required("nthreads").integer(1, 1024) * config.required("ngpus").integer(1, 1024);
   const Cursor devices = config.required("devices");
   for (std::size_t i = 0; i < devices.elements(); ++i) {
@@ -207,7 +207,7 @@ NcclTest read_json(const Cursor& root) {
     const std::string host = device.required("hostname").text();
     if (i == 0) out.device = device.required("device_info").text();
     const Cursor group = device.required("group");
-    if (group.integer(0, kMostRanks) != 0) group.fail_type("0: a test in which all ranks take part");
+    if (group.integer(0, kMostRanks) != 0) group.fail_type("0: all ranks must be in one test");
     if (static_cast<std::int64_t>(out.hosts.size()) + each > kMostRanks) devices.fail("more than 2^20 ranks");
     out.hosts.insert(out.hosts.end(), static_cast<std::size_t>(each), host);
   }
@@ -288,13 +288,13 @@ Topology measured_topology(const std::vector<NcclTest>& tests) {
     const int ranks = static_cast<int>(test.hosts.size());
     const std::string what = test.operation + " of " + std::to_string(ranks) + " ranks";
     const std::set<std::string> hosts(test.hosts.begin(), test.hosts.end());
-    if (ranks < 2) throw std::invalid_argument(what + ": at least 2 are wanted");
+    if (ranks < 2) throw std::invalid_argument(what + ", must be at least 2");
     if (test.device != out.device.name) {
-      throw std::invalid_argument(what + ": found \"" + test.device + "\" beside \"" + out.device.name + "\"");
+      throw std::invalid_argument(what + ": found \"" + test.device + "\" and \"" + out.device.name + "\"");
     }
     if (hosts.size() > 1 && hosts.size() < test.hosts.size()) {
       throw std::invalid_argument(what + " on " + std::to_string(hosts.size()) +
-                                  " hosts: wanted one host, or one rank on each, as a level holds");
+                                  " hosts, expected one host, or one rank on each, as a level can express");
     }
     Level& level = hosts.size() == 1 ? node : cluster;
     level.count = std::max(level.count, ranks);
@@ -309,7 +309,7 @@ Topology measured_topology(const std::vector<NcclTest>& tests) {
                                                       : link.reduce_scatter;
       is_new = curves.emplace(ranks, test.curve).second;
     }
-    if (!is_new) throw std::invalid_argument(what + " stands twice for level \"" + level.name + "\"");
+    if (!is_new) throw std::invalid_argument(what + " appears twice for level \"" + level.name + "\"");
     if (test.left_out > 0) {
       out.provenance.notes["left out of " + what] = std::to_string(test.left_out) + " rows of 0 bytes";
     }

@@ -27,7 +27,7 @@ class DumpReader {
     const pugi::xml_node system = document.child("system");
     if (!system) throw FormatError(file + ": found no element <system>");
     if (const std::string version = attribute(system, "version"); version != "1") {
-      fail(system, "found version \"" + version + "\", wanted \"1\"");
+      fail(system, "found version \"" + version + "\", expected \"1\"");
     }
     for (const pugi::xml_node cpu : system.children("cpu")) { visit(cpu, cpu.attribute("host_hash").value(), {}, 0); }
     if (gpus.empty()) fail(system, "found no <gpu> with a rank");
@@ -62,7 +62,7 @@ class DumpReader {
     std::int64_t out = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
     if (error != std::errc() || end != text.data() + text.size() || out < low || out > high) {
-      fail(node, std::string("attribute \"") + name + "\": found \"" + text + "\", wanted a whole number from " +
+      fail(node, std::string("attribute \"") + name + "\": found \"" + text + "\", expected an integer from " +
                      std::to_string(low) + " to " + std::to_string(high));
     }
     return out;
@@ -82,7 +82,7 @@ class DumpReader {
     const std::string width = pci.attribute("link_width").value();
     const std::int64_t lanes = width.empty() ? 0 : number(pci, "link_width", 0, 32);
     if (lanes == 0 || speed.empty()) ++without_speed;
-    // "16.0 GT/s PCIe"; what is not a number counts as unknown.
+    // "16.0 GT/s PCIe"; anything but a number counts as unknown.
     double gigatransfers = 0;
     std::from_chars(speed.data(), speed.data() + speed.size(), gigatransfers);
     return {pci.offset_debug(), pci_bandwidth(gigatransfers, lanes == 0 ? 16 : static_cast<int>(lanes))};
@@ -112,13 +112,13 @@ class DumpReader {
       }
     }
     for (const DeclaredGpu& other : gpus) {
-      if (other.rank == gpu.rank) fail(node, "rank " + std::to_string(gpu.rank) + " stands twice");
+      if (other.rank == gpu.rank) fail(node, "rank " + std::to_string(gpu.rank) + " appears twice");
     }
     if (gpus.size() == kMostDevices) fail(node, "more than " + std::to_string(kMostDevices) + " devices");
     gpus.push_back(std::move(gpu));
   }
 
-  /// NCCL takes 10 Gbit/s where a NIC does not know its speed, and leaves out NICs with net="0".
+  /// NCCL assumes 10 Gbit/s for a NIC of unknown speed, and ignores NICs with net="0".
   void add_net(const pugi::xml_node& node) {
     if (std::string_view(node.attribute("net").value()) == "0") return;
     const std::int64_t megabits = node.attribute("speed") ? number(node, "speed", -1, 1'000'000'000) : 0;
@@ -145,7 +145,7 @@ Topology parse_nccl_topology(const std::string& text, const std::string& file) {
   if (hosts > 1 && dump.net_bandwidth == 0) dump.fail_at(0, "<system>: found several hosts and no <net>");
   if (dump.net_bandwidth > 0) {
     out.levels.push_back({"cluster", hosts, {BytesPerSecond(dump.net_bandwidth), dump.net_latency, {}, {}}});
-    notes["cluster"] = "the slowest network interface; the dump does not say how many nodes there are";
+    notes["cluster"] = "the slowest network interface; the dump does not give the number of nodes";
   }
   notes["latency"] = "not in a dump: 5 us inside a node, 10 us between nodes";
   if (dump.without_rank > 0) notes["left out"] = std::to_string(dump.without_rank) + " GPUs without a rank";

@@ -48,12 +48,13 @@ std::string quoted(std::string_view text) {
   return text.size() <= 80 ? fmt::format("\"{}\"", text) : fmt::format("\"{}...\"", text.substr(0, 77));
 }
 
-/// Milliseconds as seconds; nothing where the text is not such a number.
+/// Milliseconds as seconds; absent if the text is not such a number.
 std::optional<Seconds> milliseconds(std::string_view text) {
   double v = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
   if (error != std::errc() || end != text.data() + text.size() || !(v >= 0 && v <= kMostMilliseconds)) return {};
-  // Read with three decimals more rather than divided, so that 6.949 ms becomes 0.006949 s and no neighbour of it.
+  // Shifts the decimal point rather than dividing, so that 6.949 ms becomes exactly 0.006949 s and not an adjacent
+  // double.
   const std::string shifted = std::string(text) + "e-3";
   double seconds = std::abs(v) / 1000;
   if (text.find_first_of("eE") == text.npos && v > 0) {
@@ -127,8 +128,8 @@ class Reader {
     for (; number_ <= lines_.size(); ++number_) {
       const std::string_view line = lines_[number_ - 1];
       if (!is_utf8(line)) fail("is not UTF-8");
-      if (number_ == 1 && line.starts_with("\xEF\xBB\xBF")) fail("begins with a byte order mark, wanted none");
-      if (line.empty()) fail("is empty, wanted a layer or an edge");
+      if (number_ == 1 && line.starts_with("\xEF\xBB\xBF")) fail("begins with a byte order mark, expected none");
+      if (line.empty()) fail("is empty, expected a layer or an edge");
       if (line.starts_with("\t")) {
         read_edge(line.substr(1));
       } else {
@@ -158,26 +159,25 @@ class Reader {
     const std::string_view end = crlf ? "\r\n" : "\n";
     std::size_t ends = 0;
     for (; text.ends_with(end); ++ends) text.remove_suffix(end.size());
-    if (text.empty()) throw FormatError(file_ + ": is empty, wanted at least one layer");
+    if (text.empty()) throw FormatError(file_ + ": is empty, expected at least one layer");
     if (crlf) graph_.provenance.notes[kLineEndsNote] = "crlf";
     if (ends != 1) graph_.provenance.notes[kNewlinesNote] = std::to_string(ends);
     std::vector<std::string_view> lines = split(text, end);
     for (; number_ <= lines.size(); ++number_) {
       const std::string_view line = lines[number_ - 1];
-      if (line.find_first_of("\r\n") != line.npos) fail("holds another kind of line end than line 1, wanted one kind");
+      if (line.find_first_of("\r\n") != line.npos) fail("has another kind of line end than line 1, expected one kind");
     }
     number_ = 1;
     return lines;
   }
 
   void read_layer(std::string_view line) {
-    if (!graph_.edges.empty()) fail("found a layer after an edge, wanted all layers first: " + quoted(line));
+    if (!graph_.edges.empty()) fail("found a layer after an edge, expected all layers first: " + quoted(line));
     const std::vector<std::string_view> parts = split(line, kSeparator);
     if (parts.size() != 3 && parts.size() != 4) {
-      fail(
-          fmt::format("found {} parts, wanted \"ID -- DESC -- META\" or, with a stage, \"ID -- DESC -- META -- "
-                      "stage_id=N\": {}",
-                      parts.size(), quoted(line)));
+      fail(fmt::format(
+          "found {} parts, expected \"ID -- DESC -- META\" or, with a stage, \"ID -- DESC -- META -- stage_id=N\": {}",
+          parts.size(), quoted(line)));
     }
     Layer layer;
     layer.id = parts[0];
@@ -185,7 +185,7 @@ class Reader {
     layer.kind = layer.name.starts_with(kInputKind) ? kInputKind : layer.name.substr(0, layer.name.find('('));
     if (layer.id.empty()) fail("the layer's id is empty");
     const auto [it, fresh] = index_.emplace(layer.id, static_cast<int>(graph_.layers.size()));
-    if (!fresh) fail(fmt::format("id \"{}\" stands already in line {}", layer.id, it->second + 1));
+    if (!fresh) fail(fmt::format("id \"{}\" is already in line {}", layer.id, it->second + 1));
     read_meta(parts[2], layer);
     if (parts.size() == 4) layer.stage = stage_of(parts[3]);
     graph_.layers.push_back(std::move(layer));
@@ -193,7 +193,7 @@ class Reader {
 
   void read_meta(std::string_view meta, Layer& layer) {
     const std::vector<std::string_view> fields = split(meta, ", ");
-    if (fields.size() != 4) fail(fmt::format("found {} fields, wanted 4: {}", fields.size(), quoted(meta)));
+    if (fields.size() != 4) fail(fmt::format("found {} fields, expected 4: {}", fields.size(), quoted(meta)));
     Texts& texts = texts_.emplace_back();
     texts.forward = field(fields[0], kForward);
     texts.backward = field(fields[1], kBackward);
@@ -209,20 +209,21 @@ class Reader {
 
   std::string field(std::string_view text, std::string_view key) const {
     if (!text.starts_with(key) || text.substr(key.size(), 1) != "=") {
-      fail(fmt::format("found {}, wanted \"{}=...\"", quoted(text), key));
+      fail(fmt::format("found {}, expected \"{}=...\"", quoted(text), key));
     }
     return std::string(text.substr(key.size() + 1));
   }
 
   Seconds time(std::string_view text, const char* key) const {
     const std::optional<Seconds> value = milliseconds(text);
-    if (!value) fail(fmt::format("{}: found {}, wanted milliseconds from 0 to 1e15", key, quoted(text)));
+    if (!value) fail(fmt::format("{}: found {}, expected milliseconds from 0 to 1e15", key, quoted(text)));
     return *value;
   }
 
   Bytes bytes(std::string_view text, const char* key) const {
     const std::optional<Bytes> value = whole_bytes(text);
-    if (!value) fail(fmt::format("{}: found {}, wanted a whole number of bytes from 0 to 2^60", key, quoted(text)));
+    if (!value)
+      fail(fmt::format("{}: found {}, expected an integer number of bytes from 0 to 2^60", key, quoted(text)));
     return *value;
   }
 
@@ -232,14 +233,14 @@ class Reader {
     int value = -1;
     (void)std::from_chars(number.data(), number.data() + number.size(), value);
     if (value < 0 || value > kMostStage || std::to_string(value) != number) {
-      fail(fmt::format("stage_id: found {}, wanted a whole number from 0 to {}", quoted(number), kMostStage));
+      fail(fmt::format("stage_id: found {}, expected an integer from 0 to {}", quoted(number), kMostStage));
     }
     return value;
   }
 
   void read_edge(std::string_view line) {
     const std::vector<std::string_view> parts = split(line, kSeparator);
-    if (parts.size() != 2) fail("found an edge " + quoted(line) + ", wanted \"SOURCE -- DESTINATION\"");
+    if (parts.size() != 2) fail("found an edge " + quoted(line) + ", expected \"SOURCE -- DESTINATION\"");
     const auto layer = [&](std::string_view id) {
       const auto it = index_.find(std::string(id));
       if (it == index_.end()) fail(fmt::format("layer {} of the edge is not declared above", quoted(id)));
@@ -248,13 +249,13 @@ class Reader {
     const Edge edge{layer(parts[0]), layer(parts[1]), {}};
     if (edge.source == edge.destination) fail(fmt::format("layer {} has an edge to itself", quoted(parts[0])));
     if (is_input(graph_.layers[static_cast<std::size_t>(edge.destination)])) {
-      fail(fmt::format("layer {} is an input, wanted no edge into it", quoted(parts[1])));
+      fail(fmt::format("layer {} is an input, expected no edge into it", quoted(parts[1])));
     }
-    if (!edges_.insert({edge.source, edge.destination}).second) fail("edge " + quoted(line) + " stands already above");
+    if (!edges_.insert({edge.source, edge.destination}).second) fail("edge " + quoted(line) + " is already above");
     graph_.edges.push_back(edge);
   }
 
-  /// Names the first edge that closes a cycle with those above it.
+  /// Reports the first edge that closes a cycle with those above it.
   void refuse_cycle() {
     const auto acyclic = [&](std::size_t edges) {
       Graph part;
@@ -273,7 +274,7 @@ class Reader {
       (acyclic(middle) ? good : bad) = middle;
     }
     number_ = graph_.layers.size() + bad;
-    fail("edge " + quoted(lines_[number_ - 1].substr(1)) + " closes a cycle, a graph must have none");
+    fail("edge " + quoted(lines_[number_ - 1].substr(1)) + " closes a cycle; a graph must be acyclic");
   }
 
   /// Notes the decimals of most activation sizes, and each text that pipedream_text would write otherwise.
@@ -313,7 +314,7 @@ class Reader {
   std::set<std::pair<int, int>> edges_;
 };
 
-/// The note's number in [0, most], or `usual` where there is none.
+/// The note's number in [0, most], or `usual` if there is none.
 int noted_number(const Graph& graph, const char* key, int most, int usual) {
   const auto it = graph.provenance.notes.find(key);
   if (it == graph.provenance.notes.end()) return usual;
@@ -338,9 +339,9 @@ std::string layer_line(const Graph& graph, const Layer& layer, int decimals) {
   const std::vector<Bytes> outputs = output_bytes(layer);
   const std::string shown = description(layer);
   if (shown.starts_with(kInputKind) && !is_input(layer)) {
-    throw std::invalid_argument(
-        fmt::format("layer \"{}\": the profile would call it {}, and what begins with \"Input\" is loaded data there",
-                    layer.id, quoted(shown)));
+    throw std::invalid_argument(fmt::format(
+        "layer \"{}\": the profile would call it {}, and names that begin with \"Input\" are loaded data there",
+        layer.id, quoted(shown)));
   }
   std::string line = layer.id + std::string(kSeparator) + shown + std::string(kSeparator);
   line += time(kForward, layer.forward.median) + ", " + time(kBackward, layer.backward.median) + ", ";
@@ -352,7 +353,7 @@ std::string layer_line(const Graph& graph, const Layer& layer, int decimals) {
   if (parts.size() != 3 || parts[0] != layer.id || parts[1] != shown || layer.id.starts_with("\t") ||
       line.find_first_of("\r\n") != line.npos) {
     throw std::invalid_argument(
-        fmt::format("layer \"{}\", named {}: a PipeDream profile can hold no \" -- \" and no line end in either",
+        fmt::format("layer \"{}\", named {}: a PipeDream profile cannot have \" -- \" or a line end in either",
                     layer.id, quoted(layer.name)));
   }
   if (layer.stage) line += fmt::format("{}stage_id={}", kSeparator, *layer.stage);

@@ -29,7 +29,7 @@ std::vector<Cursor> by_stage(const Cursor& at, std::size_t stages) {
   }
   for (const auto& [key, value] : at.value().items()) {
     const bool known = std::any_of(out.begin(), out.end(), [&](const Cursor& c) { return &c.value() == &value; });
-    if (!known) at.fail("found stage \"" + key + "\", wanted 0.." + std::to_string(stages - 1));
+    if (!known) at.fail("found stage \"" + key + "\", expected 0.." + std::to_string(stages - 1));
   }
   return out;
 }
@@ -37,7 +37,7 @@ std::vector<Cursor> by_stage(const Cursor& at, std::size_t stages) {
 std::vector<int> read_modules(const Cursor& at) {
   const std::vector<int> out = at.list([](const Cursor& c) { return whole(c); });
   if (out.size() < 2)
-    at.fail("found " + std::to_string(out.size()) + " modules, wanted a stage's and the loss at least");
+    at.fail("found " + std::to_string(out.size()) + " modules, expected at least a stage's and the loss");
   const int last = *std::max_element(out.begin(), out.end());
   const std::set<int> used(out.begin(), out.end() - 1);
   for (int s = 0, n = static_cast<int>(used.size()); s < n; ++s) {
@@ -45,7 +45,7 @@ std::vector<int> read_modules(const Cursor& at) {
   }
   if (out.back() != last) {
     at.at(out.size() - 1)
-        .fail("found stage " + std::to_string(out.back()) + " for the loss, wanted the last one, " +
+        .fail("found stage " + std::to_string(out.back()) + " for the loss, expected the last one, " +
               std::to_string(last));
   }
   if (!used.contains(last)) at.fail("stage " + std::to_string(last) + " has no module but the loss");
@@ -59,10 +59,10 @@ std::vector<std::vector<int>> read_ranks(const Cursor& at, std::size_t stages) {
   const std::vector<Cursor> lists = by_stage(at, stages);
   for (const Cursor& list : lists) count += list.elements();
   for (const Cursor& list : lists) {
-    if (list.elements() == 0) list.fail("found no rank, wanted one at least");
+    if (list.elements() == 0) list.fail("found no rank, expected at least one");
     out.push_back(list.list([&](const Cursor& c) {
       const int rank = whole(c, static_cast<std::int64_t>(count) - 1);
-      if (!seen.insert(rank).second) c.fail("rank " + std::to_string(rank) + " stands twice");
+      if (!seen.insert(rank).second) c.fail("rank " + std::to_string(rank) + " appears twice");
       return rank;
     }));
   }
@@ -156,10 +156,10 @@ PipedreamConfs pipedream_confs(const Plan& plan, bool depths) {
 std::vector<std::string> pipedream_conf_warnings(const Plan& plan) {
   std::vector<std::string> out;
   if (plan.schedule != "pipedream") {
-    out.push_back("PipeDream runs 1f1b without a flush, the plan's schedule \"" + plan.schedule + "\" is not carried");
+    out.push_back("PipeDream runs 1f1b without a flush, the plan's schedule \"" + plan.schedule + "\" is lost");
   }
   if (std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& s) { return s.recompute; })) {
-    out.push_back("the plan's recomputation is not carried");
+    out.push_back("the plan's recomputation is lost");
   }
   if (plan.dtype == "float16" || plan.dtype == "bfloat16") {
     out.push_back("PipeDream's runtime does not run pipelines in " + plan.dtype);
@@ -169,7 +169,7 @@ std::vector<std::string> pipedream_conf_warnings(const Plan& plan) {
     for (const BoundaryTensor& tensor : boundary.tensors) {
       if (++readers[{tensor.layer, tensor.output.value_or(-1)}] == 2) {
         out.push_back("two later stages read layer \"" + tensor.layer +
-                      "\", PipeDream's runtime delivers it to the last one alone");
+                      "\", PipeDream's runtime delivers it only to the last one");
       }
     }
   }
@@ -184,7 +184,7 @@ Graph staged_graph(Graph graph, const Plan& plan) {
     }
   }
   for (const Layer& layer : graph.layers) {
-    if (!layer.stage) throw std::invalid_argument("layer \"" + layer.id + "\" of the graph stands in no stage");
+    if (!layer.stage) throw std::invalid_argument("layer \"" + layer.id + "\" of the graph is not in any stage");
   }
   return graph;
 }
@@ -199,9 +199,9 @@ Partition pipedream_conf_partition(const PipedreamConf& conf, const Graph& graph
       continue;
     }
     if (!layer.stage) {
-      throw std::invalid_argument("layer \"" + layer.id +
-                                  "\" of the graph has no stage, wanted is the graph with stage ids that the "
-                                  "configuration was made with");
+      throw std::invalid_argument(
+          "layer \"" + layer.id +
+          "\" of the graph has no stage; use the graph with stage ids from which the configuration was made");
     }
     most = std::max(most, *layer.stage);
     out.stage_of_layer.push_back(*layer.stage < modules ? conf.module_to_stage[static_cast<std::size_t>(*layer.stage)]
@@ -209,7 +209,7 @@ Partition pipedream_conf_partition(const PipedreamConf& conf, const Graph& graph
   }
   if (most != modules - 1) {
     throw std::invalid_argument("found " + std::to_string(modules) +
-                                " modules beside the loss, the graph has the stages 0.." + std::to_string(most));
+                                " modules besides the loss, the graph has the stages 0.." + std::to_string(most));
   }
   for (const auto& ranks : conf.ranks) out.replicas.push_back(static_cast<int>(ranks.size()));
   return out;

@@ -17,7 +17,7 @@ namespace {
 
 std::string recomputation(const Plan& plan) {
   const bool some = std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& s) { return s.recompute; });
-  return some ? "the plan's recomputation is not carried" : "";
+  return some ? "the plan's recomputation is lost" : "";
 }
 
 PlanTexts texts_of(const Plan& plan, std::vector<PlanText> texts, std::vector<std::string> warnings = {}) {
@@ -58,7 +58,7 @@ PlanTexts write_megatron(const BoundPlan& plan, const PlanTextOptions&) {
   for (const std::string& stage : stages) letters += stage;
   const auto count = [&](char letter) { return std::to_string(std::count(letters.begin(), letters.end(), letter)); };
   std::string with =
-      "goes with --pipeline-model-parallel-size " + std::to_string(plan.positions()) + " --num-layers " + count('t');
+      "use with --pipeline-model-parallel-size " + std::to_string(plan.positions()) + " --num-layers " + count('t');
   if (count('m') != "0") with += " --mtp-num-layers " + count('m');
   return texts_of(plan.plan(), {{"layout", "layout.txt", megatron_layout_text(stages) + "\n"}}, {with});
 }
@@ -88,7 +88,7 @@ ForeignPlan read_pipedream_conf(const SourceFile& file, const Graph& graph) {
   return {pipedream_conf_partition(conf, graph), conf.ranks, conf.depths, {}};
 }
 
-/// `read`, whose std::invalid_argument names the file.
+/// Calls `read`; its std::invalid_argument then names the file.
 auto naming(ForeignPlan (*read)(const SourceFile&, const Graph&)) {
   return [read](const SourceFile& file, const Graph& graph) {
     try {

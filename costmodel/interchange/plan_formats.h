@@ -11,39 +11,39 @@
 
 namespace stagecraft {
 
-/// One of the texts that a plan becomes.
+/// One of the texts of a converted plan.
 struct PlanText {
-  std::string kind;  ///< "dp"; chooses among the texts of a format that has several
-  std::string file;  ///< its name in a folder of them all
+  std::string kind;  ///< "dp"; selects a text of a format that has several
+  std::string file;  ///< its name in a folder with all texts
   std::string text;
 };
 
-/// What a plan becomes in another program's words, and what of it they do not carry, a line each.
+/// A plan in another program's format, and what is lost in it, one line each.
 struct PlanTexts {
   std::vector<PlanText> texts;
   std::vector<std::string> warnings;
 };
 
 struct PlanTextOptions {
-  bool transfers = false;           ///< of actions: sends, receives and reduces too
-  bool depths = false;              ///< of pipedream-conf: the plan's warm-ups
-  std::optional<Graph> graph = {};  ///< of pipedream-conf: written with the plan's stages
+  bool transfers = false;           ///< for actions: include sends, receives and reduces
+  bool depths = false;              ///< for pipedream-conf: the plan's warm-ups
+  std::optional<Graph> graph = {};  ///< for pipedream-conf: written with the plan's stages
 };
 
-/// What another program's file says of a plan; what it does not say is absent or empty.
+/// The parts of a plan in another program's file; the rest is absent or empty.
 struct ForeignPlan {
   std::optional<Partition> partition;
-  std::vector<std::vector<int>> devices;  ///< of each stage; with a partition, and then its replicas are told too
+  std::vector<std::vector<int>> devices;  ///< for each stage; only with a partition, whose replicas are then given too
   std::vector<int> warmups;               ///< of each stage
   std::optional<Plan> lists;              ///< plan_of_lists: schedule, microbatches, number of stages and replicas
 };
 
-/// A format of another program that carries plans. Both functions throw FormatError or std::invalid_argument as the
-/// format's own reader and writer do.
+/// A format of another program for plans. Both functions throw FormatError or std::invalid_argument as the format's own
+/// reader and writer do.
 struct PlanFormat {
   std::string name;
   std::string what;                ///< for people
-  std::vector<std::string> kinds;  ///< of its texts, where there are several
+  std::vector<std::string> kinds;  ///< of its texts, if there are several
   std::function<PlanTexts(const BoundPlan&, const PlanTextOptions&)> write;
   std::function<ForeignPlan(const SourceFile&, const Graph&)> read;
 };

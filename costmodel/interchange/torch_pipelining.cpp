@@ -17,8 +17,8 @@ constexpr const char* kScript = R"py(#!/usr/bin/env python3
 
   torchrun --nproc-per-node {ranks} THIS_FILE --model my_code:build --batch my_code:batch
 
---model names a function that gives the whole torch.nn.Module, --batch one that gives (arguments, target) of a step: a
-tensor or a tuple of tensors, and a tensor. The first axis of each is parted into {microbatches} microbatches.
+--model names a function that returns the complete torch.nn.Module, --batch one that returns (arguments, target) of a
+step: a tensor or a tuple of tensors, and a tensor. The first axis of each is split into {microbatches} microbatches.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import SplitPoint, pipeline
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, _PipelineScheduleRuntime, get_schedule_class
 
-# Of each stage its layers, by their paths in the model.
+# The layers of each stage, by their paths in the model.
 STAGES = [
 {stages}]
 RANKS = {ranks}  # stage s runs on rank s % RANKS
@@ -67,12 +67,12 @@ def planned_stages(model):
     for names, stages in holders.values():
         if len(stages) > 1:
             refuse(f"stages {{sorted(stages)}} share a parameter, {{' and '.join(names)}}: torch.distributed.pipelining does "
-                   f"not add up its gradients, wanted is a plan with both in one stage")
+                   f"not add up its gradients; use a plan with both in one stage")
     return {{name: stages for names, stages in holders.values() for name in names}}
 
 
 def split_points(model):
-    """Before the first layer of each stage but the first; where that is no module, after the last one before it."""
+    """Before the first layer of each stage but the first; if that is not a module, after the last one before it."""
     modules = {{path for path, _ in model.named_modules()}}
     points = {{}}
     for stage in range(1, len(STAGES)):
@@ -82,22 +82,22 @@ def split_points(model):
         elif before in modules and before not in points:
             points[before] = SplitPoint.END
         else:
-            refuse(f'stage {{stage}} begins at "{{first}}", which is no module of the model, and neither is "{{before}}" before '
-                   f"it: torch marks split points at modules, wanted is a plan that is cut at one")
+            refuse(f'stage {{stage}} begins at "{{first}}", which is not a module of the model, nor is "{{before}}" before it: '
+                   f"torch marks split points at modules; use a plan that is cut at one")
     return points
 
 
 def check_stages(pipe, planned):
-    """That torch's stages hold the parameters of the plan's layers."""
+    """Checks that torch's stages have the parameters of the plan's layers."""
     if pipe.num_stages != len(STAGES):
-        refuse(f"torch parted the model into {{pipe.num_stages}} stages, the plan has {{len(STAGES)}}: wanted are stages that "
-               f"are runs of modules in the order in which the model runs them")
+        refuse(f"torch split the model into {{pipe.num_stages}} stages, the plan has {{len(STAGES)}}: stages must be "
+               f"runs of modules in execution order")
     for stage in range(len(STAGES)):
         for name, _ in pipe.get_stage_module(stage).named_parameters():
             wanted = planned.get(name)
             if wanted and stage not in wanted:
-                refuse(f'torch puts parameter "{{name}}" in stage {{stage}}, the plan in stage {{min(wanted)}}: wanted are stages '
-                       f"that are runs of modules in the order in which the model runs them")
+                refuse(f'torch puts parameter "{{name}}" in stage {{stage}}, the plan in stage {{min(wanted)}}: stages '
+                       f"must be runs of modules in execution order")
 
 
 def schedule_of(name, stages, loss):
@@ -116,14 +116,14 @@ def schedule_of(name, stages, loss):
 
 def main():
     parser = argparse.ArgumentParser(description="Trains a model in the stages of a stagecraft plan.")
-    parser.add_argument("--model", required=True, metavar="MODULE:CALLABLE", help="gives the whole model")
-    parser.add_argument("--batch", required=True, metavar="MODULE:CALLABLE", help="gives (arguments, target) of a step")
+    parser.add_argument("--model", required=True, metavar="MODULE:CALLABLE", help="returns the complete model")
+    parser.add_argument("--batch", required=True, metavar="MODULE:CALLABLE", help="returns a step's (arguments, target)")
     parser.add_argument("--loss", default="torch.nn.functional:cross_entropy", metavar="MODULE:CALLABLE",
                         help="loss(output, target), a mean over the batch (default: %(default)s)")
     parser.add_argument("--schedule", default="plan", help="plan, or one of torch's: GPipe, 1F1B, Interleaved1F1B, ...")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--learning-rate", type=float, default=0.01, help="of SGD (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="set before the model is built, on every rank alike")
+    parser.add_argument("--learning-rate", type=float, default=0.01, help="learning rate of SGD (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed, set on every rank before the model is built")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu (gloo) or cuda (nccl)")
     options = parser.parse_args()
 
@@ -143,7 +143,7 @@ def main():
     target = target.to(device)
     for tensor in (*arguments, target):
         if tensor.shape[0] % MICROBATCHES != 0:
-            refuse(f"the batch has {{tensor.shape[0]}} samples, wanted is a multiple of {{MICROBATCHES}} microbatches")
+            refuse(f"the batch has {{tensor.shape[0]}} samples, expected a multiple of {{MICROBATCHES}} microbatches")
 
     example = tuple(a.tensor_split(MICROBATCHES)[0] for a in arguments)
     planned = planned_stages(model)
@@ -176,9 +176,9 @@ if __name__ == "__main__":
 std::string plan_actions_csv(const BoundPlan& plan, bool transfers) {
   if (plan.asynchronous()) {
     throw std::invalid_argument("schedule \"" + plan.plan().schedule +
-                                "\" updates in the midst of its lists, for which the text form has no word");
+                                "\" has updates inside its lists, which the CSV format cannot express");
   }
-  // torch's own simulator holds a rank at a receive, so each stands right before what needs it.
+  // torch's own simulator blocks a rank at a receive, so each comes right before the action that needs it.
   auto lists = plan.action_lists(1, 1);
   for (auto& list : lists) {
     std::erase_if(list, [&](const Action& action) {
@@ -194,20 +194,20 @@ std::string torch_pipelining_script(const BoundPlan& bound) {
   const Plan& plan = bound.plan();
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     if (plan.stages[s].devices.size() == 1) continue;
-    throw std::invalid_argument(fmt::format(
-        "stage {} has {} replicas, torch.distributed.pipelining runs a stage on one rank; wanted is a plan of one "
-        "replica each (--strategy profile --stages N), whose whole pipeline a mesh of ranks repeats, each stage in "
-        "DistributedDataParallel",
-        s, plan.stages[s].devices.size()));
+    throw std::invalid_argument(
+        fmt::format("stage {} has {} replicas, but torch.distributed.pipelining runs a stage on one rank; plan one "
+                    "replica per stage (--strategy profile --stages N) and replicate the whole pipeline with "
+                    "DistributedDataParallel over a mesh",
+                    s, plan.stages[s].devices.size()));
   }
   if (const auto far = far_reader(plan)) {
     throw std::invalid_argument(
-        fmt::format("layer \"{}\" of stage {} is read in stage {}, torch's schedules hand tensors to the next stage "
-                    "alone; wanted is a plan whose stages reach no further (--split-at)",
+        fmt::format("layer \"{}\" of stage {} is read in stage {}, but torch's schedules pass tensors only to the next "
+                    "stage; use a plan whose stages read only from the previous one (--split-at)",
                     far->layer, far->stage, far->reader));
   }
   if (!bound.schedule().trains) {
-    throw std::invalid_argument("schedule \"" + plan.schedule + "\" trains nothing, the program trains");
+    throw std::invalid_argument("schedule \"" + plan.schedule + "\" does not train, but the program trains");
   }
   std::string stages;
   for (const Stage& stage : plan.stages) {

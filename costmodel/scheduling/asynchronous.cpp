@@ -3,7 +3,7 @@
 namespace stagecraft::scheduling {
 namespace {
 
-/// 1F1B over the microbatches of all steps, with the Updates that `update_of` says.
+/// 1F1B over the microbatches of all steps, with the Updates of `update_of`.
 std::vector<Action> without_flush(const ScheduleEntry& schedule, const PipelineShape& shape, int position,
                                   int replica) {
   std::vector<Action> out;
@@ -16,7 +16,7 @@ std::vector<Action> without_flush(const ScheduleEntry& schedule, const PipelineS
   for (const Action& action : one_forward_one_backward(shape, position, replica)) {
     out.push_back(action);
     if (action.kind != ActionKind::Backward) continue;
-    // An Update stands as early as it can, right after the last gradient that goes into it.
+    // An Update comes as early as possible, right after its last gradient.
     const int next = action.microbatch + replicas;
     update_up_to(next < all_microbatches(shape) ? update_of(schedule, shape, position, next) : last + 1);
   }

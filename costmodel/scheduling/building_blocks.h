@@ -4,7 +4,7 @@
 
 #include "costmodel/schedule.h"
 
-// What the files of schedules share.
+// Shared by the files of schedules.
 
 namespace stagecraft::scheduling {
 
@@ -12,7 +12,7 @@ namespace stagecraft::scheduling {
   return {kind, stage, microbatch, -1};
 }
 
-/// Replicas of `stage`: 1 where the shape says none.
+/// Replicas of `stage`: 1 if the shape gives none.
 [[nodiscard]] int replicas_of(const PipelineShape& shape, int stage);
 
 /// Microbatches of all steps that the lists cover.
@@ -24,10 +24,10 @@ namespace stagecraft::scheduling {
 /// Number of microbatches of the stage's first replica, which has the most.
 [[nodiscard]] int most_own(const PipelineShape& shape, int stage);
 
-/// 1F1B: as many forwards as PipelineShape::warmups says, then a forward and a backward in turn.
+/// 1F1B: as many forwards as in PipelineShape::warmups, then a forward and a backward in turn.
 [[nodiscard]] std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int position, int replica);
 
-/// Microbatches that a position of 1F1B holds at most at once.
+/// Largest number of microbatches that a position of 1F1B holds at once.
 [[nodiscard]] int warmup_and_one(const PipelineShape& shape, int position);
 
 }  // namespace stagecraft::scheduling

@@ -14,7 +14,7 @@ const std::vector<Action>& listed(const PipelineShape& shape, int position, int 
   return shape.listed[static_cast<std::size_t>(rank)];
 }
 
-/// The most of the position's replicas, see ScheduleEntry::in_flight_bound.
+/// The maximum over the position's replicas, see ScheduleEntry::in_flight_bound.
 int listed_in_flight(const PipelineShape& shape, int position) {
   int most = 0;
   for (int replica = 0; replica < replicas_of(shape, position); ++replica) {

@@ -2,7 +2,7 @@
 
 namespace stagecraft {
 
-// The table. Each file of a schedule gives its entries.
+// The table. Each file of schedules provides its entries.
 namespace scheduling {
 ScheduleEntry gpipe_schedule();
 ScheduleEntry one_forward_one_backward_schedule();

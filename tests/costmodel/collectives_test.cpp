@@ -30,7 +30,7 @@ TEST(RingAllReduce, RefusesNoRanks) {
   try {
     (void)ring_all_reduce_time(1_B, 0, link(1, 0));
     FAIL();
-  } catch (const std::invalid_argument& e) { EXPECT_STREQ(e.what(), "an all-reduce of 0 ranks, at least 1 is wanted"); }
+  } catch (const std::invalid_argument& e) { EXPECT_STREQ(e.what(), "an all-reduce of 0 ranks, must be at least 1"); }
 }
 
 TEST(AllReduce, GoesLevelByLevel) {

@@ -86,7 +86,7 @@ TEST(Compare, SaysThatARunDidNotEnd) {
   EXPECT_THAT(comparison_text(compare(prediction(), unfinished)), testing::Not(HasSubstr("did not end")));
   unfinished.ended = false;
   EXPECT_THAT(comparison_text(compare(prediction(), unfinished)),
-              HasSubstr("the run did not end: this is what it had measured before\n"));
+              HasSubstr("the run did not finish; this is what it had measured so far\n"));
 }
 
 TEST(Compare, AveragesAStepsActionsAndLeavesSendsOut) {
@@ -168,7 +168,7 @@ TEST(ComparisonText, ShowsPredictedMeasuredAndTheError) {
   const std::string text = comparison_text(compare(prediction(), measurement(), 1));
   EXPECT_THAT(text, HasSubstr("4000.000 ms    5000.000 ms    -20.0 %"));
   EXPECT_THAT(text, HasSubstr("stage 0 forward"));
-  EXPECT_THAT(text, HasSubstr("measured: median of 2 steps after 1 left out, median deviation 1000.000 ms"));
+  EXPECT_THAT(text, HasSubstr("measured: median of 2 steps (first 1 skipped), median absolute deviation 1000.000 ms"));
 }
 
 TEST(ComparisonJson, LeavesTheErrorOutWhereNothingWasMeasured) {

@@ -188,7 +188,7 @@ TEST(FitCurve, NamesBadPoints) {
   const auto refused = [](std::vector<FitPoint> points, const char* message) {
     EXPECT_THAT([&] { (void)fit_curve(points); }, ThrowsMessage<std::invalid_argument>(HasSubstr(message)));
   };
-  refused({{1_B, 1_s}}, "a fit of 1 points, at least 2 are wanted");
+  refused({{1_B, 1_s}}, "a fit of 1 points, must be at least 2");
   refused({{2_B, 1_s}, {2_B, 2_s}}, "the point of 2 bytes: bytes do not ascend from 0");
   refused({{Bytes(-1), 1_s}, {2_B, 2_s}}, "the point of -1 bytes: bytes do not ascend from 0");
   refused({{1_B, 0_s}, {2_B, 2_s}}, "the point of 1 bytes: the time is not positive");

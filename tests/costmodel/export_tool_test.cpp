@@ -49,15 +49,14 @@ TEST_F(ExportPlan, PutsAllTextsOfAFormatInAFolder) {
 TEST_F(ExportPlan, WritesTheOneTextThatIsAskedFor) {
   const Outcome hybrid = run("pipedream-conf plan.json --kind hybrid --depths");
   EXPECT_THAT(hybrid.out, HasSubstr("    \"stage_to_depth_map\": {\"0\": 1, \"1\": 0}\n"));
-  EXPECT_EQ(
-      hybrid.err,
-      "stagecraft-export: note: PipeDream runs 1f1b without a flush, the plan's schedule \"1f1b\" is not carried\n");
+  EXPECT_EQ(hybrid.err,
+            "stagecraft-export: note: PipeDream runs 1f1b without a flush, the plan's schedule \"1f1b\" is lost\n");
   EXPECT_EQ(run("torch-pipelining plan.json --kind csv").out, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   EXPECT_EQ(run("deepspeed plan.json --kind json -o parts.json").status, 0);
   EXPECT_THAT(folder_.read("parts.json"), HasSubstr("[0, 2, 4]"));
   const Outcome layout = run("megatron plan.json");
   EXPECT_EQ(layout.out, "Et|tL\n");
-  EXPECT_EQ(layout.err, "stagecraft-export: note: goes with --pipeline-model-parallel-size 2 --num-layers 2\n");
+  EXPECT_EQ(layout.err, "stagecraft-export: note: use with --pipeline-model-parallel-size 2 --num-layers 2\n");
 }
 
 TEST_F(ExportPlan, NamesThePlanThatAFormatCannotExpress) {
@@ -74,11 +73,10 @@ TEST_F(ExportPlan, NamesThePlanThatAFormatCannotExpress) {
 TEST_F(ExportPlan, EndsWithTwoOnWrongUsage) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"torch-pipelining plan.json",
-            "--kind: format torch-pipelining is several texts: give one of script, csv, or "
-            "-o FOLDER for all of them"},
-           {"pipedream-conf plan.json --kind magic", "--kind: found \"magic\", wanted dp, mp, hybrid, graph"},
-           {"megatron plan.json --kind dp", "--kind: format megatron is one text"},
-           {"pipedream-conf plan.json --kind graph", "--graph: is wanted for --kind graph"},
+            "--kind: format torch-pipelining has several texts: give one of script, csv, or -o FOLDER for all of them"},
+           {"pipedream-conf plan.json --kind magic", "--kind: found \"magic\", expected dp, mp, hybrid, graph"},
+           {"megatron plan.json --kind dp", "--kind: format megatron has a single text"},
+           {"pipedream-conf plan.json --kind graph", "--graph: is required for --kind graph"},
            {"megatron plan.json --graph graph.json", "--graph: only pipedream-conf has it"},
            {"megatron plan.json --depths", "--depths: only pipedream-conf has it"}}) {
     const Outcome o = run(arguments);

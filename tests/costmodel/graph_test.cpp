@@ -36,7 +36,8 @@ TEST(Graph, OrdersLayersSoThatEveryEdgeGoesForward) {
 TEST(Graph, NamesALayerOnACycle) {
   Graph graph = diamond();
   graph.edges.push_back({0, 2, {}});
-  EXPECT_THAT([&] { validate(graph); }, ThrowsMessage<std::invalid_argument>(HasSubstr("stands on a cycle")));
+  EXPECT_THAT([&] { validate(graph); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is on a cycle; a graph must be acyclic")));
 }
 
 TEST(Graph, AddsForwardAndBackwardOfAllLayersButInputs) {

@@ -67,7 +67,7 @@ TEST(ImportTool, MergesSeveralFilesOfOneFormat) {
   EXPECT_EQ(topology.levels[0].link.send_receive.points.size(), 1U);
   EXPECT_THAT(topology.provenance.tool, StartsWith("stagecraft-import "));
   EXPECT_THAT(folder.run("stagecraft-import pipedream sendrecv.json all_reduce.txt").err,
-              HasSubstr("found 2 files, wanted one"));
+              HasSubstr("found 2 files, expected one"));
 }
 
 TEST(ImportTool, PutsMeasuredLinksOverADump) {
@@ -83,7 +83,7 @@ TEST(ImportTool, PutsMeasuredLinksOverADump) {
   EXPECT_EQ(topology.levels[0].link.all_reduce.count(4), 1U);
   EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
   EXPECT_THAT(folder.run("stagecraft-import pipedream " + kProfile + " --measured m.json").err,
-              HasSubstr("--measured: goes with a topology, pipedream gives a graph"));
+              HasSubstr("--measured: only valid with a topology, pipedream is a graph"));
 }
 
 TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {
@@ -97,12 +97,11 @@ TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {
             "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
   plan.schedule = "pipedream";
   EXPECT_EQ(exported("").status, 1);
-  EXPECT_EQ(
-      exported("").out,
-      "stagecraft-export: -: schedule \"pipedream\" updates in the midst of its lists, for which the text form has "
-      "no word\n");
+  EXPECT_EQ(exported("").out,
+            "stagecraft-export: -: schedule \"pipedream\" has updates inside its lists, which the CSV format cannot "
+            "express\n");
   EXPECT_EQ(shell("./stagecraft-export pipedream x --transfers 2>&1").out,
-            "stagecraft-export: --transfers: only actions have them\nsee stagecraft export --help\n");
+            "stagecraft-export: --transfers: only valid with actions\nsee stagecraft export --help\n");
 }
 
 TEST(ImportTool, AnswersWrongUsageWithStatusTwo) {

@@ -20,7 +20,7 @@ const Edge kSkip{0, 2, 0};
 /// l0 -> l1 -> l2, 10 bytes each.
 Graph chain() { return chain_graph({1, 1, 1}, {1, 1, 1}, 10_B); }
 
-/// A chain with a layer "x" in front that stands for loaded data, which l0 and l2 read.
+/// A chain with a layer "x" in front that represents loaded data, which l0 and l2 read.
 Graph chain_with_input() {
   Graph graph = chain();
   Layer input;
@@ -123,15 +123,15 @@ TEST(MakePlan, NamesWhatDoesNotFit) {
   EXPECT_EQ(
       refusal(chain(), {0, 2, 1}, {1, 1, 1}),
       "layer \"l2\" in stage 1 reads layer \"l1\" in the later stage 2, data must flow to the same or a later stage");
-  EXPECT_EQ(refusal(chain(), {0, 1, 1}, {2, 3}), "the stages want 5 devices, topology \"flat\" has 4");
-  EXPECT_EQ(refusal(chain(), {0, 1}, {1, 1}), "the partition names the stages of 2 layers, the graph has 3 layers");
+  EXPECT_EQ(refusal(chain(), {0, 1, 1}, {2, 3}), "the stages need 5 devices, topology \"flat\" has 4");
+  EXPECT_EQ(refusal(chain(), {0, 1}, {1, 1}), "the partition has 2 layers, the graph has 3 layers");
   EXPECT_EQ(refusal(chain(), {0, 0, 0}, {}), "the partition has no stages");
   EXPECT_EQ(refusal(chain(), {0, 0, 0}, {1, 1}), "stage 1 has no layers");
-  EXPECT_EQ(refusal(chain(), {0, 1, 7}, {1, 1}), "layer \"l2\" is given to stage 7, there are 0..1");
-  EXPECT_EQ(refusal(chain(), {0, 1, -1}, {1, 1}), "layer \"l2\" is given to stage -1, there are 0..1");
-  EXPECT_EQ(refusal(chain(), {0, 0, 0}, {0}), "stage 0 has 0 replicas, at least 1 is wanted");
+  EXPECT_EQ(refusal(chain(), {0, 1, 7}, {1, 1}), "layer \"l2\" is assigned to stage 7, there are 0..1");
+  EXPECT_EQ(refusal(chain(), {0, 1, -1}, {1, 1}), "layer \"l2\" is assigned to stage -1, there are 0..1");
+  EXPECT_EQ(refusal(chain(), {0, 0, 0}, {0}), "stage 0 has 0 replicas, must be at least 1");
   EXPECT_EQ(refusal(chain_with_input(), {0, 1, 1, 0}, {1, 1}),
-            "input layer \"x\" is given to stage 0, inputs have none");
+            "input layer \"x\" is assigned to stage 0, inputs have none");
 }
 
 /// All layers hold "b", the first and the last "w", one layer alone "x".
@@ -171,32 +171,32 @@ TEST(ValidatePlan, NamesWhatIsWrongWithThePlanAlone) {
        "pipedream-2bw, forward, listed",
        [](Plan& p) { p.schedule = "magic"; }},
       {"stage 1 has no layers", [](Plan& p) { p.stages[1].layers.clear(); }},
-      {"layer \"l0\" stands in stage 0 and in stage 1", [](Plan& p) { p.stages[1].layers = {"l0"}; }},
+      {"layer \"l0\" is in stage 0 and in stage 1", [](Plan& p) { p.stages[1].layers = {"l0"}; }},
       {"stage 1: device -1 does not exist", [](Plan& p) { p.stages[1].devices = {-1}; }},
-      {"stage 1: device 3 stands twice", [](Plan& p) { p.stages[1].devices = {3, 3}; }},
-      {"device 0 stands in stage 0 and in stage 1", [](Plan& p) { p.stages[1].devices = {0}; }},
-      {"gradient buckets hold 0 bytes, at least 1 is wanted", [](Plan& p) { p.gradient_bucket_bytes = Bytes(0); }},
-      {"stage 1 recomputes every -1 layers, at least 0 is wanted", [](Plan& p) { p.stages[1].recompute_every = -1; }},
+      {"stage 1: device 3 appears twice", [](Plan& p) { p.stages[1].devices = {3, 3}; }},
+      {"device 0 is in stage 0 and in stage 1", [](Plan& p) { p.stages[1].devices = {0}; }},
+      {"gradient buckets hold 0 bytes, must be at least 1", [](Plan& p) { p.gradient_bucket_bytes = Bytes(0); }},
+      {"stage 1 recomputes every -1 layers, must be at least 0", [](Plan& p) { p.stages[1].recompute_every = -1; }},
       {"stage 1 recomputes nothing, so recompute_every 2 says nothing",
        [](Plan& p) { p.stages[1].recompute_every = 2; }},
       {"the plan has 2 warm-up counts for 3 stages", [](Plan& p) { p.warmups.pop_back(); }},
       {"stage 1: the warm-up count -1 is negative", [](Plan& p) { p.warmups[1] = -1; }},
       {"boundary 1 to 3: stages are 0..2", [](Plan& p) { p.boundaries[1].destination = 3; }},
       {"boundary 2 to 1: data must flow to a later stage", [](Plan& p) { p.boundaries[0] = {2, 1, {}}; }},
-      {"boundary 0 to 1 stands twice", [](Plan& p) { p.boundaries[1] = p.boundaries[0]; }},
-      {"boundary 0 to 1 carries nothing", [](Plan& p) { p.boundaries[0].tensors.clear(); }},
+      {"boundary 0 to 1 appears twice", [](Plan& p) { p.boundaries[1] = p.boundaries[0]; }},
+      {"boundary 0 to 1 has no tensors", [](Plan& p) { p.boundaries[0].tensors.clear(); }},
       {"boundary 0 to 1: layer \"l2\" is not in stage 0, nor does that stage receive its output",
        [](Plan& p) { p.boundaries[0].tensors[0].layer = "l2"; }},
       {"boundary 1 to 2: layer \"l0\" is not in stage 1, nor does that stage receive its output",
        [](Plan& p) { p.boundaries.erase(p.boundaries.begin()); }},
-      {"boundary 0 to 1: a tensor of layer \"l0\" stands twice",
+      {"boundary 0 to 1: a tensor of layer \"l0\" appears twice",
        [](Plan& p) { p.boundaries[0].tensors.push_back(p.boundaries[0].tensors[0]); }},
-      {"tied parameter \"w\" has 1 layers, at least 2 are wanted", [](Plan& p) { p.tied = {{"w", {"l0"}}}; }},
+      {"tied parameter \"w\" has 1 layers, must be at least 2", [](Plan& p) { p.tied = {{"w", {"l0"}}}; }},
       {"tied parameter \"w\" is listed twice", [](Plan& p) { p.tied = {{"w", {"l0", "l1"}}, {"w", {"l0", "l2"}}}; }},
       {"tied parameter \"w\": layer \"l3\" is in no stage", [](Plan& p) { p.tied = {{"w", {"l0", "l3"}}}; }},
-      {"tied parameter \"w\": layer \"l0\" is not in the plan's order, each once",
+      {"tied parameter \"w\": layer \"l0\" is not in the plan's order, or appears twice",
        [](Plan& p) { p.tied = {{"w", {"l0", "l0"}}}; }},
-      {"tied parameter \"w\": layer \"l1\" is not in the plan's order, each once",
+      {"tied parameter \"w\": layer \"l1\" is not in the plan's order, or appears twice",
        [](Plan& p) { p.tied = {{"w", {"l2", "l1"}}}; }},
   };
   for (const Fault& fault : faults) {
@@ -215,11 +215,11 @@ TEST(ValidatePlan, HoldsChunksToTheDevicesOfTheirPosition) {
   plan.chunks = 2;
   plan.stages[2].devices = {0};
   EXPECT_EQ(message([&] { validate(plan); }),
-            "stage 3 must stand on the devices of stage 1, as chunks of one position do");
+            "stage 3 must be on the devices of stage 1, as chunks of one position do");
   plan.stages[3].devices = {1};
   EXPECT_EQ(message([&] { validate(plan); }), "");
   plan.stages[3].devices = {0};
-  EXPECT_EQ(message([&] { validate(plan); }), "device 0 stands in stage 0 and in stage 3");
+  EXPECT_EQ(message([&] { validate(plan); }), "device 0 is in stage 0 and in stage 3");
 }
 
 TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
@@ -233,11 +233,11 @@ TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
   ASSERT_NO_THROW(validate(older, graph, topology));
   const std::vector<Fault> faults{
       {"stage 1: device 2 does not exist, topology \"flat\" has 0..1", [](Plan& p) { p.stages[1].devices = {2}; }},
-      {"layer \"l2\" stands in no stage", [](Plan& p) { p.stages[1].layers = {"l1"}; }},
-      {"input layer \"x\" stands in a stage, inputs have none", [](Plan& p) { p.stages[1].layers.push_back("x"); }},
-      {"the boundaries are not those of the graph's edges; make the plan again from this graph",
+      {"layer \"l2\" is not in any stage", [](Plan& p) { p.stages[1].layers = {"l1"}; }},
+      {"input layer \"x\" is in a stage, inputs have none", [](Plan& p) { p.stages[1].layers.push_back("x"); }},
+      {"the boundaries do not match the graph's edges; plan this graph again",
        [](Plan& p) { p.boundaries[0].tensors[0].bytes = 11_B; }},
-      {"the plan is for microbatches of 3 samples, the graph does not state its own",
+      {"the plan is for microbatches of 3 samples, the graph does not give its own",
        [](Plan& p) { p.microbatch_samples = 3; }},
       {"the plan computes in float16, the graph was measured in float32", [](Plan& p) { p.dtype = "float16"; }},
   };
@@ -262,7 +262,7 @@ TEST(ValidatePlan, NamesATiedParameterThatPlanOrGraphLacks) {
   const Topology topology = flat_topology(2);
   const Plan good = planned(graph, {0, 1, 1}, {1, 1}, 2);
   ASSERT_NO_THROW(validate(good, graph, topology));
-  const std::string again = "; make the plan again from this graph";
+  const std::string again = "; plan this graph again";
   const std::vector<Fault> faults{
       {"the plan does not list the graph's tied parameter \"b\" of layers \"l0\", \"l1\", \"l2\"" + again,
        [](Plan& p) { p.tied.clear(); }},  // as in a plan of version 3

@@ -92,8 +92,7 @@ TEST(Predict, BooksTheTimeOfIdleReplicasAsBubble) {
   EXPECT_EQ(p.devices, 20);
   EXPECT_EQ(p.idle_devices, (std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(p.unused_devices, (std::vector<int>{16, 17, 18, 19}));
-  EXPECT_EQ(idle_text(p),
-            "12 of 20 devices do nothing: 8-15 are replicas beyond the number of microbatches, 16-19 are in no stage");
+  EXPECT_EQ(idle_text(p), "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are in no stage");
   // Three microbatches on two replicas: the second waits 3 s for the first, which is not the reduction's time.
   const Topology pair = flat_topology(2, 100, 1);
   const Prediction uneven = predicted(graph, pair, one_layer_a_stage(graph, pair, {2}, "1f1b", 3));
@@ -313,7 +312,7 @@ TEST(Predict, RefusesASplitBackwardAndAPlanOfAnotherGraph) {
   Plan split = two.plan;
   split.schedule = "zb-h1";
   EXPECT_EQ(refusal(two.graph, split),
-            "schedule \"zb-h1\" needs weight-gradient times, which this graph does not hold; use gpipe, 1f1b or "
+            "schedule \"zb-h1\" needs separate weight-gradient times, which graphs do not have; use gpipe, 1f1b or "
             "interleaved-1f1b");
   Graph other = two.graph;
   other.layers[0].id = "conv";
@@ -437,11 +436,10 @@ TEST(PredictLongSteps, AreReplayedWhereTheyDoNotRepeatThemselvesUpToALimit) {
                predicted(graph, topology, plan("gpipe", 3000), kWhole));
   PredictOptions few = kEnds;
   few.most_replayed = 5000;
-  EXPECT_THAT(
-      [&] { (void)predict(graph, topology, plan("gpipe", 3000), few); },
-      ::testing::ThrowsMessage<std::invalid_argument>(
-          "3000 microbatches: the 2 stages of schedule \"gpipe\" were not found to repeat themselves, so that each "
-          "microbatch has to be replayed; at most 2500 of them are, as more take minutes and gigabytes"));
+  EXPECT_THAT([&] { (void)predict(graph, topology, plan("gpipe", 3000), few); },
+              ::testing::ThrowsMessage<std::invalid_argument>(
+                  "3000 microbatches: the 2 stages of schedule \"gpipe\" do not repeat, so every microbatch must be "
+                  "simulated; the limit is 2500 , because more take minutes and gigabytes"));
 }
 
 }  // namespace

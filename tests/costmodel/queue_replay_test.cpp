@@ -77,9 +77,9 @@ TEST(FindDeadlock, NamesTheCircleWhereBothDirectionsShareAQueue) {
   EXPECT_EQ(deadlock(lists, Queues::Boundary), std::nullopt);
   for (const Queues queues : {Queues::Pair, Queues::Rank}) {
     EXPECT_EQ(deadlock(lists, queues),
-              "the lists never end: 0SEND_F1 of rank 0 waits for 1RECV_F1 of rank 1, which stands behind 1SEND_B0; "
-              "1SEND_B0 of rank 1 waits for 0RECV_B0 of rank 0, which stands behind 0SEND_F1. Stuck: rank 0 before 0B0 "
-              "(entry 6), rank 1 before 1F1 (entry 6)");
+              "deadlock: 0SEND_F1 of rank 0 waits for 1RECV_F1 of rank 1, which is queued behind 1SEND_B0; 1SEND_B0 of "
+              "rank 1 waits for 0RECV_B0 of rank 0, which is queued behind 0SEND_F1. Stuck: rank 0 before 0B0 (entry "
+              "6), rank 1 before 1F1 (entry 6)");
   }
 }
 
@@ -89,9 +89,8 @@ TEST(FindDeadlock, NamesEndsOfOneEdgeThatDisagreeOnOrder) {
       "1RECV_F1,1RECV_F0,1F0,1F1\n",
       Queues::Edge);
   EXPECT_EQ(found,
-            "the lists never end: 1RECV_F1 of rank 1 waits for 0SEND_F1 of rank 0, which stands behind 0SEND_F0; "
-            "0SEND_F0 of rank 0 waits for 1RECV_F0 of rank 1, which stands behind 1RECV_F1. Stuck: rank 1 before 1F0 "
-            "(entry 3)");
+            "deadlock: 1RECV_F1 of rank 1 waits for 0SEND_F1 of rank 0, which is queued behind 0SEND_F0; 0SEND_F0 of "
+            "rank 0 waits for 1RECV_F0 of rank 1, which is queued behind 1RECV_F1. Stuck: rank 1 before 1F0 (entry 3)");
 }
 
 TEST(FindDeadlock, LetsAReduceWaitForAllOfItsGroup) {
@@ -99,8 +98,8 @@ TEST(FindDeadlock, LetsAReduceWaitForAllOfItsGroup) {
   EXPECT_EQ(deadlock("0REDUCE_GRAD\n1REDUCE_GRAD\n", Queues::Edge, {0, 0}), std::nullopt);
   EXPECT_EQ(deadlock(uneven, Queues::Edge, {0, 1}), std::nullopt);  // each for itself
   EXPECT_EQ(deadlock(uneven, Queues::Edge, {0, 0}),
-            "the lists never end: 1REDUCE_GRAD of rank 1 waits for rank 0, which has ended. Stuck: rank 1 before "
-            "1REDUCE_GRAD (entry 2)");
+            "deadlock: 1REDUCE_GRAD of rank 1 waits for rank 0, which has ended. Stuck: rank 1 before 1REDUCE_GRAD "
+            "(entry 2)");
 }
 
 }  // namespace

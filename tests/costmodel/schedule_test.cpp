@@ -158,7 +158,7 @@ TEST(Schedule, RefusesWhatItCannotRun) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("3 microbatches are not a multiple of 2 devices")));
   EXPECT_THAT([] { check_shape(schedule_by_name("pipedream-2bw"), shape(2, 3, {1, 4})); },
               ThrowsMessage<std::invalid_argument>(
-                  HasSubstr("3 microbatches a step are fewer than the 5 that stage 0 begins before the first ends")));
+                  HasSubstr("3 microbatches per step are fewer than the 5 that stage 0 has in flight")));
   EXPECT_THAT([] { check_shape(schedule_by_name("1f1b"), shape(4, 4, {}, 2)); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("one stage a device")));
 }

@@ -182,8 +182,8 @@ TEST(Simulate, NamesTheRanksThatWaitForEachOther) {
   const auto result = simulate(input);
   ASSERT_TRUE(std::holds_alternative<Infeasible>(result));
   EXPECT_THAT(std::get<Infeasible>(result).reason,
-              HasSubstr("rank 0 (stage 0) stands before backward of microbatch 0"));
-  EXPECT_THAT(std::get<Infeasible>(result).reason, HasSubstr("rank 1 (stage 1) stands before forward of microbatch 0"));
+              HasSubstr("rank 0 (stage 0) is blocked at backward of microbatch 0"));
+  EXPECT_THAT(std::get<Infeasible>(result).reason, HasSubstr("rank 1 (stage 1) is blocked at forward of microbatch 0"));
 }
 
 TEST(Simulate, RefusesEndsThatDisagreeOnOrder) {

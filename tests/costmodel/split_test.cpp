@@ -47,12 +47,11 @@ TEST(BoundsAt, ListsTheLayersForAnUnknownName) {
 }
 
 TEST(BoundsAt, RefusesTheFirstLayerAndNamesOutOfOrder) {
-  EXPECT_EQ(refusal({"a", "b"}, {"a"}),
-            "\"a\" is where the first stage begins, wanted are the first layers of the stages after it");
+  EXPECT_EQ(refusal({"a", "b"}, {"a"}), "\"a\" begins the first stage; give the first layers of the later stages");
   EXPECT_EQ(refusal({"a", "b", "c"}, {"c", "b"}),
-            "\"b\" does not stand behind \"c\" in the list of layers, wanted in its order");
+            "\"b\" does not come after \"c\" in the list of layers; give them in order");
   EXPECT_EQ(refusal({"a", "b", "c"}, {"b", "b"}),
-            "\"b\" does not stand behind \"b\" in the list of layers, wanted in its order");
+            "\"b\" does not come after \"b\" in the list of layers; give them in order");
 }
 
 TEST(PartitionOfBounds, LeavesInputsOut) {

@@ -69,26 +69,26 @@ TEST(OrderCheck, FindsNothingWhereEveryRankDidAsItsListSays) { EXPECT_EQ(found(m
 TEST(OrderCheck, NamesRankStepEntryAndBothActionsOfASwap) {
   Timeline timeline = measured();
   std::swap(timeline.spans[19 + 1].action, timeline.spans[19 + 2].action);  // the sends of rank 0 in step 5
-  EXPECT_EQ(found(timeline), "rank 0, step 6, entry 2: measured \"0SEND_F0 to stage 2\", the list says \"0SEND_F0\"");
+  EXPECT_EQ(found(timeline), "rank 0, step 6, entry 2: measured \"0SEND_F0 to stage 2\", the list has \"0SEND_F0\"");
 }
 
 TEST(OrderCheck, NamesWhatIsMissing) {
   Timeline timeline = measured();
   timeline.spans.erase(timeline.spans.begin() + 6);  // rank 1's first wait
-  EXPECT_EQ(found(timeline), "rank 1, step 5, entry 1: measured \"1F0\", the list says \"1RECV_F0\"");
+  EXPECT_EQ(found(timeline), "rank 1, step 5, entry 1: measured \"1F0\", the list has \"1RECV_F0\"");
   timeline = measured();
   timeline.spans.pop_back();
-  EXPECT_EQ(found(timeline), "rank 2, step 6, entry 7: measured nothing, the list says \"2UPDATE\"");
+  EXPECT_EQ(found(timeline), "rank 2, step 6, entry 7: measured nothing, the list has \"2UPDATE\"");
   timeline.spans.resize(19);
-  EXPECT_EQ(found(timeline), "rank 0, step 6, entry 1: measured nothing, the list says \"0F0\"");
+  EXPECT_EQ(found(timeline), "rank 0, step 6, entry 1: measured nothing, the list has \"0F0\"");
 }
 
 TEST(OrderCheck, NamesWhatIsTooMuch) {
   Timeline timeline = measured();
   timeline.spans.push_back(timeline.spans.front());
-  EXPECT_EQ(found(timeline), "rank 0, step 7, entry 1: measured \"0F0\" as a part of step 5");
+  EXPECT_EQ(found(timeline), "rank 0, step 7, entry 1: measured \"0F0\" in step 5");
   timeline.spans.back().action.kind = U;
-  EXPECT_EQ(found(timeline), "rank 0, step 7, entry 1: measured \"0UPDATE0\", the list says \"0F0\"");
+  EXPECT_EQ(found(timeline), "rank 0, step 7, entry 1: measured \"0UPDATE0\", the list has \"0F0\"");
 }
 
 TEST(OrderCheck, FollowsAnAsynchronousListToItsOneEnd) {
@@ -97,7 +97,7 @@ TEST(OrderCheck, FollowsAnAsynchronousListToItsOneEnd) {
   const std::vector<Action> list{{F, 0, 0, -1}, {F, 0, 1, -1}};
   OrderCheck check(BoundPlan(asynchronous), list, 0);
   EXPECT_EQ(check.next({0, 0, list[0], {}, {}}), std::nullopt);
-  EXPECT_EQ(check.end(1), "rank 0, step 1, entry 2: measured nothing, the list says \"0F1\"");
+  EXPECT_EQ(check.end(1), "rank 0, step 1, entry 2: measured nothing, the list has \"0F1\"");
   EXPECT_EQ(check.next({0, 1, list[1], {}, {}}), std::nullopt);
   EXPECT_EQ(check.end(1), std::nullopt);
   EXPECT_EQ(check.next({0, 1, list[0], {}, {}}), "rank 0: measured \"0F0\" after the end of its list");
@@ -106,7 +106,7 @@ TEST(OrderCheck, FollowsAnAsynchronousListToItsOneEnd) {
 TEST(OrderCheck, NamesASpanOfAnotherStep) {
   Timeline timeline = measured();
   timeline.spans[0].step = 5;
-  EXPECT_EQ(found(timeline), "rank 0, step 5, entry 1: measured \"0F0\" as a part of step 6");
+  EXPECT_EQ(found(timeline), "rank 0, step 5, entry 1: measured \"0F0\" in step 6");
 }
 
 }  // namespace

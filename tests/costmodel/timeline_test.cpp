@@ -22,7 +22,7 @@ TEST(StepTime, IsTheMedianOfTheStepsThatCount) {
     (void)step_time(timeline, 3);
     FAIL();
   } catch (const std::invalid_argument& e) {
-    EXPECT_STREQ(e.what(), "no steps are left: the timeline has 3 and the first 3 are left out");
+    EXPECT_STREQ(e.what(), "no steps are left: the timeline has 3 and the first 3 are skipped");
   }
 }
 

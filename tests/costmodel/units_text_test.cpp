@@ -35,7 +35,7 @@ TEST(ParseBytes, SaysWhatWasFoundAndWhatIsWanted) {
   for (const char* text : {"", "GiB", "many", "1XB", "1 GiB of it", "nan", "inf", "0x10"}) {
     EXPECT_THAT([&] { (void)parse_bytes(text); },
                 ThrowsMessage<std::invalid_argument>(
-                    HasSubstr("found \"" + std::string(text) + "\", wanted a byte count such as")));
+                    HasSubstr("found \"" + std::string(text) + "\", expected a byte count such as")));
   }
   EXPECT_THAT([] { (void)parse_bytes("-1"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is negative")));
   EXPECT_THAT([] { (void)parse_bytes("1.5"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not whole")));

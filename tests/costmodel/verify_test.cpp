@@ -103,8 +103,8 @@ TEST(Verify, PrintsTheCircleOfTheSmallestDeadlock) {
   // Rank 0 has F0 SEND_F0 F1 SEND_F1 RECV_B0 B0, rank 1 RECV_F0 F0 B0 SEND_B0 RECV_F1 F1: SEND_F1 against SEND_B0.
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
   const std::string circle =
-      "the lists never end: 0SEND_F1 of rank 0 waits for 1RECV_F1 of rank 1, which stands behind 1SEND_B0; 1SEND_B0 of "
-      "rank 1 waits for 0RECV_B0 of rank 0, which stands behind 0SEND_F1. Stuck: rank 0 before 0B0 (entry 6), rank 1 "
+      "deadlock: 0SEND_F1 of rank 0 waits for 1RECV_F1 of rank 1, which is queued behind 1SEND_B0; 1SEND_B0 of rank 1 "
+      "waits for 0RECV_B0 of rank 0, which is queued behind 0SEND_F1. Stuck: rank 0 before 0B0 (entry 6), rank 1 "
       "before 1F1 (entry 6)";
   for (const Queues queues : kAllQueues) {
     VerifyOptions options;
@@ -131,7 +131,7 @@ TEST(Verify, FindsDeadlocksOfFiveThousandUnevenPlansOnlyWhereDirectionsShareAQue
           const std::string reason = refusal(plan, lists, options);
           if (reason.empty()) continue;
           ++stuck[queues];
-          EXPECT_THAT(reason, StartsWith("the lists never end: "));
+          EXPECT_THAT(reason, StartsWith("deadlock: "));
         }
       }
     }
@@ -361,29 +361,30 @@ TEST(Verify, NamesWhatDoesNotHold) {
   const auto set = [](std::size_t entry, Action action) { return [=](Lists& l) { l[0][entry - 1] = action; }; };
   const std::vector<Case> cases{
       {"found 1 list, the plan has 2 ranks", [](Lists& l) { l.pop_back(); }},
-      {"rank 0, entry 1: 1F0 is of stage 1, which the rank does not run", set(1, {ActionKind::Forward, 1, 0, -1})},
-      {"rank 0, entry 1: 0F2 is of microbatch 2, there are 0..1", set(1, {ActionKind::Forward, 0, 2, -1})},
-      {"rank 0, entry 9: 0UPDATE3 is of microbatch 3, there are 0..1", set(9, {ActionKind::Update, 0, 3, -1})},
-      {"rank 0, entry 2: 0SEND_F0 to stage 5: no boundary joins the two stages",
+      {"rank 0, entry 1: 1F0 belongs to stage 1, which the rank does not run", set(1, {ActionKind::Forward, 1, 0, -1})},
+      {"rank 0, entry 1: 0F2 belongs to microbatch 2, there are 0..1", set(1, {ActionKind::Forward, 0, 2, -1})},
+      {"rank 0, entry 9: 0UPDATE3 belongs to microbatch 3, there are 0..1", set(9, {ActionKind::Update, 0, 3, -1})},
+      {"rank 0, entry 2: 0SEND_F0 to stage 5: there is no boundary between the two stages",
        set(2, {ActionKind::SendActivation, 0, 0, 5})},
-      {"rank 0, entry 2: 0SEND_B0 goes against the boundary's direction", set(2, {ActionKind::SendGradient, 0, 0, 1})},
-      {"rank 0, entry 3: 0F0 stands also at entry 1", set(3, {ActionKind::Forward, 0, 0, -1})},
+      {"rank 0, entry 2: 0SEND_B0 is opposite to the boundary's direction",
+       set(2, {ActionKind::SendGradient, 0, 0, 1})},
+      {"rank 0, entry 3: 0F0 also appears at entry 1", set(3, {ActionKind::Forward, 0, 0, -1})},
       {"rank 0 lacks 0B1", erase(0, 8)},
       {"rank 0 lacks 0SEND_F1", erase(0, 4)},
       {"rank 0 lacks 0RECV_B0", erase(0, 5)},
-      {"rank 0, entry 9: 0W0 has no place in schedule \"1f1b\"",
+      {"rank 0, entry 9: 0W0 is not allowed in schedule \"1f1b\"",
        [](Lists& l) { l[0].insert(l[0].end() - 1, {ActionKind::WeightGradient, 0, 0, -1}); }},
-      {"rank 0, entry 1: 0SEND_F0 stands before 0F0, which it needs", swap(0, 1, 2)},
-      {"rank 1, entry 3: 1B0 stands before 1F0, which it needs", swap(1, 3, 4)},
-      {"rank 0, entry 5: 0B0 stands before 0RECV_B0, which it needs", swap(0, 5, 7)},
+      {"rank 0, entry 1: 0SEND_F0 comes before 0F0, which it needs", swap(0, 1, 2)},
+      {"rank 1, entry 3: 1B0 comes before 1F0, which it needs", swap(1, 3, 4)},
+      {"rank 0, entry 5: 0B0 comes before 0RECV_B0, which it needs", swap(0, 5, 7)},
       {"rank 0 lacks 1 of 1 update of stage 0", erase(0, 9)},
-      {"rank 0, entry 10: 0UPDATE is one more than the 1 wanted",
+      {"rank 0, entry 10: 0UPDATE exceeds the 1 expected",
        [](Lists& l) { l[0].push_back({ActionKind::Update, 0, -1, -1}); }},
-      {"rank 0, entry 9: 0B1 belongs into update 0 and stands before update 1", swap(0, 8, 9)},
+      {"rank 0, entry 9: 0B1 belongs to update 0 but comes before update 1", swap(0, 8, 9)},
       {"rank 0, entry 9: 0REDUCE_GRAD: the stage has neither replicas nor tied parameters",
        [](Lists& l) { l[0].insert(l[0].end() - 1, {ActionKind::Reduce, 0, -1, -1}); }},
       {"on the edge from rank 0 to rank 1 message 1 is 0SEND_F0 at one end and 1RECV_F1 at the other", swap(1, 1, 2)},
-      {"rank 1 holds 2 microbatches at once, schedule \"1f1b\" states 1",
+      {"rank 1 holds 2 microbatches at once, schedule \"1f1b\" allows 1",
        [](Lists& l) {
          std::swap(l[1][3], l[1][5]);  // F0 F1 SEND_B0 B0 ..., then B0 before its send
          std::swap(l[1][4], l[1][5]);
@@ -406,14 +407,13 @@ TEST(Verify, NamesWhatDoesNotHoldAmongReplicas) {
   EXPECT_EQ(refusal(plan, lists), "rank 0, entry 1: 0F1 belongs to rank 1");
   lists = sound;
   std::swap(lists[0][1], lists[0][2]);
-  EXPECT_EQ(refusal(plan, lists),
-            "rank 0, entry 3: 0B0 belongs into update 0 and stands between the reduce and update 0");
+  EXPECT_EQ(refusal(plan, lists), "rank 0, entry 3: 0B0 belongs to update 0 but comes between the reduce and update 0");
   lists = sound;
   lists[0].erase(lists[0].begin() + 2);
-  EXPECT_EQ(refusal(plan, lists), "rank 0, entry 3: 0UPDATE: no reduce stands before update 0");
+  EXPECT_EQ(refusal(plan, lists), "rank 0, entry 3: 0UPDATE: missing reduce before update 0");
   lists = sound;
   lists[0].insert(lists[0].begin() + 2, lists[0][2]);
-  EXPECT_EQ(refusal(plan, lists), "rank 0, entry 4: 0REDUCE_GRAD stands twice before update 0");
+  EXPECT_EQ(refusal(plan, lists), "rank 0, entry 4: 0REDUCE_GRAD appears twice before update 0");
 }
 
 TEST(Verify, FollowsReducesOfTiedStages) {
@@ -423,21 +423,20 @@ TEST(Verify, FollowsReducesOfTiedStages) {
   options.reduce_groups = {0, 0};
   Lists lists = action_lists(plan, 1, {0, 1});
   EXPECT_EQ(refusal(plan, lists, options), "");
-  EXPECT_EQ(refusal(plan, action_lists(plan), options), "rank 0, entry 5: 0UPDATE: no reduce stands before update 0");
+  EXPECT_EQ(refusal(plan, action_lists(plan), options), "rank 0, entry 5: 0UPDATE: missing reduce before update 0");
   // rank 1: RECV_F0 F0 B0 SEND_B0 REDUCE UPDATE, its send put off until after the reduce.
   std::swap(lists[1][3], lists[1][4]);
-  EXPECT_EQ(
-      refusal(plan, lists, options),
-      "the lists never end: 0B0 of rank 0 waits for 1SEND_B0 of rank 1, which stands before 1REDUCE_GRAD; "
-      "1REDUCE_GRAD of rank 1 waits for rank 0, which stands before 0B0. Stuck: rank 0 before 0B0 (entry 4), rank 1 "
-      "before 1REDUCE_GRAD (entry 4)");
+  EXPECT_EQ(refusal(plan, lists, options),
+            "deadlock: 0B0 of rank 0 waits for 1SEND_B0 of rank 1, which is blocked at 1REDUCE_GRAD; 1REDUCE_GRAD of "
+            "rank 1 waits for rank 0, which is blocked at 0B0. Stuck: rank 0 before 0B0 (entry 4), rank 1 before "
+            "1REDUCE_GRAD (entry 4)");
 }
 
 TEST(Verify, TakesTiedParametersOfThePlan) {
   Plan plan = row_plan("gpipe", {1, 1}, 1);
   plan.tied = {{"weight", {"l0", "l1"}}};
   EXPECT_EQ(refusal(plan, BoundPlan(plan).action_lists()), "");
-  EXPECT_EQ(refusal(plan, action_lists(plan)), "rank 0, entry 5: 0UPDATE: no reduce stands before update 0");
+  EXPECT_EQ(refusal(plan, action_lists(plan)), "rank 0, entry 5: 0UPDATE: missing reduce before update 0");
 }
 
 TEST(Verify, RefusesWhatIsNoPartOfAnEvaluation) {
@@ -445,7 +444,7 @@ TEST(Verify, RefusesWhatIsNoPartOfAnEvaluation) {
   Lists lists = action_lists(plan);
   EXPECT_EQ(refusal(plan, lists), "");
   lists[0].push_back({ActionKind::Update, 0, -1, -1});
-  EXPECT_EQ(refusal(plan, lists), "rank 0, entry 5: 0UPDATE has no place in schedule \"forward\"");
+  EXPECT_EQ(refusal(plan, lists), "rank 0, entry 5: 0UPDATE is not allowed in schedule \"forward\"");
 }
 
 TEST(Verify, CountsTheWeightVersionsOfAsynchronousSchedules) {
@@ -471,13 +470,13 @@ TEST(Verify, RefusesUpdatesThatComeTooEarlyOrTooLateForTheirMicrobatches) {
   ASSERT_EQ(lists[0].size(), 15u);
   ASSERT_EQ(refusal(plan, lists, options), "");
   std::swap(lists[0][4], lists[0][6]);  // B2 before the first update
-  EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 5: 0B2 stands before 0F2, which it needs");
+  EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 5: 0B2 comes before 0F2, which it needs");
   lists = action_lists(plan, 2, {}, 3);
   std::rotate(lists[0].begin() + 4, lists[0].begin() + 5, lists[0].begin() + 7);  // F2 B2 U
-  EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 6: 0B2 belongs into update 1 and stands before update 0");
+  EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 6: 0B2 belongs to update 1 but comes before update 0");
   lists = action_lists(plan, 2, {}, 3);
   std::swap(lists[0][3], lists[0][4]);  // U B1
-  EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 5: 0B1 belongs into update 0 and stands before update 1");
+  EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 5: 0B1 belongs to update 0 but comes before update 1");
 }
 
 TEST(Verify, RefusesAForwardWhoseParametersAreNotMadeYet) {
@@ -495,8 +494,7 @@ TEST(Verify, RefusesAForwardWhoseParametersAreNotMadeYet) {
     list.erase(of(ActionKind::Forward, m));
     list.insert(list.begin() + m, action);
   }
-  EXPECT_EQ(refusal(plan, lists, options),
-            "rank 0, entry 5: 0F4 stands after 0 updates, which is too few for its step 2");
+  EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 5: 0F4 comes after 0 updates, too few for its step 2");
 }
 
 TEST(Verify, ComparesPeakMemoryWithTheDevice) {

@@ -55,7 +55,7 @@ TEST_F(GivenPlan, BeginsStagesWhereSplitAtSays) {
   const Outcome o = plan("--split-at h.1,h.2.mlp --microbatches 6 -o p.json");
   EXPECT_EQ(o.status, 0) << o.err;
   // The longest stage has the layers h.2.mlp .. head: 5 of 3 ms.
-  EXPECT_THAT(o.err, HasSubstr("slowest stage 15.0 ms per microbatch, as split-at reckons"));
+  EXPECT_THAT(o.err, HasSubstr("slowest stage 15.0 ms per microbatch, estimated by split-at"));
   const Plan p = read("p.json");
   ASSERT_EQ(p.stages.size(), 3U);
   EXPECT_THAT(p.stages[0].layers, ElementsAre("wte", "h.0.attn", "h.0.mlp"));
@@ -69,8 +69,8 @@ TEST_F(GivenPlan, GivesTheStagesTheReplicasAskedFor) {
   EXPECT_EQ(plan("--split-at h.2 --replicas 3,1 -o p.json").status, 0);
   EXPECT_THAT(read("p.json").stages[0].devices, ElementsAre(0, 1, 2));
   EXPECT_THAT(plan("--split-at h.2 --replicas 3").err,
-              HasSubstr("--split-at: replicas: found 1 numbers for 2 stages, wanted one a stage"));
-  EXPECT_THAT(plan("--split-at h.2 --replicas 4,1").err, HasSubstr("the stages want 5 devices"));
+              HasSubstr("--split-at: replicas: found 1 numbers for 2 stages, expected one per stage"));
+  EXPECT_THAT(plan("--split-at h.2 --replicas 4,1").err, HasSubstr("the stages need 5 devices"));
 }
 
 TEST_F(GivenPlan, ListsTheLayersForAnUnknownName) {
@@ -114,7 +114,7 @@ TEST_F(GivenPlan, ComesBackFromPipeDreamsConfigurationWithReplicasDevicesAndWarm
   EXPECT_EQ(read("again.json").stages, wanted.stages);
   EXPECT_EQ(read("again.json").warmups, wanted.warmups);
   EXPECT_THAT(plan("--from pipedream-conf conf/hybrid_conf.json --replicas 1,1").err,
-              HasSubstr("conf/hybrid_conf.json: replicas: found some, the plan that was read has its own"));
+              HasSubstr("conf/hybrid_conf.json: --replicas: the plan that was read already has replicas"));
 }
 
 // vgg16 on four devices: PipeDream shipped stage 0 on the ranks 0, 1, 2 and stage 1 on rank 3, warm-ups 1 and 0.
@@ -134,7 +134,7 @@ TEST_F(GivenPlan, NamesTheFileOfAnotherProgram) {
             "stagecraft-plan: layout.txt: found 1 E, 3 t, 0 m, 1 L; graph \"chain\" has 1 E, 4 t, 0 m, 1 L\n");
   folder_.write("conf.json", "{\"module_to_stage_map\": [0, 0], \"stage_to_rank_map\": {\"0\": [0]}}");
   EXPECT_THAT(plan("--from pipedream-conf conf.json").err,
-              HasSubstr("conf.json: layer \"wte\" of the graph has no stage, wanted is the graph with stage ids"));
+              HasSubstr("conf.json: layer \"wte\" of the graph has no stage, expected is the graph with stage ids"));
   EXPECT_EQ(
       plan("--from keras x").err,
       "stagecraft-plan: --from: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream-conf, "
@@ -142,7 +142,7 @@ TEST_F(GivenPlan, NamesTheFileOfAnotherProgram) {
   EXPECT_THAT(plan("--from megatron nowhere.txt").err, HasSubstr("nowhere.txt: "));
   folder_.write("parts.json", "[0, 4, 11]");
   EXPECT_THAT(plan("--from deepspeed parts.json --split-at h.1").err,
-              HasSubstr("parts.json: says the stages, --split-at does too"));
+              HasSubstr("parts.json: gives the stages; remove --split-at"));
   folder_.write("s.csv", "0F0,0B0\n1F0,1B0\n");
   EXPECT_THAT(plan("--from actions s.csv --split-at h.1,h.2").err,
               HasSubstr("s.csv: found 2 stages, --split-at says 3"));
@@ -153,7 +153,7 @@ TEST_F(GivenPlan, RefusesADeviceThatTheTopologyLacks) {
   ASSERT_EQ(folder_.run("stagecraft-export pipedream-conf p.json --graph graph.json -o conf").status, 0);
   ASSERT_EQ(folder_.run("stagecraft-import pipedream conf/gpus=2.txt -o graph.json").status, 0);
   EXPECT_THAT(folder_.run("stagecraft-plan graph.json -n 1 --from pipedream-conf conf/hybrid_conf.json").err,
-              HasSubstr("the stages want 2 devices"));
+              HasSubstr("the stages need 2 devices"));
 }
 
 TEST_F(GivenPlan, EndsWithTwoWhereAnotherOptionSaysTheStages) {
@@ -161,8 +161,7 @@ TEST_F(GivenPlan, EndsWithTwoWhereAnotherOptionSaysTheStages) {
        {"--split-at h.1 --strategy uniform", "--split-at h.1 --stages 2", "--from megatron x --straight-pipeline"}) {
     const Outcome o = plan(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
-    EXPECT_THAT(o.err,
-                HasSubstr("says the stages, so that --strategy, --stages and PipeDream's options have no place"));
+    EXPECT_THAT(o.err, HasSubstr("gives the stages; remove --strategy, --stages and PipeDream's options"));
   }
   EXPECT_EQ(plan("--from megatron").status, 2);
 }

@@ -112,7 +112,7 @@ TEST(BalancedBounds, AreTheLargestAmongEquals) {
 
 TEST(BalancedBounds, RefuseMorePartsThanWeights) {
   EXPECT_THAT([] { (void)balanced_bounds({1, 2}, 3); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("found 3 parts, wanted 1 to 2")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("found 3 parts, expected 1 to 2")));
   EXPECT_THAT([] { (void)balanced_bounds({1, -2}, 1); }, ThrowsMessage<std::invalid_argument>(HasSubstr("negative")));
 }
 
@@ -201,14 +201,14 @@ TEST(ListStrategies, RefuseWhatIsNoRegularExpression) {
 TEST(ListStrategies, HaveNoAnswerForMoreStagesThanLayersOrDevices) {
   const Graph graph = list_graph({1, 1});
   EXPECT_EQ(std::get<Infeasible>(partition("uniform", graph, levels_topology({4}, {}))).reason,
-            "4 stages need as many layers, the graph has 2 beside its inputs");
+            "4 stages need as many layers, the graph has 2 besides its inputs");
   Constraints constraints;
   constraints.stages = 2;
   EXPECT_EQ(std::get<Infeasible>(partition("uniform", graph, levels_topology({1}, {}), constraints)).reason,
             "2 stages need as many devices, the topology has 1");
   constraints.stages = 0;
   EXPECT_THAT([&] { (void)partition("uniform", graph, levels_topology({1}, {}), constraints); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 0, wanted at least 1")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 0, must be at least 1")));
 }
 
 TEST(Strategies, ListTheKnownNames) {

@@ -189,8 +189,7 @@ TEST(PipedreamStrategy, NamesAMemoryLimitThatWouldDo) {
   EXPECT_EQ(std::get<Ranking>(fits).plans.at(0).plan.steady_state, Seconds(1));
   constraints.memory_limit = Bytes(99);
   const StrategyResult none = plan_with("pipedream", graph, two, simulated_costs(), constraints);
-  EXPECT_EQ(std::get<Infeasible>(none).reason,
-            "no partition keeps every stage within 99 bytes, a limit of 100 would do");
+  EXPECT_EQ(std::get<Infeasible>(none).reason, "no partition fits every stage in 99 bytes, a limit of 100 would do");
 }
 
 TEST(PipedreamStrategy, RefusesMoreStraightStagesThanCuts) {
@@ -198,7 +197,7 @@ TEST(PipedreamStrategy, RefusesMoreStraightStagesThanCuts) {
   options.straight_pipeline = true;
   const Graph graph = chain({layer("a", 1, 0, 0), layer("b", 1, 0, 0)});
   EXPECT_THAT(reason(pipedream_candidate(graph, levels_topology({4}, {}), options)),
-              HasSubstr("on 4 devices needs as many stages, the graph has 2 down-sets"));
+              HasSubstr("on 4 devices needs that many stages; the graph has 2 down-sets"));
 }
 
 // One source with n branches and a join: 2^n + 1 sets with the source, and the join.
@@ -223,7 +222,7 @@ TEST(Downsets, StandBehindAllThatTheyContain) {
   const auto grown = pipedream_downsets(fan(6), 1000);
   const Downsets& sets = std::get<Downsets>(grown);
   for (int i = 0; i < sets.count(); ++i) {
-    for (int j = 0; j < i; ++j) EXPECT_FALSE(sets.contains(j, i)) << i << " stands behind " << j;
+    for (int j = 0; j < i; ++j) EXPECT_FALSE(sets.contains(j, i)) << i << " comes after " << j;
     EXPECT_TRUE(sets.contains(sets.count() - 1, i));
   }
 }
@@ -236,7 +235,7 @@ TEST(PipedreamStrategy, SaysThatALatticeIsTooLarge) {
 TEST(PipedreamStrategy, RefusesAGraphOfInputs) {
   Graph graph = chain({layer("data", 0, 0, 0)});
   graph.layers[0].kind = kInputKind;
-  EXPECT_EQ(reason(pipedream_candidate(graph, levels_topology({4}, {}))), "the graph has no layers beside its inputs");
+  EXPECT_EQ(reason(pipedream_candidate(graph, levels_topology({4}, {}))), "the graph has no layers besides its inputs");
 }
 
 TEST(PipedreamStrategy, RefusesOptionsThatItCannotTake) {
@@ -247,14 +246,14 @@ TEST(PipedreamStrategy, RefusesOptionsThatItCannotTake) {
   };
   Constraints constraints;
   constraints.stages = 3;
-  EXPECT_THAT(plan(constraints), ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 3, wanted none")));
+  EXPECT_THAT(plan(constraints), ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 3, expected none")));
   constraints = {};
   constraints.options = {{"activation-compression-ratio", 0.0}};
   EXPECT_THAT(plan(constraints), ThrowsMessage<std::invalid_argument>(HasSubstr("compression ratio: found 0.0")));
   constraints = {};
   constraints.memory_limit = Bytes(0);
   EXPECT_THAT(plan(constraints),
-              ThrowsMessage<std::invalid_argument>(HasSubstr("memory limit: found 0, wanted more than 0 bytes")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("memory limit: found 0, must be above 0 bytes")));
 }
 
 TEST(PipedreamStrategy, GivesEqualAnswersToEqualQuestions) {

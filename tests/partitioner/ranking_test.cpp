@@ -112,7 +112,7 @@ TEST(Ranking, NamesTheLeastExcessWhereNothingFits) {
   constraints.memory_limit = Bytes(40);
   const auto need = [](const Plan& plan) { return Bytes(plan.stages.size() == 2 ? 50 : 200); };
   const auto result = rank_plans(kGraph, kTwo, told([](const Plan&) { return 100_s; }, need), constraints);
-  EXPECT_THAT(std::get<Infeasible>(result).reason, StartsWith("no plan fits; of the least needy ("));
+  EXPECT_THAT(std::get<Infeasible>(result).reason, StartsWith("no plan fits in memory; the smallest ("));
   EXPECT_THAT(std::get<Infeasible>(result).reason, HasSubstr("stage 0 needs 50 B on each device, the limit is 40 B"));
 }
 
@@ -122,7 +122,7 @@ TEST(Ranking, SkipsWhatIsNotOfTheStagesAskedFor) {
   const Ranking ranking = ranked(told([](const Plan&) { return 100_s; }), constraints);
   for (const RankedPlan& each : ranking.plans) EXPECT_EQ(each.plan.stages.size(), 2U);
   // PipeDream with replicas answers one stage on both devices.
-  EXPECT_EQ(skipped_text(ranking.skipped), "skipped 1 candidate: pipedream: it has 1 stage, wanted 2 (1)");
+  EXPECT_EQ(skipped_text(ranking.skipped), "skipped 1 candidate: pipedream: it has 1 stage, expected 2 (1)");
 }
 
 TEST(SkippedText, AddsUpTheCandidates) {

@@ -86,7 +86,7 @@ TEST_F(LinksTool, ReplacesTopologiesAlone) {
   const Outcome o = links("--max-bytes 4 --seconds 0.1 --accept-untrusted -o notes.txt");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, StartsWith("stagecraft-links: notes.txt: holds something that stagecraft did not write, so no "
-                                "stagecraft.topology replaces it; give another name, or --force"));
+                                "stagecraft.topology replaces it; use another name, or --force"));
 }
 
 TEST_F(LinksTool, RefusesAnotherNumberOfRanksThanWereStarted) {

@@ -47,7 +47,7 @@ TEST_F(CompareTool, EndsWithOneOnBadInput) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"nowhere.json measured.json", "stagecraft-compare: nowhere.json: "},
            {"measured.json prediction.json",
-            "measured.json: /format: found \"stagecraft.timeline\", wanted \"stagecraft.prediction\""},
+            "measured.json: /format: found \"stagecraft.timeline\", expected \"stagecraft.prediction\""},
            {"prediction.json other.json", "the prediction's ranks run stages 0 1, the measured ones 0 0"}}) {
     const Outcome o = compare(arguments);
     EXPECT_EQ(o.status, 1) << arguments;

@@ -73,25 +73,25 @@ TEST_F(ConvertTool, TakesStagesFromAPartitionedGraph) {
   EXPECT_EQ(folder_.run("stagecraft-convert - -o piped < parted.txt").status, 0);
   EXPECT_EQ(folder_.read("piped/stage0.py"), folder_.read("alone/stage0.py"));
   expect_refusal("parted.txt --replicas 1 -o x", "--replicas: found 1 numbers, parted.txt has 2 stages");
-  expect_refusal("graph.txt -o x", "graph.txt: layer \"node2\" has no stage_id, wanted one for each layer");
+  expect_refusal("graph.txt -o x", "graph.txt: layer \"node2\" has no stage_id, expected one for each layer");
 }
 
 TEST_F(ConvertTool, ReplacesOnlyWhatItWrote) {
   ASSERT_EQ(convert("parted.txt -o package").status, 0);
-  expect_refusal("parted.txt -o package", "package: is a directory that is not empty, wanted an empty one or none");
+  expect_refusal("parted.txt -o package", "package: is a directory that is not empty, expected an empty one or none");
   EXPECT_EQ(convert("parted.txt --arch again -o package --force").status, 0);
   EXPECT_THAT(folder_.read("package/__init__.py"), HasSubstr("return \"again\""));
   folder_.write("package/stage1.py", "# by hand\n");
   expect_refusal("parted.txt -o package --force",
-                 "package: holds \"stage1.py\", which was not written here, so it is not replaced");
+                 "package: holds \"stage1.py\", which stagecraft did not write; not replaced");
   EXPECT_EQ(folder_.read("package/stage1.py"), "# by hand\n");
 }
 
 TEST_F(ConvertTool, SaysWhatDoesNotFit) {
   plan("--devices 2 --strategy uniform --stages 2");
-  expect_refusal("plan.json -o x", "plan.json: is a plan, --model GRAPH names the graph it is for", 2);
+  expect_refusal("plan.json -o x", "plan.json: is a plan; use --model GRAPH to name its graph", 2);
   expect_refusal("plan.json --model graph.txt --replicas 1,1 -o x",
-                 "--replicas: plan.json is a plan, which says them itself", 2);
+                 "--replicas: plan.json is a plan, which contains them", 2);
   expect_refusal("parted.txt --replicas 1,0 -o x", "--replicas: 0 is not an integer from 1 to 1048576", 2);
   folder_.write("model.pt2", "PK\x03\x04");
   // A build with LibTorch looks into it, one without says how to get that.
@@ -99,15 +99,15 @@ TEST_F(ConvertTool, SaysWhatDoesNotFit) {
               AnyOf(HasSubstr("model.pt2: is no whole ZIP archive"),
                     HasSubstr("model.pt2: is an archive, and this program was built without LibTorch; build with "
                               "-DSTAGECRAFT_WITH_TORCH=ON")));
-  expect_refusal("model.pt2 -o x",
-                 "model.pt2: is an archive, wanted graph.json or PipeDream's graph.txt; an archive is converted by a "
-                 "plan.json");
+  expect_refusal(
+      "model.pt2 -o x",
+      "model.pt2: is an archive, expected graph.json or PipeDream's graph.txt; an archive is converted by a plan.json");
   folder_.write("other.txt", std::string("node1 -- Input0") + kMeta + "\nnode9 -- Tanh()" + kMeta + "\n");
-  expect_refusal("plan.json --model other.txt -o x", "plan.json: stage 0: layer \"node2\" is unknown to the graph");
+  expect_refusal("plan.json --model other.txt -o x", "plan.json: stage 0: layer \"node2\" is not in the graph");
   folder_.write("odd.txt", "node1 -- Odd(1)" + std::string(kMeta) + " -- stage_id=0\n");
   expect_refusal("odd.txt -o x", "odd.txt: layer \"node1\": Odd: unknown kind \"Odd\", known are AdaptiveAvgPool2d, ");
-  expect_refusal("odd.txt --layer Odd -o x", "--layer: found \"Odd\", wanted KIND=MODULE:CLASS", 2);
-  expect_refusal("odd.txt --layer A=b:C --layer A=b:D -o x", "--layer: kind \"A\" stands twice", 2);
+  expect_refusal("odd.txt --layer Odd -o x", "--layer: found \"Odd\", expected KIND=MODULE:CLASS", 2);
+  expect_refusal("odd.txt --layer A=b:C --layer A=b:D -o x", "--layer: kind \"A\" appears twice", 2);
   expect_refusal("odd.txt", "--output is required", 2);
   EXPECT_EQ(folder_.run("test -e x").status, 1);
   EXPECT_THAT(convert("--help").out, HasSubstr("Example:\n  stagecraft convert plan.json --model graph.txt -o vgg16"));

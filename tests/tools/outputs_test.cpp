@@ -77,12 +77,12 @@ TEST_F(Outputs, AreKnownByWhatTheyBeginWith) {
 TEST_F(Outputs, AreNotWhatIsRead) {
   for (const char* name : {"g.json", "./g.json", "folder/../g.json", "soft.json", "hard.json"}) {
     EXPECT_THAT([&] { check_outputs({at("graph.txt"), at("g.json")}, {{at(name), ""}}, false); },
-                refuses(at(name), "is read too"));
+                refuses(at(name), "is also an input"));
     check_outputs({at("g.json")}, {{at(name), ""}}, true);
   }
   EXPECT_THAT([&] { check_outputs({at("g.json")}, {{at("soft.json"), ""}}, false); },
-              refuses(at("soft.json"),
-                      "is read too, as " + at("g.json") + ", so it is not replaced; give another name, or --force"));
+              refuses(at("soft.json"), "is also an input, as " + at("g.json") +
+                                           ", so it is not replaced; use another name, or --force"));
 }
 
 TEST_F(Outputs, AreNewEmptyOrOlderOnesOfTheSameKind) {
@@ -91,7 +91,7 @@ TEST_F(Outputs, AreNewEmptyOrOlderOnesOfTheSameKind) {
     check_outputs({}, {{std::string(name).size() < 2 ? name : at(name), "stagecraft.plan"}}, false);
   check_outputs({}, {{"/dev/null", "stagecraft.plan"}}, false);
   EXPECT_THAT([&] { check_outputs({}, {{at("g.json"), "stagecraft.plan"}}, false); },
-              refuses(at("g.json"), "holds a stagecraft.graph, so no stagecraft.plan replaces it; give another name"));
+              refuses(at("g.json"), "holds a stagecraft.graph, so no stagecraft.plan replaces it; use another name"));
   EXPECT_THAT([&] { check_outputs({}, {{at("notes.txt"), "stagecraft.plan"}}, false); },
               refuses(at("notes.txt"), "holds something that stagecraft did not write, so no stagecraft.plan"));
   check_outputs({}, {{at("notes.txt"), "stagecraft.plan"}}, true);
@@ -141,29 +141,30 @@ TEST_F(Outputs, HoldForEveryVerb) {
     EXPECT_THAT(o.err, HasSubstr(message)) << command;
     EXPECT_EQ(folder_.run(kept).out, before) << command;
   };
-  refused("plan g.json t.json -o g.json", "g.json: is read too, so it is not replaced; give another name, or --force");
-  refused("plan g.json t.json -o ./hard.json", "./hard.json: is read too, as g.json");
-  refused("plan - t.json -o g.json < g.json", "g.json: is read too, as standard input");
+  refused("plan g.json t.json -o g.json",
+          "g.json: is also an input, so it is not replaced; use another name, or --force");
+  refused("plan g.json t.json -o ./hard.json", "./hard.json: is also an input, as g.json");
+  refused("plan - t.json -o g.json < g.json", "g.json: is also an input, as standard input");
   refused("plan g.json t.json -o notes.txt", "notes.txt: holds something that stagecraft did not write");
-  refused("predict g.json t.json p.json -o p.json", "p.json: is read too");
+  refused("predict g.json t.json p.json -o p.json", "p.json: is also an input");
   refused("predict g.json t.json p.json --trace notes.txt", "notes.txt: holds something");
   refused("predict g.json t.json p.json -o new --trace ./new", "./new: is named for two outputs");
-  refused("import pipedream graph.txt -o graph.txt", "graph.txt: is read too");
+  refused("import pipedream graph.txt -o graph.txt", "graph.txt: is also an input");
   refused("import pipedream graph.txt -o p.json", "p.json: holds a stagecraft.plan, so no stagecraft.graph");
-  refused("export pipedream g.json -o g.json", "g.json: is read too");
+  refused("export pipedream g.json -o g.json", "g.json: is also an input");
   refused("export pipedream g.json -o notes.txt", "notes.txt: holds something");
   refused("export actions p.json -o graph.txt", "graph.txt: holds a PipeDream profile, so no schedule CSV");
-  refused("graph g.json -o g.json", "g.json: is read too");
-  refused("graph g.json --plan p.json -o soft.json --dot", "soft.json: is read too, as g.json");
+  refused("graph g.json -o g.json", "g.json: is also an input");
+  refused("graph g.json --plan p.json -o soft.json --dot", "soft.json: is also an input, as g.json");
   for (const std::string command :
        {"plan no t.json", "predict no t.json p.json", "import pipedream no", "export pipedream no", "graph no.json"}) {
     refused(command + " -o none/x", "none/x: cannot write: No such file or directory");
-    refused(command + " -o folder", "folder: is a directory, a file is wanted");
+    refused(command + " -o folder", "folder: is a directory, expected a file");
   }
   refused("predict no t.json p.json --trace none/x", "none/x: cannot write");
   refused("predict no t.json p.json --chakra g.json/x", "g.json/x: cannot write: Not a directory");
-  refused("export torch-pipelining no -o g.json", "g.json: is a file, a directory is wanted");
-  refused("convert no -o g.json/x", "stagecraft-convert: g.json: is a file, a directory is wanted");
+  refused("export torch-pipelining no -o g.json", "g.json: is a file, expected a directory");
+  refused("convert no -o g.json/x", "stagecraft-convert: g.json: is a file, expected a directory");
   refused("convert no -o g.json", "g.json: is no directory");
   folder_.write("folder/pipeline.py", "print(1)\n");
   refused("export torch-pipelining p.json -o folder", "folder/pipeline.py: holds something");

@@ -90,23 +90,22 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   EXPECT_THAT(
       refused.err,
       HasSubstr("stagecraft-predict: graph.json: the graph was measured on a processor (AMD EPYC), the topology's "
-                "devices are GPUs (H100-80GB); profile the model on such a device (stagecraft profile MODEL "
-                "--device cuda), or take these times as they are, without the slowdown of ranks that share a "
-                "host, by --accept-other-device"));
+                "devices are GPUs (H100-80GB); profile the model on such a device (stagecraft profile MODEL --device "
+                "cuda), or use --accept-other-device to take these times without the slowdown of shared hosts"));
   const Outcome o = predict("graph.json gpus.json plan.json --free-transfers --accept-other-device -o p.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, HasSubstr("step ~15.0 s, ~1.3 samples per second, bubble ~20.0 %"));
   EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +0 +1 +~1.00 s +~2.00 s +~12.0 s "));
-  EXPECT_THAT(o.err,
-              HasSubstr("~ is not of this topology's devices: the graph was measured on a processor (AMD EPYC)"));
+  EXPECT_THAT(o.err, HasSubstr("~ marks figures that were not measured on this topology's devices: the graph was "
+                               "measured on a processor (AMD EPYC)"));
   EXPECT_EQ(parse_prediction(folder_.read("p.json"), "p.json").other_device,
             "the graph was measured on a processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)");
   // The fixture's topology does not say what its hosts have: the slowdown counts, which is told.
   const Outcome unknown = predict("graph.json topology.json plan.json --free-transfers");
   EXPECT_EQ(unknown.status, 0) << unknown.err;
   EXPECT_THAT(unknown.err, HasSubstr("step 24.0 s"));  // see below
-  EXPECT_THAT(unknown.err, HasSubstr("note: ranks of one host slow each other as on the host where the graph was "
-                                     "measured, which has 2 processors"));
+  EXPECT_THAT(unknown.err, HasSubstr("note: assuming that ranks on one host slow each other down as on the host where "
+                                     "the graph was measured, which has 2 processors"));
 }
 
 // At half speed wherever both compute. Stage 0 forwards 0-1, 1-3; stage 1 forwards 1-3 and backwards alone 3-5. Then
@@ -133,10 +132,9 @@ TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
   folder_.write("structure.json", graph_json(graph));
   const Outcome o = predict("structure.json topology.json plan.json");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(
-      o.err,
-      "stagecraft-predict: structure.json: every layer takes 0 s, as where profile --structure wrote the graph, so "
-      "that every plan would; measure it with stagecraft profile chain --set width=8 --microbatch 5 -o graph.json\n");
+  EXPECT_EQ(o.err,
+            "stagecraft-predict: structure.json: every layer takes 0 s (the graph was written by profile --structure); "
+            "measure the model with stagecraft profile chain --set width=8 --microbatch 5 -o graph.json\n");
 }
 
 // Three devices for two replicas of one microbatch.
@@ -147,9 +145,7 @@ TEST_F(PredictTool, TellsWhichDevicesDoNothing) {
   folder_.write("three.json", topology_json(topology));
   folder_.write("two.json", plan_json(testing::one_layer_a_stage(graph, topology, {2}, "1f1b", 1)));
   const Outcome o = predict("one.json three.json two.json -o p.json");
-  EXPECT_THAT(o.err,
-              HasSubstr("note: 2 of 3 devices do nothing: 1 are replicas beyond the number of microbatches, 2 are "
-                        "in no stage\n"));
+  EXPECT_THAT(o.err, HasSubstr("note: 2 of 3 devices are idle: 1 have no microbatch, 2 are in no stage\n"));
   EXPECT_THAT(o.err, HasSubstr("bubble 50.0 %"));
   const auto json = nlohmann::json::parse(folder_.read("p.json"));
   EXPECT_EQ(json["devices"], 3);
@@ -173,10 +169,10 @@ TEST_F(PredictTool, TakesStepsOfAMillionMicrobatches) {
   EXPECT_EQ(o.status, 0) << o.err;
   // (M + 1) periods of 3 s.
   EXPECT_NEAR(parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 3'000'003, 0.003);
-  EXPECT_THAT(o.err, HasSubstr(" of 1000000 microbatches were replayed, until the step repeated itself"));
+  EXPECT_THAT(o.err, HasSubstr(" of 1000000 microbatches; the step repeats itself"));
   const Outcome chakra = predict("graph.json topology.json long.json --chakra traces");
   EXPECT_EQ(chakra.status, 1);
-  EXPECT_THAT(chakra.err, HasSubstr("--chakra traces: wants all microbatches of a step, "));
+  EXPECT_THAT(chakra.err, HasSubstr("--chakra traces: needs all microbatches of a step, "));
   plan_.schedule = "gpipe";
   folder_.write("gpipe.json", plan_json(plan_));
   const Outcome gpipe = predict("graph.json topology.json gpipe.json");
@@ -192,7 +188,7 @@ TEST_F(PredictTool, EndsWithOneOnBadInput) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"nowhere.json topology.json plan.json", "stagecraft-predict: nowhere.json: "},
            {"graph.json graph.json plan.json",
-            "graph.json: /format: found \"stagecraft.graph\", wanted \"stagecraft.topology\""},
+            "graph.json: /format: found \"stagecraft.graph\", expected \"stagecraft.topology\""},
            {"graph.json topology.json text.json", "stagecraft-predict: text.json: line 1 column 1: not JSON"},
            {"graph.json topology.json far.json",
             "stagecraft-predict: far.json: stage 1: device 7 does not exist, topology \"flat\" has 0..1"}}) {

@@ -100,10 +100,10 @@ TEST_F(RunTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
   const std::string plan = folder_.read("plan.json");
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"--trace nowhere/trace.json", "nowhere/trace.json: cannot write: No such file or directory"},
-           {"--trace folder", "folder: is a directory, a file is wanted"},
-           {"--trace plan.json", "plan.json: is read too"},
+           {"--trace folder", "folder: is a directory, expected a file"},
+           {"--trace plan.json", "plan.json: is also an input"},
            {"-o hard.json",
-            "hard.json: is read too, as plan.json, so it is not replaced; give another name, or --force"},
+            "hard.json: is also an input, as plan.json, so it is not replaced; use another name, or --force"},
            {"-o notes.txt", "notes.txt: holds something that stagecraft did not write, so no stagecraft.timeline"},
            {"-o new --trace ./new", "./new: is named for two outputs"},
            {"--spawn --trace nowhere/trace.json", "nowhere/trace.json: cannot write: No such file or directory"},

@@ -19,9 +19,9 @@ struct ArchiveStages {
 /// Whether `path` begins as an archive does. False if it is absent.
 [[nodiscard]] bool is_archive(const std::string& path);
 
-/// Gives the stages of `plan` for the archive of torch.export at `path`; the plan's options say what its layers are.
-/// Throws FormatError for a file that cannot be read or run, std::invalid_argument for a plan that does not fit the
-/// model. It takes LibTorch to know what operators do, so the executor has one.
+/// The stages of `plan` for the archive of torch.export at `path`; the plan's options define its layers. Throws
+/// FormatError for a file that cannot be read or run, std::invalid_argument for a plan that does not fit the model.
+/// Operators need LibTorch, so the implementation is in the executor.
 using ArchiveStager = std::function<ArchiveStages(const Plan& plan, const std::string& path)>;
 
 }  // namespace stagecraft

@@ -21,7 +21,8 @@ class Parser {
  public:
   explicit Parser(const std::string& text) : text_(text) {
     if (text.size() > kMostBytes) {
-      throw std::invalid_argument(fmt::format("a description of {} bytes, wanted at most {}", text.size(), kMostBytes));
+      throw std::invalid_argument(
+          fmt::format("a description of {} bytes, expected at most {}", text.size(), kMostBytes));
     }
   }
 
@@ -42,7 +43,7 @@ class Parser {
                               : here >= ' ' && here <= '~' ? fmt::format("\"{}\"", here)
                                                            : fmt::format("byte {}", static_cast<unsigned char>(here));
     throw std::invalid_argument(
-        fmt::format("\"{}\": at character {}: found {}, wanted {}", shown, at_ + 1, found, wanted));
+        fmt::format("\"{}\": at character {}: found {}, expected {}", shown, at_ + 1, found, wanted));
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
@@ -99,7 +100,7 @@ class Parser {
     return out;
   }
 
-  /// "NAME" where the text goes on with "(NAME):", which it then passes.
+  /// "NAME" if the text continues with "(NAME):", which is then consumed.
   std::optional<std::string> child_name() {
     const std::size_t begin = at_;
     if (take('(')) {
@@ -120,7 +121,7 @@ class Parser {
   void add(std::vector<Argument>& arguments, Argument argument) const {
     for (const Argument& other : arguments) {
       if (!argument.name.empty() && other.name == argument.name) {
-        fail(fmt::format("each argument once, \"{}\" stands twice", argument.name));
+        fail(fmt::format("each argument once, \"{}\" appears twice", argument.name));
       }
     }
     if (argument.name.empty() && !arguments.empty() && !arguments.back().name.empty()) {
@@ -196,7 +197,7 @@ class Parser {
     double real = 0;
     const auto [at, error] = std::from_chars(begin, stop, real);
     if (error != std::errc() || at != stop || !std::isfinite(real))
-      fail("a finite number, at most 2^63 if it is whole");
+      fail("a finite number, at most 2^63 if it is an integer");
     at_ += static_cast<std::size_t>(stop - begin);
     return fmt::format("{}", real == 0 ? 0.0 : real);  // no "-0"
   }

@@ -16,7 +16,7 @@ using Kind = ValueForm::Kind;
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
-/// A module of torch.nn: parameters of its constructor by position, the first `required` of which must be given.
+/// A module of torch.nn: parameters of its constructor by position; the first `required` are required.
 struct TorchModule {
   std::string kind;
   std::vector<std::string> parameters;
@@ -100,7 +100,7 @@ const std::vector<NamedOperation>& operations() {
 ValueForm tuple(std::vector<ValueForm> items) { return {Kind::Tuple, std::move(items)}; }
 const ValueForm kTensor{Kind::Tensor};
 
-/// The arguments by the names of `parameters`, in the order read; the first `required` parameters must be among them.
+/// The arguments named as in `parameters`, in the order read; must include the first `required` ones.
 std::map<std::string, std::string> by_name(const Description& description, const std::vector<std::string>& parameters,
                                            std::size_t required) {
   const std::string takes = description.kind + " takes " + (parameters.empty() ? "no arguments" : joined(parameters));
@@ -156,19 +156,19 @@ PythonCall operation_call(Operation operation, const Description& description) {
   PythonCall call;
   call.operation = operation;
   const auto numbers = [&](std::size_t least, std::size_t most, const char* wanted) {
-    if (!description.children.empty()) refuse("modules inside, wanted " + std::string(wanted));
+    if (!description.children.empty()) refuse("modules inside, expected " + std::string(wanted));
     for (const Argument& argument : description.arguments) {
       const std::optional<std::int64_t> value = whole_number(argument);
-      if (!value || !argument.name.empty()) refuse(fmt::format("found {}, wanted {}", argument.literal, wanted));
+      if (!value || !argument.name.empty()) refuse(fmt::format("found {}, expected {}", argument.literal, wanted));
       call.numbers.push_back(*value);
     }
     if (call.numbers.size() < least || call.numbers.size() > most) {
-      refuse(fmt::format("{} numbers, wanted {}", call.numbers.size(), wanted));
+      refuse(fmt::format("{} numbers, expected {}", call.numbers.size(), wanted));
     }
   };
   switch (operation) {
     case Operation::Add:
-    case Operation::Multiply:  // "inplace" says nothing here: the sum has a place of its own
+    case Operation::Multiply:  // "inplace" has no effect here: the sum has its own storage
       (void)by_name(description, {"inplace"}, 0);
       call.least_inputs = 2;
       call.most_inputs = kAnyNumber;
@@ -192,10 +192,10 @@ PythonCall operation_call(Operation operation, const Description& description) {
       break;
     case Operation::Item:
       numbers(1, 1, "which item");
-      if (call.numbers.front() < 0) refuse(fmt::format("item {}, wanted 0 or more", call.numbers.front()));
+      if (call.numbers.front() < 0) refuse(fmt::format("item {}, expected 0 or more", call.numbers.front()));
       break;
     case Operation::Hidden:
-      numbers(0, 0, "nothing behind it");
+      numbers(0, 0, "nothing after it");
       call.least_inputs = call.most_inputs = 0;
       call.gives = {Kind::Nothing};
       break;
@@ -217,7 +217,7 @@ std::map<std::string, std::string> child(const Description& parent, const std::s
 std::map<std::string, std::string> inner_lstm(const Description& parent, const std::string& name, bool both_ways) {
   auto lstm = child(parent, name, "LSTM", {"input_size", "hidden_size", "bidirectional"}, 2);
   if ((lstm.contains("bidirectional") && lstm.at("bidirectional") == "True") != both_ways) {
-    refuse(fmt::format("\"{}\": wanted bidirectional={}", name, both_ways ? "True" : "False"));
+    refuse(fmt::format("\"{}\": expected bidirectional={}", name, both_ways ? "True" : "False"));
   }
   return lstm;
 }
@@ -247,10 +247,10 @@ PythonCall attention_call(const Description& description) {
   const auto query = inner_linear(attention->second, "linear_q");
   const auto key = inner_linear(attention->second, "linear_k");
   for (const auto& linear : {query, key}) {
-    if (!linear.contains("bias") || linear.at("bias") != "False") refuse("linear_q, linear_k: wanted bias=False");
+    if (!linear.contains("bias") || linear.at("bias") != "False") refuse("linear_q, linear_k: expected bias=False");
   }
   if (query.at("out_features") != key.at("out_features")) {
-    refuse(fmt::format("linear_q gives {} features and linear_k {}, wanted as many", query.at("out_features"),
+    refuse(fmt::format("linear_q has {} features and linear_k {}, expected the same number", query.at("out_features"),
                        key.at("out_features")));
   }
   PythonCall call;
@@ -293,10 +293,9 @@ PythonCall own_call(const Description& description, const std::string& where) {
     dot = dots.find('.');
     good = is_python_name(dots.substr(0, dot));
   }
-  if (!good) refuse(fmt::format("found \"{}\", wanted MODULE:CLASS", where));
+  if (!good) refuse(fmt::format("found \"{}\", expected MODULE:CLASS", where));
   if (module == "layers" || module.starts_with("layers.")) {
-    refuse(
-        fmt::format("found \"{}\", wanted another module than \"layers\", as a file of the package is called", where));
+    refuse(fmt::format("found \"{}\", expected another module than \"layers\", which is a file of the package", where));
   }
   PythonCall call;
   call.constructor = module + "." + name;
@@ -309,7 +308,7 @@ PythonCall own_call(const Description& description, const std::string& where) {
   }
   for (const Argument& argument : description.arguments) {
     if (!argument.name.empty() && !is_python_name(argument.name)) {
-      refuse(fmt::format("argument \"{}\" is no Python name", argument.name));
+      refuse(fmt::format("argument \"{}\" is not a Python name", argument.name));
     }
     call.arguments.push_back((argument.name.empty() ? "" : argument.name + "=") + argument.literal);
   }
@@ -327,7 +326,7 @@ PythonCall known_call(const Description& description, const OwnKinds& own) {
   for (const Composite& composite : composites()) {
     if (composite.kind == description.kind) return composite.call(description);
   }
-  refuse(fmt::format("{}; --layer {}=MODULE:CLASS names a class for it",
+  refuse(fmt::format("{}; use --layer {}=MODULE:CLASS to give its class",
                      unknown_name("kind", description.kind, known_kinds()), description.kind));
 }
 

@@ -3,13 +3,13 @@
 namespace stagecraft {
 
 std::string layers_text() {
-  return R"python("""GNMT's own layers. Sequences are (time, batch, features); lengths are (batch,), whole numbers."""
+  return R"python("""GNMT's own layers. Sequences are (time, batch, features); lengths are (batch,), integers."""
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class EmuBidirLSTM(torch.nn.Module):
-    """A bidirectional LSTM over sequences of unequal lengths; what lies behind a sequence's end comes out as zeros."""
+    """A bidirectional LSTM over sequences of unequal lengths; zeros after the end of a sequence."""
 
     def __init__(self, input_size, hidden_size):
         super().__init__()
@@ -41,7 +41,7 @@ class BahdanauAttention(torch.nn.Module):
 
 
 class RecurrentAttention(torch.nn.Module):
-    """An LSTM whose outputs ask `context`. Gives its outputs, its state, the attended context and the scores."""
+    """An LSTM whose outputs attend to `context`. Returns outputs, state, attended context and scores."""
 
     def __init__(self, input_size, hidden_size, context_size, units, dropout=0, attention_dropout=0):
         super().__init__()
@@ -56,7 +56,7 @@ class RecurrentAttention(torch.nn.Module):
 
 
 class Classifier(torch.nn.Module):
-    """Features to scores of the vocabulary's words."""
+    """Maps features to scores of the vocabulary's words."""
 
     def __init__(self, in_features, out_features, bias=True):
         super().__init__()

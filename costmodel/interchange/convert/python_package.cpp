@@ -61,7 +61,7 @@ def arch():
 
 
 def model({criterion}):
-    """Modules in order, each with the names of the tensors it takes and gives; `criterion` makes the loss."""
+    """Modules in order, each with the names of its input and output tensors; `criterion` computes the loss."""
     return [
 {modules}    ]
 
@@ -78,14 +78,14 @@ std::vector<std::string> quoted(const std::vector<std::string>& names) {
 
 std::string list(const std::vector<std::string>& names) { return "[" + joined(quoted(names)) + "]"; }
 
-/// Throws unless each name can be a variable, and each value has one source that stands before its readers.
+/// Throws unless each name can be a variable, and each value has one source, before its readers.
 void check(const PythonPackage& package) {
-  if (package.stages.empty()) throw std::invalid_argument("the package has no stages, at least one is wanted");
+  if (package.stages.empty()) throw std::invalid_argument("the package has no stages, expected at least one");
   std::set<std::string> given;
   const auto give = [&](const std::string& place, const std::string& name) {
-    if (!is_python_name(name)) throw std::invalid_argument(fmt::format("{}: \"{}\" is no Python name", place, name));
+    if (!is_python_name(name)) throw std::invalid_argument(fmt::format("{}: \"{}\" is not a Python name", place, name));
     if (!given.insert(name).second) {
-      throw std::invalid_argument(fmt::format("{}: value \"{}\" has a source already", place, name));
+      throw std::invalid_argument(fmt::format("{}: value \"{}\" already has a source", place, name));
     }
   };
   for (const std::string& name : package.inputs) give("inputs of the model", name);
@@ -93,7 +93,8 @@ void check(const PythonPackage& package) {
     const std::string place = fmt::format("stage {}", s);
     for (const std::string& name : package.stages[s].inputs) {
       if (!given.contains(name)) {
-        throw std::invalid_argument(fmt::format("{}: reads value \"{}\", which nothing before it gives", place, name));
+        throw std::invalid_argument(
+            fmt::format("{}: reads value \"{}\", which nothing before it produces", place, name));
       }
     }
     for (const std::string& name : package.stages[s].outputs) give(place, name);
@@ -108,7 +109,7 @@ void check(const PythonPackage& package) {
   }
   for (const std::string& name : package.outputs) {
     if (!given.contains(name)) {
-      throw std::invalid_argument(fmt::format("outputs of the model: no stage gives value \"{}\"", name));
+      throw std::invalid_argument(fmt::format("outputs of the model: no stage produces value \"{}\"", name));
     }
   }
 }

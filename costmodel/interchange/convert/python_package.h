@@ -6,10 +6,10 @@
 
 namespace stagecraft {
 
-/// One stage of a model as Python. `text` is a file without imports from elsewhere in the package but more_files, which
-/// defines `class StageN(torch.nn.Module)`, N the stage's number; forward takes `inputs` in their order and returns
-/// `outputs`: the tensor if it is one, else a tuple. Names of values are Python names, and a value has one name in all
-/// stages. Names of parameters and buffers are the same whatever the split, and only tied ones stand in two stages.
+/// One stage of a model as Python. `text` is a file that imports only more_files of the package and defines `class
+/// StageN(torch.nn.Module)`, N the stage's number; forward takes `inputs` in order and returns `outputs`: the tensor if
+/// there is one, else a tuple. Names of values are Python names, and a value has one name in all stages. Names of
+/// parameters and buffers are the same for any split, and only tied ones are in two stages.
 struct StageModule {
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
@@ -27,12 +27,12 @@ struct StageParameter {
 /// A model as a Python package.
 struct PythonPackage {
   std::string arch;                               ///< what arch() returns; any text
-  std::vector<std::string> inputs;                ///< of the whole model, in the order of its arguments
-  std::vector<std::string> outputs;               ///< of the whole model
+  std::vector<std::string> inputs;                ///< of the complete model, in the order of its arguments
+  std::vector<std::string> outputs;               ///< of the complete model
   std::vector<StageModule> stages;                ///< a stage reads inputs of the model and outputs of earlier stages
   std::map<std::string, std::string> more_files;  ///< file name -> text, such as "layers.py"
   std::vector<std::vector<StageParameter>> tied = {};  ///< those of a list are one parameter of Fused
-  bool gives_loss = false;  ///< the only output is the loss: then `criterion` may be left out
+  bool gives_loss = false;                             ///< the only output is the loss: then `criterion` is optional
   friend bool operator==(const PythonPackage&, const PythonPackage&) = default;
 };
 
@@ -41,13 +41,15 @@ inline constexpr const char* kPackageHeader = "# Written by stagecraft convert, 
 
 /// The package's files, name -> text:
 ///   stageN.py    one per stage
-///   fused.py     class Fused, the whole model: it calls the stages and hands values on by name. Its state_dict has no
+///   fused.py     class Fused, the complete model: it calls the stages and passes values by name. Its state_dict has no
 ///                stages in its keys, so that the state of one split loads into any other
-///   __init__.py  arch(), model(criterion) and full_model() as PipeDream's runtime wants them: model gives a list of
+///   __init__.py  arch(), model(criterion) and full_model() as PipeDream's runtime expects them: model returns a list
+///   of
 ///                (module, names of inputs, names of outputs), `criterion` last, which reads the model's outputs
 ///   and more_files.
-/// Throws std::invalid_argument naming the stage and the value: a name that is no Python name, an input that nothing
-/// before the stage gives, an output that two give, an output of the model that no stage gives; no stages.
+/// Throws std::invalid_argument naming the stage and the value: a name that is not a Python name, an input that nothing
+/// before the stage produces, an output that two stages produce, an output of the model that no stage produces; no
+/// stages.
 [[nodiscard]] std::map<std::string, std::string> package_files(const PythonPackage& package);
 
 }  // namespace stagecraft

@@ -77,7 +77,7 @@ std::string call_text(const ValueFlow& flow, const FlowNode& node) {
   }
 }
 
-/// Whether nobody can tell if the module overwrites what it reads.
+/// Whether it does not matter if the module overwrites its input.
 bool may_overwrite(const ValueFlow& flow, const FlowNode& node) {
   const FlowNode& from = flow.nodes[index(node.sources.front())];
   const auto reads_values = [&](int reader) {
@@ -103,7 +103,7 @@ std::string names_text(const std::vector<std::string>& names) {
 constexpr const char* kStage = R"python({imports}
 
 class Stage{number}(torch.nn.Module):
-    """Takes the tensors of INPUTS in their order; gives that of OUTPUTS, a tuple if there are several."""
+    """Takes the tensors of INPUTS in order; returns those of OUTPUTS, a tuple if there are several."""
 
     INPUTS = {inputs}
     OUTPUTS = {outputs}
@@ -129,7 +129,7 @@ StageModule stage_module(const ValueFlow& flow, int stage) {
     layers = layers || is_in_layers(n);
     if (is_own(n)) imports.insert(n.call.constructor.substr(0, n.call.constructor.rfind('.')));
   }
-  if (lines.empty()) refuse(fmt::format("stage {} computes no tensor, its layers belong to a neighbour", stage));
+  if (lines.empty()) refuse(fmt::format("stage {} computes no tensor; move its layers to an adjacent stage", stage));
 
   StageModule out;
   for (const Leaf& leaf : flow.inputs[index(stage)]) out.inputs.push_back(leaf_name(flow, leaf));
@@ -160,16 +160,16 @@ std::vector<int> stages_of(const Graph& graph, const Plan& plan) {
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& id : plan.stages[s].layers) {
       const auto it = layers.find(id);
-      if (it == layers.end()) refuse(fmt::format("stage {}: layer \"{}\" is unknown to the graph", s, id));
+      if (it == layers.end()) refuse(fmt::format("stage {}: layer \"{}\" is not in the graph", s, id));
       int& stage = out[it->second];
       if (is_input(graph.layers[it->second])) refuse(fmt::format("stage {}: layer \"{}\" is an input", s, id));
-      if (stage >= 0) refuse(fmt::format("stage {}: layer \"{}\" stands in stage {} already", s, id, stage));
+      if (stage >= 0) refuse(fmt::format("stage {}: layer \"{}\" is already in stage {}", s, id, stage));
       stage = static_cast<int>(s);
     }
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
     const Layer& layer = graph.layers[i];
-    if (out[i] < 0 && !is_input(layer)) refuse(fmt::format("layer \"{}\" stands in no stage", layer.id));
+    if (out[i] < 0 && !is_input(layer)) refuse(fmt::format("layer \"{}\" is not in any stage", layer.id));
   }
   return out;
 }
@@ -180,13 +180,13 @@ std::vector<int> stages_of(const Graph& graph) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     const Layer& layer = graph.layers[i];
     if (is_input(layer)) continue;
-    if (!layer.stage) refuse(fmt::format("layer \"{}\" has no stage_id, wanted one for each layer", layer.id));
+    if (!layer.stage) refuse(fmt::format("layer \"{}\" has no stage_id, expected one for each layer", layer.id));
     out[i] = *layer.stage;
     stages.insert(*layer.stage);
   }
   if (stages.empty()) refuse("there are no layers but inputs");
   for (int s = 0; s < static_cast<int>(stages.size()); ++s) {
-    if (!stages.contains(s)) refuse(fmt::format("stage {} has no layers, a later stage has", s));
+    if (!stages.contains(s)) refuse(fmt::format("stage {} has no layers, but a later stage has", s));
   }
   return out;
 }

@@ -10,25 +10,24 @@
 
 namespace stagecraft {
 
-/// Each layer's stage, -1 for inputs: of a plan for `graph`. Throws std::invalid_argument naming the layer that stands
-/// in no stage or in two, is unknown to the graph, or is an input.
+/// Each layer's stage in a plan for `graph`, -1 for inputs. Throws std::invalid_argument naming the layer that is not
+/// in any stage or in two, is not in the graph, or is an input.
 [[nodiscard]] std::vector<int> stages_of(const Graph& graph, const Plan& plan);
 
-/// The same of an already partitioned graph, from Layer::stage. Throws std::invalid_argument naming the layer without a
-/// stage, or the stage without layers.
+/// The same for an already partitioned graph, from Layer::stage. Throws std::invalid_argument naming the layer without
+/// a stage, or the stage without layers.
 [[nodiscard]] std::vector<int> stages_of(const Graph& graph);
 
-/// The model that `graph`'s descriptions (Layer::name) tell of, in stages. Inputs are "input0", "input1", ... by the
-/// number behind "Input", then in the graph's order; a layer's value and module are called as python_names calls its
-/// id, item K of a tuple "itemK_of_NAME". The model gives what no layer reads, in the graph's order; items that are not
-/// read are left out where another item is. `hidden` is None and `Size` the axis' length, both made where they are
-/// read.
+/// The model of `graph`'s descriptions (Layer::name), in stages. Inputs are "input0", "input1", ... by the number after
+/// "Input", then in the graph's order; a layer's value and module have the name that python_names gives its id, item K
+/// of a tuple "itemK_of_NAME". The model returns what no layer reads, in the graph's order; unread items are omitted if
+/// another item is read. `hidden` is None and `Size` the axis' length, both made where they are read.
 ///
-/// What a description does not say is taken so: View keeps the batch first, then come the numbers it names, -1 where it
-/// names none; "inplace" holds where nothing else can see it. Weights are torch's defaults.
-/// Throws std::invalid_argument naming the layer: a description that cannot be read, an unknown kind, inputs of another
-/// count or form than the kind takes, an item that does not exist, data from a later stage; a stage that computes
-/// nothing.
+/// Defaults where a description is silent: View keeps the batch first, followed by the numbers it gives, or -1;
+/// "inplace" applies where nothing else can see it. Weights are torch's defaults.
+/// Throws std::invalid_argument naming the layer: a description that cannot be read, an unknown kind, inputs of a
+/// number or form that the kind does not take, an item that does not exist, data from a later stage; a stage that
+/// computes nothing.
 [[nodiscard]] PythonPackage package_of(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& own);
 
 }  // namespace stagecraft

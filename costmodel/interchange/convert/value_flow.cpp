@@ -72,7 +72,7 @@ class Builder {
   }
 
   void read_layers(const std::vector<int>& stage_of_layer, const OwnKinds& own) {
-    std::map<std::string, PythonCall> calls;  // networks repeat few descriptions
+    std::map<std::string, PythonCall> calls;  // networks repeat a few descriptions
     for (std::size_t i = 0; i < flow_.order.size(); ++i) {
       const int layer = flow_.order[i];
       if (is_input_layer(layer)) continue;
@@ -93,8 +93,9 @@ class Builder {
   void read_edges() {
     for (const Edge& edge : graph_.edges) {
       if (edge.output && graph_.layers[index(edge.source)].outputs.size() > 1) {
-        refuse(edge.destination, fmt::format("reads output {} of layer \"{}\", wanted a __getitem__ layer between",
-                                             *edge.output, id(edge.source)));
+        refuse(edge.destination,
+               fmt::format("reads output {} of layer \"{}\", expected a __getitem__ layer between them", *edge.output,
+                           id(edge.source)));
       }
       node(edge.destination).sources.push_back(edge.source);
       node(edge.source).readers.push_back(edge.destination);
@@ -117,7 +118,7 @@ class Builder {
     }
   }
 
-  /// The number in "Input1"; 0 without one.
+  /// The number in "Input1"; 0 if there is none.
   int input_number(int layer) const {
     const std::string& text = graph_.layers[index(layer)].name;
     const std::size_t digits = text.find_first_of("0123456789");
@@ -136,7 +137,7 @@ class Builder {
       const std::string wanted = most == least        ? fmt::format("{}", least)
                                  : most == kAnyNumber ? fmt::format("{} or more", least)
                                                       : fmt::format("{} to {}", least, most);
-      refuse(layer, fmt::format("{} reads {} layers, wanted {}", kind(layer), count, wanted));
+      refuse(layer, fmt::format("{} reads {} layers, expected {}", kind(layer), count, wanted));
     }
     n.form = n.call.operation == Operation::Item ? item_form(layer) : n.call.gives;
     if (n.call.operation == Operation::View) return check_view(layer);
@@ -176,7 +177,7 @@ class Builder {
                                   id(source)));
       }
     }
-    if (tensors != 1) refuse(layer, fmt::format("View reads {} tensors, wanted one", tensors));
+    if (tensors != 1) refuse(layer, fmt::format("View reads {} tensors, expected one", tensors));
   }
 
   void find_used() {
@@ -192,7 +193,7 @@ class Builder {
     }
   }
 
-  /// Makes the items that are taken of `layer` values that the model gives; false if none are taken.
+  /// Makes the items that are read from `layer` outputs of the model; false if none are read.
   bool give_items(int layer) {
     bool taken = false;
     for (const int reader : node(layer).readers) {
@@ -220,14 +221,14 @@ class Builder {
     for (const std::set<Leaf>& set : outputs_) flow_.outputs.emplace_back(set.begin(), set.end());
   }
 
-  /// Notes what `reader` needs of `source`, if it comes from elsewhere.
+  /// Notes what `reader` needs from `source`, if that is in another stage.
   void cross(int source, int reader) {
     const FlowNode& n = node(reader);
     while (node(source).form.kind == Kind::Number) source = node(source).sources.front();
     const FlowNode& from = node(source);
     if (from.form.kind == Kind::Nothing || from.stage == n.stage) return;
     if (from.stage > n.stage) {
-      refuse(reader, fmt::format("stands in stage {} and reads layer \"{}\" of the later stage {}", n.stage, id(source),
+      refuse(reader, fmt::format("is in stage {} and reads layer \"{}\" of the later stage {}", n.stage, id(source),
                                  from.stage));
     }
     const bool item = n.call.operation == Operation::Item;

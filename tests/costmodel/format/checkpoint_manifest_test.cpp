@@ -37,12 +37,12 @@ TEST(CheckpointManifest, ReadsVersionOneWhichHasNoLossScale) {
 TEST(CheckpointManifest, NamesWhatIsWrong) {
   for (const auto& [from, to, message] : std::vector<std::array<std::string, 3>>{
            {"part-0.safetensors", "../part-0.safetensors",
-            "/files/0/name: found \"../part-0.safetensors\", wanted the name of a file beside the manifest"},
-           {"part-1.safetensors", "part-0.safetensors", "/files/1: file \"part-0.safetensors\" stands twice"},
-           {"00c0ffee", "c0ffee", "/files/0/crc32: found \"c0ffee\", wanted 8 hexadecimal digits"},
-           {"00c0ffee", "00C0FFEE", "/files/0/crc32: found \"00C0FFEE\", wanted 8 hexadecimal digits"},
+            "/files/0/name: found \"../part-0.safetensors\", expected the name of a file next to the manifest"},
+           {"part-1.safetensors", "part-0.safetensors", "/files/1: file \"part-0.safetensors\" appears twice"},
+           {"00c0ffee", "c0ffee", "/files/0/crc32: found \"c0ffee\", expected 8 hexadecimal digits"},
+           {"00c0ffee", "00C0FFEE", "/files/0/crc32: found \"00C0FFEE\", expected 8 hexadecimal digits"},
            {"18446744073709551615", "18446744073709551616",
-            "/seed: found \"18446744073709551616\", wanted a whole number of 64 bits as text"},
+            "/seed: found \"18446744073709551616\", expected a 64-bit integer as text"},
            {"\"version\": 3", "\"version\": 4", "/version: found version 4, this program reads version 1 to 3"}}) {
     EXPECT_THAT([&] { (void)parse_checkpoint(changed(from, to), "manifest.json"); },
                 ThrowsMessage<FormatError>(HasSubstr("manifest.json: " + message)));
@@ -50,7 +50,7 @@ TEST(CheckpointManifest, NamesWhatIsWrong) {
   CheckpointManifest none = full_checkpoint();
   none.files.clear();
   EXPECT_THAT([&] { (void)parse_checkpoint(checkpoint_json(none), "manifest.json"); },
-              ThrowsMessage<FormatError>(HasSubstr("/files: found [], wanted at least one file")));
+              ThrowsMessage<FormatError>(HasSubstr("/files: found [], expected at least one file")));
 }
 
 }  // namespace

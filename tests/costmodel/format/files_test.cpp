@@ -56,15 +56,13 @@ TEST_F(Files, ReadBackWhatWasWritten) {
 
 TEST_F(Files, ReadingNamesAMissingFileAndADirectory) {
   EXPECT_THAT([&] { (void)read_text(at("none")); }, refuses(at("none"), "cannot read: No such file or directory"));
-  EXPECT_THAT([&] { (void)read_text(folder_.string()); },
-              refuses(folder_.string(), "is a directory, a file is wanted"));
+  EXPECT_THAT([&] { (void)read_text(folder_.string()); }, refuses(folder_.string(), "is a directory, expected a file"));
 }
 
 TEST_F(Files, ACheckBeforeWritingRefusesWhatWritingWouldAndLeavesNothing) {
   EXPECT_THAT([&] { check_can_write(at("none/a.txt")); },
               refuses(at("none/a.txt"), "cannot write: No such file or directory"));
-  EXPECT_THAT([&] { check_can_write(folder_.string()); },
-              refuses(folder_.string(), "is a directory, a file is wanted"));
+  EXPECT_THAT([&] { check_can_write(folder_.string()); }, refuses(folder_.string(), "is a directory, expected a file"));
   check_can_write(at("new"));
   check_can_write("-");
   check_can_write("");
@@ -74,8 +72,7 @@ TEST_F(Files, ACheckBeforeWritingRefusesWhatWritingWouldAndLeavesNothing) {
 TEST_F(Files, WritingNamesAMissingFolderAndADirectory) {
   EXPECT_THAT([&] { write_text(at("none/a.txt"), "x"); },
               refuses(at("none/a.txt"), "cannot write: No such file or directory"));
-  EXPECT_THAT([&] { write_text(folder_.string(), "x"); },
-              refuses(folder_.string(), "is a directory, a file is wanted"));
+  EXPECT_THAT([&] { write_text(folder_.string(), "x"); }, refuses(folder_.string(), "is a directory, expected a file"));
   write_text(at("file"), "x");
   EXPECT_THAT([&] { write_text(at("file/a.txt"), "x"); }, refuses(at("file/a.txt"), "cannot write: Not a directory"));
   EXPECT_THAT([&] { write_text("/dev/full", "x"); }, refuses("/dev/full", "cannot write: No space left on device"));

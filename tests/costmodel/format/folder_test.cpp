@@ -64,11 +64,11 @@ TEST(WriteFolder, KeepsAFolderThatHoldsSomethingUnlessAllMayGo) {
   const std::string path = (place.path() / "package").string();
   write_folder(path, {{"one", "1"}, {"two", "2"}});
   fs::create_directory(place.path() / "package/__pycache__");
-  EXPECT_EQ(failure(path), path + ": is a directory that is not empty, wanted an empty one or none");
+  EXPECT_EQ(failure(path), path + ": is a directory that is not empty, expected an empty one or none");
   const MayDelete only_one = [](const std::string& name, const std::string& text) {
     return name == "one" && text == "1";
   };
-  EXPECT_EQ(failure(path, only_one), path + ": holds \"two\", which was not written here, so it is not replaced");
+  EXPECT_EQ(failure(path, only_one), path + ": holds \"two\", which stagecraft did not write; not replaced");
   EXPECT_EQ(place.read("package/two"), "2");
   write_folder(path, {{"three", "3"}}, kAll);
   EXPECT_THAT(names_in(path), UnorderedElementsAre("three"));
@@ -90,9 +90,9 @@ TEST(WriteFolder, NamesWhatStandsInItsPlace) {
   const testing::CommandFolder place;
   place.write("file", "");
   const std::string path = (place.path() / "file").string();
-  EXPECT_EQ(failure(path), path + ": is no directory, a directory is wanted");
+  EXPECT_EQ(failure(path), path + ": is not a directory");
   EXPECT_EQ(failure(path + "/below"), path + "/below: cannot write: Not a directory");
-  EXPECT_EQ(failure("."), ".: wanted the name of a directory");
+  EXPECT_EQ(failure("."), ".: expected the name of a directory");
   EXPECT_THAT(names_in(place.path()), UnorderedElementsAre("file"));
 }
 

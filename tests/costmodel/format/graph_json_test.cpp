@@ -84,7 +84,7 @@ TEST(ReadGraph, NamesTheFileThatIsMissing) {
 }
 
 TEST(ReadGraph, NamesLineAndColumnOfBrokenJson) {
-  expect_refused("", "graph.json: is empty, a JSON document is wanted");
+  expect_refused("", "graph.json: is empty, expected a JSON document");
   expect_refused("{\"format\": \"stagecraft.graph\",\n \"version\": }", "line 2 column 13: not JSON: syntax error");
   expect_refused("{\"a\": \"caf\xE9\"}",
                  "not JSON: syntax error while parsing value - invalid string: ill-formed UTF-8");
@@ -92,18 +92,18 @@ TEST(ReadGraph, NamesLineAndColumnOfBrokenJson) {
 }
 
 TEST(ReadGraph, NamesARepeatedKeyAndDeepNesting) {
-  expect_refused("\"name\"", "\"name\": \"x\", \"name\"", "key \"name\" stands twice in one object");
+  expect_refused("\"name\"", "\"name\": \"x\", \"name\"", "key \"name\" appears twice in one object");
   expect_refused(std::string(100, '[') + std::string(100, ']'), "nested deeper than 64 levels");
   expect_refused(std::string(100000, '['), "nested deeper than 64 levels");
 }
 
 TEST(ReadGraph, NamesAnotherFormatAndVersion) {
-  expect_refused("[]", "/: found [], wanted an object");
+  expect_refused("[]", "/: found [], expected an object");
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
-                 "/format: found \"stagecraft.plan\", wanted \"stagecraft.graph\"");
+                 "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
   expect_refused("\"version\": 3", "\"version\": 4", "/version: found version 4, this program reads version 1 to 3");
-  expect_refused("\"version\": 3", "\"version\": \"1\"", "/version: found \"1\", wanted a whole number");
+  expect_refused("\"version\": 3", "\"version\": \"1\"", "/version: found \"1\", expected a whole number");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {
@@ -121,38 +121,39 @@ TEST(ReadGraph, NamesAMissingKey) {
 }
 
 TEST(ReadGraph, NamesAWrongType) {
-  expect_refused("\"name\": \"full\"", "\"name\": 7", "/name: found 7, wanted a string");
+  expect_refused("\"name\": \"full\"", "\"name\": 7", "/name: found 7, expected a string");
   expect_refused("\"options\": {\"width\": \"8\"}", "\"options\": {\"width\": 8}",
-                 "/options/width: found 8, wanted a string");
+                 "/options/width: found 8, expected a string");
   expect_refused("\"requires_grad\": false", "\"requires_grad\": 0",
-                 "/layers/0/outputs/1/requires_grad: found 0, wanted true or false");
+                 "/layers/0/outputs/1/requires_grad: found 0, expected true or false");
   expect_refused("\"median_s\": 1.5", "\"median_s\": \"1.5\"",
-                 "/layers/0/forward/median_s: found \"1.5\", wanted a number");
-  expect_refused("\"edges\": [", "\"edges\": 3, \"others\": [", "/edges: found 3, wanted an array");
+                 "/layers/0/forward/median_s: found \"1.5\", expected a number");
+  expect_refused("\"edges\": [", "\"edges\": 3, \"others\": [", "/edges: found 3, expected an array");
   expect_refused("{\"median_s\": 9.0, \"spread_s\": 0.5, \"count\": 8}", "[]",
-                 "/iteration: found [], wanted an object");
+                 "/iteration: found [], expected an object");
 }
 
 TEST(ReadGraph, NamesThePointerOfANumberOutOfRange) {
   expect_refused("\"median_s\": 1.5", "\"median_s\": -1.5",
-                 "/layers/0/forward/median_s: found -1.5, wanted a number of at least 0");
+                 "/layers/0/forward/median_s: found -1.5, expected a number of at least 0");
   expect_refused("\"median_s\": 1.5", "\"median_s\": 1e999", "number overflow parsing '1e999'");
   expect_refused("\"median_s\": 1.5", "\"median_s\": NaN", "not JSON");
   const std::string bytes = "\"parameter_bytes\": 64";
   const std::string where = "/layers/0/parameter_bytes: found ";
-  expect_refused(bytes, "\"parameter_bytes\": -1", where + "-1, wanted a whole number from 0 to 1152921504606846976");
-  expect_refused(bytes, "\"parameter_bytes\": 1.5", where + "1.5, wanted a whole number");
-  expect_refused(bytes, "\"parameter_bytes\": 1152921504606846977", where + "1152921504606846977, wanted");
-  expect_refused(bytes, "\"parameter_bytes\": 18446744073709551615", where + "18446744073709551615, wanted");
-  expect_refused(bytes, "\"parameter_bytes\": 1000000000000000000000000000000", where + "1e+30, wanted a whole number");
+  expect_refused(bytes, "\"parameter_bytes\": -1", where + "-1, expected an integer from 0 to 1152921504606846976");
+  expect_refused(bytes, "\"parameter_bytes\": 1.5", where + "1.5, expected a whole number");
+  expect_refused(bytes, "\"parameter_bytes\": 1152921504606846977", where + "1152921504606846977, expected");
+  expect_refused(bytes, "\"parameter_bytes\": 18446744073709551615", where + "18446744073709551615, expected");
+  expect_refused(bytes, "\"parameter_bytes\": 1000000000000000000000000000000",
+                 where + "1e+30, expected a whole number");
   expect_refused("\"microbatch_samples\": 2", "\"microbatch_samples\": 0",
-                 "/microbatch_samples: found 0, wanted a whole number from 1");
-  expect_refused("1.0, 1.5", "1.0, 0.5", "/slowdown/1: found 0.5, wanted a factor of at least 1");
+                 "/microbatch_samples: found 0, expected an integer from 1");
+  expect_refused("1.0, 1.5", "1.0, 0.5", "/slowdown/1: found 0.5, expected a factor of at least 1");
   expect_refused("\"stage\": 1", "\"stage\": -1", "/layers/0/stage: found -1");
 }
 
 TEST(ReadGraph, NamesWhatDoesNotFitTogether) {
-  expect_refused("\"id\": \"b\"", "\"id\": \"a\"", "/layers/1: id \"a\" stands twice");
+  expect_refused("\"id\": \"b\"", "\"id\": \"a\"", "/layers/1: id \"a\" appears twice");
   expect_refused("\"id\": \"a\"", "\"id\": \"\"", "/edges/0/source: layer \"a\" does not exist");
   expect_refused("\"destination\": \"b\"", "\"destination\": \"c\"",
                  "/edges/0/destination: layer \"c\" does not exist");
@@ -160,7 +161,7 @@ TEST(ReadGraph, NamesWhatDoesNotFitTogether) {
   expect_refused("\"output\": 1", "\"output\": 2", "edge \"a\" to \"b\" reads output 2, the layer has 2");
   expect_refused("\"destination\": \"b\", \"output\": 0}",
                  "\"destination\": \"b\", \"output\": 0}, {\"source\": \"b\", \"destination\": \"a\"}",
-                 "stands on a cycle");
+                 "is on a cycle");
   expect_refused("\"parameter_bytes\": 32", "\"parameter_bytes\": 65",
                  "tied parameters have more bytes than all parameters");
   expect_refused("\"saved_bytes\": 24", "\"saved_bytes\": 1152921504606846976",

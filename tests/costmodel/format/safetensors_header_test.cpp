@@ -40,25 +40,27 @@ TEST(SafetensorsHeader, NamesTensorFoundAndWanted) {
   for (const auto& [more, message] : std::vector<std::pair<std::string, std::string>>{
            {b("F8", "[1]", "[8,9]"), "file: /b/dtype: unknown dtype \"F8\", known are F64, F32, F16"},
            {b("F32", "[1]", "[8,11]"),
-            "file: /b/data_offsets: found [8,11], wanted offsets 4 bytes apart, as dtype and shape have it"},
-           {b("F32", "[1]", "[12,8]"), "file: /b/data_offsets: found [12,8], wanted offsets 4 bytes apart"},
-           {b("F32", "[1]", "[8]"), "file: /b/data_offsets: found [8], wanted two offsets"},
-           {b("F32", "[-1]", "[8,12]"), "file: /b/shape/0: found -1, wanted a whole number from 0"},
+            "file: /b/data_offsets: found [8,11], expected offsets 4 bytes apart, by dtype and shape"},
+           {b("F32", "[1]", "[12,8]"), "file: /b/data_offsets: found [12,8], expected offsets 4 bytes apart"},
+           {b("F32", "[1]", "[8]"), "file: /b/data_offsets: found [8], expected two offsets"},
+           {b("F32", "[-1]", "[8,12]"), "file: /b/shape/0: found -1, expected an integer from 0"},
            {b("F32", "[1099511627776,1099511627776]", "[8,8]"),
-            "file: /b/shape: found [1099511627776,1099511627776], wanted a shape of at most"},
-           {b("U8", "[2]", "[7,9]"), "file: /b: its bytes begin at 7, those before end at 8, wanted neither hole"},
-           {b("U8", "[2]", "[9,11]"), "file: /b: its bytes begin at 9, those before end at 8, wanted neither hole"},
-           {b("U8", "[2]", "[8,10]") + b("U8", "[2]", "[10,12]"), "file: key \"b\" stands twice in one object"},
+            "file: /b/shape: found [1099511627776,1099511627776], expected a shape of at most"},
+           {b("U8", "[2]", "[7,9]"),
+            "file: /b: its bytes begin at 7, the previous ones end at 8, expected neither hole"},
+           {b("U8", "[2]", "[9,11]"),
+            "file: /b: its bytes begin at 9, the previous ones end at 8, expected neither hole"},
+           {b("U8", "[2]", "[8,10]") + b("U8", "[2]", "[10,12]"), "file: key \"b\" appears twice in one object"},
            {b("U8", "[2]", "[8,10],\"c\":1"), "file: /b: unknown key \"c\", known are dtype, shape, data_offsets"},
-           {",\"__metadata__\":{\"a\":1}", "file: /__metadata__/a: found 1, wanted a string"},
-           {"", "file: found 10 bytes after the header, wanted 8, where the last tensor ends"},
-           {b("U8", "[3]", "[8,11]"), "file: found 10 bytes after the header, wanted 11"}}) {
+           {",\"__metadata__\":{\"a\":1}", "file: /__metadata__/a: found 1, expected a string"},
+           {"", "file: found 10 bytes after the header, expected 8, where the last tensor ends"},
+           {b("U8", "[3]", "[8,11]"), "file: found 10 bytes after the header, expected 11"}}) {
     const std::string text = "{" + a + more + "}";
     EXPECT_THAT([&] { (void)parse_safetensors_header(text, 10_B, "file"); },
                 ThrowsMessage<FormatError>(HasSubstr(message)));
   }
   EXPECT_THAT([] { (void)parse_safetensors_header("[]", 0_B, "file"); },
-              ThrowsMessage<FormatError>("file: /: found [], wanted an object"));
+              ThrowsMessage<FormatError>("file: /: found [], expected an object"));
   EXPECT_THAT([] { (void)parse_safetensors_header(std::string(100, '['), 0_B, "file"); },
               ThrowsMessage<FormatError>("file: nested deeper than 64 levels"));
 }

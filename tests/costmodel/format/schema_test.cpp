@@ -71,7 +71,7 @@ class Schema : public testing::TestWithParam<std::string> {
       for (const auto& [key, member] : value.items()) {
         const bool named = schema.contains("properties") && schema["properties"].contains(key);
         if (!named && !schema["additionalProperties"].is_object()) {
-          ADD_FAILURE() << (at / key).to_string() << " stands in the document and not in the schema";
+          ADD_FAILURE() << (at / key).to_string() << " is in the document but not in the schema";
           continue;
         }
         walk(member, named ? schema["properties"][key] : schema["additionalProperties"], at / key, visit);

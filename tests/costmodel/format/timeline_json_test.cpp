@@ -49,26 +49,24 @@ struct Fault {
 TEST(TimelineJson, NamesWhatIsWrongWithATimeline) {
   const std::string row = "[\"forward\",0,0,0,0,-1,2.0,1.0]";
   const std::vector<Fault> faults{
-      {"/format: found \"stagecraft.plan\", wanted \"stagecraft.timeline\"",
+      {"/format: found \"stagecraft.plan\", expected \"stagecraft.timeline\"",
        [](Json& j) { j["format"] = "stagecraft.plan"; }},
-      {"/losses/0: found \"low\", wanted a number", [](Json& j) { j["losses"][0] = "low"; }},
-      {"/timeline/ranks: found 0, wanted a whole number from 1 to 16777216",
-       [](Json& j) { j["timeline"]["ranks"] = 0; }},
+      {"/losses/0: found \"low\", expected a number", [](Json& j) { j["losses"][0] = "low"; }},
+      {"/timeline/ranks: found 0, expected an integer from 1 to 16777216", [](Json& j) { j["timeline"]["ranks"] = 0; }},
       {"/timeline/stage_of_rank: 1 entries for 2 ranks", [](Json& j) { j["timeline"]["stage_of_rank"] = {0}; }},
       {"/timeline/steps/0: the step ends before it starts", [](Json& j) { j["timeline"]["steps"][0]["end_s"] = -1; }},
       {"/timeline/memory/0: rank 2 does not exist, the timeline has 0..1",
        [](Json& j) { j["timeline"]["memory"][0]["rank"] = 2; }},
-      {"/timeline/columns: found [\"rank\"], wanted "
+      {"/timeline/columns: found [\"rank\"], expected "
        "[\"action\",\"rank\",\"step\",\"stage\",\"microbatch\",\"peer\",\"start_s\",\"end_s\"]",
        [](Json& j) { j["timeline"]["columns"] = {"rank"}; }},
-      {"/timeline/spans/0: found [1], wanted a row of 8 values", [](Json& j) { j["timeline"]["spans"][0] = {1}; }},
+      {"/timeline/spans/0: found [1], expected a row of 8 values", [](Json& j) { j["timeline"]["spans"][0] = {1}; }},
       {"/timeline/spans/0/0: unknown action \"sleep\", known are forward",
        [](Json& j) { j["timeline"]["spans"][0][0] = "sleep"; }},
       {"/timeline/spans/0: rank 2 does not exist, the timeline has 0..1",
        [](Json& j) { j["timeline"]["spans"][0][1] = 2; }},
-      {"/timeline/spans/0/3: found -1, wanted a whole number from 0",
-       [](Json& j) { j["timeline"]["spans"][0][3] = -1; }},
-      {"/timeline/spans/0/6: found \"now\", wanted a number", [](Json& j) { j["timeline"]["spans"][0][6] = "now"; }},
+      {"/timeline/spans/0/3: found -1, expected an integer from 0", [](Json& j) { j["timeline"]["spans"][0][3] = -1; }},
+      {"/timeline/spans/0/6: found \"now\", expected a number", [](Json& j) { j["timeline"]["spans"][0][6] = "now"; }},
       {"/timeline/spans/0: the span ends before it starts",
        [&](Json& j) { j["timeline"]["spans"][0] = Json::parse(row); }},
   };

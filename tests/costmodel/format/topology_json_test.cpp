@@ -41,7 +41,7 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
-                 "/format: found \"stagecraft.graph\", wanted \"stagecraft.topology\"");
+                 "/format: found \"stagecraft.graph\", expected \"stagecraft.topology\"");
   expect_refused("\"version\": 3", "\"version\": 0", "/version: found version 0, this program reads version 1 to 3");
   expect_refused("\"version\": 3", "\"version\": 4", "/version: found version 4, this program reads version 1 to 3");
 }
@@ -74,27 +74,27 @@ TEST(ReadTopology, NamesAMissingKey) {
 
 TEST(ReadTopology, NamesAWrongTypeOrANumberOutOfRange) {
   expect_refused("\"bandwidth_bytes_per_s\": 8.0", "\"bandwidth_bytes_per_s\": \"8 GB/s\"",
-                 "/levels/0/bandwidth_bytes_per_s: found \"8 GB/s\", wanted a number");
+                 "/levels/0/bandwidth_bytes_per_s: found \"8 GB/s\", expected a number");
   expect_refused("\"bandwidth_bytes_per_s\": 4.0", "\"bandwidth_bytes_per_s\": 0",
-                 "/levels/1/bandwidth_bytes_per_s: found 0, wanted a number above 0");
+                 "/levels/1/bandwidth_bytes_per_s: found 0, expected a number above 0");
   expect_refused("\"latency_s\": 0.5", "\"latency_s\": -0.5",
-                 "/levels/0/latency_s: found -0.5, wanted a number of at least 0");
-  expect_refused("\"count\": 2", "\"count\": 0", "/levels/0/count: found 0, wanted a whole number from 1");
-  expect_refused("\"count\": 2", "\"count\": 1.5", "/levels/0/count: found 1.5, wanted a whole number from 1");
+                 "/levels/0/latency_s: found -0.5, expected a number of at least 0");
+  expect_refused("\"count\": 2", "\"count\": 0", "/levels/0/count: found 0, expected an integer from 1");
+  expect_refused("\"count\": 2", "\"count\": 1.5", "/levels/0/count: found 1.5, expected an integer from 1");
   expect_refused("\"memory_bytes\": 1000", "\"memory_bytes\": 0",
-                 "/device/memory_bytes: found 0, wanted a whole number from 1");
-  expect_refused("\"ranks\": 2", "\"ranks\": 1", "/levels/0/all_reduce/0/ranks: found 1, wanted a whole number from 2");
+                 "/device/memory_bytes: found 0, expected an integer from 1");
+  expect_refused("\"ranks\": 2", "\"ranks\": 1", "/levels/0/all_reduce/0/ranks: found 1, expected an integer from 2");
   expect_refused("\"time_s\": 1.0", "\"time_s\": 0",
-                 "/levels/0/send_receive/0/time_s: found 0, wanted a number above 0");
+                 "/levels/0/send_receive/0/time_s: found 0, expected a number above 0");
 }
 
 TEST(ReadTopology, NamesWhatDoesNotFitTogether) {
   expect_refused("\"bytes\": 2", "\"bytes\": 1", "level \"server\": send_receive: points are not ascending in bytes");
   expect_refused("\"all_reduce\": [", "\"all_reduce\": [{\"ranks\": 2, \"points\": [{\"bytes\": 1, \"time_s\": 1}]}, ",
-                 "/levels/0/all_reduce/1/ranks: a curve for 2 ranks stands already");
+                 "/levels/0/all_reduce/1/ranks: a curve for 2 ranks already exists");
   expect_refused("\"reduce_scatter\": [",
                  "\"reduce_scatter\": [{\"ranks\": 2, \"points\": [{\"bytes\": 1, \"time_s\": 1}]}, ",
-                 "/levels/0/reduce_scatter/1/ranks: a curve for 2 ranks stands already");
+                 "/levels/0/reduce_scatter/1/ranks: a curve for 2 ranks already exists");
   expect_refused("\"count\": 2", "\"count\": 16777216", "level \"rack\": more than 2^24 devices");
 }
 

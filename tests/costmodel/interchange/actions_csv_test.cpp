@@ -51,7 +51,7 @@ TEST(ActionsCsv, KeepsAnEmptyLineForARankWithNothingToDo) {
 
 TEST(ActionsCsv, NamesTheCellThatItRefuses) {
   const std::string wanted =
-      ", wanted a stage, one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, REDUCE_GRAD, UNSHARD, RESHARD, and a "
+      ", expected a stage, one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, REDUCE_GRAD, UNSHARD, RESHARD, and a "
       "microbatch, as in 2F0";
   const std::vector<std::pair<std::string, std::string>> cases{
       {"0F0\n0F1,0X0", "line 2: cell 2: found \"0X0\"" + wanted},
@@ -59,17 +59,17 @@ TEST(ActionsCsv, NamesTheCellThatItRefuses) {
       {"-1F0", "line 1: cell 1: found \"-1F0\"" + wanted},
       {"0UPDATE", "line 1: cell 1: found \"0UPDATE\"" + wanted},
       {"99999999F0", "line 1: cell 1: found \"99999999F0\"" + wanted},
-      {"0F", "line 1: cell 1: found \"0F\", wanted a microbatch from 0 to 1048575 after F"},
-      {"0F1048576", "line 1: cell 1: found \"0F1048576\", wanted a microbatch from 0 to 1048575 after F"},
+      {"0F", "line 1: cell 1: found \"0F\", expected a microbatch from 0 to 1048575 after F"},
+      {"0F1048576", "line 1: cell 1: found \"0F1048576\", expected a microbatch from 0 to 1048575 after F"},
       {"0F0B", "line 1: cell 1: found \"B\" after an action in \"0F0B\""},
       {"0REDUCE_GRAD1", "line 1: cell 1: found \"1\" after an action in \"0REDUCE_GRAD1\""},
-      {"0RECV_F0", "line 1: cell 1: found \"0RECV_F0\", no stage stands before stage 0"},
-      {"0SEND_B0", "line 1: cell 1: found \"0SEND_B0\", no stage stands before stage 0"},
-      {"(0F0;0B0)", "line 1: cell 1: found \"(0F0;0B0)\", wanted actions in brackets and then OVERLAP_F_B"},
+      {"0RECV_F0", "line 1: cell 1: found \"0RECV_F0\", there is no stage before stage 0"},
+      {"0SEND_B0", "line 1: cell 1: found \"0SEND_B0\", there is no stage before stage 0"},
+      {"(0F0;0B0)", "line 1: cell 1: found \"(0F0;0B0)\", expected actions in brackets and then OVERLAP_F_B"},
       {"0F0,0I0", "line 1: cell 2: found 0I0 and no 0W0"},
-      {"0F0,0B0,0W0", "line 1: cell 2: found 0B0 beside 0W0, wanted 0I0"},
+      {"0F0,0B0,0W0", "line 1: cell 2: found 0B0 beside 0W0, expected 0I0"},
       {"0F0,0W0", "line 1: cell 2: found 0W0 and no 0I0"},
-      {"", "no line, wanted one for each rank"},
+      {"", "no line, expected one for each rank"},
       {std::string(60, '\x01'), "found \"" + std::string(40, '?') + "...\""}};
   for (const auto& [text, message] : cases) {
     EXPECT_THAT([&] { (void)parse_actions_csv(text, "s.csv"); }, ThrowsMessage<FormatError>(HasSubstr(message)));
@@ -79,10 +79,10 @@ TEST(ActionsCsv, NamesTheCellThatItRefuses) {
 
 TEST(ActionsCsv, RefusesToWriteWhatItHasNoCellFor) {
   EXPECT_THAT([] { (void)actions_row({{ActionKind::Update, 0, -1, -1}}); },
-              ThrowsMessage<std::invalid_argument>("0UPDATE has no cell in the text form"));
+              ThrowsMessage<std::invalid_argument>("0UPDATE has no cell in the CSV format"));
   EXPECT_THAT([] { (void)actions_row({{ActionKind::SendActivation, 0, 3, 2}}); },
               ThrowsMessage<std::invalid_argument>(
-                  "0SEND_F3 to stage 2: the text form knows transfers between neighbours only"));
+                  "0SEND_F3 to stage 2: the CSV format has transfers between adjacent stages only"));
   EXPECT_THAT([] { (void)actions_row({{ActionKind::WeightGradient, 0, 3, -1}}); },
               ThrowsMessage<std::invalid_argument>("0W3 has no backward in the list"));
 }
@@ -144,7 +144,7 @@ TEST(Listed, MayMixWholeAndSplitBackwards) {
 TEST(Listed, IsRefusedByAPlanThatItDoesNotFit) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"0F0", "the schedule lists 1 ranks, the plan has 3"},
-      {"0F0\n1F0\n1F1", "rank 1: listed action 1F0: the rank lacks that stage"},
+      {"0F0\n1F0\n1F1", "rank 1: listed action 1F0: the rank does not have that stage"},
       {"0F0\n0F1\n1F2", "rank 2: listed action 1F2: microbatches are 0..1"},
       {"0F1\n0F1\n1F0", "rank 0: listed action 0F1 belongs to rank 1"},
       {"0F0\n0F1\n1SEND_F0", "rank 2: listed action 1SEND_F0: stages are 0..1"}};
@@ -155,13 +155,13 @@ TEST(Listed, IsRefusedByAPlanThatItDoesNotFit) {
   }
   Plan plan = row_plan("1f1b", {1}, 1);
   plan.listed = {{{ActionKind::Forward, 0, 0, -1}}};
-  EXPECT_THAT([&] { validate(plan); }, ThrowsMessage<std::invalid_argument>(
-                                           "actions are listed for schedule \"1f1b\", they go with \"listed\""));
+  EXPECT_THAT([&] { validate(plan); },
+              ThrowsMessage<std::invalid_argument>("actions are only valid with schedule \"listed\", found \"1f1b\""));
   plan.schedule = "listed";
   plan.listed = {{{ActionKind::Update, 0, -1, -1}}};
   EXPECT_THAT([&] { validate(plan); },
               ThrowsMessage<std::invalid_argument>(
-                  "rank 0: listed action 0UPDATE: updates are not listed, they follow a list"));
+                  "rank 0: listed action 0UPDATE: lists do not contain updates; they follow the list"));
 }
 
 TEST(PlanDocument, NamesThePlaceOfAWrongAction) {
@@ -170,7 +170,7 @@ TEST(PlanDocument, NamesThePlaceOfAWrongAction) {
   std::string text = plan_json(plan);
   text.replace(text.find("1F0,1B0"), 7, "1F0,1C0");
   EXPECT_THAT([&] { (void)parse_plan(text, "plan.json"); },
-              ThrowsMessage<FormatError>(HasSubstr("plan.json: /actions/1: cell 2: found \"1C0\", wanted a stage")));
+              ThrowsMessage<FormatError>(HasSubstr("plan.json: /actions/1: cell 2: found \"1C0\", expected a stage")));
 }
 
 TEST(PlanDocument, ReadsOlderVersions) {
@@ -208,7 +208,7 @@ TEST(PlanDocument, RefusesARecomputeEveryThatSaysNothing) {
   plan.stages[1].recompute = false;
   EXPECT_THAT(
       [&] { (void)parse_plan(plan_json(plan), "plan.json"); },
-      ThrowsMessage<FormatError>("plan.json: /stages/1/recompute_every: says nothing without \"recompute\": true"));
+      ThrowsMessage<FormatError>("plan.json: /stages/1/recompute_every: has no effect without \"recompute\": true"));
 }
 
 TEST(PlanOfLists, FindsStagesReplicasAndChunks) {
@@ -230,8 +230,8 @@ TEST(PlanOfLists, RefusesStagesThatLieOtherwise) {
     return std::string();
   };
   EXPECT_EQ(message("0F0,3F0\n1F0,2F0"),  // in a V
-            "stage 2 is not where it was looked for, at position 0 of 2: position d holds the stages d, d + 2, ...");
-  EXPECT_EQ(message("0F0\n1F0,2F0"), "the lists hold 3 stages on 2 positions, wanted as many on each");
+            "stage 2 is not at position 0 of 2: position d holds the stages d, d + 2, ...");
+  EXPECT_EQ(message("0F0\n1F0,2F0"), "the lists hold 3 stages on 2 positions, expected the same number on each");
   EXPECT_THAT(message("16777214F0"), HasSubstr("stage 0 is not where it was looked for"));
 }
 

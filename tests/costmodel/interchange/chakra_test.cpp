@@ -473,16 +473,16 @@ TEST(Chakra, NamesWhatTheTimelineAndThePlanDoNotShare) {
   EXPECT_EQ(message([](Timeline& t) { t.spans.push_back(t.spans.front()); }),
             "rank 0, step 0, stage 0: forward of microbatch 0 has two spans");
   EXPECT_EQ(message([](Timeline& t) { t.spans.push_back({0, 0, {ActionKind::Reduce, 0, -1, -1}, 1_s, 2_s}); }),
-            "rank 0, step 0, stage 0: reduce stands not in the plan");
+            "rank 0, step 0, stage 0: reduce is not in the plan");
   EXPECT_THAT(message([](Timeline& t) { t.spans.front().start = Seconds(-1); }),
-              HasSubstr("forward of microbatch 0 is at -1.000000 s, a trace holds times from 0 to 10^9 s"));
+              HasSubstr("forward of microbatch 0 is at -1.000000 s, expected 0 to 10^9 s in a trace"));
   EXPECT_EQ(message([&](Timeline& t) {
               for (const Span& span : whole.spans) {
                 t.spans.push_back(span);
                 t.spans.back().step = 1 << 30;
               }
             }),
-            "the steps send more messages than 31 bits number; export fewer steps");
+            "the steps have more messages than 31-bit ids; export fewer steps");
 }
 
 TEST(Chakra, WritesAFileARankAndTheGroups) {

@@ -36,20 +36,19 @@ TEST(DeepspeedParts, LeaveTheLossToTheLossFunction) {
   EXPECT_THAT(deepspeed_partition(parts, testing::graph_of_layers({"a", "b", "model.loss"})).stage_of_layer,
               ElementsAre(0, 1, 1));
   EXPECT_THAT(testing::refused([] { return deepspeed_parts(testing::plan_of_layers({{"a"}, {"loss"}})); }),
-              HasSubstr("the last stage holds nothing but \"loss\""));
+              HasSubstr("the last stage has only \"loss\""));
 }
 
 TEST(DeepspeedParts, RefuseWhatNoPipelineModuleRuns) {
   Plan uneven = testing::plan_of_layers({{"a"}, {"b"}});
   uneven.stages[1].devices = {1, 2};
-  EXPECT_EQ(
-      testing::refused([&] { return deepspeed_parts(uneven); }),
-      "stage 1 has 2 replicas and stage 0 has 1, DeepSpeed's grid of pipeline and data parallel ranks wants as many "
-      "of each");
+  EXPECT_EQ(testing::refused([&] { return deepspeed_parts(uneven); }),
+            "stage 1 has 2 replicas and stage 0 has 1, but DeepSpeed needs the same number for every stage");
   Plan skipping = testing::plan_of_layers({{"a"}, {"b"}, {"c"}});
   skipping.boundaries.push_back({0, 2, {{"a", 0, Bytes(8), {}, "", true}}});
-  EXPECT_EQ(testing::refused([&] { return deepspeed_parts(skipping); }),
-            "layer \"a\" of stage 0 is read in stage 2, a PipelineModule hands a stage's output to the next one alone");
+  EXPECT_EQ(
+      testing::refused([&] { return deepspeed_parts(skipping); }),
+      "layer \"a\" of stage 0 is read in stage 2, but a PipelineModule passes a stage's output only to the next stage");
   EXPECT_THAT(
       testing::refused([] { return deepspeed_parts(testing::row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2)); }),
       HasSubstr("2 stages on each device"));
@@ -63,14 +62,14 @@ TEST(ParseDeepspeedParts, TakesTheListAlone) {
 
 TEST(ParseDeepspeedParts, NamesThePointerAndWhatWouldBeRight) {
   EXPECT_EQ(refusal("{\"parts\": [0, 2, 2]}"),
-            "parts.json: /parts/2: found 2, wanted a bound above 2, a stage holds a layer at least");
-  EXPECT_EQ(refusal("[1, 2]"), "parts.json: /0: found 1, wanted 0, where the first stage begins");
-  EXPECT_EQ(refusal("[0]"), "parts.json: /: found 1 bounds, wanted two at least");
+            "parts.json: /parts/2: found 2, expected a bound above 2, a stage has at least one layer");
+  EXPECT_EQ(refusal("[1, 2]"), "parts.json: /0: found 1, expected 0, where the first stage begins");
+  EXPECT_EQ(refusal("[0]"), "parts.json: /: found 1 bounds, expected at least two");
   EXPECT_EQ(refusal("{\"parts\": [0, 1], \"layers\": [\"a\", \"b\"]}"),
             "parts.json: /layers: found 2 layers, the last bound is 1");
   EXPECT_THAT(refusal("{\"parts\": [0, 1], \"colour\": 1}"), HasSubstr("unknown key \"colour\""));
-  EXPECT_THAT(refusal("{\"parts\": [0, 1], \"parts\": [0, 1]}"), HasSubstr("stands twice"));
-  EXPECT_THAT(refusal("{\"parts\": [0, 99999999]}"), HasSubstr("wanted a whole number from 0 to 16777216"));
+  EXPECT_THAT(refusal("{\"parts\": [0, 1], \"parts\": [0, 1]}"), HasSubstr("appears twice"));
+  EXPECT_THAT(refusal("{\"parts\": [0, 99999999]}"), HasSubstr("expected an integer from 0 to 16777216"));
 }
 
 TEST(DeepspeedPartition, RefusesAnotherList) {

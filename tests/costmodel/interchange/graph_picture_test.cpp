@@ -93,7 +93,7 @@ TEST(GraphDot, RefusesAPlanOfOtherLayers) {
   try {
     (void)graph_dot(small(), &plan);
     FAIL();
-  } catch (const std::invalid_argument& e) { EXPECT_STREQ(e.what(), "layer \"c\" of the graph stands in no stage"); }
+  } catch (const std::invalid_argument& e) { EXPECT_STREQ(e.what(), "layer \"c\" of the graph is not in any stage"); }
 }
 
 TEST(GraphDot, EscapesNames) {
@@ -163,7 +163,7 @@ TEST_F(GraphTool, NamesFileAndLayerOfWhatDoesNotFit) {
   plan.stages[0].layers = {"a"};
   folder_.write("plan.json", plan_json(plan));
   EXPECT_EQ(run("stagecraft-graph graph.json --plan plan.json").err,
-            "stagecraft-graph: plan.json: layer \"b\" of the graph stands in no stage\n");
+            "stagecraft-graph: plan.json: layer \"b\" of the graph is not in any stage\n");
   folder_.write("graph.txt", "node1 -- Add\n");
   EXPECT_THAT(run("stagecraft-graph graph.txt").err, HasSubstr("graph.txt: line 1: found 2 parts"));
   EXPECT_EQ(run("stagecraft-graph graph.json --dot --svg").status, 2);
@@ -174,8 +174,7 @@ TEST_F(GraphTool, NamesThePackageOfAMissingDot) {
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(
       o.err,
-      "stagecraft-graph: cannot run dot, which draws the picture: the package graphviz has it, and --dot does without "
-      "(No such file or directory)\n");
+      "stagecraft-graph: cannot run dot; install the package graphviz, or use --dot (No such file or directory)\n");
 }
 
 TEST_F(GraphTool, DrawsEveryLayer) {

@@ -48,24 +48,24 @@ TEST(MegatronLayout, RepeatsWhatStandsInParentheses) {
 }
 
 TEST(MegatronLayout, NamesTheCharacterThatIsWrong) {
-  EXPECT_EQ(refusal(""), "layout: character 1: is empty, wanted a layout such as Et*3|(tt|)*2,L");
-  EXPECT_EQ(refusal("Etx|L"), "layout: character 3: found \"x\", wanted E, t, m, L, |, a comma or parentheses");
+  EXPECT_EQ(refusal(""), "layout: character 1: is empty, expected a layout such as Et*3|(tt|)*2,L");
+  EXPECT_EQ(refusal("Etx|L"), "layout: character 3: found \"x\", expected E, t, m, L, |, a comma or parentheses");
   EXPECT_EQ(refusal("E t|L"),
-            "layout: character 2: found a character without a meaning, wanted E, t, m, L, |, a comma or parentheses");
-  EXPECT_EQ(refusal("E(t|(t)*2)*2,L"), "layout: character 5: found \"(\" within parentheses, they do not nest");
+            "layout: character 2: found a character without a meaning, expected E, t, m, L, |, a comma or parentheses");
+  EXPECT_EQ(refusal("E(t|(t)*2)*2,L"), "layout: character 5: found \"(\" within parentheses, which do not nest");
   EXPECT_EQ(refusal("E(tt|L"), "layout: character 2: found \"(\" without its \")\"");
   EXPECT_EQ(refusal("E()*2L"), "layout: character 2: found nothing in the parentheses");
-  EXPECT_EQ(refusal("E(tt|)L"), "layout: character 7: found no repetition behind \")\", wanted *COUNT");
+  EXPECT_EQ(refusal("E(tt|)L"), "layout: character 7: missing *COUNT after \")\"");
   for (const char* text : {"Et*|L", "Et*0|L", "Et*99999999999999999999|L"}) {
-    EXPECT_EQ(refusal(text), "layout: character 4: found no repetition from 1 to 65536 behind \"*\"") << text;
+    EXPECT_EQ(refusal(text), "layout: character 4: found no repetition from 1 to 65536 after \"*\"") << text;
   }
   EXPECT_EQ(refusal("Et*2*3|L"), "layout: character 5: found a second repetition");
   EXPECT_THAT(refusal("E(t*60000|)*60000,L"), HasSubstr("more than 65536 layers and stages"));
-  EXPECT_EQ(refusal("Et||L"), "layout: stage 1 has no layers, a plan's stage has one at least");
-  EXPECT_EQ(refusal("tt|L"), "layout: wanted one E, as the first letter");
-  EXPECT_EQ(refusal("EtE|L"), "layout: wanted one E, as the first letter");
-  EXPECT_EQ(refusal("Et|t"), "layout: wanted one L, as the last letter");
-  EXPECT_EQ(refusal("Et|m|tL"), "layout: found an m before a t, decoder layers stand before prediction layers");
+  EXPECT_EQ(refusal("Et||L"), "layout: stage 1 has no layers, a plan's stage has at least one");
+  EXPECT_EQ(refusal("tt|L"), "layout: expected one E, as the first letter");
+  EXPECT_EQ(refusal("EtE|L"), "layout: expected one E, as the first letter");
+  EXPECT_EQ(refusal("Et|t"), "layout: expected one L, as the last letter");
+  EXPECT_EQ(refusal("Et|m|tL"), "layout: found an m before a t, decoder layers come before prediction layers");
 }
 
 TEST(MegatronLayout, ComesBackForRandomStages) {
@@ -102,18 +102,17 @@ TEST(LayoutUnits, NamesTheLayerThatHasNoLetter) {
     return testing::refused([&] { return layout_units(ids); });
   };
   EXPECT_THAT(of({"node1", "node2"}), HasSubstr("no layers are numbered blocks such as \"h.0\" and \"h.1.mlp\""));
-  EXPECT_THAT(
-      of({"conv1", "layer1.0", "layer1.1", "fc"}),
-      HasSubstr("layer \"conv1\" stands before the blocks of \"layer1\" and is no embedding; a layout expresses "
-                "one embedding (E)"));
-  EXPECT_THAT(of({"h.0", "h.1", "loss"}), HasSubstr("no embedding stands before layer \"h.0\""));
+  EXPECT_THAT(of({"conv1", "layer1.0", "layer1.1", "fc"}),
+              HasSubstr("layer \"conv1\" comes before the blocks of \"layer1\" and is not an embedding; a layout "
+                        "expresses one embedding (E)"));
+  EXPECT_THAT(of({"h.0", "h.1", "loss"}), HasSubstr("no embedding comes before layer \"h.0\""));
   EXPECT_THAT(of({"wte", "h.0", "pool", "h.1", "loss"}),
-              HasSubstr("layer \"pool\" stands between the blocks \"h.0\" and \"h.1\""));
+              HasSubstr("layer \"pool\" is between the blocks \"h.0\" and \"h.1\""));
   EXPECT_THAT(of({"wte", "h.0.a", "h.1.a", "h.0.b", "loss"}),
-              HasSubstr("layer \"h.0.b\" stands apart from the rest of h.0"));
+              HasSubstr("layer \"h.0.b\" is separate from the rest of h.0"));
   EXPECT_THAT(of({"wte", "h.0", "h.1", "pool"}),
-              HasSubstr("layer \"pool\" stands behind the blocks of \"h\" and is neither norm, output layer nor loss"));
-  EXPECT_THAT(of({"wte", "h.0", "h.1"}), HasSubstr("neither norm, output layer nor loss stands behind layer \"h.1\""));
+              HasSubstr("layer \"pool\" comes after the blocks of \"h\" and is neither norm, output layer nor loss"));
+  EXPECT_THAT(of({"wte", "h.0", "h.1"}), HasSubstr("no norm, output layer or loss comes after layer \"h.1\""));
 }
 
 TEST(MegatronLayout, OfAPlanImportsToTheSamePartition) {
@@ -130,12 +129,11 @@ TEST(MegatronLayout, RefusesWhatALetterCannotPart) {
       testing::refused([] {
         return megatron_layout(testing::plan_of_layers({{"wte", "h.0.attn"}, {"h.0.mlp", "h.1.attn", "loss"}}));
       }),
-      "layer \"h.0.mlp\" of h.0 stands in stage 1, its first layer in stage 0; a layout has one letter t for all of "
-      "it");
+      "layer \"h.0.mlp\" of h.0 is in stage 1, its first layer in stage 0; a layout has one letter t for all of it");
   Plan plan = testing::plan_of_layers({{"wte", "h.0"}, {"h.1", "loss"}});
   plan.stages[1].devices = {1, 2};
   EXPECT_EQ(testing::refused([&] { return megatron_layout(plan); }),
-            "stage 1 has 2 replicas and stage 0 has 1, Megatron-LM wants as many of each");
+            "stage 1 has 2 replicas and stage 0 has 1, but Megatron-LM needs the same number for every stage");
 }
 
 TEST(MegatronLayout, RefusesAGraphOfOtherLayers) {

@@ -66,7 +66,7 @@ TEST(ParseNcclTest, TakesTheTestFromTheFilesNameWhereTheTextDoesNotSay) {
   text.erase(at, text.find('\n', at) + 1 - at);
   EXPECT_EQ(parse_nccl_test(text, "logs/all_gather_perf.txt").operation, "all_gather");
   EXPECT_THAT([&] { (void)parse_nccl_test(text, "log.txt"); },
-              ThrowsMessage<FormatError>(HasSubstr("wanted a file named after its test: all_gather, all_reduce, ")));
+              ThrowsMessage<FormatError>(HasSubstr("expected a file named after its test: all_gather, all_reduce, ")));
 }
 
 /// The text of a test with the first `from` turned into `to`.
@@ -80,20 +80,21 @@ void expect_refused(const std::string& from, const std::string& to, const std::s
 }
 
 TEST(ParseNcclTest, NamesTheLineOfADamage) {
-  expect_refused("      0    19", "      3    19", "line 14: found #wrong 3, wanted 0 or N/A: the test computed wrong");
+  expect_refused("      0    19", "      3    19",
+                 "line 14: found #wrong 3, expected 0 or N/A: the test computed wrong");
   expect_refused("Out of bounds values : 0", "Out of bounds values : 7", "line 16: found 7 values out of bounds");
   expect_refused("all_reduce_perf", "alltoall_perf",
                  "line 2: unknown test \"alltoall_perf\", known are all_gather, all_reduce, reduce_scatter, sendrecv");
-  expect_refused("    time", " cputime", "line 12: found column \"cputime\", wanted \"time\"");
-  expect_refused("#wrong", "error", "line 12: found column \"error\", wanted \"#wrong\"");
-  expect_refused("20.00", "0.00", "line 14: found time 0.00, wanted microseconds above 0");
-  expect_refused("20.00", "nan", "line 14: found time nan, wanted microseconds above 0");
-  expect_refused("        2048", "        1024", "line 15: found size 1024 after 1024, wanted sizes that ascend");
-  expect_refused("        2048", "        -2", "line 15: found size -2, wanted bytes");
+  expect_refused("    time", " cputime", "line 12: found column \"cputime\", expected \"time\"");
+  expect_refused("#wrong", "error", "line 12: found column \"error\", expected \"#wrong\"");
+  expect_refused("20.00", "0.00", "line 14: found time 0.00, expected microseconds above 0");
+  expect_refused("20.00", "nan", "line 14: found time nan, expected microseconds above 0");
+  expect_refused("        2048", "        1024", "line 15: found size 1024 after 1024, expected sizes that ascend");
+  expect_refused("        2048", "        -2", "line 15: found size -2, expected bytes");
   expect_refused("Rank  2", "Rank  7", "found no line of rank 2 under");
-  expect_refused("Rank  2", "Rank  1", "line 8: rank 1 stands twice");
+  expect_refused("Rank  2", "Rank  1", "line 8: rank 1 appears twice");
   expect_refused("Group  0", "Group  1", "line 6: found ranks in several groups");
-  expect_refused("float", "", "line 14: found 12 columns, wanted 13");
+  expect_refused("float", "", "line 14: found 12 columns, expected 13");
   expect_refused("#       size", "       size", "found no table");
   expect_refused("# Out of bounds", "#       size count\n# Out", "line 16: a second run begins");
 }
@@ -106,12 +107,12 @@ TEST(ParseNcclTest, NamesThePointerOfADamageInJson) {
     text.replace(at, from.size(), to);
     EXPECT_THAT([&] { (void)parse_nccl_test(text, "log"); }, ThrowsMessage<FormatError>(HasSubstr(message)));
   };
-  refused("\"version\":2", "\"version\":9", "log: /version: found 9, wanted version 1 or 2");
-  refused("\"nwrong\":0.0", "\"nwrong\":4.0", "log: /results/0/out_of_place/nwrong: found 4.0, wanted 0 or null");
+  refused("\"version\":2", "\"version\":9", "log: /version: found 9, expected version 1 or 2");
+  refused("\"nwrong\":0.0", "\"nwrong\":4.0", "log: /results/0/out_of_place/nwrong: found 4.0, expected 0 or null");
   refused("\"time\":20.0", "\"cpu_time\":20.0", "log: /results/0/out_of_place: key \"time\" is missing");
-  refused("\"size\":2048", "\"size\":1024", "log: /results/1/size: found 1024, wanted sizes that ascend");
-  refused("\"okay\":\"true\"", "\"okay\":\"false\"", "log: /out_of_bounds/okay: found \"false\", wanted \"true\"");
-  refused("all_reduce_perf", "broadcast_perf", "log: /args: found [\"./build/broadcast_perf\"], wanted a program of");
+  refused("\"size\":2048", "\"size\":1024", "log: /results/1/size: found 1024, expected sizes that ascend");
+  refused("\"okay\":\"true\"", "\"okay\":\"false\"", "log: /out_of_bounds/okay: found \"false\", expected \"true\"");
+  refused("all_reduce_perf", "broadcast_perf", "log: /args: found [\"./build/broadcast_perf\"], expected a program of");
 }
 
 TEST(MeasuredTopology, InvertsTheRingForBandwidthAndLatency) {
@@ -160,15 +161,15 @@ TEST(MeasuredTopology, SaysWhatItCannotHold) {
   };
   NcclTest test = parse_nccl_test(nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 20}}), "log");
   refused({}, "no tests");
-  refused({test, test}, "all_reduce of 4 ranks stands twice for level \"node\"");
+  refused({test, test}, "all_reduce of 4 ranks appears twice for level \"node\"");
   NcclTest other = test;
   other.device = "Tesla T4";
-  refused({test, other}, "found \"Tesla T4\" beside \"NVIDIA H100 80GB HBM3\"");
+  refused({test, other}, "found \"Tesla T4\" and \"NVIDIA H100 80GB HBM3\"");
   other = test;
   other.hosts = {"alpha", "alpha", "beta", "beta"};
-  refused({other}, "all_reduce of 4 ranks on 2 hosts: wanted one host, or one rank on each, as a level holds");
+  refused({other}, "all_reduce of 4 ranks on 2 hosts, expected one host, or one rank on each, as a level can express");
   other.hosts = {"alpha"};
-  refused({other}, "all_reduce of 1 ranks: at least 2 are wanted");
+  refused({other}, "all_reduce of 1 ranks, must be at least 2");
 }
 
 }  // namespace

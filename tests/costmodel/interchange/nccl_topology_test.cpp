@@ -138,12 +138,12 @@ TEST(ParseNcclTopology, NamesTheDamagedElement) {
   };
   refused("sm=\"80\"", "", "line 5: <gpu>: attribute \"sm\" is missing");
   refused("sm=\"80\"", "sm=\"eighty\"",
-          "line 5: <gpu>: attribute \"sm\": found \"eighty\", wanted a whole number from 10 to 1000");
+          "line 5: <gpu>: attribute \"sm\": found \"eighty\", expected an integer from 10 to 1000");
   refused("count=\"6\"", "count=\"-1\"", "line 6: <nvlink>: attribute \"count\": found \"-1\"");
-  refused("rank=\"1\"", "rank=\"0\"", "line 11: <gpu>: rank 0 stands twice");
+  refused("rank=\"1\"", "rank=\"0\"", "line 11: <gpu>: rank 0 appears twice");
   refused("link_width=\"16\"", "link_width=\"wide\"", "line 3: <pci>: attribute \"link_width\": found \"wide\"");
   refused("speed=\"200000\"", "speed=\"fast\"", "line 18: <net>: attribute \"speed\": found \"fast\"");
-  refused("version=\"1\"", "version=\"2\"", "line 1: <system>: found version \"2\", wanted \"1\"");
+  refused("version=\"1\"", "version=\"2\"", "line 1: <system>: found version \"2\", expected \"1\"");
   refused("</system>", "", "not XML: ");
   refused("<system", "<sistem", "not XML: ");
 }
@@ -152,7 +152,7 @@ TEST(ParseNcclTopology, SaysWhatNoTopologyCanHold) {
   std::string text = without_nvlinks();
   text.replace(text.rfind("host_hash=\"0x1\""), 15, "host_hash=\"0x2\"");
   EXPECT_THAT([&] { (void)parse_nccl_topology(replaced(text, "rank=\"3\" ", ""), "dump.xml"); },
-              ThrowsMessage<FormatError>(HasSubstr("found hosts of 2 and 1 GPUs, wanted equal numbers")));
+              ThrowsMessage<FormatError>(HasSubstr("found hosts of 2 and 1 GPUs, expected equal numbers")));
   EXPECT_THAT([&] { (void)parse_nccl_topology(replaced(text, "<net ", "<other "), "dump.xml"); },
               ThrowsMessage<FormatError>(HasSubstr("found several hosts and no <net>")));
   EXPECT_THAT([&] { (void)parse_nccl_topology("<system version=\"1\"/>", "dump.xml"); },

@@ -83,10 +83,9 @@ TEST(PipedreamConfWarnings, TellWhatTheRuntimeDoesOtherwise) {
   plan.stages[0].recompute = true;
   plan.dtype = "bfloat16";
   plan.boundaries.push_back({0, 2, {{"l0", 0, Bytes(8), {}, "float32", true}}});
-  EXPECT_THAT(
-      pipedream_conf_warnings(plan),
-      ElementsAre(HasSubstr("schedule \"1f1b\" is not carried"), HasSubstr("recomputation"), HasSubstr("in bfloat16"),
-                  "two later stages read layer \"l0\", PipeDream's runtime delivers it to the last one alone"));
+  EXPECT_THAT(pipedream_conf_warnings(plan),
+              ElementsAre(HasSubstr("schedule \"1f1b\" is lost"), HasSubstr("recomputation"), HasSubstr("in bfloat16"),
+                          "two later stages read layer \"l0\", PipeDream's runtime delivers it only to the last one"));
 }
 
 // PipeDream's own shapes: several modules a stage, ranks that do not follow each other, depths.
@@ -102,28 +101,29 @@ TEST(ParsePipedreamConf, TakesWhatPipeDreamShips) {
 }
 
 TEST(ParsePipedreamConf, NamesThePointerAndWhatWouldBeRight) {
-  EXPECT_EQ(refusal(""), "conf.json: is empty, a JSON document is wanted");
-  EXPECT_THAT(refusal("{\"module_to_stage_map\": [0, 0], \"module_to_stage_map\": [0, 0]}"), HasSubstr("stands twice"));
+  EXPECT_EQ(refusal(""), "conf.json: is empty, expected a JSON document");
+  EXPECT_THAT(refusal("{\"module_to_stage_map\": [0, 0], \"module_to_stage_map\": [0, 0]}"),
+              HasSubstr("appears twice"));
   EXPECT_EQ(refusal("{}"), "conf.json: /: key \"module_to_stage_map\" is missing");
   EXPECT_THAT(refusal(conf("[0, 0]", "{\"0\": [0]}", ", \"colour\": 1")), HasSubstr("unknown key \"colour\""));
   EXPECT_EQ(refusal(conf("[0]", "{}")),
-            "conf.json: /module_to_stage_map: found 1 modules, wanted a stage's and the loss at least");
+            "conf.json: /module_to_stage_map: found 1 modules, expected at least a stage's and the loss");
   EXPECT_EQ(refusal(conf("[0, 2, 2]", "{}")),
             "conf.json: /module_to_stage_map: stage 1 has no module, but a later one has");
   EXPECT_EQ(refusal(conf("[0, 1, 0]", "{}")),
-            "conf.json: /module_to_stage_map/2: found stage 0 for the loss, wanted the last one, 1");
+            "conf.json: /module_to_stage_map/2: found stage 0 for the loss, expected the last one, 1");
   EXPECT_EQ(refusal(conf("[0, 1]", "{}")), "conf.json: /module_to_stage_map: stage 1 has no module but the loss");
   EXPECT_EQ(refusal(conf("[0, 1, 1]", "{\"0\": [0]}")), "conf.json: /stage_to_rank_map: stage \"1\" is missing");
   EXPECT_EQ(refusal(conf("[0, 0]", "{\"0\": [0], \"x\": [1]}")),
-            "conf.json: /stage_to_rank_map: found stage \"x\", wanted 0..0");
+            "conf.json: /stage_to_rank_map: found stage \"x\", expected 0..0");
   EXPECT_EQ(refusal(conf("[0, 0]", "{\"0\": []}")),
-            "conf.json: /stage_to_rank_map/0: found no rank, wanted one at least");
+            "conf.json: /stage_to_rank_map/0: found no rank, expected at least one");
   EXPECT_EQ(refusal(conf("[0, 1, 1]", "{\"0\": [0, 1], \"1\": [1]}")),
-            "conf.json: /stage_to_rank_map/1/0: rank 1 stands twice");
+            "conf.json: /stage_to_rank_map/1/0: rank 1 appears twice");
   EXPECT_EQ(refusal(conf("[0, 1, 1]", "{\"0\": [0, 3], \"1\": [1]}")),
-            "conf.json: /stage_to_rank_map/0/1: found 3, wanted a whole number from 0 to 2");
+            "conf.json: /stage_to_rank_map/0/1: found 3, expected an integer from 0 to 2");
   EXPECT_EQ(refusal(conf("[0, 0]", "[0]")),
-            "conf.json: /stage_to_rank_map: found [0], wanted an object with a key for each stage");
+            "conf.json: /stage_to_rank_map: found [0], expected an object with a key for each stage");
   EXPECT_EQ(refusal(conf("[0, 1, 1]", "{\"0\": [0], \"1\": [1]}", ", \"stage_to_depth_map\": {\"0\": 1}")),
             "conf.json: /stage_to_depth_map: stage \"1\" is missing");
 }
@@ -161,11 +161,11 @@ TEST(PipedreamConfPartition, RefusesAGraphOfAnotherConversion) {
     } catch (const std::invalid_argument& e) { return std::string(e.what()); }
     return std::string();
   };
-  EXPECT_THAT(refusal_of(), HasSubstr("layer \"b\" of the graph has no stage, wanted is the graph with stage ids"));
+  EXPECT_THAT(refusal_of(), HasSubstr("layer \"b\" of the graph has no stage, expected is the graph with stage ids"));
   graph.layers[1].stage = graph.layers[2].stage = 0;
-  EXPECT_EQ(refusal_of(), "found 2 modules beside the loss, the graph has the stages 0..0");
+  EXPECT_EQ(refusal_of(), "found 2 modules besides the loss, the graph has the stages 0..0");
   graph.layers[2].stage = 2;
-  EXPECT_EQ(refusal_of(), "found 2 modules beside the loss, the graph has the stages 0..2");
+  EXPECT_EQ(refusal_of(), "found 2 modules besides the loss, the graph has the stages 0..2");
 }
 
 TEST(StagedGraph, NamesALayerThatThePlanLacks) {
@@ -174,7 +174,7 @@ TEST(StagedGraph, NamesALayerThatThePlanLacks) {
   try {
     (void)staged_graph(parse_pipedream(kGraph, "graph.txt"), plan);
     FAIL();
-  } catch (const std::invalid_argument& e) { EXPECT_STREQ(e.what(), "layer \"c\" of the graph stands in no stage"); }
+  } catch (const std::invalid_argument& e) { EXPECT_STREQ(e.what(), "layer \"c\" of the graph is not in any stage"); }
   plan.stages[0].layers = {"b", "c", "d"};
   EXPECT_THROW((void)staged_graph(parse_pipedream(kGraph, "graph.txt"), plan), std::invalid_argument);
 }

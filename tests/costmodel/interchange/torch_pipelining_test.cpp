@@ -36,20 +36,19 @@ TEST(TorchPipeliningScript, CountsRanksNotStages) {
 }
 
 TEST(TorchPipeliningScript, RefusesWhatTorchCannotRunAndSaysWhatWouldBeRight) {
-  EXPECT_EQ(refusal(testing::row_plan("1f1b", {1, 2}, 4)),
-            "stage 1 has 2 replicas, torch.distributed.pipelining runs a stage on one rank; wanted is a plan of one "
-            "replica each (--strategy profile --stages N), whose whole pipeline a mesh of ranks repeats, each stage in "
-            "DistributedDataParallel");
+  EXPECT_EQ(
+      refusal(testing::row_plan("1f1b", {1, 2}, 4)),
+      "stage 1 has 2 replicas, but torch.distributed.pipelining runs a stage on one rank; plan one replica per stage "
+      "(--strategy profile --stages N) and replicate the whole pipeline with DistributedDataParallel over a mesh");
   Plan skipping = testing::row_plan("1f1b", {1, 1, 1}, 4);
   skipping.boundaries.push_back({0, 2, {{"l0", 0, Bytes(8), {}, "", true}}});
-  EXPECT_EQ(
-      refusal(skipping),
-      "layer \"l0\" of stage 0 is read in stage 2, torch's schedules hand tensors to the next stage alone; wanted "
-      "is a plan whose stages reach no further (--split-at)");
+  EXPECT_EQ(refusal(skipping),
+            "layer \"l0\" of stage 0 is read in stage 2, but torch's schedules pass tensors only to the next stage; "
+            "use a plan whose stages read only from the previous one (--split-at)");
   EXPECT_EQ(refusal(testing::row_plan("forward", {1, 1}, 4)),
-            "schedule \"forward\" trains nothing, the program trains");
+            "schedule \"forward\" does not train, but the program trains");
   EXPECT_EQ(refusal(testing::row_plan("pipedream", {1, 1}, 4)),
-            "schedule \"pipedream\" updates in the midst of its lists, for which the text form has no word");
+            "schedule \"pipedream\" has updates inside its lists, which the CSV format cannot express");
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ TEST(RunMeasurement, RefusesARunThatEndsTooEarly) {
   measurement.add(spans_of(0, 0));
   Check check;
   EXPECT_THAT([&] { (void)measurement.finish(2, {}, check); },
-              ThrowsMessage<PeerError>(HasSubstr("rank 0, step 2, entry 1: measured nothing, the list says")));
+              ThrowsMessage<PeerError>(HasSubstr("rank 0, step 2, entry 1: measured nothing, the list has")));
 }
 
 TEST(RunMeasurement, OfARealRunDoesNotGrowWithItsSpans) {

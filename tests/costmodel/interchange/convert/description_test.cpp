@@ -51,20 +51,20 @@ TEST(ParseDescription, ReadsModulesWithinModules) {
 }
 
 TEST(ParseDescription, NamesThePlaceOfWhatItCannotRead) {
-  EXPECT_EQ(failure(""), "\"\": at character 1: found the end, wanted a kind of layer");
-  EXPECT_EQ(failure("Conv2d(3, 64"), "\"Conv2d(3, 64\": at character 13: found the end, wanted \",\"");
-  EXPECT_EQ(failure("Add + 1"), "\"Add + 1\": at character 5: found \"+\", wanted the end");
+  EXPECT_EQ(failure(""), "\"\": at character 1: found the end, expected a kind of layer");
+  EXPECT_EQ(failure("Conv2d(3, 64"), "\"Conv2d(3, 64\": at character 13: found the end, expected \",\"");
+  EXPECT_EQ(failure("Add + 1"), "\"Add + 1\": at character 5: found \"+\", expected the end");
   EXPECT_EQ(
       failure("Linear(in=nan)"),
-      "\"Linear(in=nan)\": at character 11: found \"n\", wanted a number, a string, a tuple, True, False or None");
-  EXPECT_EQ(failure("Linear(-inf)"),
-            "\"Linear(-inf)\": at character 8: found \"-\", wanted a finite number, at most 2^63 if it is whole");
-  EXPECT_THAT(failure("Linear(1e999)"), HasSubstr("wanted a finite number"));
-  EXPECT_THAT(failure("Linear(p=1, p=2)"), HasSubstr("wanted each argument once, \"p\" stands twice"));
-  EXPECT_THAT(failure("Linear(p=1, 2)"), HasSubstr("wanted values without names before those with names"));
+      "\"Linear(in=nan)\": at character 11: found \"n\", expected a number, a string, a tuple, True, False or None");
+  EXPECT_EQ(
+      failure("Linear(-inf)"),
+      "\"Linear(-inf)\": at character 8: found \"-\", expected a finite number, at most 2^63 if it is an integer");
+  EXPECT_THAT(failure("Linear(1e999)"), HasSubstr("expected a finite number"));
+  EXPECT_THAT(failure("Linear(p=1, p=2)"), HasSubstr("expected each argument once, \"p\" appears twice"));
+  EXPECT_THAT(failure("Linear(p=1, 2)"), HasSubstr("expected values without names before those with names"));
   EXPECT_EQ(failure("Linear(\x01)"),
-            "\"Linear(?)\": at character 8: found byte 1, wanted a finite number, at most 2^63 "
-            "if it is whole");
+            "\"Linear(?)\": at character 8: found byte 1, expected a finite number, at most 2^63 if it is an integer");
 }
 
 TEST(ParseDescription, TakesNoProgram) {
@@ -76,11 +76,11 @@ TEST(ParseDescription, TakesNoProgram) {
 }
 
 TEST(ParseDescription, IsBoundedInDepthAndBytes) {
-  EXPECT_THAT(failure(std::string(100000, '(')), HasSubstr("100000 bytes, wanted at most 65536"));
+  EXPECT_THAT(failure(std::string(100000, '(')), HasSubstr("100000 bytes, expected at most 65536"));
   std::string deep;
   for (int i = 0; i < 17; ++i) deep += "A((a): ";
-  EXPECT_THAT(failure(deep), HasSubstr("wanted at most 16 levels"));
-  EXPECT_THAT(failure("A(" + std::string(60000, '(')), HasSubstr("wanted at most 16 levels"));
+  EXPECT_THAT(failure(deep), HasSubstr("expected at most 16 levels"));
+  EXPECT_THAT(failure("A(" + std::string(60000, '(')), HasSubstr("expected at most 16 levels"));
 }
 
 }  // namespace

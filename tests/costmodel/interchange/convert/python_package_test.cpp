@@ -51,7 +51,7 @@ def arch():
 
 
 def model(criterion):
-    """Modules in order, each with the names of the tensors it takes and gives; `criterion` makes the loss."""
+    """Modules in order, each with the names of its input and output tensors; `criterion` computes the loss."""
     return [
         (Stage0(), ["input0"], ["a", "early"]),
         (Stage1(), ["a"], ["b"]),
@@ -118,19 +118,19 @@ TEST(PackageFiles, NeedNoCriterionForAModelThatGivesItsLoss) {
 TEST(PackageFiles, NameTheStageWhoseValuesDoNotFit) {
   PythonPackage package = skipping();
   package.stages[1].inputs = {"late"};
-  EXPECT_EQ(failure(package), "stage 1: reads value \"late\", which nothing before it gives");
+  EXPECT_EQ(failure(package), "stage 1: reads value \"late\", which nothing before it produces");
   package = skipping();
   package.stages[2].outputs = {"b"};
-  EXPECT_EQ(failure(package), "stage 2: value \"b\" has a source already");
+  EXPECT_EQ(failure(package), "stage 2: value \"b\" already has a source");
   package = skipping();
   package.stages[0].outputs[1] = "early): evil(";
-  EXPECT_EQ(failure(package), "stage 0: \"early): evil(\" is no Python name");
+  EXPECT_EQ(failure(package), "stage 0: \"early): evil(\" is not a Python name");
   package = skipping();
   package.outputs = {"c"};
-  EXPECT_EQ(failure(package), "outputs of the model: no stage gives value \"c\"");
+  EXPECT_EQ(failure(package), "outputs of the model: no stage produces value \"c\"");
   package.inputs = {"lambda"};
-  EXPECT_EQ(failure(package), "inputs of the model: \"lambda\" is no Python name");
-  EXPECT_EQ(failure({}), "the package has no stages, at least one is wanted");
+  EXPECT_EQ(failure(package), "inputs of the model: \"lambda\" is not a Python name");
+  EXPECT_EQ(failure({}), "the package has no stages, expected at least one");
 }
 
 TEST(PackageFiles, LetNoNameOfAModelEndItsString) {

@@ -64,7 +64,7 @@ TEST(PackageOf, WritesAModuleAndALineForEachLayer) {
 
 
 class Stage0(torch.nn.Module):
-    """Takes the tensors of INPUTS in their order; gives that of OUTPUTS, a tuple if there are several."""
+    """Takes the tensors of INPUTS in order; returns those of OUTPUTS, a tuple if there are several."""
 
     INPUTS = ("input0",)
     OUTPUTS = ("node5",)
@@ -185,8 +185,9 @@ TEST(PackageOf, ConstructsAKindOfOnesOwn) {
   EXPECT_THAT(package.stages[0].text, HasSubstr("self.node1 = my.modules.Strange(3, mode=\"x\")\n"));
   EXPECT_THAT(package.stages[0].text, HasSubstr("self.node2 = other.Nest(\"Nest((a): Tanh)\")\n"));
   EXPECT_EQ(failure({"Input", "Odd"}, {{0, 1}}, {-1, 0}, {{"Odd", "os;x:y"}}),
-            "layer \"node1\": Odd: found \"os;x:y\", wanted MODULE:CLASS");
-  EXPECT_THAT(failure({"Input", "Odd"}, {{0, 1}}, {-1, 0}, {{"Odd", "layers:A"}}), HasSubstr("wanted another module"));
+            "layer \"node1\": Odd: found \"os;x:y\", expected MODULE:CLASS");
+  EXPECT_THAT(failure({"Input", "Odd"}, {{0, 1}}, {-1, 0}, {{"Odd", "layers:A"}}),
+              HasSubstr("expected another module"));
 }
 
 TEST(PackageOf, WritesGnmtsModules) {
@@ -236,7 +237,7 @@ TEST(PackageOf, NamesTheLayerItCannotConvert) {
   const auto one = [](const std::string& description) { return failure({"Input", description}, {{0, 1}}, {-1, 0}); };
   EXPECT_THAT(one("MaskConv(3)"), HasSubstr("layer \"node1\": MaskConv: unknown kind \"MaskConv\", known are "
                                             "AdaptiveAvgPool2d, AdaptiveMaxPool2d, Add, "));
-  EXPECT_THAT(one("MaskConv(3)"), HasSubstr("; --layer MaskConv=MODULE:CLASS names a class for it"));
+  EXPECT_THAT(one("MaskConv(3)"), HasSubstr("; use --layer MaskConv=MODULE:CLASS to give its class"));
   EXPECT_EQ(one("Linear(3)"),
             "layer \"node1\": Linear: argument \"out_features\" is missing, Linear takes "
             "in_features, out_features, bias");
@@ -246,18 +247,18 @@ TEST(PackageOf, NamesTheLayerItCannotConvert) {
             "layer \"node1\": Linear: argument \"out_features\" twice, Linear "
             "takes in_features, out_features, bias");
   EXPECT_EQ(one("Tanh(1)"), "layer \"node1\": Tanh: 1 values, Tanh takes no arguments");
-  EXPECT_EQ(one("Add"), "layer \"node1\": Add reads 1 layers, wanted 2 or more");
+  EXPECT_EQ(one("Add"), "layer \"node1\": Add reads 1 layers, expected 2 or more");
   EXPECT_EQ(one("__getitem__(0)"), "layer \"node1\": takes an item of a tensor");
-  EXPECT_EQ(one("Concat(dim)"), "layer \"node1\": Concat: found True, wanted the axis");
+  EXPECT_EQ(one("Concat(dim)"), "layer \"node1\": Concat: found True, expected the axis");
   EXPECT_THAT(one("Tanh("), HasSubstr("layer \"node1\": \"Tanh(\": at character 6"));
   EXPECT_EQ(failure({"Input", "LSTM(8, 8)", "__getitem__(2)"}, {{0, 1}, {1, 2}}, {-1, 0, 0}),
             "layer \"node2\": takes item 2, there are 2, from 0");
   EXPECT_EQ(failure({"Input", "LSTM(8, 8)", "Tanh"}, {{0, 1}, {1, 2}}, {-1, 0, 0}),
             "layer \"node2\": reads a tuple of layer \"node1\", Tanh takes a tensor there");
   EXPECT_EQ(failure({"Input", "Tanh", "Tanh"}, {{0, 1}, {1, 2}}, {-1, 1, 0}),
-            "layer \"node2\": stands in stage 0 and reads layer \"node1\" of the later stage 1");
+            "layer \"node2\": is in stage 0 and reads layer \"node1\" of the later stage 1");
   EXPECT_EQ(failure({"Input", "Tanh", "Size(0)", "View"}, {{0, 1}, {1, 2}, {2, 3}, {1, 3}}, {-1, 0, 1, 2}),
-            "stage 1 computes no tensor, its layers belong to a neighbour");
+            "stage 1 computes no tensor; move its layers to an adjacent stage");
 }
 
 TEST(PackageOf, TakesNoTimeForLongResidualNetworks) {
@@ -293,18 +294,18 @@ TEST(StagesOf, AreThePlansOrTheGraphs) {
   plan.stages = {{{"node1"}, {0}}, {{"node2"}, {1}}};
   EXPECT_THAT(stages_of(graph, plan), ElementsAre(-1, 0, 1));
   plan.stages[1].layers = {"node3"};
-  EXPECT_EQ(refusal(plan), "stage 1: layer \"node3\" is unknown to the graph");
+  EXPECT_EQ(refusal(plan), "stage 1: layer \"node3\" is not in the graph");
   plan.stages[1].layers = {"node1"};
-  EXPECT_EQ(refusal(plan), "stage 1: layer \"node1\" stands in stage 0 already");
+  EXPECT_EQ(refusal(plan), "stage 1: layer \"node1\" is already in stage 0");
   plan.stages[1].layers = {"node0"};
   EXPECT_EQ(refusal(plan), "stage 1: layer \"node0\" is an input");
   plan.stages.pop_back();
-  EXPECT_EQ(refusal(plan), "layer \"node2\" stands in no stage");
+  EXPECT_EQ(refusal(plan), "layer \"node2\" is not in any stage");
 
-  EXPECT_EQ(refusal(), "layer \"node1\" has no stage_id, wanted one for each layer");
+  EXPECT_EQ(refusal(), "layer \"node1\" has no stage_id, expected one for each layer");
   graph.layers[1].stage = 0;
   graph.layers[2].stage = 2;
-  EXPECT_EQ(refusal(), "stage 1 has no layers, a later stage has");
+  EXPECT_EQ(refusal(), "stage 1 has no layers, but a later stage has");
   graph.layers[2].stage = 1;
   EXPECT_THAT(stages_of(graph), ElementsAre(-1, 0, 1));
 }

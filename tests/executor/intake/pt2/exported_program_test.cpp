@@ -277,7 +277,7 @@ TEST(ExportedPrograms, RefuseOtherVersionsAndDialects) {
                  "without run_decompositions()");
   expect_refused(R"("opset_version")", R"("opset")", "unknown key \"opset\"");
   expect_refused("{}", "key \"schema_version\" is missing");
-  expect_refused("", "is empty, a JSON document is wanted");
+  expect_refused("", "is empty, expected a JSON document");
   expect_refused("[1, 2", "not JSON");
   expect_refused(std::string(1000, '['), "nested deeper than 64 levels");
 }
