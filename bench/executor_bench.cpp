@@ -1,5 +1,5 @@
-// Overhead of the executor: what a rank spends on each action beside the layers themselves. Layers are near empty, so
-// that the rest shows. All ranks are threads on the local channel.
+// Overhead of the executor: what a rank spends on each action besides the layers themselves. Layers are nearly empty,
+// so that the overhead shows. All ranks are threads on the local channel.
 
 #include <benchmark/benchmark.h>
 
@@ -48,8 +48,8 @@ double layers_on_this_thread() {
   return run(kRounds);
 }
 
-/// Seconds of all layers' forward and backward for one microbatch, run as one stage without any executor, on a thread
-/// of its own as a rank is.
+/// Seconds of all layers' forward and backward for one microbatch, run as one stage without any executor, on a separate
+/// thread like a rank.
 double layers_alone() {
   double out = 0;
   std::jthread([&out] { out = layers_on_this_thread(); }).join();
@@ -57,7 +57,7 @@ double layers_alone() {
 }
 
 /// Two stages (or one) of the tiny model. The counter is (rank time - the layers' own time) / actions, where rank time
-/// counts a rank's compute, wait, send and update spans as they were measured and so leaves out no part of the loop.
+/// counts a rank's compute, wait, send and update spans as measured, so it includes every part of the loop.
 void overhead(benchmark::State& state, const std::string& schedule, int stages) {
   const testing::PlannedModel& planned = tiny();
   const int layers = static_cast<int>(planned.model.layers.size());
@@ -96,7 +96,7 @@ double microseconds(const std::function<void()>& work) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Medians, in microseconds, of what a rank with all layers does without any executor.
+/// Medians, in microseconds, of a rank's work with all layers and without any executor.
 struct Alone {
   double forward = 0;
   double backward = 0;
@@ -131,7 +131,7 @@ Alone alone() {
   return {median(forward), median(backward), median(update)};
 }
 
-/// One batch, made ahead: making it is not the executor's.
+/// One batch, made ahead: making it is not the executor's work.
 class SameBatch : public DataSource {
  public:
   SameBatch() : batch_(tiny().data->batch(0, 0, 1, 1, std::vector<int>{0, 1})) {}
@@ -154,9 +154,9 @@ double median_span(const Timeline& timeline, ActionKind kind) {
   return median(std::move(times));
 }
 
-/// Counters are medians, in microseconds, of one action less what LibTorch takes for it alone: forward, backward and
-/// update of one rank; sending, posting and taking of a message by one thread that holds both ends, so that nobody
-/// waits; reduce of two replicas, which wait for each other in it.
+/// Counters are medians, in microseconds, of one action minus LibTorch's own time for it: forward, backward and update
+/// of one rank; sending, posting and taking a message by one thread with both ends, so without waiting; reduce of two
+/// replicas, including their wait for each other.
 void one_action(benchmark::State& state) {
   const testing::PlannedModel& planned = tiny();
   const Plan plan = testing::cut_plan(planned, {}, {1}, "1f1b", kMicrobatches);
@@ -192,7 +192,7 @@ void one_action(benchmark::State& state) {
 }
 BENCHMARK(one_action)->Iterations(1)->Unit(benchmark::kMillisecond);
 
-/// A range while no tool listens.
+/// A range without a tool attached.
 void range_without_a_tool(benchmark::State& state) {
   const RangeName name = range_name("forward");
   for (auto _ : state) {

@@ -1,6 +1,6 @@
-// Our Gloo channel beside the ProcessGroupGloo under it: round trips of the same bytes between the same two processes,
-// in turn; and an all-reduce in one round beside one in two, for two and three ranks. Gloo's headers here have the same
-// limits as in executor/channel_gloo.cpp.
+// Compares our Gloo channel with the ProcessGroupGloo under it: round trips of the same bytes between the same two
+// processes, in turn; and an all-reduce in one round with one in two, for two and three ranks. Gloo's headers here have
+// the same limits as in executor/channel_gloo.cpp.
 //   gloo_bench [FILE.json]
 
 #include <ATen/Parallel.h>
@@ -50,7 +50,7 @@ struct Pair {
   double ratio = 0;  ///< median of the rounds' ratios, second over first
 };
 
-/// Median seconds of each operation, measured in turn; every rank calls it alike.
+/// Median seconds of each operation, measured in turn; every rank makes the same calls.
 Pair in_turn(Channel& channel, int count, const std::function<void()>& first, const std::function<void()>& second) {
   std::vector<double> firsts, seconds, ratios;
   for (int round = -1; round < kRounds; ++round) {
@@ -70,7 +70,7 @@ Pair in_turn(Channel& channel, int count, const std::function<void()>& first, co
   return {median(firsts), median(seconds), median(ratios)};
 }
 
-/// All values to all, each sums up in the order of the members.
+/// Every rank sends all values to all others; each sums them in the order of the members.
 void one_round(Channel& channel, at::Tensor& values, const std::vector<int>& members) {
   const at::Tensor own = values.clone();
   std::vector<std::unique_ptr<Receiving>> parts;
@@ -182,7 +182,7 @@ void measure(int rank, std::uint16_t port, const std::string& path) {
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   setenv("GLOO_SOCKET_IFNAME", "lo", 0);
-  // Ranks 1 and 2 are told the port of the meeting point, which rank 0 serves, so that no thread is forked.
+  // Ranks 1 and 2 get the port of the meeting point from rank 0, which serves it, so that no thread is forked.
   int ports[2];
   if (pipe(ports) != 0) return 1;
   int rank = 0;

@@ -18,7 +18,7 @@
 #include "executor/intake/pt2/pt2_archive.h"
 #include "executor/intake/pt2/pt2_graph.h"
 
-// What running a model from a file costs beside hand-written C++, and what loading one costs. bench/beside_torch_export
+// The cost of running a model from a file compared with hand-written C++, and of loading one. bench/beside_torch_export
 // makes the files, runs this and Python in turn, and prints both.
 
 namespace {
@@ -46,7 +46,7 @@ at::Tensor by_hand(const at::Tensor& x, const at::Tensor& y) {
   return h.sum();
 }
 
-/// Microseconds of a node, both in turn.
+/// Microseconds per node, measured in turn.
 std::string nodes(const std::string& path) {
   const stagecraft::Model model = stagecraft::build_model(path, {});
   const std::vector<at::Tensor> inputs{at::ones({4, 8})};
@@ -78,7 +78,7 @@ std::string nodes(const std::string& path) {
   return out;
 }
 
-/// Milliseconds until a model's tensors are at hand.
+/// Milliseconds until a model's tensors are ready.
 std::string loading(const std::string& path) {
   std::vector<double> structure, mapped, checked, copied;
   const auto tensors = [](const stagecraft::Pt2Archive& archive, bool check) {

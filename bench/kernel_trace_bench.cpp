@@ -1,4 +1,4 @@
-// Writing a kernel trace of a million activities, as a long capture makes.
+// Writing a kernel trace of a million activities, as in a long capture.
 
 #include <benchmark/benchmark.h>
 

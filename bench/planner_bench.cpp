@@ -9,7 +9,7 @@
 #include "partitioner/pipedream.h"
 #include "tests/support/pipedream_cases.h"
 
-// Planning alone, graphs read beforehand. The command lines and profiles are those of tests/golden/pipedream.
+// Planning only, with graphs read beforehand. The command lines and profiles are those of tests/golden/pipedream.
 
 namespace {
 

@@ -11,7 +11,7 @@ namespace stagecraft {
 namespace {
 
 /// CUPTI buffers of 8 MiB with `records` records: for each kernel a runtime call, a driver call and an external id, as
-/// a step of a network leaves them.
+/// in a step of a network.
 std::vector<std::vector<std::uint64_t>> buffers(std::int64_t records) {
   constexpr std::size_t kWords = (std::size_t{8} << 20) / 8;
   std::vector<std::vector<std::uint64_t>> out(1);

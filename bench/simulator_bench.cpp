@@ -8,7 +8,7 @@
 #include "costmodel/simulate.h"
 #include "tests/support/chains.h"
 
-// Chains of one layer a stage under 1F1B, with rendezvous transfers that cost about a tenth of a forward.
+// Chains of one layer per stage under 1F1B, with rendezvous transfers that cost about a tenth of a forward.
 
 namespace {
 
@@ -36,13 +36,13 @@ void count_actions(benchmark::State& state, const stagecraft::SimulationInput& i
       benchmark::Counter(actions * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
-/// simulate() alone, its input made beforehand.
+/// Only simulate(), with its input made beforehand.
 void simulate(benchmark::State& state) {
   const Case one = chain(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
   const stagecraft::SimulationInput input = stagecraft::simulation_input(one.graph, one.topology, one.plan);
   for (auto _ : state) {
     const auto result = stagecraft::simulate(input);
-    if (result.index() != 0) throw std::runtime_error("the chain never ends");
+    if (result.index() != 0) throw std::runtime_error("the chain deadlocks");
     benchmark::DoNotOptimize(result);
   }
   count_actions(state, input);
@@ -53,7 +53,7 @@ void predict(benchmark::State& state) {
   const Case one = chain(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
   for (auto _ : state) {
     const auto result = stagecraft::predict(one.graph, one.topology, one.plan);
-    if (result.index() != 0) throw std::runtime_error("the chain never ends");
+    if (result.index() != 0) throw std::runtime_error("the chain deadlocks");
     benchmark::DoNotOptimize(result);
   }
   count_actions(state, stagecraft::simulation_input(one.graph, one.topology, one.plan));

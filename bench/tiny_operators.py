@@ -1,4 +1,4 @@
-"""A chain of 129 operators on 32 numbers, as bench/intake_bench.cpp has it by hand; and its time in Python."""
+"""A chain of 129 operators on 32 numbers, written by hand in bench/intake_bench.cpp; and its time in Python."""
 
 import json
 import statistics
@@ -44,7 +44,7 @@ class Modules(torch.nn.Module):
 
 
 def microseconds(model, gradients):
-    """Of an operator, the median of 350 rounds of 10 calls."""
+    """Time per operator: the median of 350 rounds of 10 calls."""
     x, operators, times = torch.ones(4, 8), 129, []
     with torch.set_grad_enabled(gradients):
         for round in range(400):

@@ -49,11 +49,11 @@ def main():
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo")
     torch.manual_seed(1)
-    # Interleaved: two stages a rank, stage s on rank s mod 2.
+    # Interleaved: two stages per rank, stage s on rank s mod 2.
     stages = 4 if o.schedule == "interleaved-1f1b" else 2
     numbers = range(rank, stages, 2)
     modules = nn.ModuleList(Transformer(o, s * o.layers // stages, (s + 1) * o.layers // stages) for s in numbers)
-    # Shapes are given, because inferring them needs numpy, which the wheel does not bring.
+    # Shapes are given, because inferring them needs numpy, which the wheel does not include.
     hidden = torch.empty(o.microbatch, o.sequence, o.width)
     logits = torch.empty(o.microbatch, o.sequence, o.vocabulary)
     ids = torch.empty(o.microbatch, o.sequence, dtype=torch.int64)
