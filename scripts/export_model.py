@@ -38,7 +38,7 @@ Example:
 """
 
 
-# That of the whole of stagecraft; CMake reads it here.
+# The version of all of stagecraft; CMake reads it here.
 VERSION = "0.1.0"
 
 
@@ -118,7 +118,7 @@ def parse(arguments):
 
 
 def request_of(options):
-    """What to export, from the command line."""
+    """The request of the command line."""
     import torch
 
     from exporter.errors import ExportError
@@ -145,7 +145,7 @@ def request_of(options):
 
 
 def files_read(options):
-    """The files that the command line names."""
+    """The files named on the command line."""
     for text in (options.model, options.inputs, options.loss):
         for part in (text or "").split(":"):
             if part.endswith((".py", ".json")):
@@ -174,7 +174,7 @@ def main(arguments):
     from exporter import program, record
 
     if torch.__version__.split(".")[:2] != ["2", "11"]:
-        notice(f"torch is {torch.__version__}, stagecraft reads what 2.11 writes and may refuse this archive")
+        notice(f"torch is {torch.__version__}, stagecraft reads archives of 2.11 and may refuse this one")
     try:
         done = program.export(request_of(options))
         training = record.Training(options.steps, options.microbatches, options.samples, options.learning_rate, options.seed)
@@ -190,7 +190,7 @@ def main(arguments):
     except Exception as error:
         if options.debug:
             raise
-        print(f"export-model: {first_line(error)} (--debug tells where)", file=sys.stderr)
+        print(f"export-model: {first_line(error)} (use --debug for the location)", file=sys.stderr)
         return 1
     batch = f"{done.least} samples" if done.symbol is None else f"{done.least} to {done.most} samples"
     nodes = sum(node.op == "call_function" for node in done.exported.graph.nodes)

@@ -1,7 +1,7 @@
 # CUDA headers, the CUDA runtime, NCCL and CUPTI as imported targets, from the wheel's own dependencies
 # (site-packages/nvidia) or from a CUDA toolkit. No nvcc is needed.
 #   CudaLibraries::cudart  CudaLibraries::nccl  CudaLibraries::cupti
-# Looks beside LibTorch first (<site-packages>/nvidia), then in CUDAToolkit_ROOT, /usr/local/cuda and the system.
+# Looks next to LibTorch first (<site-packages>/nvidia), then in CUDAToolkit_ROOT, /usr/local/cuda and the system.
 # The wheel's dependencies lack the crt/ headers that cuda_runtime_api.h includes and nv/target, which cuda_fp16.h (and so
 # nccl.h) does; scripts/setup adds nvidia-cuda-crt and nvidia-cuda-cccl. Nothing but the listed folders is searched: a
 # toolkit's headers in the compiler's own path would hide what a user lacks.
@@ -11,7 +11,7 @@ if(LibTorch_INCLUDE_DIR)
   list(APPEND _hints ${_site}/nvidia/cu13 ${_site}/nvidia/nccl)
 endif()
 set(_toolkits ${CUDAToolkit_ROOT} $ENV{CUDA_HOME} /usr/local/cuda)
-if(STAGECRAFT_HIDE_CUDA_TOOLKIT)  # for the test that the wheel's packages suffice
+if(STAGECRAFT_HIDE_CUDA_TOOLKIT)  # for the test that the wheel's packages are enough
   set(_toolkits)
 endif()
 

@@ -1,4 +1,4 @@
-# Gloo's headers, which c10d's ProcessGroupGloo.hpp includes and the wheel leaves out. Headers only: the code is in
+# Gloo's headers, which c10d's ProcessGroupGloo.hpp includes and the wheel omits. Headers only: the code is in
 # libtorch_cpu, and a second copy of it must not be linked.
 #   GlooHeaders::headers
 find_path(GlooHeaders_INCLUDE_DIR gloo/config.h)

@@ -1,7 +1,7 @@
 # LibTorch from the PyPI wheel (or any LibTorch tree) as imported targets, without the CUDA toolkit that its own
 # TorchConfig.cmake asks for.
 #   LibTorch::cpu   libtorch_cpu and libc10 with their headers
-# Looks in STAGECRAFT_TORCH (CMake or environment variable: the folder that holds include/ and lib/, for a wheel
+# Looks in STAGECRAFT_TORCH (CMake or environment variable: the folder with include/ and lib/, for a wheel
 # .../site-packages/torch), then in .venv of the source tree.
 set(_hints)
 if(STAGECRAFT_TORCH)
@@ -35,7 +35,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   set_target_properties(LibTorch::cpu PROPERTIES
     IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY}
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
-    # The wheel's include folder holds its own, newer {fmt}, whose library it does not export.
+    # The wheel's include folder has its own, newer {fmt}, whose library it does not export.
     INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1
     INTERFACE_LINK_LIBRARIES LibTorch::c10)
 endif()

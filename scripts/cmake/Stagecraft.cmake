@@ -1,8 +1,8 @@
-# What our targets share: language, warnings, sanitizers.
+# Settings of all our targets: language, warnings, sanitizers.
 add_library(stagecraft_options INTERFACE)
 target_compile_features(stagecraft_options INTERFACE cxx_std_20)
 target_compile_options(stagecraft_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
-                       # What g++ 12 sees in std::string that is not there (GCC bug 105651); the last two it stops
+                       # False positives of g++ 12 in std::string (GCC bug 105651); the last two it stops
                        # forgiving a system header once that is precompiled.
                        -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
 if(STAGECRAFT_WARNINGS_AS_ERRORS)
@@ -43,20 +43,20 @@ function(stagecraft_room name)
   stagecraft_precompile(stagecraft_${name} HEADERS ${STAGECRAFT_STANDARD_HEADERS} ${ARG_PRECOMPILED})
 endfunction()
 
-# All that a user runs, without the tests and benchmarks.
+# Everything that a user runs, without tests and benchmarks.
 add_custom_target(stagecraft_tools)
 
 # stagecraft_tool(VERB SOURCE LIBRARIES...): the executable stagecraft-VERB, installed.
 function(stagecraft_tool verb source)
   add_executable(stagecraft-${verb} ${source})
   target_link_libraries(stagecraft-${verb} PRIVATE stagecraft_options ${ARGN} CLI11::CLI11 fmt::fmt)
-  # Most of a tool is the parsing of its options, which runs once.
+  # Most of a tool's code parses options and runs once.
   target_compile_options(stagecraft-${verb} PRIVATE $<$<CONFIG:Release>:-O1>)
   add_dependencies(stagecraft_tools stagecraft-${verb})
   install(TARGETS stagecraft-${verb} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 
-# One precompiled header for the tests without LibTorch and one for those with it, made by an empty program each.
+# One precompiled header for the tests without LibTorch and one for those with it, each made by an empty program.
 function(stagecraft_test_headers name)
   cmake_parse_arguments(ARG "" "" "HEADERS;LIBRARIES" ${ARGN})
   file(WRITE ${CMAKE_BINARY_DIR}/${name}.cpp "")

@@ -1,1 +1,1 @@
-"""What export_model.py is made of: finds a model, exports it with its loss, checks the result and writes it."""
+"""The parts of export_model.py: finds a model, exports it with its loss, checks the result and writes it."""

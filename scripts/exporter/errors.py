@@ -1,10 +1,10 @@
-"""The one exception that means: what the user gave is wrong. And how messages are put."""
+"""The exception for wrong input, and the form of messages."""
 
 import sys
 
 
 class ExportError(Exception):
-    """A message that says where, what was found and what would be right."""
+    """A message with the place, what was found and what was expected."""
 
 
 def unknown_name(kind, name, known):
@@ -12,17 +12,17 @@ def unknown_name(kind, name, known):
 
 
 def notice(text):
-    """Something that the user should know, though the export goes on."""
+    """Prints a note; the export continues."""
     print(f"export-model: {text}", file=sys.stderr)
 
 
 def progress(text):
-    """What is being done now; only where a person looks on."""
+    """Prints the current activity, only on a terminal."""
     if sys.stderr.isatty():
         print(f"export-model: {text} ...", file=sys.stderr)
 
 
 def first_line(error):
-    """An exception in one line: its type and the first line of its text that says something."""
+    """An exception in one line: its type and the first informative line of its text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

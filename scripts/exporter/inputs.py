@@ -37,7 +37,7 @@ class Input:
 
     @property
     def given(self):
-        """The name as the user gives it."""
+        """The name as the user typed it."""
         return ".".join(self.path)
 
     def is_whole(self):
@@ -102,7 +102,7 @@ def parse_input(text):
     if dtype not in DTYPES:
         raise ExportError(f"{where}: {unknown_name('type', dtype, DTYPES)}")
     if not re.fullmatch(r"|\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", extents):
-        raise ExportError(f'{where}: the shape "[{extents}]" must be whole numbers from 1 on, of one sample, without batch')
+        raise ExportError(f'{where}: the shape "[{extents}]" must be integers from 1 up, of one sample, without batch')
     shape = tuple(int(extent) for extent in extents.split(",")) if extents.strip() else ()
     axis, bounds = 0, None
     for option in options.split(":")[1:]:
@@ -117,7 +117,7 @@ def parse_input(text):
             raise ExportError(f"{where}: {unknown_name('option', key, ['batch_axis', 'range'])}")
     out = Input(structure.python_name(path), DTYPES[dtype], shape, axis, bounds, path=path)
     if bounds is None and out.is_whole():
-        raise ExportError(f"{where}: whole numbers need the values they may have, as in :range=0..50257")
+        raise ExportError(f"{where}: integers need a range of values, as in :range=0..50257")
     return dataclasses.replace(out, range=None) if out.dtype == torch.bool else out
 
 
@@ -125,14 +125,14 @@ def parse_examples(values, axes=(), ranges=()):
     """(inputs, templates by argument) of what the callable of --inputs returned, with the texts of --batch-axis and --range. The
     range of whole numbers stays None where no text gives it. Throws ExportError."""
     if not isinstance(values, dict):
-        raise ExportError(f"--inputs: gives {type(values).__name__}, must give a dict, of tensors by their names")
+        raise ExportError(f"--inputs: returns {type(values).__name__}, must return a dict of tensors by name")
     templates, tensors = {}, []
     for name, value in values.items():
         path_of(str(name), "--inputs")
         templates[name], found = structure.template_of(value, (str(name),))
         tensors += found
     if not tensors:
-        raise ExportError("--inputs: gives no tensor")
+        raise ExportError("--inputs: returns no tensor")
     known = [".".join(path) for path, _ in tensors]
     axis_of, range_of = {}, {}
     for text in axes:
@@ -158,7 +158,7 @@ def _from_example(path, tensor, batch_axis, bounds):
     if batch_axis is not None and tensor.dim() <= batch_axis:
         raise ExportError(f"--inputs: {name} has shape {list(tensor.shape)}, it lacks the batch axis {batch_axis}")
     if not tensor.numel():
-        raise ExportError(f"--inputs: {name} has shape {list(tensor.shape)}, it must hold a sample at least")
+        raise ExportError(f"--inputs: {name} has shape {list(tensor.shape)}, it must have at least one sample")
     shape = tuple(tensor.shape)
     if batch_axis is not None:
         shape = shape[:batch_axis] + shape[batch_axis + 1 :]
@@ -166,7 +166,7 @@ def _from_example(path, tensor, batch_axis, bounds):
     if bounds and out.dtype == torch.bool:
         raise ExportError(f"--range {name}: the example is of type bool, which has no range")
     if bounds and out.is_whole() and not bounds[0] <= tensor.min() <= tensor.max() < bounds[1]:
-        raise ExportError(f"--range {name}={bounds[0]}..{bounds[1]}: the example holds {tensor.min()} to {tensor.max()}, and HIGH "
+        raise ExportError(f"--range {name}={bounds[0]}..{bounds[1]}: the example has {tensor.min()} to {tensor.max()}, and HIGH "
                           f"is excluded")
     return out
 
@@ -180,7 +180,7 @@ def settled(inputs, known):
             low, high = each.examples.min().item(), each.examples.max().item()
             bounds = known.get(each.name)
             if bounds is None:
-                raise ExportError(f"--inputs: {each.given} holds whole numbers, {low} to {high} in the example, and its range is "
+                raise ExportError(f"--inputs: {each.given} contains integers, {low} to {high} in the example, and its range is "
                                   f"unknown; give --range {each.given}=LOW..HIGH (HIGH excluded), as in "
                                   f"--range {each.given}={low}..{high + 1}")
             each = dataclasses.replace(each, range=(min(low, bounds[0]), bounds[1]))

@@ -1,4 +1,4 @@
-"""Losses by name, and the model that gives its loss before its outputs."""
+"""Losses by name, and the model that returns its loss before its outputs."""
 
 import dataclasses
 import inspect
@@ -12,7 +12,7 @@ from .inputs import Input
 from .structure import tensors_of
 
 LOSSES = ("cross_entropy", "mse", "next_token", "bce", "in-model", "none")
-OF_CLASSES = ("cross_entropy", "next_token", "bce")  # they take the model's output for scores
+OF_CLASSES = ("cross_entropy", "next_token", "bce")  # they read the model's output as scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Loss:
     there is none."""
 
     function: Callable | None
-    inputs: tuple = ()  # those that the loss needs beside the model's
+    inputs: tuple = ()  # inputs of the loss besides the model's
 
 
 def choose_loss(name, result, inputs, arguments, batch, loss_output):
@@ -35,13 +35,13 @@ def choose_loss(name, result, inputs, arguments, batch, loss_output):
         return Loss(None)
     found = tensors_of(result)
     if loss_output >= len(found):
-        raise ExportError(f"--loss-output {loss_output}: the model gives {len(found)} tensors, the first is 0")
+        raise ExportError(f"--loss-output {loss_output}: the model returns {len(found)} tensors, the first is 0")
     output = found[loss_output]
     if name == "in-model":
         if output.dim() != 0 or not output.dtype.is_floating_point:
             raise ExportError(f"--loss in-model: output {loss_output} of the model has shape {list(output.shape)}, a loss "
-                              f"is one number; --loss-output picks another output, --input gives forward the labels that it "
-                              f"computes its loss from")
+                              f"is one number; use --loss-output to pick another output, or --input to give forward the labels from which it "
+                              f"computes its loss")
         return Loss(lambda result, inputs: tensors_of(result)[loss_output])
     axis = _batch_axis(output, inputs, batch)
     return {"cross_entropy": _cross_entropy, "next_token": _next_token, "mse": _mse, "bce": _bce}[name](
@@ -53,8 +53,8 @@ def _batch_axis(output, inputs, batch):
     for axis in axes + [0]:
         if output.dim() > axis and output.shape[axis] == batch:
             return axis
-    raise ExportError(f"--loss: the model's output has shape {list(output.shape)} for {batch} samples, no axis of it is the "
-                      f"batch; --loss-output picks another output, --loss module:callable takes a loss of your own")
+    raise ExportError(f"--loss: the model's output has shape {list(output.shape)} for {batch} samples, none of its axes is the "
+                      f"batch; use --loss-output to pick another output, or --loss module:callable for a custom loss")
 
 
 def _without(shape, axis):
@@ -62,7 +62,7 @@ def _without(shape, axis):
 
 
 def _target(inputs, dtype, shape, batch_axis, bounds):
-    """The input `target` if the user did not give it."""
+    """The input `target`, if the user did not give it."""
     if "target" in inputs:
         return ()
     return (Input("target", dtype, _without(shape, batch_axis), batch_axis, bounds),)
@@ -120,11 +120,11 @@ def _bce(output, inputs, batch_axis, index):
 
 
 def _custom(function, inputs):
-    """A loss of the user's: its first parameter gets what the model returns, each other the input of that name."""
+    """A custom loss: its first parameter is the model's output, each other one the input of that name."""
     names = list(inspect.signature(function).parameters)[1:]
     for name in names:
         if name not in inputs:
-            raise ExportError(f'--loss: the loss wants an input "{name}", there are {", ".join(inputs)}; --input adds it')
+            raise ExportError(f'--loss: the loss needs an input "{name}", there are {", ".join(inputs)}; add it with --input')
     return Loss(lambda result, given: function(result, *(given[name] for name in names)))
 
 

@@ -19,7 +19,7 @@ from .transformers_models import INSTALL
 
 @dataclasses.dataclass
 class Found:
-    """A model, the inputs and the loss that suit it if they are known, and arguments that its forward always gets."""
+    """A model, its inputs and loss if they are known, and constant arguments of its forward."""
 
     model: torch.nn.Module
     inputs: tuple = ()
@@ -133,7 +133,7 @@ def find_model(text, arguments, pretrained, head=None, loss=None):
     except Exception as error:
         raise ExportError(f"{text}: building the model fails{places.at(error)}, {first_line(error)}") from error
     if not isinstance(model, torch.nn.Module):
-        raise ExportError(f"{text}: gives {type(model).__name__}, must give a torch.nn.Module")
+        raise ExportError(f"{text}: returns {type(model).__name__}, must return a torch.nn.Module")
     return Found(prepare.without_compile(model))
 
 
@@ -141,7 +141,7 @@ def _torchvision(name, arguments, pretrained):
     try:
         import torchvision
     except ImportError as error:
-        raise ExportError(f'MODEL "{name}": needs torchvision, {INSTALL}; models of your own are module:callable') from error
+        raise ExportError(f'MODEL "{name}": needs torchvision, {INSTALL}; give your own models as module:callable') from error
     known = torchvision.models.list_models()
     if name not in known:
         raise ExportError(unknown_name("torchvision model", name, known))
@@ -170,7 +170,7 @@ def load_weights(model, path):
     if isinstance(state, dict) and "state_dict" in state and isinstance(state["state_dict"], dict):
         state = state["state_dict"]
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ExportError(f"--weights {path}: holds {type(state).__name__}, must hold a state dict of tensors")
+        raise ExportError(f"--weights {path}: contains {type(state).__name__}, must contain a state dict of tensors")
     state = {key.replace("_orig_mod.", ""): value for key, value in state.items()}  # of a model of torch.compile
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)

@@ -1,4 +1,4 @@
-"""What must hold of the files that are written, found out before the work. Needs no torch."""
+"""Checks of the output files before the work. Needs no torch."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import zipfile
 
 from exporter.errors import ExportError
 
-REMEDY = "; give another name, or --force"
+REMEDY = "; use another name, or --force"
 
 
 def _is_archive(path):
@@ -42,10 +42,10 @@ def _same(one, other):
 
 def check(inputs, outputs, force):
     """Raises ExportError if one of `outputs`, pairs of a path and its kind, cannot be written, or, unless `force`, is one of
-    `inputs` or holds something of another kind. Leaves nothing behind."""
+    `inputs` or is of another kind. Leaves nothing behind."""
     for path, (what, is_kind) in outputs:
         if os.path.isdir(path):
-            raise ExportError(f"{path}: is a directory, a file is wanted")
+            raise ExportError(f"{path}: is a directory, expected a file")
         try:
             os.rmdir(tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(os.path.abspath(path))))
         except OSError as error:
@@ -54,6 +54,6 @@ def check(inputs, outputs, force):
             continue
         for name in inputs:
             if _same(name, path):
-                raise ExportError(f"{path}: is read too{'' if name == path else f', as {name}'}, so it is not replaced{REMEDY}")
+                raise ExportError(f"{path}: is also an input{'' if name == path else f', as {name}'}, so it is not replaced{REMEDY}")
         if os.path.getsize(path) > 0 and not is_kind(path):
-            raise ExportError(f"{path}: holds something else than {what}, so it is not replaced{REMEDY}")
+            raise ExportError(f"{path}: is not {what}, so it is not replaced{REMEDY}")

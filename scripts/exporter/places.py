@@ -42,7 +42,7 @@ class Line:
         return (self.packaged or "").startswith("torch" + os.sep)
 
     def is_library(self):
-        """Of an installed package or of Python itself."""
+        """Whether the line belongs to an installed package or to Python itself."""
         return self.packaged is not None or is_python(self.file)
 
     def __str__(self):
@@ -61,7 +61,7 @@ def of_class(kind):
 
 
 def is_python(file):
-    """Whether a file is of Python's own library, or made up."""
+    """Whether a file belongs to Python's own library, or is not a real file."""
     return file.startswith("<") or os.path.realpath(file).startswith(_STANDARD) and "-packages" not in file
 
 
@@ -75,7 +75,7 @@ class Place:
 
     @property
     def user(self):
-        """The innermost line that is of no library."""
+        """The innermost line that is not in a library."""
         return next((line for line in reversed(self.lines) if not line.is_library()), None)
 
     @property

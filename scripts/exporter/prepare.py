@@ -1,4 +1,4 @@
-"""What is set right in a model, and in torch, before torch.export sees them."""
+"""Fixes to a model, and to torch, before torch.export."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from .errors import ExportError
 
 
 def uncompiled(function):
-    """Runs `function` with every torch.compile switched off: compiled code has other roundings, and cannot be exported."""
+    """Runs `function` with every torch.compile switched off: compiled code rounds differently and cannot be exported."""
 
     @functools.wraps(function)
     def run(*given, **named):

@@ -21,7 +21,7 @@ from .errors import ExportError, first_line, notice, progress
 from .inputs import draw_all, settled
 from .losses import choose_loss, with_loss
 
-SAMPLES = 3  # no batch of examples is 1, which torch.export takes for a constant, or 2, which models have as an extent
+SAMPLES = 3  # not 1, which torch.export treats as a constant, nor 2, which occurs as an extent in models
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ class Program:
 
 @prepare.uncompiled
 def export(request):
-    """The program of a request. Throws ExportError where it would not train as the model does."""
+    """The program of a request. Throws ExportError if it would not train like the model."""
     model = prepare.prepared(request.model)
     refuse.check_model(model)
     refuse.check_head(model, request.loss)
@@ -75,14 +75,14 @@ def export(request):
         _set_training(model)
     names = [each.name for each in request.inputs]
     if len(set(names)) < len(names):
-        raise ExportError(f"--input: {max(names, key=names.count)} is there twice")
+        raise ExportError(f"--input: {max(names, key=names.count)} appears twice")
     if not names:
         raise ExportError("the inputs are not known; give each as --input NAME=dtype[extent,...], as in x=float32[3,224,224]")
     call = _caller(model, request)
     samples = request.static or SAMPLES
     result = _probe(model, call, request.inputs, samples, request.seed)
     if not structure.tensors_of(result):
-        raise ExportError(f"{request.name}: forward gives {type(result).__name__} without a tensor in it")
+        raise ExportError(f"{request.name}: forward returns {type(result).__name__} without a tensor in it")
     by_name = {each.name: each for each in request.inputs}
     loss = choose_loss(request.loss, result, by_name, call.templates, samples, request.loss_output)
     inputs = tuple(request.inputs) + loss.inputs
@@ -98,7 +98,7 @@ def export(request):
 
 
 def _checked(model, eager, inputs, request, leasts):
-    """The program and its (symbol or None, least, most), after all checks; from leasts[0] samples on if that goes."""
+    """The program and its (symbol or None, least, most), after all checks; from leasts[0] samples on if possible."""
     exported, batch = _export(model, inputs, request, leasts)
     refuse.check_program(exported, [each.name for each in inputs])
     _strip(exported)
@@ -106,7 +106,7 @@ def _checked(model, eager, inputs, request, leasts):
     symbol, least, most = batch
     counts = [least] if symbol is None else [count for count in (2, 5) if least <= count <= most] or [least]
     for index, count in enumerate(counts):
-        passes = 2 if index == 0 else 1  # what the model remembers shows in the second
+        passes = 2 if index == 0 else 1  # state of the model shows in the second
         self_check.check(eager, exported, draw_all(inputs, count, request.seed + 1), count, request.seed, passes,
                          request.rounding)
     if symbol is not None and least == 1 and counts != [1]:
@@ -119,7 +119,7 @@ def _checked(model, eager, inputs, request, leasts):
 
 
 def _runs(eager, tensors):
-    """Whether a model trains on these; BatchNorm may need more than one sample."""
+    """Whether a model trains on these inputs; BatchNorm may need more than one sample."""
     trial = _copied(eager)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
@@ -132,7 +132,7 @@ def _runs(eager, tensors):
 def _set_training(model):
     """In training mode; modules that were frozen one by one stay so."""
     if not model.training:
-        notice("the model was in evaluation mode as a whole, it is exported in training mode; --evaluation keeps its mode")
+        notice("the whole model was in evaluation mode and is exported in training mode; use --evaluation to keep its mode")
         model.train()
         return
     frozen = [name for name, module in model.named_modules() if not module.training]
@@ -171,7 +171,7 @@ def _caller(model, request):
               if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     places = [each for each in parameters.values() if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     varied = any(each.kind == each.VAR_POSITIONAL for each in parameters.values())
-    beside = set(names) - set(own)  # for the loss, unless forward takes them by place
+    beside = set(names) - set(own)  # for the loss, unless forward takes them by position
     if callable(loss):
         beside &= set(list(inspect.signature(loss).parameters)[1:])
     else:
@@ -254,7 +254,7 @@ def _export(model, inputs, request, leasts):
             notice(f"the number of samples cannot be left open: {reason}; trying a fixed batch of {samples}, --static N takes "
                    f"another")
             if fits and samples != SAMPLES:
-                more = f"; --record has {samples} samples a microbatch, but the model runs with {SAMPLES}: give --samples {SAMPLES}"
+                more = f"; --record has {samples} samples per microbatch, but the model runs with {SAMPLES}: use --samples {SAMPLES}"
         try:
             exported = _traced(model, draw_all(inputs, samples, request.seed), None, stack)
         except Exception as error:
@@ -277,7 +277,7 @@ def _traced(model, tensors, shapes, stack):
 def _trace(model, tensors, shapes):
     logging.disable(logging.WARNING)
     try:
-        # Of a failure torch prints the whole program; the message has what matters of it.
+        # On failure torch prints the whole program; the message has the relevant part.
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), prepare.right_states(), \
                 places.in_nodes():
             warnings.simplefilter("ignore")
@@ -287,7 +287,7 @@ def _trace(model, tensors, shapes):
 
 
 def _strip(exported):
-    """Takes out of a program what the archive does not need: half its length, and the paths of sources."""
+    """Removes from a program what the archive does not need: half its length, and the paths of sources."""
     for module in exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
@@ -337,11 +337,11 @@ def description(program):
 
 
 def save(program, path):
-    """Writes the archive; `path` is either the old file or the whole new one."""
+    """Writes the archive; `path` is either the old file or the complete new one."""
     progress(f"writing {path}")
     folder = os.path.dirname(os.path.abspath(path))
     try:
-        # A folder beside, not a name beside: the archive's root is called like its file, in plain letters.
+        # A temporary folder, not a temporary name: the archive's root is named after its file, in plain letters.
         beside = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=folder)
     except OSError as error:
         raise ExportError(f"{path}: cannot be written, {error.strerror}") from error

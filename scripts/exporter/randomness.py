@@ -1,4 +1,4 @@
-"""Random numbers that do not come from torch: torch.export would keep one draw of them for ever."""
+"""Random numbers that do not come from torch: torch.export would keep one draw of them forever."""
 
 import pickle
 import random
@@ -11,7 +11,7 @@ from .refuse import advice
 
 
 def check(run, what, model=None):
-    """Gives run(), which runs `what` ("the model", "the loss"). Throws ExportError if that draws from Python's generator,
+    """Returns run(), which runs `what` ("the model", "the loss"). Throws ExportError if that draws from Python's generator,
     from NumPy's, or from one that a module of `model` keeps."""
     sources = _sources(model)
     before = _states(sources)
@@ -24,7 +24,7 @@ def check(run, what, model=None):
             at = f" at {watch.place}" if watch.place.line else ""
             instead = advice(watch.place) or "use torch.rand, torch.randint or torch.randperm"
             raise ExportError(f"{what} draws random numbers from {watch.source}{at}; an exported program would repeat the "
-                              f"same draw for ever; {instead}")
+                              f"same draw forever; {instead}")
     return result
 
 
@@ -39,7 +39,7 @@ def _sources(model):
         for name, value in vars(module).items():
             if isinstance(value, kinds):
                 full = f"{path}.{name}" if path else name
-                out[f"{full}, a generator of its own ({type(value).__module__}.{type(value).__name__})"] = (
+                out[f"{full}, a separate generator ({type(value).__module__}.{type(value).__name__})"] = (
                     lambda value=value: pickle.dumps(value))
     return out
 
@@ -49,7 +49,7 @@ def _states(sources):
 
 
 class _Watch:
-    """Which source changes first, and at which line."""
+    """The source that changes first, and its line."""
 
     def __init__(self, sources):
         self.sources, self.before, self.calls = sources, _states(sources), []
@@ -75,7 +75,7 @@ class _Watch:
         self._look()
         if self.source:
             return None
-        self.calls = []  # what runs until the next event
+        self.calls = []  # the code that runs until the next event
         frame = frame.f_back if event == "return" else frame
         while frame is not None:
             self.calls.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))

@@ -1,4 +1,4 @@
-"""A record of training in Python: what a runner without Python must reproduce."""
+"""A record of training in Python, which a run without Python must reproduce."""
 
 import copy
 import ctypes
@@ -53,7 +53,7 @@ def has_random(module):
 
 
 def is_block(node):
-    """Whether a node runs its graph under torch.no_grad, torch.enable_grad or torch.autocast, node by node as it would outside."""
+    """Whether a node runs its graph under torch.no_grad, torch.enable_grad or torch.autocast, node by node, as outside it."""
     return (isinstance(node.target, torch._ops.HigherOrderOperator)
             and node.target.name() in ("wrap_with_set_grad_enabled", "wrap_with_autocast"))
 
@@ -93,7 +93,7 @@ class _Seeded(torch.fx.Interpreter):
 
 @dataclasses.dataclass
 class Training:
-    """How to train for a record: `samples` in each of `microbatches` a step."""
+    """How to train for a record: `samples` in each of `microbatches` per step."""
 
     steps: int = 3
     microbatches: int = 2
@@ -103,9 +103,9 @@ class Training:
 
 
 def check_training(program, training):
-    """Throws ExportError if the program cannot be trained so."""
+    """Throws ExportError if the program cannot be trained like this."""
     if not program.has_loss:
-        raise ExportError("--record: the program has no loss, --loss gives it one")
+        raise ExportError("--record: the program has no loss; add one with --loss")
     if not program.least <= training.samples <= program.most:
         wanted = f"{program.least}" if program.least == program.most else f"{program.least} to {program.most}"
         raise ExportError(f"--samples {training.samples}: the program takes microbatches of {wanted}")
@@ -189,7 +189,7 @@ def _train(model, run, inputs, drawn, training):
 
 
 def cpu_kernels():
-    """What the last bits of the record depend on, as cpu_kernels of executor/device/processor.h tells it."""
+    """The settings that affect the last bits of the record, as in cpu_kernels of executor/device/processor.h."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
@@ -200,13 +200,13 @@ def cpu_kernels():
 
 
 def save_record(path, tensors, training):
-    """Writes a safetensors file; `path` is either the old file or the whole new one."""
+    """Writes a safetensors file; `path` is either the old file or the complete new one."""
     metadata = {"format": "stagecraft.record", "version": "2", "threads": "1"} | {
         key: str(value) for key, value in dataclasses.asdict(training).items()} | cpu_kernels()
     header, place, blocks = {"__metadata__": metadata}, 0, []
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         if tensor.dtype not in _TYPES:
-            raise ExportError(f"--record: {name} is {tensor.dtype}, which a safetensors file cannot hold; known are "
+            raise ExportError(f"--record: {name} is {tensor.dtype}, which a safetensors file cannot store; known are "
                               f"{', '.join(map(str, _TYPES))}")
         blocks.append(_bytes(tensor))
         header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape),

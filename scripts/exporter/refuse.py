@@ -1,4 +1,4 @@
-"""What cannot be trained from an archive without Python, each with a reason and a way out."""
+"""Models that cannot be trained from an archive without Python, each with a reason and a remedy."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def check_model(model):
     if isinstance(model, torch.jit.ScriptModule):
         raise ExportError("the model is a TorchScript module, which torch.export does not take; give the nn.Module it came from")
     if "forward" in vars(model) or model._forward_hooks or model._backward_hooks:
-        what = "a forward of its own" if "forward" in vars(model) else "hooks"
+        what = "a separate forward" if "forward" in vars(model) else "hooks"
         raise ExportError(f"the model, {type(model).__name__}, has {what} on the outermost module, which the loss would lose; "
                           f"put it inside another nn.Module")
     for name, parameter in model.named_parameters():
@@ -57,12 +57,12 @@ def check_model(model):
 
 
 def check_head(model, loss):
-    """Throws ExportError for a model of transformers without a head and a loss that would take its hidden states for scores."""
+    """Throws ExportError for a model of transformers without a head and a loss that would read its hidden states as scores."""
     heads = heads_of(model)
     if heads is not None and loss in OF_CLASSES:
         listed = f"--head selects one of {', '.join(heads)}" if heads else "transformers has no head for it"
         raise ExportError(f"--loss {loss}: {type(model).__name__} has no head, its outputs are hidden states, not scores; {listed}; "
-                          f"a loss of your own may take them, --loss module:callable")
+                          f"a custom loss can read them, --loss module:callable")
 
 
 def _type(tensor):
@@ -75,7 +75,7 @@ def check_program(exported, names):
 
     for spec in exported.graph_signature.input_specs:
         if isinstance(spec.arg, (CustomObjArgument, TokenArgument)) or spec.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN):
-            raise ExportError(f"{spec.arg.name}: the program keeps an object of a Python class, it must keep tensors only")
+            raise ExportError(f"{spec.arg.name}: the program keeps an object of a Python class, it must keep only tensors")
     given = [spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     if given != names:
         wrong = next((name for name in names if name not in given), names[0])
@@ -96,15 +96,15 @@ def _check_node(node):
                 raise ExportError(f"{where}: {target.name()} is the model's own torch.autograd.Function, whose backward is Python; "
                                   f"{OF_OPERATORS}")
             if target.name() not in HIGHER_ORDER:
-                raise ExportError(f"{where}: {target.name()} cannot run without Python, of its kind only "
+                raise ExportError(f"{where}: {target.name()} cannot run without Python; of its kind, only "
                                   f"{', '.join(HIGHER_ORDER)} can; write it with ordinary operators")
         elif isinstance(target, torch._ops.OpOverload):
             if target.namespace != "aten":
-                raise ExportError(f"{where}: operator {target.name()} is not one of torch's own but of {target.namespace}, whose "
-                                  f"library needs Python; {advice(place) or 'use a model built of operators of torch'}")
+                raise ExportError(f"{where}: operator {target.name()} is not torch's but belongs to {target.namespace}, whose "
+                                  f"library needs Python; {advice(place) or 'use a model made of torch operators'}")
             _check_sparse(node, where)
         elif target not in NUMBERS:
-            raise ExportError(f"{where}: {getattr(target, '__name__', target)} of a number is not known in C++; compute it "
+            raise ExportError(f"{where}: {getattr(target, '__name__', target)} of a number is not supported in C++; compute it "
                               f"with torch's operators")
     value = node.meta.get("val")
     for each in value if isinstance(value, (list, tuple)) else [value]:
@@ -119,7 +119,7 @@ def _check_sparse(node, where):
     schema = node.target._schema
     given = dict(zip((argument.name for argument in schema.arguments), node.args)) | dict(node.kwargs)
     if given.get("sparse") is True:
-        raise ExportError(f"{where}: {node.target.name()} has sparse=True, sparse gradients are not trained; set sparse=False")
+        raise ExportError(f"{where}: {node.target.name()} has sparse=True, sparse gradients are not supported; set sparse=False")
 
 
 def _module(node):
@@ -129,18 +129,18 @@ def _module(node):
 
 
 def check_archive(archive, exported):
-    """What only the written file shows: pickled weights, nodes under other names."""
+    """Checks of the written file: pickled weights, nodes under other names."""
     for name in archive.namelist():
         if name.endswith("_config.json"):
             for key, entry in json.loads(archive.read(name))["config"].items():
                 if entry["use_pickle"]:
-                    raise ExportError(f"{key}: torch.export pickles this tensor, only ordinary ones are read without Python")
+                    raise ExportError(f"{key}: torch.export pickles this tensor; only ordinary ones can be read without Python")
     (program,) = [name for name in archive.namelist() if re.search(r"/models/[^/]+\.json$", name)]
     written = [node["name"] for node in json.loads(archive.read(program))["graph_module"]["graph"]["nodes"]]
     known = {node.name for node in exported.graph.nodes}
     other = [name for name in written if name not in known]
     if other:
-        raise ExportError(f"node {other[0]}: torch.export writes it under a name that the program does not have")
+        raise ExportError(f"node {other[0]}: torch.export writes it under a name that is not in the program")
 
 
 def is_about_data(error):
@@ -151,7 +151,7 @@ def is_about_data(error):
 
 
 def is_about_samples(error):
-    """Whether an export failed because the model does not take any number of samples."""
+    """Whether an export failed because the model does not accept every number of samples."""
     text = str(error)
     return bool(re.search(r"(?:inferred|specialized)[^\n]*?constant[^\n]*?\(?(\d+)", text) or "specializ" in text.lower() or
                 "Constraints violated" in text)
@@ -163,19 +163,19 @@ def is_about_distributions(error):
 
 
 def why_static(error):
-    """The reason in words for one who knows torch, not torch.export."""
+    """The reason in torch's terms, without those of torch.export."""
     text = str(error)
     if isinstance(error, ExportError):
         return text
     if is_about_samples(error):
-        return ("the model uses the number of samples as a plain number (int(x.shape[0]), a shape written out in view or "
-                "zeros, a Python list or loop over the batch) or wants it to be a multiple of something"
+        return ("the model uses the number of samples as a plain number (int(x.shape[0]), a literal shape in view or "
+                "zeros, a Python list or loop over the batch) or needs it to be a multiple of something"
                 f" [{_short(text)}]")
     return first_line(error) + places.at(error)
 
 
 def why_not(error):
-    """What an exception of torch.export means, and what would do."""
+    """The meaning of an exception of torch.export, and a remedy."""
     place = places.of_error(error)
     at = f" at {place}" if place.line else ""
     return f"torch.export fails{at}: {_reason(error, place)}"
@@ -189,20 +189,20 @@ def _reason(error, place):
             return ("an exported program cannot draw from a torch.Generator; drop generator=, torch's default generator is seeded "
                     "for each step and microbatch")
         if place.calls("torch/nn/modules/rnn.py") and "FakeTensor" in str(error):
-            return ("the shape of a packed sequence depends on the lengths in it; run the layer on the padded sequence and take "
+            return ("the shape of a packed sequence depends on the lengths in it; run the layer on the padded sequence and pick "
                     "the states at the lengths with torch.gather")
         return first_line(error)
     causal = place.calls("torch/nn/modules/transformer.py", "_detect_is_causal_mask")
     if causal:
-        return (f"nn.Transformer reads the values of its mask to see whether it is causal; say so in the call, with "
+        return (f"nn.Transformer reads the values of its mask to see whether it is causal; state it in the call, with "
                 f"{_causal_argument(place)}=True or False")
     if place.calls("torch/distributions/"):
         return ("torch.distributions validates its arguments, which torch.export does not allow; create the distribution with "
                 "validate_args=False")
     if place.calls("torch/nn/modules/batchnorm.py"):
-        return "batch norm with momentum=None divides by a number that it counts while it trains; give it a momentum"
+        return "batch norm with momentum=None divides by a count that changes during training; give it a momentum"
     if advice(place):
-        return f"what it computes depends on the values of a tensor; {advice(place)}"
+        return f"the computation depends on the values of a tensor; {advice(place)}"
     kind = places.statement(place.line) if place.line else ""
     library = place.line and place.line.is_library()
     if kind == "check":
@@ -219,20 +219,20 @@ def _reason(error, place):
 
 
 def _causal_argument(place):
-    """The argument that says whether the mask is causal, of the outermost module of nn.Transformer's family that was called."""
+    """The argument for a causal mask of the outermost called module of nn.Transformer's family."""
     calls = [line for line in place.lines if (line.packaged or "") == "torch/nn/modules/transformer.py"]
     argument = next((line.text.partition(" =")[0] for line in calls if "_detect_is_causal_mask(" in line.text), "is_causal")
     return f"src_{argument}" if argument == "is_causal" and any("self.encoder(" in line.text for line in calls) else argument
 
 
 def advice(place):
-    """What would do for a line of transformers for which its configurations have a field."""
+    """The remedy for a line of transformers that a field of its configurations controls."""
     line = place.library
     if line is None or not line.packaged.startswith("transformers"):
         return None
     if "expert" in line.text or line.packaged == "transformers/integrations/moe.py":
         return ('set experts_implementation="batched_mm" in the model\'s configuration (--model-args '
-                "experts_implementation=batched_mm), which uses torch operators only")
+                "experts_implementation=batched_mm), which uses only torch operators")
     if "layerdrop" in line.text:
         return "set layerdrop to 0 in the model's configuration (--model-args layerdrop=0)"
     if line.function == "_compute_mask_indices":

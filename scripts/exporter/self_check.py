@@ -1,4 +1,4 @@
-"""Proves that the exported program trains as the model does, bit for bit."""
+"""Proves that the exported program trains like the model, bit for bit."""
 
 import copy
 import warnings
@@ -10,7 +10,7 @@ from .errors import ExportError, first_line
 
 
 def one_thread(function):
-    """Runs `function` on one thread: sums of several have no fixed order."""
+    """Runs `function` on one thread: with several, sums have no fixed order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -20,13 +20,13 @@ def one_thread(function):
 
 
 def module_of(exported):
-    """The program as a module with tensors of its own."""
+    """The program as a module with separate tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return copy.deepcopy(exported).module()
 
 
-ROUNDING = 1e-5  # of a tensor's largest value: some float32 roundings on top of each other, no more
+ROUNDING = 1e-5  # relative to a tensor's largest value: a few accumulated float32 roundings
 
 
 def check(eager, exported, tensors, samples, seed, passes=1, rounding=False):
@@ -41,7 +41,7 @@ def _check(eager, exported, tensors, samples, seed, passes, same):
     wanted, notes = _run(eager, tensors, seed, passes, f"{where}: the model")
     found, _ = _run(program, tensors, seed, passes, f"{where}: the exported program")
     if len(wanted.outputs) != len(found.outputs):
-        raise ExportError(f"{where}: the model gives {len(wanted.outputs)} tensors, the exported program {len(found.outputs)}")
+        raise ExportError(f"{where}: the model returns {len(wanted.outputs)} tensors, the exported program {len(found.outputs)}")
     for index, (a, b) in enumerate(zip(wanted.outputs, found.outputs)):
         if not same(a, b):
             raise ExportError(f"{where}: output {index} differs{_by(a, b)}; {_cause('output', a, b, notes, eager)}")
@@ -69,7 +69,7 @@ def _run(model, tensors, seed, passes, where):
     gradients = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.grad is not None and parameter.grad.is_sparse:
-            raise ExportError(f"parameter {name} has a sparse gradient, these are not trained; set sparse=False")
+            raise ExportError(f"parameter {name} has a sparse gradient, which is not supported; set sparse=False")
         gradients[name] = parameter.grad
     buffers = dict(model.named_buffers(remove_duplicate=False))
     return _Pass([each.detach() for each in outputs], gradients, buffers), notes
@@ -128,20 +128,20 @@ def _by(a, b):
 def _difference(kind, a, b):
     what = "the gradient" if kind == "parameter" else "its value after a pass"
     if a is None:
-        return f"{what} exists in the exported program only"
+        return f"{what} exists only in the exported program"
     if b is None:
-        return f"{what} exists in the model only"
+        return f"{what} exists only in the model"
     return f"{what} differs{_by(a, b)}"
 
 
 def _cause(kind, a, b, notes, model):
     if "CheckpointFunction" in notes:
-        return "the model uses reentrant checkpointing, which torch.export loses; use_reentrant=False, or none when exporting"
+        return "the model uses reentrant checkpointing, which torch.export loses; set use_reentrant=False, or disable it during the export"
     if notes:
         (name, place), *_ = notes.items()
-        return (f"the model uses the autograd.Function {name}, whose backward torch.export replaces by that of its forward"
+        return (f"the model uses the autograd.Function {name}, whose backward torch.export replaces with that of its forward"
                 f"{f' (defined at {place})' if place else ''}; write it with torch's operators: x + (y - x).detach() has the value of y and the gradient of x" +
-                ("; the difference is rounding, --allow-rounding accepts it" if same_but_rounding(a, b) else ""))
+                ("; the difference is rounding; accept it with --allow-rounding" if same_but_rounding(a, b) else ""))
     if kind == "parameter" and a is None:
         return "probably torch.inference_mode or a tensor detached by hand, which torch.export loses; use torch.no_grad"
     if kind == "parameter" and b is None:
@@ -150,14 +150,14 @@ def _cause(kind, a, b, notes, model):
     if same_but_rounding(a, b):
         avoided = (', and attn_implementation="eager" in the model\'s configuration (--model-args attn_implementation=eager) '
                    "avoids it" if _has_fused_attention(model) else "")
-        return (f"this is rounding: the model, or its library, asks whether it is being traced and then computes the same "
-                f"otherwise; --allow-rounding accepts that{avoided}")
+        return (f"this is rounding: the model, or its library, checks whether it is being traced and then computes the same "
+                f"in another way; accept that with --allow-rounding{avoided}")
     if kind == "output":
-        return "the model may keep state outside its buffers, or ask whether it is being traced"
+        return "the model may keep state outside its buffers, or check whether it is being traced"
     return ("probably a custom autograd.Function, a hook on a tensor, or state outside the buffers, which torch.export loses"
             if kind == "parameter" else "probably a buffer that is replaced in forward; write into it with copy_")
 
 
 def _has_fused_attention(model):
-    """Whether a model of transformers is in it that computes attention otherwise when traced."""
+    """Whether it contains a model of transformers that computes attention differently when traced."""
     return any(getattr(getattr(module, "config", None), "_attn_implementation", None) == "sdpa" for module in model.modules())

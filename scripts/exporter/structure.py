@@ -20,21 +20,21 @@ PLAIN = (bool, int, float, str, type(None), torch.dtype, enum.Enum)
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """The tensor of the input of this name."""
+    """The tensor of the input with this name."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """`make(parts)` gives the structure of its parts, which are templates."""
+    """`make(parts)` builds the structure from its parts, which are templates."""
 
     make: Callable
     parts: tuple
 
 
 def assembled(template, tensors):
-    """What a template describes, with tensors by their names."""
+    """The value of a template, with tensors by name."""
     if isinstance(template, Leaf):
         return tensors[template.name]
     if isinstance(template, Node):
@@ -48,7 +48,7 @@ def python_name(path):
 
 
 def tensors_of(result):
-    """The tensors in what a model returned, however nested, in order."""
+    """The tensors in a model's output, however nested, in order."""
     if isinstance(result, torch.Tensor):
         return [result]
     pairs = _pairs(result)
@@ -91,7 +91,7 @@ def _pairs(value):
 
 
 def _like(value, parts):
-    """A structure as `value` is, of other parts in the same order."""
+    """A structure like `value`, with other parts in the same order."""
     named = dict(zip((key for key, _ in _pairs(value)), parts))
     if _is_record(value):
         return dataclasses.replace(value, **named)
@@ -112,14 +112,14 @@ def templates_of(paths, forward):
             if isinstance(place, Leaf):
                 break
         if isinstance(place, Leaf) or path[-1] in place:
-            raise ExportError(f"--input: {'.'.join(path)} is there twice")
+            raise ExportError(f"--input: {'.'.join(path)} appears twice")
         place[path[-1]] = Leaf(python_name(path))
     hints = _hints(forward)
     return {name: _typed(template, hints.get(name), (name,)) for name, template in nested.items()}
 
 
 def _typed(template, hint, path):
-    """A template of nested dicts as the annotation says."""
+    """A template of nested dicts, by the annotation."""
     if isinstance(template, Leaf):
         return template
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -151,5 +151,5 @@ def _typed(template, hint, path):
 def _hints(of):
     try:
         return typing.get_type_hints(of)
-    except Exception:  # an annotation may name what is not there
+    except Exception:  # an annotation may name undefined types
         return {}

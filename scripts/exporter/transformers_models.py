@@ -1,4 +1,4 @@
-"""Models of transformers by their type, with the head that suits."""
+"""Models of transformers by type, with the matching head."""
 
 import glob
 import inspect
@@ -108,7 +108,7 @@ def _config(name, fields, pretrained):
 
 
 def _check_fields(where, config, fields):
-    """transformers takes any field; a misspelt one would be passed over."""
+    """transformers accepts any field; a misspelt one would be ignored."""
     known = {*type(config)().to_dict(), *config.attribute_map, "attn_implementation", "experts_implementation", "num_labels"}
     for name in [each for each in fields if each not in known]:
         if callable(getattr(type(config), name, None)) or name not in _read_fields(type(config)):
@@ -116,7 +116,7 @@ def _check_fields(where, config, fields):
 
 
 def _read_fields(kind):
-    """Names that the source of a configuration's models reads from it, such as head_dim of those that have it optionally."""
+    """Names that the source of a configuration's models reads from it, such as an optional head_dim."""
     out = set()
     for file in glob.glob(os.path.join(os.path.dirname(inspect.getfile(kind)), "*.py")):
         with open(file, encoding="utf-8") as source:
@@ -165,7 +165,7 @@ def _choose_head(where, config, fields, head, loss):
 
 
 def _default_head(config, heads):
-    """What the type of model is trained for at first."""
+    """The pretraining task of a type of model."""
     if getattr(config, "is_encoder_decoder", False):
         return next((name for name in ("seq2seq-lm", "speech-seq2seq") if name in heads), None)
     if "masked-lm" in heads and not getattr(config, "is_decoder", False):
@@ -174,7 +174,7 @@ def _default_head(config, heads):
 
 
 def _complete(where, config, head):
-    """Numbers of tokens that a head needs and that checkpoints have, but not the type by itself."""
+    """Token ids that a head needs and that checkpoints have, but not the bare type."""
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
         notice(f"{where}: decoder_start_token_id is not set, using {config.decoder_start_token_id}; "
@@ -185,7 +185,7 @@ def _complete(where, config, head):
 
 
 def _inputs_and_loss(model, config, head, loss):
-    """The inputs and the loss that suit a head, or () and None."""
+    """The inputs and the loss of a head, or () and None."""
     main = _main_input(model, config)
     if main is None or head is None or head not in TRAINABLE:
         return (main,) if main and head is None else (), None
@@ -222,11 +222,11 @@ def _main_input(model, config):
 
 
 def _length(model, config):
-    """How many tokens a sample has: 128, or as many as the model has positions."""
+    """Tokens per sample: 128, or the number of the model's positions if smaller."""
     most = getattr(config, "max_position_embeddings", None) or 0
     if most <= 0:
         return 128
-    for module in model.modules():  # RoBERTa counts positions from behind the padding token's on
+    for module in model.modules():  # RoBERTa counts positions from the one after the padding token's
         if isinstance(module, torch.nn.Embedding) and module.num_embeddings == most and module.padding_idx is not None:
             return min(128, most - module.padding_idx - 1)
     return min(128, most)

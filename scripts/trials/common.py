@@ -1,10 +1,10 @@
-"""What the trials share: a small model and its plans, runs and their checkpoints seen from outside."""
+"""Shared by the trials: a small model and its plans, runs and their checkpoints seen from outside."""
 import json, os, re, shutil, socket, struct, subprocess, sys, tempfile, time, zlib
 
 MODEL = ["mlp", "--set", "inputs=64", "--set", "width=96", "--set", "layers=4", "--microbatch", "16"]
-PLANS = [(2, "1f1b"), (2, "gpipe"), (3, "1f1b"), (3, "gpipe")]  # one replica a stage: sums in the same order
+PLANS = [(2, "1f1b"), (2, "gpipe"), (3, "1f1b"), (3, "gpipe")]  # one replica per stage: sums in the same order
 TRAINING = ["--optimizer", "adamw", "--learning-rate", "0.01"]
-SKIPPED = 77  # the exit status of trials that cannot be made here
+SKIPPED = 77  # the exit status of trials that cannot run here
 
 
 class Wrong(Exception):
@@ -22,7 +22,7 @@ def skip(why):
 
 
 def need_programs(package_of):
-    """Skips unless all programs are there; a dict of them with the packages that bring them."""
+    """Skips unless all programs are there; a dict of them with their packages."""
     absent = sorted({package for program, package in package_of.items() if not shutil.which(program)})
     if absent:
         skip(f"needs {', '.join(p for p in package_of if not shutil.which(p))}; install {' '.join(absent)}")
@@ -65,7 +65,7 @@ def free_port():
 
 
 def is_whole(path):
-    """Whether a checkpoint is complete, found out without stagecraft."""
+    """Whether a checkpoint is complete, checked without stagecraft."""
     try:
         with open(path + "/manifest.json") as file:
             text = file.read()
@@ -144,7 +144,7 @@ def ranks_in(folder, program="stagecraft-run"):
 
 
 def until(holds, limit, what):
-    """Waits until holds() gives something true, and returns that and the seconds it took; Wrong if it takes longer."""
+    """Waits until holds() returns a true value, and returns it and the seconds it took; Wrong if it takes longer."""
     began = time.monotonic()
     while True:
         value = holds()
@@ -157,13 +157,13 @@ def until(holds, limit, what):
 
 # A launcher may start its ranks seconds apart, and none waits longer than the timeout for the others.
 STEPS, EVERY, TIMEOUT_S = 300, 5, 6
-# Silence until it is noticed, the second that the first rank leaves others to read why, and as much again: the machine may
+# Time until silence is noticed, the second in which others can read why from rank 0, and as much again: the machine may
 # be busy.
 DEADLINE_S = 2 * TIMEOUT_S + 2
 
 
 class Launcher:
-    """Runs of one small plan of 3 ranks under a launcher, beside the same plan under --spawn."""
+    """Runs of one small plan of 3 ranks under a launcher, and of the same plan under --spawn."""
 
     def __init__(self, bin_folder, work, command):
         self.bin, self.work, self.command, self.count = bin_folder, work, command, 0
@@ -207,7 +207,7 @@ class Launcher:
         until(told, 60, "a checkpoint")
 
     def end(self, limit=300):
-        """The launcher's exit status, and the seconds from now until no rank was there."""
+        """The launcher's exit status, and the seconds until no rank was left."""
         try:
             _, took = until(lambda: not self.ranks(), limit, "the end of all ranks")
             return self.process.wait(DEADLINE_S + 30), took
@@ -215,7 +215,7 @@ class Launcher:
             raise Wrong(f"{problem}: {self.said()}")
 
     def demand_equal(self):
-        """The run just made ended with the losses and tensors of the spawned one."""
+        """Requires that the last run ended with the losses and tensors of the spawned one."""
         own, spawned = losses_of(self.path(f"measured-{self.count}.json")), losses_of(self.path("spawned.json"))
         demand(own == spawned[STEPS - len(own):], f"losses differ from those under --spawn: {own} and {spawned}")
         if os.path.isdir(self.path("saved")):
@@ -265,7 +265,7 @@ class Launcher:
 
 
 def run_trial(main):
-    """The exit status of a trial: `main(bin_folder, work_folder)`, with what was wrong on standard error."""
+    """The exit status of a trial: `main(bin_folder, work_folder)`, with the failure on standard error."""
     work = tempfile.mkdtemp(prefix="stagecraft_trial.")
     os.chmod(work, 0o755)
     try:

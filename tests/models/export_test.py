@@ -265,7 +265,7 @@ class Record(InFolder):
     def test_needs_a_loss_and_a_batch_that_fits(self):
         file = os.path.join(self.folder, "record.safetensors")
         status, _, error = run(f"{OWN}:Mlp", *VECTOR, "--loss", "none", "--record", file, "-o", self.file)
-        self.assertEqual((status, error), (1, "export-model: --record: the program has no loss, --loss gives it one\n"))
+        self.assertEqual((status, error), (1, "export-model: --record: the program has no loss; add one with --loss\n"))
         status, _, error = run(f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "--max-samples", 4, "--samples", 5, "--record", file, "-o",
                                self.file)
         self.assertEqual((status, error), (1, "export-model: --samples 5: the program takes microbatches of 1 to 4\n"))
@@ -289,7 +289,7 @@ class Record(InFolder):
                 self.assertEqual(read_record(file)[0]["x"].shape, (2 * samples, 8))
         status, _, error = run(f"{HARD}:FixedShape", *fixed[1:])
         self.assertEqual(status, 1)
-        self.assertIn("--record has 2 samples a microbatch, but the model runs with 3: give --samples 3", error)
+        self.assertIn("--record has 2 samples per microbatch, but the model runs with 3: use --samples 3", error)
 
 
 class Refused(InFolder):
@@ -302,12 +302,12 @@ class Refused(InFolder):
 
     def test_reentrant_checkpointing(self):
         error = self.refused("ReentrantCheckpoint")
-        self.assertIn("parameter first.weight: the gradient exists in the model only", error)
-        self.assertIn("the model uses reentrant checkpointing, which torch.export loses; use_reentrant=False", error)
+        self.assertIn("parameter first.weight: the gradient exists only in the model", error)
+        self.assertIn("the model uses reentrant checkpointing, which torch.export loses; set use_reentrant=False", error)
 
     def test_inference_mode(self):
         error = self.refused("InferenceMode")
-        self.assertIn("parameter scale.weight: the gradient exists in the exported program only", error)
+        self.assertIn("parameter scale.weight: the gradient exists only in the exported program", error)
         self.assertIn("probably torch.inference_mode", error)
 
     def test_state_outside_the_buffers(self):
@@ -316,8 +316,8 @@ class Refused(InFolder):
     def test_other_rounding_unless_it_is_allowed(self):
         error = self.refused("ComputesOtherwiseWhenTraced")
         self.assertRegex(error, "output [01] differs by up to")
-        self.assertIn("this is rounding: the model, or its library, asks whether it is being traced", error)
-        self.assertIn("--allow-rounding accepts that", error)
+        self.assertIn("this is rounding: the model, or its library, checks whether it is being traced", error)
+        self.assertIn("accept that with --allow-rounding", error)
         self.assertNotIn("attn_implementation", error)
         self.assertIn('attn_implementation="eager" in the model\'s configuration', self.refused("LooksAsIfFused"))
         extra, _ = self.exported(f"{HARD}:ComputesOtherwiseWhenTraced", *VECTOR, "--loss", "cross_entropy", "--allow-rounding")
@@ -362,7 +362,7 @@ class Refused(InFolder):
             with self.subTest(kind=kind):
                 with self.assertRaises(ExportError) as raised:
                     program.export(Request(hard_models.CausalByLooking(kind), kind, tuple(tokens), "cross_entropy"))
-                self.assertIn("nn.Transformer reads the values of its mask to see whether it is causal; say so in the call, "
+                self.assertIn("nn.Transformer reads the values of its mask to see whether it is causal; state it in the call, "
                               f"with {argument}=True or False", str(raised.exception))
                 self.assertIn("hard_models.py:", str(raised.exception))
                 with self.subTest("the advice exports"):
@@ -377,7 +377,7 @@ class Refused(InFolder):
 
         says("Python's random", "random.random())", "PythonsRandom")
         says("NumPy's generator (numpy.random)", "return hidden * numpy.random.rand()", "NumpysRandom")
-        says("dice, a generator of its own (random.Random)", "return hidden * self.dice.choice([0.5, 2.0])", "GeneratorOfItsOwn")
+        says("dice, a separate generator (random.Random)", "return hidden * self.dice.choice([0.5, 2.0])", "GeneratorOfItsOwn")
         says("Python's random", "return functional.cross_entropy(scores, label) * random.random()", "Kinds",
              inputs=["--inputs", f"{HARD}:few_examples"], loss=f"{HARD}:random_loss")
         self.assertIn("generator is a torch.Generator, from which an exported program cannot draw", self.refused("OwnGenerator"))
@@ -390,7 +390,7 @@ class Refused(InFolder):
     def test_what_torch_export_does_not_take_with_a_way_out(self):
         self.assertIn("the shape of a packed sequence depends on the lengths in it; run the layer on the padded sequence",
                       self.refused("PackedSequences", inputs=["--input", "x=int64[5]:range=0..10", "--input", "lengths=int64[]:range=1..6"]))
-        self.assertIn("batch norm with momentum=None divides by a number that it counts while it trains; give it a momentum",
+        self.assertIn("batch norm with momentum=None divides by a count that changes during training; give it a momentum",
                       self.refused("CumulativeNorm"))
         self.assertIn("middle is a TorchScript module, which torch.export does not take; give the nn.Module it came from",
                       self.refused("ScriptedInside"))
@@ -401,15 +401,15 @@ class Refused(InFolder):
                       self.refused("NormedLstm", inputs=["--input", "x=float32[3,8]"]))
 
     def test_operators_that_are_not_in_cpp(self):
-        self.assertIn("operator stagecraft_test::twice is not one of torch's own but of stagecraft_test, whose library needs "
+        self.assertIn("operator stagecraft_test::twice is not torch's but belongs to stagecraft_test, whose library needs "
                       "Python", self.refused("OwnOperator"))
         self.assertRegex(self.refused("Scan", inputs=["--input", "x=float32[8]"]),
-                         "node scan.*: scan cannot run without Python, of its kind only wrap_with_set_grad_enabled, "
+                         "node scan.*: scan cannot run without Python; of its kind, only wrap_with_set_grad_enabled, "
                          "wrap_with_autocast, cond can")
 
     def test_sparse_gradients(self):
         error = self.refused("SparseEmbedding", inputs=["--input", "x=int64[3]:range=0..10"])
-        self.assertIn("node embedding in words: aten::embedding has sparse=True, sparse gradients are not trained", error)
+        self.assertIn("node embedding in words: aten::embedding has sparse=True, sparse gradients are not supported", error)
 
     def test_parameters_that_are_not_float32(self):
         self.assertIn("parameter first.weight is float64, trainable parameters must be float32; call model.float()",
@@ -461,9 +461,9 @@ class Options(InFolder):
         self.assertEqual(ranges("kind_examples", "--range", "kind=0..12"), {"tokens": [0, 30], "label": [0, 10], "kind": [0, 12]})
         os.unlink(self.file)
         given = {"inputs": ["--inputs", f"{HARD}:kind_examples"], "loss": f"{HARD}:class_loss"}
-        self.assertIn("--inputs: kind holds whole numbers, 1 to 8 in the example, and its range is unknown; give "
+        self.assertIn("--inputs: kind contains integers, 1 to 8 in the example, and its range is unknown; give "
                       "--range kind=LOW..HIGH (HIGH excluded), as in --range kind=1..9", self.refused("Kinds", **given))
-        self.assertIn("--range kind=0..8: the example holds 1 to 8, and HIGH is excluded",
+        self.assertIn("--range kind=0..8: the example has 1 to 8, and HIGH is excluded",
                       self.refused("Kinds", "--range", "kind=0..8", **given))
 
     def test_nested_inputs_by_name_and_by_example(self):
@@ -511,7 +511,7 @@ class Options(InFolder):
 
     def test_a_model_in_evaluation_mode_is_set_to_training(self):
         _, said = self.exported(f"{HARD}:evaluating", "--input", "x=float32[8]", "--loss", "mse")
-        self.assertIn("the model was in evaluation mode as a whole, it is exported in training mode", said)
+        self.assertIn("the whole model was in evaluation mode and is exported in training mode", said)
 
     def test_evaluation_mode_is_exported_where_it_is_asked_for(self):
         def trains():
@@ -525,7 +525,7 @@ class Options(InFolder):
         os.unlink(self.file)
         extra, said = self.exported(*model, "--evaluation")
         self.assertEqual((extra["version"], extra["training"], trains()), (2, False, [False] * 4))
-        self.assertNotIn("it is exported in training mode", said)
+        self.assertNotIn("is exported in training mode", said)
 
     @unittest.skipUnless(table.MODELS["resnet18"].is_installed(), "needs torchvision")
     def test_one_sample_is_left_out_where_the_model_does_not_train_on_it(self):
@@ -711,7 +711,7 @@ class Heads(InFolder):
     def test_mixtures_of_experts_need_operators_of_torch(self):
         small = [*self.BERT, "num_key_value_heads=2", "num_experts=4", "moe_intermediate_size=8", "num_experts_per_tok=2", "head_dim=8"]
         hint = ('set experts_implementation="batched_mm" in the model\'s configuration (--model-args '
-                "experts_implementation=batched_mm), which uses torch operators only")
+                "experts_implementation=batched_mm), which uses only torch operators")
         self.says(hint, "transformers:qwen3_moe", "--model-args", *small)
         self.says(hint, "transformers:qwen3_moe", "--model-args", *small, "experts_implementation=eager")
         self.inputs_of("transformers:qwen3_moe", "--model-args", *small, "experts_implementation=batched_mm")
@@ -746,7 +746,7 @@ class Messages(InFolder):
         self.says(1, f'MODEL {HARD}: unknown callable "Nothing", known are', f"{HARD}:Nothing", *own)
         self.says(1, f'there is no file {self.folder}/none.py', f"{self.folder}/none.py:build", *own)
         self.says(1, "there is no module nowhere", "nowhere:build", *own)
-        self.says(1, f"{HARD}:not_a_model: gives dict, must give a torch.nn.Module", f"{HARD}:not_a_model", *own)
+        self.says(1, f"{HARD}:not_a_model: returns dict, must return a torch.nn.Module", f"{HARD}:not_a_model", *own)
         self.says(1, f"{OWN}:Mlp: building the model fails, TypeError:", f"{OWN}:Mlp", *own, "--model-args", "depth=2")
         self.says(1, '--model-args "depth": must be key=value', f"{OWN}:Mlp", *own, "--model-args", "depth")
         if table.MODELS["resnet18"].is_installed():
@@ -760,16 +760,16 @@ class Messages(InFolder):
         says('--input "x": must be NAME=dtype[extent,...]', "x")
         says('unknown type "float23", known are float32', "x=float23[8]")
         says('the shape "[8,]" must be whole numbers from 1 on', "x=float32[8,]")
-        says("whole numbers need the values they may have, as in :range=0..50257", "x=int64[8]")
+        says("integers need a range of values, as in :range=0..50257", "x=int64[8]")
         says('range is "5..5", must be LOW..HIGH', "x=int64[8]:range=5..5")
         says('batch_axis is "2", must be none or a number from 0 to 1', "x=float32[8]:batch_axis=2")
         says('"x-y" cannot be the name of an input, it must be a Python name', "x-y=float32[8]")
         says('"" in "x..y" must be a key of a dict, a field, or a place in a list', "x..y=float32[8]")
         says("--input: x.1 is missing, the keys of a list count from 0 without a gap", "x.0=float32[8]", "x.2=float32[8]")
-        says("--input: x is there twice", "x.0=float32[8]", "x=float32[8]")
+        says("--input: x appears twice", "x.0=float32[8]", "x=float32[8]")
         says('unknown option "axis", known are batch_axis, range', "x=float32[8]:axis=1")
         says("forward has no parameter y, it has x", "x=float32[8]", "y=float32[8]")
-        says("x is there twice", "x=float32[8]", "x=float32[8]")
+        says("x appears twice", "x=float32[8]", "x=float32[8]")
         says(os.path.join("tests", "models", line_of("models.py", "return self.layers(x)")) +
              ": RuntimeError: mat1 and mat2 shapes cannot be multiplied", "x=float32[9]")
         says("running the model on x [3, 9] fails at ", "x=float32[9]")
@@ -782,17 +782,17 @@ class Messages(InFolder):
         says(f'--range "kind=0..4": must be NAME=LOW..HIGH, NAME one of {known}', "--range", "kind=0..4")
         says(f'--batch-axis "batch=1": must be NAME=N or NAME=none, NAME one of {known}', "--batch-axis", "batch=1")
         says('--range "target=4": range is "4", must be LOW..HIGH', "--range", "target=4")
-        self.says(1, "--inputs: gives list, must give a dict", f"{OWN}:Mlp", "-o", self.file, "--loss", "mse", "--inputs", "builtins:list")
+        self.says(1, "--inputs: returns list, must return a dict", f"{OWN}:Mlp", "-o", self.file, "--loss", "mse", "--inputs", "builtins:list")
 
     def test_losses(self):
         def says(text, loss, *more):
             self.says(1, text, f"{OWN}:Mlp", "-o", self.file, *VECTOR, "--loss", loss, *more)
 
         says('unknown loss "hinge", known are cross_entropy, mse, next_token, bce, in-model, none, module:callable', "hinge")
-        says("--loss-output 2: the model gives 1 tensors", "mse", "--loss-output", "2")
+        says("--loss-output 2: the model returns 1 tensors", "mse", "--loss-output", "2")
         says("output 0 of the model has shape [3, 4], a loss is one number", "in-model")
         says("next_token: needs scores of three axes and one input of token numbers", "next_token")
-        says('the loss wants an input "target", there are x', f"{HARD}:halved")
+        says('the loss needs an input "target", there are x', f"{HARD}:halved")
         says("the loss is [3, 4], must be one number", f"{HARD}:whole")
         says("target must have that shape without the axis of classes", "cross_entropy", "--input", "target=int64[3]:range=0..4")
 
@@ -821,9 +821,9 @@ class Writing(InFolder):
         os.link(weights, linked)
         with mock.patch.object(export_model, "request_of", side_effect=AssertionError("the work began")):
             for output, more, message in (
-                    (self.file, [], f"{self.file}: holds something else than an archive of export-model, so it is not replaced"),
-                    (weights, [], f"{weights}: holds something else than an archive of export-model"),
-                    (linked, ["--weights", weights], f"{linked}: is read too, as {weights}, so it is not replaced"),
+                    (self.file, [], f"{self.file}: is not an archive of export-model, so it is not replaced"),
+                    (weights, [], f"{weights}: is not an archive of export-model"),
+                    (linked, ["--weights", weights], f"{linked}: is also an input, as {weights}, so it is not replaced"),
                     (self.folder + "/new.pt2", ["--record", self.folder + "/none/r.safetensors"],
                      f"{self.folder}/none/r.safetensors: cannot be written, No such file or directory")):
                 status, _, error = run(*arguments[:-1], output, *more)
