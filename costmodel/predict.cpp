@@ -245,7 +245,7 @@ std::string idle_text(const Prediction& prediction) {
       std::to_string(idle.size() + unused.size()) + " of " + std::to_string(prediction.devices) + " devices are idle: ";
   if (!idle.empty()) out += format_ranges(idle) + " have no microbatch";
   if (!idle.empty() && !unused.empty()) out += ", ";
-  if (!unused.empty()) out += format_ranges(unused) + " are in no stage";
+  if (!unused.empty()) out += format_ranges(unused) + " are not in any stage";
   return out;
 }
 

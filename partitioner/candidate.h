@@ -15,7 +15,7 @@ namespace stagecraft::partitioner {
 
 // From stages to ranked plans, for the strategies.
 
-/// Which layers make up the stages, on which devices: what a strategy finds before it is a plan.
+/// The layers and devices of the stages: a strategy's answer before it becomes a plan.
 struct Candidate {
   Partition partition;
   std::vector<std::vector<int>> devices;  ///< for each stage, one per replica; empty: in order from 0, stage by stage

@@ -80,7 +80,7 @@ bool within_limit(int n, int used, int replicas, Bytes bytes, const PipedreamOpt
   return copies * static_cast<double>(bytes.value) <= static_cast<double>(options.memory_limit.value);
 }
 
-/// Of a stage between two cuts, its boundaries included.
+/// For a stage between two cuts, including its boundaries.
 Seconds later_time(const LevelCosts& costs, Seconds compute, Bytes parameters, Bytes boundary, int r) {
   return longer((compute + costs.sync[at(r)] * parameters) / r, costs.transfer[at(r)] * boundary);
 }

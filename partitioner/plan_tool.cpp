@@ -378,12 +378,12 @@ void take_lists(Request& request, const Plan& shape) {
   if (shape.chunks > 1)
     throw std::invalid_argument("several stages per rank are not supported; plan gives each stage its own devices");
   if (request.microbatches_given && request.constraints.plan.microbatches != shape.microbatches) {
-    throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches says {}", shape.microbatches,
+    throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches is {}", shape.microbatches,
                                             request.constraints.plan.microbatches));
   }
   if (!request.split_at.empty() && request.split_at.size() + 1 != shape.stages.size()) {
     throw std::invalid_argument(
-        fmt::format("found {} stages, --split-at says {}", shape.stages.size(), request.split_at.size() + 1));
+        fmt::format("found {} stages, --split-at gives {}", shape.stages.size(), request.split_at.size() + 1));
   }
   request.constraints.plan.microbatches = shape.microbatches;
   request.constraints.plan.schedule = shape.schedule;

@@ -42,7 +42,7 @@ struct ForeignPlan {
 /// reader and writer do.
 struct PlanFormat {
   std::string name;
-  std::string what;                ///< for people
+  std::string what;                ///< for messages
   std::vector<std::string> kinds;  ///< of its texts, if there are several
   std::function<PlanTexts(const BoundPlan&, const PlanTextOptions&)> write;
   std::function<ForeignPlan(const SourceFile&, const Graph&)> read;

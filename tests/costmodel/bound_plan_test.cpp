@@ -148,7 +148,7 @@ TEST(BoundPlan, RefusesAPlanThatIsNotValid) {
     BoundPlan{plan};
     FAIL();
   } catch (const std::invalid_argument& e) {
-    EXPECT_STREQ(e.what(), "tied parameter \"weight\": layer \"l2\" is in no stage");
+    EXPECT_STREQ(e.what(), "tied parameter \"weight\": layer \"l2\" is not in any stage");
   }
 }
 

@@ -92,7 +92,7 @@ TEST(Predict, BooksTheTimeOfIdleReplicasAsBubble) {
   EXPECT_EQ(p.devices, 20);
   EXPECT_EQ(p.idle_devices, (std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(p.unused_devices, (std::vector<int>{16, 17, 18, 19}));
-  EXPECT_EQ(idle_text(p), "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are in no stage");
+  EXPECT_EQ(idle_text(p), "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are not in any stage");
   // Three microbatches on two replicas: the second waits 3 s for the first, which is not the reduction's time.
   const Topology pair = flat_topology(2, 100, 1);
   const Prediction uneven = predicted(graph, pair, one_layer_a_stage(graph, pair, {2}, "1f1b", 3));

@@ -145,7 +145,7 @@ TEST_F(GivenPlan, NamesTheFileOfAnotherProgram) {
               HasSubstr("parts.json: gives the stages; remove --split-at"));
   folder_.write("s.csv", "0F0,0B0\n1F0,1B0\n");
   EXPECT_THAT(plan("--from actions s.csv --split-at h.1,h.2").err,
-              HasSubstr("s.csv: found 2 stages, --split-at says 3"));
+              HasSubstr("s.csv: found 2 stages, --split-at gives 3"));
 }
 
 TEST_F(GivenPlan, RefusesADeviceThatTheTopologyLacks) {

@@ -215,7 +215,7 @@ TEST_F(PlanTool, TellsWhichDevicesDoNothing) {
   EXPECT_EQ(o.status, 0) << o.err;
   // 3 s over the eight replicas that have a microbatch, not over sixteen.
   EXPECT_THAT(o.err, HasSubstr("slowest stage 375 ms per microbatch, estimated by profile; predicted step 3.00 s\n"));
-  const std::string idle = "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are in no stage";
+  const std::string idle = "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are not in any stage";
   EXPECT_THAT(o.err, HasSubstr("note: " + idle + "\n"));
   EXPECT_EQ(parse_plan(o.out, "out").provenance.notes.at("idle devices"), idle);
   write("two.json", graph_json(testing::chain_graph({1, 1}, {2, 2})));
@@ -235,7 +235,7 @@ TEST_F(PlanTool, TakesOfEquallyFastPlansTheOneWithFewestDevicesThenStages) {
   EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1, 2, 3));
   EXPECT_DOUBLE_EQ(plan.iteration->value, 24);
   EXPECT_THAT(o.err, HasSubstr("steps within 1 % are ties: fewer devices, then fewer stages win"));
-  EXPECT_THAT(o.err, HasSubstr("note: 60 of 64 devices are idle: 4-63 are in no stage"));
+  EXPECT_THAT(o.err, HasSubstr("note: 60 of 64 devices are idle: 4-63 are not in any stage"));
 }
 
 // PipeDream gives 63 replicas to the layer of 30 s and one device to the other, whose 1e12 bytes of parameters take far
@@ -341,7 +341,7 @@ TEST_F(PlanTool, TakesListsAsTheSchedule) {
   EXPECT_EQ(plan.listed.size(), 3u);
   EXPECT_EQ(plan.strategy, "profile");
   EXPECT_THAT(run("graph.json topology.json --schedule csv:s.csv --microbatches 4").err,
-              HasSubstr("s.csv: found 3 microbatches, --microbatches says 4"));
+              HasSubstr("s.csv: found 3 microbatches, --microbatches is 4"));
   write("chunks.csv", "0F0,2F0\n1F0,3F0\n");
   EXPECT_THAT(
       run("graph.json topology.json --schedule csv:chunks.csv").err,

@@ -23,7 +23,7 @@ struct FlowNode {
   int stage = -1;            ///< -1: an input
   int position = 0;          ///< in execution order; below 0 for inputs
   PythonCall call;           ///< unused for an input
-  ValueForm form;            ///< what it gives
+  ValueForm form;            ///< its output
   std::vector<int> sources;  ///< layers that it reads, in order
   std::vector<int> readers;
   bool used = false;    ///< an output of the model, or read by a used layer

@@ -191,7 +191,7 @@ TEST(PlanDocument, HoldsTiedParameters) {
   std::string wrong = text;
   wrong.replace(wrong.rfind("\"l1\""), 4, "\"l7\"");
   EXPECT_THAT([&] { (void)parse_plan(wrong, "plan.json"); },
-              ThrowsMessage<FormatError>("plan.json: /: tied parameter \"weight\": layer \"l7\" is in no stage"));
+              ThrowsMessage<FormatError>("plan.json: /: tied parameter \"weight\": layer \"l7\" is not in any stage"));
 }
 
 TEST(PlanDocument, LeavesOutWhatIsNotSet) {

@@ -111,7 +111,7 @@ TEST(LayoutUnits, NamesTheLayerThatHasNoLetter) {
   EXPECT_THAT(of({"wte", "h.0.a", "h.1.a", "h.0.b", "loss"}),
               HasSubstr("layer \"h.0.b\" is separate from the rest of h.0"));
   EXPECT_THAT(of({"wte", "h.0", "h.1", "pool"}),
-              HasSubstr("layer \"pool\" comes after the blocks of \"h\" and is neither norm, output layer nor loss"));
+              HasSubstr("layer \"pool\" comes after the blocks of \"h\" and is not a norm, output layer or loss"));
   EXPECT_THAT(of({"wte", "h.0", "h.1"}), HasSubstr("no norm, output layer or loss comes after layer \"h.1\""));
 }
 

@@ -256,7 +256,7 @@ TEST(PipedreamText, NamesTheLayerItCannotWrite) {
   Graph input = of_other_origin();
   input.layers[1].kind = "InputNorm";
   EXPECT_THAT([&] { (void)pipedream_text(input); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("what begins with \"Input\" is loaded data there")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("names that begin with \"Input\" are loaded data there")));
 }
 
 }  // namespace

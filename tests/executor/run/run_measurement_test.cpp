@@ -129,7 +129,7 @@ TEST(RunMeasurement, RefusesSpansInAnotherOrderThanTheListSays) {
   std::swap(spans[0], spans[1]);
   EXPECT_THAT([&] { measurement.add(spans); },
               ThrowsMessage<PeerError>("the run did not keep to its plan: rank 0, step 1, entry 1: measured \"0B0\", "
-                                       "the list says \"0F0\""));
+                                       "the list has \"0F0\""));
 }
 
 TEST(RunMeasurement, RefusesARunThatEndsTooEarly) {
