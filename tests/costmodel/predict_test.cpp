@@ -439,7 +439,7 @@ TEST(PredictLongSteps, AreReplayedWhereTheyDoNotRepeatThemselvesUpToALimit) {
   EXPECT_THAT([&] { (void)predict(graph, topology, plan("gpipe", 3000), few); },
               ::testing::ThrowsMessage<std::invalid_argument>(
                   "3000 microbatches: the 2 stages of schedule \"gpipe\" do not repeat, so every microbatch must be "
-                  "simulated; the limit is 2500 , because more take minutes and gigabytes"));
+                  "simulated; the limit is 2500, because more take minutes and gigabytes"));
 }
 
 }  // namespace

@@ -165,7 +165,7 @@ TEST_F(Outputs, HoldForEveryVerb) {
   refused("predict no t.json p.json --chakra g.json/x", "g.json/x: cannot write: Not a directory");
   refused("export torch-pipelining no -o g.json", "g.json: is a file, expected a directory");
   refused("convert no -o g.json/x", "stagecraft-convert: g.json: is a file, expected a directory");
-  refused("convert no -o g.json", "g.json: is no directory");
+  refused("convert no -o g.json", "g.json: is not a directory");
   folder_.write("folder/pipeline.py", "print(1)\n");
   refused("export torch-pipelining p.json -o folder", "folder/pipeline.py: holds something");
   EXPECT_EQ(folder_.run("ls folder").out, "pipeline.py\n");

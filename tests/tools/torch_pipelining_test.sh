@@ -129,12 +129,12 @@ same "a stage that begins at no module" "$(train end --model network:build)"
 refused "another order" "$(refusal halves --model network:swapped)" \
   'torch puts parameter "linear1.weight" in stage 1, the plan in stage 0'
 refused "a batch of 12" "$(sed 's/^MICROBATCHES = 4/MICROBATCHES = 5/' halves/pipeline.py > end/pipeline.py; refusal end --model network:build)" \
-  'the batch has 12 samples, wanted is a multiple of 5 microbatches'
+  'the batch has 12 samples, expected a multiple of 5 microbatches'
 sed 's/\["linear0".*/["linear0"],/; s/\["linear2".*/["linear1"],/' halves/pipeline.py > end/pipeline.py
 refused "tied parameters" "$(refusal end --model network:Tied)" \
   'stages [0, 1] share a parameter, linear0.weight and linear1.weight'
 sed 's/\["linear0".*/["first"],/; s/\["linear2".*/["second"],/' halves/pipeline.py > end/pipeline.py
-refused "no modules" "$(refusal end --model network:build)" 'stage 1 begins at "second", which is no module of the model'
+refused "no modules" "$(refusal end --model network:build)" 'stage 1 begins at "second", which is not a module of the model'
 sed 's/^RANKS = 2/RANKS = 3/' halves/pipeline.py > end/pipeline.py
 refused "other ranks" "$(refusal end --model network:build)" 'found 2 ranks, the plan has 3: torchrun --nproc-per-node 3'
 echo passed

@@ -103,7 +103,7 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
   expect_refused("\"version\": 3", "\"version\": 4", "/version: found version 4, this program reads version 1 to 3");
-  expect_refused("\"version\": 3", "\"version\": \"1\"", "/version: found \"1\", expected a whole number");
+  expect_refused("\"version\": 3", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {
@@ -141,11 +141,11 @@ TEST(ReadGraph, NamesThePointerOfANumberOutOfRange) {
   const std::string bytes = "\"parameter_bytes\": 64";
   const std::string where = "/layers/0/parameter_bytes: found ";
   expect_refused(bytes, "\"parameter_bytes\": -1", where + "-1, expected an integer from 0 to 1152921504606846976");
-  expect_refused(bytes, "\"parameter_bytes\": 1.5", where + "1.5, expected a whole number");
+  expect_refused(bytes, "\"parameter_bytes\": 1.5", where + "1.5, expected an integer");
   expect_refused(bytes, "\"parameter_bytes\": 1152921504606846977", where + "1152921504606846977, expected");
   expect_refused(bytes, "\"parameter_bytes\": 18446744073709551615", where + "18446744073709551615, expected");
   expect_refused(bytes, "\"parameter_bytes\": 1000000000000000000000000000000",
-                 where + "1e+30, expected a whole number");
+                 where + "1e+30, expected an integer");
   expect_refused("\"microbatch_samples\": 2", "\"microbatch_samples\": 0",
                  "/microbatch_samples: found 0, expected an integer from 1");
   expect_refused("1.0, 1.5", "1.0, 0.5", "/slowdown/1: found 0.5, expected a factor of at least 1");

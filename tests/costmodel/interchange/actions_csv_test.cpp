@@ -67,7 +67,7 @@ TEST(ActionsCsv, NamesTheCellThatItRefuses) {
       {"0SEND_B0", "line 1: cell 1: found \"0SEND_B0\", there is no stage before stage 0"},
       {"(0F0;0B0)", "line 1: cell 1: found \"(0F0;0B0)\", expected actions in brackets and then OVERLAP_F_B"},
       {"0F0,0I0", "line 1: cell 2: found 0I0 and no 0W0"},
-      {"0F0,0B0,0W0", "line 1: cell 2: found 0B0 beside 0W0, expected 0I0"},
+      {"0F0,0B0,0W0", "line 1: cell 2: found 0B0 together with 0W0, expected 0I0"},
       {"0F0,0W0", "line 1: cell 2: found 0W0 and no 0I0"},
       {"", "no line, expected one for each rank"},
       {std::string(60, '\x01'), "found \"" + std::string(40, '?') + "...\""}};
