@@ -33,11 +33,11 @@ for arguments in "--planner --with-models" "--with-models asan-planner"; do
   # shellcheck disable=SC2086
   output=$(bash "$source/scripts/setup" $arguments 2>&1) || status=$?
   [ "$status" = 2 ] || fail "status $status, wanted 2"
-  case "$output" in *"--with-models needs torch, which preset ${arguments##* }"* | *"which preset planner goes without"*) ;;
+  case "$output" in *"--with-models needs torch, which preset ${arguments##* }"* | *"which preset planner does not use"*) ;;
     *) fail "that models need torch is not told" ;; esac
 done
 output=$(bash "$source/scripts/setup" --help)
-case "$output" in *"--with-models  torchvision"*"--for WHAT"*"configure  nothing"*"A later run"*"STAGECRAFT_JOBS=N"*"the processors).") ;; *) fail "the help is cut" ;; esac
+case "$output" in *"--with-models  also torchvision"*"--for WHAT"*"configure  nothing"*"A later run"*"STAGECRAFT_JOBS=N"*"the processors).") ;; *) fail "the help is cut" ;; esac
 
 # run STATUS COMMAND...: its output, if it ends with that status.
 run() {
