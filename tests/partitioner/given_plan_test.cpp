@@ -134,7 +134,7 @@ TEST_F(GivenPlan, NamesTheFileOfAnotherProgram) {
             "stagecraft-plan: layout.txt: found 1 E, 3 t, 0 m, 1 L; graph \"chain\" has 1 E, 4 t, 0 m, 1 L\n");
   folder_.write("conf.json", "{\"module_to_stage_map\": [0, 0], \"stage_to_rank_map\": {\"0\": [0]}}");
   EXPECT_THAT(plan("--from pipedream-conf conf.json").err,
-              HasSubstr("conf.json: layer \"wte\" of the graph has no stage, expected is the graph with stage ids"));
+              HasSubstr("conf.json: layer \"wte\" of the graph has no stage; use the graph with stage ids"));
   EXPECT_EQ(
       plan("--from keras x").err,
       "stagecraft-plan: --from: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream-conf, "

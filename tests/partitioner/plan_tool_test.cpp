@@ -245,7 +245,7 @@ TEST_F(PlanTool, LeavesOutReplicasThatWouldBeIdle) {
   graph.layers[1].parameter_bytes = Bytes(1'000'000'000'000);
   write("chain.json", graph_json(graph));
   EXPECT_THAT(run("chain.json -n 64 --microbatches 4 --strategy pipedream").err,
-              HasSubstr("as pipedream reckons in steady state"));
+              HasSubstr("estimated by pipedream in steady state"));
   const Outcome o = run("chain.json -n 64 --microbatches 4");
   EXPECT_EQ(o.status, 0) << o.err;
   const Plan plan = parse_plan(o.out, "out");

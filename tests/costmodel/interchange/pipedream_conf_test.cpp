@@ -161,7 +161,7 @@ TEST(PipedreamConfPartition, RefusesAGraphOfAnotherConversion) {
     } catch (const std::invalid_argument& e) { return std::string(e.what()); }
     return std::string();
   };
-  EXPECT_THAT(refusal_of(), HasSubstr("layer \"b\" of the graph has no stage, expected is the graph with stage ids"));
+  EXPECT_THAT(refusal_of(), HasSubstr("layer \"b\" of the graph has no stage; use the graph with stage ids"));
   graph.layers[1].stage = graph.layers[2].stage = 0;
   EXPECT_EQ(refusal_of(), "found 2 modules besides the loss, the graph has the stages 0..0");
   graph.layers[2].stage = 2;
