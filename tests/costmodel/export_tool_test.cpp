@@ -77,8 +77,8 @@ TEST_F(ExportPlan, EndsWithTwoOnWrongUsage) {
            {"pipedream-conf plan.json --kind magic", "--kind: found \"magic\", expected dp, mp, hybrid, graph"},
            {"megatron plan.json --kind dp", "--kind: format megatron has a single text"},
            {"pipedream-conf plan.json --kind graph", "--graph: is required for --kind graph"},
-           {"megatron plan.json --graph graph.json", "--graph: only pipedream-conf has it"},
-           {"megatron plan.json --depths", "--depths: only pipedream-conf has it"}}) {
+           {"megatron plan.json --graph graph.json", "--graph: only valid with pipedream-conf"},
+           {"megatron plan.json --depths", "--depths: only valid with pipedream-conf"}}) {
     const Outcome o = run(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;

@@ -153,14 +153,14 @@ TEST(Schedule, RefusesWhatItCannotRun) {
                   "unknown schedule \"2f2b\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1, pipedream, "
                   "pipedream-2bw, forward, listed"));
   EXPECT_THAT([] { check_shape(schedule_by_name("zb-h1"), shape(2, 4, {2, 1})); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("runs stages without replicas")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("does not support replicas")));
   EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 3, {}, 2)); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("3 microbatches are not a multiple of 2 devices")));
   EXPECT_THAT([] { check_shape(schedule_by_name("pipedream-2bw"), shape(2, 3, {1, 4})); },
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("3 microbatches per step are fewer than the 5 that stage 0 has in flight")));
   EXPECT_THAT([] { check_shape(schedule_by_name("1f1b"), shape(4, 4, {}, 2)); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("one stage a device")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("one stage per device")));
 }
 
 TEST(Weights, VersionsAreAsManyAsTheScheduleMayMix) {

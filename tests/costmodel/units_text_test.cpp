@@ -38,7 +38,7 @@ TEST(ParseBytes, SaysWhatWasFoundAndWhatIsWanted) {
                     HasSubstr("found \"" + std::string(text) + "\", expected a byte count such as")));
   }
   EXPECT_THAT([] { (void)parse_bytes("-1"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is negative")));
-  EXPECT_THAT([] { (void)parse_bytes("1.5"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not whole")));
+  EXPECT_THAT([] { (void)parse_bytes("1.5"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not an integer")));
   EXPECT_THAT([] { (void)parse_bytes("2e18"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("more than 2^60")));
   EXPECT_THAT([] { (void)parse_bytes("1e99999"); }, ThrowsMessage<std::invalid_argument>(HasSubstr("out of range")));
 }

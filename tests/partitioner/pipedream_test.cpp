@@ -246,7 +246,7 @@ TEST(PipedreamStrategy, RefusesOptionsThatItCannotTake) {
   };
   Constraints constraints;
   constraints.stages = 3;
-  EXPECT_THAT(plan(constraints), ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 3, expected none")));
+  EXPECT_THAT(plan(constraints), ThrowsMessage<std::invalid_argument>(HasSubstr("stages: found 3; remove it")));
   constraints = {};
   constraints.options = {{"activation-compression-ratio", 0.0}};
   EXPECT_THAT(plan(constraints), ThrowsMessage<std::invalid_argument>(HasSubstr("compression ratio: found 0.0")));

@@ -84,7 +84,7 @@ TEST_F(PlanTool, ReadsTheGraphFromStandardInput) { EXPECT_EQ(run("- -n 2 < graph
 
 TEST_F(PlanTool, WarnsThatTransfersCostNothing) {
   EXPECT_THAT(run("graph.json topology.json --strategy pipedream").err,
-              HasSubstr("transfers between stages cost nothing, as in PipeDream; --activation-compression-ratio 1"));
+              HasSubstr("transfers between stages are free, as in PipeDream; use --activation-compression-ratio 1"));
 }
 
 TEST_F(PlanTool, RefusesAPlanThatNeedsMoreMemoryThanTheLimit) {
@@ -277,7 +277,7 @@ TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
   EXPECT_EQ(none.status, 1);
   EXPECT_THAT(none.err, HasSubstr("no candidate is possible; skipped "));
   EXPECT_THAT(none.err, HasSubstr("schedule \"zb-h1\" does not support replicas; gpipe and 1f1b do ("));
-  EXPECT_THAT(none.err, HasSubstr("needs weight-gradient times"));
+  EXPECT_THAT(none.err, HasSubstr("needs separate weight-gradient times"));
   EXPECT_EQ(run("chain.json -n 4 --stages 9").status, 1);
 }
 
@@ -370,7 +370,7 @@ TEST_F(PlanTool, EndsWithTwoOnWrongUsage) {
            {"", "GRAPH is required"},
            {"graph.json", "TOPOLOGY: give either a topology file or --devices"},
            {"graph.json topology.json -n 4", "TOPOLOGY: give either a topology file or --devices"},
-           {"graph.json topology.json -b 1e9", "--bandwidths: only --devices needs them"},
+           {"graph.json topology.json -b 1e9", "--bandwidths: only valid with --devices"},
            {"graph.json -n 4 -b 1e9 1e9", "--bandwidths: found 2 values for 1 levels of --devices"},
            {"graph.json topology.json --microbatches many", "--microbatches"},
            {"graph.json topology.json --memory-limit 3apples", "--memory-limit"},

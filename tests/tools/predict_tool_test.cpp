@@ -177,8 +177,8 @@ TEST_F(PredictTool, TakesStepsOfAMillionMicrobatches) {
   folder_.write("gpipe.json", plan_json(plan_));
   const Outcome gpipe = predict("graph.json topology.json gpipe.json");
   EXPECT_EQ(gpipe.status, 1);
-  EXPECT_THAT(gpipe.err, HasSubstr("gpipe.json: 1000000 microbatches: the 2 stages of schedule \"gpipe\" were not"));
-  EXPECT_THAT(gpipe.err, HasSubstr("at most 524288 of them are"));  // 2^20 / 2
+  EXPECT_THAT(gpipe.err, HasSubstr("gpipe.json: 1000000 microbatches: the 2 stages of schedule \"gpipe\" do not repeat"));
+  EXPECT_THAT(gpipe.err, HasSubstr("the limit is 524288"));  // 2^20 / 2
 }
 
 TEST_F(PredictTool, EndsWithOneOnBadInput) {

@@ -80,7 +80,7 @@ TEST_F(VerifyTool, TakesListsWithoutAPlan) {
   EXPECT_EQ(verify("broken.csv").status, 1);
   EXPECT_THAT(verify("text.csv").err,
               HasSubstr("stagecraft-verify: text.csv: line 1: cell 2: found \"ten\", expected"));
-  EXPECT_THAT(verify("vee.csv").err, HasSubstr("stagecraft-verify: vee.csv: stage 2 is not where it was looked for"));
+  EXPECT_THAT(verify("vee.csv").err, HasSubstr("stagecraft-verify: vee.csv: stage 2 is not at position 0 of 2"));
 }
 
 TEST_F(VerifyTool, EndsWithOneOnBadInputAndTwoOnWrongUsage) {

@@ -232,7 +232,7 @@ TEST(PlanOfLists, RefusesStagesThatLieOtherwise) {
   EXPECT_EQ(message("0F0,3F0\n1F0,2F0"),  // in a V
             "stage 2 is not at position 0 of 2: position d holds the stages d, d + 2, ...");
   EXPECT_EQ(message("0F0\n1F0,2F0"), "the lists hold 3 stages on 2 positions, expected the same number on each");
-  EXPECT_THAT(message("16777214F0"), HasSubstr("stage 0 is not where it was looked for"));
+  EXPECT_THAT(message("16777214F0"), HasSubstr("stage 0 is not at position 0 of 1"));
 }
 
 }  // namespace

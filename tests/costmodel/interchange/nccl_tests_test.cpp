@@ -96,7 +96,7 @@ TEST(ParseNcclTest, NamesTheLineOfADamage) {
   expect_refused("Group  0", "Group  1", "line 6: found ranks in several groups");
   expect_refused("float", "", "line 14: found 12 columns, expected 13");
   expect_refused("#       size", "       size", "found no table");
-  expect_refused("# Out of bounds", "#       size count\n# Out", "line 16: a second run begins");
+  expect_refused("# Out of bounds", "#       size count\n# Out", "line 16: a second run starts");
 }
 
 TEST(ParseNcclTest, NamesThePointerOfADamageInJson) {

@@ -185,9 +185,9 @@ TEST(ParsePipedream, NamesLineAndFault) {
       {node("a", "Add") + " -- stage_id=x", "stage_id: found \"x\""},
       {node("a", "Add") + " -- stage=1", "line 1: found \"stage=1\", expected \"stage_id=...\""},
       {node("a", "caf\xE9"), "line 1: is not UTF-8"},
-      {a + node("b", "Add") + "\r\n", "line 2: holds another kind of line end than line 1"},
-      {node("a", "Add\rMul"), "line 1: holds another kind of line end"},
-      {node("a", "Add") + "\r\n" + b, "line 2: holds another kind of line end than line 1"},
+      {a + node("b", "Add") + "\r\n", "line 2: has another kind of line end than line 1"},
+      {node("a", "Add\rMul"), "line 1: has another kind of line end"},
+      {node("a", "Add") + "\r\n" + b, "line 2: has another kind of line end than line 1"},
   };
   for (const Case& c : cases) {
     EXPECT_THAT([&] { (void)parse_pipedream(c.text, "graph.txt"); }, refuses(c.message)) << c.text;
@@ -247,7 +247,7 @@ TEST(PipedreamText, NamesTheLayerItCannotWrite) {
     graph.layers[1].name = name;
     EXPECT_THAT([&] { (void)pipedream_text(graph); },
                 ThrowsMessage<std::invalid_argument>(
-                    AllOf(StartsWith("layer \"1\", named \""), HasSubstr("can hold no \" -- \" and no line end"))))
+                    AllOf(StartsWith("layer \"1\", named \""), HasSubstr("cannot have \" -- \" or a line end"))))
         << name;
   }
   Graph tab = of_other_origin();
