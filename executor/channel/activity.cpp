@@ -23,12 +23,12 @@ std::string purpose(int tag) {
     case kFirstStepTag:
       return " about a checkpoint";
     case kProofTag:
-      return " to prove who it is";
+      return " for its proof of identity";
     case kBarrierTag:
       return " at a barrier";
     default:
-      if (tag >= kBucketsTag) return " to add up replicas' gradients";
-      return tag >= kTiesTag ? " to add up tied gradients" : fmt::format(" under tag {}", tag);
+      if (tag >= kBucketsTag) return " to sum replicas' gradients";
+      return tag >= kTiesTag ? " to sum tied gradients" : fmt::format(" under tag {}", tag);
   }
 }
 
@@ -94,7 +94,8 @@ std::string Activity::text(Clock::time_point now) const {
   if (doing.step >= 0) out += fmt::format(" in step {}", doing.step + 1);
   const double seconds = std::chrono::duration<double>(now.time_since_epoch() - Clock::duration(since)).count();
   if (peer < 0) return out + (out.empty() ? "" : fmt::format(" for {:.1f} s", seconds));
-  return out + fmt::format("{}waits {:.1f} s for rank {}{}", out.empty() ? "" : ", ", seconds, peer, purpose(tag));
+  return out +
+         fmt::format("{}waiting for rank {}{} for {:.1f} s", out.empty() ? "" : ", ", peer, purpose(tag), seconds);
 }
 
 }  // namespace stagecraft

@@ -154,7 +154,7 @@ void check_members(const Channel& channel, const at::Tensor& values, const std::
   check_sendable(values);
   const bool ascending = std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end();
   if (!ascending || std::find(members.begin(), members.end(), channel.rank()) == members.end()) {
-    throw std::invalid_argument(fmt::format("{} members must ascend and hold rank {}, got [{}]", operation,
+    throw std::invalid_argument(fmt::format("{} members must ascend and include rank {}, got [{}]", operation,
                                             channel.rank(), fmt::join(members, ", ")));
   }
   for (const int member : members) {

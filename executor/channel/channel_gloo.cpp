@@ -202,7 +202,7 @@ class GlooSending : public Sending {
     return fmt::format("while sending to it under tag {}", transmission_->tag);
   }
   [[nodiscard]] PeerError late() const {
-    return PeerError(fmt::format("rank {} waited {} for rank {} to take a tensor under tag {}", line_->rank,
+    return PeerError(fmt::format("rank {} waited {} for rank {} to receive a tensor under tag {}", line_->rank,
                                  seconds_text(line_->deadline), transmission_->to, transmission_->tag),
                      PeerError::Cause::Deadline);
   }

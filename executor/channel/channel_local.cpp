@@ -304,8 +304,8 @@ class LocalReducing : public Pooled<LocalReducing, Reducing> {
     const std::vector<at::Tensor>& values = meeting_.values;
     for (std::size_t i = 1; i < members_.size(); ++i) {
       if (values[i].numel() == values[0].numel()) continue;
-      throw PeerError(fmt::format("rank {} brings {} values to the all-reduce under tag {}, rank {} brings {}",
-                                  members_[i], values[i].numel(), tag_, members_[0], values[0].numel()));
+      throw PeerError(fmt::format("rank {} has {} values for the all-reduce under tag {}, rank {} has {}", members_[i],
+                                  values[i].numel(), tag_, members_[0], values[0].numel()));
     }
     sum_chunk(values, mine_);
     await(*world_, meeting_, members_, rank_, come(*world_, meeting_, members_, mine_, std::nullopt), tag_, what);
@@ -408,7 +408,7 @@ std::unique_ptr<Reducing> LocalChannel::start_all_reduce(const at::Tensor& value
 }  // namespace
 
 std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono::milliseconds deadline) {
-  if (ranks < 1) throw std::invalid_argument(fmt::format("a run has at least 1 rank, got {}", ranks));
+  if (ranks < 1) throw std::invalid_argument(fmt::format("a run must have at least 1 rank, got {}", ranks));
   const auto world = std::make_shared<World>(ranks, deadline);
   std::vector<std::unique_ptr<Channel>> channels;
   for (int rank = 0; rank < ranks; ++rank) channels.push_back(std::make_unique<LocalChannel>(world, rank));

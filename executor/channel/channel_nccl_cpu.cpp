@@ -7,7 +7,7 @@ namespace stagecraft {
 
 std::unique_ptr<Channel> make_nccl_channel(const LaunchInfo&, NcclProgram, std::unique_ptr<Channel>, c10::Device,
                                            std::chrono::milliseconds, const NcclOptions&) {
-  throw DeviceError("channel nccl is not in this build: configure with -DSTAGECRAFT_WITH_CUDA=ON, or take gloo");
+  throw DeviceError("this build has no channel nccl: configure with -DSTAGECRAFT_WITH_CUDA=ON, or use gloo");
 }
 
 void share_gpu(int) {}

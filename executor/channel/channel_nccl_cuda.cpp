@@ -211,12 +211,12 @@ class NcclChannel : public Channel {
       store_->wait({key}, deadline_);
       bytes = store_->get(key);
     } catch (const std::exception&) {
-      throw PeerError(fmt::format("rank {} waited {} for rank {} to begin NCCL communicator \"{}\"", rank(),
+      throw PeerError(fmt::format("rank {} waited {} for rank {} to start NCCL communicator \"{}\"", rank(),
                                   seconds_text(deadline_), plan.ranks.front(), plan.name),
                       PeerError::Cause::Deadline);
     }
     if (bytes.size() != sizeof id.internal) {
-      throw PeerError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, wanted {}",
+      throw PeerError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, expected {}",
                                   plan.ranks.front(), plan.name, bytes.size(), sizeof id.internal));
     }
     std::copy(bytes.begin(), bytes.end(), id.internal);

@@ -50,7 +50,7 @@ const ChannelKind& default_channel(const std::string& device, bool processes) {
     return (kind.make_process != nullptr) == processes && (kind.device.empty() || kind.device == device);
   };
   const auto kind = std::ranges::find_if(channels(), fits);
-  if (kind == channels().end()) throw std::invalid_argument("no channel joins ranks on device \"" + device + "\"");
+  if (kind == channels().end()) throw std::invalid_argument("no channel connects ranks on device \"" + device + "\"");
   return *kind;
 }
 

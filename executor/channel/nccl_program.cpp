@@ -59,7 +59,7 @@ std::string find_mismatch(const NcclProgram& program) {
     for (const auto& [rank, own] : calls[c]) {
       const auto place = std::ranges::find(communicator.ranks, rank);
       if (place == communicator.ranks.end())
-        return fmt::format("{}: rank {} calls it without being in it", communicator.name, rank);
+        return fmt::format("{}: rank {} calls it but is not a member", communicator.name, rank);
       const bool front = place == communicator.ranks.begin();
       const auto wanted = communicator.reduces ? NcclCall::Kind::AllReduce
                           : front              ? NcclCall::Kind::Send

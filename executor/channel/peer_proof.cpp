@@ -49,7 +49,8 @@ void prove_to_each_other(Channel& channel, const std::string& key) {
       swap_texts(channel, nonce.size(), [&](int peer) { return proof(key, own, peer, nonces.at(peer)); });
   for (const auto& [peer, shown] : proofs) {
     if (same_authenticator(shown, proof(key, peer, own, nonce))) continue;
-    throw PeerError(fmt::format("rank {}: who connected as rank {} does not know the run's secret", own, peer));
+    throw PeerError(
+        fmt::format("rank {}: the peer that connected as rank {} does not know the run's secret", own, peer));
   }
 }
 

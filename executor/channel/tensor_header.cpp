@@ -20,7 +20,7 @@ at::Tensor make_header(const TensorSpec& spec) {
 TensorSpec read_header(const at::Tensor& header, const std::string& sender) {
   const auto* in = header.const_data_ptr<std::int64_t>();
   const auto refuse = [&](const std::string& what, std::int64_t least, std::int64_t most) {
-    return PeerError(fmt::format("{} announces a tensor with {}, possible is {} to {}", sender, what, least, most));
+    return PeerError(fmt::format("{} announces a tensor with {}, must be {} to {}", sender, what, least, most));
   };
   constexpr auto kDtypes = static_cast<std::int64_t>(at::ScalarType::Undefined);
   constexpr auto kDimensions = static_cast<std::int64_t>(kMostDimensions);

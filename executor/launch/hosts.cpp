@@ -30,7 +30,7 @@ int read_slots(const std::string& text, const std::string& place) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kMostSlots) {
-    throw FormatError(fmt::format("{}: slots is \"{}\", must be a whole number from 1 to {}", place, text, kMostSlots));
+    throw FormatError(fmt::format("{}: slots is \"{}\", must be an integer from 1 to {}", place, text, kMostSlots));
   }
   return value;
 }
@@ -48,23 +48,23 @@ std::vector<Host> read_hosts(const std::string& path) {
     Host host;
     if (!(words >> host.name)) continue;
     if (!is_name(host.name)) {
-      throw FormatError(fmt::format("{}: \"{}\" is no name of a host, wanted NAME [slots=N]", place, host.name));
+      throw FormatError(fmt::format("{}: \"{}\" is not a host name, expected NAME [slots=N]", place, host.name));
     }
     for (std::string word; words >> word;) {
       const std::string slots = "slots=";
       if (!word.starts_with(slots)) {
-        throw FormatError(fmt::format("{}: unknown word \"{}\", wanted NAME [slots=N]", place, word));
+        throw FormatError(fmt::format("{}: unknown word \"{}\", expected NAME [slots=N]", place, word));
       }
       host.slots = read_slots(word.substr(slots.size()), place);
     }
     const auto [before, is_new] = line_of.emplace(address_of(host.name), number);
     if (!is_new) {
-      throw FormatError(fmt::format("{}: host \"{}\" is in line {} already, say slots=N there to run more ranks on it",
+      throw FormatError(fmt::format("{}: host \"{}\" is already on line {}; set slots=N there to run more ranks on it",
                                     place, host.name, before->second));
     }
     hosts.push_back(std::move(host));
   }
-  if (hosts.empty()) throw FormatError(path + ": names no host, wanted a line NAME [slots=N] for each");
+  if (hosts.empty()) throw FormatError(path + ": has no hosts, expected one NAME [slots=N] per line");
   return hosts;
 }
 
@@ -77,7 +77,7 @@ std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks) {
   }
   if (slots < ranks) {
     throw std::invalid_argument(fmt::format(
-        "the plan wants {} ranks, the {} {} {}; say slots=N for those that run more than one", ranks, hosts.size(),
+        "the plan needs {} ranks, the {} {} {}; set slots=N for hosts that run more than one", ranks, hosts.size(),
         hosts.size() == 1 ? "host has" : "hosts have", slots == 1 ? "1 slot" : fmt::format("{} slots", slots)));
   }
   return places;

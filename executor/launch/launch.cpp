@@ -30,7 +30,7 @@ std::int64_t to_number(const std::string& name, const std::string& text, std::in
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw std::invalid_argument(fmt::format("environment: {} is \"{}\", which is not a whole number", name, text));
+    throw std::invalid_argument(fmt::format("environment: {} is \"{}\", which is not an integer", name, text));
   }
   if (value < least || value > most) {
     throw std::invalid_argument(fmt::format("environment: {} is {}, must be {} to {}", name, value, least, most));
@@ -134,9 +134,7 @@ LaunchInfo from_open_mpi(const Environment& environment) {
     const std::string local = "OMPI_COMM_WORLD_LOCAL_SIZE";
     if (to_number(local, need(environment, local, "OMPI_COMM_WORLD_RANK"), 1, kMostRanks) != launch.ranks) {
       throw std::invalid_argument(
-          "environment: Open MPI runs ranks on several machines without saying where rank 0 is; export MASTER_ADDR, "
-          "the "
-          "host of rank 0, with mpirun -x MASTER_ADDR=HOST");
+          "environment: Open MPI does not say where rank 0 runs; set it with mpirun -x MASTER_ADDR=HOST");
     }
   }
   prefer_master(environment, launch);
@@ -168,8 +166,7 @@ int gpu_of_rank(const LaunchInfo& launch, int gpus, bool share) {
   if (gpus == 1 && launch.launcher == "slurm") return 0;
   if (launch.local_rank < gpus) return launch.local_rank;
   throw std::invalid_argument(
-      fmt::format("rank {} is number {} on its machine, which has {} GPU{}: start fewer ranks there, or let them share "
-                  "with --share-gpu",
+      fmt::format("rank {} has local rank {} on a machine with {} GPU{}: start fewer ranks there, or use --share-gpu",
                   launch.rank, launch.local_rank + 1, gpus, gpus == 1 ? "" : "s"));
 }
 

@@ -84,8 +84,8 @@ void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines) {
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     throw std::invalid_argument(
-        fmt::format("rank {0} has another plan or other options than rank 0: {1} instead of {2}; start all ranks with "
-                    "the same",
+        fmt::format("rank {0} has a different plan or different options than rank 0: {1} instead of {2}; start all "
+                    "ranks with the same",
                     rank, first_difference(all[rank], all[0]), first_difference(all[0], all[rank])));
   }
 }

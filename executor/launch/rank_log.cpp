@@ -63,8 +63,8 @@ RankLog::RankLog(const std::string& folder, int rank, int ranks) {
   if (log < 0) refuse(path, errno);
   struct stat before{};
   if (::fstat(log, &before) == 0 && before.st_size > 0) {
-    const std::string line = fmt::format("stagecraft: rank {} starts again, {:%Y-%m-%d %H:%M:%S} UTC\n", rank,
-                                         fmt::gmtime(std::time(nullptr)));
+    const std::string line =
+        fmt::format("stagecraft: rank {} restarts, {:%Y-%m-%d %H:%M:%S} UTC\n", rank, fmt::gmtime(std::time(nullptr)));
     write_all(log, line.data(), line.size());
   }
   if (rank != 0) {
@@ -132,8 +132,7 @@ void RankLog::watch() {
   while (::waitpid(copier_, &status, 0) < 0 && errno == EINTR) {}
   if (closing_) return;
   const std::string line = fmt::format(
-      "stagecraft: the process that copied rank 0's log ended by signal {}; rank 0 copies "
-      "it itself from now on\n",
+      "stagecraft: the process that copied rank 0's log was killed by signal {}; rank 0 now copies it itself\n",
       WIFSIGNALED(status) ? WTERMSIG(status) : 0);
   write_all(log_, line.data(), line.size());
   write_all(streams_[1].to, line.data(), line.size());

@@ -73,7 +73,7 @@ class StoreRendezvous : public Rendezvous {
   }
 
   ~StoreRendezvous() override {
-    if (!leaving_) fail("ended before it was done");
+    if (!leaving_) fail("ended before it was finished");
     stop();
   }
 
@@ -84,15 +84,15 @@ class StoreRendezvous : public Rendezvous {
     try {
       store_->set(keys[launch_.rank], value);
     } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
-    wait_for_all(keys, fmt::format("bring \"{}\"", key));
+    wait_for_all(keys, fmt::format("send \"{}\"", key));
     std::vector<std::string> values;
     try {
       for (const auto& bytes : store_->multiGet(keys)) values.push_back(to_text(bytes));
     } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
     for (std::size_t rank = 0; rank < values.size(); ++rank) {
       if (values[rank].size() <= kMostExchangedBytes) continue;
-      throw PeerError(fmt::format("rank {} brings {} bytes as \"{}\", at most {} are taken", rank, values[rank].size(),
-                                  key, kMostExchangedBytes));
+      throw PeerError(fmt::format("rank {} has {} bytes as \"{}\", must be at most {}", rank, values[rank].size(), key,
+                                  kMostExchangedBytes));
     }
     return values;
   }
@@ -157,14 +157,14 @@ class StoreRendezvous : public Rendezvous {
         if (store_->check({keys[rank]})) continue;
         absent.push_back(rank);
         if (store_->check({refused_key(std::to_string(rank))}))
-          why += fmt::format("; rank {} has another secret than the meeting point", rank);
+          why += fmt::format("; rank {} has a different secret than the meeting point", rank);
       }
     } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
     if (absent.empty()) return;  // the last has come since
     if (server_ && is_loopback(server_->endpoint().address) && !is_loopback(launch_.host)) {
       why += fmt::format(
-          "; {} stands for {} here, where other machines reach nothing: set STAGECRAFT_LISTEN to the "
-          "address that they know",
+          "; {} resolves to {} here, which other machines cannot reach: set STAGECRAFT_LISTEN to an address that they "
+          "can reach",
           launch_.host, server_->endpoint().address);
     }
     throw PeerError(fmt::format("rank {} waited {} for {} to {}{}", launch_.rank, seconds_text(deadline_),
@@ -173,7 +173,7 @@ class StoreRendezvous : public Rendezvous {
   }
 
   [[nodiscard]] std::string gone() const {
-    return fmt::format("the meeting point at {}{} is gone", meeting_point(launch_),
+    return fmt::format("the meeting point at {}{} has disappeared", meeting_point(launch_),
                        launch_.served ? "" : ", kept by rank 0,");
   }
 
@@ -278,7 +278,7 @@ class StoreRendezvous : public Rendezvous {
         const bool own = rank == launch_.rank;
         std::string text = own ? activity_->text() : heard.beat == kLeft ? "has left" : after_number(heard.beat);
         begun = begun || !text.empty();
-        if (text.empty()) text = "has not begun";
+        if (text.empty()) text = "has not started";
         if (!own && heard.beat != kLeft && heard.silent > 2 * period_) {
           text += fmt::format(" (last heard {} ago)", seconds_text(heard.silent));
         }

@@ -140,9 +140,10 @@ std::string ending(int rank, const std::string& host, int raw) {
   const int status = status_of(raw);
   const bool by_signal = WIFSIGNALED(raw) || (!host.empty() && status > 128 && status <= 128 + SIGRTMAX);
   if (by_signal) return fmt::format("{} was killed by signal {} ({})", name, status - 128, strsignal(status - 128));
-  return fmt::format(
-      "{} ended with status {}{}", name, status,
-      !host.empty() && status == kRemoteShellFailed ? ": its remote shell did not reach the host, or lost it" : "");
+  return fmt::format("{} ended with status {}{}", name, status,
+                     !host.empty() && status == kRemoteShellFailed
+                         ? ": its remote shell could not reach the host or lost the connection"
+                         : "");
 }
 
 struct Ending {
@@ -169,8 +170,7 @@ MeetingAddress meeting_address(const std::vector<Place>& places, const std::map<
   const bool one_machine = std::ranges::all_of(places, [](const Place& place) { return is_local(place.host); });
   if (is_local(places.front().host) && !one_machine) {
     throw std::invalid_argument(
-        "rank 0 is on localhost, where ranks on other hosts do not find it; give the first host's name instead, or set "
-        "MASTER_ADDR to it");
+        "rank 0 is on localhost, which other hosts cannot reach; use the host's real name or set MASTER_ADDR");
   }
   out.host = one_machine ? "127.0.0.1" : address_of(places.front().host);
   return out;
@@ -331,7 +331,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
 
 int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
           const SpawnOptions& options) {
-  if (ranks < 1) throw std::invalid_argument(fmt::format("a run has at least 1 rank, got {}", ranks));
+  if (ranks < 1) throw std::invalid_argument(fmt::format("a run must have at least 1 rank, got {}", ranks));
   if (arguments.empty() || access(arguments[0].c_str(), X_OK) != 0) {
     throw std::invalid_argument(fmt::format("cannot execute \"{}\"", arguments.empty() ? "" : arguments[0]));
   }
@@ -339,7 +339,7 @@ int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::mil
   Ending ending = start_and_wait(ranks, arguments, grace, options, 0, signals);
   for (int restart = 1; restart <= options.restarts; ++restart) {
     if (ending.status == 0 || ending.status == kStopped || ending.interrupted) break;
-    print(fmt::format("starting all ranks again, {} of at most {} times", restart, options.restarts));
+    print(fmt::format("restarting all ranks, attempt {} of {}", restart, options.restarts));
     ending = start_and_wait(ranks, options.again, grace, options, restart, signals);
   }
   return ending.status;

@@ -26,7 +26,7 @@ void obey(const std::string& name, const std::stop_token& done) {
     if (::poll(&input, 1, kLookEvery) <= 0) continue;
     char letter = 0;
     if (::read(STDIN_FILENO, &letter, 1) != 1) {
-      const std::string text = fmt::format("stagecraft: {}: the process that started this run is gone\n", name);
+      const std::string text = fmt::format("stagecraft: {}: the process that started this run has exited\n", name);
       [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
       ::_exit(kPeerFailed);  // other threads may be inside calls that do not return
     }

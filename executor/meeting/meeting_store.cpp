@@ -56,7 +56,7 @@ Link open_link(const LaunchInfo& launch, milliseconds deadline) {
   Link link{connect_to(launch.host, launch.port, deadline), {}};
   const auto receive = [&] { return receive_message(link.socket, link.buffer, kMostGreetingBytes, deadline); };
   const Message greeting = receive();
-  if (greeting.size() != 2 || greeting[0] != kGreeting) throw PeerError("what answers there is no meeting point");
+  if (greeting.size() != 2 || greeting[0] != kGreeting) throw PeerError("the server there is not a meeting point");
   const std::string key = run_key(launch.secret, launch.run_id);
   const std::string rank = std::to_string(launch.rank);
   const std::string nonce = random_secret();
@@ -66,14 +66,14 @@ Link open_link(const LaunchInfo& launch, milliseconds deadline) {
   const bool welcome = verdict == kWelcome && answer.size() == 2;
   if (welcome && same_authenticator(answer[1], server_proof(key, greeting[1], nonce))) return link;
   if (verdict == kOtherRun) throw PeerError("it belongs to another run");
-  if (!welcome && verdict != kOtherSecret) throw PeerError("what answers there is no meeting point");
-  throw OtherSecret(launch.secret.empty()
-                        ? fmt::format("rank {} has no secret, unlike the meeting point at {}; start all ranks with the "
-                                      "same {}",
-                                      launch.rank, meeting_point(launch), kSecretVariable)
-                        : fmt::format("rank {} has another secret than the meeting point at {}; start all ranks with "
-                                      "the same {}",
-                                      launch.rank, meeting_point(launch), kSecretVariable));
+  if (!welcome && verdict != kOtherSecret) throw PeerError("the server there is not a meeting point");
+  throw OtherSecret(
+      launch.secret.empty()
+          ? fmt::format("rank {} has no secret, unlike the meeting point at {}; start all ranks with the "
+                        "same {}",
+                        launch.rank, meeting_point(launch), kSecretVariable)
+          : fmt::format("rank {} has a different secret than the meeting point at {}; start all ranks with the same {}",
+                        launch.rank, meeting_point(launch), kSecretVariable));
 }
 
 /// A link, tried again until the deadline: the meeting point may begin later than this rank.
@@ -149,7 +149,7 @@ class MeetingStore : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override { return wait_for(keys, milliseconds(0)); }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
-    if (!wait_for(keys, timeout)) throw PeerError("the keys did not come in time", PeerError::Cause::Deadline);
+    if (!wait_for(keys, timeout)) throw PeerError("timed out waiting for keys", PeerError::Cause::Deadline);
   }
 
   bool deleteKey(const std::string& key) override { return ask({kDelete, full(key)})[0] == kDone; }
@@ -159,7 +159,7 @@ class MeetingStore : public c10d::Store {
  private:
   [[nodiscard]] std::string full(const std::string& key) const { return prefix_ + "/" + key; }
   [[nodiscard]] PeerError no_room(const std::string& key) const {
-    return PeerError(fmt::format("the meeting point at {} does not take a value for \"{}\": too long, or too many",
+    return PeerError(fmt::format("the meeting point at {} rejected the value of \"{}\": too long, or too many values",
                                  meeting_point(launch_), key));
   }
 
@@ -168,7 +168,7 @@ class MeetingStore : public c10d::Store {
     const std::lock_guard lock(mutex_);
     send_message(link_.socket, request, timeout_);
     Message answer = receive_message(link_.socket, link_.buffer, kMostAnswerBytes, timeout_ + longer);
-    if (answer.empty()) throw PeerError("the meeting point gave an empty answer");
+    if (answer.empty()) throw PeerError("the meeting point sent an empty answer");
     return answer;
   }
 
@@ -242,8 +242,7 @@ LaunchInfo find_meeting(const LaunchInfo& launch, milliseconds deadline) {
   try {
     text = to_text(connect_agent(launch, deadline)->get(agent_key(launch)));
   } catch (const PeerError&) { throw; } catch (const std::exception& error) {
-    throw PeerError(fmt::format("rank {} waited {} for rank 0 to tell torchrun's agent at {} where the meeting "
-                                "point is",
+    throw PeerError(fmt::format("rank {} waited {} for rank 0 to publish the meeting point at torchrun's agent {}",
                                 launch.rank, seconds_text(deadline), meeting_point(launch)),
                     PeerError::Cause::Deadline);
   }
@@ -252,8 +251,8 @@ LaunchInfo find_meeting(const LaunchInfo& launch, milliseconds deadline) {
   words >> host >> port >> proof;
   if (!same_authenticator(proof, place_proof(launch, host, port))) {
     throw PeerError(
-        fmt::format("rank {}: where the meeting point is was told to torchrun's agent by somebody with "
-                    "another secret; start all ranks with the same {}",
+        fmt::format("rank {}: the meeting point's address in torchrun's store was written with a different secret; "
+                    "start all ranks with the same {}",
                     launch.rank, kSecretVariable));
   }
   LaunchInfo found = launch;

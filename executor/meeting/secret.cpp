@@ -27,7 +27,7 @@ std::string hexadecimal(std::span<const unsigned char> bytes) {
 std::string random_secret() {
   std::array<unsigned char, 32> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw std::runtime_error("the system gives no random bytes");
+    throw std::runtime_error("cannot get random bytes from the system");
   }
   return hexadecimal(bytes);
 }
@@ -38,7 +38,7 @@ std::string authenticator(const std::string& key, const std::string& text) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
   if (::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, text.size(), digest.data(), &length) ==
       nullptr) {
-    throw std::runtime_error("OpenSSL computes no HMAC-SHA256");
+    throw std::runtime_error("OpenSSL cannot compute HMAC-SHA256");
   }
   return hexadecimal({digest.data(), length});
 }

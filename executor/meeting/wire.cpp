@@ -34,7 +34,7 @@ Addresses addresses_of(const std::string& host, std::uint16_t port, int kind) {
   wanted.ai_socktype = kind;
   addrinfo* found = nullptr;
   const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-  if (status != 0) throw PeerError(fmt::format("\"{}\" is no known host: {}", host, ::gai_strerror(status)));
+  if (status != 0) throw PeerError(fmt::format("unknown host \"{}\": {}", host, ::gai_strerror(status)));
   return {found, &::freeaddrinfo};
 }
 
@@ -45,7 +45,7 @@ void wait_until_ready(const Socket& socket, short events, Clock::time_point end)
     pollfd entry{socket.get(), events, 0};
     const int ready = ::poll(&entry, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
     if (ready > 0) return;
-    if (ready == 0) throw PeerError("no answer in time", PeerError::Cause::Deadline);
+    if (ready == 0) throw PeerError("timed out", PeerError::Cause::Deadline);
     if (errno != EINTR) throw gone(std::strerror(errno));
   }
 }
@@ -132,7 +132,7 @@ std::string address_towards(const std::string& host) {
     if (socket.get() >= 0 && ::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0)
       return own_end(socket).address;
   }
-  throw PeerError(fmt::format("no way leads to {}: {}", host, std::strerror(errno)));
+  throw PeerError(fmt::format("no route to {}: {}", host, std::strerror(errno)));
 }
 
 bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1" || host == "localhost"; }
@@ -153,13 +153,14 @@ std::string packed(const Message& message) {
 std::optional<Message> take_message(std::string& buffer, std::size_t most) {
   if (buffer.size() < kLengthBytes) return std::nullopt;
   const std::size_t total = length_at(buffer, 0);
-  if (total > most) throw PeerError(fmt::format("a message of {} bytes, wanted at most {}", total, most));
+  if (total > most) throw PeerError(fmt::format("a message of {} bytes, expected at most {}", total, most));
   const std::size_t end = kLengthBytes + total;
   if (buffer.size() < end) return std::nullopt;
   Message message;
   for (std::size_t at = kLengthBytes; at < end;) {
     const std::size_t length = end - at < kLengthBytes ? end : length_at(buffer, at);
-    if (length > end - at - std::min(end - at, kLengthBytes)) throw PeerError("a message with a text past its end");
+    if (length > end - at - std::min(end - at, kLengthBytes))
+      throw PeerError("a message whose text exceeds its length");
     message.push_back(buffer.substr(at + kLengthBytes, length));
     at += kLengthBytes + length;
   }

@@ -250,7 +250,7 @@ class Launcher:
         self.wait_for_a_checkpoint()
         ask(self)
         status, took = self.end(DEADLINE_S)
-        found = re.search(r"asked to stop: (\d+) of", self.log(0))
+        found = re.search(r"stopped on request after (\d+) of", self.log(0))
         demand(status in statuses and found, f"asked to stop, ended with {status}: {self.said()}")
         demand(newest(self.path("saved")) == int(found[1]), f"no checkpoint at step {found[1]}: {self.said()}")
         print(f"  asked to stop: all ranks gone after {took:.1f} s, exit status {status}, checkpoint at step {found[1]}")

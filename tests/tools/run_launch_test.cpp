@@ -92,7 +92,7 @@ TEST_F(RunLaunch, KeepsTheLogsOfRanksThatEndAndAddsToThem) {
   const Outcome again = folder_.run("stagecraft-run replicated.json --spawn --steps 3 --logs logs");
   EXPECT_EQ(again.status, 0) << again.err;
   EXPECT_THAT(folder_.read("logs/rank-2.log").substr(before.size()),
-              ::testing::MatchesRegex("stagecraft: rank 2 starts again, [0-9: -]+ UTC\n"));
+              ::testing::MatchesRegex("stagecraft: rank 2 restarts, [0-9: -]+ UTC\n"));
   EXPECT_THAT(again.err, ::testing::StartsWith("step 1/3 loss "));
 }
 
@@ -143,7 +143,7 @@ TEST_F(RunLaunch, StartsLocalhostWithoutARemoteShell) {
   folder_.write("hosts.txt", "localhost\n127.0.0.2\n");
   const Outcome mixed = folder_.run("stagecraft-run plan.json" + kOnHosts + "--steps 2");
   EXPECT_EQ(mixed.status, 1);
-  EXPECT_THAT(mixed.err, HasSubstr("rank 0 is on localhost, where ranks on other hosts do not find it; give"));
+  EXPECT_THAT(mixed.err, HasSubstr("rank 0 is on localhost, which other hosts cannot reach; use"));
   const Outcome named = folder_.run("MASTER_ADDR=127.0.0.1 stagecraft-run plan.json" + kOnHosts + "--steps 2");
   EXPECT_EQ(named.status, 0) << named.err;
 }
@@ -152,13 +152,13 @@ TEST_F(RunLaunch, RefusesHostsThatAreTooFewAndOtherChannels) {
   folder_.write("few.txt", "red\n");
   const Outcome few = folder_.run("stagecraft-run replicated.json --hosts few.txt");
   EXPECT_EQ(few.status, 1);
-  EXPECT_EQ(few.err,
-            "stagecraft-run: the plan wants 3 ranks, the 1 host has 1 slot; say slots=N for those that run more than "
-            "one\n");
+  EXPECT_EQ(
+      few.err,
+      "stagecraft-run: the plan needs 3 ranks, the 1 host has 1 slot; set slots=N for hosts that run more than one\n");
   EXPECT_EQ(folder_.run("stagecraft-run plan.json --hosts nowhere.txt").err,
             "stagecraft-run: nowhere.txt: cannot read: No such file or directory\n");
   EXPECT_THAT(folder_.run("stagecraft-run plan.json --hosts hosts.txt --channel local").err,
-              HasSubstr("channel local runs all ranks as threads of one process; leave out --hosts"));
+              HasSubstr("channel local runs all ranks as threads of one process; remove --hosts"));
   EXPECT_EQ(folder_.run("stagecraft-run plan.json --hosts hosts.txt --spawn").status, 2);
 }
 
@@ -166,8 +166,8 @@ TEST_F(RunLaunch, NamesAHostThatIsNotReached) {
   const Outcome o =
       folder_.run("stagecraft-run plan.json --hosts hosts.txt --remote-shell ./unreached --steps 2 --timeout 1");
   EXPECT_EQ(o.status, 255);
-  EXPECT_THAT(o.err, HasSubstr("stagecraft: rank 1 on 127.0.0.2 ended with status 255: its remote shell did not reach "
-                               "the host, or lost it\n"));
+  EXPECT_THAT(o.err, HasSubstr("stagecraft: rank 1 on 127.0.0.2 ended with status 255: its remote shell could not "
+                               "reach the host or lost the connection\n"));
 }
 
 TEST_F(RunLaunch, EndsAllHostsAndStartsThemAgainWhenARankIsKilled) {
@@ -177,7 +177,7 @@ TEST_F(RunLaunch, EndsAllHostsAndStartsThemAgainWhenARankIsKilled) {
   const std::string told = folder_.read("run.txt");
   EXPECT_EQ(o.status, 0) << told;
   EXPECT_THAT(told, HasSubstr("stagecraft: rank 1 on 127.0.0.2 was killed by signal 9 (Killed)\n"));
-  EXPECT_THAT(told, HasSubstr("stagecraft: starting all ranks again, 1 of at most 1 times\n"));
+  EXPECT_THAT(told, HasSubstr("stagecraft: restarting all ranks, attempt 1 of 1\n"));
   EXPECT_THAT(told, HasSubstr("resuming from saved/step-"));
   EXPECT_THAT(told, HasSubstr("step 200/200 loss"));
 }
@@ -186,7 +186,7 @@ TEST_F(RunLaunch, PassesTerminationOnToTheHosts) {
   const Outcome o = folder_.run("stagecraft-run plan.json --steps 100000000 --checkpoint saved" + kOnHosts +
                                 "2> run.txt & run=$!\n" + kUntilAStep + "kill -TERM $run\nwait $run");
   EXPECT_EQ(o.status, 75) << folder_.read("run.txt");
-  EXPECT_THAT(folder_.read("run.txt"), HasSubstr(" of 100000000 steps are done and in saved/step-"));
+  EXPECT_THAT(folder_.read("run.txt"), HasSubstr(" of 100000000 steps, saved in saved/step-"));
 }
 
 TEST_F(RunLaunch, LeavesNoRankOnAHostWhenTheStartingProcessIsKilled) {
@@ -196,7 +196,7 @@ TEST_F(RunLaunch, LeavesNoRankOnAHostWhenTheStartingProcessIsKilled) {
                                 "for i in $(seq 500); do [ -n \"$(ranks)\" ] || exit 0; sleep 0.02; done; exit 8");
   EXPECT_EQ(o.status, 0) << folder_.read("run.txt");
   EXPECT_THAT(folder_.read("logs/rank-0.log") + folder_.read("logs/rank-1.log"),
-              ContainsRegex("stagecraft: rank [01]: the process that started this run is gone\n"));
+              ContainsRegex("stagecraft: rank [01]: the process that started this run has exited\n"));
 }
 
 }  // namespace

@@ -31,10 +31,10 @@ TEST(Activity, NamesWhomItWaitsForUntilItGoesOn) {
   Activity activity;
   const auto text = [&] { return activity.text(Activity::Clock::now() + seconds(3)); };
   activity.wait_for(2, 5);
-  EXPECT_EQ(text(), "waits 3.0 s for rank 2 under tag 5");
+  EXPECT_EQ(text(), "waiting for rank 2 under tag 5 for 3.0 s");
   activity.begin({.action = "backward", .stage = 0, .microbatch = 1});
   activity.wait_for(1, kBucketsTag);
-  EXPECT_EQ(text(), "backward of microbatch 1 of stage 0, waits 3.0 s for rank 1 to add up replicas' gradients");
+  EXPECT_EQ(text(), "backward of microbatch 1 of stage 0, waiting for rank 1 to sum replicas' gradients for 3.0 s");
   activity.go_on();
   EXPECT_EQ(text(), "backward of microbatch 1 of stage 0 for 3.0 s");
 }
@@ -46,7 +46,7 @@ TEST(Activity, SaysWhatAControlTagIsFor) {
                                                                              {kNormTag, "about gradient norms"},
                                                                              {kStopTag, "about stopping"},
                                                                              {kReportTag, "about a checkpoint"},
-                                                                             {kTiesTag + 3, "to add up tied gradients"},
+                                                                             {kTiesTag + 3, "to sum tied gradients"},
                                                                              {kBarrierTag, "at a barrier"}}) {
     activity.wait_for(0, tag);
     EXPECT_THAT(activity.text(), ::testing::EndsWith(" for rank 0 " + purpose));

@@ -228,7 +228,7 @@ TEST_P(PartsOfAllReduce, NameWhatCannotBeDone) {
     EXPECT_EQ(refused([&] { ordered_reduce_scatter(channel, whole, {channel.rank()}, 0); }),
               "reduce-scatter takes float32, got int64 [4]");
     EXPECT_EQ(refused([&] { all_gather(channel, whole, {channel.rank(), channel.rank()}, 0); }),
-              fmt::format("all-gather members must ascend and hold rank {0}, got [{0}, {0}]", channel.rank()));
+              fmt::format("all-gather members must ascend and include rank {0}, got [{0}, {0}]", channel.rank()));
     at::Tensor strided = at::empty({4, 4}, at::kFloat).t();
     EXPECT_THAT(refused([&] { all_gather(channel, strided, {channel.rank()}, 0); }), HasSubstr("not contiguous"));
   });

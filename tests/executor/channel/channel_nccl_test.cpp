@@ -148,7 +148,7 @@ TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {
   EXPECT_EQ(error_of([&] {
               (void)make_nccl_channel(launch, all_to_all(2), std::move(controls[1]), c10::Device(c10::kCPU), kShort);
             }),
-            "rank 1 waited 0.3 s for rank 0 to begin NCCL communicator \"edge 0 1\"");
+            "rank 1 waited 0.3 s for rank 0 to start NCCL communicator \"edge 0 1\"");
   launch.rank = 0;
   EXPECT_EQ(error_of([&] {
               (void)make_nccl_channel(launch, all_to_all(2), std::move(controls[0]), c10::Device(c10::kCPU), kShort);

@@ -33,15 +33,15 @@ TEST(TensorHeader, SaysWhatItWasMadeFrom) {
 
 TEST(TensorHeader, RefusesWhatNoTensorHas) {
   const std::string begin = "rank 1 under tag 7 announces a tensor with ";
-  EXPECT_THAT(error_of_header({-1, 1, 4}), HasSubstr(begin + "dtype -1, possible is 0 to "));
-  EXPECT_THAT(error_of_header({300, 1, 4}), HasSubstr(begin + "dtype 300, possible is 0 to "));
+  EXPECT_THAT(error_of_header({-1, 1, 4}), HasSubstr(begin + "dtype -1, must be 0 to "));
+  EXPECT_THAT(error_of_header({300, 1, 4}), HasSubstr(begin + "dtype 300, must be 0 to "));
   EXPECT_THAT(error_of_header({static_cast<std::int64_t>(at::ScalarType::Undefined), 1, 4}),
               HasSubstr(begin + "dtype"));
-  EXPECT_EQ(error_of_header({6, -1, 4}), begin + "-1 dimensions, possible is 0 to 14");
-  EXPECT_EQ(error_of_header({6, 15, 4}), begin + "15 dimensions, possible is 0 to 14");
+  EXPECT_EQ(error_of_header({6, -1, 4}), begin + "-1 dimensions, must be 0 to 14");
+  EXPECT_EQ(error_of_header({6, 15, 4}), begin + "15 dimensions, must be 0 to 14");
   EXPECT_EQ(error_of_header({6, std::numeric_limits<std::int64_t>::min(), 4}),
-            begin + "-9223372036854775808 dimensions, possible is 0 to 14");
-  EXPECT_EQ(error_of_header({6, 2, 4, -8}), begin + "a size of -8, possible is 0 to 281474976710656");
+            begin + "-9223372036854775808 dimensions, must be 0 to 14");
+  EXPECT_EQ(error_of_header({6, 2, 4, -8}), begin + "a size of -8, must be 0 to 281474976710656");
 }
 
 TEST(PeerProof, LetsPassWhoKnowsTheKey) {
@@ -53,8 +53,8 @@ TEST(PeerProof, NamesWhoDoesNotKnowTheKey) {
     const bool stranger = channel.rank() == 1;
     const std::string error = error_of([&] { prove_to_each_other(channel, stranger ? "guess" : "key"); });
     if (!stranger) {
-      EXPECT_EQ(error,
-                "rank " + std::to_string(channel.rank()) + ": who connected as rank 1 does not know the run's secret");
+      EXPECT_EQ(error, "rank " + std::to_string(channel.rank()) +
+                           ": the peer that connected as rank 1 does not know the run's secret");
     }
   });
 }
@@ -64,7 +64,7 @@ TEST(PeerProof, IsNotFooledByItsOwnWords) {
   run_on_ranks("local", 2, kLong, [](Channel& channel) {
     if (channel.rank() == 0) {
       EXPECT_EQ(error_of([&] { prove_to_each_other(channel, "key"); }),
-                "rank 0: who connected as rank 1 does not know the run's secret");
+                "rank 0: the peer that connected as rank 1 does not know the run's secret");
       return;
     }
     for (int message = 0; message < 2; ++message) {

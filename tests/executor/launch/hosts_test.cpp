@@ -34,17 +34,17 @@ TEST(ReadHosts, TakesNamesSlotsAndComments) {
 
 TEST(ReadHosts, NamesTheLineThatIsWrong) {
   EXPECT_EQ(error_of("red\nblue\nred slots=2"),
-            "hosts.txt: line 3: host \"red\" is in line 1 already, say slots=N there to run more ranks on it");
+            "hosts.txt: line 3: host \"red\" is already on line 1; set slots=N there to run more ranks on it");
   EXPECT_EQ(error_of("red\nme@red"),
-            "hosts.txt: line 2: host \"me@red\" is in line 1 already, say slots=N there to run more ranks on it");
+            "hosts.txt: line 2: host \"me@red\" is already on line 1; set slots=N there to run more ranks on it");
   for (const std::string slots : {"0", "-1", "two", "", "3x", "1048577"}) {
     EXPECT_EQ(error_of("\nred slots=" + slots),
-              "hosts.txt: line 2: slots is \"" + slots + "\", must be a whole number from 1 to 1048576");
+              "hosts.txt: line 2: slots is \"" + slots + "\", must be an integer from 1 to 1048576");
   }
-  EXPECT_EQ(error_of("red max=3"), "hosts.txt: line 1: unknown word \"max=3\", wanted NAME [slots=N]");
+  EXPECT_EQ(error_of("red max=3"), "hosts.txt: line 1: unknown word \"max=3\", expected NAME [slots=N]");
   EXPECT_EQ(error_of("-oProxyCommand=x"),
-            "hosts.txt: line 1: \"-oProxyCommand=x\" is no name of a host, wanted NAME [slots=N]");
-  EXPECT_EQ(error_of("# nobody\n"), "hosts.txt: names no host, wanted a line NAME [slots=N] for each");
+            "hosts.txt: line 1: \"-oProxyCommand=x\" is not a host name, expected NAME [slots=N]");
+  EXPECT_EQ(error_of("# nobody\n"), "hosts.txt: has no hosts, expected one NAME [slots=N] per line");
 }
 
 TEST(PlaceRanks, FillsHostAfterHost) {
@@ -59,9 +59,9 @@ TEST(PlaceRanks, SaysBothNumbersWhenSlotsAreTooFew) {
     } catch (const std::invalid_argument& wrong) { return wrong.what(); }
     return "no error";
   };
-  const std::string advice = "; say slots=N for those that run more than one";
-  EXPECT_EQ(error({{"red", 2}, {"blue", 1}}), "the plan wants 5 ranks, the 2 hosts have 3 slots" + advice);
-  EXPECT_EQ(error({{"red", 1}}), "the plan wants 5 ranks, the 1 host has 1 slot" + advice);
+  const std::string advice = "; set slots=N for hosts that run more than one";
+  EXPECT_EQ(error({{"red", 2}, {"blue", 1}}), "the plan needs 5 ranks, the 2 hosts have 3 slots" + advice);
+  EXPECT_EQ(error({{"red", 1}}), "the plan needs 5 ranks, the 1 host has 1 slot" + advice);
 }
 
 TEST(RemoteCommand, ReachesTheProgramWordByWord) {

@@ -148,7 +148,7 @@ TEST(LaunchFromEnvironment, ReadsOpenMpiOnOneMachine) {
 
 TEST(LaunchFromEnvironment, AsksForTheHostOfSeveralMachinesOfOpenMpi) {
   const Environment environment = with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1");
-  EXPECT_THAT(error_of(environment), ::testing::HasSubstr("export MASTER_ADDR, the host of rank 0"));
+  EXPECT_THAT(error_of(environment), ::testing::HasSubstr("set it with mpirun -x MASTER_ADDR=HOST"));
   EXPECT_EQ(launch_from_environment(with(environment, "MASTER_ADDR", "red"))->host, "red");
 }
 
@@ -188,12 +188,11 @@ TEST(LaunchFromEnvironment, NamesTheMissingVariable) {
 TEST(LaunchFromEnvironment, NamesWhatIsNotANumber) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"}) {
     EXPECT_EQ(error_of(with(kTorchrun, name, "4x")),
-              std::string("environment: ") + name + " is \"4x\", which is not a whole number");
+              std::string("environment: ") + name + " is \"4x\", which is not an integer");
   }
-  EXPECT_EQ(error_of(with(kSlurm, "SLURM_JOB_ID", "x")),
-            "environment: SLURM_JOB_ID is \"x\", which is not a whole number");
+  EXPECT_EQ(error_of(with(kSlurm, "SLURM_JOB_ID", "x")), "environment: SLURM_JOB_ID is \"x\", which is not an integer");
   EXPECT_EQ(error_of(with(kOpenMpi, "OMPI_MCA_ess_base_jobid", "x")),
-            "environment: OMPI_MCA_ess_base_jobid is \"x\", which is not a whole number");
+            "environment: OMPI_MCA_ess_base_jobid is \"x\", which is not an integer");
 }
 
 TEST(LaunchFromEnvironment, NamesWhatIsOutOfRange) {
@@ -226,10 +225,9 @@ TEST(GpuOfRank, IsTheLocalRanksUnlessSlurmGaveEachTaskItsOwn) {
 
 TEST(GpuOfRank, SaysWhatHelpsWhereThereAreTooFew) {
   const LaunchInfo launch = seventh_of_eight();
-  EXPECT_THAT(
-      [&] { (void)gpu_of_rank(launch, 1, false); },
-      ::testing::ThrowsMessage<std::invalid_argument>("rank 6 is number 3 on its machine, which has 1 GPU: start fewer "
-                                                      "ranks there, or let them share with --share-gpu"));
+  EXPECT_THAT([&] { (void)gpu_of_rank(launch, 1, false); },
+              ::testing::ThrowsMessage<std::invalid_argument>(
+                  "rank 6 has local rank 3 on a machine with 1 GPU: start fewer ranks there, or use --share-gpu"));
   EXPECT_THROW((void)gpu_of_rank(launch, 0, true), std::invalid_argument);
 }
 

@@ -69,7 +69,7 @@ TEST(RankLog, LosesNothingWhenTheCopyingProcessIsKilled) {
   EXPECT_TRUE(WIFEXITED(ended.status)) << "killed by signal " << WTERMSIG(ended.status);
   EXPECT_EQ(WEXITSTATUS(ended.status), 0);
   const std::string told =
-      "stagecraft: the process that copied rank 0's log ended by signal 9; rank 0 copies it itself from now on\n";
+      "stagecraft: the process that copied rank 0's log was killed by signal 9; rank 0 now copies it itself\n";
   for (const std::string* text : {&ended.log, &ended.terminal}) {
     EXPECT_THAT(*text, HasSubstr(told));
     std::string rest = *text;

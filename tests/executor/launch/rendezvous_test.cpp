@@ -118,9 +118,9 @@ TEST(Spawn, StartsAllRanksAgainAtMostSoOften) {
   EXPECT_EQ(outcome.status, 5);
   EXPECT_EQ(outcome.text,
             "stagecraft: rank 1 ended with status 4\n"
-            "stagecraft: starting all ranks again, 1 of at most 2 times\n"
+            "stagecraft: restarting all ranks, attempt 1 of 2\n"
             "stagecraft: rank 1 ended with status 5\n"
-            "stagecraft: starting all ranks again, 2 of at most 2 times\n"
+            "stagecraft: restarting all ranks, attempt 2 of 2\n"
             "stagecraft: rank 1 ended with status 5\n");
 }
 
@@ -155,13 +155,15 @@ TEST(Rendezvous, AKilledRankEndsTheOthersAndIsNamed) {
 TEST(Rendezvous, AStoppedRankEndsTheOthersNamingItsLastAction) {
   const Outcome outcome = run(3, {"stop"}, milliseconds(500));
   EXPECT_EQ(outcome.status, kHung) << outcome.text;
-  EXPECT_THAT(outcome.text, ContainsRegex("stagecraft: rank 1 has been silent for 2\\.[0-9] s\n"
-                                          "stagecraft:   rank 0: waits [23]\\.[0-9] s for rank 1 under tag 3\n"
-                                          "stagecraft:   rank 1: forward of microbatch 3 of stage 1 for 0\\.[0-9] s "
-                                          "\\(last heard 2\\.[0-9] s ago\\)\n"
-                                          "stagecraft:   rank 2: waits [23]\\.[0-9] s for rank 1 under tag 3\n"));
+  EXPECT_THAT(
+      outcome.text,
+      ContainsRegex(
+          "stagecraft: rank 1 has been silent for 2\\.[0-9] s\n"
+          "stagecraft:   rank 0: waiting for rank 1 under tag 3 for [23]\\.[0-9] s\n"
+          "stagecraft:   rank 1: forward of microbatch 3 of stage 1 for 0\\.[0-9] s \\(last heard 2\\.[0-9] s ago\\)\n"
+          "stagecraft:   rank 2: waiting for rank 1 under tag 3 for [23]\\.[0-9] s\n"));
   EXPECT_EQ(count(outcome.text, "stagecraft:   rank 0:"), 1) << outcome.text;
-  EXPECT_EQ(count(outcome.text, "stagecraft: rank 1 has been silent for "), 2) << "a line a survivor";
+  EXPECT_EQ(count(outcome.text, "stagecraft: rank 1 has been silent for "), 2) << "a line per survivor";
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 did not end within 0.5 s and is killed\n"));
 }
 
@@ -183,7 +185,7 @@ TEST(Rendezvous, PrintsOfAHostileRankOneLineWithoutControlCharacters) {
 TEST(Rendezvous, NamesWhoDidNotBringAValue) {
   const Outcome outcome = run(3, {"absent"});
   EXPECT_EQ(outcome.status, kHung);
-  EXPECT_THAT(outcome.text, HasSubstr("waited 2.0 s for rank 1 to bring \"plan\""));
+  EXPECT_THAT(outcome.text, HasSubstr("waited 2.0 s for rank 1 to send \"plan\""));
 }
 
 TEST(Rendezvous, TheRankThatServesTheMeetingPointStaysForTheOthers) {
@@ -205,7 +207,7 @@ TEST(Rendezvous, ALostMeetingPointEndsTheRun) {
   const Outcome outcome = run(3, {"host_killed", port});
   EXPECT_EQ(outcome.status, 128 + 9) << outcome.text;
   EXPECT_THAT(outcome.text,
-              HasSubstr("stagecraft: the meeting point at 127.0.0.1:" + port + ", kept by rank 0, is gone\n"));
+              HasSubstr("stagecraft: the meeting point at 127.0.0.1:" + port + ", kept by rank 0, has disappeared\n"));
 }
 
 TEST(Rendezvous, AStoppedMeetingPointEndsTheRun) {
@@ -247,9 +249,9 @@ TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
   };
   const std::string place = "the meeting point at 127.0.0.1:" + std::to_string(server.port());
   EXPECT_EQ(error_of_joining(1, "theirs"),
-            "rank 1 has another secret than " + place + "; start all ranks with the same STAGECRAFT_SECRET");
+            "rank 1 has a different secret than " + place + "; start all ranks with the same STAGECRAFT_SECRET");
   EXPECT_EQ(error_of_joining(0, "ours"),
-            "rank 0 waited 0.3 s for rank 1 to join the run; rank 1 has another secret than the meeting point");
+            "rank 0 waited 0.3 s for rank 1 to join the run; rank 1 has a different secret than the meeting point");
 }
 
 TEST(Rendezvous, TakesNoLongValueInAnExchange) {
@@ -263,7 +265,7 @@ TEST(Rendezvous, TakesNoLongValueInAnExchange) {
     (void)meeting->exchange("plan", std::string((1 << 20) + 1, 'x'));
     FAIL() << "the value is too long";
   } catch (const PeerError& error) {
-    EXPECT_STREQ(error.what(), "rank 0 brings 1048577 bytes as \"plan\", at most 1048576 are taken");
+    EXPECT_STREQ(error.what(), "rank 0 has 1048577 bytes as \"plan\", must be at most 1048576");
   }
   meeting->leave();
 }

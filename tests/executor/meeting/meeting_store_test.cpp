@@ -79,7 +79,7 @@ TEST(MeetingStore, WaitsUntilAllKeysAreThereOrTheDeadlineHasPassed) {
   const auto store = connect_store(launch_to(server), "a", kLong);
   const auto other = connect_store(launch_to(server), "a", kLong);
   store->set("one", std::string("1"));
-  EXPECT_EQ(error_of([&] { store->wait({"one", "two"}, kShort); }), "the keys did not come in time");
+  EXPECT_EQ(error_of([&] { store->wait({"one", "two"}, kShort); }), "timed out waiting for keys");
   std::thread late([&] { other->set("two", std::string("2")); });
   EXPECT_EQ(store->get_to_str("two"), "2");
   late.join();
@@ -134,23 +134,23 @@ TEST(MeetingStore, DoesNotGoWhereAStrangerSentItThroughTheAgent) {
   stranger.secret = "guess";
   const auto server = serve_meeting(stranger, kLong);
   EXPECT_THAT(error_of([&] { (void)find_meeting(agent.launch, kLong); }),
-              HasSubstr("was told to torchrun's agent by somebody with another secret"));
+              HasSubstr("in torchrun's store was written with a different secret"));
   agent.store->set("stagecraft/0/meeting", std::vector<std::uint8_t>{'1', ' ', 0xff});
-  EXPECT_THAT(error_of([&] { (void)find_meeting(agent.launch, kLong); }), HasSubstr("with another secret"));
+  EXPECT_THAT(error_of([&] { (void)find_meeting(agent.launch, kLong); }), HasSubstr("with a different secret"));
 }
 
 TEST(MeetingStore, SaysThatTheAgentWasToldNothing) {
   const Agent agent;
   EXPECT_EQ(error_of([&] { (void)find_meeting(agent.launch, kShort); }),
-            "rank 0 waited 0.3 s for rank 0 to tell torchrun's agent at 127.0.0.1:" +
-                std::to_string(agent.launch.port) + " where the meeting point is");
+            "rank 0 waited 0.3 s for rank 0 to publish the meeting point at torchrun's agent 127.0.0.1:" +
+                std::to_string(agent.launch.port));
 }
 
 TEST(MeetingStore, TellsARankAtOnceThatItHasAnotherSecretOrNone) {
   const StoreServer server({.secret = "ours"});
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(error_of_connecting(launch_to(server, "theirs", 1)),
-            "rank 1 has another secret than the meeting point at " + place(server) +
+            "rank 1 has a different secret than the meeting point at " + place(server) +
                 "; start all ranks with the same STAGECRAFT_SECRET");
   EXPECT_EQ(error_of_connecting(launch_to(server, "", 1)), "rank 1 has no secret, unlike the meeting point at " +
                                                                place(server) +
@@ -182,7 +182,7 @@ TEST(MeetingStore, DoesNotTalkToAServerThatDoesNotKnowTheSecret) {
   LaunchInfo launch;
   launch.port = own_end(listener).port;
   launch.secret = "ours";
-  EXPECT_THAT(error_of_connecting(launch), HasSubstr("rank 0 has another secret than the meeting point at "));
+  EXPECT_THAT(error_of_connecting(launch), HasSubstr("rank 0 has a different secret than the meeting point at "));
   impostor.join();
   EXPECT_EQ(told, "the connection was closed");
 }
@@ -242,7 +242,7 @@ TEST(MeetingStore, TakesNoMoreThanItHasRoomFor) {
   const std::string part(kMostRequestBytes - 1024, 'x');
   const std::size_t room = kMostStoredBytes / part.size();
   for (std::size_t i = 0; i < room; ++i) store->set(std::to_string(i), part);
-  EXPECT_THAT(error_of([&] { store->set("more", part); }), HasSubstr("does not take a value for \"more\": too long"));
+  EXPECT_THAT(error_of([&] { store->set("more", part); }), HasSubstr("rejected the value of \"more\": too long"));
   store->set("0", std::string("short"));
   store->set("more", part);
   EXPECT_EQ(store->getNumKeys(), static_cast<std::int64_t>(room) + 1);

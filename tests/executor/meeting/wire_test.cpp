@@ -35,13 +35,13 @@ TEST(Wire, TakesMessagesOneByOneAndLeavesWhatIsNotWhole) {
 }
 
 TEST(Wire, RefusesALengthBeforeItReadsThatMuch) {
-  EXPECT_EQ(error_of_taking("\xff\xff\xff\xff", 1024), "a message of 4294967295 bytes, wanted at most 1024");
-  EXPECT_EQ(error_of_taking(packed({std::string(9, 'x')}), 12), "a message of 13 bytes, wanted at most 12");
+  EXPECT_EQ(error_of_taking("\xff\xff\xff\xff", 1024), "a message of 4294967295 bytes, expected at most 1024");
+  EXPECT_EQ(error_of_taking(packed({std::string(9, 'x')}), 12), "a message of 13 bytes, expected at most 12");
 }
 
 TEST(Wire, RefusesATextThatIsLongerThanItsMessage) {
-  EXPECT_EQ(error_of_taking(std::string("\0\0\0\5\0\0\0\2x", 9), 100), "a message with a text past its end");
-  EXPECT_EQ(error_of_taking(std::string("\0\0\0\2\0\0", 6), 100), "a message with a text past its end");
+  EXPECT_EQ(error_of_taking(std::string("\0\0\0\5\0\0\0\2x", 9), 100), "a message whose text exceeds its length");
+  EXPECT_EQ(error_of_taking(std::string("\0\0\0\2\0\0", 6), 100), "a message whose text exceeds its length");
 }
 
 TEST(Wire, TakesFromNoiseNothingLongerThanTheNoise) {
