@@ -28,7 +28,7 @@ std::unique_ptr<DataSource> open_source(const std::string& name, const Model& mo
     throw std::invalid_argument(unknown_name("data source", word, known));
   }
   if (kind->argument.empty() && colon != std::string::npos)
-    throw std::invalid_argument(fmt::format("data source \"{}\": {} takes nothing behind a colon", name, word));
+    throw std::invalid_argument(fmt::format("data source \"{}\": {} takes no argument", name, word));
   if (!kind->needed.empty() && argument.empty()) {
     throw std::invalid_argument(
         fmt::format("data source \"{0}\": must name {1}, as {0}:{2}", word, kind->needed, kind->argument));

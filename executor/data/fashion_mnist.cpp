@@ -46,7 +46,7 @@ class GzipFile {
       if (got < 0) throw FormatError(fmt::format("{}: damaged at byte {} of its {}: {}", path_, done, what, error()));
       if (got == 0)
         throw FormatError(
-            fmt::format("{}: ends behind {} bytes of its {}, must hold {}", path_, done, what, out.size()));
+            fmt::format("{}: ends after {} bytes of its {}, must have {}", path_, done, what, out.size()));
       done += static_cast<std::size_t>(got);
     }
   }
@@ -61,7 +61,7 @@ class GzipFile {
     unsigned char byte = 0;
     const int got = gzread(file_, &byte, 1);
     if (got < 0) throw FormatError(fmt::format("{}: damaged at its end: {}", path_, error()));
-    if (got > 0) throw FormatError(path_ + ": goes on behind the values that its header counts");
+    if (got > 0) throw FormatError(path_ + ": has more values than its header says");
   }
 
  private:
@@ -90,7 +90,7 @@ std::vector<unsigned char> read_idx(const std::string& path, std::uint32_t magic
   const std::uint64_t packed = std::filesystem::file_size(path);
   if (count == 0 || values > kMostDeflateGives * packed)
     throw FormatError(
-        fmt::format("{}: its header counts {} items, must be 1 at least and no more than fit in {} packed bytes", path,
+        fmt::format("{}: its header counts {} items, must be at least 1 and no more than fit in {} packed bytes", path,
                     count, packed));
   std::vector<unsigned char> out(values);
   file.read(out, "values");
@@ -154,8 +154,7 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool 
                     inputs[1].shape.empty();
   if (!fits)
     throw std::invalid_argument(fmt::format(
-        "data source fashion-mnist gives image float32[1, 28, 28] or float32[784], target int64[]; model {} "
-        "wants {}",
+        "data source fashion-mnist gives image float32[1, 28, 28] or float32[784], target int64[]; model {} needs {}",
         model.name, describe_inputs(model)));
   if (inputs[1].classes < kClasses)
     throw std::invalid_argument(
@@ -171,7 +170,7 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool 
   std::vector<unsigned char> images = read_idx(images_path, kImagesMagic, std::array{kSide, kSide});
   std::vector<unsigned char> labels = read_idx(labels_path, kLabelsMagic, {});
   if (images.size() != labels.size() * kPixels)
-    throw FormatError(fmt::format("{}: {} labels, \"{}\" holds {} images", labels_path, labels.size(), images_path,
+    throw FormatError(fmt::format("{}: {} labels, but \"{}\" has {} images", labels_path, labels.size(), images_path,
                                   images.size() / kPixels));
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i] >= kClasses)

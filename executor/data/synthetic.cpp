@@ -63,15 +63,15 @@ std::unique_ptr<DataSource> synthetic_source(const Model& model, std::uint64_t s
     if (!at::isIntegralType(dtype, /*includeBool=*/false)) continue;
     if (input.classes == 0) {
       throw std::invalid_argument(
-          fmt::format("data source synthetic: input \"{0}\" of model {1} holds whole numbers that nothing bounds; say "
-                      "the range, as --input-range {0}=0..50257 (setting range.{0})",
+          fmt::format("data source synthetic: integer input \"{0}\" of model {1} has no range; set one, such as "
+                      "--input-range {0}=0..50257 (setting range.{0})",
                       input.name, model.name));
     }
     const auto [least, most] = whole_numbers(dtype);
     if (input.least >= input.classes || input.least < least || input.classes - 1 > most) {
       throw std::invalid_argument(
-          fmt::format("data source synthetic: input \"{}\" of model {} has the range {}..{}, "
-                      "wanted one that begins below its end and fits {}",
+          fmt::format("data source synthetic: input \"{}\" of model {} has the range {}..{}, expected one that begins "
+                      "below its end and fits {}",
                       input.name, model.name, input.least, input.classes, input.dtype));
     }
   }

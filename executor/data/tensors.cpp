@@ -100,9 +100,9 @@ std::map<std::string, std::string> parse_list(const std::string& kind, const std
     const std::string word = list.substr(begin, end - begin);
     const std::size_t equals = word.find('=');
     if (equals == 0 || equals == std::string::npos || equals + 1 == word.size())
-      throw std::invalid_argument(fmt::format("data source {}: found \"{}\", wanted NAME=FILE.npy", kind, word));
+      throw std::invalid_argument(fmt::format("data source {}: found \"{}\", expected NAME=FILE.npy", kind, word));
     if (!out.emplace(word.substr(0, equals), word.substr(equals + 1)).second)
-      throw std::invalid_argument(fmt::format("data source {}: \"{}\" stands twice", kind, word.substr(0, equals)));
+      throw std::invalid_argument(fmt::format("data source {}: \"{}\" appears twice", kind, word.substr(0, equals)));
     begin = end + 1;
   }
   return out;
@@ -116,7 +116,7 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
     for (const ModelInput& input : inputs) {
       const std::string file = (fs::path(path) / (input.name + ".npy")).string();
       if (!fs::exists(file))
-        throw FormatError(fmt::format("{}: found no {}.npy for input \"{}\", there are {}", path, input.name,
+        throw FormatError(fmt::format("{}: found no {}.npy for input \"{}\"; there are {}", path, input.name,
                                       input.name, fmt::join(names_in(path), ", ")));
       out.push_back(open_npy(file));
     }
@@ -129,7 +129,7 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
     for (const ModelInput& input : inputs) {
       const auto it = files.find(input.name);
       if (it == files.end())
-        throw std::invalid_argument(fmt::format("data source {}: no file for input \"{}\", listed are {}", kind,
+        throw std::invalid_argument(fmt::format("data source {}: no file for input \"{}\"; listed are {}", kind,
                                                 input.name, fmt::join(names, ", ")));
       out.push_back(open_npy(it->second));
     }
@@ -142,7 +142,7 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
   for (const ModelInput& input : inputs) {
     const auto it = file.header().tensors.find(input.name);
     if (it == file.header().tensors.end())
-      throw FormatError(fmt::format("{}: found no tensor for input \"{}\", there are {}", path, input.name,
+      throw FormatError(fmt::format("{}: found no tensor for input \"{}\"; there are {}", path, input.name,
                                     fmt::join(file.names(), ", ")));
     const SafetensorsEntry& entry = it->second;
     out.push_back({path, mapped, safetensors_type(entry.dtype), entry.shape,
@@ -165,7 +165,7 @@ void check_shape(const FileTensor& tensor, const ModelInput& input) {
   for (const std::int64_t axis : tensor.shape) found.push_back(std::to_string(axis));
   for (const std::int64_t axis : input.shape) wanted.push_back(std::to_string(axis));
   if (input.batch_axis) wanted.insert(wanted.begin() + *input.batch_axis, "samples");
-  throw FormatError(fmt::format("{}: input \"{}\": found {}, wanted {}", tensor.path, input.name,
+  throw FormatError(fmt::format("{}: input \"{}\": found {}, expected {}", tensor.path, input.name,
                                 spec_text(dtype_name(tensor.dtype), found), spec_text(input.dtype, wanted)));
 }
 
@@ -189,7 +189,7 @@ void check_range(const FileTensor& tensor, const ModelInput& input, std::int64_t
       place.insert(place.begin(), rest % *axis);
       rest /= *axis;
     }
-    throw FormatError(fmt::format("{}: input \"{}\": found {} at [{}], wanted {}", tensor.path, input.name, *bad,
+    throw FormatError(fmt::format("{}: input \"{}\": found {} at [{}], expected {}", tensor.path, input.name, *bad,
                                   fmt::join(place, ", "), wanted));
   }
 }
@@ -251,9 +251,9 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
     const std::int64_t own = tensors[i].shape[static_cast<std::size_t>(*input.batch_axis)];
     if (own == 0)
       throw FormatError(
-          fmt::format("{}: input \"{}\": found 0 samples, wanted 1 at least", tensors[i].path, input.name));
+          fmt::format("{}: input \"{}\": found 0 samples, must be at least 1", tensors[i].path, input.name));
     if (counted && own != count)
-      throw FormatError(fmt::format("{}: input \"{}\": found {} samples, wanted {} as input \"{}\" has",
+      throw FormatError(fmt::format("{}: input \"{}\": found {} samples, expected {} as in input \"{}\"",
                                     tensors[i].path, input.name, own, count, model.inputs[*counted].name));
     if (!counted) counted = i;
     count = own;
@@ -263,8 +263,8 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
     if (tensors[i].dtype == at::kBool) {
       check_range(tensors[i], input, 0, 2, "0 or 1");
     } else if (input.classes > 0 && at::isIntegralType(tensors[i].dtype, /*includeBool=*/false)) {
-      std::string wanted = fmt::format("{}..{}, the upper end excluded", input.least, input.classes);
-      if (input.range_setting) wanted += fmt::format(", or another range by --input-range {}=LOW..HIGH", input.name);
+      std::string wanted = fmt::format("{}..{} (upper end excluded)", input.least, input.classes);
+      if (input.range_setting) wanted += fmt::format(", or another range with --input-range {}=LOW..HIGH", input.name);
       check_range(tensors[i], input, input.least, input.classes, wanted);
     }
   }

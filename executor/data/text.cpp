@@ -62,7 +62,7 @@ std::unique_ptr<DataSource> text_source(const std::string& file, const Model& mo
                     inputs[0].shape == inputs[1].shape;
   if (!fits)
     throw std::invalid_argument(
-        fmt::format("data source text gives tokens int64[sequence], target int64[sequence]; model {} wants {}",
+        fmt::format("data source text gives tokens int64[sequence], target int64[sequence]; model {} needs {}",
                     model.name, describe_inputs(model)));
   for (const ModelInput& input : inputs)
     if (input.classes < kByteValues)
@@ -72,7 +72,7 @@ std::unique_ptr<DataSource> text_source(const std::string& file, const Model& mo
   std::string bytes = read_text(file);
   const std::int64_t sequence = inputs[0].shape[0];
   if (static_cast<std::int64_t>(bytes.size()) < sequence + 1)
-    throw FormatError(fmt::format("{}: {} bytes, must be {} at least, one more than sequence={} of model {}", file,
+    throw FormatError(fmt::format("{}: {} bytes, must be at least {}, one more than sequence={} of model {}", file,
                                   bytes.size(), sequence + 1, sequence, model.name));
   return std::make_unique<Text>(std::move(bytes), sequence, 1, seed);
 }

@@ -25,18 +25,18 @@ c10::Device open_device(const std::string& name) {
     const char* end = name.data() + name.size();
     const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, index);
     if (error != std::errc() || stop != end || index < 0)
-      throw std::invalid_argument("device \"" + name + "\": wanted cuda or cuda:N with N from 0");
+      throw std::invalid_argument("device \"" + name + "\": expected cuda or cuda:N with N from 0");
   }
   if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
   // Kernels and allocator of LibTorch's CUDA half register themselves as it is loaded; it stays for the process.
   if (!::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
-    throw DeviceError(std::string("LibTorch's CUDA half could not be loaded: ") + ::dlerror() +
+    throw DeviceError(std::string("cannot load LibTorch's CUDA libraries: ") + ::dlerror() +
                       "; use the CUDA wheel of torch, or --device cpu");
   }
   const int count = at::accelerator::deviceCount();
   if (index >= count) {
     throw DeviceError("device \"" + name +
-                      "\" does not exist, this machine has cuda:0 to cuda:" + std::to_string(count - 1));
+                      "\" does not exist; this machine has cuda:0 to cuda:" + std::to_string(count - 1));
   }
   at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(index));
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};

@@ -20,16 +20,16 @@ std::optional<std::string> no_gpu_reason() {
   int runtime = 0;
   (void)cudaDriverGetVersion(&driver);
   (void)cudaRuntimeGetVersion(&runtime);
-  const std::string found =
-      fmt::format("no GPU can be used ({}: {})", cudaGetErrorName(status), cudaGetErrorString(status));
+  const std::string found = fmt::format("no usable GPU ({}: {})", cudaGetErrorName(status), cudaGetErrorString(status));
   if (driver == 0) {
     return found + "; no NVIDIA driver was found: install one, start the container with the GPU, or use --device cpu";
   }
   if (status == cudaErrorInsufficientDriver) {
-    return fmt::format("{}; the driver serves CUDA {}, wanted {} or newer: update the driver, or use --device cpu",
-                       found, dotted(driver), dotted(runtime));
+    return fmt::format(
+        "{}; the driver supports CUDA {}, {} or newer is required: update the driver, or use --device cpu", found,
+        dotted(driver), dotted(runtime));
   }
-  return found + "; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu";
+  return found + "; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu";
 }
 
 int gpu_count() {

@@ -36,7 +36,7 @@ std::string dtype_name(at::ScalarType dtype) {
   for (const auto& [type, name] : kNames) {
     if (type == dtype) return name;
   }
-  throw std::invalid_argument(std::string("element type ") + c10::toString(dtype) + " cannot cross stages");
+  throw std::invalid_argument(std::string("element type ") + c10::toString(dtype) + " cannot be sent between stages");
 }
 
 at::ScalarType dtype_of(const std::string& name) {
@@ -53,7 +53,7 @@ at::ScalarType compute_type(const std::string& dtype) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     if (dtype == dtype_name(type)) return type;
   }
-  throw std::invalid_argument("the plan computes in \"" + dtype + "\", wanted float32, bfloat16 or float16");
+  throw std::invalid_argument("the plan computes in \"" + dtype + "\", expected float32, bfloat16 or float16");
 }
 
 }  // namespace stagecraft

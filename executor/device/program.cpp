@@ -49,8 +49,8 @@ std::string error_text(const std::exception& error) {
   if (!library) return text;
   if (const auto bytes = refused_memory(text)) {
     return "out of memory, " + *bytes +
-           " more were asked for; smaller microbatches, bfloat16 (profile --dtype) or, in a run, more stages or "
-           "recomputation (plan --recompute) take less";
+           " more were requested; use smaller microbatches, bfloat16 (profile --dtype) or, in a run, more stages or "
+           "recomputation (plan --recompute)";
   }
   return text.substr(0, text.find('\n'));
 }

@@ -32,7 +32,7 @@ class Literal {
   [[noreturn]] void fail(const std::string& wanted) const {
     const std::string found =
         at_ < end_ ? fmt::format("byte {:#04x}", static_cast<unsigned char>(text_[at_])) : "the end";
-    throw FormatError(fmt::format("{}: header, byte {}: found {}, wanted {}", file_, at_, found, wanted));
+    throw FormatError(fmt::format("{}: header, byte {}: found {}, expected {}", file_, at_, found, wanted));
   }
   bool take(char letter) {
     skip();
@@ -45,10 +45,10 @@ class Literal {
   }
   std::string quoted() {
     skip();
-    if (at_ >= end_ || (text_[at_] != '\'' && text_[at_] != '"')) fail("a quoted word");
+    if (at_ >= end_ || (text_[at_] != '\'' && text_[at_] != '"')) fail("a quoted string");
     const std::size_t begin = at_ + 1;
     const std::size_t last = text_.find(text_[at_], begin);
-    if (last == std::string::npos || last >= end_) fail("a quoted word that ends");
+    if (last == std::string::npos || last >= end_) fail("a closing quote");
     at_ = last + 1;
     return text_.substr(begin, last - begin);
   }
@@ -68,7 +68,7 @@ class Literal {
       skip();
       std::int64_t value = 0;
       const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + end_, value);
-      if (error != std::errc() || value < 0) fail("a whole number that is not negative, or \")\"");
+      if (error != std::errc() || value < 0) fail("a non-negative integer or \")\"");
       if (out.size() == kMostAxes) fail(fmt::format("at most {} axes", kMostAxes));
       at_ = static_cast<std::size_t>(end - text_.data());
       out.push_back(value);
@@ -80,7 +80,7 @@ class Literal {
   }
   void end() {
     skip();
-    if (at_ < end_) fail("nothing more");
+    if (at_ < end_) fail("the end of the header");
   }
 
  private:
@@ -109,17 +109,17 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   constexpr std::size_t kVersion = 6, kLength = 8;
   const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(text[i])); };
   if (text.size() < kLength + 2 || text.compare(0, kVersion, "\x93NUMPY") != 0)
-    throw FormatError(file + ": is no NumPy file: it does not begin as one");
+    throw FormatError(file + ": is not a NumPy file: wrong magic string");
   const std::size_t version = byte(kVersion);
   if (version < 1 || version > 3)
-    throw FormatError(fmt::format("{}: found format version {}, wanted 1, 2 or 3", file, version));
+    throw FormatError(fmt::format("{}: found format version {}, expected 1, 2 or 3", file, version));
   const std::size_t width = version == 1 ? 2 : 4;
   if (text.size() < kLength + width) throw FormatError(file + ": ends within its header");
   std::size_t length = 0;
   for (std::size_t i = 0; i < width; ++i) length |= byte(kLength + i) << (8 * i);
   const std::size_t begin = kLength + width;
   if (length > static_cast<std::size_t>(kMostNpyHeader) - begin || length > text.size() - begin)
-    throw FormatError(fmt::format("{}: found a header of {} bytes, wanted at most {} and all of it in the file", file,
+    throw FormatError(fmt::format("{}: found a header of {} bytes, expected at most {}, all of it in the file", file,
                                   length, kMostNpyHeader - static_cast<std::int64_t>(begin)));
 
   Literal literal(text, begin, begin + length, file);
@@ -129,7 +129,7 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   literal.expect('{');
   while (!literal.take('}')) {
     const std::string key = literal.quoted();
-    if (!seen.insert(key).second) throw FormatError(file + ": header: \"" + key + "\" stands twice");
+    if (!seen.insert(key).second) throw FormatError(file + ": header: \"" + key + "\" appears twice");
     literal.expect(':');
     if (key == "descr") {
       out.dtype = type_of(literal.quoted(), file);
@@ -149,7 +149,7 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
     if (!seen.contains(key)) throw FormatError(fmt::format("{}: header: \"{}\" is missing", file, key));
   }
   if (fortran && out.shape.size() > 1)
-    throw FormatError(file + ": holds its values in Fortran order; save numpy.ascontiguousarray of them");
+    throw FormatError(file + ": is in Fortran order; save numpy.ascontiguousarray(x) instead");
   out.begin = static_cast<std::int64_t>(begin + length);
 
   const std::int64_t rest = bytes - out.begin;
@@ -159,12 +159,12 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
     if (wanted == 0) break;
     if (axis > rest / wanted) {
       throw FormatError(
-          fmt::format("{}: found {} bytes of values, the shape [{}] has more", file, rest, fmt::join(out.shape, ", ")));
+          fmt::format("{}: found {} bytes of values, shape [{}] needs more", file, rest, fmt::join(out.shape, ", ")));
     }
     wanted *= axis;
   }
   if (wanted != rest) {
-    throw FormatError(fmt::format("{}: found {} bytes of values, the shape [{}] has {}", file, rest,
+    throw FormatError(fmt::format("{}: found {} bytes of values, shape [{}] needs {}", file, rest,
                                   fmt::join(out.shape, ", "), wanted));
   }
   return out;

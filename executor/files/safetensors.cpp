@@ -22,7 +22,8 @@
 namespace stagecraft {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the format is little-endian, values are copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "the format is little-endian and values are copied unchanged");
 
 constexpr std::size_t kLengthBytes = 8;
 
@@ -81,7 +82,7 @@ int open_for_reading(const std::string& path) {
 std::int64_t file_bytes(int descriptor, const std::string& path) {
   struct stat status{};
   if (::fstat(descriptor, &status) != 0) fail(path, "read");
-  if (!S_ISREG(status.st_mode)) throw FormatError(path + ": is no regular file");
+  if (!S_ISREG(status.st_mode)) throw FormatError(path + ": is not a regular file");
   return status.st_size;
 }
 
@@ -95,7 +96,7 @@ FileDigest file_digest(const std::string& path) {
   uLong crc = ::crc32(0, nullptr, 0);
   for (std::int64_t at = 0; at < bytes;) {
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(bytes - at, kBuffer));
-    if (!read_exactly(file.get(), path, buffer.data(), count, at)) throw FormatError(path + ": became shorter");
+    if (!read_exactly(file.get(), path, buffer.data(), count, at)) throw FormatError(path + ": was truncated");
     crc = ::crc32_z(crc, reinterpret_cast<const Bytef*>(buffer.data()), count);
     at += static_cast<std::int64_t>(count);
   }
@@ -113,14 +114,14 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   std::uint64_t length = 0;
   if (!read_exactly(file.get(), path, &length, kLengthBytes, 0))
     throw FormatError(
-        fmt::format("{}: found {} bytes, wanted a safetensors file of at least {}", path, bytes, kLengthBytes));
+        fmt::format("{}: found {} bytes, expected a safetensors file of at least {}", path, bytes, kLengthBytes));
   const auto rest = static_cast<std::uint64_t>(bytes) - kLengthBytes;
   const std::uint64_t most = std::min<std::uint64_t>(rest, static_cast<std::uint64_t>(kMostSafetensorsHeader.value));
   if (length > most)
-    throw FormatError(fmt::format("{}: found a header of {} bytes, wanted at most {}", path, length, most));
+    throw FormatError(fmt::format("{}: found a header of {} bytes, expected at most {}", path, length, most));
   std::string text(length, '\0');
   if (!read_exactly(file.get(), path, text.data(), text.size(), kLengthBytes))
-    throw FormatError(path + ": became shorter");
+    throw FormatError(path + ": was truncated");
   header_ = parse_safetensors_header(text, Bytes(static_cast<std::int64_t>(rest - length)), path);
   data_begin_ = static_cast<std::int64_t>(kLengthBytes + length);
   descriptor_ = file.release();
@@ -143,7 +144,7 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
   const auto count = static_cast<std::size_t>(entry.end.value - entry.begin.value);
   if (!read_exactly(descriptor_, path_, out.data_ptr(), count, data_begin_ + entry.begin.value))
-    throw FormatError(path_ + ": tensor \"" + name + "\": the file became shorter");
+    throw FormatError(path_ + ": tensor \"" + name + "\": the file was truncated");
   return out;
 }
 
@@ -162,7 +163,7 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
     const auto& [name, tensor] = *each;
     const std::optional<std::string> word = safetensors_word(tensor.scalar_type());
     if (!word)
-      throw std::invalid_argument("tensor \"" + name + "\" is of a type that safetensors files do not hold: " +
+      throw std::invalid_argument("tensor \"" + name + "\" has a type that safetensors files do not support: " +
                                   c10::toString(tensor.scalar_type()));
     const std::int64_t begin =
         std::exchange(end, end + tensor.numel() * static_cast<std::int64_t>(tensor.element_size()));

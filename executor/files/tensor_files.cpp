@@ -17,7 +17,7 @@ TensorFiles::TensorFiles(const std::vector<std::string>& paths) {
     for (const std::string& name : files_.back()->names()) {
       const auto [it, fresh] = file_of_.emplace(name, files_.size() - 1);
       if (!fresh)
-        throw FormatError(path + ": tensor \"" + name + "\" stands in " + files_[it->second]->path() + " too");
+        throw FormatError(path + ": tensor \"" + name + "\" is also in " + files_[it->second]->path() + " too");
     }
   }
 }

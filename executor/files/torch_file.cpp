@@ -34,7 +34,7 @@ auto reading(const std::string& path, F&& call) {
   } catch (const FormatError& e) {
     std::string reason = e.what();
     if (reason.starts_with(path + ": ")) reason.erase(0, path.size() + 2);
-    throw FormatError(path + ": is no whole archive of torch.save: " + reason);
+    throw FormatError(path + ": is not a complete torch.save archive: " + reason);
   }
 }
 
@@ -61,27 +61,27 @@ TorchFile::TorchFile(const std::string& path)
           reading(path, [&] { return ZipArchive(path, ZipArchive::Deflated::Read, ZipArchive::Folder::Printable); })) {
   const std::string& first = archive_.records().empty() ? path : archive_.records().front().name;
   if (archive_.records().empty() || first.find('/') == std::string::npos)
-    throw FormatError(path + ": is no whole archive of torch.save: found no folder that holds its records");
+    throw FormatError(path + ": is not a complete torch.save archive: its records are not in a folder");
   folder_ = first.substr(0, first.find('/') + 1);
 
   const ZipRecord* version = find(".data/version");
   if (version == nullptr) version = find("version");
-  if (version == nullptr) throw FormatError(path + ": is no whole archive of torch.save: found no record \"version\"");
+  if (version == nullptr) throw FormatError(path + ": is not a complete torch.save archive: no record \"version\"");
   const std::string text = version->bytes > kMostVersionBytes ? std::string() : bytes_of(*version);
   int number = 0;
   (void)std::from_chars(text.data(), text.data() + text.size(), number);
   if (number < kLeastVersion || number > kMostVersion)
     throw FormatError(
-        fmt::format("{}: is no whole archive of torch.save: found version {} of its format, wanted {} to {}", path,
+        fmt::format("{}: is not a complete torch.save archive: found format version {}, expected {} to {}", path,
                     number, kLeastVersion, kMostVersion));
 
   if (const ZipRecord* const byteorder = find("byteorder")) {
-    if (byteorder->bytes != 6) throw FormatError(path + ": found a byte order of no known name");
+    if (byteorder->bytes != 6) throw FormatError(path + ": unknown byte order");
     const std::string order = bytes_of(*byteorder);
-    if (order != "little") throw FormatError(path + ": found byte order \"" + order + "\", wanted \"little\"");
+    if (order != "little") throw FormatError(path + ": found byte order \"" + order + "\", expected \"little\"");
   }
   const ZipRecord* const pickle = find("data.pkl");
-  if (pickle == nullptr) throw FormatError(path + ": found no data.pkl in the archive, which torch.save writes");
+  if (pickle == nullptr) throw FormatError(path + ": the archive has no data.pkl, which torch.save writes");
   const auto file_bytes = static_cast<std::uint64_t>(std::filesystem::file_size(path));
   if (pickle->bytes > std::min(kMostPickleBytes, file_bytes))
     throw FormatError(fmt::format("{}: found a data.pkl of {} bytes in a file of {}", path, pickle->bytes, file_bytes));
@@ -93,7 +93,7 @@ TorchFile::TorchFile(const std::string& path)
     // The product may not overflow: no more values than bytes in the file.
     if (static_cast<std::uint64_t>(tensor.storage_values) > file_bytes || storage == nullptr ||
         found != storage_bytes(tensor) || found > file_bytes) {
-      throw FormatError(fmt::format("{}: tensor \"{}\": found {} bytes as {}, wanted {} values of {}", path, name,
+      throw FormatError(fmt::format("{}: tensor \"{}\": found {} bytes as {}, expected {} values of {}", path, name,
                                     found, record, tensor.storage_values, c10::toString(tensor.dtype)));
     }
   }

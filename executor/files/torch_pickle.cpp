@@ -17,7 +17,7 @@
 namespace stagecraft {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers are copied as they are");
+static_assert(std::endian::native == std::endian::little, "numbers are copied unchanged");
 
 /// Bounds what a broken file makes the reader allocate and do.
 constexpr std::size_t kMostObjects = std::size_t{1} << 22;
@@ -51,7 +51,7 @@ const char* word(PickledKind kind) {
     case PickledKind::Other:
       return "another value";
     case PickledKind::Integer:
-      return "a whole number";
+      return "an integer";
     case PickledKind::Text:
       return "text";
     case PickledKind::Tuple:
@@ -134,7 +134,7 @@ class Machine {
   }
   /// Two's complement of any length, little-endian; more than 8 bytes do not fit what is counted here.
   std::int64_t long_number(std::uint64_t count) {
-    if (count > sizeof(std::int64_t)) fail(fmt::format("found a whole number of {} bytes, wanted at most 8", count));
+    if (count > sizeof(std::int64_t)) fail(fmt::format("found an integer of {} bytes, expected at most 8", count));
     const std::string bytes = take(count);
     std::uint64_t out = !bytes.empty() && (bytes.back() & 0x80) != 0 ? ~std::uint64_t{0} : 0;
     std::memcpy(&out, bytes.data(), bytes.size());
@@ -156,12 +156,12 @@ class Machine {
   Object& top(PickledKind wanted) {
     if (stack_.empty()) fail("the stack is empty");
     Object& out = objects_[index(stack_.back())];
-    if (out.kind != wanted) fail(fmt::format("found {}, wanted {}", word(out.kind), word(wanted)));
+    if (out.kind != wanted) fail(fmt::format("found {}, expected {}", word(out.kind), word(wanted)));
     return out;
   }
   const Object& wanted(int number, PickledKind kind) const {
     const Object& out = object(number);
-    if (out.kind != kind) fail(fmt::format("found {}, wanted {}", word(out.kind), word(kind)));
+    if (out.kind != kind) fail(fmt::format("found {}, expected {}", word(out.kind), word(kind)));
     return out;
   }
   /// Everything above the last mark, which goes too.
@@ -186,7 +186,7 @@ class Machine {
   }
   void recall(std::uint64_t key) {
     const auto it = memo_.find(key);
-    if (it == memo_.end()) fail(fmt::format("value {} was never remembered", key));
+    if (it == memo_.end()) fail(fmt::format("value {} is not in the memo", key));
     stack_.push_back(it->second);
   }
 
@@ -194,8 +194,8 @@ class Machine {
     const std::string whole = module + " " + name;
     if (std::ranges::find(known_globals(), whole) == known_globals().end()) {
       fail(
-          fmt::format("found the class or function \"{}.{}\", which no state dict of tensors needs and which is not "
-                      "executed; save the state dict alone",
+          fmt::format("class or function \"{}.{}\" is not needed by a state dict of tensors and is not executed; save "
+                      "only the state dict",
                       module, name));
     }
     push({.kind = PickledKind::Global, .text = whole});
@@ -213,11 +213,11 @@ class Machine {
 
   std::vector<std::int64_t> integers(int tuple) const {
     const std::vector<int>& members = wanted(tuple, PickledKind::Tuple).members;
-    if (members.size() > kMostAxes) fail(fmt::format("found {} axes, wanted at most {}", members.size(), kMostAxes));
+    if (members.size() > kMostAxes) fail(fmt::format("found {} axes, expected at most {}", members.size(), kMostAxes));
     std::vector<std::int64_t> out;
     for (const int member : members) {
       const std::int64_t value = wanted(member, PickledKind::Integer).integer;
-      if (value < 0) fail(fmt::format("found {} in a shape or strides, wanted at least 0", value));
+      if (value < 0) fail(fmt::format("found {} in a shape or strides, must be at least 0", value));
       out.push_back(value);
     }
     return out;
@@ -227,11 +227,11 @@ class Machine {
   void push_storage(int id) {
     const Object& tuple = wanted(id, PickledKind::Tuple);
     if (tuple.members.size() != 5 || wanted(tuple.members[0], PickledKind::Text).text != "storage")
-      fail("found something beside the pickle that is no storage");
+      fail("found a persistent id that is not a storage");
     Object out{.kind = PickledKind::Storage};
     const std::string& type = wanted(tuple.members[1], PickledKind::Global).text;
     const auto known = std::ranges::find(storages(), type, &std::pair<std::string, at::ScalarType>::first);
-    if (known == storages().end()) fail("found a storage of no known type");
+    if (known == storages().end()) fail("found a storage of unknown type");
     out.tensor.dtype = known->second;
     out.tensor.storage = wanted(tuple.members[2], PickledKind::Text).text;
     out.tensor.storage_values = wanted(tuple.members[4], PickledKind::Integer).integer;
@@ -242,14 +242,14 @@ class Machine {
   /// (storage, offset, shape, strides, requires_grad, hooks[, metadata])
   Object tensor(const std::vector<int>& arguments) const {
     if (arguments.size() != 6 && arguments.size() != 7)
-      fail(fmt::format("found a tensor of {} parts, wanted 6 or 7", arguments.size()));
+      fail(fmt::format("found a tensor of {} parts, expected 6 or 7", arguments.size()));
     Object out{.kind = PickledKind::Tensor, .tensor = wanted(arguments[0], PickledKind::Storage).tensor};
     PickledTensor& tensor = out.tensor;
     tensor.offset = wanted(arguments[1], PickledKind::Integer).integer;
     tensor.shape = integers(arguments[2]);
     tensor.strides = integers(arguments[3]);
     if (tensor.shape.size() != tensor.strides.size())
-      fail(fmt::format("found {} extents and {} strides", tensor.shape.size(), tensor.strides.size()));
+      fail(fmt::format("found {} sizes and {} strides", tensor.shape.size(), tensor.strides.size()));
     const bool empty = std::ranges::find(tensor.shape, 0) != tensor.shape.end();
     std::int64_t values = 1;
     std::int64_t last = tensor.offset;
@@ -272,7 +272,7 @@ class Machine {
     if (function == kTensor) return push(tensor(arguments));
     // (tensor, requires_grad, hooks)
     if (function == kParameter && arguments.size() == 3) return push(wanted(arguments[0], PickledKind::Tensor));
-    fail(fmt::format("found a call of \"{}\" with {} arguments", function, arguments.size()));
+    fail(fmt::format("found a call to \"{}\" with {} arguments", function, arguments.size()));
   }
 
   /// A state dict carries its modules' versions as an attribute, which says nothing of tensors.
@@ -285,7 +285,7 @@ class Machine {
     switch (code) {
       case 0x80: {  // PROTO
         const int version = number<std::uint8_t>();
-        if (version < 2 || version > 5) fail(fmt::format("found pickle protocol {}, wanted 2 to 5", version));
+        if (version < 2 || version > 5) fail(fmt::format("found pickle protocol {}, expected 2 to 5", version));
         return;
       }
       case 0x95:  // FRAME
@@ -368,7 +368,7 @@ class Machine {
       case 'Q':
         return push_storage(pop());
       default:
-        fail(fmt::format("found instruction {:#04x}, which no state dict needs", code));
+        fail(fmt::format("found opcode {:#04x}, which state dicts do not use", code));
     }
   }
 
@@ -406,17 +406,16 @@ std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle,
   }
   const Object& dict = machine.object(root);
   if (dict.kind != PickledKind::Dict)
-    throw FormatError(fmt::format("{}: found {}, wanted a state dict", file, word(dict.kind)));
+    throw FormatError(fmt::format("{}: found {}, expected a state dict", file, word(dict.kind)));
   std::map<std::string, PickledTensor> out;
   for (std::size_t i = 0; i < dict.members.size(); i += 2) {
     const Object& key = machine.object(dict.members[i]);
     const Object& value = machine.object(dict.members[i + 1]);
     if (key.kind != PickledKind::Text) throw FormatError(fmt::format("{}: found {} as a name", file, word(key.kind)));
     if (value.kind != PickledKind::Tensor) {
-      throw FormatError(
-          fmt::format("{}: \"{}\": found {}, wanted a tensor; a state dict may also stand under "
-                      "\"state_dict\" or \"model\"",
-                      file, key.text, word(value.kind)));
+      throw FormatError(fmt::format(
+          "{}: \"{}\": found {}, expected a tensor; a state dict may also be under \"state_dict\" or \"model\"", file,
+          key.text, word(value.kind)));
     }
     out[key.text] = value.tensor;
   }

@@ -124,7 +124,7 @@ std::string fault_of_name(const std::string& name, ZipArchive::Folder folder) {
     if (i < folder_end && c >= ' ' && c <= '~') continue;
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (!plain && (c == '\0' || std::strchr("._-/@+ ", c) == nullptr))
-      return "a name with other characters than letters, digits and \"._-/@+ \"";
+      return "a name with characters other than letters, digits and \"._-/@+ \"";
   }
   for (std::size_t begin = 0; begin <= name.size();) {
     const std::size_t end = std::min(name.find('/', begin), name.size());
@@ -186,21 +186,22 @@ ZipArchive::ZipArchive(std::string path, Deflated deflated, Folder folder)
 void ZipArchive::read_directory() {
   struct stat status{};
   if (::fstat(file_, &status) != 0) throw FormatError(path_ + ": cannot read: " + std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) throw FormatError(path_ + ": is no file");
+  if (!S_ISREG(status.st_mode)) throw FormatError(path_ + ": is not a file");
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   const auto directory = find_directory(file_, file_bytes);
   const Unzip zip(directory ? file_ : -1);
   if (!directory || zip.get() == nullptr)
     throw FormatError(path_ +
-                      ": is no whole ZIP archive: found no directory of records at its end; it may be cut short");
+                      ": is not a complete ZIP archive: no central directory at its end; the file may be truncated");
   unz_global_info64 global{};
   if (::unzGetGlobalInfo64(zip.get(), &global) != UNZ_OK || global.number_entry != directory->entries ||
       directory->entries > directory->bytes / kEntryBytes) {
     throw FormatError(
-        fmt::format("{}: its end tells of {} records, its directory has others", path_, directory->entries));
+        fmt::format("{}: the end record lists {} records, the central directory differs", path_, directory->entries));
   }
   if (directory->entries > kMostRecords)
-    throw FormatError(fmt::format("{}: found {} records, wanted at most {}", path_, directory->entries, kMostRecords));
+    throw FormatError(
+        fmt::format("{}: found {} records, expected at most {}", path_, directory->entries, kMostRecords));
 
   records_.reserve(directory->entries);
   std::vector<RecordSpan> spans;
@@ -213,10 +214,10 @@ void ZipArchive::read_directory() {
     unz_file_info64 info{};
     if (moved != UNZ_OK ||
         ::unzGetCurrentFileInfo64(zip.get(), &info, name.data(), name.size() - 1, nullptr, 0, nullptr, 0) != UNZ_OK) {
-      throw FormatError(fmt::format("{}: record {} of the directory is damaged", path_, i));
+      throw FormatError(fmt::format("{}: record {} of the central directory is damaged", path_, i));
     }
     if (i == 0 && static_cast<std::uint64_t>(::unzGetOffset64(zip.get())) != directory->offset)
-      throw FormatError(path_ + ": is no whole ZIP archive: found two directories in it");
+      throw FormatError(path_ + ": is not a complete ZIP archive: it has two central directories");
     directory_bytes += kEntryBytes + info.size_filename + info.size_file_extra + info.size_file_comment;
     ZipRecord record;
     record.name.assign(name.data(), std::min<std::size_t>(info.size_filename, kLongestName + 1));
@@ -225,19 +226,19 @@ void ZipArchive::read_directory() {
     };
     if (const std::string fault = fault_of_name(record.name, folder_); !fault.empty()) fail("found " + fault);
     // Bits 0, 6 and 13: encrypted, strongly, and with masked headers.
-    if ((info.flag & 0x2041U) != 0) fail("is encrypted, wanted a plain record");
+    if ((info.flag & 0x2041U) != 0) fail("is encrypted, expected a plain record");
     record.deflated = info.compression_method == Z_DEFLATED && deflated_ == Deflated::Read;
     if (info.compression_method != 0 && !record.deflated)
-      fail(fmt::format("is compressed (method {}), wanted a stored record, as torch.export.save writes",
+      fail(fmt::format("is compressed (method {}), expected a stored record, as torch.export.save writes",
                        info.compression_method));
     if (!record.deflated && info.compressed_size != info.uncompressed_size)
-      fail(fmt::format("found {} bytes stored of {}, wanted the same number", info.compressed_size,
+      fail(fmt::format("found {} bytes stored of {}, expected the same number", info.compressed_size,
                        info.uncompressed_size));
     record.bytes = info.uncompressed_size;
     record.stored_bytes = info.compressed_size;
     record.crc32 = static_cast<std::uint32_t>(info.crc);
 
-    constexpr const char* kOther = "its local header says something else than the directory, or is not there";
+    constexpr const char* kOther = "its local header is missing or differs from the central directory";
     int method = 0;
     int level = 0;
     if (info.disk_num_start != 0 || ::unzOpenCurrentFile2(zip.get(), &method, &level, 1) != UNZ_OK) fail(kOther);
@@ -259,8 +260,8 @@ void ZipArchive::read_directory() {
     records_.push_back(std::move(record));
   }
   if (directory_bytes != directory->bytes)
-    throw FormatError(fmt::format("{}: its directory has {} bytes, its {} records take {}", path_, directory->bytes,
-                                  directory->entries, directory_bytes));
+    throw FormatError(fmt::format("{}: its central directory has {} bytes, its {} records need {}", path_,
+                                  directory->bytes, directory->entries, directory_bytes));
 
   by_name_.resize(records_.size());
   std::iota(by_name_.begin(), by_name_.end(), std::size_t{0});
@@ -268,14 +269,14 @@ void ZipArchive::read_directory() {
   std::ranges::sort(by_name_, {}, name_of);
   const auto twice = std::ranges::adjacent_find(by_name_, {}, name_of);
   if (twice != by_name_.end())
-    throw FormatError(fmt::format("{}: record \"{}\" is there twice", path_, records_[*twice].name));
+    throw FormatError(fmt::format("{}: record \"{}\" appears twice", path_, records_[*twice].name));
 
   std::ranges::sort(spans, {}, &RecordSpan::begin);
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const std::string& found = records_[spans[i].record].name;
     if (i == 0 && spans[i].begin != 0)
       throw FormatError(
-          fmt::format("{}: record \"{}\" begins at {}, wanted the first at 0", path_, found, spans[i].begin));
+          fmt::format("{}: record \"{}\" begins at {}, expected the first at 0", path_, found, spans[i].begin));
     if (i > 0 && spans[i].begin < spans[i - 1].end)
       throw FormatError(
           fmt::format("{}: records \"{}\" and \"{}\" overlap", path_, records_[spans[i - 1].record].name, found));
@@ -303,7 +304,7 @@ const ZipRecord* ZipArchive::find(const std::string& name) const {
 void ZipArchive::check_sum(const ZipRecord& record, const void* data) const {
   const uLong found = ::crc32_z(::crc32_z(0, nullptr, 0), static_cast<const Bytef*>(data), record.bytes);
   if (found != record.crc32) {
-    throw FormatError(fmt::format("{}: record \"{}\": found CRC {:08x}, wanted {:08x}: the file is damaged", path_,
+    throw FormatError(fmt::format("{}: record \"{}\": found CRC {:08x}, expected {:08x}: the file is damaged", path_,
                                   record.name, found, record.crc32));
   }
 }
@@ -311,14 +312,14 @@ void ZipArchive::check_sum(const ZipRecord& record, const void* data) const {
 std::string ZipArchive::read(const ZipRecord& record, std::uint64_t most) const {
   if (record.bytes > most)
     throw FormatError(
-        fmt::format("{}: record \"{}\": found {} bytes, wanted at most {}", path_, record.name, record.bytes, most));
+        fmt::format("{}: record \"{}\": found {} bytes, expected at most {}", path_, record.name, record.bytes, most));
   std::string stored(record.stored_bytes, '\0');
   if (!read_at(file_, record.offset, stored.data(), stored.size()))
-    throw FormatError(fmt::format("{}: record \"{}\": the file became shorter", path_, record.name));
+    throw FormatError(fmt::format("{}: record \"{}\": the file was truncated", path_, record.name));
   std::string out = record.deflated ? inflated(stored, record.bytes) : std::move(stored);
   if (out.size() != record.bytes)
-    throw FormatError(fmt::format("{}: record \"{}\": does not inflate to the {} bytes that the directory tells of",
-                                  path_, record.name, record.bytes));
+    throw FormatError(fmt::format("{}: record \"{}\": does not inflate to the {} bytes that the directory lists", path_,
+                                  record.name, record.bytes));
   check_sum(record, out.data());
   return out;
 }

@@ -50,11 +50,11 @@ ZipWriter::~ZipWriter() {
 
 void ZipWriter::check(int status) const {
   if (status == ZIP_OK) return;
-  throw FormatError(path_ + ": cannot write: " + (errno != 0 ? std::strerror(errno) : "the archive is not taken"));
+  throw FormatError(path_ + ": cannot write: " + (errno != 0 ? std::strerror(errno) : "the archive writer failed"));
 }
 
 void ZipWriter::add(const std::string& name, std::span<const std::byte> bytes) {
-  if (!names_.insert(name).second) throw std::invalid_argument(path_ + ": record \"" + name + "\" is there already");
+  if (!names_.insert(name).second) throw std::invalid_argument(path_ + ": record \"" + name + "\" already exists");
   const bool wide = bytes.size() > kLargestNarrow;
   const std::uint64_t after = kLocalHeaderBytes + name.size() + (wide ? kWideExtraBytes : 0);
   const std::vector<char> extra = padding(offset_ + after);

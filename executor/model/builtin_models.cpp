@@ -13,9 +13,8 @@ std::int64_t parse_option(const std::string& model, const ModelOption& option, c
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < option.least || value > option.most)
-    throw std::invalid_argument(model + ": option " + option.name + " is \"" + text +
-                                "\", must be a whole number from " + std::to_string(option.least) + " to " +
-                                std::to_string(option.most));
+    throw std::invalid_argument(model + ": option " + option.name + " is \"" + text + "\", must be an integer from " +
+                                std::to_string(option.least) + " to " + std::to_string(option.most));
   return value;
 }
 

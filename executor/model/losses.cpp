@@ -22,7 +22,7 @@ constexpr const char* kTarget = "target";
 
 [[noreturn]] void refuse(const Model& model, const std::string& loss, const LossOutput& output,
                          const std::string& wanted) {
-  throw std::invalid_argument(fmt::format("loss {}: the output of model {} is {} [{}] a sample, wanted {}", loss,
+  throw std::invalid_argument(fmt::format("loss {}: the output of model {} is {} [{}] per sample, expected {}", loss,
                                           model.name, dtype_name(output.dtype), fmt::join(output.shape, ", "), wanted));
 }
 
@@ -31,7 +31,7 @@ ValueRef append_target(Model& model, const LossOutput& output, const std::string
                        std::vector<std::int64_t> shape, std::int64_t classes = 0) {
   if (std::ranges::find(model.inputs, kTarget, &ModelInput::name) != model.inputs.end())
     throw std::invalid_argument(
-        fmt::format("model {} has an input \"{}\" already; take loss none", model.name, kTarget));
+        fmt::format("model {} already has an input \"{}\"; use loss none", model.name, kTarget));
   ModelInput target{.name = kTarget, .dtype = dtype, .shape = std::move(shape), .classes = classes};
   target.batch_axis = output.batch_axis;
   return append(model, std::move(target));
@@ -66,7 +66,7 @@ void append_cross_entropy(Model& model, const LossOutput& output) {
 
 void append_next_token(Model& model, const LossOutput& output, const std::string& tokens) {
   if (output.shape.size() != 2 || output.shape[0] < 2 || output.batch_axis > 1)
-    refuse(model, "next_token", output, "[positions, classes] with 2 positions at least");
+    refuse(model, "next_token", output, "[positions, classes] with at least 2 positions");
   std::vector<std::string> known;
   for (const ModelInput& input : model.inputs) known.push_back(input.name);
   const auto found = std::ranges::find(known, tokens);
@@ -76,10 +76,10 @@ void append_next_token(Model& model, const LossOutput& output, const std::string
   const std::vector<std::int64_t> wanted{output.shape[0]};
   if (input.derive || input.shape != wanted || input.batch_axis != output.batch_axis ||
       !at::isIntegralType(dtype_of(input.dtype), /*includeBool=*/false)) {
-    throw std::invalid_argument(fmt::format(
-        "loss next_token: input \"{}\" of model {} is {} [{}] a sample, wanted whole numbers [{}], a token for each "
-        "position of the output and the samples on the same axis",
-        input.name, model.name, input.dtype, fmt::join(input.shape, ", "), output.shape[0]));
+    throw std::invalid_argument(
+        fmt::format("loss next_token: input \"{}\" of model {} is {} [{}] per sample, expected integers [{}]: one "
+                    "token per position of the output, with samples on the same axis",
+                    input.name, model.name, input.dtype, fmt::join(input.shape, ", "), output.shape[0]));
   }
   const int positions = 1 - output.batch_axis;
   append_layer(model, "NextTokenLoss", output.value, {.input = at},
@@ -115,7 +115,7 @@ void append_loss(Model& model, const std::string& name, const LossOutput& output
     return;
   }
   if (std::ranges::find(model.layers, kLayer, &LayerSpec::name) != model.layers.end())
-    throw std::invalid_argument(fmt::format("model {} has a layer \"{}\" already; take loss none", model.name, kLayer));
+    throw std::invalid_argument(fmt::format("model {} already has a layer \"{}\"; use loss none", model.name, kLayer));
   if (name == "cross_entropy") return append_cross_entropy(model, output);
   if (name == "next_token") return append_next_token(model, output, tokens);
   const ValueRef target = append_target(model, output, dtype_name(output.dtype), output.shape);

@@ -45,15 +45,15 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
     for (const std::string& name : names) {
       if (!planned.contains(name)) {
         throw std::invalid_argument("layer \"" + name + "\" of model \"" + model.name +
-                                    "\" is in no stage of the plan");
+                                    "\" is not in any stage of the plan");
       }
     }
   }
   for (const Boundary& boundary : plan.boundaries) {
     for (const BoundaryTensor& tensor : boundary.tensors) {
       if (!tensor.output || tensor.dtype.empty()) {
-        throw std::invalid_argument("the plan does not say shape and type of what layer \"" + tensor.layer +
-                                    "\" sends; plan from a graph that stagecraft profile wrote");
+        throw std::invalid_argument("the plan lacks shape and type of the output of layer \"" + tensor.layer +
+                                    "\"; make it from a graph written by stagecraft profile");
       }
     }
   }
@@ -65,14 +65,14 @@ void check_samples(const Model& model, std::int64_t samples) {
   if (samples >= least && samples <= most) return;
   if (least == most) {
     throw std::invalid_argument(
-        fmt::format("{} was exported for {} samples a microbatch, found {}; export it with a dynamic batch or "
-                    "plan with microbatches of {}",
+        fmt::format("{} was exported for a microbatch of {}, found {}; export it with a dynamic batch size, or use "
+                    "microbatches of {}",
                     model.name, least, samples, least));
   }
   const std::string bounds = most == std::numeric_limits<std::int64_t>::max() ? fmt::format("{} or more", least)
                                                                               : fmt::format("{} to {}", least, most);
   throw std::invalid_argument(
-      fmt::format("{} was exported for {} samples a microbatch, found {}", model.name, bounds, samples));
+      fmt::format("{} was exported for a microbatch of {}, found {}", model.name, bounds, samples));
 }
 
 }  // namespace stagecraft

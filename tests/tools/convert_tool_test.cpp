@@ -96,7 +96,7 @@ TEST_F(ConvertTool, SaysWhatDoesNotFit) {
   folder_.write("model.pt2", "PK\x03\x04");
   // A build with LibTorch looks into it, one without says how to get that.
   EXPECT_THAT(convert("plan.json --model model.pt2 -o x").err,
-              AnyOf(HasSubstr("model.pt2: is no whole ZIP archive"),
+              AnyOf(HasSubstr("model.pt2: is not a complete ZIP archive"),
                     HasSubstr("model.pt2: is an archive, and this program was built without LibTorch; build with "
                               "-DSTAGECRAFT_WITH_TORCH=ON")));
   expect_refusal(

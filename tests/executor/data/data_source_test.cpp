@@ -175,7 +175,7 @@ TEST_F(SmallFashionMnist, NamesWhatTheModelWantsAndWhatTheDataGive) {
   EXPECT_THAT([&] { (void)open("resnet18"); },
               ThrowsMessage<std::invalid_argument>(
                   "data source fashion-mnist gives image float32[1, 28, 28] or float32[784], target int64[]; model "
-                  "resnet18 wants image float32[3, 224, 224], target int64[]"));
+                  "resnet18 needs image float32[3, 224, 224], target int64[]"));
   EXPECT_THAT([&] { (void)make_data_source("fashion-mnist", build_model("mlp", {{"classes", "9"}}), 1); },
               ThrowsMessage<std::invalid_argument>(
                   "data source fashion-mnist has 10 classes, model mlp has 9: set classes=10"));
@@ -228,11 +228,11 @@ TEST_F(SmallFashionMnist, RefusesACountThatTheFileCannotHold) {
 TEST_F(SmallFashionMnist, RefusesFewerOrMoreValuesThanCounted) {
   const std::string bytes = images(30);
   write_gzip(images_, bytes.substr(0, bytes.size() - 1));
-  expect_error(images_, "ends behind 23519 bytes of its values, must hold 23520");
+  expect_error(images_, "ends after 23519 bytes of its values, must have 23520");
   write_gzip(images_, bytes + "x");
-  expect_error(images_, "goes on behind the values that its header counts");
+  expect_error(images_, "has more values than its header says");
   write_gzip(images_, "abc");
-  expect_error(images_, "ends behind 3 bytes of its header, must hold 4");
+  expect_error(images_, "ends after 3 bytes of its header, must have 4");
 }
 
 TEST_F(SmallFashionMnist, RefusesCountsThatDoNotMatch) {
@@ -303,7 +303,7 @@ TEST_F(SmallText, TakesAFileOfOneWindow) {
 TEST_F(SmallText, RefusesAFileShorterThanAWindow) {
   EXPECT_THAT(
       [&] { (void)open("hell", {{"sequence", "4"}}); },
-      ThrowsMessage<FormatError>(file_ + ": 4 bytes, must be 5 at least, one more than sequence=4 of model gpt"));
+      ThrowsMessage<FormatError>(file_ + ": 4 bytes, must be at least 5, one more than sequence=4 of model gpt"));
 }
 
 TEST_F(SmallText, RefusesASmallVocabularyAndNamesTheOption) {
@@ -315,8 +315,8 @@ TEST_F(SmallText, RefusesASmallVocabularyAndNamesTheOption) {
 TEST_F(SmallText, NamesWhatTheModelWantsAndWhatTheDataGive) {
   EXPECT_THAT(
       [&] { (void)open("hello", {}, "mlp"); },
-      ThrowsMessage<std::invalid_argument>("data source text gives tokens int64[sequence], target "
-                                           "int64[sequence]; model mlp wants image float32[784], target int64[]"));
+      ThrowsMessage<std::invalid_argument>("data source text gives tokens int64[sequence], target int64[sequence]; "
+                                           "model mlp needs image float32[784], target int64[]"));
 }
 
 TEST(MakeDataSource, ListsTheKnown) {
@@ -327,9 +327,8 @@ TEST(MakeDataSource, ListsTheKnown) {
                   "tensors-in-order, text"));
   EXPECT_THAT([&] { (void)make_data_source("text", model, 1); },
               ThrowsMessage<std::invalid_argument>("data source \"text\": must name a file, as text:FILE"));
-  EXPECT_THAT(
-      [&] { (void)make_data_source("synthetic:x", model, 1); },
-      ThrowsMessage<std::invalid_argument>("data source \"synthetic:x\": synthetic takes nothing behind a colon"));
+  EXPECT_THAT([&] { (void)make_data_source("synthetic:x", model, 1); },
+              ThrowsMessage<std::invalid_argument>("data source \"synthetic:x\": synthetic takes no argument"));
 }
 
 TEST(MakeDataSource, SaysThatATextIsMissing) {
@@ -397,13 +396,12 @@ TEST(Synthetic, RefusesWholeNumbersThatNothingBounds) {
   model.inputs = {{.name = "tokens", .dtype = "int64", .shape = {4}}};
   EXPECT_THAT([&] { (void)make_data_source("synthetic", model, 1); },
               ThrowsMessage<std::invalid_argument>(
-                  "data source synthetic: input \"tokens\" of model gpt2.pt2 holds whole numbers that nothing bounds; "
-                  "say the range, as --input-range tokens=0..50257 (setting range.tokens)"));
+                  "data source synthetic: integer input \"tokens\" of model gpt2.pt2 has no range; set one, such as "
+                  "--input-range tokens=0..50257 (setting range.tokens)"));
   model.inputs[0] = {.name = "tokens", .dtype = "uint8", .shape = {4}, .classes = 257};
-  EXPECT_THAT(
-      [&] { (void)make_data_source("synthetic", model, 1); },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("has the range 0..257, wanted one that begins below its end "
-                                                     "and fits uint8")));
+  EXPECT_THAT([&] { (void)make_data_source("synthetic", model, 1); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("has the range 0..257, expected one that begins below its end and fits uint8")));
   model.inputs[0].classes = 256;
   EXPECT_NO_THROW((void)make_data_source("synthetic", model, 1));
   model.inputs[0].least = 256;

@@ -131,13 +131,13 @@ TEST_F(TensorsSource, ReadsValuesWhereverTheyStandInTheFile) {
 TEST_F(TensorsSource, NamesWhatIsMissing) {
   write_safetensors(path("d.safetensors"), {{"x", seven().at("x")}, {"z", at::zeros({1})}});
   refuses("tensors:" + path("d.safetensors"),
-          path("d.safetensors") + ": found no tensor for input \"y\", there are x, z");
+          path("d.safetensors") + ": found no tensor for input \"y\"; there are x, z");
   write_npy("x.npy", "<f4", "(2, 7)", seven().at("x"));
-  refuses("tensors:" + folder_.path().string(), "found no y.npy for input \"y\", there are x");
+  refuses("tensors:" + folder_.path().string(), "found no y.npy for input \"y\"; there are x");
   EXPECT_THAT([&] { (void)open("tensors:x=" + path("x.npy")); },
-              ThrowsMessage<std::invalid_argument>("data source tensors: no file for input \"y\", listed are x"));
+              ThrowsMessage<std::invalid_argument>("data source tensors: no file for input \"y\"; listed are x"));
   EXPECT_THAT([&] { (void)open("tensors:x=a.npy,b.npy"); },
-              ThrowsMessage<std::invalid_argument>("data source tensors: found \"b.npy\", wanted NAME=FILE.npy"));
+              ThrowsMessage<std::invalid_argument>("data source tensors: found \"b.npy\", expected NAME=FILE.npy"));
   EXPECT_THAT([&] { (void)open("tensors-in-order"); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("must name files, as tensors-in-order:PATH")));
   refuses("tensors:/nowhere", "/nowhere: cannot read: No such file or directory");
@@ -151,17 +151,17 @@ TEST_F(TensorsSource, NamesTheInputThatDoesNotFit) {
   };
   const std::string source = "tensors:" + path("d.safetensors");
   with("x", at::zeros({3, 7}));
-  refuses(source, "input \"x\": found float32[3, 7], wanted float32[2, samples]");
+  refuses(source, "input \"x\": found float32[3, 7], expected float32[2, samples]");
   with("x", at::zeros({2}));
-  refuses(source, "input \"x\": found float32[2], wanted float32[2, samples]");
+  refuses(source, "input \"x\": found float32[2], expected float32[2, samples]");
   with("x", at::zeros({2, 7}, at::kDouble));
-  refuses(source, "input \"x\": found float64[2, 7], wanted float32[2, samples]");
+  refuses(source, "input \"x\": found float64[2, 7], expected float32[2, samples]");
   with("y", at::zeros({7}, at::kChar));
-  refuses(source, "input \"y\": found int8[7], wanted int64[samples]");
+  refuses(source, "input \"y\": found int8[7], expected int64[samples]");
   with("y", at::zeros({6}, at::kLong));
-  refuses(source, "input \"y\": found 6 samples, wanted 7 as input \"x\" has");
+  refuses(source, "input \"y\": found 6 samples, expected 7 as in input \"x\"");
   with("x", at::zeros({2, 0}));
-  refuses(source, "input \"x\": found 0 samples, wanted 1 at least");
+  refuses(source, "input \"x\": found 0 samples, must be at least 1");
 }
 
 TEST_F(TensorsSource, NamesTheFirstValueOutOfRange) {
@@ -172,9 +172,9 @@ TEST_F(TensorsSource, NamesTheFirstValueOutOfRange) {
   tokens.select(0, 6).fill_(-1);
   tensors["y"] = tokens;
   write_safetensors(path("d.safetensors"), tensors);
-  refuses("tensors:" + path("d.safetensors"), "input \"y\": found 10 at [5, 0], wanted 0..10, the upper end excluded");
+  refuses("tensors:" + path("d.safetensors"), "input \"y\": found 10 at [5, 0], expected 0..10 (upper end excluded)");
   model_.inputs[1].classes = 11;
-  refuses("tensors:" + path("d.safetensors"), "input \"y\": found -1 at [6, 0], wanted 0..11, the upper end excluded");
+  refuses("tensors:" + path("d.safetensors"), "input \"y\": found -1 at [6, 0], expected 0..11 (upper end excluded)");
   model_.inputs[1].least = -1;
   EXPECT_NO_THROW((void)open("tensors:" + path("d.safetensors")));
   model_.inputs[1].classes = 0;  // nothing is known
@@ -185,7 +185,7 @@ TEST_F(TensorsSource, RefusesABoolThatIsNone) {
   write_npy("x.npy", "<f4", "(2, 7)", seven().at("x"));
   write_npy("y.npy", "|b1", "(7,)", at::arange(7, at::TensorOptions().dtype(at::kByte)));
   model_.inputs[1] = {.name = "y", .dtype = "bool", .shape = {}};
-  refuses("tensors:" + folder_.path().string(), "input \"y\": found 2 at [2], wanted 0 or 1");
+  refuses("tensors:" + folder_.path().string(), "input \"y\": found 2 at [2], expected 0 or 1");
 }
 
 }  // namespace

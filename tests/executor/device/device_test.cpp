@@ -27,7 +27,7 @@ TEST(OpenDevice, ListsTheNamesItKnows) {
 TEST(OpenDevice, RefusesANumberThatIsNone) {
   for (const char* name : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999"}) {
     EXPECT_THAT([&] { (void)open_device(name); },
-                ThrowsMessage<std::invalid_argument>(HasSubstr("wanted cuda or cuda:N with N from 0")))
+                ThrowsMessage<std::invalid_argument>(HasSubstr("expected cuda or cuda:N with N from 0")))
         << name;
   }
 }

@@ -33,7 +33,7 @@ std::string text_of(const std::function<void()>& work) {
 TEST(Program, SaysHowMuchMemoryWasAskedFor) {
   // 2^42 values of 4 bytes are 16 TiB.
   const std::string text = text_of([] { (void)at::empty({std::int64_t{1} << 42}); });
-  EXPECT_THAT(text, StartsWith("out of memory, 16.0 TiB more were asked for; smaller microbatches"));
+  EXPECT_THAT(text, StartsWith("out of memory, 16.0 TiB more were requested; use smaller microbatches"));
   EXPECT_THAT(text, Not(HasSubstr("\n")));
   // As LibTorch's allocator of GPU memory writes it.
   EXPECT_THAT(text_of([] {
@@ -42,7 +42,7 @@ TEST(Program, SaysHowMuchMemoryWasAskedFor) {
                     "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of "
                     "which 1.02 GiB is free. Process 4242 has 78.07 GiB memory in use.");
               }),
-              StartsWith("out of memory, 2.50 GiB more were asked for; "));
+              StartsWith("out of memory, 2.50 GiB more were requested; "));
 }
 
 TEST(Program, SaysOtherErrorsOfLibTorchInOneLine) {

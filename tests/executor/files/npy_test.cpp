@@ -61,23 +61,23 @@ TEST(NpyHeader, KnowsTheTypes) {
 
 TEST(NpyHeader, RefusesWhatItDoesNotRead) {
   const std::string good = header(usual("<f4", "(3, 4)"));
-  refuses("", 0, "is no NumPy file");
-  refuses("PK\x03\x04 and more of it", 0, "is no NumPy file");
-  refuses(header(usual("<f4", "(3,)"), 4), 12, "found format version 4, wanted 1, 2 or 3");
-  refuses(good.substr(0, good.size() - 1), 48, "and all of it in the file");
-  refuses(good, 47, "found 47 bytes of values, the shape [3, 4] has more");
-  refuses(good, 49, "found 49 bytes of values, the shape [3, 4] has 48");
+  refuses("", 0, "is not a NumPy file");
+  refuses("PK\x03\x04 and more of it", 0, "is not a NumPy file");
+  refuses(header(usual("<f4", "(3,)"), 4), 12, "found format version 4, expected 1, 2 or 3");
+  refuses(good.substr(0, good.size() - 1), 48, "all of it in the file");
+  refuses(good, 47, "found 47 bytes of values, shape [3, 4] needs more");
+  refuses(good, 49, "found 49 bytes of values, shape [3, 4] needs 48");
   refuses(header(usual("<f4", "(3, 4)", "True")), 48, "Fortran order; save numpy.ascontiguousarray");
   refuses(header(usual("<f4", "(4611686018427387904, 4)")), 0, "has more");
-  refuses(header(usual("<f4", "(-1,)")), 4, "wanted a whole number that is not negative");
-  refuses(header(usual("<f4", "(99999999999999999999,)")), 4, "wanted a whole number");
-  refuses(header(usual("<f4", "[3]")), 12, "found byte 0x5b, wanted \"(\"");
-  refuses(header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}"), 12, "wanted a quoted word");
+  refuses(header(usual("<f4", "(-1,)")), 4, "expected a non-negative integer");
+  refuses(header(usual("<f4", "(99999999999999999999,)")), 4, "expected a non-negative integer");
+  refuses(header(usual("<f4", "[3]")), 12, "found byte 0x5b, expected \"(\"");
+  refuses(header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}"), 12, "expected a quoted string");
   refuses(header("{'descr': '<f4', 'fortran_order': False}"), 4, "\"shape\" is missing");
-  refuses(header("{'descr': '<f4', 'descr': '<f4'}"), 4, "\"descr\" stands twice");
+  refuses(header("{'descr': '<f4', 'descr': '<f4'}"), 4, "\"descr\" appears twice");
   refuses(header("{'order': 'C'}"), 4, "unknown key \"order\", known are descr, fortran_order, shape");
-  refuses(header(usual("<f4", "(3,)") + "{}"), 12, "wanted nothing more");
-  refuses(header("{'descr': '<f4"), 4, "wanted a quoted word that ends");
+  refuses(header(usual("<f4", "(3,)") + "{}"), 12, "expected the end of the header");
+  refuses(header("{'descr': '<f4"), 4, "expected a closing quote");
 }
 
 TEST(NpyHeader, MutatedGivesErrorsAndNeverAnythingElse) {

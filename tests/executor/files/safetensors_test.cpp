@@ -79,12 +79,12 @@ TEST_F(Safetensors, NameFileFoundAndWanted) {
   std::string endless = good;
   endless[7] = '\x40';
   for (const auto& [text, message] : std::vector<std::pair<std::string, std::string>>{
-           {"", "found 0 bytes, wanted a safetensors file of at least 8"},
-           {good.substr(0, 7), "found 7 bytes, wanted a safetensors file of at least 8"},
-           {good.substr(0, 40), "found a header of 56 bytes, wanted at most 32"},
-           {endless, "found a header of 4611686018427387960 bytes, wanted at most 64"},
-           {good.substr(0, good.size() - 1), "found 7 bytes after the header, wanted 8"},
-           {good + "x", "found 9 bytes after the header, wanted 8"}}) {
+           {"", "found 0 bytes, expected a safetensors file of at least 8"},
+           {good.substr(0, 7), "found 7 bytes, expected a safetensors file of at least 8"},
+           {good.substr(0, 40), "found a header of 56 bytes, expected at most 32"},
+           {endless, "found a header of 4611686018427387960 bytes, expected at most 64"},
+           {good.substr(0, good.size() - 1), "found 7 bytes after the header, expected 8"},
+           {good + "x", "found 9 bytes after the header, expected 8"}}) {
     folder_.write("bad", text);
     EXPECT_THAT([&] { (void)SafetensorsFile(path("bad")); },
                 ThrowsMessage<FormatError>(HasSubstr(path("bad") + ": " + message)));
@@ -102,7 +102,7 @@ TEST_F(Safetensors, NoticeAFileThatBecomesShorter) {
   const SafetensorsFile file(path("a"));
   std::filesystem::resize_file(path("a"), 68);
   EXPECT_THAT([&] { (void)file.read("a"); },
-              ThrowsMessage<FormatError>(path("a") + ": tensor \"a\": the file became shorter"));
+              ThrowsMessage<FormatError>(path("a") + ": tensor \"a\": the file was truncated"));
 }
 
 TEST_F(Safetensors, AreNeverReadOutsideTheirFileWhateverItHolds) {
@@ -139,7 +139,7 @@ TEST_F(Safetensors, StandInOneOfSeveralFiles) {
               ThrowsMessage<FormatError>(HasSubstr("unknown tensor \"c\", known are a, b")));
   write_safetensors(path("three"), {{"a", at::tensor({1.0F})}});
   EXPECT_THAT([&] { (void)TensorFiles({path("one"), path("three")}); },
-              ThrowsMessage<FormatError>(path("three") + ": tensor \"a\" stands in " + path("one") + " too"));
+              ThrowsMessage<FormatError>(path("three") + ": tensor \"a\" is also in " + path("one") + " too"));
 }
 
 TEST_F(Safetensors, LeaveTheOldFileWhenTheDiskIsFull) {

@@ -105,15 +105,16 @@ TEST_F(ZipArchives, CheckTheSumsOfWhatTheyRead) {
 TEST_F(ZipArchives, ReadNoMoreThanTheyMay) {
   const ZipArchive zip = open(zip_text(parts_));
   EXPECT_THAT([&] { (void)zip.read(*zip.find("r/first"), 6); },
-              ThrowsMessage<FormatError>(path() + ": record \"r/first\": found 7 bytes, wanted at most 6"));
+              ThrowsMessage<FormatError>(path() + ": record \"r/first\": found 7 bytes, expected at most 6"));
 }
 
 TEST_F(ZipArchives, RefuseWhatIsNoWholeArchive) {
   EXPECT_THAT([] { (void)ZipArchive("no/such.zip"); },
               ThrowsMessage<FormatError>("no/such.zip: cannot read: No such file or directory"));
-  EXPECT_THAT([&] { (void)ZipArchive(folder_.path().string()); }, ThrowsMessage<FormatError>(HasSubstr("is no file")));
+  EXPECT_THAT([&] { (void)ZipArchive(folder_.path().string()); },
+              ThrowsMessage<FormatError>(HasSubstr("is not a file")));
   const std::string whole = zip_text(parts_);
-  const std::string message = "is no whole ZIP archive";
+  const std::string message = "is not a complete ZIP archive";
   expect_refused("", message);
   expect_refused("PK\3\4 and so on, for more than an end takes", message);
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) expect_refused(whole.substr(0, bytes), "");
@@ -127,20 +128,20 @@ TEST_F(ZipArchives, RefuseWhatIsNoWholeArchive) {
 TEST_F(ZipArchives, RefuseRecordsThatAreNotPlain) {
   const auto with = [](ZipPart part) { return zip_text({{"r/first", "one"}, std::move(part)}); };
   expect_refused(with({.name = "r/a", .bytes = "two", .method = 8}),
-                 "record \"r/a\": is compressed (method 8), wanted a stored record");
+                 "record \"r/a\": is compressed (method 8), expected a stored record");
   expect_refused(with({.name = "r/a", .bytes = "two", .flags = 1}), "record \"r/a\": is encrypted");
   expect_refused(with({.name = "r/a", .bytes = "two", .whole_bytes = 4}), "found 3 bytes stored of 4");
-  expect_refused(with({.name = "r/first", .bytes = "two"}), "record \"r/first\" is there twice");
+  expect_refused(with({.name = "r/first", .bytes = "two"}), "record \"r/first\" appears twice");
 }
 
 TEST_F(ZipArchives, RefuseNamesThatNoFileShouldHave) {
   for (const char* name : {"../a", "r/../a", "/a", "r//a", "r/", "r/./a", "", "r\\a", "r/a\n", "r/\xc3\xa9", "r:a"}) {
     const std::string wanted = std::strpbrk(name, "\\\n\xc3:") != nullptr
-                                   ? "a name with other characters than"
+                                   ? "a name with characters other than"
                                    : "a name with an empty part, \".\" or \"..\"";
     expect_refused(zip_text({{name, "one"}}), wanted);
   }
-  expect_refused(zip_text({{std::string("r/a\0b", 5), "one"}}), "a name with other characters");
+  expect_refused(zip_text({{std::string("r/a\0b", 5), "one"}}), "a name with characters other than");
   expect_refused(zip_text({{std::string(4097, 'a'), "one"}}), "a name of more than 4096 characters");
   EXPECT_EQ(open(zip_text({{std::string(4096, 'a'), "one"}})).records().size(), 1U);
 }
@@ -153,7 +154,7 @@ TEST_F(ZipArchives, MayHaveAPrintableFolder) {
   EXPECT_EQ(open_printable("net (1)!/a").records()[0].name, "net (1)!/a");
   for (const std::string name : {"r/a(1)", "r\n/a", "r\xff/a"}) {
     EXPECT_THAT([&] { (void)open_printable(name); },
-                ThrowsMessage<FormatError>(HasSubstr("a name with other characters")));
+                ThrowsMessage<FormatError>(HasSubstr("a name with characters other than")));
   }
   EXPECT_THAT([&] { (void)open_printable("../a"); },
               ThrowsMessage<FormatError>(HasSubstr("a name with an empty part")));
@@ -164,26 +165,27 @@ TEST_F(ZipArchives, RefuseRecordsThatAreNotWhereTheyShouldBe) {
   expect_refused(zip_text({first, {.name = "r/a", .bytes = "two", .stored_bytes = 4000}}),
                  "record \"r/a\": lies outside the file: found 4000 bytes at");
   expect_refused(zip_text({first, {.name = "r/a", .bytes = "two", .header_at = 70000}}),
-                 "record \"r/a\": its local header says something else than the directory, or is not there");
-  expect_refused(zip_text({first, {.name = "r/a", .bytes = "two", .local_name = "r/b"}}), "its local header says");
+                 "record \"r/a\": its local header is missing or differs from the central directory");
+  expect_refused(zip_text({first, {.name = "r/a", .bytes = "two", .local_name = "r/b"}}),
+                 "its local header is missing or differs");
   // Two names for one record.
   expect_refused(zip_text({{.name = "r/a", .bytes = "one"}, {.name = "r/b", .bytes = "one", .header_at = 0}}),
-                 "record \"r/b\": its local header says");
+                 "record \"r/b\": its local header is missing or differs");
   expect_refused(zip_text({{.name = "r/a", .bytes = "one", .stored_bytes = 70}, {"r/b", std::string(80, 'b')}}),
                  "records \"r/a\" and \"r/b\" overlap");
-  expect_refused(zip_text({{.name = "r/b", .bytes = "two", .header_at = 1}}), "its local header says");
+  expect_refused(zip_text({{.name = "r/b", .bytes = "two", .header_at = 1}}), "its local header is missing or differs");
 }
 
 TEST_F(ZipArchives, RefuseADirectoryWithMoreOrLessThanItsEndSays) {
   std::string bytes = zip_text(parts_);
   bytes.replace(bytes.size() - 14, 4, "\2\0\2\0", 4);
-  expect_refused(bytes, "a.zip: its directory has ");
+  expect_refused(bytes, "a.zip: its central directory has ");
   bytes.replace(bytes.size() - 14, 4, "\4\0\4\0", 4);
   expect_refused(bytes, "");
   std::string wide = zip_text(parts_, true);
   wide[wide.size() - 14] = 2;  // the end says 2, that of zip64 still 3
   wide[wide.size() - 12] = 2;
-  expect_refused(wide, "is no whole ZIP archive");
+  expect_refused(wide, "is not a complete ZIP archive");
 }
 
 TEST_F(ZipArchives, MutatedGiveErrorsAndNeverAnythingElse) {

@@ -125,21 +125,21 @@ TEST(AppendLoss, SaysWhatItCannotTake) {
   refuses([] { (void)with_loss("hinge", {2}); },
           "unknown loss \"hinge\", known are cross_entropy, next_token, mse, bce, none");
   refuses([] { (void)with_loss("none", {2}); },
-          "loss none: the output of model m is float32 [2] a sample, wanted a single number");
+          "loss none: the output of model m is float32 [2] per sample, expected a single number");
   refuses([] { (void)with_loss("cross_entropy", {}); }, "loss cross_entropy: the output of model m is float32 []");
   refuses([] { (void)with_loss("cross_entropy", {2, 3, 3}, 1); }, "samples first");
-  refuses([] { (void)with_loss("next_token", {1, 4}, 0, "tokens"); }, "[positions, classes] with 2 positions at least");
+  refuses([] { (void)with_loss("next_token", {1, 4}, 0, "tokens"); }, "[positions, classes] with at least 2 positions");
   refuses([] { (void)with_loss("next_token", {3, 4}); }, "loss next_token: unknown input \"ids\", known are x");
   Model model = with_loss("mse", {2});
   refuses([&] { append_loss(model, "mse", {.value = {.input = 0}, .shape = {2}}); },
-          "model m has a layer \"loss\" already; take loss none");
+          "model m already has a layer \"loss\"; use loss none");
   model.layers.clear();
   refuses([&] { append_loss(model, "mse", {.value = {.input = 0}, .shape = {2}}); },
-          "model m has an input \"target\" already; take loss none");
+          "model m already has an input \"target\"; use loss none");
   refuses([&] { append_loss(model, "mse", {.value = {.input = 0}, .shape = {2}, .dtype = at::kLong}); },
-          "is int64 [2] a sample, wanted a floating type");
+          "is int64 [2] per sample, expected a floating type");
   refuses([&] { append_loss(model, "next_token", {.value = {.input = 0}, .shape = {3, 2}}, "x"); },
-          "loss next_token: input \"x\" of model m is float32 [2] a sample, wanted whole numbers [3]");
+          "loss next_token: input \"x\" of model m is float32 [2] per sample, expected integers [3]");
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ TEST(BuildModel, RefusesWhatIsNotAWholeNumberInRange) {
   for (const char* text : {"", "x", "3x", "2.5", "0", "-1", "1048577", "99999999999999999999"})
     EXPECT_THAT([&] { (void)build_model("mlp", {{"width", text}}); },
                 ThrowsMessage<std::invalid_argument>("mlp: option width is \"" + std::string(text) +
-                                                     "\", must be a whole number from 1 to 1048576"));
+                                                     "\", must be an integer from 1 to 1048576"));
 }
 
 TEST(BuildModel, RefusesHeadsThatDoNotDivideTheWidth) {
