@@ -40,11 +40,10 @@ std::vector<std::string> of_sources(std::string LayerSource::* what, bool files)
 [[noreturn]] void refuse_file(const std::string& path) {
   const std::string known = fmt::format("{}", fmt::join(of_sources(&LayerSource::models, true), " or "));
   if (has_record_in_folder(ZipArchive(path, ZipArchive::Deflated::Read), "data.pkl")) {
-    throw FormatError(path +
-                      ": holds tensors without a model, as torch.save(model.state_dict()) writes them; give it as " +
+    throw FormatError(path + ": holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as " +
                       "--weights, and as model " + known);
   }
-  throw FormatError(path + ": is no model, wanted " + known);
+  throw FormatError(path + ": is not a model, expected " + known);
 }
 
 }  // namespace

@@ -243,7 +243,7 @@ class Packages(Stages):
         self.assertEqual(stage(torch.ones(2, 8, dtype=torch.float64)).dtype, torch.float64)
 
     def test_a_stage_says_that_it_has_no_eval(self):
-        with self.assertRaisesRegex(NotImplementedError, r"^stage0.pt2 computes as it was exported, there is no eval\(\)$"):
+        with self.assertRaisesRegex(NotImplementedError, r"^stage0.pt2 computes as it was exported; there is no eval\(\)$"):
             self.converted(self.file, 1).full_model().eval()
 
     def test_our_own_reader_takes_the_stage_with_the_loss(self):
@@ -270,7 +270,7 @@ class Packages(Stages):
         archive = self.archive("cached_autocast")
         said = self.tool("profile", archive, "--microbatch", 2, "--max-seconds", 0.02, "--warmup", 0, "--accept-untrusted", "-o", "graph.json")
         self.assertRegex(said, r'"shared@1" is part of layer "shared": both read "p_shared_weight", which the torch.autocast block '
-                               r'"\w+" casts once for both; cache_enabled=False lets them part')
+                               r'"\w+" casts once for both; cache_enabled=False allows a cut between them')
 
     def test_ranks_are_those_of_the_replicas(self):
         self.tool("plan", "graph.json", "--devices", 3, "--strategy", "uniform", "--stages", 2, "--replicas", "2,1", "-o",
@@ -293,8 +293,7 @@ class Packages(Stages):
         scripted = self.folder / "scripted.pt"
         torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(scripted))
         said = self.tool("convert", "plan.json", "--model", scripted, "-o", "other", status=1)
-        self.assertIn("is a TorchScript file, whose layers are no programs of torch.export that a package could hold; wanted the .pt2 "
-                      "that stagecraft export-model writes", said)
+        self.assertIn("is a TorchScript file, which cannot be converted; use the .pt2 that stagecraft export-model writes", said)
         said = self.tool("convert", self.file, "-o", "other", status=1)
         self.assertIn("is an archive, expected graph.json or PipeDream's graph.txt; an archive is converted by a plan.json", said)
         self.assertFalse((self.folder / "other").exists())

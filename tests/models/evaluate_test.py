@@ -228,8 +228,8 @@ class Refused(InFolder):
 
     def test_noise_of_training(self):
         self.refused(*self.exported(mode_models.NoiseInTraining), 'node "randn_like" (torch.ops.aten.randn_like.default)',
-                     "draws random numbers, and the file does not say whether it does so when the model evaluates; export it in "
-                     "evaluation mode: stagecraft export-model --evaluation")
+                     "draws random numbers, and the file does not say whether it does so in evaluation; export it in evaluation "
+                     "mode: stagecraft export-model --evaluation")
 
     def test_statistics_of_training(self):
         self.refused(*self.exported(mode_models.StatisticsInTraining), 'node "mul_" (torch.ops.aten.mul_.Tensor)',
@@ -237,8 +237,8 @@ class Refused(InFolder):
                      "stagecraft export-model --evaluation")
 
     def test_statistics_that_evaluation_changes(self):
-        self.refused(*self.exported(models.RunningMean, evaluation=True), 'changes buffer "mean", on which the loss depends, also when '
-                     "the model evaluates; wanted a forward that changes it only in training")
+        self.refused(*self.exported(models.RunningMean, evaluation=True), 'changes buffer "mean", on which the loss depends, also in '
+                     "evaluation; change it only in training")
 
     def test_noise_in_a_trace(self):
         model, inputs, data = self.trained(lambda: WithLoss(mode_models.NoiseInTraining()), VECTOR)

@@ -60,11 +60,11 @@ class InputRange(unittest.TestCase):
         self.plan()
         status, said = self.run_on([1, 11, 40, 2])
         self.assertEqual(status, 1)
-        self.assertIn('input "kind": found 40 at [2], wanted 0..12, the upper end excluded, or another range by '
+        self.assertIn('input "kind": found 40 at [2], expected 0..12 (upper end excluded), or another range with '
                       "--input-range kind=LOW..HIGH", said)
         status, said = self.run_on([1, 11, 40, 2], "--input-range", "kind=0..40")
         self.assertEqual(status, 1)
-        self.assertIn("found 40 at [2], wanted 0..40, the upper end excluded", said)
+        self.assertIn("found 40 at [2], expected 0..40 (upper end excluded)", said)
         status, said = self.run_on([1, 11, 40, 2], "--input-range", "kind=0..41")
         self.assertEqual(status, 0, said)
 
@@ -72,7 +72,7 @@ class InputRange(unittest.TestCase):
         self.plan()
         status, said = self.run_on([1, 2, 3, 4], "--input-range", "tokens=0..31")
         self.assertEqual(status, 1)
-        self.assertIn('in module "words": has 30 rows; found range 0..31 of input "tokens", wanted one within 0..30', said)
+        self.assertIn('in module "words": has 30 rows; found range 0..31 of input "tokens", expected one within 0..30', said)
         status, said = self.run_on([1, 2, 3, 4], "--input-range", "label=0..11")
         self.assertEqual(status, 1)
         self.assertIn('has 10 classes; found range 0..11 of input "label"', said)

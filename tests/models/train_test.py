@@ -75,7 +75,7 @@ def main(binaries, name, folder=None):
              "--microbatches", str(microbatches), "-o", plan)
         said = call(f"{binaries}/stagecraft-run", plan, "--data", f"tensors-in-order:{record}", "--expect", record, "--steps",
                     str(STEPS), "--learning-rate", str(entry.learning_rate), "--seed", str(SEED), "--channel", *channel)
-        found = re.search(r"check against .*", said)
+        found = re.search(r"compared with .*", said)
         verdict = found[0].split("losses, ")[1] if found else "no verdict"
         where = f"layers {granularity}, {stages} stages, {microbatches} microbatches, {channel[0]}"
         print(f"{name}: {where}: {verdict}")

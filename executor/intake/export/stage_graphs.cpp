@@ -93,11 +93,12 @@ class Cutter {
     const int maker = stage_of_node_[index(read.source)];
     if (maker == stage) return {};
     if (maker < 0)
-      throw std::logic_error(graph_.file + ": value \"" + read.name + "\" is read by a layer and made by none");
+      throw std::logic_error(graph_.file + ": value \"" + read.name +
+                             "\" is read by a layer, but no layer computes it");
     if (maker > stage) {
       throw std::invalid_argument(graph_.file + ": stage " + std::to_string(stage) + " reads \"" + read.name +
                                   "\", which stage " + std::to_string(maker) +
-                                  " computes; wanted stages that read from earlier ones");
+                                  " computes; a stage can only read from earlier ones");
     }
     needs.received.insert(v);
     return {};
@@ -135,8 +136,9 @@ class Cutter {
     std::set<std::string> symbols;
     if (wanted.number) symbols = symbols_of(*wanted.number);
     if (symbols.size() != 1) {
-      throw std::invalid_argument(place_of(graph_, node(wanted.source)) + ": another stage has the tensor from which " +
-                                  "\"" + wanted.name + "\" follows, wanted both in one stage");
+      throw std::invalid_argument(place_of(graph_, node(wanted.source)) +
+                                  ": another stage has the tensor that determines \"" + wanted.name +
+                                  "\"; both must be in one stage");
     }
     const auto same = [&](const SizeExpression& extent) { return extent == *wanted.number; };
     const auto tells = [&](const SizeExpression& extent) {
@@ -151,7 +153,7 @@ class Cutter {
       if (graph_.values[v].origin == Origin::Input) inputs.push_back(static_cast<int>(v));
     }
     const auto found = find_extent(inputs, number, tells);
-    if (!found) throw std::invalid_argument(graph_.file + ": no input tells the size " + *symbols.begin());
+    if (!found) throw std::invalid_argument(graph_.file + ": no input determines the size " + *symbols.begin());
     needs.inputs.insert(found->tensor);
     return *found;
   }

@@ -27,7 +27,7 @@ import torch
 
 
 class ExportedStage(torch.nn.Module):
-    """A stage in a file of torch.export: FILE, beside this one. Parameters and buffers are called as in the model.
+    """A stage in a file of torch.export: FILE, next to this one. Parameters and buffers have the model's names.
 
     It computes as the model did when it was exported, for training or for evaluation.
     """
@@ -40,7 +40,7 @@ class ExportedStage(torch.nn.Module):
     def __init__(self):
         super().__init__()
         with warnings.catch_warnings():
-            # torch reads weights into memory that is not for writing; they are copied below.
+            # torch reads weights into read-only memory; they are copied below.
             warnings.filterwarnings("ignore", "The given buffer is not writable")
             program = torch.export.load(pathlib.Path(__file__).with_name(self.FILE))
         graph = program.module()
@@ -50,7 +50,7 @@ class ExportedStage(torch.nn.Module):
             for other in others:
                 path, _, name = other.rpartition(".")
                 setattr(graph.get_submodule(path), name, graph.get_parameter(first))
-        # The children of both are the same: what to() and load_state_dict() change here, the graph sees.
+        # Both share their children: the graph sees what to() and load_state_dict() change here.
         self._parameters, self._buffers, self._modules = graph._parameters, graph._buffers, graph._modules
         self._non_persistent_buffers_set = graph._non_persistent_buffers_set
         object.__setattr__(self, "_graph", graph)
@@ -61,7 +61,7 @@ class ExportedStage(torch.nn.Module):
 
     def train(self, mode=True):
         if not mode:
-            raise NotImplementedError(f"{self.FILE} computes as it was exported, there is no eval()")
+            raise NotImplementedError(f"{self.FILE} computes as it was exported; there is no eval()")
         return super().train()
 )python";
 
@@ -133,14 +133,13 @@ ArchiveStages stage_package(const std::string& path, const ModelSettings& settin
                             const LayersOfStages& layers_of_stages) {
   if (const auto it = settings.find("loss"); it != settings.end() && it->second != "none") {
     throw std::invalid_argument(path + ": setting loss is \"" + it->second +
-                                "\", which is no part of the file; export the model with its loss");
+                                "\", which is not part of the file; export the model with its loss");
   }
   if (is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read))) {
     throw FormatError(
         path +
-        ": is a TorchScript file, whose layers are no programs of torch.export that a package could hold; "
-        "wanted the .pt2 that stagecraft export-model writes of the nn.Module it came from, profiled and "
-        "planned; stagecraft run trains the TorchScript file as it is");
+        ": is a TorchScript file, which cannot be converted; use the .pt2 that stagecraft export-model writes of the "
+        "original nn.Module (profile and plan it first). stagecraft run trains the TorchScript file as it is");
   }
   const auto source = std::make_shared<Conversion>();
   source->archive = read_pt2_archive(path);

@@ -68,7 +68,7 @@ class Coercion {
 
  private:
   [[noreturn]] void refuse(const std::string& found) const {
-    throw FormatError(place_ + ": argument \"" + wanted_.name() + "\": found " + found + ", wanted " +
+    throw FormatError(place_ + ": argument \"" + wanted_.name() + "\": found " + found + ", expected " +
                       wanted_.type()->str());
   }
   [[nodiscard]] static ArgumentPush constant(c10::IValue value) {
@@ -120,9 +120,9 @@ class Coercion {
       return empty_list();
     }
     for (const std::optional<ValueIndex>& value : values) {
-      if (!value && !optional) refuse("a list with None in it");
+      if (!value && !optional) refuse("a list that contains None");
       if (value && graph_.values[index(value->index)].kind != ProgramValue::Kind::Tensor)
-        refuse("a list with a number");
+        refuse("a list that contains a number");
       out.parts.emplace_back(value ? slot_(value->index) : -1, 0);
     }
     return out;
@@ -177,7 +177,8 @@ class Coercion {
       c10::List<std::int64_t> numbers;
       for (const IntItem& item : values) {
         if (const auto* const value = std::get_if<ValueIndex>(&item)) {
-          if (graph_.values[index(value->index)].kind != ProgramValue::Kind::Int) refuse("a list with no whole number");
+          if (graph_.values[index(value->index)].kind != ProgramValue::Kind::Int)
+            refuse("a list with a value that is not an integer");
           out.parts.emplace_back(slot_(value->index), 0);
           fixed = false;
         } else {
@@ -187,12 +188,12 @@ class Coercion {
       }
       return fixed ? constant(std::move(numbers)) : out;
     };
-    if (type_->kind() == Kind::TensorType && values.size() == 1) refuse("a list of whole numbers");
-    if (!element_) refuse("a list of whole numbers");
+    if (type_->kind() == Kind::TensorType && values.size() == 1) refuse("a list of integers");
+    if (!element_) refuse("a list of integers");
     if (is_int(element_->kind())) return list();
     std::vector<c10::Scalar> numbers;
     for (const IntItem& item : values) {
-      if (!std::holds_alternative<std::int64_t>(item)) refuse("a list of whole numbers that depend on the batch size");
+      if (!std::holds_alternative<std::int64_t>(item)) refuse("a list of integers that depend on the batch size");
       numbers.emplace_back(std::get<std::int64_t>(item));
     }
     if (values.empty() && element_->kind() != Kind::FloatType && element_->kind() != Kind::NumberType) {
@@ -200,7 +201,7 @@ class Coercion {
       if (element_->kind() == Kind::OptionalType) return {ArgumentPush::Form::OptionalTensors, {}, {}};
       return empty_list();
     }
-    return scalars(numbers, "a list of whole numbers");
+    return scalars(numbers, "a list of integers");
   }
 
   [[nodiscard]] ArgumentPush floats(const std::vector<double>& values) const {
@@ -224,7 +225,7 @@ class Coercion {
   }
 
   [[nodiscard]] ArgumentPush bools(const std::vector<bool>& values) const {
-    if (!element_ || element_->kind() != Kind::BoolType) refuse("a list of truth values");
+    if (!element_ || element_->kind() != Kind::BoolType) refuse("a list of booleans");
     c10::List<bool> out;
     for (const bool each : values) out.push_back(each);
     return constant(std::move(out));
@@ -236,7 +237,7 @@ class Coercion {
   }
 
   [[nodiscard]] ArgumentPush words(const std::vector<std::string>& values) const {
-    if (!element_ || element_->kind() != Kind::StringType) refuse("a list of words");
+    if (!element_ || element_->kind() != Kind::StringType) refuse("a list of strings");
     c10::List<std::string> out;
     for (const std::string& each : values) out.push_back(each);
     return constant(std::move(out));

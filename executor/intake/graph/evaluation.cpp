@@ -109,17 +109,16 @@ void check_evaluation(const OperatorGraph& graph, int root) {
       const std::string& name = graph.tensors[index(value.source)].name;
       const std::string what = place_of(graph, node) + ": changes buffer \"" + name + "\", on which the loss depends, ";
       if (graph.exact_evaluation) {
-        throw FormatError(what + "also when the model evaluates; wanted a forward that changes it only in training, " +
-                          "as batch norm does");
+        throw FormatError(what + "also in evaluation; change it only in training, as batch norm does");
       }
-      throw FormatError(what + "and the file does not say whether it does so when the model evaluates; " +
+      throw FormatError(what + "and the file does not say whether it does so in evaluation; " +
                         graph.evaluation_advice);
     }
     if (node.random && !graph.exact_evaluation &&
         (std::ranges::any_of(node.gives, is_observed) || std::ranges::any_of(node.writes, is_observed))) {
       throw FormatError(place_of(graph, node) +
-                        ": draws random numbers, and the file does not say whether it does so when the model " +
-                        "evaluates; " + graph.evaluation_advice);
+                        ": draws random numbers, and the file does not say whether it does so in evaluation; " +
+                        graph.evaluation_advice);
     }
   }
 }

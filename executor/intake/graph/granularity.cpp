@@ -37,7 +37,7 @@ Granularity parse_granularity(const std::string& text) {
     const auto [rest, error] = std::from_chars(text.data() + prefix.size(), end, depth);
     if (error == std::errc() && rest == end && depth >= 1 && depth <= 100) return {Granularity::Kind::Depth, depth};
   }
-  throw std::invalid_argument("layers \"" + text + "\": wanted auto, leaf, op, or depth=N with N in 1..100");
+  throw std::invalid_argument("layers \"" + text + "\": expected auto, leaf, op, or depth=N with N in 1..100");
 }
 
 LayerLabel label_of(const GraphNode& node, const Granularity& granularity) {

@@ -99,7 +99,8 @@ class Assembler {
     if (const auto it = derived_input_.find(value); it != derived_input_.end()) return {-1, 0, it->second};
     const auto made = made_in_.find(value);
     if (made == made_in_.end())
-      throw std::logic_error(graph_.file + ": value \"" + read.name + "\" is read by a layer and made by none");
+      throw std::logic_error(graph_.file + ": value \"" + read.name +
+                             "\" is read by a layer, but no layer computes it");
     const std::vector<int>& outputs = outputs_[index(made->second)];
     return {made->second, static_cast<int>(std::ranges::find(outputs, value) - outputs.begin()), -1};
   }
@@ -224,8 +225,8 @@ int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
   if (error != std::errc() || end != text.data() + text.size() || output < 0 || output >= count ||
       graph.outputs[index(output)] < 0)
     throw std::invalid_argument(graph.file + ": setting loss_output is \"" + text +
-                                "\", wanted the number of a tensor among the model's " + std::to_string(count) +
-                                " outputs, counted from 0");
+                                "\", expected the index of a tensor among the model's " + std::to_string(count) +
+                                " outputs, from 0");
   return output;
 }
 
@@ -258,9 +259,7 @@ Grouping groups_like(const OperatorGraph& graph, int loss, const ModelSettings& 
   for (const LayerGroup& group : training.groups) {
     const bool found = std::ranges::find(out.groups, group.name, &LayerGroup::name) != out.groups.end();
     if (!found) {
-      out.merged.emplace(group.name,
-                         "computes nothing when the model evaluates; trace the model after model.eval() and "
-                         "plan that");
+      out.merged.emplace(group.name, "is unused in evaluation; trace the model after model.eval() and plan that file");
     }
   }
   return out;
@@ -271,17 +270,17 @@ Grouping groups_like(const OperatorGraph& graph, int loss, const ModelSettings& 
 int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings) {
   check_import_settings(settings);
   const int root = graph.outputs.empty() ? -1 : graph.outputs[index(output_index(graph, settings))];
-  if (root < 0) throw FormatError(graph.file + ": the model gives nothing");
+  if (root < 0) throw FormatError(graph.file + ": the model returns nothing");
   const GraphValue& value = graph.values[index(root)];
   const std::string loss = setting(settings, "loss", "none");
   const bool is_loss = value.meta && value.meta->sizes.empty() && c10::isFloatingType(value.meta->dtype);
   if (loss == "none" && !is_loss) {
     std::vector<std::string> known;
     for (const Loss& each : losses()) known.push_back(each.name);
-    throw std::invalid_argument(fmt::format(
-        "{}: output \"{}\" is no loss, which is one floating-point number; export the model with its loss, or "
-        "give one with --loss: {}",
-        graph.file, value.name, fmt::join(known, ", ")));
+    throw std::invalid_argument(
+        fmt::format("{}: output \"{}\" is not a loss (one floating-point number); export the model with its loss, or "
+                    "use --loss: {}",
+                    graph.file, value.name, fmt::join(known, ", ")));
   }
   return root;
 }

@@ -51,10 +51,9 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
       {"wrap_with_set_grad_enabled", Form::Grad}, {"wrap_with_autocast", Form::Autocast}, {"cond", Form::Branch}};
   const auto it = known.find(name);
   if (name.starts_with("autograd_function")) {
-    throw FormatError(
-        place +
-        ": is the model's own torch.autograd.Function, whose backward is Python; write it with operators of "
-        "PyTorch: x + (y - x).detach() has the value of y and the gradient of x");
+    throw FormatError(place +
+                      ": is a custom torch.autograd.Function, whose backward is Python; write it with PyTorch's "
+                      "operators: x + (y - x).detach() has the value of y and the gradient of x");
   }
   if (it == known.end()) {
     std::vector<std::string> names;
@@ -68,12 +67,12 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
     return node.arguments[next++].value;
   };
   const auto wrong = [&](const std::string& wanted) -> FormatError {
-    return FormatError(place + ": argument " + std::to_string(next - 1) + ": wanted " + wanted);
+    return FormatError(place + ": argument " + std::to_string(next - 1) + ": expected " + wanted);
   };
   const auto truth = [&]() -> std::optional<bool> {
     const ArgumentValue& value = take();
     if (std::holds_alternative<std::monostate>(value)) return std::nullopt;
-    if (!std::holds_alternative<bool>(value)) throw wrong("a truth value");
+    if (!std::holds_alternative<bool>(value)) throw wrong("a boolean");
     return std::get<bool>(value);
   };
   if (out.form == Form::Grad) {
@@ -102,7 +101,7 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
   }
   for (const auto& graph : out.graphs) {
     if (graph->inputs.size() != out.operands.size()) {
-      throw FormatError(place + ": found " + std::to_string(out.operands.size()) + " operands, its graph wants " +
+      throw FormatError(place + ": found " + std::to_string(out.operands.size()) + " operands, its graph needs " +
                         std::to_string(graph->inputs.size()));
     }
   }
@@ -346,7 +345,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
   for (const auto& each : parts.graphs) {
     inner.push_back(std::make_shared<const Inner>(make_inner(*each, place)));
     if (inner.back()->outputs.size() != values.size()) {
-      throw FormatError(place + ": found " + std::to_string(values.size()) + " results, its graph gives " +
+      throw FormatError(place + ": found " + std::to_string(values.size()) + " results, its graph returns " +
                         std::to_string(inner.back()->outputs.size()));
     }
   }
@@ -362,7 +361,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
     if (const auto* const number = std::get_if<double>(&value)) return {-1, *number};
     if (const auto* const truth = std::get_if<bool>(&value)) return {-1, *truth};
     if (std::holds_alternative<std::monostate>(value)) return {};
-    throw FormatError(place + ": wanted tensors and numbers as operands");
+    throw FormatError(place + ": operands must be tensors and numbers");
   };
   std::vector<Operand> operands;
   for (const ArgumentValue& each : parts.operands) operands.push_back(operand_of(each));

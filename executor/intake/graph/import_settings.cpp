@@ -20,7 +20,8 @@ std::pair<std::int64_t, std::int64_t> parse_range(const std::string& key, const 
     if (a.ec == std::errc() && a.ptr == text.data() + dots && b.ec == std::errc() && b.ptr == end && from < to)
       return {from, to};
   }
-  throw std::invalid_argument("setting " + key + " is \"" + text + "\", wanted FROM..TO, as 0..50257 for 0 to 50256");
+  throw std::invalid_argument("setting " + key + " is \"" + text +
+                              "\", expected FROM..TO, such as 0..50257 for 0 to 50256");
 }
 
 }  // namespace

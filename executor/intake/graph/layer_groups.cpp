@@ -150,7 +150,7 @@ class Grouper {
     for (const auto& [there, ends] : range) {
       if (ends.first == ends.second) continue;
       const int first = group_root(ends.first);
-      merge(first, ends.second, "they are one in training");
+      merge(first, ends.second, "they are one layer in training");
     }
   }
 
@@ -168,8 +168,8 @@ class Grouper {
         if (to < 0 || to == group_of(maker)) continue;
         merge(group_of(maker), to,
               "\"" + value.name + "\", which is " +
-                  (value.kind == GraphValue::Kind::Tensor ? "a tensor of unknown shape" : "no tensor") +
-                  ", goes from one to the other");
+                  (value.kind == GraphValue::Kind::Tensor ? "a tensor of unknown shape" : "not a tensor") +
+                  ", passes from one to the other");
         return true;
       }
     }
@@ -188,7 +188,7 @@ class Grouper {
     const int maker = maker_[index(root_)];
     const int own = maker < 0 ? -1 : group_of(maker);
     if (own < 0 || group_of_last() <= own) return false;
-    merge(own, group_of_last(), "it stands behind the loss");
+    merge(own, group_of_last(), "it comes after the loss");
     return true;
   }
 
@@ -206,7 +206,7 @@ class Grouper {
         if (fresh || it->second == group_of(n)) continue;
         merge(std::min(it->second, group_of(n)), std::max(it->second, group_of(n)),
               "both read \"" + value.name + "\", which the torch.autocast block \"" + block->name +
-                  "\" casts once for both; cache_enabled=False lets them part");
+                  "\" casts once for both; cache_enabled=False allows a cut between them");
         return true;
       }
     }

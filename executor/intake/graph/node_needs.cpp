@@ -42,9 +42,8 @@ std::vector<bool> needed_nodes(const OperatorGraph& graph, int root, GraphMemory
     for (const int v : own.writes) {
       const auto& value = graph.values[index(v)];
       if (value.kind == GraphValue::Kind::Tensor && memory.is_trained(v)) {
-        throw std::invalid_argument(place_of(graph, own) +
-                                    " changes a parameter in its forward, which replicas cannot do alike; found \"" +
-                                    value.name + "\", wanted a buffer");
+        throw std::invalid_argument(place_of(graph, own) + " changes parameter \"" + value.name +
+                                    "\" in its forward, which replicas cannot replay; use a buffer");
       }
     }
     needed[index(n)] = std::ranges::any_of(own.gives, is_wanted) || std::ranges::any_of(own.writes, is_wanted) ||

@@ -217,7 +217,7 @@ void NodeProgram::bind(const OperatorGraph& graph, const std::vector<std::string
       argument_slots_.push_back({static_cast<int>(slots_++), false, {}});
       break;
     }
-    if (!find(symbol)) throw std::invalid_argument(graph.file + ": no input tells the size " + symbol);
+    if (!find(symbol)) throw std::invalid_argument(graph.file + ": no input determines the size " + symbol);
   }
 }
 
@@ -235,7 +235,8 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
     const auto value = binding.axis < told.dim() ? solve(binding.extent, told.size(binding.axis)) : std::nullopt;
     if (!value) {
       throw std::invalid_argument("size " + std::to_string(binding.axis < told.dim() ? told.size(binding.axis) : 0) +
-                                  " in axis " + std::to_string(binding.axis) + ", wanted " + to_string(binding.extent));
+                                  " in axis " + std::to_string(binding.axis) + ", expected " +
+                                  to_string(binding.extent));
     }
     symbols[binding.symbol] = *value;
   }

@@ -38,7 +38,7 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
 }
 
 std::int64_t integer_of(double x) {
-  if (!(std::abs(x) < 9.2e18)) throw std::invalid_argument("a number that no whole number of 64 bits holds");
+  if (!(std::abs(x) < 9.2e18)) throw std::invalid_argument("a number too large for a 64-bit integer");
   return static_cast<std::int64_t>(x);
 }
 
@@ -120,7 +120,7 @@ NodeCall size_call(const ProgramGraph& graph, const ProgramNode& node, const std
   const auto* const axis = node.arguments.size() < 2 ? nullptr : std::get_if<std::int64_t>(&node.arguments[1].value);
   const bool count = node.target == "torch.ops.aten.sym_numel.default";
   if (!tensor || graph.values[index(tensor->index)].kind != ProgramValue::Kind::Tensor || (!axis && !count))
-    throw FormatError(place + ": wanted a tensor" + (count ? "" : " and an axis"));
+    throw FormatError(place + ": expected a tensor" + (count ? "" : " and an axis"));
   const int from = slot(tensor->index), to = slot(node.results[0].values[0].index);
   if (count) return [=](Frame& frame) { frame.slots[index(to)] = frame.slots[index(from)].toTensor().numel(); };
   const bool stride = node.target == "torch.ops.aten.sym_stride.int";
@@ -140,7 +140,7 @@ bool computes_numbers(const ProgramNode& node) {
 NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
                      const std::function<int(int)>& slot) {
   if (node.results.size() != 1 || node.results[0].values.size() != 1)
-    throw FormatError(place + ": wanted one number as result");
+    throw FormatError(place + ": expected one number as result");
   if (is_size(node.target)) return size_call(graph, node, place, slot);
   const auto it = table().find(node.target);
   if (it == table().end()) {
@@ -152,7 +152,7 @@ NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const s
   for (const ProgramArgument& argument : node.arguments) {
     if (const auto* const value = std::get_if<ValueIndex>(&argument.value)) {
       if (graph.values[index(value->index)].kind == ProgramValue::Kind::Tensor)
-        throw FormatError(place + ": found a tensor, wanted a number");
+        throw FormatError(place + ": found a tensor, expected a number");
       operands.push_back({{}, slot(value->index)});
     } else if (const auto* const integer_value = std::get_if<std::int64_t>(&argument.value)) {
       operands.push_back({*integer_value, -1});
@@ -161,11 +161,11 @@ NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const s
     } else if (const auto* const truth = std::get_if<bool>(&argument.value)) {
       operands.push_back({*truth, -1});
     } else {
-      throw FormatError(place + ": argument \"" + argument.name + "\": wanted a number");
+      throw FormatError(place + ": argument \"" + argument.name + "\": expected a number");
     }
   }
   if (operands.size() != it->second.arguments) {
-    throw FormatError(place + ": found " + std::to_string(operands.size()) + " arguments, wanted " +
+    throw FormatError(place + ": found " + std::to_string(operands.size()) + " arguments, expected " +
                       std::to_string(it->second.arguments));
   }
   const int to = slot(node.results[0].values[0].index);

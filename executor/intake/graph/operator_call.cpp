@@ -24,7 +24,7 @@ c10::OperatorHandle find_operator(const ProgramNode& node, const std::string& pl
   const std::string space = name.name.substr(0, name.name.find("::"));
   if (space != "aten" && space != "prims") {
     throw FormatError(place + ": operator " + node.target + " belongs to \"" + space +
-                      "\", which is a library of Python's; wanted are operators of PyTorch itself, \"aten\"");
+                      "\", which is a Python library; use PyTorch's own operators, \"aten\"");
   }
   throw FormatError(place + ": LibTorch 2.11 has no operator " + node.target);
 }
@@ -46,7 +46,8 @@ std::vector<const ProgramArgument*> in_order(const c10::FunctionSchema& schema, 
       at = static_cast<std::size_t>(it - schema.arguments().begin());
     }
     if (at >= out.size() || out[at]) {
-      throw FormatError(place + ": argument \"" + given.name + "\" is there twice, or one more than the operator has");
+      throw FormatError(place + ": argument \"" + given.name +
+                        "\" appears twice, or is one more than the operator has");
     }
     out[at] = &given;
     next = at + 1;
@@ -65,7 +66,7 @@ void check_results(const c10::FunctionSchema& schema, const ProgramNode& node, c
       std::ranges::all_of(node.results, [](const ProgramResult& r) { return r.values.empty() && !r.list; });
   if (schema.returns().empty() && nothing) return;
   if (schema.returns().size() != node.results.size()) {
-    throw FormatError(place + ": found " + std::to_string(node.results.size()) + " results, the operator gives " +
+    throw FormatError(place + ": found " + std::to_string(node.results.size()) + " results, the operator returns " +
                       std::to_string(schema.returns().size()));
   }
   for (std::size_t i = 0; i < node.results.size(); ++i) {
@@ -73,7 +74,7 @@ void check_results(const c10::FunctionSchema& schema, const ProgramNode& node, c
     if (node.results[i].values.empty() && !node.results[i].list) continue;
     if (list != node.results[i].list) {
       throw FormatError(place + ": result " + std::to_string(i) + ": found " +
-                        (node.results[i].list ? "a list" : "one value") + ", wanted " +
+                        (node.results[i].list ? "a list" : "one value") + ", expected " +
                         schema.returns()[i].type()->str());
     }
   }
@@ -101,7 +102,7 @@ c10::OperatorName operator_name(const std::string& target, const std::string& pl
   const std::size_t space = target.find('.', prefix.size());
   const std::size_t overload = target.rfind('.');
   if (!target.starts_with(prefix) || space == std::string::npos || overload <= space) {
-    throw FormatError(place + ": target \"" + target + "\", wanted torch.ops.NAMESPACE.OPERATOR.OVERLOAD");
+    throw FormatError(place + ": target \"" + target + "\", expected torch.ops.NAMESPACE.OPERATOR.OVERLOAD");
   }
   const std::string last = target.substr(overload + 1);
   return {target.substr(prefix.size(), space - prefix.size()) + "::" + target.substr(space + 1, overload - space - 1),
@@ -180,7 +181,7 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
       }
       const c10::List<at::Tensor> list = std::move(stack[r]).toTensorList();
       if (list.size() != result.slots.size()) {
-        throw std::runtime_error(place + ": gave " + std::to_string(list.size()) + " tensors, the file says " +
+        throw std::runtime_error(place + ": gave " + std::to_string(list.size()) + " tensors, expected " +
                                  std::to_string(result.slots.size()));
       }
       for (std::size_t i = 0; i < result.slots.size(); ++i) {

@@ -12,7 +12,7 @@ std::string place_of(const OperatorGraph& graph, const GraphNode& node) {
 }
 
 std::string untrainable_text(const std::string& name, c10::ScalarType dtype, const std::string& how) {
-  const std::string begin = "parameter \"" + name + "\" is " + c10::toString(dtype) + ", wanted float32: ";
+  const std::string begin = "parameter \"" + name + "\" is " + c10::toString(dtype) + ", expected float32: ";
   if (!c10::isComplexType(dtype)) return begin + how + ", and profile with --dtype for another type";
   return begin + "store torch.view_as_real(" + name + ") as the parameter and call torch.view_as_complex in forward";
 }

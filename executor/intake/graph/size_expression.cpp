@@ -45,7 +45,7 @@ class ExpressionParser {
   SizeExpression whole() {
     SizeExpression out = expression(1);
     skip_spaces();
-    if (at_ != text_.size()) fail("wanted its end");
+    if (at_ != text_.size()) fail("expected its end");
     return out;
   }
 
@@ -65,7 +65,7 @@ class ExpressionParser {
     return true;
   }
   void expect(char c) {
-    if (!take(c)) fail(fmt::format("wanted '{}'", c));
+    if (!take(c)) fail(fmt::format("expected '{}'", c));
   }
   std::string_view word() {
     skip_spaces();
@@ -76,7 +76,7 @@ class ExpressionParser {
 
   SizeExpression expression(int depth) {
     if (depth > kDeepest) fail(fmt::format("nested deeper than {} levels", kDeepest));
-    if (++parts_ > kMostParts) fail(fmt::format("of more than {} parts", kMostParts));
+    if (++parts_ > kMostParts) fail(fmt::format("has more than {} parts", kMostParts));
     skip_spaces();
     const std::size_t begin = at_;
     const std::string_view name = word();
@@ -99,7 +99,7 @@ class ExpressionParser {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
     if (error == std::errc::result_out_of_range) fail("a number beyond 64 bits");
-    if (error != std::errc()) fail("wanted a whole number");
+    if (error != std::errc()) fail("expected an integer");
     at_ = static_cast<std::size_t>(end - text_.data());
     expect(')');
     return {value};
@@ -112,13 +112,13 @@ class ExpressionParser {
     SizeExpression out;
     out.kind = Kind::Symbol;
     out.symbol = word();
-    if (out.symbol.empty()) fail("wanted the name of a symbol");
+    if (out.symbol.empty()) fail("expected the name of a symbol");
     expect('\'');
     while (take(',')) {
-      if (word().empty()) fail("wanted an assumption about the symbol, such as positive=True");
+      if (word().empty()) fail("expected an assumption about the symbol, such as positive=True");
       expect('=');
       const std::string_view value = word();
-      if (value != "True" && value != "False") fail("wanted True or False");
+      if (value != "True" && value != "False") fail("expected True or False");
     }
     expect(')');
     return out;
@@ -131,7 +131,7 @@ class ExpressionParser {
     do { out.parts.push_back(expression(depth + 1)); } while (take(','));
     expect(')');
     if (out.parts.size() < function.least || out.parts.size() > function.most) {
-      fail(fmt::format("found {} parts of {}, wanted {}", out.parts.size(), function.name, function.least));
+      fail(fmt::format("found {} parts of {}, expected {}", out.parts.size(), function.name, function.least));
     }
     return out;
   }
@@ -141,7 +141,7 @@ class ExpressionParser {
   int parts_ = 0;
 };
 
-[[noreturn]] void overflows() { throw std::invalid_argument("a size goes beyond 64 bits"); }
+[[noreturn]] void overflows() { throw std::invalid_argument("a size exceeds 64 bits"); }
 
 std::int64_t product(std::int64_t a, std::int64_t b) {
   std::int64_t out = 0;
@@ -169,7 +169,7 @@ std::int64_t floor_remainder(std::int64_t a, std::int64_t b) {
 }
 
 std::int64_t power(std::int64_t base, std::int64_t exponent) {
-  if (exponent < 0) throw std::invalid_argument(fmt::format("a size has the power {}, wanted 0 or more", exponent));
+  if (exponent < 0) throw std::invalid_argument(fmt::format("a size has the power {}, must be at least 0", exponent));
   std::int64_t out = 1;
   while (exponent > 0) {
     if (exponent % 2 != 0) out = product(out, base);
@@ -239,7 +239,7 @@ std::int64_t evaluate(const SizeExpression& expression, const Symbols& symbols) 
     case Kind::Power:
       return power(part(0), part(1));
   }
-  throw std::logic_error("a kind of size that does not exist");
+  throw std::logic_error("unknown kind of size");
 }
 
 std::set<std::string> symbols_of(const SizeExpression& expression) {
@@ -295,7 +295,7 @@ std::string to_string(const SizeExpression& expression) {
     case Kind::Power:
       return joined(expression, "**");
   }
-  throw std::logic_error("a kind of size that does not exist");
+  throw std::logic_error("unknown kind of size");
 }
 
 }  // namespace stagecraft

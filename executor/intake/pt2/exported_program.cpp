@@ -29,14 +29,14 @@ std::vector<ModuleFrame> read_module_stack(const Cursor& at) {
     if (frame.starts_with("_empty_nn_module_stack")) continue;
     const std::size_t first = frame.find(',');
     const std::size_t last = frame.rfind(',');
-    if (first == last) at.fail("found a frame \"" + frame + "\", wanted \"key,path,type\"");
+    if (first == last) at.fail("found a frame \"" + frame + "\", expected \"key,path,type\"");
     ModuleFrame module{frame.substr(first + 1, last - first - 1), frame.substr(last + 1), 0};
     const std::string key = frame.substr(0, first);
     const std::size_t call = key.rfind('@');
     if (call != std::string::npos) {
       const std::string digits = key.substr(call + 1);
       if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos)
-        at.fail("found a frame \"" + frame + "\", wanted the number of a call after \"@\"");
+        at.fail("found a frame \"" + frame + "\", expected a call number after \"@\"");
       module.call = std::stoi(digits);
     }
     out.push_back(std::move(module));
@@ -98,7 +98,7 @@ ProgramNode read_node(const Cursor& at, std::size_t number, ProgramScope& scope)
 std::vector<std::optional<ValueIndex>> define_inputs(const Cursor& at, ProgramScope& scope) {
   return at.list([&](const Cursor& input) -> std::optional<ValueIndex> {
     const Choice choice = read_choice(input);
-    if (choice.key == "as_custom_obj") input.fail("found a custom object as an input, wanted tensors and numbers");
+    if (choice.key == "as_custom_obj") input.fail("found a custom object as an input, expected tensors and numbers");
     const bool number = choice.key.starts_with("as_sym_");
     if (choice.key != "as_tensor" && !(number && read_choice(choice.value).key == "as_name")) {
       (void)read_argument(input, scope);
@@ -115,7 +115,7 @@ void read_body(const Cursor& at, ProgramScope& scope, ProgramGraph& graph) {
   for (const char* read : {"inputs", "tensor_values", "sym_int_values", "sym_bool_values"}) (void)fields.required(read);
   for (const char* read : {"is_single_tensor_return", "sym_float_values"}) (void)fields.optional(read);
   const auto objects = fields.optional("custom_obj_values");
-  if (objects && !objects->value().empty()) objects->fail("found custom objects, wanted a program without them");
+  if (objects && !objects->value().empty()) objects->fail("found custom objects, expected a program without them");
   const Cursor nodes = fields.required("nodes");
   const Cursor outputs = fields.required("outputs");
   fields.done();
@@ -125,7 +125,7 @@ void read_body(const Cursor& at, ProgramScope& scope, ProgramGraph& graph) {
   for (std::size_t i = 0; i < nodes.elements(); ++i) {
     graph.nodes.push_back(read_node(nodes.at(i), i, scope));
     if (!names.insert(graph.nodes.back().name).second)
-      nodes.at(i).fail("node \"" + graph.nodes.back().name + "\" stands twice, wanted one name for each");
+      nodes.at(i).fail("node \"" + graph.nodes.back().name + "\" appears twice; names must be unique");
   }
   graph.outputs = outputs.list([&](const Cursor& output) { return read_argument(output, scope); });
   scope.check_tables();
@@ -137,9 +137,9 @@ ValueIndex input_value(const Cursor& spec, Fields& fields, const std::optional<V
   const Cursor argument = fields.required("arg");
   const std::string name = Fields(argument).required("name").text();
   if (!given || scope.value(*given).name != name)
-    spec.fail(fmt::format("found value \"{}\", the graph has {} there", name,
+    spec.fail(fmt::format("found value \"{}\", expected {} as in the graph", name,
                           given ? "\"" + scope.value(*given).name + "\"" : "a literal"));
-  if (scope.value(*given).kind != Kind::Tensor) spec.fail(fmt::format("value \"{}\" is no tensor", name));
+  if (scope.value(*given).kind != Kind::Tensor) spec.fail(fmt::format("value \"{}\" is not a tensor", name));
   return *given;
 }
 
@@ -148,7 +148,7 @@ ProgramInput read_input(const Cursor& at, const std::optional<ValueIndex>& given
   const Cursor& spec = choice.value;
   ProgramInput out;
   if (choice.key == "custom_obj" || choice.key == "token")
-    at.fail("found an input \"" + choice.key + "\", wanted tensors and numbers");
+    at.fail("found an input \"" + choice.key + "\", expected tensors and numbers");
   if (choice.key != "parameter" && choice.key != "buffer" && choice.key != "tensor_constant" &&
       choice.key != "user_input" && choice.key != "constant_input") {
     at.fail(
@@ -167,11 +167,11 @@ ProgramInput read_input(const Cursor& at, const std::optional<ValueIndex>& given
   } else if (choice.key == "constant_input") {
     out = {ProgramInput::Kind::Folded, {}, fields.required("name").text(), true};
     (void)fields.required("value");
-    if (given) spec.fail("found a literal, the graph has \"" + scope.value(*given).name + "\" there");
+    if (given) spec.fail("found a literal, expected \"" + scope.value(*given).name + "\"");
   } else {
     const ArgumentValue value = read_argument(fields.required("arg"), scope);
     const auto* const named = std::get_if<ValueIndex>(&value);
-    if (named == nullptr || given != *named) spec.fail("found another value than the graph has there");
+    if (named == nullptr || given != *named) spec.fail("the value differs from the graph's");
     out = {ProgramInput::Kind::User, *named, scope.value(*named).name, true};
   }
   fields.done();
@@ -184,10 +184,9 @@ void check_output(const Cursor& at, const ArgumentValue& given, const ProgramSco
     for (const char* other : {"buffer_mutation", "parameter_mutation", "user_input_mutation", "gradient_to_parameter",
                               "gradient_to_user_input", "token"}) {
       if (choice.key == other)
-        at.fail(
-            fmt::format("found an output \"{}\", wanted a program as torch.export.export gives it, without "
-                        "run_decompositions()",
-                        other));
+        at.fail(fmt::format(
+            "found an output \"{}\", expected a program from torch.export.export, without run_decompositions()",
+            other));
     }
     at.fail(unknown_name("output", choice.key, {"user_output", "loss_output"}));
   }
@@ -201,7 +200,7 @@ void check_output(const Cursor& at, const ArgumentValue& given, const ProgramSco
   } else {
     same = read_argument(argument, scope) == given;
   }
-  if (!same) argument.fail("found another value than the graph has there");
+  if (!same) argument.fail("the value differs from the graph's");
 }
 
 void check_versions(Fields& fields) {
@@ -211,11 +210,11 @@ void check_versions(Fields& fields) {
   (void)parts.required("minor");
   parts.done();
   if (const std::int64_t found = read_int(major); found != kMajor)
-    major.fail(fmt::format("found major version {}, this program reads {}: export with PyTorch 2.11", found, kMajor));
+    major.fail(fmt::format("found major version {}, expected {}: export with PyTorch 2.11", found, kMajor));
   const Cursor verifiers = fields.required("verifiers");
   const auto found = verifiers.list([](const Cursor& each) { return each.text(); });
   if (found != std::vector<std::string>{"TRAINING"})
-    verifiers.fail_type("[\"TRAINING\"], a program as torch.export.export gives it, without run_decompositions()");
+    verifiers.fail_type("[\"TRAINING\"], a program from torch.export.export, without run_decompositions()");
 }
 
 }  // namespace
@@ -258,7 +257,7 @@ ExportedProgram read_document(const Json& document, const std::string& place) {
   const auto given = define_inputs(Fields(graph).required("inputs"), scope);
   scope.set_open(false);
   if (input_specs.elements() != given.size())
-    input_specs.fail(fmt::format("found {} inputs, the graph has {}", input_specs.elements(), given.size()));
+    input_specs.fail(fmt::format("found {} inputs, expected {} as in the graph", input_specs.elements(), given.size()));
   std::unordered_set<std::string> stored;
   for (std::size_t i = 0; i < given.size(); ++i) {
     const Cursor spec = input_specs.at(i);
@@ -269,13 +268,13 @@ ExportedProgram read_document(const Json& document, const std::string& place) {
     if (input.kind == ProgramInput::Kind::User) {
       scope.admit_symbols(input.value);
     } else if (!stored.insert(input.name).second) {
-      spec.fail("\"" + input.name + "\" stands twice, wanted one input for each");
+      spec.fail("\"" + input.name + "\" appears twice; inputs must be unique");
     }
   }
   read_body(graph, scope, out.graph);
   if (output_specs.elements() != out.graph.outputs.size()) {
-    output_specs.fail(
-        fmt::format("found {} outputs, the graph has {}", output_specs.elements(), out.graph.outputs.size()));
+    output_specs.fail(fmt::format("found {} outputs, expected {} as in the graph", output_specs.elements(),
+                                  out.graph.outputs.size()));
   }
   for (std::size_t i = 0; i < out.graph.outputs.size(); ++i)
     check_output(output_specs.at(i), out.graph.outputs[i], scope);

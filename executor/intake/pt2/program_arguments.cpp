@@ -13,7 +13,7 @@ namespace {
 using Kind = ProgramValue::Kind;
 
 constexpr std::array<const char*, 4> kTables{"tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values"};
-constexpr std::array<const char*, 4> kKinds{"a tensor", "a whole number", "a float", "a truth value"};
+constexpr std::array<const char*, 4> kKinds{"a tensor", "an integer", "a float", "a boolean"};
 
 std::size_t number_of(Kind kind) { return static_cast<std::size_t>(kind); }
 
@@ -47,7 +47,7 @@ auto read_literals(const Cursor& at, const ProgramScope& scope, Kind kind, const
   return at.list([&](const Cursor& item) {
     const auto value = read_number(item, scope, kind, literal, read);
     if (std::holds_alternative<ValueIndex>(value))
-      item.fail(fmt::format("found {} that a node makes inside a list, wanted written ones", kKinds[number_of(kind)]));
+      item.fail(fmt::format("found {} computed by a node inside a list, expected literals", kKinds[number_of(kind)]));
     return std::get<1>(value);
   });
 }
@@ -147,10 +147,9 @@ void ProgramScope::check_symbols(const Cursor& at, const std::string& name, cons
   if (open_ || expression.kind == SizeExpression::Kind::Number) return;
   for (const std::string& symbol : symbols_of(expression)) {
     if (!symbols_.contains(symbol)) {
-      at.fail(
-          fmt::format("makes \"{}\", whose size or value \"{}\" depends on data, wanted sizes that follow from those "
-                      "of the inputs",
-                      name, symbol));
+      at.fail(fmt::format(
+          "makes \"{}\", whose size or value \"{}\" depends on data; sizes must follow from those of the inputs", name,
+          symbol));
     }
   }
 }
@@ -190,7 +189,7 @@ ValueIndex ProgramScope::define(const Cursor& at, const std::string& name, Kind 
     }
   }
   if (!index_of_.emplace(name, static_cast<int>(values_.size())).second)
-    at.fail(fmt::format("value \"{}\" is made twice, wanted one input or node for each", name));
+    at.fail(fmt::format("value \"{}\" is made twice; one input or node must make it", name));
   values_.push_back(std::move(value));
   return {static_cast<int>(values_.size()) - 1};
 }
@@ -200,7 +199,7 @@ ValueIndex ProgramScope::use(const Cursor& at, const std::string& name, Kind kin
   if (found == index_of_.end()) at.fail(fmt::format("value \"{}\" is used before an input or node makes it", name));
   const Kind is = value({found->second}).kind;
   if (is != kind)
-    at.fail(fmt::format("value \"{}\" is {}, wanted {}", name, kKinds[number_of(is)], kKinds[number_of(kind)]));
+    at.fail(fmt::format("value \"{}\" is {}, expected {}", name, kKinds[number_of(is)], kKinds[number_of(kind)]));
   return {found->second};
 }
 
@@ -227,7 +226,7 @@ ArgumentValue read_argument(const Cursor& at, const ProgramScope& scope) {
   const auto reader = readers().find(choice.key);
   if (reader != readers().end()) return reader->second(choice.value, scope);
   for (const char* other : {"as_custom_obj", "as_nested_tensors", "as_int_lists", "as_string_to_argument"}) {
-    if (choice.key == other) at.fail(fmt::format("found an argument \"{}\", which this program does not run", other));
+    if (choice.key == other) at.fail(fmt::format("argument \"{}\" is not supported", other));
   }
   std::set<std::string> known;
   for (const auto& [key, read] : readers()) known.emplace(key);

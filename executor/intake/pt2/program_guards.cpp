@@ -237,7 +237,7 @@ std::map<std::string, NumberRange> read_ranges(const Cursor& at) {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
     };
     if (symbol.empty() || !std::ranges::all_of(symbol, is_plain))
-      place.fail("found a range of \"" + key + "\", wanted one of a symbol or of a multiple of one");
+      place.fail("found a range of \"" + key + "\", expected the range of a symbol or of a multiple of one");
     // From the multiple's range to the symbol's: up to the next whole number, and down to the last.
     if (range.first != Limits::min()) range.first = range.first / factor + (range.first % factor > 0 ? 1 : 0);
     if (range.second != Limits::max()) range.second = range.second / factor - (range.second % factor < 0 ? 1 : 0);
@@ -247,8 +247,7 @@ std::map<std::string, NumberRange> read_ranges(const Cursor& at) {
       entry->second.second = std::min(entry->second.second, range.second);
     }
     if (entry->second.first > entry->second.second) {
-      place.fail(fmt::format("found a range from {} to {}, wanted one that is not empty", entry->second.first,
-                             entry->second.second));
+      place.fail(fmt::format("found an empty range from {} to {}", entry->second.first, entry->second.second));
     }
   }
   return out;
@@ -261,8 +260,8 @@ void check_guards(const Cursor& at, const ExportedProgram& program) {
     const std::string guard = at.at(i).text();
     if (!is_implied(guard, sizes, program, evaluations)) {
       at.at(i).fail(
-          fmt::format("the program is right only where {}, which the ranges of its sizes do not imply, wanted guards "
-                      "that they do: export with another range, or for one batch size",
+          fmt::format("the program is valid only if {}, which its size ranges do not imply; export with another range "
+                      "or for one batch size",
                       guard));
     }
   }

@@ -20,18 +20,18 @@ T decode(const Cursor& at, const std::array<std::pair<std::int64_t, T>, n>& tabl
   }
   std::string codes;
   for (const auto& [known, value] : table) codes += (codes.empty() ? "" : ", ") + std::to_string(known);
-  at.fail(fmt::format("found code {}, wanted {}: {}", code, wanted, codes));
+  at.fail(fmt::format("found code {}, expected {}: {}", code, wanted, codes));
 }
 
 std::vector<SizeExpression> read_sizes(const Cursor& at, std::string_view what) {
   std::vector<SizeExpression> out;
   const std::size_t n = at.elements();
-  if (n > kMostDimensions) at.fail(fmt::format("found {} dimensions, wanted at most {}", n, kMostDimensions));
+  if (n > kMostDimensions) at.fail(fmt::format("found {} dimensions, expected at most {}", n, kMostDimensions));
   out.reserve(n);
   for (std::size_t i = 0; i < n; ++i) {
     out.push_back(read_size(at.at(i)));
     if (out.back().kind == SizeExpression::Kind::Number && out.back().number < 0)
-      at.at(i).fail(fmt::format("found a {} of {}, wanted at least 0", what, out.back().number));
+      at.at(i).fail(fmt::format("found a {} of {}, must be at least 0", what, out.back().number));
   }
   return out;
 }
@@ -107,7 +107,7 @@ double read_float(const Cursor& at) {
 }
 
 std::int64_t read_int(const Cursor& at) {
-  if (!at.value().is_number_integer()) at.fail_type("a whole number");
+  if (!at.value().is_number_integer()) at.fail_type("an integer");
   return at.integer(std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
 }
 
@@ -139,13 +139,13 @@ TensorMeta read_tensor_meta(const Cursor& at) {
   fields.done();
 
   if (out.strides.size() != out.sizes.size())
-    at.fail(fmt::format("found {} sizes and {} strides, wanted equal numbers", out.sizes.size(), out.strides.size()));
+    at.fail(fmt::format("found {} sizes and {} strides, expected equal numbers", out.sizes.size(), out.strides.size()));
   if (out.storage_offset.kind == SizeExpression::Kind::Number && out.storage_offset.number < 0)
-    offset.fail(fmt::format("found an offset of {}, wanted at least 0", out.storage_offset.number));
+    offset.fail(fmt::format("found an offset of {}, must be at least 0", out.storage_offset.number));
   __extension__ __int128 values = 1;
   for (const SizeExpression& size : out.sizes) {
     if (size.kind == SizeExpression::Kind::Number) values *= size.number;
-    if (values > std::numeric_limits<std::int64_t>::max()) sizes.fail("found more values than 64 bits count");
+    if (values > std::numeric_limits<std::int64_t>::max()) sizes.fail("found more values than 64 bits can count");
   }
   return out;
 }

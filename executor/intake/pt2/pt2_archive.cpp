@@ -35,12 +35,13 @@ std::string read_root(const ZipArchive& zip) {
   for (const ZipRecord& record : zip.records()) {
     const std::size_t slash = record.name.find('/');
     if (slash == std::string::npos)
-      throw FormatError(zip.path() + ": record \"" + record.name + "\": is in no folder, wanted one folder for all");
+      throw FormatError(zip.path() + ": record \"" + record.name +
+                        "\": is not in a folder, expected one folder for all records");
     const std::string found = record.name.substr(0, slash);
     if (root.empty()) root = found;
     if (found != root)
       throw FormatError(zip.path() + ": found the folders \"" + root + "\" and \"" + found +
-                        "\", wanted one for all records");
+                        "\", expected one for all records");
   }
   return root;
 }
@@ -48,10 +49,10 @@ std::string read_root(const ZipArchive& zip) {
 void check_word(const Records& records, const std::string& name, const std::string& wanted) {
   const ZipRecord* const record = records.find(name);
   if (record == nullptr)
-    throw FormatError(records.place(name) + ": is not there, wanted an archive of torch.export.save");
+    throw FormatError(records.place(name) + ": is missing, expected an archive of torch.export.save");
   const std::string found = records.zip->read(*record, kMostWordBytes);
   if (found != wanted)
-    throw FormatError(fmt::format("{}: found {}, wanted \"{}\"", records.place(name),
+    throw FormatError(fmt::format("{}: found {}, expected \"{}\"", records.place(name),
                                   Json(found).dump(-1, ' ', true, Json::error_handler_t::replace), wanted));
 }
 
@@ -70,15 +71,15 @@ std::string find_model(const Records& records) {
       models.push_back(record.name.substr(folder.size(), record.name.size() - folder.size() - 5));
   }
   if (models.empty())
-    throw FormatError(records.zip->path() + ": found no models/*.json, wanted one model: saving it may have failed");
+    throw FormatError(records.zip->path() + ": found no models/*.json, expected one model: saving it may have failed");
   if (models.size() > 1) {
     std::string names;
     for (const std::string& model : models) names += (names.empty() ? "" : ", ") + model;
-    throw FormatError(fmt::format("{}: found {} models, wanted one: {}", records.zip->path(), models.size(), names));
+    throw FormatError(fmt::format("{}: found {} models, expected one: {}", records.zip->path(), models.size(), names));
   }
   if (!is_payload_name(models[0]))
     throw FormatError(records.zip->path() + ": found a model \"" + models[0] +
-                      "\", wanted a name of letters, digits, \"_\" and \".\"");
+                      "\", expected a name of letters, digits, \"_\" and \".\"");
   return models[0];
 }
 
@@ -86,7 +87,7 @@ std::vector<std::int64_t> numbers(const Cursor& at, const std::vector<SizeExpres
   std::vector<std::int64_t> out;
   for (const SizeExpression& each : expressions) {
     const auto value = constant_value(each);
-    if (!value || *value < 0) at.fail("found " + to_string(each) + ", wanted a number of at least 0");
+    if (!value || *value < 0) at.fail("found " + to_string(each) + ", expected a number of at least 0");
     out.push_back(*value);
   }
   return out;
@@ -97,20 +98,18 @@ void check_bytes(const Cursor& at, const StoredTensor& tensor, const ZipRecord& 
   __extension__ using Wide = __int128;
   const auto value_bytes = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
   if (record.offset % static_cast<std::uint64_t>(value_bytes) != 0)
-    at.fail(fmt::format("record \"{}\" begins at byte {}, wanted a multiple of {}", record.name, record.offset,
+    at.fail(fmt::format("record \"{}\" begins at byte {}, expected a multiple of {}", record.name, record.offset,
                         value_bytes));
   if (std::ranges::find(tensor.sizes, 0) != tensor.sizes.end()) return;
   if (record.bytes == 0)
     at.fail(fmt::format(
-        "record \"{}\" is empty: a model on the meta device has no weights, initialise it before it is exported",
-        record.name));
+        "record \"{}\" is empty: a model on the meta device has no weights; initialise it before export", record.name));
   Wide last = tensor.storage_offset;
   for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
     last += static_cast<Wide>(tensor.sizes[i] - 1) * tensor.strides[i];
     // Each term is below 2^126: checked one by one, the sum cannot overflow.
     if ((last + 1) * value_bytes > static_cast<Wide>(record.bytes) || last < 0) {
-      at.fail(fmt::format("the tensor goes beyond the {} bytes of record \"{}\", wanted sizes within it", record.bytes,
-                          record.name));
+      at.fail(fmt::format("the tensor exceeds the {} bytes of record \"{}\"", record.bytes, record.name));
     }
   }
 }
@@ -133,12 +132,12 @@ void read_configuration(const Records& records, const std::string& folder, const
     const Cursor path = fields.required("path_name");
     const bool parameter = fields.required("is_param").boolean();
     const Cursor pickled = fields.required("use_pickle");
-    if (pickled.boolean()) pickled.fail("found a pickled payload, wanted the plain bytes of a tensor");
+    if (pickled.boolean()) pickled.fail("found a pickled payload, expected the plain bytes of a tensor");
     const Cursor meta_place = fields.required("tensor_meta");
     fields.done();
     const std::string file = path.text();
     if (!is_payload_name(file))
-      path.fail("found a payload \"" + file + "\", wanted a name of letters, digits, \"_\" and \".\"");
+      path.fail("found a payload \"" + file + "\", expected a name of letters, digits, \"_\" and \".\"");
     const TensorMeta meta = read_tensor_meta(meta_place);
     StoredTensor tensor{.record = records.root + "/" + folder + file,
                         .dtype = meta.dtype,
@@ -150,8 +149,7 @@ void read_configuration(const Records& records, const std::string& folder, const
     const ZipRecord* const payload = records.zip->find(tensor.record);
     if (payload == nullptr) path.fail("the archive has no record \"" + tensor.record + "\"");
     check_bytes(at, tensor, *payload);
-    if (!out.emplace(key, std::move(tensor)).second)
-      at.fail("\"" + key + "\" is a weight and a constant, wanted one of them");
+    if (!out.emplace(key, std::move(tensor)).second) at.fail("\"" + key + "\" is both a weight and a constant");
   }
 }
 
@@ -165,11 +163,10 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
                                     : "data/constants/" + archive.model + "_constants_config.json";
     const std::string place = records.place(name) + ": \"" + input.name + "\": ";
     const auto found = archive.tensors.find(input.name);
-    if (found == archive.tensors.end()) throw FormatError(place + "is not there, and the program reads it");
+    if (found == archive.tensors.end()) throw FormatError(place + "is missing, but the program reads it");
     const StoredTensor& tensor = found->second;
     if (tensor.parameter != (input.kind == ProgramInput::Kind::Parameter))
-      throw FormatError(place + "is_param is " + (tensor.parameter ? "true" : "false") +
-                        ", the program says otherwise");
+      throw FormatError(place + "is_param is " + (tensor.parameter ? "true" : "false") + ", unlike in the program");
     const TensorMeta& meta = *archive.program.graph.values.at(index(input.value.index)).tensor;
     const auto equal = [](const std::vector<std::int64_t>& stored, const std::vector<SizeExpression>& wanted) {
       return std::ranges::equal(stored, wanted,
@@ -181,13 +178,12 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
       return "[" + out + "]";
     };
     if (tensor.dtype != meta.dtype)
-      throw FormatError(place + "found " + c10::toString(tensor.dtype) + ", the program wants " +
-                        c10::toString(meta.dtype));
+      throw FormatError(place + "found " + c10::toString(tensor.dtype) + ", expected " + c10::toString(meta.dtype));
     if (!equal(tensor.sizes, meta.sizes))
-      throw FormatError(place + fmt::format("found sizes [{}], the program wants {}", fmt::join(tensor.sizes, ", "),
-                                            listed(meta.sizes)));
+      throw FormatError(
+          place + fmt::format("found sizes [{}], expected {}", fmt::join(tensor.sizes, ", "), listed(meta.sizes)));
     if (!equal(tensor.strides, meta.strides))
-      throw FormatError(place + fmt::format("found strides [{}], the program wants {}", fmt::join(tensor.strides, ", "),
+      throw FormatError(place + fmt::format("found strides [{}], expected {}", fmt::join(tensor.strides, ", "),
                                             listed(meta.strides)));
   }
 }
@@ -231,7 +227,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
       if (const auto axis = parts.optional("batch_axis"))
         input.batch_axis = static_cast<int>(axis->integer(0, dimensions - 1));
       if (const auto range = parts.optional("range")) {
-        if (range->elements() != 2) range->fail_type("[from, to before]");
+        if (range->elements() != 2) range->fail_type("[from, to], to excluded");
         input.range = {range->at(0).integer(-kMost, kMost), range->at(1).integer(-kMost, kMost)};
         if (input.range->first >= input.range->second) range->fail_type("a range that is not empty");
       }

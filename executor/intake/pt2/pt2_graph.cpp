@@ -66,7 +66,7 @@ class GraphBuilder {
     if (out_.symbols.size() > 1) {
       throw FormatError(out_.file + ": has " + std::to_string(out_.symbols.size()) + " dynamic sizes (" +
                         out_.symbols[0] + ", " + out_.symbols[1] +
-                        "), wanted one, the batch: export all batched inputs with the same torch.export.Dim");
+                        "), expected only the batch: export all batched inputs with the same torch.export.Dim");
     }
     add_nodes();
     for (const ProgramInput& input : program_->inputs) {
@@ -129,7 +129,7 @@ class GraphBuilder {
   void add_tensor(const ProgramInput& input) {
     const auto stored = archive_.tensors.find(input.name);
     if (stored == archive_.tensors.end())
-      throw FormatError(out_.file + ": the archive holds no bytes for \"" + input.name + "\"");
+      throw FormatError(out_.file + ": the archive has no bytes for \"" + input.name + "\"");
     const StoredTensor& tensor = stored->second;
     const bool trainable = input.kind == ProgramInput::Kind::Parameter && tensor.requires_grad;
     GraphValue& value = out_.values[index(input.value.index)];
@@ -146,9 +146,9 @@ class GraphBuilder {
         return;
       }
       if (stored_[i].record == tensor.record && (trainable || out_.tensors[i].trainable)) {
-        throw FormatError(out_.file + ": \"" + out_.tensors[i].name + "\" and \"" + input.name +
-                          "\" are different views of one memory, which no optimizer could train apart; wanted tensors "
-                          "of their own, as clone() makes them");
+        throw FormatError(
+            out_.file + ": \"" + out_.tensors[i].name + "\" and \"" + input.name +
+            "\" are different views of one tensor, which no optimizer can train separately; clone() them");
       }
     }
     value.source = static_cast<int>(out_.tensors.size());
@@ -163,7 +163,7 @@ class GraphBuilder {
     value.origin = Origin::Input;
     value.source = static_cast<int>(out_.inputs.size());
     if (value.kind != GraphValue::Kind::Tensor || !value.meta)
-      throw FormatError(out_.file + ": input \"" + input.name + "\" is no tensor, wanted tensors alone");
+      throw FormatError(out_.file + ": input \"" + input.name + "\" is not a tensor");
     const ExportedInput* notes = nullptr;
     if (archive_.notes) {
       const auto it = std::ranges::find(archive_.notes->inputs, input.name, &ExportedInput::name);
@@ -174,7 +174,7 @@ class GraphBuilder {
       out.dtype = dtype_name(value.meta->dtype);
     } catch (const std::invalid_argument&) {
       throw FormatError(out_.file + ": input \"" + input.name + "\" has type " + c10::toString(value.meta->dtype) +
-                        ", which no data source gives");
+                        ", which no data source provides");
     }
     out.batch_axis = std::nullopt;
     for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
@@ -185,7 +185,7 @@ class GraphBuilder {
       }
       if (extent.kind != SizeExpression::Kind::Symbol || out.batch_axis) {
         throw FormatError(out_.file + ": input \"" + input.name + "\" has size " + to_string(extent) + " in axis " +
-                          std::to_string(axis) + ", wanted the batch size in one axis and numbers in the others");
+                          std::to_string(axis) + ", expected the batch size in one axis and numbers in the others");
       }
       out.batch_axis = static_cast<int>(axis);
     }
@@ -201,8 +201,8 @@ class GraphBuilder {
         out.shape.erase(out.shape.begin() + *out.batch_axis);
         if (fixed_ && *fixed_ != samples) {
           throw FormatError(out_.file + ": input \"" + input.name + "\" holds " + std::to_string(samples) +
-                            " samples, the inputs before it " + std::to_string(*fixed_) +
-                            "; export the model with a dynamic batch");
+                            " samples, the inputs before it have " + std::to_string(*fixed_) +
+                            "; export the model with a dynamic batch size");
         }
         fixed_ = samples;
       }
@@ -236,7 +236,7 @@ class GraphBuilder {
                    const Reader& reader) const {
     if (range.first >= std::min<std::int64_t>(reader.least, 0) && range.second <= reader.classes) return;
     throw std::invalid_argument(fmt::format(
-        "{}: has {} {}; found range {}..{} of input \"{}\", wanted one within {}..{}, the upper end excluded",
+        "{}: has {} {}; found range {}..{} of input \"{}\", expected one within {}..{} (upper end excluded)",
         places_[reader.node], reader.classes, reader.what, range.first, range.second, input,
         std::min<std::int64_t>(reader.least, 0), reader.classes));
   }

@@ -14,7 +14,7 @@ OperatorGraph read_graph(const std::string& path, const ModelSettings& settings,
   for (const auto& [key, text] : settings) {
     if (key == "samples" || key.starts_with("input.")) {
       throw std::invalid_argument(path + ": setting " + key +
-                                  " is for files of TorchScript; this one says itself what its inputs are");
+                                  " is only for TorchScript files; this file describes its inputs");
     }
   }
   return pt2_graph(read_pt2_archive(path), input_ranges(settings), mode);

@@ -25,8 +25,8 @@ std::optional<std::int64_t> whole(std::string_view text) {
 ModelInput parse_model_input(const std::string& name, const std::string& text) {
   const auto refuse = [&](const std::string& why) {
     throw std::invalid_argument("input \"" + name + "\" is \"" + text + "\": " + why +
-                                ", wanted TYPE[SIZES] of one sample, as float32[3,224,224] or int64[], and then "
-                                ":batch_axis=N (0 by default) or :batch_axis=none");
+                                ", expected TYPE[SIZES] of one sample, such as float32[3,224,224] or int64[], then "
+                                ":batch_axis=N (default: 0) or :batch_axis=none");
   };
   const std::string_view all = text;
   const std::size_t open = all.find('[');

@@ -51,7 +51,7 @@ class Extractor {
     jit::EliminateDeadCode(graph_);
     for (std::size_t i = graph_->inputs().size(); i-- > 0;) {
       if (arguments_[i].kind != ScriptValue::Kind::Module) continue;
-      if (graph_->inputs()[i]->hasUses()) refuse("uses a module otherwise than to call it");
+      if (graph_->inputs()[i]->hasUses()) refuse("uses a module other than by calling it");
       graph_->eraseInput(i);
       arguments_.erase(arguments_.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -108,7 +108,7 @@ class Extractor {
 
   void resolve(jit::Node* node) {
     const auto owner = modules_.find(node->input());
-    if (owner == modules_.end()) refuse("reads an attribute of something that is no module of the model");
+    if (owner == modules_.end()) refuse("reads an attribute of an object that is not a module of the model");
     const c10::ivalue::Object& module = *owner->second;
     const std::string name = node->s(c10::attr::name);
     const c10::IValue value = name == "training" ? c10::IValue(state_.training(module)) : module.getAttr(name);
@@ -130,7 +130,7 @@ class Extractor {
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       jit::Value* const input = graph_->inputs()[i];
       if (!memory.hasWriters(input)) continue;
-      if (arguments_[i].kind == ScriptValue::Kind::Items) refuse("changes a list that was made before it");
+      if (arguments_[i].kind == ScriptValue::Kind::Items) refuse("changes a list made before it");
       out.written.push_back(i);
     }
     for_each_node(graph_->block(), [&](jit::Node* node) {

@@ -99,8 +99,8 @@ void InputNumbers::follow_classes(const std::string& name, const c10::FunctionSc
   if (model.classes > classes) {
     throw std::invalid_argument(where + ": has " + std::to_string(classes) + (scores ? " classes" : " rows") +
                                 "; found range " + std::to_string(model.least) + ".." + std::to_string(model.classes) +
-                                " of input \"" + model.name + "\", wanted one that ends at " + std::to_string(classes) +
-                                " or before, the upper end excluded");
+                                " of input \"" + model.name + "\", expected one that ends at " +
+                                std::to_string(classes) + " or before (upper end excluded)");
   }
 }
 

@@ -56,7 +56,7 @@ ScriptValue ScriptGraph::held_value(int tensor) {
                       untrainable_text(held.name, held.tensor.scalar_type(), "save model.float()"));
   }
   if (held.tensor.layout() != c10::kStrided || held.tensor.is_quantized())
-    throw FormatError(graph_.file + ": tensor \"" + held.name + "\" is sparse or quantized, wanted a plain one");
+    throw FormatError(graph_.file + ": tensor \"" + held.name + "\" is sparse or quantized, expected a plain tensor");
   const at::Tensor plain = held.tensor.detach();
   GraphValue value{.name = held.name,
                    .origin = trainable                       ? Origin::Parameter
@@ -122,7 +122,7 @@ ScriptArgument ScriptGraph::argument_of(const ScriptValue& value, GraphNode& nod
       return {.form = ScriptArgument::Form::Value, .value = index};
     }
     case Kind::Module:
-      throw FormatError(place_of(graph_, node) + ": takes a module for an argument");
+      throw FormatError(place_of(graph_, node) + ": takes a module as an argument");
     case Kind::Items:
       break;
   }

@@ -38,7 +38,7 @@ std::optional<std::vector<ScriptValue>> on_items(const std::string& name, const 
   const auto count = static_cast<std::int64_t>(items.size());
   if (name == "prim::TupleUnpack" || name == "prim::ListUnpack") {
     if (items.size() != results)
-      throw FormatError(place + ": found a list of " + std::to_string(items.size()) + ", wanted " +
+      throw FormatError(place + ": found a list of " + std::to_string(items.size()) + ", expected " +
                         std::to_string(results));
     return items;
   }

@@ -80,7 +80,7 @@ class Layout {
 
   std::vector<ScriptValue> call(jit::Function& function, std::vector<ScriptValue> arguments) {
     auto* const own = dynamic_cast<jit::GraphFunction*>(&function);
-    if (!own) throw FormatError(graph_.graph().file + ": calls \"" + function.name() + "\", which is no TorchScript");
+    if (!own) throw FormatError(graph_.graph().file + ": calls \"" + function.name() + "\", which is not TorchScript");
     if (++depth_ > kDeepestCalls) throw FormatError(graph_.graph().file + ": calls are nested more than 200 deep");
     own->ensure_defined();
     const std::shared_ptr<jit::Graph> graph = own->graph();
@@ -118,7 +118,7 @@ class Layout {
         return give(attribute(node, names.at(node->input())));
       case c10::prim::SetAttr:
         refuse(*node, "changes the attribute \"" + node->s(c10::attr::name) +
-                          "\", which replicas cannot do alike; wanted a buffer that is written in place");
+                          "\", which replicas cannot replay; write a buffer in place instead");
       case c10::prim::CallMethod:
         return outputs(node, names, call_method(node, inputs_of(node, names)));
       case c10::prim::CallFunction: {
@@ -182,7 +182,7 @@ class Layout {
   }
 
   ScriptValue attribute(const jit::Node* node, const ScriptValue& owner) {
-    if (owner.kind != Kind::Module) refuse(*node, "reads an attribute of something that is no module");
+    if (owner.kind != Kind::Module) refuse(*node, "reads an attribute of an object that is not a module");
     const c10::ivalue::Object& module = owner.constant.toObjectRef();
     const std::string& name = node->s(c10::attr::name);
     if (name == "training") return constant_value_of(state_.training(module));
@@ -191,12 +191,12 @@ class Layout {
   }
 
   std::vector<ScriptValue> call_method(const jit::Node* node, std::vector<ScriptValue> arguments) {
-    if (arguments.at(0).kind != Kind::Module) refuse(*node, "calls a method of something that is no module");
+    if (arguments.at(0).kind != Kind::Module) refuse(*node, "calls a method of an object that is not a module");
     const c10::ivalue::Object& module = arguments[0].constant.toObjectRef();
     const std::string* const path = state_.path_of(&module);
     const std::string& name = node->s(c10::attr::name);
     jit::Function* const method = module.type()->findMethod(name);
-    if (!path || !method) refuse(*node, "calls \"" + name + "\" of an object that is no module of the model");
+    if (!path || !method) refuse(*node, "calls \"" + name + "\" of an object that is not a module of the model");
     // The second call of a traced module is its method "forward1".
     const bool forward = name.starts_with("forward") && name.find_first_not_of("0123456789", 7) == std::string::npos;
     const bool inner = forward || graph_.modules().back().path != *path;
@@ -319,7 +319,7 @@ class Layout {
   std::vector<ScriptValue> emit(jit::Node* node, const std::string& name, std::vector<ScriptValue> arguments) {
     const c10::FunctionSchema* const schema = node->maybeSchema();
     if (!schema || has_side_effects(name) || !(name.starts_with("aten::") || name.starts_with("prim::")))
-      refuse(*node, "is nothing that stages can run; wanted operators of PyTorch, \"aten\"");
+      refuse(*node, "cannot run in stages; only PyTorch's own operators (\"aten\") can");
     if (state_.mode() == ModelMode::Evaluation) set_for_evaluation(*schema, arguments);
     const std::string last = name.substr(6);
     GraphNode out = graph_.new_node(last, "torch.ops." + name.substr(0, 4) + "." + last + "." +
@@ -329,8 +329,7 @@ class Layout {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const auto* const info = i < schema->arguments().size() ? schema->arguments()[i].alias_info() : nullptr;
       if (info && info->isWrite() && arguments[i].kind != Kind::Value)
-        throw FormatError(made.place +
-                          ": changes a list or a number that others may hold, which is not known how to cut");
+        throw FormatError(made.place + ": changes a list or number that other values may alias, which cannot be cut");
       made.arguments.push_back(graph_.argument_of(arguments[i], out));
     }
     numbers_.follow_classes(last, *schema, arguments, graph_.graph().inputs, made.place);

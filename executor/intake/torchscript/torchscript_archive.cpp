@@ -40,7 +40,8 @@ bool uses(std::string_view code, std::string_view word) {
 /// What code may not do; empty if it does nothing of it.
 std::string fault_of_code(std::string_view code) {
   if (uses(code, "__setstate__")) return "defines __setstate__, which would run while the file is loaded";
-  if (uses(code, "__torch__.torch.classes")) return "uses a class of a C++ library, wanted tensors and modules alone";
+  if (uses(code, "__torch__.torch.classes"))
+    return "uses a class of a C++ library; only tensors and modules are allowed";
   static constexpr std::array kFiles{"torch.save",    "torch.from_file",    "torch.load",
                                      "ops.aten.save", "ops.aten.from_file", "ops.aten.load"};
   for (const char* each : kFiles) {
@@ -53,9 +54,8 @@ std::string fault_of_code(std::string_view code) {
     while (end < code.size() && is_word(code[end])) ++end;
     const std::string_view space = code.substr(at + kOps.size(), end - at - kOps.size());
     if (space == "aten" || space == "prim" || end == code.size() || code[end] != '.') continue;
-    return fmt::format(
-        "uses operators of \"{}\", which is a library of Python's; wanted are operators of PyTorch itself, \"aten\"",
-        space);
+    return fmt::format("uses operators of \"{}\", which is a Python library; use PyTorch's own operators, \"aten\"",
+                       space);
   }
   return {};
 }
@@ -83,12 +83,12 @@ c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const ZipArchive& archi
     const auto fail = [&](const std::string& what) {
       throw FormatError(fmt::format("{}: record \"{}\": {}", archive.path(), record.name, what));
     };
-    if (!record.name.starts_with(root)) fail(fmt::format("is not under \"{}\" as the others", root));
+    if (!record.name.starts_with(root)) fail(fmt::format("is not under \"{}\" like the others", root));
     const bool code = record.name.starts_with(root + "code/");
     if (record.name.ends_with(".pkl") && record.bytes > kMostPickleBytes)
-      fail(fmt::format("found {} bytes, wanted at most {}", record.bytes, kMostPickleBytes));
+      fail(fmt::format("found {} bytes, expected at most {}", record.bytes, kMostPickleBytes));
     if (record.deflated && (inflated += record.bytes) > kMostInflatedBytes)
-      fail(fmt::format("with it the compressed records hold over {} bytes", kMostInflatedBytes));
+      fail(fmt::format("the compressed records hold more than {} bytes in total", kMostInflatedBytes));
     if (code && record.name.ends_with(".py")) {
       if (const std::string fault = fault_of_code(archive.read(record, kMostCodeBytes)); !fault.empty()) fail(fault);
     } else if (record.deflated) {
@@ -98,7 +98,7 @@ c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const ZipArchive& archi
     }
   }
   const auto refuse = [&](const std::string& what) -> FormatError {
-    return FormatError(archive.path() + ": LibTorch cannot load this TorchScript: " + first_line(what));
+    return FormatError(archive.path() + ": LibTorch cannot load this TorchScript file: " + first_line(what));
   };
   try {
     // Files for debugging hold no more than the places in Python's sources.

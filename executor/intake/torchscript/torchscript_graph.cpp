@@ -47,9 +47,9 @@ OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInpu
     } else if (arguments[i].default_value() && !arguments[i].default_value()->isTensor()) {
       input.constant = *arguments[i].default_value();
     } else {
-      throw std::invalid_argument(
-          file + ": what is input \"" + names[i - 1] + "\"? The file does not say it; forward takes " + listed(names) +
-          ": give each as --set input.NAME=float32[3,224,224], type and shape of " + "one sample");
+      throw std::invalid_argument(file + ": input \"" + names[i - 1] +
+                                  "\" is not described in the file; forward takes " + listed(names) +
+                                  ": describe each with --input NAME=float32[3,224,224], type and shape of one sample");
     }
     inputs.push_back(std::move(input));
   }

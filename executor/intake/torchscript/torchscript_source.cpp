@@ -22,7 +22,7 @@ OperatorGraph read_graph(const std::string& path, const ModelSettings& settings,
     std::int64_t samples = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), samples);
     if (error != std::errc() || end != text.data() + text.size() || samples < 1 || samples > 1 << 20)
-      throw std::invalid_argument("setting samples is \"" + text + "\", wanted a whole number from 1");
+      throw std::invalid_argument("setting samples is \"" + text + "\", expected an integer of at least 1");
     told.samples = samples;
   }
   return torchscript_graph(ZipArchive(path, ZipArchive::Deflated::Read), told, mode);

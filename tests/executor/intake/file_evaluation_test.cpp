@@ -222,13 +222,14 @@ TEST_F(CheckEvaluation, RefusesABufferThatIsWrittenAndRead) {
   add_in_place("mul_", "mean");
   sketch_.in_place(sketch_.node("more_", "first", {"mul_"}), "mul_");
   sketch_.node("loss", "", {"centred"});
-  EXPECT_THAT([&] { check(); }, ThrowsMessage<FormatError>(
-                                    "model.pt2: node \"mul_\" (torch.ops.aten.mul_.default) in module \"first\": "
-                                    "changes buffer \"mean\", on which the loss depends, and the file does not say "
-                                    "whether it does so when the model evaluates; export it again"));
+  EXPECT_THAT(
+      [&] { check(); },
+      ThrowsMessage<FormatError>(
+          "model.pt2: node \"mul_\" (torch.ops.aten.mul_.default) in module \"first\": changes buffer \"mean\", on "
+          "which the loss depends, and the file does not say whether it does so in evaluation; export it again"));
   sketch_.graph.exact_evaluation = true;
   EXPECT_THAT([&] { check(); },
-              ThrowsMessage<FormatError>(HasSubstr("also when the model evaluates; wanted a forward")));
+              ThrowsMessage<FormatError>(HasSubstr("also in evaluation; change it only in training")));
 }
 
 TEST_F(CheckEvaluation, RefusesRandomNumbersThatTheLossDependsOn) {
@@ -236,9 +237,9 @@ TEST_F(CheckEvaluation, RefusesRandomNumbersThatTheLossDependsOn) {
   sketch_.node("noise", "second", {"first"}).random = true;
   sketch_.node("loss", "", {"noise"});
   EXPECT_THAT([&] { check(); },
-              ThrowsMessage<FormatError>("model.pt2: node \"noise\" (torch.ops.aten.noise.default) in module "
-                                         "\"second\": draws random numbers, and the file does not say whether it does "
-                                         "so when the model evaluates; export it again"));
+              ThrowsMessage<FormatError>(
+                  "model.pt2: node \"noise\" (torch.ops.aten.noise.default) in module \"second\": draws random "
+                  "numbers, and the file does not say whether it does so in evaluation; export it again"));
   sketch_.graph.exact_evaluation = true;
   EXPECT_NO_THROW(check());
 }

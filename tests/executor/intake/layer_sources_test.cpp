@@ -148,16 +148,16 @@ TEST(ImportModel, RefusesSettingsThatDoNotFit) {
               ThrowsMessage<std::invalid_argument>(
                   "unknown setting \"width\", known are layers, loss, loss_output, range.NAME, input.NAME, samples"));
   EXPECT_THAT(error(kNet, {{"layers", "blocks"}}),
-              ThrowsMessage<std::invalid_argument>(HasSubstr("wanted auto, leaf, op, or depth=N")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("expected auto, leaf, op, or depth=N")));
   EXPECT_THAT(error(kNet, {{"range.z", "0..4"}}),
               ThrowsMessage<std::invalid_argument>(kNet + ": unknown input \"z\", known are x, y"));
-  EXPECT_THAT(
-      error(kNet, {{"range.x", "4..0"}}),
-      ThrowsMessage<std::invalid_argument>("setting range.x is \"4..0\", wanted FROM..TO, as 0..50257 for 0 to 50256"));
+  EXPECT_THAT(error(kNet, {{"range.x", "4..0"}}),
+              ThrowsMessage<std::invalid_argument>(
+                  "setting range.x is \"4..0\", expected FROM..TO, such as 0..50257 for 0 to 50256"));
   EXPECT_THAT(error(kNet, {{"loss_output", "7"}}),
-              ThrowsMessage<std::invalid_argument>(HasSubstr("wanted the number of a tensor among the model's 3")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("expected the index of a tensor among the model's 3")));
   EXPECT_THAT(error(kNet, {{"loss_output", "1"}}),
-              ThrowsMessage<std::invalid_argument>(HasSubstr("is no loss, which is one floating-point number")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is not a loss (one floating-point number)")));
   EXPECT_THAT(error("absent.pt2", {}), ThrowsMessage<FormatError>(HasSubstr("absent.pt2")));
 }
 
@@ -168,18 +168,16 @@ TEST(ImportModel, TakesARangeUpToRowsAndClasses) {
   };
   EXPECT_EQ(inputs(kTied, {{"range.x", "2..11"}})[0].least, 2);
   EXPECT_EQ(inputs(kTied, {{"range.x", "0..5"}})[0].classes, 5);
-  EXPECT_THAT(
-      [&] { (void)inputs(kTied, {{"range.x", "0..12"}}); },
-      ThrowsMessage<std::invalid_argument>(
-          kTied + ": node \"embedding\" (torch.ops.aten.embedding.default) in module \"embedding\": has 11 rows; "
-                  "found range 0..12 of input \"x\", wanted one within 0..11, the upper end excluded"));
+  EXPECT_THAT([&] { (void)inputs(kTied, {{"range.x", "0..12"}}); },
+              ThrowsMessage<std::invalid_argument>(
+                  kTied + ": node \"embedding\" (torch.ops.aten.embedding.default) in module \"embedding\": has 11 "
+                          "rows; found range 0..12 of input \"x\", expected one within 0..11 (upper end excluded)"));
   EXPECT_THAT(
       [&] { (void)inputs(kTied, {{"range.x", "-1..11"}}); },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("found range -1..11 of input \"x\", wanted one within 0..11")));
-  EXPECT_THAT(
-      [&] { (void)inputs(kNet, {{"range.y", "0..4"}}); },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("has 3 classes; found range 0..4 of input \"y\", wanted one "
-                                                     "within -100..3, the upper end excluded")));
+      ThrowsMessage<std::invalid_argument>(HasSubstr("found range -1..11 of input \"x\", expected one within 0..11")));
+  EXPECT_THAT([&] { (void)inputs(kNet, {{"range.y", "0..4"}}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(
+                  "has 3 classes; found range 0..4 of input \"y\", expected one within -100..3 (upper end excluded)")));
 }
 
 TEST(ImportModel, DrawsNoLabelThatTheLossIgnores) {

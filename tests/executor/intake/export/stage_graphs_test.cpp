@@ -178,7 +178,7 @@ TEST(StageGraphs, RefuseAStageThatReadsFromALaterOne) {
     FAIL() << "accepted";
   } catch (const std::invalid_argument& e) {
     EXPECT_STREQ(e.what(),
-                 "model.pt2: stage 0 reads \"a\", which stage 1 computes; wanted stages that read from earlier ones");
+                 "model.pt2: stage 0 reads \"a\", which stage 1 computes; a stage can only read from earlier ones");
   }
 }
 

@@ -123,7 +123,7 @@ TEST(LayerGroups, KeepsWhatDrawsRandomNumbersThatNobodyReads) {
   EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1));
   // The layer with the loss is the last one.
   EXPECT_THAT(found.groups[1].nodes, ElementsAre(2, 3, 4));
-  EXPECT_EQ(found.merged.at("c"), "is part of layer \"b\": it stands behind the loss");
+  EXPECT_EQ(found.merged.at("c"), "is part of layer \"b\": it comes after the loss");
 }
 
 TEST(LayerGroups, MergesWhatSharesACastThatAutocastKeeps) {
@@ -138,10 +138,9 @@ TEST(LayerGroups, MergesWhatSharesACastThatAutocastKeeps) {
   s.node("loss", "e", {"behind", "weight"});
   const Grouping found = s.groups("loss");
   EXPECT_THAT(names(found), ElementsAre("a", "d", "e"));
-  EXPECT_EQ(
-      found.merged.at("c"),
-      "is part of layer \"a\": both read \"weight\", which the torch.autocast block \"wrap\" casts once for both; "
-      "cache_enabled=False lets them part");
+  EXPECT_EQ(found.merged.at("c"),
+            "is part of layer \"a\": both read \"weight\", which the torch.autocast block \"wrap\" casts once for "
+            "both; cache_enabled=False allows a cut between them");
   for (GraphNode& node : s.graph.nodes) {
     if (!node.blocks.empty()) node.blocks.front().cache = false;
   }
@@ -220,10 +219,9 @@ TEST(LayerGroups, RefusesAWriteToAParameter) {
     (void)s.groups("loss");
     FAIL() << "accepted";
   } catch (const std::invalid_argument& e) {
-    EXPECT_STREQ(
-        e.what(),
-        "model.pt2: node \"renorm_\" (torch.ops.aten.renorm_.default) in module \"embed\" changes a parameter in "
-        "its forward, which replicas cannot do alike; found \"weight\", wanted a buffer");
+    EXPECT_STREQ(e.what(),
+                 "model.pt2: node \"renorm_\" (torch.ops.aten.renorm_.default) in module \"embed\" changes parameter "
+                 "\"weight\" in its forward, which replicas cannot replay; use a buffer");
   }
 }
 
@@ -339,7 +337,8 @@ TEST(LayerGroups, SomethingElseThanATensorStaysInside) {
   s.node("c", "c", {"b"});
   const Grouping found = s.groups("c");
   EXPECT_THAT(names(found), ElementsAre("a", "c"));
-  EXPECT_EQ(found.merged.at("b"), "is part of layer \"a\": \"list\", which is no tensor, goes from one to the other");
+  EXPECT_EQ(found.merged.at("b"),
+            "is part of layer \"a\": \"list\", which is not a tensor, passes from one to the other");
 }
 
 TEST(ParseGranularity, ListsWhatThereIs) {
@@ -348,7 +347,7 @@ TEST(ParseGranularity, ListsWhatThereIs) {
       (void)parse_granularity(text);
       FAIL() << text;
     } catch (const std::invalid_argument& e) {
-      EXPECT_EQ(e.what(), "layers \"" + std::string(text) + "\": wanted auto, leaf, op, or depth=N with N in 1..100");
+      EXPECT_EQ(e.what(), "layers \"" + std::string(text) + "\": expected auto, leaf, op, or depth=N with N in 1..100");
     }
   }
   EXPECT_EQ(parse_granularity("depth=12").depth, 12);

@@ -131,26 +131,26 @@ TEST(OperatorCall, RefusesWhatTheSchemaDoesNotTake) {
             "m.pt2: node \"node\": LibTorch 2.11 has no operator torch.ops.aten.frobnicate.default");
   EXPECT_EQ(OneNode("torch.ops.torchvision.nms.default").error(),
             "m.pt2: node \"node\": operator torch.ops.torchvision.nms.default belongs to \"torchvision\", which is a "
-            "library of Python's; wanted are operators of PyTorch itself, \"aten\"");
+            "Python library; use PyTorch's own operators, \"aten\"");
   EXPECT_EQ(OneNode("os.system").error(),
-            "m.pt2: node \"node\": target \"os.system\", wanted torch.ops.NAMESPACE.OPERATOR.OVERLOAD");
+            "m.pt2: node \"node\": target \"os.system\", expected torch.ops.NAMESPACE.OPERATOR.OVERLOAD");
   EXPECT_EQ(OneNode(op("relu.default")).gives().error(), "m.pt2: node \"node\": argument \"self\" is missing");
   OneNode unknown(op("relu.default"));
   EXPECT_EQ(unknown.gives().with("input", unknown.tensor()).error(),
             "m.pt2: node \"node\": unknown argument \"input\", known are self");
   OneNode twice(op("relu.default"));
   const ValueIndex x = twice.tensor();
-  EXPECT_THAT(twice.gives().with("self", x).with("self", x).error(), HasSubstr("argument \"self\" is there twice"));
+  EXPECT_THAT(twice.gives().with("self", x).with("self", x).error(), HasSubstr("argument \"self\" appears twice"));
   OneNode text(op("relu.default"));
   EXPECT_EQ(text.gives().with("self", std::string("x")).error(),
-            "m.pt2: node \"node\": argument \"self\": found \"x\", wanted Tensor");
+            "m.pt2: node \"node\": argument \"self\": found \"x\", expected Tensor");
   OneNode results(op("relu.default"));
   EXPECT_EQ(results.with("self", results.tensor()).error(),
-            "m.pt2: node \"node\": found 0 results, the operator gives 1");
+            "m.pt2: node \"node\": found 0 results, the operator returns 1");
   OneNode real(op("flatten.using_ints"));
-  EXPECT_THAT(real.gives().with("self", real.tensor()).with("start_dim", 1.5).error(), HasSubstr("wanted int"));
+  EXPECT_THAT(real.gives().with("self", real.tensor()).with("start_dim", 1.5).error(), HasSubstr("expected int"));
   EXPECT_THAT(OneNode("torch.ops.higher_order.autograd_function_apply").error(),
-              HasSubstr(": is the model's own torch.autograd.Function, whose backward is Python; write it with"));
+              HasSubstr(": is a custom torch.autograd.Function, whose backward is Python; write it with"));
   EXPECT_THAT(OneNode("torch.ops.higher_order.while_loop").error(),
               HasSubstr("unknown higher-order operator \"while_loop\", known are cond, wrap_with_autocast"));
 }

@@ -73,11 +73,11 @@ TEST(SizeExpressions, NameWhatHasNoValue) {
   refuse(kBatch, "symbol \"s77\" of a size has no value");
   refuse("FloorDiv(Integer(1), Integer(0))", "divided by zero");
   refuse("Mod(Integer(1), Integer(0))", "divided by zero");
-  refuse("Pow(Integer(2), Integer(-1))", "has the power -1, wanted 0 or more");
+  refuse("Pow(Integer(2), Integer(-1))", "has the power -1, must be at least 0");
   for (const char* text :
        {"Add(Integer(9223372036854775807), Integer(1))", "Mul(Integer(4294967296), Integer(2147483648))",
         "Pow(Integer(2), Integer(63))", "FloorDiv(Integer(-9223372036854775808), Integer(-1))"}) {
-    refuse(text, "goes beyond 64 bits");
+    refuse(text, "exceeds 64 bits");
   }
 }
 
@@ -119,18 +119,18 @@ TEST(SizeExpressions, ReadWellToPeople) {
 
 TEST(SizeExpressions, SayWhereTextGoesWrong) {
   expect_refused("",
-                 "size \"\": at character 1: unknown function, known are Integer, Symbol, Add, Mul, FloorDiv, Mod, "
+                 "size \"\": at character 1: unknown function; known: Integer, Symbol, Add, Mul, FloorDiv, Mod, "
                  "PythonMod, Min, Max, Pow, Zero, One, NegativeOne");
   expect_refused("Mul(Integer(8), sqrt(Integer(4)))", "at character 17: unknown function");
-  expect_refused("Mul(Integer(8)", "at character 15: wanted ')'");
-  expect_refused("Integer(8)x", "at character 11: wanted its end");
-  expect_refused("Integer(x)", "at character 9: wanted a whole number");
+  expect_refused("Mul(Integer(8)", "at character 15: expected ')'");
+  expect_refused("Integer(8)x", "at character 11: expected its end");
+  expect_refused("Integer(x)", "at character 9: expected an integer");
   expect_refused("Integer(9223372036854775808)", "at character 9: a number beyond 64 bits");
-  expect_refused("Symbol(s77)", "at character 8: wanted '''");
-  expect_refused("Symbol('')", "wanted the name of a symbol");
-  expect_refused("Symbol('s', positive=1)", "wanted True or False");
-  expect_refused("Mod(Integer(8))", "found 1 parts of Mod, wanted 2");
-  expect_refused("Pow(One, One, One)", "found 3 parts of Pow, wanted 2");
+  expect_refused("Symbol(s77)", "at character 8: expected '''");
+  expect_refused("Symbol('')", "expected the name of a symbol");
+  expect_refused("Symbol('s', positive=1)", "expected True or False");
+  expect_refused("Mod(Integer(8))", "found 1 parts of Mod, expected 2");
+  expect_refused("Pow(One, One, One)", "found 3 parts of Pow, expected 2");
 }
 
 TEST(SizeExpressions, HaveBounds) {
@@ -150,7 +150,7 @@ TEST(SizeExpressions, HaveBounds) {
     return out + ")";
   };
   EXPECT_EQ(value_of(wide(10000)), 9999);
-  expect_refused(wide(10001), "of more than 10000 parts");
+  expect_refused(wide(10001), "has more than 10000 parts");
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ TEST(ExportedPrograms, GiveTheModulesOfNodes) {
   EXPECT_EQ(comma.graph.nodes[1].modules[1], (ModuleFrame{"h[1,2].fc", "torch.nn.modules.linear.Linear", 12}));
   expect_refused(
       "L__self___fc@1,h.fc,torch.nn.modules.linear.Linear", "fc",
-      "/graph_module/graph/nodes/1/metadata/nn_module_stack: found a frame \"fc\", wanted \"key,path,type\"");
-  expect_refused("fc@1,", "fc@one,", "wanted the number of a call after \"@\"");
+      "/graph_module/graph/nodes/1/metadata/nn_module_stack: found a frame \"fc\", expected \"key,path,type\"");
+  expect_refused("fc@1,", "fc@one,", "expected a call number after \"@\"");
 }
 
 TEST(ExportedPrograms, ReadAGraphInsideAnotherWithNamesOfItsOwn) {
@@ -179,29 +179,29 @@ TEST(ExportedPrograms, RefuseArgumentsNamingNodeModuleAndPointer) {
   expect_refused(R"("weight", "arg": {"as_tensor": {"name": "p_w"}})",
                  R"("weight", "arg": {"as_tensors": {"name": "p_w"}})",
                  "a.pt2: models/model.json: node \"linear\" (torch.ops.aten.linear.default) of module h.fc: "
-                 "/graph_module/graph/nodes/1/inputs/1/arg/as_tensors: found {\"name\":\"p_w\"}, wanted an array");
+                 "/graph_module/graph/nodes/1/inputs/1/arg/as_tensors: found {\"name\":\"p_w\"}, expected an array");
   expect_argument_refused(R"({"as_thing": 2})",
                           "unknown argument \"as_thing\", known are as_bool, as_bools, as_complex");
-  expect_argument_refused(R"({"as_int": 2, "as_bool": true})", "wanted an object with exactly one key");
-  expect_argument_refused("{}", "wanted an object with exactly one key");
-  expect_argument_refused("2", "wanted an object with exactly one key");
-  expect_argument_refused(R"({"as_int": 2.5})", "found 2.5, wanted a whole number");
-  expect_argument_refused(R"({"as_int": 9223372036854775808})", "wanted a whole number from");
+  expect_argument_refused(R"({"as_int": 2, "as_bool": true})", "expected an object with exactly one key");
+  expect_argument_refused("{}", "expected an object with exactly one key");
+  expect_argument_refused("2", "expected an object with exactly one key");
+  expect_argument_refused(R"({"as_int": 2.5})", "found 2.5, expected an integer");
+  expect_argument_refused(R"({"as_int": 9223372036854775808})", "expected an integer from");
   expect_argument_refused(R"({"as_float": "nan"})",
-                          "found \"nan\", wanted a number, \"Infinity\", \"-Infinity\" or \"NaN\"");
+                          "found \"nan\", expected a number, \"Infinity\", \"-Infinity\" or \"NaN\"");
   expect_argument_refused(R"({"as_float": 1e999})", "1e999");
-  expect_argument_refused(R"({"as_bool": 1})", "wanted true or false");
-  expect_argument_refused(R"({"as_scalar_type": 14})", "found code 14, wanted a type of values: 1, 2, 3");
-  expect_argument_refused(R"({"as_layout": 1})", "found code 1, wanted a strided layout: 7");
-  expect_argument_refused(R"({"as_memory_format": 0})", "found code 0, wanted a memory format: 1, 2, 3, 4");
+  expect_argument_refused(R"({"as_bool": 1})", "expected true or false");
+  expect_argument_refused(R"({"as_scalar_type": 14})", "found code 14, expected a type of values: 1, 2, 3");
+  expect_argument_refused(R"({"as_layout": 1})", "found code 1, expected a strided layout: 7");
+  expect_argument_refused(R"({"as_memory_format": 0})", "found code 0, expected a memory format: 1, 2, 3, 4");
   expect_argument_refused(R"({"as_device": {"type": "mps", "index": null}})", "unknown device \"mps\", known are cpu");
   expect_argument_refused(R"({"as_sym_int": {"as_float": 2}})", "unknown key \"as_float\", known are as_name, as_int");
-  expect_argument_refused(R"({"as_sym_int": {"as_name": "x"}})", "value \"x\" is a tensor, wanted a whole number");
-  expect_argument_refused(R"({"as_tensor": {"name": "size"}})", "value \"size\" is a whole number, wanted a tensor");
+  expect_argument_refused(R"({"as_sym_int": {"as_name": "x"}})", "value \"x\" is a tensor, expected an integer");
+  expect_argument_refused(R"({"as_tensor": {"name": "size"}})", "value \"size\" is an integer, expected a tensor");
   expect_argument_refused(R"({"as_tensor": {"name": "x", "more": 1}})", "unknown key \"more\", known are name");
   expect_argument_refused(R"({"as_optional_tensors": [{"as_tensors": []}]})", "unknown key \"as_tensors\"");
   for (const char* other : {"as_custom_obj", "as_nested_tensors", "as_int_lists", "as_string_to_argument"}) {
-    expect_argument_refused(std::string("{\"") + other + "\": 1}", "which this program does not run");
+    expect_argument_refused(std::string("{\"") + other + "\": 1}", "is not supported");
   }
 }
 
@@ -219,14 +219,14 @@ TEST(ExportedPrograms, RefuseValuesThatAreNotMadeOnceBeforeTheirUse) {
                  "value \"centre\" is not in the graph's tensor_values");
   expect_refused(R"("sym_int_values": {"size": )", R"("sym_int_values": {"other": {"as_int": 1}, "size": )",
                  "/graph_module/graph/sym_int_values/other: no input and no node makes the value \"other\"");
-  expect_refused(R"("name": "linear",)", R"("name": "size",)", "node \"size\" stands twice");
+  expect_refused(R"("name": "linear",)", R"("name": "size",)", "node \"size\" appears twice");
   expect_refused(R"("outputs": [{"as_sym_int": {"as_name": "size"}}])", R"("outputs": [{"as_int": 3}])",
                  "unknown output \"as_int\"");
 }
 
 TEST(ExportedPrograms, RefuseSizesThatDependOnData) {
   const std::string data = R"-({"as_expr": {"expr_str": "Symbol('u0', integer=True)", "hint": null}})-";
-  const std::string end = "depends on data, wanted sizes that follow from those of the inputs";
+  const std::string end = "depends on data; sizes must follow from those of the inputs";
   expect_refused(
       R"("sym_int_values": {"size": )", R"("sym_int_values": {"size": )" + data + R"(, "none": )",
       "node \"size\" (torch.ops.aten.sym_size.int): /graph_module/graph/nodes/0/outputs/0: makes \"size\", whose "
@@ -254,27 +254,28 @@ TEST(ExportedPrograms, RefuseImpossibleTensors) {
   const auto refuse = [&](const std::string& sizes, const std::string& message) {
     expect_refused(weight, R"("p_w": {"dtype": 7, "sizes": )" + sizes, message);
   };
-  refuse(R"([{"as_int": -2}, {"as_int": 3}])", where + "/sizes/0: found a size of -2, wanted at least 0");
-  refuse(R"([{"as_int": 6}])", where + ": found 1 sizes and 2 strides, wanted equal numbers");
-  refuse(R"([{"as_int": 4294967296}, {"as_int": 2147483648}])", where + "/sizes: found more values than 64 bits count");
+  refuse(R"([{"as_int": -2}, {"as_int": 3}])", where + "/sizes/0: found a size of -2, must be at least 0");
+  refuse(R"([{"as_int": 6}])", where + ": found 1 sizes and 2 strides, expected equal numbers");
+  refuse(R"([{"as_int": 4294967296}, {"as_int": 2147483648}])",
+         where + "/sizes: found more values than 64 bits can count");
   refuse(R"-([{"as_expr": {"expr_str": "exp(1)"}}, {"as_int": 3}])-",
-         where + "/sizes/0/as_expr/expr_str: size \"exp(1)\": at character 1: unknown function, known are Integer");
+         where + "/sizes/0/as_expr/expr_str: size \"exp(1)\": at character 1: unknown function; known: Integer");
   refuse(R"([{"as_float": 2}, {"as_int": 3}])", "unknown key \"as_float\", known are as_int, as_expr");
   expect_refused(R"("strides": [{"as_int": 3}, {"as_int": 1}])", R"("strides": [{"as_int": 3}, {"as_int": -1}])",
-                 "/strides/1: found a stride of -1, wanted at least 0");
+                 "/strides/1: found a stride of -1, must be at least 0");
   expect_refused(R"("storage_offset": {"as_int": 0})", R"("storage_offset": {"as_int": -1})",
-                 "/storage_offset: found an offset of -1, wanted at least 0");
-  expect_refused(R"("layout": 7)", R"("layout": 1)", "/layout: found code 1, wanted a strided layout: 7");
+                 "/storage_offset: found an offset of -1, must be at least 0");
+  expect_refused(R"("layout": 7)", R"("layout": 1)", "/layout: found code 1, expected a strided layout: 7");
   expect_refused(R"("layout": 7)", R"("layout": 7, "more": 1)", "unknown key \"more\", known are dtype, sizes");
 }
 
 TEST(ExportedPrograms, RefuseOtherVersionsAndDialects) {
   expect_refused(R"("major": 8)", R"("major": 9)",
-                 "/schema_version/major: found major version 9, this program reads 8: export with PyTorch 2.11");
+                 "/schema_version/major: found major version 9, expected 8: export with PyTorch 2.11");
   EXPECT_NO_THROW((void)read_exported_program(replaced(program_text(), R"("minor": 17)", R"("minor": 18)"), "p"));
   expect_refused(R"(["TRAINING"])", R"(["ATEN"])",
-                 "/verifiers: found [\"ATEN\"], wanted [\"TRAINING\"], a program as torch.export.export gives it, "
-                 "without run_decompositions()");
+                 "/verifiers: found [\"ATEN\"], expected [\"TRAINING\"], a program from torch.export.export, without "
+                 "run_decompositions()");
   expect_refused(R"("opset_version")", R"("opset")", "unknown key \"opset\"");
   expect_refused("{}", "key \"schema_version\" is missing");
   expect_refused("", "is empty, expected a JSON document");
@@ -285,18 +286,18 @@ TEST(ExportedPrograms, RefuseOtherVersionsAndDialects) {
 TEST(ExportedPrograms, RefuseASignatureUnlikeTheGraph) {
   const std::string where = "/graph_module/signature/input_specs/";
   expect_refused(R"({"arg": {"name": "p_w"}, "parameter_name")", R"({"arg": {"name": "x"}, "parameter_name")",
-                 where + "0/parameter: found value \"x\", the graph has \"p_w\" there");
+                 where + "0/parameter: found value \"x\", expected \"p_w\" as in the graph");
   expect_refused(R"("buffer_name": "h.n")", R"("buffer_name": "h.fc.weight")",
-                 where + "1: \"h.fc.weight\" stands twice, wanted one input for each");
+                 where + "1: \"h.fc.weight\" appears twice; inputs must be unique");
   expect_refused(R"("user_input": {"arg": {"as_tensor": {"name": "x"}})", R"("user_input": {"arg": {"as_int": 1})",
-                 where + "2/user_input: found another value than the graph has there");
+                 where + "2/user_input: the value differs from the graph's");
   expect_refused(R"("constant_input")", R"("token")",
-                 where + "3: found an input \"token\", wanted tensors and numbers");
+                 where + "3: found an input \"token\", expected tensors and numbers");
   expect_refused(R"("constant_input")", R"("custom_obj")", "found an input \"custom_obj\"");
   expect_refused(R"("constant_input")", R"("gift")", "unknown input \"gift\", known are parameter, buffer");
   expect_refused(R"(,
  {"constant_input": {"name": "times", "value": {"as_int": 4}}})",
-                 "", "input_specs: found 3 inputs, the graph has 4");
+                 "", "input_specs: found 3 inputs, expected 4 as in the graph");
   expect_refused(R"({"as_int": 4}],)", R"({"as_custom_obj": {"name": "o", "class_fqn": "C"}}],)",
                  "/graph_module/graph/inputs/3: found a custom object as an input");
   expect_refused(R"("custom_obj_values": {}, "sym_float_values": {}},
@@ -308,11 +309,10 @@ TEST(ExportedPrograms, RefuseASignatureUnlikeTheGraph) {
                                "gradient_to_user_input", "token"}) {
     expect_refused(R"("user_output")", std::string("\"") + mutation + "\"",
                    std::string("/graph_module/signature/output_specs/0: found an output \"") + mutation +
-                       "\", wanted a program as torch.export.export gives it, without run_decompositions()");
+                       "\", expected a program from torch.export.export, without run_decompositions()");
   }
-  expect_refused(
-      R"({"user_output": {"arg": {"as_int": 3}}})", R"({"user_output": {"arg": {"as_int": 4}}})",
-      "/graph_module/signature/output_specs/1/user_output/arg: found another value than the graph has there");
+  expect_refused(R"({"user_output": {"arg": {"as_int": 3}}})", R"({"user_output": {"arg": {"as_int": 4}}})",
+                 "/graph_module/signature/output_specs/1/user_output/arg: the value differs from the graph's");
   const std::string difference = R"({"user_output": {"arg": {"as_tensor": {"name": "difference"}}}})";
   EXPECT_NO_THROW((void)read_exported_program(
       replaced(program_text(), difference, R"({"loss_output": {"arg": {"name": "difference"}}})"), "p"));
@@ -329,10 +329,9 @@ TEST(ExportedPrograms, KnowTheRangesOfSymbols) {
   // 2 s in 3 to 9: s from 2 to 4.
   EXPECT_EQ(ranges(R"({"2*s77": {"min_val": 3, "max_val": 9}, "s77": {"min_val": 0, "max_val": 100}})"),
             (Ranges{{"s77", {2, 4}}}));
-  expect_refused(R"("min_val": 1)", R"("min_val": 65)",
-                 "/range_constraints/s77: found a range from 65 to 64, wanted one that is not empty");
+  expect_refused(R"("min_val": 1)", R"("min_val": 65)", "/range_constraints/s77: found an empty range from 65 to 64");
   expect_refused(R"({"s77": {"min_val")", R"({"s77 + 1": {"min_val")",
-                 "found a range of \"s77 + 1\", wanted one of a symbol");
+                 "found a range of \"s77 + 1\", expected the range of a symbol");
   expect_refused(R"({"s77": {"min_val")", R"({"0*s77": {"min_val")", "found a range of \"0*s77\"");
 }
 
@@ -353,11 +352,11 @@ TEST(ExportedPrograms, AcceptGuardsThatTheRangesImplyAndNoOthers) {
            "L['y'].size()[0] == 3", "L['x'].size()[2] == 3", batch, batch + " == ", "f(" + batch + ") == 1",
            batch + " == 1 or True", batch + " / 2 < 9", "L['x'].dim() == 2", "1 % (" + batch + " - " + batch + ") == 0",
            std::string(5000, '(')}) {
-    expect_refused(with(guard), "/guards_code/0: the program is right only where " + guard +
-                                    ", which the ranges of its sizes do not imply");
+    expect_refused(with(guard),
+                   "/guards_code/0: the program is valid only if " + guard + ", which its size ranges do not imply");
   }
   // Too many values to try each.
-  expect_refused(replaced(with(batch + " // 2 >= 0"), R"("max_val": 64)", R"("max_val": null)"), "right only where");
+  expect_refused(replaced(with(batch + " // 2 >= 0"), R"("max_val": 64)", R"("max_val": null)"), "valid only if");
 }
 
 TEST(ExportedPrograms, MutatedGiveErrorsAndNeverAnythingElse) {

@@ -124,16 +124,17 @@ TEST_F(Pt2Archives, AreToldFromOtherFiles) {
 }
 
 TEST_F(Pt2Archives, RefuseOtherContainers) {
-  expect_refused(with("archive_format", "pt2", "pt3"), "archive_format: found \"pt3\", wanted \"pt2\"");
-  expect_refused(with("archive_version", "0", "1"), "archive_version: found \"1\", wanted \"0\"");
-  expect_refused(with("byteorder", "little", "big"), "byteorder: found \"big\", wanted \"little\"");
+  expect_refused(with("archive_format", "pt2", "pt3"), "archive_format: found \"pt3\", expected \"pt2\"");
+  expect_refused(with("archive_version", "0", "1"), "archive_version: found \"1\", expected \"0\"");
+  expect_refused(with("byteorder", "little", "big"), "byteorder: found \"big\", expected \"little\"");
   expect_refused(with("byteorder", "little", std::string(65, 'x')), "record \"net/byteorder\": found 65 bytes");
-  expect_refused(without("archive_format"), "archive_format: is not there, wanted an archive of torch.export.save");
-  expect_refused(with_part({"other/file", ""}), "found the folders \"net\" and \"other\", wanted one for all records");
-  expect_refused(with_part({"file", ""}), "record \"file\": is in no folder");
-  expect_refused({}, "is no whole ZIP archive");
-  expect_refused(without("models/model.json"), "found no models/*.json, wanted one model: saving it may have failed");
-  expect_refused(with_part({"net/models/second.json", "{}"}), "found 2 models, wanted one: model, second");
+  expect_refused(without("archive_format"), "archive_format: is missing, expected an archive of torch.export.save");
+  expect_refused(with_part({"other/file", ""}),
+                 "found the folders \"net\" and \"other\", expected one for all records");
+  expect_refused(with_part({"file", ""}), "record \"file\": is not in a folder");
+  expect_refused({}, "is not a complete ZIP archive");
+  expect_refused(without("models/model.json"), "found no models/*.json, expected one model: saving it may have failed");
+  expect_refused(with_part({"net/models/second.json", "{}"}), "found 2 models, expected one: model, second");
 }
 
 TEST_F(Pt2Archives, RefuseDamageNamingTheRecord) {
@@ -148,7 +149,7 @@ TEST_F(Pt2Archives, RefuseDamageNamingTheRecord) {
 TEST_F(Pt2Archives, RefusePayloadsThatAreNoPlainTensors) {
   const std::string where = std::string(kWeights) + ": /config/h.fc.weight";
   expect_refused(with(kWeights, R"("use_pickle": false)", R"("use_pickle": true)"),
-                 where + "/use_pickle: found a pickled payload, wanted the plain bytes of a tensor");
+                 where + "/use_pickle: found a pickled payload, expected the plain bytes of a tensor");
   for (const char* name : {"../weight_0", "a/b", "", ".", "..", "weight 0", "w\\u00e9"}) {
     expect_refused(with(kWeights, R"("path_name": "weight_0")", std::string(R"("path_name": ")") + name + "\""),
                    where + "/path_name: found a payload \"");
@@ -156,17 +157,17 @@ TEST_F(Pt2Archives, RefusePayloadsThatAreNoPlainTensors) {
   expect_refused(with(kWeights, R"("path_name": "weight_0")", R"("path_name": "weight_9")"),
                  where + "/path_name: the archive has no record \"net/data/weights/weight_9\"");
   expect_refused(with(kWeights, R"("layout": 7)", R"("layout": 2)"),
-                 where + "/tensor_meta/layout: found code 2, wanted a strided layout");
+                 where + "/tensor_meta/layout: found code 2, expected a strided layout");
   expect_refused(with(kWeights, R"("is_param": true, )", R"("is_param": true, "more": 1, )"),
                  where + ": unknown key \"more\"");
   expect_refused(
       with(kWeights, R"("sizes": [{"as_int": 2})", R"-("sizes": [{"as_expr": {"expr_str": "Symbol('s77')"}})-"),
-      where + "/tensor_meta: found s77, wanted a number of at least 0");
+      where + "/tensor_meta: found s77, expected a number of at least 0");
 }
 
 TEST_F(Pt2Archives, RefuseTensorsThatDoNotLieInTheirRecord) {
   const std::string where = std::string(kWeights) + ": /config/h.fc.weight: ";
-  const std::string beyond = where + "the tensor goes beyond the 24 bytes of record \"net/data/weights/weight_0\"";
+  const std::string beyond = where + "the tensor exceeds the 24 bytes of record \"net/data/weights/weight_0\"";
   expect_refused(with(kWeights, R"("storage_offset": {"as_int": 0})", R"("storage_offset": {"as_int": 1})"), beyond);
   expect_refused(with(kWeights, R"("strides": [{"as_int": 3})", R"("strides": [{"as_int": 4})"), beyond);
   // 2^62 strides of 2^62 values overflow 64 bits to 0.
@@ -178,20 +179,20 @@ TEST_F(Pt2Archives, RefuseTensorsThatDoNotLieInTheirRecord) {
   std::vector<ZipPart> parts = archive_parts();
   parts[0].bytes = "";
   expect_refused(parts, where +
-                            "record \"net/data/weights/weight_0\" is empty: a model on the meta device has no weights, "
-                            "initialise it before it is exported");
+                            "record \"net/data/weights/weight_0\" is empty: a model on the meta device has no weights; "
+                            "initialise it before export");
 }
 
 TEST_F(Pt2Archives, RefuseTensorsUnlikeTheProgram) {
   const std::string where = std::string(kWeights) + ": \"h.fc.weight\": ";
-  expect_refused(with(kWeights, "h.fc.weight", "h.fc.bias"), where + "is not there, and the program reads it");
-  expect_refused(without(kWeights), where + "is not there, and the program reads it");
-  expect_refused(with(kWeights, R"("dtype": 7)", R"("dtype": 4)"), where + "found Int, the program wants Float");
+  expect_refused(with(kWeights, "h.fc.weight", "h.fc.bias"), where + "is missing, but the program reads it");
+  expect_refused(without(kWeights), where + "is missing, but the program reads it");
+  expect_refused(with(kWeights, R"("dtype": 7)", R"("dtype": 4)"), where + "found Int, expected Float");
   expect_refused(with(kWeights, R"("sizes": [{"as_int": 2})", R"("sizes": [{"as_int": 1})"),
-                 where + "found sizes [1, 3], the program wants [2, 3]");
+                 where + "found sizes [1, 3], expected [2, 3]");
   expect_refused(
       with(kWeights, R"("strides": [{"as_int": 3}, {"as_int": 1}])", R"("strides": [{"as_int": 1}, {"as_int": 2}])"),
-      where + "found strides [1, 2], the program wants [3, 1]");
+      where + "found strides [1, 2], expected [3, 1]");
   expect_refused(with(kWeights, R"("is_param": true)", R"("is_param": false)"), where + "is_param is false");
   const std::string constants = "data/constants/model_constants_config.json";
   expect_refused(with(constants, R"({})",
@@ -206,19 +207,18 @@ TEST_F(Pt2Archives, RefuseNotesThatDoNotFit) {
   const auto refuse = [&](const std::string& from, const std::string& to, const std::string& message) {
     expect_refused(with(name, from, to), name + ": " + message);
   };
-  refuse("stagecraft.pt2", "stagecraft.graph", "/format: found \"stagecraft.graph\", wanted \"stagecraft.pt2\"");
+  refuse("stagecraft.pt2", "stagecraft.graph", "/format: found \"stagecraft.graph\", expected \"stagecraft.pt2\"");
   refuse(R"("version": 1)", R"("version": 3)", "/version: found version 3, this program reads version 1 to 2");
-  refuse(R"("version": 1)", R"("version": 2, "training": 0)", "/training: found 0, wanted true or false");
+  refuse(R"("version": 1)", R"("version": 2, "training": 0)", "/training: found 0, expected true or false");
   refuse(R"("model")", R"("author")", "/: unknown key \"author\"");
   refuse(R"("batch_symbol": "s77")", R"("batch_symbol": "s1")", "/batch_symbol: the program has no symbol \"s1\"");
   refuse(R"("name": "x")", R"("name": "y")", "/inputs/0/name: unknown input \"y\", known are x");
-  refuse(R"("batch_axis": 0)", R"("batch_axis": 2)",
-         "/inputs/0/batch_axis: found 2, wanted a whole number from 0 to 1");
-  refuse(R"("range": null)", R"("range": [3, 3])", "/inputs/0/range: found [3,3], wanted a range that is not empty");
-  refuse(R"("range": null)", R"("range": [3])", "/inputs/0/range: found [3], wanted [from, to before]");
-  refuse(R"("least": 1)", R"("least": 0)", "/samples/least: found 0, wanted a whole number from 1");
-  refuse(R"("least": 1)", R"("least": 65)", "/samples/most: found 64, wanted a whole number from 65");
-  refuse(R"("loss_output": 0)", R"("loss_output": 3)", "/loss_output: found 3, wanted a whole number from 0 to 2");
+  refuse(R"("batch_axis": 0)", R"("batch_axis": 2)", "/inputs/0/batch_axis: found 2, expected an integer from 0 to 1");
+  refuse(R"("range": null)", R"("range": [3, 3])", "/inputs/0/range: found [3,3], expected a range that is not empty");
+  refuse(R"("range": null)", R"("range": [3])", "/inputs/0/range: found [3], expected [from, to], to excluded");
+  refuse(R"("least": 1)", R"("least": 0)", "/samples/least: found 0, expected an integer from 1");
+  refuse(R"("least": 1)", R"("least": 65)", "/samples/most: found 64, expected an integer from 65");
+  refuse(R"("loss_output": 0)", R"("loss_output": 3)", "/loss_output: found 3, expected an integer from 0 to 2");
   refuse(R"("h.n"]])", R"("h.m"]])", "/tied/0/1: unknown tensor \"h.m\", known are h.fc.weight, h.n");
 }
 

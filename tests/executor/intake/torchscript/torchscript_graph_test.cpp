@@ -243,13 +243,13 @@ TEST(TorchScript, RefusesARangeBeyondTheClasses) {
   std::map<std::string, std::string> settings = kImage;
   settings["range.target"] = "0..5";
   EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
-              HasSubstr("has 4 classes; found range 0..5 of input \"target\", wanted one that ends at 4 or before, the "
-                        "upper end excluded"));
+              HasSubstr("has 4 classes; found range 0..5 of input \"target\", expected one that ends at 4 or before "
+                        "(upper end excluded)"));
 }
 
 TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
   EXPECT_THAT(message_of([] { (void)build_model(kGolden + "cnn_traced.pt", {{"input.x", "float32[3,8,8]"}}); }),
-              HasSubstr("what is input \"target\"? The file does not say it; forward takes x, target"));
+              HasSubstr("input \"target\" is not described in the file; forward takes x, target"));
   auto settings = kImage;
   settings["input.y"] = "float32[1]";
   EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
@@ -257,7 +257,7 @@ TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
   settings = kImage;
   settings["input.x"] = "float32[3,8";
   EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
-              HasSubstr("input \"x\" is \"float32[3,8\": found no sizes, wanted TYPE[SIZES]"));
+              HasSubstr("input \"x\" is \"float32[3,8\": found no sizes, expected TYPE[SIZES]"));
   // 8 by 8 pooled is 4 by 4, which the head takes; 8 by 8 it does not.
   settings["input.x"] = "float32[3,16,16]";
   EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
@@ -265,9 +265,8 @@ TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
 }
 
 TEST(TorchScript, SaysWhatAStateDictIs) {
-  EXPECT_THAT(
-      message_of([] { (void)build_model(STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt", {}); }),
-      HasSubstr("holds tensors without a model, as torch.save(model.state_dict()) writes them; give it as --weights"));
+  EXPECT_THAT(message_of([] { (void)build_model(STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt", {}); }),
+              HasSubstr("holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as --weights"));
 }
 
 /// An archive whose only code is `code`.
@@ -289,11 +288,11 @@ TEST(TorchScript, RefusesCodeThatWouldRunOrReachFurther) {
   EXPECT_THAT(refusal("class A(Module):\n  def __setstate__(self, state: int) -> NoneType:\n    return None\n"),
               HasSubstr("code/__torch__.py\": defines __setstate__, which would run while the file is loaded"));
   EXPECT_THAT(refusal("  x = ops.torchvision.nms(boxes)\n"),
-              HasSubstr("uses operators of \"torchvision\", which is a library of Python's"));
+              HasSubstr("uses operators of \"torchvision\", which is a Python library"));
   EXPECT_THAT(refusal("  x : __torch__.torch.classes.dnnl.Thing\n"), HasSubstr("uses a class of a C++ library"));
   EXPECT_THAT(refusal("  torch.save(x, \"/etc/passwd\")\n"),
               HasSubstr("calls torch.save, which reads or writes files"));
-  EXPECT_THAT(refusal("nonsense"), HasSubstr("LibTorch cannot load this TorchScript: "));
+  EXPECT_THAT(refusal("nonsense"), HasSubstr("LibTorch cannot load this TorchScript file: "));
   EXPECT_THAT(refusal("nonsense"), Not(HasSubstr("\n")));
 }
 
