@@ -33,7 +33,8 @@ int main(int argc, char** argv) {
   bool force = false;
   return stagecraft::run_tool(
       {"discover",
-       "Asks NVIDIA's driver for the GPUs of this machine and what joins them. Bandwidths are declared, not measured.",
+       "Asks NVIDIA's driver for the GPUs of this machine and the links between them. Bandwidths are declared, not "
+       "measured.",
        "stagecraft discover -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {

@@ -72,10 +72,10 @@ std::vector<Bytes> message_bytes(Bytes most, int per_octave) {
   constexpr std::int64_t kFloat = sizeof(float);
   if (most.value < kFloat || most > 16_GiB) {
     throw std::invalid_argument(
-        fmt::format("the largest message is {} bytes, wanted {} to {}", most.value, kFloat, (16_GiB).value));
+        fmt::format("the largest message is {} bytes, must be {} to {}", most.value, kFloat, (16_GiB).value));
   }
   if (per_octave < 1 || per_octave > 64)
-    throw std::invalid_argument(fmt::format("the sizes per octave are {}, wanted 1 to 64", per_octave));
+    throw std::invalid_argument(fmt::format("the number of sizes per octave is {}, must be 1 to 64", per_octave));
   const std::int64_t last = most.value / kFloat;
   std::vector<Bytes> out;
   for (int i = 0;; ++i) {
@@ -88,7 +88,7 @@ std::vector<Bytes> message_bytes(Bytes most, int per_octave) {
 }
 
 std::vector<LinkTask> link_tasks(int ranks, bool copies, const LinksOptions& options) {
-  if (ranks < 1) throw std::invalid_argument(fmt::format("the number of ranks is {}, wanted at least 1", ranks));
+  if (ranks < 1) throw std::invalid_argument(fmt::format("the number of ranks is {}, must be at least 1", ranks));
   const std::vector<Bytes> sizes = message_bytes(options.most_bytes, options.sizes_per_octave);
   std::vector<LinkTask> out;
   const auto add = [&](LinkOperation operation, int members) {
@@ -111,9 +111,9 @@ LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
                               const std::function<void(const std::string&)>& progress,
                               const std::function<double()>& now) {
   if (!(options.most_time > Seconds(0)))
-    throw std::invalid_argument(fmt::format("the time is {} s, wanted more than 0", options.most_time.value));
+    throw std::invalid_argument(fmt::format("the time is {} s, must be above 0", options.most_time.value));
   if (!(options.error > 0))
-    throw std::invalid_argument(fmt::format("the relative error is {}, wanted more than 0", options.error));
+    throw std::invalid_argument(fmt::format("the relative error is {}, must be above 0", options.error));
   LinkMeasurement out;
   out.ranks = meter.ranks();
   const std::vector<LinkTask> tasks = link_tasks(out.ranks, meter.copies(), options);

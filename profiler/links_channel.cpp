@@ -122,7 +122,7 @@ class ChannelPart {
       case DeviceToHost:
         break;
     }
-    throw std::invalid_argument("a channel makes no copies between host and device");
+    throw std::invalid_argument("a channel does not copy between host and device");
   }
 
   Work exchange(Bytes bytes, int peer) {
@@ -235,8 +235,8 @@ void follow(Channel& channel) {
 
 LinkMeasurement measure_links(Channel& channel, const LinksOptions& options, int threads,
                               const std::function<void(const std::string&)>& progress) {
-  if (channel.ranks() < 2) throw std::invalid_argument("a channel of 1 rank has no links, wanted at least 2");
-  if (threads < 1) throw std::invalid_argument(fmt::format("the number of threads is {}, wanted at least 1", threads));
+  if (channel.ranks() < 2) throw std::invalid_argument("a channel of 1 rank has no links, must have at least 2");
+  if (threads < 1) throw std::invalid_argument(fmt::format("the number of threads is {}, must be at least 1", threads));
   at::set_num_threads(threads);
   if (channel.rank() != 0) {
     follow(channel);

@@ -24,10 +24,10 @@ int gpu_count() {
   const std::string found = status == cudaSuccess
                                 ? "0 devices"
                                 : fmt::format("{} ({})", cudaGetErrorName(status), cudaGetErrorString(status));
-  throw DeviceError(fmt::format(
-      "no GPU to measure: cudaGetDeviceCount found {}, wanted at least one GPU with its driver; to measure processors, "
-      "--channel gloo",
-      found));
+  throw DeviceError(
+      fmt::format("no GPU to measure: cudaGetDeviceCount found {}, expected at least one GPU with its driver; to "
+                  "measure processors, use --channel gloo",
+                  found));
 }
 
 /// One GPU's stream and memory.
@@ -221,7 +221,7 @@ class NcclMeter : public LinkMeter {
         if (result != ncclInProgress) check(result, curve_name(task.operation, task.ranks).c_str());
       }
       if (std::chrono::steady_clock::now() > end) {
-        throw DeviceError(fmt::format("rank {} was not done with {} of {} bytes within {} ms", rank,
+        throw DeviceError(fmt::format("rank {} did not finish {} of {} bytes within {} ms", rank,
                                       curve_name(task.operation, task.ranks), task.bytes.value, deadline_.count()));
       }
       std::this_thread::yield();
@@ -240,8 +240,7 @@ class NcclMeter : public LinkMeter {
 std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int> ranks, std::chrono::milliseconds deadline) {
   const int gpus = gpu_count();
   if (ranks && (*ranks < 1 || *ranks > gpus))
-    throw std::invalid_argument(
-        fmt::format("the number of ranks is {}, wanted 1 to {}, one for each GPU", *ranks, gpus));
+    throw std::invalid_argument(fmt::format("the number of ranks is {}, must be 1 to {}, one per GPU", *ranks, gpus));
   return std::make_unique<NcclMeter>(ranks.value_or(gpus), deadline);
 }
 

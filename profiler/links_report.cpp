@@ -24,7 +24,7 @@ std::string quality(const std::vector<LinkPoint>& points) {
   const auto by_time = std::ranges::count(points, Stop::Time, &LinkPoint::stop);
   const LinkPoint& widest = *std::ranges::max_element(points, {}, error);
   return fmt::format(
-      "{} points of {} to {} samples, {} ended by time; medians within {:.1f} % (95 %), the widest at {}",
+      "{} points of {} to {} samples, {} stopped by the time limit; medians within {:.1f} % (95 %), the widest at {}",
       points.size(), fewest.time.count, most.time.count, by_time, error(widest) * 100, format_bytes(widest.bytes));
 }
 
@@ -78,7 +78,7 @@ std::string links_table(const LinkMeasurement& measured) {
                          relative_error(point.time) * 100, point.stop == Stop::Time ? "*" : "");
     }
   }
-  return out + "\n+-: the median's 95 % confidence; *: the point's time was up before it was precise\n";
+  return out + "\n+-: 95 % confidence interval of the median; *: time limit reached before the point was precise\n";
 }
 
 std::vector<std::string> distrust(const LinkMeasurement& measured) {
@@ -98,7 +98,7 @@ std::vector<std::string> distrust(const LinkMeasurement& measured) {
   if (2 * vague > points) {
     out.push_back(
         fmt::format("{} of {} medians are uncertain by more than {:.0f} % (95 % confidence): the machine is busy, or "
-                    "--seconds too short",
+                    "--seconds is too small",
                     vague, points, kVague * 100));
   }
   return out;
@@ -118,7 +118,7 @@ std::string fit_text(const LinkCurve& curve) {
     if (bandwidth < 1e18) out += fmt::format(" + {}/s", format_bytes(Bytes(static_cast<std::int64_t>(bandwidth))));
     before = ',';
   }
-  if (!fit.held_out) return out + "; too few points to hold any out";
+  if (!fit.held_out) return out + "; too few points for a held-out error";
   const FitResiduals& errors = *fit.held_out;
   return out + fmt::format("; held out: median {:.1f} %, p95 {:.1f} %, worst {:.1f} % at {} of {} points",
                            errors.median * 100, errors.p95 * 100, errors.worst * 100, format_bytes(errors.worst_bytes),
@@ -145,8 +145,8 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   auto& notes = out.provenance.notes;
   notes["channel"] = channel;
   if (const auto reasons = distrust(measured); !reasons.empty())
-    notes["not to be trusted"] = fmt::format("{}", fmt::join(reasons, "; "));
-  if (measured.ranks == 1) notes["one rank"] = "its send_receive is to itself, its collectives are copies";
+    notes["not trusted"] = fmt::format("{}", fmt::join(reasons, "; "));
+  if (measured.ranks == 1) notes["one rank"] = "its send_receive is to itself, and its collectives are copies";
   for (const LinkCurve& curve : measured.curves) {
     if (curve.points.empty()) continue;
     const std::string name = curve_name(curve.operation, curve.ranks);

@@ -54,10 +54,10 @@ int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device
       "{}: latency {}, bandwidth {}/s\n", topology.name, format_seconds(link.latency),
       stagecraft::format_bytes(stagecraft::Bytes(static_cast<std::int64_t>(link.bandwidth.value))));
   const std::vector<std::string> reasons = stagecraft::distrust(measured);
-  for (const std::string& reason : reasons) std::cerr << "not to be trusted: " + reason + "\n";
+  for (const std::string& reason : reasons) std::cerr << "not trusted: " + reason + "\n";
   if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::topology_json(topology));
   if (reasons.empty() || o.accept_untrusted) return 0;
-  std::cerr << "the measurement is not to be trusted, see above; --accept-untrusted takes it as it is\n";
+  std::cerr << "the measurement is not trusted, see above; use --accept-untrusted to exit with 0\n";
   return 1;
 }
 
@@ -121,7 +121,7 @@ int run(Options o, const std::vector<std::string>& arguments) {
   const bool writes = !launch || launch->rank == 0 || !stagecraft::channel_by_name(o.channel).make_process;
   if (writes) stagecraft::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
   if (o.channel == "nccl") return run_nccl(o, deadline);
-  if (ranks < 2) throw CLI::ValidationError("--ranks", "is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do");
+  if (ranks < 2) throw CLI::ValidationError("--ranks", "is 1, must be at least 2 (1 is enough with --channel nccl)");
   if (stagecraft::channel_by_name(o.channel).make_threads) return run_threads(o, ranks, deadline);
   if (!launch) return stagecraft::spawn(ranks, arguments, deadline);
   return run_process(*launch, o, ranks, deadline);
@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
                "(the GPUs of this machine, in this process)")
             ->capture_default_str()
             ->check(stagecraft::one_of("channel", stagecraft::channel_names()));
-        stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message; default 64 MiB");
+        stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message (default: 64 MiB)");
         app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "messages per doubling of size")
             ->capture_default_str()
             ->transform(stagecraft::integer(1, 64));
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
                        "approximate time to measure; each point gets an equal share of the rest and at least 5 samples")
             ->capture_default_str()
             ->transform(stagecraft::number_above(0));
-        app.add_option("--threads", o.threads, "threads of one rank")
+        app.add_option("--threads", o.threads, "threads per rank")
             ->capture_default_str()
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option("--timeout", o.timeout_s, "stop if a rank is silent for this many seconds")

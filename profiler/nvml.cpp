@@ -26,8 +26,8 @@ const std::map<int, std::string> kAncestors = {
 
 [[noreturn]] void fail(const std::string& what) {
   throw DeviceError(what +
-                    "; install NVIDIA's driver, or import a dump of NCCL's topology (stagecraft import "
-                    "nccl-topology), or write a topology by hand after examples/topology-3-levels.json");
+                    "; install NVIDIA's driver, or import a dump of NCCL's topology (stagecraft import nccl-topology), "
+                    "or write a topology by hand, as in examples/topology-3-levels.json");
 }
 
 void check(const Nvml& nvml, int status, const std::string& call) {
@@ -119,7 +119,7 @@ Nvml load_nvml(const std::string& library) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = ::dlerror();
-    fail("no NVIDIA driver answers: tried " + library + ": " + (why != nullptr ? why : "unknown error"));
+    fail("no NVIDIA driver found: tried " + library + ": " + (why != nullptr ? why : "unknown error"));
   }
   out.library = {handle, [](void* p) { ::dlclose(p); }};
   look_up(handle, "nvmlInit_v2", out.init);

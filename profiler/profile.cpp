@@ -38,14 +38,14 @@ constexpr double kSampleShare = 0.6;
 void check(const ProfileOptions& options) {
   const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {
     if (value < low)
-      throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", wanted at least " +
+      throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", must be at least " +
                                   std::to_string(low));
   };
   at_least("the microbatch", options.microbatch_samples, 1);
   at_least("the number of threads", options.threads, 1);
-  at_least("the number of ranks at once", options.concurrent, 1);
+  at_least("the number of concurrent ranks", options.concurrent, 1);
   at_least("the warm-up", options.warmup, 0);
-  at_least("the fewest samples", static_cast<std::int64_t>(options.rule.fewest), 1);
+  at_least("the minimum number of samples", static_cast<std::int64_t>(options.rule.fewest), 1);
   validate(options.optimizer);
 }
 
@@ -211,7 +211,7 @@ void ProfileSession::sample_steps() {
   for (const double start = steady_seconds(); profile_.stop == Stop::No;) {
     sample_row();
     if (profile_.steps.empty()) {
-      throw DeviceError("no step of the model could be seen in what " + quality().clock + " recorded; " +
+      throw DeviceError("no step of the model was found in what " + quality().clock + " recorded; " +
                         "measure with --clock events");
     }
     profile_.stop = should_stop(rule, plain_, rough_.parts(), steady_seconds() - start);

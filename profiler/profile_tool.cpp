@@ -58,8 +58,8 @@ double percent(std::int64_t part, std::int64_t whole) {
 std::string quality_text(const stagecraft::Profile& profile) {
   const stagecraft::ProfileQuality& quality = *profile.graph.quality;
   std::string out = fmt::format(
-      "watched by {}: iteration {}, {:+.1f} % over unwatched; shares of {} steps and {:.3f} % nobody's add up "
-      "to {} ns\n",
+      "watched with {}: iteration {}, {:+.1f} % compared with unwatched; shares of {} steps and {:.3f} % unattributed "
+      "add up to {} ns\n",
       quality.clock, times(quality.watched), profile.overhead() * 100, quality.steps,
       percent(quality.unattributed_ns, quality.watched_ns), quality.watched_ns);
   if (quality.work > 0) {
@@ -78,8 +78,8 @@ std::string quality_text(const stagecraft::Profile& profile) {
     }
     if (static_cast<double>(share) > (1 + kLaunchBound) * static_cast<double>(busy)) {
       out += fmt::format(
-          "the step is bound by launches: {:.0f} % longer than its kernels; larger microbatches, fewer "
-          "operations or CUDA graphs would help\n",
+          "the step is launch-bound: {:.0f} % longer than its kernels; larger microbatches, fewer operations or CUDA "
+          "graphs would help\n",
           percent(share - busy, busy));
     }
   }
@@ -103,25 +103,25 @@ void print(const stagecraft::Profile& profile) {
   }
   out += fmt::format("iteration without the profiler {} ({} samples, {}); sum of layers {}, difference {:+.1f} %\n",
                      times(*graph.iteration), graph.iteration->count,
-                     profile.stop == stagecraft::Stop::Precise ? "precise enough" : "time was up",
+                     profile.stop == stagecraft::Stop::Precise ? "precise enough" : "time limit reached",
                      format_seconds(profile.sum), profile.closure() * 100);
   out += quality_text(profile);
   if (profile.interruption() > kMostInterruption) {
     out += fmt::format(
-        "warning: other work on this machine interrupted the layers by {:.1f} %; their medians leave that out, the "
-        "iteration does not\n",
+        "warning: other processes interrupted the layers by {:.1f} %; medians of layers exclude this, the iteration "
+        "includes it\n",
         profile.interruption() * 100);
   }
   if (graph.slowdown.size() > 1) {
-    out += "slowdown with ranks at once on this host:";
+    out += "slowdown by number of ranks on this host:";
     for (std::size_t i = 0; i < graph.slowdown.size(); ++i) out += fmt::format(" {}: {:.2f}", i + 1, graph.slowdown[i]);
     out += "\n";
   }
   if (!profile.cut.empty()) {
-    out += fmt::format("time was up (--max-seconds) after {:.1f} s; cut short or left out: {}\n", profile.seconds,
+    out += fmt::format("time limit (--max-seconds) reached after {:.1f} s; cut short or skipped: {}\n", profile.seconds,
                        fmt::join(profile.cut, ", "));
   }
-  for (const std::string& reason : graph.quality->reasons) out += "not to be trusted: " + reason + "\n";
+  for (const std::string& reason : graph.quality->reasons) out += "not trusted: " + reason + "\n";
   std::cerr << out;
 }
 
@@ -139,10 +139,11 @@ void check(Options& o) {
   if (o.clock.empty()) o.clock = cpu ? "host" : "cupti";
   if (cpu != (o.clock == "host")) {
     throw CLI::ValidationError(fmt::format("--clock {} with --device {}", o.clock, o.device),
-                               cpu ? "wanted host" : "wanted cupti or events");
+                               cpu ? "expected host" : "expected cupti or events");
   }
   if (o.microbatches.size() > 1 && o.output == "-")
-    throw CLI::ValidationError("-o - with several microbatches", "wanted a file name, each graph goes to its own");
+    throw CLI::ValidationError("-o - with several microbatches",
+                               "expected a file name; each graph is written to a separate file");
   std::vector<stagecraft::OutputFile> outputs;
   for (const std::int64_t samples : o.microbatches) {
     if (std::ranges::count(o.microbatches, samples) > 1)
@@ -244,7 +245,7 @@ int run(Options o) {
   }
   if (o.microbatches.size() > 1) std::cerr << summary;
   if (trusted || o.accept_untrusted) return 0;
-  std::cerr << "the profile is not to be trusted, see above; --accept-untrusted takes it as it is\n";
+  std::cerr << "the profile is not trusted, see above; use --accept-untrusted to exit with 0\n";
   return 1;
 }
 
@@ -254,10 +255,10 @@ void add_model_options(CLI::App& app, Options& o) {
                  "a built-in model (see below) or a model file, such as model.pt2 from stagecraft "
                  "export-model")
       ->required();
-  app.add_option("--set", o.set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
+  app.add_option("--set", o.set, "model option key=value; repeatable")->allow_extra_args(false);
   stagecraft::add_import_options(app, o.set);
   app.add_option("--microbatch", o.microbatches,
-                 "samples in a microbatch; several, as 1,2,4, give a graph each: graph-1.json, graph-2.json, ...")
+                 "samples per microbatch; a list such as 1,2,4 writes one graph each: graph-1.json, graph-2.json, ...")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str()
@@ -278,11 +279,11 @@ void add_measurement_options(CLI::App& app, Options& o) {
                "only write layers, shapes and bytes, after one forward; times are zero placeholders");
   app.add_flag("--accept-untrusted", o.accept_untrusted, "exit with 0 even if the profile is not trusted");
   app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
-  app.add_option("--threads", o.profile.threads, "threads of one rank")
+  app.add_option("--threads", o.profile.threads, "threads per rank")
       ->capture_default_str()
       ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
   app.add_option("--concurrent", o.profile.concurrent,
-                 "measure the slowdown of up to this many ranks at once on this host (CPU)")
+                 "measure the slowdown of up to this many concurrent ranks on this host (CPU)")
       ->capture_default_str()
       ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
   app.add_option("--warmup", o.profile.warmup, "warm-up iterations")

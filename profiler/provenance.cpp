@@ -18,7 +18,8 @@ int processors_here() { return static_cast<int>(std::thread::hardware_concurrenc
 }  // namespace
 
 Device device_here(int ranks) {
-  if (ranks < 1) throw std::invalid_argument("the number of ranks is " + std::to_string(ranks) + ", wanted at least 1");
+  if (ranks < 1)
+    throw std::invalid_argument("the number of ranks is " + std::to_string(ranks) + ", must be at least 1");
   const Bytes memory = Bytes(::sysconf(_SC_PAGESIZE)) * ::sysconf(_SC_PHYS_PAGES);
   Device out{processor_name(), Bytes(memory.value / ranks)};
   out.kind = DeviceKind::Processor;

@@ -93,10 +93,10 @@ void copy_trace_quality(ProfileQuality& quality, const TraceQuality& trace) {
 
 void judge(ProfileQuality& quality, std::int64_t unmapped, double work_over_plain) {
   if (unmapped > 0)
-    quality.reasons.push_back(std::to_string(unmapped) + " backward nodes could not be given to a layer");
+    quality.reasons.push_back(std::to_string(unmapped) + " backward nodes could not be assigned to a layer");
   if (work_over_plain > kMostWorkOverPlain) {
-    quality.reasons.push_back("the device works for longer in a watched step than an unwatched step lasts, by " +
-                              std::to_string(work_over_plain * 100) + " %: watching slows it down");
+    quality.reasons.push_back("the device is busy " + std::to_string(work_over_plain * 100) +
+                              " % longer in a watched step than an unwatched step lasts: tracing slows it down");
   }
   quality.trusted = quality.reasons.empty();
 }

@@ -69,20 +69,21 @@ TraceQuality& operator+=(TraceQuality& quality, const TraceQuality& other) {
 std::vector<std::string> distrust(const TraceQuality& q) {
   std::vector<std::string> out;
   if (q.activities == 0) out.emplace_back("no device work was recorded");
-  if (q.dropped > 0) out.push_back(fmt::format("{} records were dropped for want of buffers", q.dropped));
+  if (q.dropped > 0) out.push_back(fmt::format("{} records were dropped: not enough buffers", q.dropped));
   if (q.unknown > 0) out.push_back(fmt::format("{} records could not be read", q.unknown));
   if (q.attributed < q.activities) {
-    out.push_back(fmt::format("{} of {} pieces of device work belong to no layer (covered are {:.4f} % of the time)",
-                              q.activities - q.attributed, q.activities, coverage_by_time(q) * 100));
+    out.push_back(
+        fmt::format("{} of {} pieces of device work do not belong to a layer ({:.4f} % of the time is covered)",
+                    q.activities - q.attributed, q.activities, coverage_by_time(q) * 100));
   }
   const auto bad = [&](std::int64_t count, const char* what) {
     if (count > 0) out.push_back(fmt::format("{} of {} pieces of device work {}", count, q.activities, what));
   };
-  bad(q.zero_times, "have no time stamp");
+  bad(q.zero_times, "have no timestamp");
   bad(q.reversed_times, "end before they begin");
   bad(q.before_launch, "begin before they were launched");
   bad(q.without_launch, "have no launch in the trace");
-  bad(q.disagreements, "are given to different layers by their id and by their launch's thread and time");
+  bad(q.disagreements, "have an id of one layer but a launch in another");
   bad(q.unmapped_graph_nodes, "belong to a CUDA graph that was captured before the trace began");
   return out;
 }

@@ -157,8 +157,8 @@ class CuptiTracer : public KernelTracer {
     if (const auto files = mapped_cupti(); files.size() > 1) {
       std::string list;
       for (const std::string& file : files) list += (list.empty() ? "" : ", ") + file;
-      throw DeviceError("two copies of libcupti are loaded, each would see half of the work: " + list +
-                        "; build stagecraft against the LibTorch whose libcupti it links");
+      throw DeviceError("two copies of libcupti are loaded; each would see half of the work: " + list +
+                        "; build stagecraft with the libcupti that LibTorch links");
     }
     if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
     attribute(CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_SIZE, kBufferBytes);

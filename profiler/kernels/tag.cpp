@@ -25,12 +25,12 @@ const std::array<std::string, 9>& names() {
 
 std::uint64_t encode(const Tag& tag) {
   if (tag.layer < 0 || tag.layer >= kMostLayers) {
-    throw std::invalid_argument("layer " + std::to_string(tag.layer) + " does not fit a tag, wanted 0 to " +
+    throw std::invalid_argument("layer " + std::to_string(tag.layer) + " does not fit in a tag, must be 0 to " +
                                 std::to_string(kMostLayers - 1));
   }
   if (tag.step < 0 || tag.microbatch < 0) {
     throw std::invalid_argument("step " + std::to_string(tag.step) + " and microbatch " +
-                                std::to_string(tag.microbatch) + " do not fit a tag, wanted at least 0");
+                                std::to_string(tag.microbatch) + " do not fit in a tag, must be at least 0");
   }
   if (tag.phase == Phase::None) return 0;
   return (static_cast<std::uint64_t>(tag.step) & kCountMask) << kStepShift |

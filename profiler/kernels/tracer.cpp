@@ -28,8 +28,8 @@ std::string cupti_refusal(const std::string& call, int code, const std::string& 
   switch (code) {
     case kMultipleSubscribers:
       fmt::format_to(to,
-                     "{} holds CUPTI, which serves one tool at a time; end it (nsys, ncu, cuda-gdb, compute-sanitizer, "
-                     "torch's profiler), {}",
+                     "{} uses CUPTI, which serves one tool at a time; close it (nsys, ncu, cuda-gdb, "
+                     "compute-sanitizer, torch's profiler), {}",
                      holder.empty() ? "another tool" : "\"" + holder + "\"", kFallBack);
       break;
     case kInsufficientPrivileges:

@@ -58,10 +58,10 @@ TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
 TEST(MeasureLinksOf, AChannelRefusesOneRankAndNoThreads) {
   EXPECT_THAT(
       [] { run_on_ranks("local", 1, std::chrono::seconds(1), [](Channel& c) { (void)measure_links(c, kQuick, 1); }); },
-      ThrowsMessage<std::invalid_argument>("a channel of 1 rank has no links, wanted at least 2"));
+      ThrowsMessage<std::invalid_argument>("a channel of 1 rank has no links, must have at least 2"));
   EXPECT_THAT(
       [] { run_on_ranks("local", 2, std::chrono::seconds(1), [](Channel& c) { (void)measure_links(c, kQuick, 0); }); },
-      ThrowsMessage<std::invalid_argument>("the number of threads is 0, wanted at least 1"));
+      ThrowsMessage<std::invalid_argument>("the number of threads is 0, must be at least 1"));
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ TEST_F(NcclLinks, CopyAsFastAsBusesAre) {
 TEST_F(NcclLinks, RefuseMoreRanksThanGpus) {
   EXPECT_THAT(
       [] { (void)make_nccl_meter(1000, std::chrono::seconds(1)); },
-      testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr("the number of ranks is 1000, wanted 1 to ")));
+      testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr("the number of ranks is 1000, must be 1 to ")));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(TopologyOf, KeepsTheCurves) {
 TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
   LinkMeasurement measured = two_ranks();
   EXPECT_THAT(distrust(measured), ElementsAre());
-  EXPECT_FALSE(topology_of(measured, "gloo", {}, {}).provenance.notes.contains("not to be trusted"));
+  EXPECT_FALSE(topology_of(measured, "gloo", {}, {}).provenance.notes.contains("not trusted"));
 
   measured.processors = {.ours = 1.25, .others = 0.75, .count = 2};
   const std::string crowded = "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet machine";
@@ -77,9 +77,10 @@ TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
   EXPECT_THAT(distrust(measured), ElementsAre(crowded));
   measured.curves.back().points.back().time.spread = measured.curves.back().points.back().time.median * 0.1;
   const std::string uncertain =
-      "8 of 15 medians are uncertain by more than 10 % (95 % confidence): the machine is busy, or --seconds too short";
+      "8 of 15 medians are uncertain by more than 10 % (95 % confidence): the machine is busy, or --seconds is too "
+      "small";
   EXPECT_THAT(distrust(measured), ElementsAre(crowded, uncertain));
-  EXPECT_EQ(topology_of(measured, "gloo", {}, {}).provenance.notes.at("not to be trusted"), crowded + "; " + uncertain);
+  EXPECT_EQ(topology_of(measured, "gloo", {}, {}).provenance.notes.at("not trusted"), crowded + "; " + uncertain);
 }
 
 TEST(TopologyOf, SmoothsNothing) {
@@ -104,7 +105,7 @@ TEST(TopologyOf, OfOneDeviceKeepsItsCopiesAndSaysWhatTheRestIs) {
   EXPECT_THAT(topology.device.device_to_host.points,
               ElementsAre(CurvePoint{4_B, Seconds(0.005)}, CurvePoint{4000_B, Seconds(0.006)}));
   EXPECT_TRUE(topology.levels.front().link.all_reduce.empty());
-  EXPECT_EQ(topology.provenance.notes.at("one rank"), "its send_receive is to itself, its collectives are copies");
+  EXPECT_EQ(topology.provenance.notes.at("one rank"), "its send_receive is to itself, and its collectives are copies");
   EXPECT_EQ(topology.provenance.notes.count("all_reduce of 1"), 1U);
 }
 
@@ -119,10 +120,11 @@ TEST(TopologyOf, NotesHowGoodThePointsAre) {
   const auto& notes = topology.provenance.notes;
   EXPECT_EQ(notes.at("kept"), "yes");
   EXPECT_EQ(notes.at("channel"), "gloo");
-  EXPECT_EQ(notes.at("send_receive"),
-            "3 points of 7 to 40 samples, 1 ended by time; medians within 11.5 % (95 %), the widest at 3.91 KiB");
+  EXPECT_EQ(
+      notes.at("send_receive"),
+      "3 points of 7 to 40 samples, 1 stopped by the time limit; medians within 11.5 % (95 %), the widest at 3.91 KiB");
   EXPECT_EQ(notes.at("all_reduce of 2"),
-            "3 points of 7 to 7 samples, 0 ended by time; medians within 1.4 % (95 %), the widest at 4 B");
+            "3 points of 7 to 7 samples, 0 stopped by the time limit; medians within 1.4 % (95 %), the widest at 4 B");
   EXPECT_EQ(notes.at("duplex"), notes.at("all_reduce of 2") + "; at 7.63 MiB 1.50 times one way");  // 3 s over 2 s
   EXPECT_EQ(notes.count("slowest pair"), 0U);
   measured.slowest_pair = SlowestPair{1, 2, 4000_B, 1.25};
@@ -157,7 +159,7 @@ TEST(FitText, TellsTheLineAndTheErrorAtPointsThatWereHeldOut) {
 TEST(FitText, SaysWhenThereAreTooFewPoints) {
   EXPECT_EQ(fit_text({SendReceive, 2, {point(4_B, 1)}}), "too few points to fit");
   EXPECT_THAT(fit_text({SendReceive, 2, {point(4_B, 1), point(8_B, 2)}}),
-              HasSubstr("; too few points to hold any out"));
+              HasSubstr("; too few points for a held-out error"));
 }
 
 TEST(LinksTable, HasARowForEachMessageAndStarsWhatTimeEnded) {
@@ -168,7 +170,7 @@ TEST(LinksTable, HasARowForEachMessageAndStarsWhatTimeEnded) {
   EXPECT_THAT(table, HasSubstr("   message         send_receive               duplex\n"));
   EXPECT_THAT(table, HasSubstr("\n       4 B   1.00 ms +-  1.4 %    1.00 ms +-  1.4 %*\n"));
   EXPECT_THAT(table, HasSubstr("\n  7.63 MiB    2.00 s +-  1.4 %     3.00 s +-  1.4 % \n"));
-  EXPECT_THAT(table, HasSubstr("*: the point's time was up"));
+  EXPECT_THAT(table, HasSubstr("*: time limit reached"));
 }
 
 }  // namespace

@@ -37,11 +37,11 @@ TEST(MessageBytes, CountsWholeFloats) {
 
 TEST(MessageBytes, RefusesLessThanAFloatAndMoreThanMemory) {
   EXPECT_THAT([] { (void)message_bytes(3_B, 1); },
-              ThrowsMessage<std::invalid_argument>("the largest message is 3 bytes, wanted 4 to 17179869184"));
+              ThrowsMessage<std::invalid_argument>("the largest message is 3 bytes, must be 4 to 17179869184"));
   EXPECT_THAT([] { (void)message_bytes(17_GiB, 1); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("wanted 4 to 17179869184")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("must be 4 to 17179869184")));
   EXPECT_THAT([] { (void)message_bytes(8_B, 0); },
-              ThrowsMessage<std::invalid_argument>("the sizes per octave are 0, wanted 1 to 64"));
+              ThrowsMessage<std::invalid_argument>("the number of sizes per octave is 0, must be 1 to 64"));
 }
 
 std::vector<std::string> curves_of(int ranks, bool copies) {
@@ -62,7 +62,7 @@ TEST(LinkTasks, AreWhatSoManyRanksCanDo) {
                   "all_reduce of 5", "all_gather of 2", "all_gather of 3", "all_gather of 4", "all_gather of 5",
                   "reduce_scatter of 2", "reduce_scatter of 3", "reduce_scatter of 4", "reduce_scatter of 5"));
   EXPECT_THAT([] { (void)link_tasks(0, false, {}); },
-              ThrowsMessage<std::invalid_argument>("the number of ranks is 0, wanted at least 1"));
+              ThrowsMessage<std::invalid_argument>("the number of ranks is 0, must be at least 1"));
 }
 
 TEST(LinkTasks, SendFromOneRankAloneToItself) {
@@ -212,9 +212,9 @@ TEST(MeasureLinks, TellsWhatComesNext) {
 TEST(MeasureLinks, RefusesNoTimeAndNoError) {
   FakeMeter meter(2, 0, line);
   EXPECT_THAT([&] { (void)meter.measure({.most_time = Seconds(0)}); },
-              ThrowsMessage<std::invalid_argument>("the time is 0 s, wanted more than 0"));
+              ThrowsMessage<std::invalid_argument>("the time is 0 s, must be above 0"));
   EXPECT_THAT([&] { (void)meter.measure({.error = 0}); },
-              ThrowsMessage<std::invalid_argument>("the relative error is 0, wanted more than 0"));
+              ThrowsMessage<std::invalid_argument>("the relative error is 0, must be above 0"));
 }
 
 }  // namespace

@@ -63,9 +63,9 @@ TEST_F(LinksTool, EndsWithOneWhereOtherProgramsAreInTheWay) {
   const Outcome taken = links("--ranks 2 --max-bytes 64 --seconds 1 --accept-untrusted -o taken.json");
   stop = true;
   EXPECT_EQ(refused.status, 1) << refused.err;
-  EXPECT_THAT(refused.err, HasSubstr("not to be trusted: other programs kept "));
-  EXPECT_THAT(refused.err, EndsWith("--accept-untrusted takes it as it is\n"));
-  EXPECT_THAT(parse_topology(read("topology.json"), "topology.json").provenance.notes.at("not to be trusted"),
+  EXPECT_THAT(refused.err, HasSubstr("not trusted: other programs kept "));
+  EXPECT_THAT(refused.err, EndsWith("use --accept-untrusted to exit with 0\n"));
+  EXPECT_THAT(parse_topology(read("topology.json"), "topology.json").provenance.notes.at("not trusted"),
               HasSubstr("processors busy"));
   EXPECT_EQ(taken.status, 0) << taken.err;
 }
@@ -101,20 +101,21 @@ TEST_F(LinksTool, SaysWhatItFoundAndWhatToDoWithoutAGpu) {
   const Outcome o = links("--channel nccl --max-bytes 4 --seconds 0.1");
   if (o.status == 0) GTEST_SKIP() << "there is a GPU";
   EXPECT_EQ(o.status, 1);
-  EXPECT_THAT(o.err, AnyOf(MatchesRegex("stagecraft-links: no GPU to measure: cudaGetDeviceCount found "
-                                        "cudaError[A-Za-z]+ \\(.+\\), wanted at least one GPU with its driver; to "
-                                        "measure processors, --channel gloo\n"),
-                           HasSubstr("build with -DSTAGECRAFT_WITH_CUDA=ON")));
+  EXPECT_THAT(
+      o.err,
+      AnyOf(MatchesRegex("stagecraft-links: no GPU to measure: cudaGetDeviceCount found cudaError[A-Za-z]+ \\(.+\\), "
+                         "expected at least one GPU with its driver; to measure processors, use --channel gloo\n"),
+            HasSubstr("build with -DSTAGECRAFT_WITH_CUDA=ON")));
 }
 
 TEST_F(LinksTool, EndsWithTwoOnWrongUsage) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"--ranks 0", "--ranks: 0 is not an integer from 1 to 1024"},
            {"--ranks two", "--ranks: \"two\" is not an integer from 1 to 1024"},
-           {"--ranks 1", "--ranks: is 1, wanted at least 2; of GPUs (--channel nccl) 1 will do"},
+           {"--ranks 1", "--ranks: is 1, must be at least 2 (1 is enough with --channel nccl)"},
            {"--channel pigeons", "--channel: unknown channel \"pigeons\", known are local, gloo, nccl"},
            {"--max-bytes 3apples", "--max-bytes"},
-           {"--max-bytes 3", "--max-bytes: the largest message is 3 bytes, wanted 4 to 17179869184"},
+           {"--max-bytes 3", "--max-bytes: the largest message is 3 bytes, must be 4 to 17179869184"},
            {"--sizes-per-octave 65", "--sizes-per-octave: 65 is not an integer from 1 to 64"},
            {"--seconds 0", "--seconds: 0 is not a number above 0"},
            {"--threads 0", "--threads: 0 is not an integer from 1 to 1024"},

@@ -182,7 +182,7 @@ TEST(DeclaredTopology, HoldsOneDeviceAndWhatTheDriverDoesNotTell) {
 TEST(LoadNvml, SaysWhatWasTriedAndWhatToDo) {
   EXPECT_THAT([] { (void)load_nvml("libnot-there.so.1"); },
               ThrowsMessage<DeviceError>(
-                  AllOf(StartsWith("no NVIDIA driver answers: tried libnot-there.so.1: "), HasSubstr("install NVIDIA"),
+                  AllOf(StartsWith("no NVIDIA driver found: tried libnot-there.so.1: "), HasSubstr("install NVIDIA"),
                         HasSubstr("stagecraft import nccl-topology"), HasSubstr("examples/topology-3-levels.json"))));
   EXPECT_THAT([] { (void)load_nvml("libc.so.6"); },
               ThrowsMessage<DeviceError>(StartsWith("the driver's libnvidia-ml has no nvmlInit_v2; ")));

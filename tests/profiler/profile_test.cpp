@@ -287,11 +287,11 @@ TEST(ProfileModel, RefusesOptionsOutOfRange) {
     EXPECT_THAT([&] { (void)profile("mlp", kTiny, options); },
                 ThrowsMessage<std::invalid_argument>(HasSubstr(message)));
   };
-  refuses([](auto& o) { o.microbatch_samples = 0; }, "the microbatch is 0, wanted at least 1");
-  refuses([](auto& o) { o.threads = 0; }, "the number of threads is 0, wanted at least 1");
-  refuses([](auto& o) { o.concurrent = 0; }, "the number of ranks at once is 0, wanted at least 1");
-  refuses([](auto& o) { o.warmup = -1; }, "the warm-up is -1, wanted at least 0");
-  refuses([](auto& o) { o.rule.fewest = 0; }, "the fewest samples is 0, wanted at least 1");
+  refuses([](auto& o) { o.microbatch_samples = 0; }, "the microbatch is 0, must be at least 1");
+  refuses([](auto& o) { o.threads = 0; }, "the number of threads is 0, must be at least 1");
+  refuses([](auto& o) { o.concurrent = 0; }, "the number of concurrent ranks is 0, must be at least 1");
+  refuses([](auto& o) { o.warmup = -1; }, "the warm-up is -1, must be at least 0");
+  refuses([](auto& o) { o.rule.fewest = 0; }, "the minimum number of samples is 0, must be at least 1");
   refuses([](auto& o) { o.optimizer.name = "magic"; }, "unknown optimizer \"magic\", known are");
 }
 
@@ -310,7 +310,7 @@ TEST(DeviceHere, SharesTheMemory) {
   EXPECT_EQ(third.memory->value, whole.memory->value / 3);
   EXPECT_GT(*third.memory, 1_MiB);
   EXPECT_THAT([] { (void)device_here(0); },
-              ThrowsMessage<std::invalid_argument>("the number of ranks is 0, wanted at least 1"));
+              ThrowsMessage<std::invalid_argument>("the number of ranks is 0, must be at least 1"));
 }
 
 }  // namespace

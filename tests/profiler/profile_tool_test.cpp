@@ -63,8 +63,8 @@ TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
     return o.err;
   };
   const std::string more =
-      " more were asked for; smaller microbatches, bfloat16 \\(profile --dtype\\) or, in a run, more stages or "
-      "recomputation \\(plan --recompute\\) take less\n";
+      " more were requested; use smaller microbatches, bfloat16 \\(profile --dtype\\) or, in a run, more stages or "
+      "recomputation \\(plan --recompute\\)\n";
   // 2^20 x 2^20 values of 4 bytes.
   EXPECT_THAT(text("mlp --set inputs=8 --set width=1048576 -o graph.json"),
               MatchesRegex("stagecraft-profile: parameter \"fc2[.]weight\": out of memory, 4[.]00 TiB" + more));
@@ -119,7 +119,7 @@ TEST_F(ProfileTool, SaysWhyThereIsNoGpuAndWhatToDo) {
   for (const char* clock : {"", "--clock cupti ", "--clock events "}) {
     const Outcome o = profile(kTiny + clock + "--device cuda -o graph.json");
     EXPECT_EQ(o.status, 1);
-    EXPECT_THAT(o.err, testing::AnyOf(HasSubstr("no GPU can be used"), HasSubstr("STAGECRAFT_WITH_CUDA=ON"))) << clock;
+    EXPECT_THAT(o.err, testing::AnyOf(HasSubstr("no usable GPU"), HasSubstr("STAGECRAFT_WITH_CUDA=ON"))) << clock;
   }
 }
 
@@ -185,7 +185,7 @@ TEST_F(ProfileTool, SaysWhatAnOptionTakes) {
            {"--microbatch 0", "--microbatch: 0 is not an integer of 1 or more"},
            {"--microbatch some", "--microbatch: \"some\" is not an integer of 1 or more"},
            {"--microbatch 1,-2", "--microbatch: -2 is not an integer of 1 or more"},
-           {"--microbatch 1,2 -o -", "-o - with several microbatches: wanted a file name"},
+           {"--microbatch 1,2 -o -", "-o - with several microbatches: expected a file name"},
            {"--microbatch 2,2 -o graph.json", "--microbatch: names 2 twice"},
            {"--threads 0", "--threads: 0 is not an integer from 1 to 1024"},
            {"--concurrent 0", "--concurrent: 0 is not an integer from 1 to 1024"},
@@ -198,17 +198,17 @@ TEST_F(ProfileTool, SaysWhatAnOptionTakes) {
            {"--momentum 1.5", "--momentum: 1.5 is not a number from 0 to 1"},
            {"--weight-decay -0.1", "--weight-decay: -0.1 is not a number from 0 to 1000000"},
            {"--optimizer magic", "--optimizer: unknown optimizer \"magic\", known are"},
-           {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" takes no momentum, sgd does"},
+           {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" has no momentum; use sgd"},
            {"--set width", "--set \"width\": expected key=value, such as --set layers=4"},
            {"--set =8", "--set \"=8\": expected key=value"},
-           {"--set width=wide", "MODEL: mlp: option width is \"wide\", must be a whole number from 1 to 1048576"},
+           {"--set width=wide", "MODEL: mlp: option width is \"wide\", must be an integer from 1 to 1048576"},
            {"--data cloud", "--data: unknown data source \"cloud\", known are"},
            {"--device tpu --clock events", "--device: unknown device \"tpu\", known are cpu, cuda"},
            {"--device cuda:x", "--device: \"cuda:x\" is not cuda or cuda:N with N from 0"},
            {"--dtype int8", "--dtype: unknown dtype \"int8\", known are float32, bfloat16, float16"},
            {"--clock sundial", "--clock: unknown clock \"sundial\", known are host, cupti, events"},
-           {"--clock events", "--clock events with --device cpu: wanted host"},
-           {"--device cuda --clock host", "--clock host with --device cuda: wanted cupti or events"}}) {
+           {"--clock events", "--clock events with --device cpu: expected host"},
+           {"--device cuda --clock host", "--clock host with --device cuda: expected cupti or events"}}) {
     const Outcome o = profile("mlp " + arguments);
     EXPECT_EQ(o.status, 2) << arguments;
     EXPECT_THAT(o.err, HasSubstr("stagecraft-profile: " + message)) << arguments;

@@ -167,9 +167,9 @@ TEST(Judge, NamesEachReason) {
   judge(quality, 2, 0.25);
   EXPECT_FALSE(quality.trusted);
   EXPECT_THAT(quality.reasons,
-              ElementsAre("3 records were dropped", "2 backward nodes could not be given to a layer",
-                          "the device works for longer in a watched step than an unwatched step lasts, by 25.000000 %: "
-                          "watching slows it down"));
+              ElementsAre("3 records were dropped", "2 backward nodes could not be assigned to a layer",
+                          "the device is busy 25.000000 % longer in a watched step than an unwatched step lasts: "
+                          "tracing slows it down"));
 }
 
 TEST(Judge, DistrustsATraceWithReasonsOfItsOwn) {

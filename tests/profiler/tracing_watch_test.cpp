@@ -204,7 +204,7 @@ TEST(ProfileByTracer, IsNotTrustedWithoutARecord) {
   const ProfileQuality quality = *profile_with(tracer).graph.quality;
   EXPECT_FALSE(quality.trusted);
   EXPECT_THAT(quality.reasons, Contains(HasSubstr("records were dropped")));
-  EXPECT_THAT(quality.reasons, Contains(HasSubstr("belong to no layer")));
+  EXPECT_THAT(quality.reasons, Contains(HasSubstr("do not belong to a layer")));
   EXPECT_LT(quality.work_attributed, quality.work);
 }
 

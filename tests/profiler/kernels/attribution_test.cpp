@@ -49,7 +49,7 @@ TEST(Attribution, CountsWorkWithoutAnId) {
   EXPECT_EQ(coverage_by_count(out.quality), 0.5);
   EXPECT_EQ(coverage_by_time(out.quality), 0.25);  // 10 ns of 40
   EXPECT_THAT(distrust(out.quality),
-              ElementsAre("1 of 2 pieces of device work belong to no layer (covered are 25.0000 % of the time)"));
+              ElementsAre("1 of 2 pieces of device work do not belong to a layer (25.0000 % of the time is covered)"));
 }
 
 TEST(Attribution, NamesEachReasonForDistrust) {
@@ -60,12 +60,14 @@ TEST(Attribution, NamesEachReasonForDistrust) {
   const Case cases[] = {
       {"3 records were dropped", [](KernelTrace& t) { t.dropped = 3; }},
       {"2 records could not be read", [](KernelTrace& t) { t.unknown = 2; }},
-      {"1 of 1 pieces of device work have no time stamp", [](KernelTrace& t) { t.activities[0].begin_ns = 0; }},
+      {"1 of 1 pieces of device work have no timestamp", [](KernelTrace& t) { t.activities[0].begin_ns = 0; }},
       {"end before they begin", [](KernelTrace& t) { t.activities[0].end_ns = 150; }},
       {"begin before they were launched", [](KernelTrace& t) { t.calls[0].begin_ns = 201; }},
       {"have no launch in the trace", [](KernelTrace& t) { t.calls.clear(); }},
-      {"different layers", [](KernelTrace& t) { t.changes.push_back({1, 60, encode(kBackward)}); }},
-      {"different layers", [](KernelTrace& t) { t.ids.push_back({9, encode(kBackward)}); }},
+      {"have an id of one layer but a launch in another",
+       [](KernelTrace& t) { t.changes.push_back({1, 60, encode(kBackward)}); }},
+      {"have an id of one layer but a launch in another",
+       [](KernelTrace& t) { t.ids.push_back({9, encode(kBackward)}); }},
       {"captured before the trace", [](KernelTrace& t) { t.activities[0].graph_node = 5; }},
   };
   for (const Case& each : cases) {

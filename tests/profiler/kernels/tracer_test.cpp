@@ -13,11 +13,11 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-TEST(CuptiRefusal, NamesTheToolThatHoldsCupti) {
+TEST(CuptiRefusal, NamesTheToolThatUsesCupti) {
   EXPECT_THAT(cupti_refusal("cuptiSubscribe_v2", 39, "CUPTI for Kineto", false),
-              AllOf(HasSubstr("cuptiSubscribe_v2 failed with status 39"), HasSubstr("\"CUPTI for Kineto\" holds CUPTI"),
+              AllOf(HasSubstr("cuptiSubscribe_v2 failed with status 39"), HasSubstr("\"CUPTI for Kineto\" uses CUPTI"),
                     HasSubstr("--clock events")));
-  EXPECT_THAT(cupti_refusal("cuptiSubscribe_v2", 39, "", false), HasSubstr("another tool holds CUPTI"));
+  EXPECT_THAT(cupti_refusal("cuptiSubscribe_v2", 39, "", false), HasSubstr("another tool uses CUPTI"));
 }
 
 TEST(CuptiRefusal, SaysHowToGetPermission) {
@@ -40,7 +40,7 @@ TEST(CuptiTracer, SaysWhatIsMissingWithoutAGpu) {
     (void)make_cupti_tracer();
     FAIL() << "a tracer without a GPU";
   } catch (const DeviceError& error) {
-    EXPECT_THAT(error.what(), testing::AnyOf(HasSubstr("no GPU can be used"), HasSubstr("STAGECRAFT_WITH_CUDA=ON")));
+    EXPECT_THAT(error.what(), testing::AnyOf(HasSubstr("no usable GPU"), HasSubstr("STAGECRAFT_WITH_CUDA=ON")));
   }
 }
 
