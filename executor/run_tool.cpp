@@ -108,7 +108,7 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
            const std::optional<stagecraft::WholePass>& pass) {
   const auto& m = result.measurement;
   if (m.timeline.steps.empty()) {
-    std::cerr << fmt::format("nothing to do: {} steps are done, {} are wanted\n", result.first_step, o.run.steps);
+    std::cerr << fmt::format("nothing to do: {} of {} steps are already done\n", result.first_step, o.run.steps);
     return 0;
   }
   if (result.evaluation) {
@@ -117,11 +117,11 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
     std::cerr << stagecraft::closing_text(m, predicted) + "\n";
   }
   if (result.nonfinite_steps > 0) {
-    std::cerr << fmt::format("{} of {} steps were not finite{}\n", result.nonfinite_steps, m.losses.size(),
-                             o.run.on_nonfinite == stagecraft::OnNonfinite::Skip ? " and left out" : "");
+    std::cerr << fmt::format("{} of {} steps had infinite or NaN values{}\n", result.nonfinite_steps, m.losses.size(),
+                             o.run.on_nonfinite == stagecraft::OnNonfinite::Skip ? " and were skipped" : "");
   }
   if (result.loss_scale) {
-    std::cerr << fmt::format("loss scale {:g} at the end; {} of {} steps overflowed and were left out\n",
+    std::cerr << fmt::format("final loss scale {:g}; {} of {} steps overflowed and were skipped\n",
                              result.loss_scale->scale, result.skipped_steps, m.losses.size());
   }
   if (!o.output.empty()) write_measurement(o, m);
@@ -131,8 +131,9 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
     if (!stagecraft::is_close(*result.check)) return 1;
   }
   if (status(result, o) == stagecraft::kStopped) {
-    std::cerr << fmt::format("asked to stop: {} of {} steps are done and in {}; --resume goes on\n", result.steps_done,
-                             o.run.steps, stagecraft::checkpoint_path(o.run.checkpoint.folder, result.steps_done));
+    std::cerr << fmt::format("stopped on request after {} of {} steps, saved in {}; use --resume to continue\n",
+                             result.steps_done, o.run.steps,
+                             stagecraft::checkpoint_path(o.run.checkpoint.folder, result.steps_done));
   }
   return status(result, o);
 }
@@ -185,8 +186,8 @@ void fit_options(Options& o, const Job& job) {
   stagecraft::usage("--optimizer", [&] { stagecraft::validate(o.run.optimizer); });
   if (!stagecraft::loss_scaler_of(job.plan, o.run.loss_scale) && o.scales_loss) {
     const std::string& dtype = job.plan.plan().dtype;
-    throw std::invalid_argument(fmt::format("{}: a loss scale goes with training in float16, the plan computes in {}",
-                                            o.plan, dtype.empty() ? "float32" : dtype));
+    throw std::invalid_argument(fmt::format("{}: --loss-scale needs a plan in float16, this one is in {}", o.plan,
+                                            dtype.empty() ? "float32" : dtype));
   }
   stagecraft::verify_lists(job.plan, o.run.steps);
 }
@@ -196,7 +197,7 @@ stagecraft::NcclProgram proved_nccl_program(const stagecraft::BoundModel& bound,
   const int covered = static_cast<int>(std::min<std::int64_t>(steps, bound.plan.step_window().steps));
   stagecraft::NcclProgram program = stagecraft::nccl_program(bound, std::max(covered, 1));
   if (const std::string wrong = stagecraft::find_mismatch(program); !wrong.empty())
-    throw std::logic_error("the plan's transfers do not match: " + wrong);
+    throw std::logic_error("transfers of the plan do not match: " + wrong);
   return program;
 }
 
@@ -204,7 +205,7 @@ int run_process(const stagecraft::LaunchInfo& launch, const Job& job, Options o,
   const int wanted = static_cast<int>(job.plan.ranks().size());
   if (launch.ranks != wanted) {
     throw std::invalid_argument(
-        fmt::format("{}: the plan wants {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
+        fmt::format("{}: the plan needs {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
   }
   RunResult result;
   const auto body = [&](stagecraft::Rendezvous& rendezvous, std::unique_ptr<stagecraft::Channel>& channel) {
@@ -280,7 +281,7 @@ void check_threads(const Options& o, const std::optional<stagecraft::LaunchInfo>
   const std::string threads = fmt::format("channel {} runs all ranks as threads of one process", o.channel);
   if (o.spawn || !o.hosts.empty()) {
     throw CLI::ValidationError(
-        "--channel", fmt::format("{}; leave out --{}, or take channel gloo", threads, o.spawn ? "spawn" : "hosts"));
+        "--channel", fmt::format("{}; remove --{}, or use --channel gloo", threads, o.spawn ? "spawn" : "hosts"));
   }
   if (launch && launch->ranks > 1)
     throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
@@ -337,7 +338,7 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   if (launch) return run_process(*launch, job, o, deadline);
   throw CLI::ValidationError(
       "--channel",
-      fmt::format("{} runs one process a rank: add --spawn, or start with torchrun, srun or mpirun", o.channel));
+      fmt::format("{} needs one process per rank: add --spawn, or start with torchrun, srun or mpirun", o.channel));
 }
 
 }  // namespace

@@ -67,11 +67,11 @@ CheckpointManifest read_manifest(const std::string& path) {
   CheckpointManifest manifest = parse_checkpoint(text, name);
   const std::uint32_t found = crc32_of(without_checksum(text, manifest.manifest_crc32));
   if (found != manifest.manifest_crc32) {
-    throw FormatError(fmt::format("{}: /manifest_crc32: found {:08x}, the document's is {:08x}", name,
+    throw FormatError(fmt::format("{}: /manifest_crc32: found {:08x}, expected {:08x} for this document", name,
                                   manifest.manifest_crc32, found));
   }
   if (step_of(fs::path(path).filename().string()) != manifest.step)
-    throw FormatError(fmt::format("{}: /step: found {}, which is not the folder's", name, manifest.step));
+    throw FormatError(fmt::format("{}: /step: found {}, which does not match the folder", name, manifest.step));
   return manifest;
 }
 
@@ -86,7 +86,7 @@ at::Tensor read_like(const TensorFiles& files, const std::string& name, const at
   const bool dtype =
       out.scalar_type() == like.scalar_type() || (any_floating && like.is_floating_point() && out.is_floating_point());
   if (!dtype || out.sizes() != like.sizes()) {
-    throw FormatError(files.path_of(name) + ": tensor \"" + name + "\": found " + spec_text(out) + ", wanted " +
+    throw FormatError(files.path_of(name) + ": tensor \"" + name + "\": found " + spec_text(out) + ", expected " +
                       spec_text(like));
   }
   return out;
@@ -166,8 +166,8 @@ std::optional<FoundCheckpoint> latest_checkpoint(const std::string& folder,
     try {
       FoundCheckpoint found{path, check_checkpoint(path)};
       if (found.manifest.finite) return found;
-      tell(path + " is left out: it holds values that are infinite or not a number");
-    } catch (const FormatError& e) { tell(fmt::format("{} is damaged and left out: {}", path, e.what())); }
+      tell(path + " is skipped: it contains infinities or NaNs");
+    } catch (const FormatError& e) { tell(fmt::format("skipping damaged checkpoint {}: {}", path, e.what())); }
   }
   return std::nullopt;
 }
@@ -191,7 +191,7 @@ void check_checkpoint_folder(const std::string& folder, bool resume) {
   const std::vector<std::int64_t> steps = checkpoint_steps(folder);
   if (resume || steps.empty()) return;
   throw std::invalid_argument(checkpoint_path(folder, steps.back()) +
-                              " is there already; go on from it with --resume, or take another folder");
+                              " already exists; continue from it with --resume, or use another folder");
 }
 
 std::string begin_checkpoint(const std::string& folder, std::int64_t step) {
@@ -221,7 +221,7 @@ void commit_checkpoint(const std::string& folder, const CheckpointManifest& mani
     const auto bytes = fs::file_size(place, error);
     if (error) fail(place, "read what was written; all ranks must share the folder", error);
     if (static_cast<std::int64_t>(bytes) != file.bytes.value)
-      throw FormatError(fmt::format("{}: found {} bytes, wanted {}", place, bytes, file.bytes.value));
+      throw FormatError(fmt::format("{}: found {} bytes, expected {}", place, bytes, file.bytes.value));
   }
   CheckpointManifest checked = manifest;
   checked.manifest_crc32 = 0;
@@ -317,10 +317,9 @@ void check_can_save(const Model& model) {
   for (const LayerSpec& layer : model.layers) {
     for (const ParameterSpec& buffer : layer.parameters) {
       if (buffer.trainable || safetensors_hold(buffer.dtype) || !(buffer.written || buffer.decay)) continue;
-      throw std::invalid_argument(
-          fmt::format("layer \"{}\" writes its buffer \"{}\" of type {}, which no checkpoint can "
-                      "hold; run without --checkpoint",
-                      layer.name, buffer.name, c10::toString(buffer.dtype)));
+      throw std::invalid_argument(fmt::format(
+          "layer \"{}\" writes its buffer \"{}\" of type {}, which checkpoints cannot store; run without --checkpoint",
+          layer.name, buffer.name, c10::toString(buffer.dtype)));
     }
   }
 }

@@ -34,11 +34,12 @@ AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, Channe
     : StageWorker(bound, rank, channel, data, options, options.steps) {
   if (optimizer_.clip_norm > 0) {
     throw std::invalid_argument("schedule \"" + plan_.schedule +
-                                "\" has no moment at which the whole gradient is there to be clipped; take 1f1b");
+                                "\" is asynchronous and never has the whole gradient, so it cannot clip; use 1f1b");
   }
   if (const auto tied = tied_of_rank(bound, rank); !tied.empty()) {
-    throw std::invalid_argument("parameter \"" + tied.front().name + "\" is held by several layers, which schedule \"" +
-                                plan_.schedule + "\" cannot keep equal; take 1f1b");
+    throw std::invalid_argument("parameter \"" + tied.front().name +
+                                "\" is shared by several layers, which schedule \"" + plan_.schedule +
+                                "\" cannot keep equal; use 1f1b");
   }
   const PipelineShape shape = bound.plan.shape(list_steps_);
   for (ResidentStage& own : stages_) {
@@ -59,9 +60,9 @@ AsynchronousWorker::StageState& AsynchronousWorker::state_of(const ResidentStage
 
 void AsynchronousWorker::on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell) {
   if (what == OnNonfinite::Skip) {
-    throw std::invalid_argument("schedule \"" + plan_.schedule +
-                                "\" has no moment at which all ranks could leave out a step that is not finite; take "
-                                "1f1b, or stop or warn instead of skip");
+    throw std::invalid_argument(
+        "schedule \"" + plan_.schedule +
+        "\" is asynchronous, so ranks cannot skip a step together; use 1f1b, or --on-nonfinite stop or warn");
   }
   StageWorker::on_nonfinite(what, std::move(tell));
 }

@@ -39,14 +39,14 @@ void check_tied(const BoundPlan& plan, const Model& model) {
     if (it != planned.end() && it->second == layers) continue;
     throw std::invalid_argument(
         fmt::format("layers \"{}\" of model \"{}\" share parameter \"{}\", which the plan does not list as tied; "
-                    "profile and plan this model again",
+                    "profile and plan the model again",
                     fmt::join(layers, "\", \""), model.name, parameter));
   }
   for (const auto& [parameter, layers] : planned) {
     if (held.contains(parameter)) continue;
     throw std::invalid_argument(
-        fmt::format("the plan lists parameter \"{}\" as tied, model \"{}\" has it in no two "
-                    "layers; profile and plan this model again",
+        fmt::format("the plan lists parameter \"{}\" as tied, but model \"{}\" does not have it in two layers; profile "
+                    "and plan the model again",
                     parameter, model.name));
   }
 }
@@ -75,7 +75,7 @@ BoundModel bind_model(const BoundPlan& plan, const Model& model) {
   BoundModel out{plan, model, layers_of_stages(plan.plan(), model)};
   if (plan.tags() > Channel::kControlTag) {
     throw std::invalid_argument("the plan has " + std::to_string(plan.tags()) +
-                                " tensor edges, more than a channel has tags");
+                                " tensor edges, but a channel has fewer tags");
   }
   if (plan.plan().microbatch_samples) check_samples(model, *plan.plan().microbatch_samples);
   check_buffers(out);

@@ -78,7 +78,7 @@ bool is_close(const Check& check) {
 }
 
 std::string check_text(const Check& check) {
-  std::string out = fmt::format("check against {}: {} {}values and {} losses, ", check.with, check.values,
+  std::string out = fmt::format("compared with {}: {} {}values and {} losses, ", check.with, check.values,
                                 check.with == Check{}.with ? "gradient " : "", check.losses);
   if (check.different == 0 && check.losses_different == 0) return out + "all bit-equal";
   out += fmt::format("{} values and {} losses differ", check.different, check.losses_different);
@@ -87,8 +87,7 @@ std::string check_text(const Check& check) {
   }
   if (check.losses_different > 0) out += fmt::format(", losses by at most {:.2g}", check.largest_loss_error);
   out += is_close(check) ? " (within rounding)" : " (WRONG)";
-  if (!check.reasons.empty())
-    out += fmt::format("; last bits may differ because {}", fmt::join(check.reasons, ", and "));
+  if (!check.reasons.empty()) out += fmt::format("; the last bits may differ: {}", fmt::join(check.reasons, ", and "));
   return out;
 }
 
@@ -99,13 +98,13 @@ std::vector<std::string> other_orders(const BoundModel& bound) {
   std::vector<std::string> out;
   for (std::size_t s = 0; s < plan.stages.size() && plan.microbatches > 1; ++s) {
     if (plan.stages[s].devices.size() < 2) continue;
-    out.push_back(fmt::format("each replica of stage {} first adds up its own microbatches", s));
+    out.push_back(fmt::format("each replica of stage {} sums its own microbatches first", s));
     break;
   }
   std::vector<TiedHolders> tied = bound.plan.tied();
   std::erase_if(tied, [](const TiedHolders& each) { return each.stages.size() < 2; });
   if (plan.microbatches > 1 && !tied.empty()) {
-    out.push_back(fmt::format("stages {} share parameter \"{}\"{} and first add up their own microbatches",
+    out.push_back(fmt::format("stages {} share parameter \"{}\"{} and sum their own microbatches first",
                               fmt::join(tied.front().stages, " and "), tied.front().parameter,
                               tied.size() > 1 ? fmt::format(" and {} more", tied.size() - 1) : ""));
   }

@@ -95,8 +95,8 @@ RunResult RankRun::run() {
     tell_until(done_);
   } catch (const NonfiniteError& e) {
     throw std::runtime_error(fmt::format(
-        "rank {}, {}{}; a lower --learning-rate or --clip-norm may help, --on-nonfinite warn or skip goes on", rank_,
-        e.what(),
+        "rank {}, {}{}; try a lower --learning-rate or --clip-norm, or continue with --on-nonfinite warn or skip",
+        rank_, e.what(),
         checkpoints_.newest().empty() ? "" : fmt::format("; {} is the last good checkpoint", checkpoints_.newest())));
   }
   losses_.finish();

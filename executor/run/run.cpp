@@ -29,7 +29,7 @@ std::optional<WholePass> whole_pass(const Plan& plan, const DataSource& data) {
   const std::int64_t microbatches = *samples / *plan.microbatch_samples;
   if (microbatches == 0) {
     throw std::invalid_argument(
-        fmt::format("the data hold {} samples, a microbatch of the plan takes {}", *samples, *plan.microbatch_samples));
+        fmt::format("the data has {} samples, fewer than one microbatch of {}", *samples, *plan.microbatch_samples));
   }
   return WholePass{microbatches, (microbatches + plan.microbatches - 1) / plan.microbatches,
                    *samples - microbatches * *plan.microbatch_samples};
@@ -40,7 +40,7 @@ RunResult run_rank(const BoundModel& bound, const DataSource& data, const RunOpt
                    const std::function<void(const Progress&)>& progress) {
   if (!bound.plan.plan().microbatch_samples) {
     throw std::invalid_argument(
-        "the plan does not say the samples of a microbatch; plan from a graph that stagecraft profile wrote");
+        "the plan does not state its microbatch; make it from a graph written by stagecraft profile");
   }
   at::set_num_threads(options.threads);
   return RankRun(bound, data, options, rank, channel, seconds_now, progress).run();

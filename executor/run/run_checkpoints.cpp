@@ -111,7 +111,7 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
     if (!trains_ && !options.resume) {
       throw std::invalid_argument(
           "schedule \"" + bound.plan.plan().schedule +
-          "\" trains nothing and writes no checkpoint; with --resume it evaluates the newest one");
+          "\" does not train and writes no checkpoints; use --resume to evaluate the newest one");
     }
     find();
   }
@@ -138,9 +138,9 @@ void RunCheckpoints::find() {
         finite_ = finite_checkpoints(options_.folder, step);
         tell((trains_ ? "resuming from " : "evaluating ") + found->path);
       } else if (trains_) {
-        tell(fmt::format("{} holds no whole checkpoint, starting at step 0", options_.folder));
+        tell(fmt::format("no complete checkpoint in {}; starting at step 0", options_.folder));
       } else {
-        throw FormatError(options_.folder + ": found no whole checkpoint to evaluate");
+        throw FormatError(options_.folder + ": no complete checkpoint to evaluate");
       }
     }
     std::vector<std::unique_ptr<Sending>> sends;
@@ -238,7 +238,7 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   if (finite) {
     finite_.push_back(done);
   } else {
-    tell(fmt::format("{} holds values that are infinite or not a number; earlier checkpoints stay beside it",
+    tell(fmt::format("{} contains infinities or NaNs; earlier checkpoints are kept",
                      checkpoint_path(options_.folder, done)));
   }
 }

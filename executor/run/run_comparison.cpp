@@ -13,8 +13,8 @@ RunComparison::RunComparison(const BoundModel& bound, const DataSource& data, co
   const Plan& plan = bound.plan.plan();
   const bool compares = options.check || !options.expected.empty();
   if (compares && (!bound.plan.schedule().trains || bound.plan.asynchronous())) {
-    throw std::invalid_argument("a check compares a step's gradients with others, schedule \"" + plan.schedule +
-                                "\" has none that could be compared");
+    throw std::invalid_argument("--check and --expect compare the gradients of a step; schedule \"" + plan.schedule +
+                                "\" has none to compare");
   }
   if (options.check) reference_.emplace(bound, data, options.optimizer, options.seed, options.device);
   if (options.expected.empty()) return;

@@ -110,7 +110,7 @@ StepTime& RunMeasurement::time_at(std::size_t place) {
 
 void RunMeasurement::add(const std::vector<Span>& spans) {
   for (const Span& span : spans) {
-    if (const auto wrong = order_.next(span)) throw PeerError("the run did not keep to its plan: " + *wrong);
+    if (const auto wrong = order_.next(span)) throw PeerError("the run did not follow its plan: " + *wrong);
     keeper_.add(span);
     const auto place = static_cast<std::size_t>(span.step - first_step_);
     cover(time_at(place), span.start, span.end);
@@ -192,7 +192,7 @@ void RunMeasurement::receive(Check& check) {
     const std::int64_t count = *length.const_data_ptr<std::int64_t>();
     if (const std::int64_t most = most_bytes(); count < 0 || count > most) {
       throw PeerError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
-                      " bytes, the plan gives at most " + std::to_string(most));
+                      " bytes, the plan allows at most " + std::to_string(most));
     }
     const at::Tensor body = channel_.receive({{count}, at::kByte}, other, kResultTag)->wait();
     Measurement part = unpack(
@@ -233,7 +233,7 @@ void RunMeasurement::save_if_due() {
 Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check& check) {
   const bool synchronous = !plan_.asynchronous();
   if (const auto wrong = order_.end(synchronous ? static_cast<int>(steps) : steps > 0 ? 1 : 0))
-    throw PeerError("the run did not keep to its plan: " + *wrong);
+    throw PeerError("the run did not follow its plan: " + *wrong);
   memory_.push_back(std::move(memory));
   move(true, check);
   if (rank_ == 0) return whole();

@@ -12,7 +12,7 @@ namespace stagecraft {
 
 std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted) {
   const double rate = static_cast<double>(samples) / measured.value;
-  std::string out = fmt::format("{:.{}f} samples/s, {} a step", rate, rate < 100 ? 1 : 0, format_seconds(measured));
+  std::string out = fmt::format("{:.{}f} samples/s, {} per step", rate, rate < 100 ? 1 : 0, format_seconds(measured));
   if (predicted && predicted->value > 0) {
     out += fmt::format(" (predicted {}, {:+.0f} %)", format_seconds(*predicted),
                        100 * (measured.value / predicted->value - 1));
@@ -47,7 +47,7 @@ std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatc
   if (!pass) return out + " samples";
   out += fmt::format(" of {} samples", pass->microbatches * microbatch_samples + pass->samples_left);
   if (evaluation.microbatches == pass->microbatches && pass->samples_left > 0)
-    out += fmt::format("; the last {} fill no microbatch of {}", pass->samples_left, microbatch_samples);
+    out += fmt::format("; {} left over, too few for a microbatch of {}", pass->samples_left, microbatch_samples);
   return out;
 }
 
@@ -58,7 +58,7 @@ std::string roles_text(const BoundPlan& plan) {
   for (std::size_t rank = 0; rank < roles.size(); ++rank) {
     const int s = roles[rank].stages.front();
     const auto& layers = plan.plan().stages[static_cast<std::size_t>(s)].layers;
-    out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions a step\n", rank,
+    out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions per step\n", rank,
                        roles[rank].device, s, roles[rank].replica, layers.size(), layers.front(), layers.back(),
                        lists[rank].size());
   }

@@ -58,7 +58,7 @@ at::Tensor StageTransfers::planned(const Action& action, int boundary, std::size
   if (!same_spec(spec, out)) {
     throw std::invalid_argument(
         describe(rank_, action) + ": layer \"" + plan_.plan().boundaries[at_(boundary)].tensors[t].layer + "\" gives " +
-        describe(spec_of(out)) + ", the plan says " + describe(spec) + "; profile and plan this model again");
+        describe(spec_of(out)) + ", the plan has " + describe(spec) + "; profile and plan the model again");
   }
   return out;
 }

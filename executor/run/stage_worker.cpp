@@ -84,7 +84,7 @@ ResidentStage& StageWorker::resident(int stage) {
   for (ResidentStage& each : stages_) {
     if (each.stage == stage) return each;
   }
-  throw std::logic_error("an action names a stage that this rank does not hold");
+  throw std::logic_error("an action names a stage that is not on this rank");
 }
 
 std::vector<Parameter> StageWorker::parameters() const {
@@ -171,7 +171,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
       update(action);
       break;
     default:
-      throw std::logic_error("an action list holds an action that this runtime does not know");
+      throw std::logic_error("an action list has an action that this runtime does not know");
   }
   spans_.record(action, step, start);
 }

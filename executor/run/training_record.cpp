@@ -24,8 +24,7 @@ T read_number(const SafetensorsFile& file, const std::string& key) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
     throw FormatError(
-        fmt::format("{}: /__metadata__/{}: found \"{}\", wanted a number, as stagecraft export-model "
-                    "--record writes it",
+        fmt::format("{}: /__metadata__/{}: found \"{}\", expected a number, as stagecraft export-model --record writes",
                     file.path(), key, text));
   }
   return value;
@@ -40,7 +39,7 @@ TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
        std::map<std::string, std::vector<std::string>>{{"format", {"stagecraft.record"}}, {"version", {"1", "2"}}}) {
     const auto it = metadata.find(key);
     if (it == metadata.end() || std::ranges::find(wanted, it->second) == wanted.end()) {
-      throw FormatError(fmt::format("{}: /__metadata__/{}: found {}, wanted \"{}\"", path, key,
+      throw FormatError(fmt::format("{}: /__metadata__/{}: found {}, expected \"{}\"", path, key,
                                     it == metadata.end() ? "nothing" : "\"" + it->second + "\"",
                                     fmt::join(wanted, "\" or \"")));
     }
@@ -60,7 +59,7 @@ void TrainingRecord::check_fits(const Plan& plan, std::int64_t steps, const Opti
       own.learning_rate == learning_rate_ && seed == seed_)
     return;
   throw std::invalid_argument(
-      fmt::format("{} records {} steps of {} microbatches of {} samples, by plain SGD; wanted are a plan of such "
+      fmt::format("{} records {} steps of {} microbatches of {} samples with plain SGD; use a plan with the same "
                   "microbatches and --steps {} --learning-rate {} --seed {}",
                   file_.path(), steps_, microbatches_, samples_, steps_, learning_rate_, seed_));
 }
@@ -72,9 +71,9 @@ std::string TrainingRecord::other_kernels(int threads) const {
   for (const auto& [key, value] : here) {
     const auto it = file_.header().metadata.find(key);
     if (it == file_.header().metadata.end()) {
-      differences.push_back(fmt::format("does not say its {}, here it is \"{}\"", key, value));
+      differences.push_back(fmt::format("does not state its {}; here it is \"{}\"", key, value));
     } else if (it->second != value) {
-      differences.push_back(fmt::format("was made with {} \"{}\", here it is \"{}\"", key, it->second, value));
+      differences.push_back(fmt::format("was made with {} \"{}\"; here it is \"{}\"", key, it->second, value));
     }
   }
   return differences.empty() ? "" : fmt::format("the record {}", fmt::join(differences, ", "));
@@ -88,8 +87,7 @@ void TrainingRecord::compare_gradients(std::int64_t step, const std::vector<Para
     const at::Tensor found = parameter.value.grad();
     const bool recorded = file_.header().tensors.contains(name);
     if (!recorded && !file_.header().tensors.contains("parameter/" + parameter.name)) {
-      throw FormatError(
-          fmt::format("{}: has no parameter \"{}\"; record the model that is run", file_.path(), parameter.name));
+      throw FormatError(fmt::format("{}: no parameter \"{}\"; record the same model", file_.path(), parameter.name));
     }
     if (!recorded && !found.defined()) continue;
     const at::Tensor expected = recorded ? file_.read(name) : at::zeros_like(found);

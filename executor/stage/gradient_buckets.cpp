@@ -81,9 +81,9 @@ GradientReduction::GradientReduction(Channel& channel, std::vector<int> replicas
   for (const at::Tensor& leaf : s.leaves) values.push_back(leaf.numel());
   s.buckets = gradient_buckets(values, bucket_bytes);
   if (s.buckets.size() > kMostBuckets) {
-    throw std::invalid_argument("the gradients of a stage come in " + std::to_string(s.buckets.size()) +
+    throw std::invalid_argument("the gradients of a stage are in " + std::to_string(s.buckets.size()) +
                                 " buckets, at most " + std::to_string(kMostBuckets) +
-                                " can be; take more gradient_bucket_bytes");
+                                " are possible; use larger buckets (gradient_bucket_bytes)");
   }
   const std::int64_t count = s.buckets.empty() ? 0 : s.buckets.front().end;
   const c10::Device device = s.leaves.empty() ? c10::Device(c10::kCPU) : s.leaves.front().device();

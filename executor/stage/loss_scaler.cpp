@@ -24,17 +24,17 @@ std::optional<double> parse_loss_scale(const std::string& text) {
   double scale = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale);
   if (error != std::errc() || end != text.data() + text.size() || !(scale > 0) || !std::isfinite(scale))
-    throw std::invalid_argument("found \"" + text + "\", wanted dynamic or a number above 0");
+    throw std::invalid_argument("found \"" + text + "\", expected dynamic or a number above 0");
   return scale;
 }
 
 LossScaler::LossScaler(const LossScaleOptions& options) : options_(options) {
   if (options.growth_interval < 1) {
     throw std::invalid_argument("the loss scale grows every " + std::to_string(options.growth_interval) +
-                                " steps, wanted at least 1");
+                                " steps, must be at least 1");
   }
   if (options.fixed && !(*options.fixed > 0))
-    throw std::invalid_argument("the loss scale is " + std::to_string(*options.fixed) + ", wanted more than 0");
+    throw std::invalid_argument("the loss scale is " + std::to_string(*options.fixed) + ", must be above 0");
   state_.scale = options.fixed.value_or(options.first);
 }
 
@@ -57,9 +57,9 @@ void LossScaler::update(bool overflow) {
 std::optional<LossScaler> loss_scaler_of(const BoundPlan& plan, const LossScaleOptions& options) {
   if (compute_type(plan.plan().dtype) != at::kHalf || !plan.schedule().trains) return std::nullopt;
   if (plan.asynchronous()) {
-    throw std::invalid_argument("schedule \"" + plan.plan().schedule +
-                                "\" has no moment at which a float16 step that overflows could be left out; take "
-                                "1f1b, or bfloat16");
+    throw std::invalid_argument(
+        "schedule \"" + plan.plan().schedule +
+        "\" is asynchronous and cannot skip a float16 step that overflows; use 1f1b or bfloat16");
   }
   return LossScaler(options);
 }

@@ -35,7 +35,7 @@ const ParameterSpec& spec_of(const LayerSpec& layer, const std::string& name) {
   for (const ParameterSpec& each : layer.parameters) {
     if (each.name == name && !each.trainable) return each;
   }
-  throw std::logic_error("a layer has no buffer of its program's name");
+  throw std::logic_error("a layer lacks a buffer of its program");
 }
 
 }  // namespace
@@ -58,8 +58,9 @@ MovingStatistics::MovingStatistics(const Model& model, const StageProgram& progr
     if (!decay || !wanted(buffer.layer)) continue;
     const at::ScalarType dtype = buffer.value.scalar_type();
     if (dtype == at::kBool || (!at::isFloatingType(dtype) && *decay != 0 && *decay != 1)) {
-      throw std::invalid_argument(fmt::format("layer \"{}\": buffer \"{}\" of {} decays by {}, which it cannot hold",
-                                              layer.name, buffer.name, dtype_name(dtype), *decay));
+      throw std::invalid_argument(
+          fmt::format("layer \"{}\": buffer \"{}\" of {} decays by {}, which its type cannot represent", layer.name,
+                      buffer.name, dtype_name(dtype), *decay));
     }
     // With a version count of its own: graphs save running statistics, whose values their backward never reads.
     running_.push_back({buffer.value.variable_data(), *decay});

@@ -29,7 +29,7 @@ void validate(const OptimizerOptions& options) {
   if (!known) throw std::invalid_argument(unknown_name("optimizer", options.name, optimizer_names()));
   const auto check = [](const char* what, double value, double low, double high) {
     if (!(value >= low && value <= high)) {
-      throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", wanted from " +
+      throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", must be from " +
                                   std::to_string(low) + " to " + std::to_string(high));
     }
   };
@@ -39,7 +39,7 @@ void validate(const OptimizerOptions& options) {
   check("the largest gradient norm", options.clip_norm, 0, 1e30);
   validate(options.rate);
   if (options.name != "sgd" && options.momentum != 0) {
-    throw std::invalid_argument("optimizer \"" + options.name + "\" takes no momentum, sgd does");
+    throw std::invalid_argument("optimizer \"" + options.name + "\" has no momentum; use sgd");
   }
 }
 
@@ -52,13 +52,13 @@ void validate(const RateSchedule& schedule) {
   if (std::ranges::find(rate_schedule_names(), schedule.name) == rate_schedule_names().end())
     throw std::invalid_argument(unknown_name("rate schedule", schedule.name, rate_schedule_names()));
   if (schedule.warmup < 0)
-    throw std::invalid_argument("the warm-up is " + std::to_string(schedule.warmup) + " steps, wanted at least 0");
+    throw std::invalid_argument("the warm-up is " + std::to_string(schedule.warmup) + " steps, must be at least 0");
   if (!(schedule.last >= 0 && schedule.last <= 1))
     throw std::invalid_argument("the last rate is " + std::to_string(schedule.last) +
-                                " of the full one, wanted 0 to 1");
+                                " of the full one, must be 0 to 1");
   if (schedule.name == "cosine" && schedule.steps <= schedule.warmup) {
     throw std::invalid_argument("a cosine of " + std::to_string(schedule.steps) + " steps with a warm-up of " +
-                                std::to_string(schedule.warmup) + ": wanted more steps than warm-up");
+                                std::to_string(schedule.warmup) + ": there must be more steps than warm-up");
   }
 }
 

@@ -64,7 +64,7 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
       const auto it = slot.find(key(argument));
       if (it == slot.end()) {
         throw std::invalid_argument("layer \"" + spec.name + "\" reads " + to_string(model, argument) +
-                                    ", which neither this stage nor an earlier one gives it");
+                                    ", which neither this stage nor an earlier one computes");
       }
       layer.arguments.push_back(it->second);
       last_reader[it->second] = layers_.size();
@@ -90,7 +90,7 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
   for (const ValueRef& value : sent) {
     const auto it = slot.find(key(value));
     if (it == slot.end())
-      throw std::invalid_argument(to_string(model, value) + " is sent by a stage that does not hold it");
+      throw std::invalid_argument(to_string(model, value) + " is sent by a stage that does not have it");
     sent_slots_.push_back(it->second);
     kept.insert(it->second);
   }
@@ -224,7 +224,7 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     } catch (const c10::Error& e) { rethrow_at("layer \"" + layer.spec->name + "\", forward", e); }
     if (results.size() != layer.results.size()) {
       throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +
-                             " tensors, its description says " + std::to_string(layer.results.size()));
+                             " tensors, its description has " + std::to_string(layer.results.size()));
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
       const auto slot = static_cast<std::size_t>(layer.results[i]);

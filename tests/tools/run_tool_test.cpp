@@ -67,16 +67,14 @@ TEST_F(RunTool, TellsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
   const Outcome trained = run("half.json --loss-scale 1024 --check");
   EXPECT_EQ(trained.status, 0) << trained.err;
   EXPECT_THAT(trained.err, HasSubstr("a step, loss scale 1024\n"));
-  EXPECT_THAT(trained.err, HasSubstr("loss scale 1024 at the end; 0 of 3 steps overflowed and were left out\n"));
+  EXPECT_THAT(trained.err, HasSubstr("final loss scale 1024; 0 of 3 steps overflowed and were skipped\n"));
   EXPECT_THAT(trained.err, HasSubstr("all bit-equal"));
   const Outcome single = run("plan.json --loss-scale dynamic");
   EXPECT_EQ(single.status, 1);
-  EXPECT_EQ(single.err,
-            "stagecraft-run: plan.json: a loss scale goes with training in float16, the plan computes in "
-            "float32\n");
+  EXPECT_EQ(single.err, "stagecraft-run: plan.json: --loss-scale needs a plan in float16, this one is in float32\n");
   const Outcome wrong = run("half.json --loss-scale -3");
   EXPECT_EQ(wrong.status, 2);
-  EXPECT_THAT(wrong.err, HasSubstr("wanted dynamic or a number above 0"));
+  EXPECT_THAT(wrong.err, HasSubstr("expected dynamic or a number above 0"));
 }
 
 TEST_F(RunTool, NamesBadInput) {
@@ -125,18 +123,17 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--channel magic", "--channel: unknown channel \"magic\", known are "},
            {"--channel magic --spawn", "--channel: unknown channel \"magic\", known are "},
            {"--optimizer magic", "--optimizer: unknown optimizer \"magic\", known are "},
-           {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" takes no momentum, sgd does"},
+           {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" has no momentum; use sgd"},
            {"--set width", "--set \"width\": expected key=value, such as --set layers=4"},
            {"--set depth=3", "--set: mlp: unknown option \"depth\", known are inputs, width, layers, classes"},
-           {"--set width=wide", "--set: mlp: option width is \"wide\", must be a whole number from 1 to 1048576"},
+           {"--set width=wide", "--set: mlp: option width is \"wide\", must be an integer from 1 to 1048576"},
            {"--channel gloo",
-            "--channel: gloo runs one process a rank: add --spawn, or start with torchrun, srun or mpirun"},
+            "--channel: gloo needs one process per rank: add --spawn, or start with torchrun, srun or mpirun"},
            {"--channel nccl --spawn", "--channel: nccl needs GPUs: use --device cuda, or --channel gloo"},
            {"--device cuda --channel gloo --spawn", "--channel: gloo needs CPUs: use --device cpu, or --channel nccl"},
            {"--device tpu", "--device: unknown device \"tpu\", known are cpu, cuda"},
            {"--channel local --spawn",
-            "--channel: channel local runs all ranks as threads of one process; leave out --spawn, or take channel "
-            "gloo"},
+            "--channel: channel local runs all ranks as threads of one process; remove --spawn, or use --channel gloo"},
            {"--steps 0", "--steps: 0 is not an integer of 1 or more"},
            {"--steps 9223372036854775808", "--steps: 9223372036854775808 is not an integer from 1 to"},
            {"--threads 0", "--threads: 0 is not an integer from 1 to 1024"},
@@ -147,7 +144,7 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--clip-norm nan", "--clip-norm: \"nan\" is not a number from 0 to 1e+30"},
            {"--rate-schedule magic", "--rate-schedule: unknown rate schedule \"magic\", known are "},
            {"--rate-schedule cosine --steps 3 --warmup-steps 5",
-            "--rate-schedule: a cosine of 3 steps with a warm-up of 5: wanted more steps than warm-up"},
+            "--rate-schedule: a cosine of 3 steps with a warm-up of 5: there must be more steps than warm-up"},
            {"--loss-scale-growth-interval 0", "--loss-scale-growth-interval: 0 is not an integer of 1 or more"},
            {"--checkpoint c --keep 0", "--keep: 0 is not an integer of 1 or more"},
            {"--checkpoint c --checkpoint-every 0", "--checkpoint-every: 0 is not an integer of 1 or more"},
@@ -184,9 +181,9 @@ TEST_F(RunTool, TellsWhoDoesWhatAndRunsNothing) {
   EXPECT_EQ(o.status, 0) << o.err;
   // Of 5 microbatches replica 0 runs 3 and replica 1 two: forward, send, receive and backward of each, reduce, update.
   EXPECT_EQ(o.out,
-            "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions a step\n"
-            "rank 1: device 1, stage 0, replica 1, 3 layers fc1 to fc2, 10 actions a step\n"
-            "rank 2: device 2, stage 1, replica 0, 5 layers relu2 to loss, 21 actions a step\n");
+            "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions per step\n"
+            "rank 1: device 1, stage 0, replica 1, 3 layers fc1 to fc2, 10 actions per step\n"
+            "rank 2: device 2, stage 1, replica 0, 5 layers relu2 to loss, 21 actions per step\n");
 }
 
 TEST_F(RunTool, TrainsInOneProcess) {
@@ -211,7 +208,7 @@ TEST_F(RunTool, RefusesAnotherNumberOfRanksThanThePlans) {
   const std::string place = " RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " ";
   const Outcome o = folder_.run(place + "stagecraft-run replicated.json --timeout 3");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err, "stagecraft-run: replicated.json: the plan wants 3 ranks, torchrun started 2\n");
+  EXPECT_EQ(o.err, "stagecraft-run: replicated.json: the plan needs 3 ranks, torchrun started 2\n");
   const Outcome threads = folder_.run(place + "stagecraft-run plan.json --channel local");
   EXPECT_EQ(threads.status, 1);
   EXPECT_THAT(threads.err, HasSubstr("channel local runs all ranks as threads of one process, torchrun started 2"));
@@ -228,7 +225,7 @@ TEST_F(RunTool, EndsBothRanksWhenOneHasAnotherPlan) {
   });
   EXPECT_THAT(o.out, ::testing::MatchesRegex("[13]\n[13]\n"));
   for (const char* file : {"zero.txt", "one.txt"}) {
-    EXPECT_THAT(folder_.read(file), HasSubstr("rank 1 has another plan or other options than rank 0")) << file;
+    EXPECT_THAT(folder_.read(file), HasSubstr("rank 1 has a different plan or different options than rank 0")) << file;
   }
   EXPECT_LT(seconds, 10);
 }
@@ -259,10 +256,11 @@ TEST_F(RunTool, EndsWithFourAndALineARankWhenOneFallsSilent) {
       "wait $run");
   const std::string told = folder_.read("run.txt");
   EXPECT_EQ(o.status, 4) << told;
-  EXPECT_THAT(told, ::testing::ContainsRegex(
-                        "stagecraft: rank 1 has been silent for [2-4]\\.[0-9] s\n"
-                        "stagecraft:   rank 0: .+ of stage 0 in step [0-9]+, waits [1-9]\\.[0-9] s for rank 1 .+\n"
-                        "stagecraft:   rank 1: .+ \\(last heard [2-4]\\.[0-9] s ago\\)\n"));
+  EXPECT_THAT(told,
+              ::testing::ContainsRegex(
+                  "stagecraft: rank 1 has been silent for [2-4]\\.[0-9] s\n"
+                  "stagecraft:   rank 0: .+ of stage 0 in step [0-9]+, waiting for rank 1 .+ for [1-9]\\.[0-9] s\n"
+                  "stagecraft:   rank 1: .+ \\(last heard [2-4]\\.[0-9] s ago\\)\n"));
 }
 
 /// Shell lines: waits until the run in the background has told a step.
@@ -273,7 +271,7 @@ TEST_F(RunTool, ResumesUnderAnotherPlan) {
   EXPECT_EQ(run("plan.json -o whole.json --optimizer adam").status, 0);
   const Outcome first = folder_.run("stagecraft-run plan.json --spawn --steps 2 --timeout 5 --resume" + common);
   EXPECT_EQ(first.status, 0) << first.err;
-  EXPECT_THAT(first.err, HasSubstr("saved holds no whole checkpoint, starting at step 0\n"));
+  EXPECT_THAT(first.err, HasSubstr("no complete checkpoint in saved; starting at step 0\n"));
   const Outcome second = run("plan.json -o rest.json --resume --check" + common);
   EXPECT_EQ(second.status, 0) << second.err;
   EXPECT_THAT(second.err, HasSubstr("resuming from saved/step-2\n"));
@@ -282,11 +280,11 @@ TEST_F(RunTool, ResumesUnderAnotherPlan) {
   EXPECT_THAT(losses("rest.json"), ::testing::ElementsAre(losses("whole.json").back()));
   const Outcome done = run("plan.json --resume" + common);
   EXPECT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.err, HasSubstr("nothing to do: 3 steps are done, 3 are wanted\n"));
+  EXPECT_THAT(done.err, HasSubstr("nothing to do: 3 of 3 steps are already done\n"));
   const Outcome fresh = run("plan.json --spawn" + common);
   EXPECT_EQ(fresh.status, 1);
   EXPECT_EQ(fresh.err,
-            "stagecraft-run: saved/step-3 is there already; go on from it with --resume, or take another folder\n");
+            "stagecraft-run: saved/step-3 already exists; continue from it with --resume, or use another folder\n");
 }
 
 TEST_F(RunTool, SaysOnceThatACheckpointBelongsToAnotherOptimizer) {
@@ -305,7 +303,7 @@ TEST_F(RunTool, WritesACheckpointWhenAskedToStop) {
         folder_.run("rm -rf saved run.txt\nstagecraft-run plan.json --steps 100000000 --timeout 5 --checkpoint saved" +
                     std::string(where) + " 2> run.txt & run=$!\n" + kUntilAStep + "kill -TERM $run\nwait $run");
     EXPECT_EQ(o.status, 75) << folder_.read("run.txt");
-    EXPECT_THAT(folder_.read("run.txt"), HasSubstr(" of 100000000 steps are done and in saved/step-"));
+    EXPECT_THAT(folder_.read("run.txt"), HasSubstr(" of 100000000 steps, saved in saved/step-"));
     const Outcome files = folder_.run("ls saved/*/manifest.json | wc -l; ls -d saved/*.partial");
     EXPECT_THAT(files.out, ::testing::AnyOf("1\n", "2\n"));
   }
@@ -323,7 +321,7 @@ TEST_F(RunTool, StartsAllRanksAgainFromTheLastCheckpoint) {
   const std::string told = folder_.read("run.txt");
   EXPECT_EQ(o.status, 0) << told;
   EXPECT_THAT(told, HasSubstr("stagecraft: rank 1 was killed by signal 9 (Killed)\n"));
-  EXPECT_THAT(told, HasSubstr("stagecraft: starting all ranks again, 1 of at most 2 times\n"));
+  EXPECT_THAT(told, HasSubstr("stagecraft: restarting all ranks, attempt 1 of 2\n"));
   EXPECT_THAT(told, HasSubstr("resuming from saved/step-"));
   EXPECT_THAT(told, HasSubstr("step 100/100"));
 }

@@ -111,7 +111,7 @@ TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
     ASSERT_EQ(latest(), 6);
     how();
     EXPECT_EQ(latest(), 3) << message;
-    EXPECT_THAT(told_, HasSubstr(folder() + "/step-6 is damaged and left out: " + message));
+    EXPECT_THAT(told_, HasSubstr("skipping damaged checkpoint " + folder() + "/step-6: " + message));
   };
   damage([&] { fs::resize_file(file, 70); }, file + ": found 70 bytes, the manifest says ");
   damage(
@@ -128,7 +128,7 @@ TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
   damage([&] { fs::resize_file(folder() + "/step-6/manifest.json", 20); }, folder() + "/step-6/manifest.json: line ");
   damage(
       [&] { write_text(folder() + "/step-6/manifest.json", checkpoint_json(check_checkpoint(folder() + "/step-3"))); },
-      folder() + "/step-6/manifest.json: /step: found 3, which is not the folder's");
+      folder() + "/step-6/manifest.json: /step: found 3, which does not match the folder");
 }
 
 TEST_F(Checkpoint, OfAnOlderVersionKeepsItsChecksum) {
@@ -153,7 +153,7 @@ TEST_F(Checkpoint, ThatIsNotFiniteIsToldAndTheOneBeforeTaken) {
   spoilt.finite = false;
   commit_checkpoint(folder(), spoilt, {3});
   EXPECT_EQ(latest(), 3);
-  EXPECT_EQ(told_, folder() + "/step-6 is left out: it holds values that are infinite or not a number\n");
+  EXPECT_EQ(told_, folder() + "/step-6 is skipped: it contains infinities or NaNs\n");
   EXPECT_THAT(finite_checkpoints(folder(), 6), ElementsAre(3));
   EXPECT_THAT(finite_checkpoints(folder(), 2), IsEmpty());
 }
@@ -168,7 +168,7 @@ TEST_F(Checkpoint, IsRefusedWhenAFileIsNotThereAsReported) {
           "/step-6.partial/part-1.safetensors: cannot read what was written; all ranks must share the folder")));
   std::ofstream(folder() + "/step-6.partial/part-1.safetensors") << "short";
   EXPECT_THAT([&] { commit_checkpoint(folder(), manifest, {}); },
-              ThrowsMessage<FormatError>(HasSubstr("part-1.safetensors: found 5 bytes, wanted 10")));
+              ThrowsMessage<FormatError>(HasSubstr("part-1.safetensors: found 5 bytes, expected 10")));
   EXPECT_EQ(latest(), 3);
 }
 
@@ -182,7 +182,7 @@ TEST_F(Checkpoint, NamesAFolderThatCannotBeWritten) {
   EXPECT_NO_THROW(check_checkpoint_folder(folder(), true));
   EXPECT_THAT([&] { check_checkpoint_folder(folder(), false); },
               ThrowsMessage<std::invalid_argument>(
-                  folder() + "/step-3 is there already; go on from it with --resume, or take another folder"));
+                  folder() + "/step-3 already exists; continue from it with --resume, or use another folder"));
 }
 
 /// Runs of small models with checkpoints.
@@ -316,8 +316,9 @@ TEST_F(CheckpointedRun, IsRefusedByAnotherRunNamingWhatDiffers) {
               ThrowsMessage<FormatError>(HasSubstr("/samples: found 6, this run has 12")));
   RunOptions again = options("sgd", folder(), 2);
   again.checkpoint.resume = false;
-  EXPECT_THAT([&] { (void)run(small, plan, again); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("/step-1 is there already; go on from it with --resume")));
+  EXPECT_THAT(
+      [&] { (void)run(small, plan, again); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("/step-1 already exists; continue from it with --resume")));
 }
 
 TEST_F(CheckpointedRun, NamesTensorsThatAreMissingOrUnknownOrOfAnotherShape) {
@@ -358,9 +359,9 @@ TEST_F(CheckpointedRun, NamesTensorsThatAreMissingOrUnknownOrOfAnotherShape) {
   EXPECT_THAT(verdict([](NamedTensors& t) { t["fc9.weight"] = t["fc1.weight"]; }),
               HasSubstr(place + "unknown tensor \"fc9.weight\", known are fc1.bias, fc1.weight, "));
   EXPECT_EQ(verdict([](NamedTensors& t) { t["fc1.bias"] = t["fc1.weight"]; }),
-            place + "tensor \"fc1.bias\": found Float [16, 12], wanted Float [16]");
+            place + "tensor \"fc1.bias\": found Float [16, 12], expected Float [16]");
   EXPECT_EQ(verdict([](NamedTensors& t) { t["fc1.bias"] = t["fc1.bias"].to(at::kDouble); }),
-            place + "tensor \"fc1.bias\": found Double [16], wanted Float [16]");
+            place + "tensor \"fc1.bias\": found Double [16], expected Float [16]");
 }
 
 TEST_F(CheckpointedRun, BeginsWithTheWeightsOfAFile) {
@@ -416,9 +417,9 @@ TEST_F(CheckpointedRun, LeavesOutWhatNoFileHoldsUnlessItChanges) {
   EXPECT_EQ(run(small, plan, on).first_step, 2);
   parameters.back().written = true;
   EXPECT_THAT([&] { (void)run(small, plan, on); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr(
-                  "layer \"fc1\" writes its buffer \"fc1.turns\" of type ComplexDouble, which no checkpoint can "
-                  "hold; run without --checkpoint")));
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("layer \"fc1\" writes its buffer \"fc1.turns\" of type ComplexDouble, which checkpoints "
+                            "cannot store; run without --checkpoint")));
   EXPECT_NO_THROW((void)run(small, plan, options("sgd", "", 1)));
 }
 

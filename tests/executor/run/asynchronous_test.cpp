@@ -184,7 +184,7 @@ TEST(AsynchronousRun, RefusesWhatWouldMakeEveryUpdateWait) {
       [&] {
         (void)run_local(cut_plan(gpt, {3}, {1, 1}, "pipedream", 4), gpt.model, *gpt.data, {}, milliseconds(60000));
       },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("is held by several layers, which schedule \"pipedream\"")));
+      ThrowsMessage<std::invalid_argument>(HasSubstr("is shared by several layers, which schedule \"pipedream\"")));
   const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 2);
   RunOptions options;
   options.optimizer.clip_norm = 1;
@@ -192,14 +192,14 @@ TEST(AsynchronousRun, RefusesWhatWouldMakeEveryUpdateWait) {
       [&] {
         (void)run_local(cut_plan(mlp, {3}, {1, 1}, "pipedream", 4), mlp.model, *mlp.data, options, milliseconds(60000));
       },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("no moment at which the whole gradient")));
+      ThrowsMessage<std::invalid_argument>(HasSubstr("is asynchronous and never has the whole gradient")));
   options.optimizer.clip_norm = 0;
   options.check = true;
   EXPECT_THAT(
       [&] {
         (void)run_local(cut_plan(mlp, {3}, {1, 1}, "pipedream", 4), mlp.model, *mlp.data, options, milliseconds(60000));
       },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("none that could be compared")));
+      ThrowsMessage<std::invalid_argument>(HasSubstr("has none to compare")));
 }
 
 }  // namespace

@@ -56,12 +56,11 @@ TEST(BindModel, RefusesMicrobatchesThatTheModelDoesNotRunWith) {
   planned.model.least_samples = planned.model.most_samples = 8;
   const Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
   EXPECT_THAT([&] { bind(plan, planned.model); },
-              ThrowsMessage<std::invalid_argument>(
-                  "model.pt2 was exported for 8 samples a microbatch, found 4; export it with a dynamic batch or plan "
-                  "with microbatches of 8"));
+              ThrowsMessage<std::invalid_argument>("model.pt2 was exported for a microbatch of 8, found 4; export it "
+                                                   "with a dynamic batch size, or use microbatches of 8"));
   planned.model.least_samples = 5;
   EXPECT_THAT([&] { bind(plan, planned.model); },
-              ThrowsMessage<std::invalid_argument>("model.pt2 was exported for 5 to 8 samples a microbatch, found 4"));
+              ThrowsMessage<std::invalid_argument>("model.pt2 was exported for a microbatch of 5 to 8, found 4"));
   planned.model.least_samples = 4;
   EXPECT_NO_THROW(bind(plan, planned.model));
 }
@@ -75,9 +74,9 @@ TEST(BindModel, RefusesAPlanThatDoesNotListWhatTheModelsLayersShare) {
   EXPECT_NO_THROW(bind(plan, gpt.model));
   plan.tied.clear();
   EXPECT_THAT([&] { bind(plan, gpt.model); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("share parameter \"" + tied.parameter +
-                                                             "\", which the plan does not list as tied; profile and "
-                                                             "plan this model again")));
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("share parameter \"" + tied.parameter +
+                            "\", which the plan does not list as tied; profile and plan the model again")));
   plan.schedule = "forward";  // which adds up no gradients
   EXPECT_NO_THROW(bind(plan, gpt.model));
 }
@@ -87,8 +86,8 @@ TEST(BindModel, RefusesAPlanThatTiesWhatTheModelDoesNot) {
   Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
   plan.tied = {{"fc1.weight", {"fc1", "fc2"}}};
   EXPECT_THAT([&] { bind(plan, planned.model); },
-              ThrowsMessage<std::invalid_argument>("the plan lists parameter \"fc1.weight\" as tied, model \"mlp\" has "
-                                                   "it in no two layers; profile and plan this model again"));
+              ThrowsMessage<std::invalid_argument>("the plan lists parameter \"fc1.weight\" as tied, but model \"mlp\" "
+                                                   "does not have it in two layers; profile and plan the model again"));
 }
 
 TEST(CheckSamples, NamesABoundOnOneSideAlone) {
@@ -97,14 +96,14 @@ TEST(CheckSamples, NamesABoundOnOneSideAlone) {
   EXPECT_NO_THROW(check_samples(model, 2));
   EXPECT_NO_THROW(check_samples(model, 1 << 20));
   EXPECT_THAT([&] { check_samples(model, 1); },
-              ThrowsMessage<std::invalid_argument>("mlp was exported for 2 or more samples a microbatch, found 1"));
+              ThrowsMessage<std::invalid_argument>("mlp was exported for a microbatch of 2 or more, found 1"));
 }
 
 TEST(CheckSamples, KeepsAProfileFromStarting) {
   Model model = build_model("mlp", kTiny);
   model.most_samples = 1;
   EXPECT_THAT([&] { (void)planned_model(model, 2); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("exported for 1 samples a microbatch, found 2")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("exported for a microbatch of 1, found 2")));
 }
 
 TEST(LayersOfStages, SaysWhatBecameOfALayerThatCouldNotStandAlone) {

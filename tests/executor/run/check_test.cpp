@@ -91,24 +91,23 @@ TEST(CheckText, SaysWhatDiffersByHowMuchWhereAndWhy) {
   Check check;
   check.values = 12;
   check.losses = 3;
-  EXPECT_EQ(check_text(check), "check against a single process: 12 gradient values and 3 losses, all bit-equal");
+  EXPECT_EQ(check_text(check), "compared with a single process: 12 gradient values and 3 losses, all bit-equal");
   check.different = 2;
   check.largest_error = 3e-7;
   check.worst = "gradient of \"fc.bias\" in step 2";
   check.reasons = {"stages 0 and 1 share parameter \"wte\"", "the sun shines"};
   EXPECT_EQ(check_text(check),
-            "check against a single process: 12 gradient values and 3 losses, 2 values and 0 losses differ, by at most "
-            "3e-07 of their tensor's scale: gradient of \"fc.bias\" in step 2 (within rounding); last bits may differ "
-            "because stages 0 and 1 share parameter \"wte\", and the sun shines");
+            "compared with a single process: 12 gradient values and 3 losses, 2 values and 0 losses differ, by at most "
+            "3e-07 of their tensor's scale: gradient of \"fc.bias\" in step 2 (within rounding); the last bits may "
+            "differ: stages 0 and 1 share parameter \"wte\", and the sun shines");
   check.with = "r.safetensors";
   check.largest_error = 0.5;
   check.losses_different = 1;
   check.largest_loss_error = 0.25;
   check.reasons.clear();
-  EXPECT_EQ(
-      check_text(check),
-      "check against r.safetensors: 12 values and 3 losses, 2 values and 1 losses differ, by at most 0.5 of their "
-      "tensor's scale: gradient of \"fc.bias\" in step 2, losses by at most 0.25 (WRONG)");
+  EXPECT_EQ(check_text(check),
+            "compared with r.safetensors: 12 values and 3 losses, 2 values and 1 losses differ, by at most 0.5 of "
+            "their tensor's scale: gradient of \"fc.bias\" in step 2, losses by at most 0.25 (WRONG)");
 }
 
 TEST(OtherOrders, AreThoseOfReplicasTiesAndLayersOutOfOrder) {
@@ -124,7 +123,7 @@ TEST(OtherOrders, AreThoseOfReplicasTiesAndLayersOutOfOrder) {
   EXPECT_THAT(reasons(cut_plan(gpt, {half}, {1, 1}, "1f1b", 4)),
               ElementsAre(HasSubstr("stages 0 and 1 share parameter \"")));
   EXPECT_THAT(reasons(cut_plan(gpt, {half}, {1, 2}, "1f1b", 4)),
-              ElementsAre("each replica of stage 1 first adds up its own microbatches", HasSubstr("share parameter")));
+              ElementsAre("each replica of stage 1 sums its own microbatches first", HasSubstr("share parameter")));
 }
 
 }  // namespace

@@ -122,12 +122,12 @@ TEST(Evaluation, TakesEverySampleOnceAndSaysWhatFillsNoMicrobatch) {
   EXPECT_EQ(result.evaluation->loss, std::accumulate(each.begin(), each.end(), 0.0) / 5);
   EXPECT_THAT(result.measurement.losses, ElementsAre((each[0] + each[1] + each[2]) / 3, (each[3] + each[4]) / 2));
   EXPECT_THAT(evaluation_text(*result.evaluation, 2, pass),
-              MatchesRegex("loss [0-9.]+ over 10 of 11 samples; the last 1 fill no microbatch of 2"));
+              MatchesRegex("loss [0-9.]+ over 10 of 11 samples; 1 left over, too few for a microbatch of 2"));
   const RunResult part = run_local(plan, planned.model, data, options_for(1), milliseconds(60000));
   EXPECT_EQ(part.evaluation->loss, (each[0] + each[1] + each[2]) / 3);
   EXPECT_THAT(evaluation_text(*part.evaluation, 2, pass), MatchesRegex("loss [0-9.]+ over 6 of 11 samples"));
   EXPECT_THAT([&] { (void)whole_pass(plan, Finite(*planned.data, 1)); },
-              ThrowsMessage<std::invalid_argument>("the data hold 1 samples, a microbatch of the plan takes 2"));
+              ThrowsMessage<std::invalid_argument>("the data has 1 samples, fewer than one microbatch of 2"));
 }
 
 TEST(Evaluation, OfDataWithoutAnEndTakesTheStepsThatWereAsked) {
@@ -179,11 +179,11 @@ TEST(Evaluation, OfACheckpointChangesNothing) {
             first.evaluation->loss);
   options.checkpoint.resume = false;
   EXPECT_THAT([&] { (void)run_local(plan, planned.model, data, options, milliseconds(60000)); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("trains nothing and writes no checkpoint")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("does not train and writes no checkpoints")));
   options.checkpoint.resume = true;
   options.checkpoint.folder = folder + "-not-there";
   EXPECT_THAT([&] { (void)run_local(plan, planned.model, data, options, milliseconds(60000)); },
-              ThrowsMessage<FormatError>(folder + "-not-there: found no whole checkpoint to evaluate"));
+              ThrowsMessage<FormatError>(folder + "-not-there: no complete checkpoint to evaluate"));
   EXPECT_FALSE(fs::exists(folder + "-not-there"));
 }
 

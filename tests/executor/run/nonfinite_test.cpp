@@ -124,11 +124,10 @@ TEST_F(Nonfinite, LossEndsTheRunWithStepRankAndCheckpoint) {
     const std::string last = std::to_string(plan.stages.size() - 1);
     const std::string good =
         plan.schedule == "pipedream" ? "" : "; " + folder() + "/step-2 is the last good checkpoint";
-    EXPECT_THAT(
-        [&] { (void)run(plan, bad, wanted); },
-        ThrowsMessage<std::runtime_error>("rank " + last + ", step 3: the loss of microbatch 1 is not finite" + good +
-                                          "; a lower --learning-rate or --clip-norm may help, "
-                                          "--on-nonfinite warn or skip goes on"))
+    EXPECT_THAT([&] { (void)run(plan, bad, wanted); },
+                ThrowsMessage<std::runtime_error>(
+                    "rank " + last + ", step 3: the loss of microbatch 1 is not finite" + good +
+                    "; try a lower --learning-rate or --clip-norm, or continue with --on-nonfinite warn or skip"))
         << plan.schedule;
     if (plan.schedule != "pipedream") { EXPECT_THAT(names(), ElementsAre("step-1", "step-2")); }
   }
@@ -190,12 +189,11 @@ TEST_F(Nonfinite, ValuesEvictNoCheckpointThatIsFinite) {
   EXPECT_THAT(names(), ElementsAre("step-1", "step-2", "step-6"));
   EXPECT_TRUE(check_checkpoint(folder() + "/step-2").finite);
   EXPECT_FALSE(check_checkpoint(folder() + "/step-6").finite);
-  EXPECT_THAT(told_, HasSubstr(folder() + "/step-3 holds values that are infinite or not a number; earlier checkpoints "
-                                          "stay beside it"));
+  EXPECT_THAT(told_, HasSubstr(folder() + "/step-3 contains infinities or NaNs; earlier checkpoints are kept"));
   told_.clear();
   const RunResult again = run(plan, *planned_.data, options(4));
   EXPECT_EQ(again.first_step, 2);
-  EXPECT_THAT(told_, HasSubstr(folder() + "/step-6 is left out: it holds values that are infinite or not a number\n"));
+  EXPECT_THAT(told_, HasSubstr(folder() + "/step-6 is skipped: it contains infinities or NaNs\n"));
   EXPECT_THAT(told_, HasSubstr("resuming from " + folder() + "/step-2"));
   EXPECT_THAT(names(), ElementsAre("step-3", "step-4"));
 }
@@ -215,8 +213,8 @@ TEST_F(Nonfinite, KeepsAsManyCheckpointsAsAsked) {
 TEST_F(Nonfinite, SkipNeedsAStepThatAllRanksShare) {
   const Plan plan = cut_plan(planned_, {half_}, {1, 1}, "pipedream", 2);
   EXPECT_THAT([&] { (void)run(plan, *planned_.data, options(2, OnNonfinite::Skip)); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("schedule \"pipedream\" has no moment at which all ranks "
-                                                             "could leave out a step that is not finite")));
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("schedule \"pipedream\" is asynchronous, so ranks cannot skip a step together")));
 }
 
 }  // namespace

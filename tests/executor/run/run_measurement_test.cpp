@@ -128,8 +128,8 @@ TEST(RunMeasurement, RefusesSpansInAnotherOrderThanTheListSays) {
   std::vector<Span> spans = spans_of(0, 0);
   std::swap(spans[0], spans[1]);
   EXPECT_THAT([&] { measurement.add(spans); },
-              ThrowsMessage<PeerError>("the run did not keep to its plan: rank 0, step 1, entry 1: measured \"0B0\", "
-                                       "the list has \"0F0\""));
+              ThrowsMessage<PeerError>(
+                  "the run did not follow its plan: rank 0, step 1, entry 1: measured \"0B0\", the list has \"0F0\""));
 }
 
 TEST(RunMeasurement, RefusesARunThatEndsTooEarly) {

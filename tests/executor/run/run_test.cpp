@@ -337,9 +337,9 @@ TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
     EXPECT_THAT(
         error.what(),
         ::testing::MatchesRegex(
-            "rank 1, stage 1, forward of microbatch 1: rank 1 waited 0.6 s for a tensor from rank 0 under tag 0"
-            "\n  rank 0: forward of microbatch 1 of stage 0 in step 1 for 0\\.[67] s"
-            "\n  rank 1: forward of microbatch 1 of stage 1 in step 1, waits 0\\.[67] s for rank 0 under tag 0"));
+            "rank 1, stage 1, forward of microbatch 1: rank 1 waited 0.6 s for a tensor from rank 0 under tag 0\n"
+            "  rank 0: forward of microbatch 1 of stage 0 in step 1 for 0\\.[67] s\n"
+            "  rank 1: forward of microbatch 1 of stage 1 in step 1, waiting for rank 0 under tag 0 for 0\\.[67] s"));
   }
 }
 
@@ -378,7 +378,7 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
     });
     EXPECT_THAT([&] { (void)run(0, *channels[0]); },
                 ThrowsMessage<PeerError>("rank 1 announces a result of " + std::to_string(length) +
-                                         " bytes, the plan gives at most " + std::to_string(most)));
+                                         " bytes, the plan allows at most " + std::to_string(most)));
   }
 }
 
@@ -387,7 +387,7 @@ TEST(Run, RefusesAPlanOfAnotherModel) {
   const Plan plan = cut_plan(planned, {1}, {1, 1}, "1f1b", 2);
   const Model other = build_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "3"}});
   EXPECT_THAT([&] { (void)run_local(plan, other, *planned.data, {}, milliseconds(5000)); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("is in no stage of the plan")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is not in any stage of the plan")));
 }
 
 TEST(Run, NamesRankActionAndShapesOfATensorThatThePlanDoesNotExpect) {

@@ -85,10 +85,10 @@ TEST(LossScaler, NamesAWrongOption) {
   for (const char* text : {"", "0", "-1", "inf", "nan", "8x", "Dynamic"}) {
     EXPECT_THAT([&] { (void)parse_loss_scale(text); },
                 ThrowsMessage<std::invalid_argument>("found \"" + std::string(text) +
-                                                     "\", wanted dynamic or a number above 0"));
+                                                     "\", expected dynamic or a number above 0"));
   }
   EXPECT_THAT([] { (void)LossScaler({.growth_interval = 0}); },
-              ThrowsMessage<std::invalid_argument>("the loss scale grows every 0 steps, wanted at least 1"));
+              ThrowsMessage<std::invalid_argument>("the loss scale grows every 0 steps, must be at least 1"));
 }
 
 TEST(Overflows, FindsInfinitiesAndWhatIsNoNumberAndChangesNothing) {
@@ -186,13 +186,13 @@ TEST(RunInLowPrecision, NamesWhatCannotBeRun) {
   const PlannedModel planned = mlp_in(at::kHalf);
   Plan plan = cut_plan(planned, {4}, {1, 1}, "pipedream", 4);
   EXPECT_THAT([&] { (void)run(planned, plan, {}); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("schedule \"pipedream\" has no moment at which a float16 "
-                                                             "step that overflows could be left out")));
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("schedule \"pipedream\" is asynchronous and cannot skip a float16 step that overflows")));
   plan = cut_plan(planned, {4}, {1, 1}, "1f1b", 4);
   plan.dtype = "int8";
   EXPECT_THAT([&] { (void)run(planned, plan, {}); },
               ThrowsMessage<std::invalid_argument>(
-                  HasSubstr("the plan computes in \"int8\", wanted float32, bfloat16 or float16")));
+                  HasSubstr("the plan computes in \"int8\", expected float32, bfloat16 or float16")));
 }
 
 }  // namespace

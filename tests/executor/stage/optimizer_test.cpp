@@ -101,7 +101,7 @@ TEST(Optimizer, SaysWhatItKeepsAndWhatItTakes) {
   EXPECT_THAT([] { validate(OptimizerOptions{.learning_rate = -1}); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("the learning rate is -1")));
   EXPECT_THAT([] { validate(OptimizerOptions{.name = "adam", .momentum = 0.9}); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("takes no momentum, sgd does")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("has no momentum; use sgd")));
 }
 
 TEST(RateFactor, RisesEvenlyOverTheWarmUp) {
@@ -130,10 +130,10 @@ TEST(RateSchedule, IsRefusedWithWhatWouldBeRight) {
     return "";
   };
   EXPECT_EQ(refusal({.name = "sine"}), "unknown rate schedule \"sine\", known are constant, cosine");
-  EXPECT_EQ(refusal({.warmup = -1}), "the warm-up is -1 steps, wanted at least 0");
-  EXPECT_EQ(refusal({.last = 1.5}), "the last rate is 1.500000 of the full one, wanted 0 to 1");
+  EXPECT_EQ(refusal({.warmup = -1}), "the warm-up is -1 steps, must be at least 0");
+  EXPECT_EQ(refusal({.last = 1.5}), "the last rate is 1.500000 of the full one, must be 0 to 1");
   EXPECT_EQ(refusal({.name = "cosine", .warmup = 5, .steps = 5}),
-            "a cosine of 5 steps with a warm-up of 5: wanted more steps than warm-up");
+            "a cosine of 5 steps with a warm-up of 5: there must be more steps than warm-up");
   EXPECT_EQ(refusal({.name = "cosine", .steps = 1}), "");
 }
 
