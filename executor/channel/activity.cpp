@@ -7,7 +7,7 @@
 namespace stagecraft {
 namespace {
 
-/// What a message under `tag` is for.
+/// The purpose of a message under `tag`.
 std::string purpose(int tag) {
   switch (tag) {
     case kLossTag:

@@ -40,7 +40,7 @@ void add(at::Tensor& sum, const at::Tensor& more) {
   for (std::int64_t i = 0, n = sum.numel(); i < n; ++i) out[i] += in[i];
 }
 
-/// A message from each other member to each, which are added up in their order.
+/// A message from every member to every other one, summed in member order.
 class Round {
  public:
   /// Sends `out(i)` to member i and posts receives like `in`.
@@ -83,11 +83,11 @@ class OrderedReducing : public Reducing {
  public:
   OrderedReducing(Channel& channel, at::Tensor values, const std::vector<int>& members, int tag)
       : channel_(channel), values_(std::move(values)), members_(members), tag_(tag) {
-    // Where both ways take equally long among 2 and 3 ranks of one machine (bench/results/gloo.json).
+    // The size at which both ways take equally long for 2 and 3 ranks on one machine (bench/results/gloo.json).
     constexpr std::int64_t kFewValues = 3 << 18;
     few_ = values_.numel() * static_cast<std::int64_t>(members.size()) <= kFewValues;
     if (few_) {
-      // Everyone sends everything and sums for itself, one round instead of two.
+      // Every rank sends everything and computes the sum itself: one round instead of two.
       const at::Tensor own = values_.clone();
       round_.emplace(channel, members, tag, own, [&](std::int64_t) { return own; });
     } else {
@@ -105,8 +105,7 @@ class OrderedReducing : public Reducing {
     const Chunks chunks(channel_, values_, members_);
     chunks[chunks.mine].copy_(sum);
     round_->finish_sends();
-    // A member's chunk arrives once that member has read ours: from then on ours may be written, on the local channel
-    // too.
+    // A member's chunk arrives after that member has read ours: ours may then be written, even on the local channel.
     all_gather(channel_, values_, members_, tag_);
   }
 
@@ -195,7 +194,7 @@ void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& me
   check_members(channel, values, members, tag, "all-gather");
   const Chunks chunks(channel, values, members);
   if (chunks.members == 1) return;
-  // A tensor of its own: on the local channel others may still read it after this call has returned.
+  // A separate tensor: on the local channel, others may still read it after this call returns.
   const at::Tensor own = chunks[chunks.mine].clone();
   std::vector<std::unique_ptr<Sending>> sends;
   std::vector<std::unique_ptr<Receiving>> receives;

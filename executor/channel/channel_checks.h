@@ -14,12 +14,12 @@ namespace stagecraft {
 [[nodiscard]] TensorSpec spec_of(const at::Tensor& tensor);
 [[nodiscard]] bool same_spec(const TensorSpec& spec, const at::Tensor& tensor);
 
-/// One number for a peer and a tag.
+/// One number that combines a peer and a tag.
 [[nodiscard]] constexpr std::uint64_t edge_key(int peer, int tag) {
   return static_cast<std::uint64_t>(peer) << 32 | static_cast<std::uint64_t>(tag);
 }
 
-/// Throw std::invalid_argument for what Channel's contract forbids.
+/// These throw std::invalid_argument for what Channel's contract forbids.
 void check_edge(const Channel& channel, int peer, int tag);
 void check_sendable(const at::Tensor& tensor);
 void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,

@@ -1,6 +1,6 @@
 #include "executor/channel/channel_gloo.h"
 
-// The only file that sees gloo's headers: they are not those that the wheel was built with (GOTCHAS.md).
+// The only file that includes gloo's headers, which differ from those that the wheel was built with (GOTCHAS.md).
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -31,20 +31,20 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 constexpr const char* kAbortKey = "abort";
 
-// Gloo moves bytes: it knows no shapes, and a message longer than its receive terminates the process. So the
-// first message of each edge and tag, and each that differs from the one before, is announced by a header on a slot of
-// its own; both ends count the announcements, and the payload's slot carries the count. In a run whose ends agree every
-// later message costs nothing more; where they do not, no message meets a receive of another shape.
+// Gloo moves bytes: it does not know shapes, and a message longer than its receive terminates the process. So a header
+// on a separate slot announces the first message of each edge and tag, and each that differs from the previous one.
+// Both ends count the announcements, and the payload's slot contains the count. If both ends agree, later messages cost
+// nothing extra; if they do not, no message meets a receive of another shape.
 constexpr int kHeaderSlot = Channel::kMostTags;
 constexpr int kSlotStep = Channel::kMostTags * 2;
 constexpr int kSlots = 64;  // a slot is a non-negative int
 
-/// One direction of an edge under one tag: the spec last announced and how many were.
+/// One direction of an edge under one tag: the last announced spec and the number of announcements.
 struct Announced {
   TensorSpec spec;
   int count = 0;
 
-  /// Whether `next` must be announced; then it is the announced one from now on.
+  /// Whether `next` must be announced; it is then the announced one.
   bool changes_to(const TensorSpec& next) {
     if (count > 0 && spec.dtype == next.dtype && spec.shape == next.shape) return false;
     spec = next;
@@ -62,7 +62,7 @@ std::string short_text(const std::exception& error) {
   return text.starts_with('[') && position != std::string::npos ? text.substr(position + 2) : text;
 }
 
-/// What all waits of one channel share.
+/// State shared by all waits of one channel.
 struct Line {
   int rank = 0;
   std::chrono::milliseconds deadline{};
@@ -85,7 +85,7 @@ struct Line {
     std::string told;
     try {
       if (store->check({kAbortKey})) told = printable(store->get_to_str(kAbortKey));
-    } catch (const std::exception&) {  // the meeting point is gone as well; the lost peer is the news
+    } catch (const std::exception&) {  // the meeting point has disappeared too; the lost peer is what matters
     }
     if (!told.empty()) throw PeerError(told, PeerError::Cause::Peer);
     throw PeerError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
@@ -104,7 +104,7 @@ struct Transmission {
   std::exception_ptr error;
 };
 
-/// Waits for the sends whose end somebody asked for: gloo tells nobody who does not wait.
+/// Waits for the sends whose completion was asked for: gloo only reports completion to a thread that waits.
 class Reaper {
  public:
   Reaper() : thread_([this] { run(); }) {}
@@ -138,7 +138,7 @@ class Reaper {
       lock.unlock();
       std::exception_ptr error;
       try {
-        // The deadline is of those who wait; a peer may take its time to post a receive.
+        // The deadline applies to waits; a peer may be slow to post a receive.
         for (const WorkPtr& work : transmission->works) work->wait(std::chrono::hours(24 * 365));
       } catch (...) { error = std::current_exception(); }
       {
@@ -231,10 +231,10 @@ WorkPtr post(Line& line, const at::Tensor& tensor, int peer, int slot, bool out)
   }
 }
 
-/// What travels for `tensor`: itself, or one byte if it is empty, so that it still arrives after it was sent.
+/// The payload for `tensor`: itself, or one byte if it is empty, so that it still arrives after it was sent.
 at::Tensor payload_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? at::empty({1}, at::kByte) : tensor; }
 
-/// A message expected. Gloo learns of its payload only once the header, if it has one, was found right.
+/// An expected message. Its payload is only posted to gloo after the header, if any, has been checked.
 struct Incoming {
   TensorSpec spec;
   at::Tensor header;
@@ -247,7 +247,7 @@ struct Incoming {
 /// One edge and tag at its receiving end.
 struct Inlet {
   Announced announced;
-  std::deque<std::shared_ptr<Incoming>> unposted;  ///< whose payload waits for a header, its own or an earlier one
+  std::deque<std::shared_ptr<Incoming>> unposted;  ///< whose payload waits for its header or an earlier one
 };
 
 class GlooReceiving : public Receiving {
@@ -358,7 +358,7 @@ class GlooChannel : public Channel {
   void barrier() override {
     const at::Tensor token = at::empty({1}, at::kByte);
     try {
-      // After the round with distance d everybody knows of the 2d - 1 ranks before itself.
+      // After the round with distance d, every rank knows of the 2d - 1 ranks before it.
       for (int distance = 1; distance < ranks_; distance *= 2) {
         auto receiving = receive(spec_of(token), (rank() - distance + ranks_) % ranks_, kBarrierTag);
         auto sending = send(token, (rank() + distance) % ranks_, kBarrierTag);
@@ -378,7 +378,7 @@ class GlooChannel : public Channel {
     if (ranks_ == 1) return;
     try {
       if (!line_->store->check({kAbortKey})) line_->store->set(kAbortKey, printable(reason));
-    } catch (const std::exception&) {  // the others learn from the closed connections alone
+    } catch (const std::exception&) {  // the others notice only the closed connections
     }
     // ProcessGroupGloo::abort does nothing. But a wait that times out closes every connection of the group, which
     // ends all waits at both ends of each.
@@ -402,7 +402,7 @@ class GlooChannel : public Channel {
   std::unordered_map<std::uint64_t, Inlet> in_;
 };
 
-/// The interface that GLOO_SOCKET_IFNAME names, else the address given or the one on the way to the meeting point.
+/// The interface that GLOO_SOCKET_IFNAME names, else the given address or the one on the route to the meeting point.
 std::shared_ptr<gloo::transport::Device> make_device(const LaunchInfo& launch) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(name);
@@ -422,7 +422,7 @@ std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono
   line->activity = activity ? std::move(activity) : std::make_shared<Activity>();
   line->store = connect_store(found, "channel", deadline);
   const auto options = c10d::ProcessGroupGloo::Options::create(deadline);
-  options->threads = 1;  // serves collectives, of which there are none
+  options->threads = 1;  // only needed for collectives, which are not used
   try {
     options->devices.push_back(make_device(found));
     line->group = c10::make_intrusive<c10d::ProcessGroupGloo>(line->store, launch.rank, launch.ranks, options);

@@ -8,11 +8,11 @@
 
 namespace stagecraft {
 
-/// The Gloo channel of a run over TCP; to be made after `join`. Listens on the interface that GLOO_SOCKET_IFNAME names,
-/// else at LaunchInfo::listen, else at this machine's address on the way to the meeting point, which is loopback if
-/// that is there. All ranks prove to each other over the new connections that they know the run's secret. Collective:
-/// returns when all ranks are connected. Throws PeerError if they are not before the deadline. Waits are noted in
-/// `activity`, if given.
+/// The Gloo channel of a run over TCP. Call after `join`. Listens on the interface that GLOO_SOCKET_IFNAME names, else
+/// at LaunchInfo::listen, else at this machine's address on the route to the meeting point (loopback if that is local).
+/// All ranks prove to each other over the new connections that they know the run's secret. Collective: returns when all
+/// ranks are connected. Throws PeerError if that takes longer than the deadline. Waits are recorded in `activity`, if
+/// given.
 [[nodiscard]] std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline,
                                                          std::shared_ptr<Activity> activity = nullptr);
 

@@ -24,8 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long a wait looks again and again before it sleeps: about what a sleeping thread's wake-up costs. It yields at
-/// every look, so that with more ranks than cores somebody else runs instead.
+/// How long a wait polls before it sleeps: about the cost of waking a sleeping thread. It yields at every poll, so that
+/// another rank can run if there are more ranks than cores.
 constexpr auto kSpin = std::chrono::microseconds(40);
 
 /// Yields until `ready()` or kSpin has passed.
@@ -35,7 +35,7 @@ void spin(const Ready& ready) {
   while (!ready() && Clock::now() < end) sched_yield();
 }
 
-/// A tensor on its way. On a GPU `made` comes once the sender's stream has written it.
+/// A tensor in flight. On a GPU, `made` is recorded when the sender's stream has written it.
 struct Parcel {
   at::Tensor tensor;
   std::shared_ptr<c10::Event> made;
@@ -55,13 +55,13 @@ at::Tensor unpack(Parcel parcel) {
   if (parcel.made) {
     const c10::Stream stream = at::accelerator::getCurrentStream(parcel.tensor.device().index());
     parcel.made->block(stream);
-    // The sender lets it go while this stream still reads it.
+    // The sender releases it while this stream may still read it.
     parcel.tensor.record_stream(stream);
   }
   return std::move(parcel.tensor);
 }
 
-/// What one rank was sent by one peer under one tag, by number. Kept until the receive with that number takes it.
+/// What one peer sent to one rank under one tag, by number. Kept until the receive with that number takes it.
 struct Mailbox {
   explicit Mailbox(std::pmr::memory_resource* memory) : parcels(memory) {}
   std::pmr::map<std::uint64_t, Parcel> parcels;
@@ -81,7 +81,7 @@ struct Inbox {
   Mailbox& mailbox(int from, int tag) { return mailboxes.try_emplace(edge_key(from, tag), &memory).first->second; }
 };
 
-/// Where the members of an all-reduce meet.
+/// Meeting of the members of an all-reduce.
 struct Meeting {
   explicit Meeting(std::vector<int> all) : members(std::move(all)), values(members.size()), rounds(members.size()) {}
 
@@ -89,20 +89,20 @@ struct Meeting {
   std::mutex mutex;
   std::condition_variable complete;
   std::vector<at::Tensor> values;     ///< by member
-  std::vector<std::uint64_t> rounds;  ///< by member: meetings it came to
+  std::vector<std::uint64_t> rounds;  ///< by member: number of meetings it has joined
   std::size_t present = 0;
   std::atomic<std::uint64_t> round = 0;
-  std::string broken;  ///< why no further meeting takes place
+  std::string broken;  ///< why there are no further meetings
 };
 
-/// What the ranks share.
+/// State shared by the ranks.
 struct World {
   World(int ranks, std::chrono::milliseconds longest)
       : inboxes(ranks), activities(ranks), memory(ranks), deadline(longest) {}
 
   std::vector<Inbox> inboxes;
   std::vector<Activity> activities;                            ///< by rank
-  std::vector<std::pmr::unsynchronized_pool_resource> memory;  ///< by rank, for what its own thread makes and drops
+  std::vector<std::pmr::unsynchronized_pool_resource> memory;  ///< by rank, for what its thread creates and destroys
   std::chrono::milliseconds deadline;
   std::mutex mutex;                                               ///< of meetings and reason
   std::map<int, std::vector<std::unique_ptr<Meeting>>> meetings;  ///< by tag
@@ -116,8 +116,8 @@ struct World {
   }
 };
 
-/// An operation of a rank, in memory that its next operation takes again: there is one for every message, and in the
-/// steady state none of them allocates. The rank's own thread makes and drops it.
+/// An operation of a rank, in memory that its next operation reuses: there is one per message, and in the steady state
+/// none of them allocates. Created and destroyed by the rank's thread.
 template <typename Operation, typename Interface>
 class Pooled : public Interface {
  public:
@@ -214,7 +214,7 @@ class LocalReceiving : public Pooled<LocalReceiving, Receiving> {
   std::uint64_t number_;
 };
 
-/// Brings `values` to the meeting as member `mine`, and returns how often this member has come.
+/// Adds `values` to the meeting as member `mine`, and returns how many times this member has joined.
 std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& members, std::size_t mine,
                    std::optional<at::Tensor> values) {
   world.throw_if_aborted();
@@ -230,7 +230,7 @@ std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& membe
   return round;
 }
 
-/// Returns when all members have come `round` times; `what()` says to what.
+/// Returns when all members have joined `round` times; `what()` names the operation.
 template <typename What>
 void await(World& world, Meeting& meeting, const std::vector<int>& members, int rank, std::uint64_t round, int tag,
            const What& what) {
@@ -287,7 +287,7 @@ void sum_chunk(const std::vector<at::Tensor>& values, std::size_t mine) {
   }
 }
 
-/// An all-reduce whose members add up a part each, in place.
+/// An all-reduce in which each member sums one part in place.
 class LocalReducing : public Pooled<LocalReducing, Reducing> {
  public:
   LocalReducing(std::shared_ptr<World> world, int rank, Meeting& meeting, int tag, const at::Tensor& values)
@@ -378,7 +378,7 @@ class LocalChannel : public Channel {
       }
     }
     for (Inbox& inbox : world_->inboxes) {
-      { const std::lock_guard lock(inbox.mutex); }  // whoever looked before the flag was up is asleep now
+      { const std::lock_guard lock(inbox.mutex); }  // a thread that polled before the flag was set is asleep now
       inbox.arrived.notify_all();
     }
   }
@@ -400,7 +400,7 @@ class LocalChannel : public Channel {
 std::unique_ptr<Reducing> LocalChannel::start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
                                                          int tag) {
   check_reducible(*this, values, members, tag);
-  // One member has nothing to add; on a GPU the parts are sent and added there.
+  // One member has nothing to sum; on a GPU, the parts are sent and summed there.
   if (members.size() == 1 || !values.is_cpu()) return start_ordered_all_reduce(*this, values, members, tag);
   return LocalReducing::make(world_, rank_, find_meeting(members, tag), tag, values);
 }

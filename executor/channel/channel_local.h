@@ -8,7 +8,8 @@
 
 namespace stagecraft {
 
-/// `ranks` channels for threads of one process: tensors are handed over, not copied. Waits longer than `deadline` fail.
+/// `ranks` channels between threads of one process; tensors are handed over, not copied. Waits longer than `deadline`
+/// fail.
 [[nodiscard]] std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono::milliseconds deadline);
 
 }  // namespace stagecraft

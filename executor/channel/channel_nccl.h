@@ -11,30 +11,29 @@
 
 namespace stagecraft {
 
-/// How a run uses NCCL.
+/// Options for NCCL.
 struct NcclOptions {
-  int most_ctas = 2;           ///< thread blocks of a transfer: one that waits holds as many multiprocessors
-  bool deterministic = false;  ///< all-reduces add up in the order of the members, see make_nccl_channel
+  int most_ctas = 2;           ///< thread blocks per transfer: a waiting transfer occupies as many multiprocessors
+  bool deterministic = false;  ///< sum in the order of the members, see make_nccl_channel
 };
 
-/// The channel of a run on GPUs: what `program` names goes over NCCL, on `device`, everything else over `control`.
-/// Every communicator has a separate stream; nothing is enqueued on the default stream, and no call waits for the
-/// GPU. Received tensors lie in memory that is used again once the last reference has gone. A thread watches: an
-/// operation that stays unfinished longer than `deadline` after its predecessor, an error of NCCL, or another rank's
-/// abort ends all communicators, and the next call tells. Sums of more than two members are in an order that NCCL
-/// chooses, the same in every run on the same machines; with `deterministic` they are those of the other channels, for
-/// which each rank gathers all members' values and adds them.
-/// Collective: creates and tries all communicators, round by round. Throws PeerError naming the communicator that
-/// was not there in time; DeviceError as CUDA and NCCL refuse; where stagecraft was built without CUDA, one that says
-/// so.
+/// The channel of a run on GPUs: what `program` lists goes over NCCL on `device`, everything else over `control`. Every
+/// communicator has a separate stream; nothing is enqueued on the default stream, and no call waits for the
+/// GPU. Received tensors are in memory that is reused after the last reference is gone. A thread watches: an operation
+/// that does not finish within `deadline` after its predecessor, an NCCL error or another rank's abort ends all
+/// communicators, and the next call throws. NCCL chooses the order of sums of more than two members, which is the same
+/// in every run on the same machines. With `deterministic` the order is that of the other channels: each rank gathers
+/// all members' values and sums them.
+/// Collective: creates and tests all communicators, round by round. Throws PeerError naming the communicator that timed
+/// out, and DeviceError if CUDA or NCCL fails or this build has no CUDA.
 [[nodiscard]] std::unique_ptr<Channel> make_nccl_channel(const LaunchInfo& launch, NcclProgram program,
                                                          std::unique_ptr<Channel> control, c10::Device device,
                                                          std::chrono::milliseconds deadline,
                                                          const NcclOptions& options = {});
 
 /// Lets the ranks of one machine share GPU: NCCL refuses two ranks on one device of one host, so each pretends to be on
-/// a host of its own, joined by the loopback interface. For checks: transfers take the detour through the host. To be
-/// called before the first communicator of the process.
+/// a separate host, connected by the loopback interface. For testing: transfers go through the host. Call before the
+/// first communicator of the process is created.
 void share_gpu(int rank);
 
 }  // namespace stagecraft

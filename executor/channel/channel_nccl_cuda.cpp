@@ -24,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kAbortKey = "abort";
-/// How often the watching thread looks.
+/// Polling interval of the watching thread.
 constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
 
 class NcclChannel : public Channel {
@@ -137,11 +137,11 @@ class NcclChannel : public Channel {
     try {
       const std::lock_guard lock(telling_);
       if (!watch_store_->check({kAbortKey})) watch_store_->set(kAbortKey, reason);
-    } catch (const std::exception&) {  // the others learn from the control channel, or their own deadlines
+    } catch (const std::exception&) {  // the others learn from the control channel or from their deadlines
     }
     control_->abort(reason);
-    // No thread may be inside a call on a communicator that is aborted. One that is stuck there stays: what is said
-    // above ends the run.
+    // No thread may be inside a call on a communicator that is aborted. A thread that is stuck there stays stuck: the
+    // message above ends the run.
     const std::unique_lock lock(calling_, std::chrono::seconds(1));
     if (!lock.owns_lock()) return;
     for (const auto& lane : lanes_) {
@@ -159,7 +159,7 @@ class NcclChannel : public Channel {
     const auto place = std::ranges::find(plan.ranks, rank()) - plan.ranks.begin();
     const ncclUniqueId id = exchange_id(number, plan, place == 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // else nothing could abort a call that waits for a lost peer
+    config.blocking = 0;  // otherwise nothing could abort a call that waits for a lost peer
     config.maxCTAs = options_.most_ctas;
     config.commName = lane.plan.name.c_str();
     ncclComm_t raw = nullptr;
@@ -167,8 +167,8 @@ class NcclChannel : public Channel {
         ncclCommInitRankConfig(&raw, static_cast<int>(plan.ranks.size()), id, static_cast<int>(place), &config);
     lane.communicator = NcclCommunicator(raw);
     settle(lane, begun, "ncclCommInitRankConfig");
-    // The first call sets up the connection and waits for the other end, whatever its size: better now than in a step,
-    // where calls of several communicators could wait for each other.
+    // The first call sets up the connection and waits for the other end, whatever its size. Do it here: in a step,
+    // calls of several communicators could wait for each other.
     at::Tensor one = at::empty({1}, at::TensorOptions(at::kFloat).device(line_->device)).fill_(0);
     auto operation = std::make_shared<NcclOperation>();
     order_after_compute(lane, *operation);
@@ -241,8 +241,8 @@ class NcclChannel : public Channel {
     }
   }
 
-  /// Returns once the call that answered `status` is enqueued: a communicator that does not block may say "in progress"
-  /// before.
+  /// Returns once the call that returned `status` is enqueued: a nonblocking communicator may return "in progress"
+  /// first.
   void settle(NcclLane& lane, ncclResult_t status, const char* call) {
     if (status != ncclInProgress) check(status, call);
     wait_until(lane, call, [&] {
@@ -267,7 +267,7 @@ class NcclChannel : public Channel {
     {
       const std::lock_guard lock(lane.mutex);
       lane.reap();
-      // Whoever still holds one may ask for its event.
+      // A caller that still holds one may query its event.
       const auto unused = std::ranges::find_if(lane.idle, [](const auto& each) { return each.use_count() == 1; });
       if (unused == lane.idle.end()) {
         operation = std::make_shared<NcclOperation>();
@@ -285,7 +285,7 @@ class NcclChannel : public Channel {
       settle(lane, call(lane, *operation), kind);
       check(cudaEventRecord(operation->done.get(), lane.stream.get()), "cudaEventRecord");
     } catch (const DeviceError&) {
-      // A peer that gave up leaves errors here before its reason is heard.
+      // A peer that gave up causes errors here before its reason arrives.
       if (const std::string reason = told(); !reason.empty()) throw PeerError(reason, PeerError::Cause::Peer);
       throw;
     }
@@ -312,7 +312,7 @@ class NcclChannel : public Channel {
     auto slot = std::make_unique<NcclPool::Slot>();
     slot->memory = at::empty(spec.shape, at::TensorOptions(spec.dtype).device(line_->device));
     slot->free = make_order_event();
-    // The allocator may give what work that is enqueued here still reads.
+    // The allocator may return memory that work enqueued here still reads.
     check(cudaEventRecord(slot->free.get(), pool.compute), "cudaEventRecord");
     return slot;
   }
@@ -323,7 +323,7 @@ class NcclChannel : public Channel {
                                             line_->device.str(), describe(spec_of(tensor)), tensor.device().str()));
   }
 
-  /// Looks after all operations until the channel goes.
+  /// Watches all operations until the channel is destroyed.
   void watch() {
     std::unique_lock lock(watching_);
     while (!changed_.wait_for(lock, kWatchPeriod, [this] { return stop_; })) {
@@ -363,7 +363,7 @@ class NcclChannel : public Channel {
     const std::lock_guard lock(telling_);
     try {
       if (watch_store_->check({kAbortKey})) return watch_store_->get_to_str(kAbortKey);
-    } catch (const std::exception&) {  // its loss is the rendezvous's news
+    } catch (const std::exception&) {  // the rendezvous reports its loss
     }
     return "";
   }
@@ -373,14 +373,14 @@ class NcclChannel : public Channel {
   std::chrono::milliseconds deadline_;
   NcclOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
-  c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for the watching thread, and who aborts
+  c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for the watching thread and abort
   std::mutex telling_;                           ///< of watch_store_
   std::shared_ptr<NcclLine> line_;
   std::vector<std::unique_ptr<NcclLane>> lanes_;  ///< in the order of their creation
   std::unordered_map<std::uint64_t, NcclLane*> out_;
   std::unordered_map<std::uint64_t, NcclLane*> in_;
   std::vector<std::pair<NcclLane*, int>> reductions_;  ///< with their tags
-  std::timed_mutex calling_;                           ///< held while a call of NCCL runs
+  std::timed_mutex calling_;                           ///< held during an NCCL call
   std::mutex watching_;
   std::condition_variable changed_;
   bool stop_ = false;
@@ -392,7 +392,7 @@ class NcclChannel : public Channel {
 std::unique_ptr<Channel> make_nccl_channel(const LaunchInfo& launch, NcclProgram program,
                                            std::unique_ptr<Channel> control, c10::Device device,
                                            std::chrono::milliseconds deadline, const NcclOptions& options) {
-  // Kernels of several communicators on one GPU then start in the order of the calls.
+  // Makes kernels of several communicators on one GPU start in the order of the calls.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   return std::make_unique<NcclChannel>(find_meeting(launch, deadline), std::move(program), std::move(control), device,
                                        deadline, options);

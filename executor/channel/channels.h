@@ -15,14 +15,14 @@
 
 namespace stagecraft {
 
-/// What one process needs to join its ranks over a channel.
+/// What one process needs to connect its ranks over a channel.
 struct ChannelSetup {
   LaunchInfo launch;
-  std::chrono::milliseconds deadline{60000};     ///< of every wait
-  std::shared_ptr<Activity> activity = nullptr;  ///< where waits are noted, if given
-  c10::Device device{c10::kCPU};                 ///< that this rank computes on
-  bool share_gpu = false;                        ///< several ranks may compute on one GPU
-  bool deterministic = false;                    ///< sums are taken in the order of the members, see make_nccl_channel
+  std::chrono::milliseconds deadline{60000};       ///< of every wait
+  std::shared_ptr<Activity> activity = nullptr;    ///< where waits are recorded, if given
+  c10::Device device{c10::kCPU};                   ///< on which this rank computes
+  bool share_gpu = false;                          ///< several ranks may compute on one GPU
+  bool deterministic = false;                      ///< sum in the order of the members, see make_nccl_channel
   std::function<NcclProgram()> program = nullptr;  ///< what the run sends and reduces; for channels that prepare it
 };
 
@@ -30,16 +30,16 @@ struct ChannelSetup {
 struct ChannelKind {
   std::string name;
   std::string help;
-  std::string device;  ///< "cpu" or "cuda": all that it carries; empty: both
+  std::string device;  ///< "cpu" or "cuda": the only device supported; empty: both
   /// One channel per rank, for threads of one process.
   std::function<std::vector<std::unique_ptr<Channel>>(int ranks, std::chrono::milliseconds deadline)> make_threads =
       nullptr;
-  /// This process's channel; to be called by every rank after `join`. Throws PeerError if not all ranks are connected
-  /// before the deadline, DeviceError if the machine or the build lacks what the channel needs.
+  /// This process's channel. Call on every rank after `join`. Throws PeerError if not all ranks are connected before
+  /// the deadline, DeviceError if the machine or the build lacks what the channel needs.
   std::function<std::unique_ptr<Channel>(const ChannelSetup&)> make_process = nullptr;
 };
 
-/// All channels: local, gloo, nccl. Of those that fit a run the first is the default.
+/// All channels: local, gloo, nccl. The first that fits a run is the default.
 [[nodiscard]] const std::vector<ChannelKind>& channels();
 /// Their names, in the same order.
 [[nodiscard]] std::vector<std::string> channel_names();

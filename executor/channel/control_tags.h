@@ -5,7 +5,7 @@
 
 #include "executor/channel/channel.h"
 
-// The runtime's own exchanges, each with tags of its own, and who takes part in most of them.
+// Tags of the runtime's exchanges, and which ranks take part in most of them.
 
 namespace stagecraft {
 
@@ -15,10 +15,10 @@ inline constexpr int kResultTag = Channel::kControlTag + 3;      ///< a rank's r
 inline constexpr int kNormTag = Channel::kControlTag + 4;        ///< gradient norms
 inline constexpr int kOverflowTag = Channel::kControlTag + 5;    ///< whether a gradient of any rank overflows
 inline constexpr int kStatisticsTag = Channel::kControlTag + 6;  ///< batch norm's statistics, among a stage's replicas
-inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether anybody asks to stop
-inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written of a checkpoint, to rank 0
+inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether any rank is asked to stop
+inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written for a checkpoint, to rank 0
 inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< where a run resumes, from rank 0
-inline constexpr int kProofTag = Channel::kControlTag + 11;      ///< that a peer knows the run's secret
+inline constexpr int kProofTag = Channel::kControlTag + 11;      ///< proof that a peer knows the run's secret
 inline constexpr int kTiesTag = Channel::kControlTag + 16;       ///< and up: tied parameters
 inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket
 inline constexpr int kMostBuckets = 1 << 14;

@@ -7,7 +7,7 @@
 
 namespace stagecraft {
 
-// What a run asks of NCCL, as data, so that order and matching can be proved without a GPU.
+// The NCCL calls of a run as data, so that order and matching can be proved without a GPU.
 
 /// One NCCL communicator of a run. Each has a separate stream, and each of its ranks makes its calls in one order.
 struct CommunicatorPlan {
@@ -15,7 +15,7 @@ struct CommunicatorPlan {
   std::vector<int> ranks;  ///< sender and receiver of an edge; members of a reduction, ascending
   std::vector<int> tags;   ///< of the channel, ascending: an edge's messages, or a reduction's values
   bool reduces = false;
-  int round = 0;  ///< in which it is created: no rank is in two of one round
+  int round = 0;  ///< in which it is created; no rank is in two of the same round
 };
 
 /// One call on a communicator.
@@ -45,14 +45,14 @@ struct NcclProgram {
   [[nodiscard]] int reduction(const std::vector<int>& members, int tag) const;
 };
 
-/// Sets the rounds of `communicators`, and sorts them by round: greedily, the first round in which none of a
-/// communicator's ranks has another one. With edges alone these are at most 2d - 1 rounds, d being the most edges of a
-/// rank. Returns their number.
+/// Assigns rounds to `communicators` and sorts them by round: greedily, the first round in which none of a
+/// communicator's ranks has another one. With edges only, there are at most 2d - 1 rounds for at most d edges per rank.
+/// Returns the number of rounds.
 int assign_rounds(std::vector<CommunicatorPlan>& communicators);
 
-/// Proves that every call finds its counterpart, by NCCL's rules: the calls on a communicator are matched in order; a
-/// send matches a receive of as many bytes at the other end, an all-reduce one of as many values at every member; a
-/// rank never sends to where it does not receive. Empty if so, else communicator, position, and both calls.
+/// Proves by NCCL's rules that every call has its counterpart: the calls on a communicator are matched in order; a send
+/// matches a receive of as many bytes at the other end, an all-reduce one of as many values at every member; a rank
+/// never sends on a communicator on which it receives. Empty if proved, else communicator, position and both calls.
 [[nodiscard]] std::string find_mismatch(const NcclProgram& program);
 
 }  // namespace stagecraft

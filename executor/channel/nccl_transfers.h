@@ -18,12 +18,12 @@
 #include "executor/channel/nccl_program.h"
 #include "executor/device/cuda_handles.h"
 
-// What the NCCL channel is made of: communicators with their streams, and what is under way on them. For files that are
-// built with CUDA only.
+// Parts of the NCCL channel: communicators with their streams and the operations in progress on them. Only for files
+// that are built with CUDA.
 
 namespace stagecraft {
 
-/// The stream that this thread computes on. A CPU has none: libraries that pretend take that for the host itself.
+/// The stream on which this thread computes. A CPU has none: simulated libraries interpret that as the host.
 [[nodiscard]] inline cudaStream_t compute_stream(c10::Device device) {
   if (device.is_cpu()) return nullptr;
   return static_cast<cudaStream_t>(at::accelerator::getCurrentStream(device.index()).native_handle());
@@ -42,15 +42,15 @@ class CurrentGpu {
 
 /// A call of NCCL that was enqueued.
 struct NcclOperation {
-  CudaEvent ready = make_order_event();  ///< what it needs is there
+  CudaEvent ready = make_order_event();  ///< its inputs are ready
   CudaEvent done = make_order_event();
   const char* kind = "";
   int tag = 0;
   std::uint64_t number = 0;                     ///< on its communicator, from 1
-  std::chrono::steady_clock::time_point since;  ///< it is the first that is not done
+  std::chrono::steady_clock::time_point since;  ///< since it has been the first unfinished one
 };
 
-/// Memory for received tensors of one tag, used again and again.
+/// Reusable memory for received tensors of one tag.
 struct NcclPool {
   struct Slot {
     at::Tensor memory;
@@ -62,7 +62,7 @@ struct NcclPool {
   std::mutex mutex;
   std::vector<std::unique_ptr<Slot>> idle;
 
-  /// Slots come back from whatever thread drops the last reference, when all readers are enqueued.
+  /// The thread that drops the last reference returns the slot, after all readers are enqueued.
   static void give_back(const std::shared_ptr<NcclPool>& pool, Slot* slot) noexcept {
     std::unique_ptr<Slot> own(slot);
     try {
@@ -70,7 +70,7 @@ struct NcclPool {
       check(cudaEventRecord(own->free.get(), pool->compute), "cudaEventRecord");
       const std::lock_guard lock(pool->mutex);
       pool->idle.push_back(std::move(own));
-    } catch (const std::exception&) {  // the device is lost: the memory is not used again
+    } catch (const std::exception&) {  // the device is lost: the memory is not reused
     }
   }
 };
@@ -86,7 +86,7 @@ struct NcclLane {
   std::vector<std::shared_ptr<NcclOperation>> idle;
   std::uint64_t calls = 0;
 
-  /// Lets go what is done. Needs the mutex and the device.
+  /// Releases finished operations. Needs the mutex and the device.
   void reap() {
     while (!pending.empty()) {
       const cudaError_t status = cudaEventQuery(pending.front()->done.get());
@@ -99,7 +99,7 @@ struct NcclLane {
   }
 };
 
-/// What a channel shares with the transfers that it gave out.
+/// State that a channel shares with its transfers.
 struct NcclLine {
   int rank = 0;
   c10::Device device{c10::kCPU};
@@ -113,7 +113,7 @@ struct NcclLine {
     const std::lock_guard lock(mutex);
     throw PeerError(reason, late ? PeerError::Cause::Deadline : PeerError::Cause::Peer);
   }
-  /// Makes what this thread enqueues from now on wait for `operation`.
+  /// Makes work that this thread enqueues from now on wait for `operation`.
   void order_after(const NcclOperation& operation) {
     throw_if_aborted();
     const CurrentGpu guard(device);

@@ -12,7 +12,7 @@
 namespace stagecraft {
 namespace {
 
-/// Gives every peer the text that `text_for` makes for it, all of one length, and returns theirs by rank.
+/// Sends every peer the text that `text_for` returns for it, all of the same length, and returns theirs by rank.
 template <typename TextFor>
 std::map<int, std::string> swap_texts(Channel& channel, std::size_t length, const TextFor& text_for) {
   const TensorSpec spec{{static_cast<std::int64_t>(length)}, at::kByte};
@@ -34,7 +34,8 @@ std::map<int, std::string> swap_texts(Channel& channel, std::size_t length, cons
   return texts;
 }
 
-/// What rank `from` shows rank `to`, who said `nonce`. The direction is in it, so that no answer serves the other way.
+/// The proof of rank `from` to rank `to`, which sent `nonce`. It contains the direction, so that it cannot be replayed
+/// in the other one.
 std::string proof(const std::string& key, int from, int to, const std::string& nonce) {
   return authenticator(key, fmt::format("edge {} {} {}", from, to, nonce));
 }

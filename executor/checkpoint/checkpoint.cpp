@@ -23,7 +23,7 @@ constexpr const char* kPartial = ".partial";
 constexpr const char* kFirst = "optimizer.first/";
 constexpr const char* kSecond = "optimizer.second/";
 constexpr const char* kSteps = "optimizer.steps/";
-/// Ends the name of a count that PyTorch's batch norm keeps and needs for nothing, as a rule.
+/// Suffix of a count that PyTorch's batch norm keeps but rarely needs.
 constexpr const char* kTracked = ".num_batches_tracked";
 
 /// The step of a folder's name "step-N", as this program writes it.
@@ -52,7 +52,7 @@ std::vector<std::string> entries(const std::string& folder) {
   return out;
 }
 
-/// Manifest first, so that at no moment half a checkpoint looks whole.
+/// Manifest first, so that half a checkpoint never looks complete.
 void remove_checkpoint(const std::string& path) {
   std::error_code error;
   fs::remove(path + "/" + kManifest, error);
@@ -60,7 +60,7 @@ void remove_checkpoint(const std::string& path) {
   if (error) fail(path, "remove", error);
 }
 
-/// The manifest at `path` (DIR/step-N) with its own checksum right.
+/// The manifest at `path` (DIR/step-N), whose own checksum is correct.
 CheckpointManifest read_manifest(const std::string& path) {
   const std::string name = path + "/" + kManifest;
   const std::string text = read_text(name);
@@ -178,7 +178,7 @@ std::vector<std::int64_t> finite_checkpoints(const std::string& folder, std::int
     if (step > last) break;
     try {
       if (read_manifest(checkpoint_path(folder, step)).finite) out.push_back(step);
-    } catch (const FormatError&) {}  // damaged: it counts for nothing
+    } catch (const FormatError&) {}  // damaged: ignored
   }
   return out;
 }
@@ -228,7 +228,7 @@ void commit_checkpoint(const std::string& folder, const CheckpointManifest& mani
   checked.manifest_crc32 = crc32_of(checkpoint_json(checked));
   write_text(partial + "/" + kManifest, checkpoint_json(checked));
   sync_directory(partial);
-  // Of the same step there can only be one that is damaged or not finite.
+  // An existing one of the same step can only be damaged or not finite.
   if (fs::exists(path, error)) remove_checkpoint(path);
   fs::rename(partial, path, error);
   if (error) fail(path, "write", error);

@@ -49,7 +49,7 @@ class Arranged : public DataSource {
  private:
   const ModelInput& at(int index) const { return inputs_.at(static_cast<std::size_t>(index)); }
 
-  /// What the inner source gives for `wanted`, none of them derived, into `out`.
+  /// Puts the inner source's tensors for `wanted`, none of them derived, into `out`.
   void fetch(const std::vector<int>& wanted, std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
              std::map<int, at::Tensor>& out) const {
     if (wanted.empty()) return;
@@ -61,7 +61,7 @@ class Arranged : public DataSource {
 
   std::unique_ptr<DataSource> inner_;
   std::vector<ModelInput> inputs_;
-  std::vector<int> place_;  ///< of each input among those that the inner source gives; -1: derived
+  std::vector<int> place_;  ///< of each input among those of the inner source; -1: derived
 };
 
 }  // namespace

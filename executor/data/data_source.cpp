@@ -15,7 +15,7 @@
 namespace stagecraft {
 namespace {
 
-/// The source `name` for inputs that it gives all by itself, sample by sample.
+/// The source `name`, for inputs that it provides itself, sample by sample.
 std::unique_ptr<DataSource> open_source(const std::string& name, const Model& model, std::uint64_t seed,
                                         DataOrder order) {
   const std::size_t colon = name.find(':');
@@ -36,7 +36,7 @@ std::unique_ptr<DataSource> open_source(const std::string& name, const Model& mo
   return kind->open(argument, model, seed, order == DataOrder::Training ? std::optional(seed) : std::nullopt);
 }
 
-/// Another source whose errors name the data.
+/// Wraps a source so that its errors name the data.
 class NamingErrors : public DataSource {
  public:
   explicit NamingErrors(std::unique_ptr<DataSource> inner) : inner_(std::move(inner)) {}
@@ -56,7 +56,7 @@ class NamingErrors : public DataSource {
 
 }  // namespace
 
-// The table. Each file of a source gives its entries.
+// The table. Each source file provides its entries.
 DataSourceKind synthetic_data();
 DataSourceKind fashion_mnist_data();
 DataSourceKind fashion_mnist_test_data();

@@ -12,36 +12,36 @@
 
 namespace stagecraft {
 
-/// A function (step, microbatch) -> samples: the same on every rank and under every plan. A step holds the same samples
-/// in the same order however many microbatches cut it. Calls from several threads at once are fine.
+/// A function (step, microbatch) -> samples: the same on every rank and under every plan. A step has the same samples
+/// in the same order for any number of microbatches. Thread-safe.
 class DataSource {
  public:
   virtual ~DataSource() = default;
   /// One tensor for each of the model's inputs that `inputs` names by index, contiguous, on the CPU: the samples of
-  /// microbatch `microbatch` of 0..microbatches-1 in step `step`, counted from 0. Its shape is the input's with
-  /// `samples` put in at the batch axis; without such an axis it is the input's alone, the same tensor in every
-  /// microbatch; a derived input has the shape that its function gives it.
+  /// microbatch `microbatch` of 0..microbatches-1 in step `step`, counted from 0. Its shape is that of the input with
+  /// `samples` inserted at the batch axis. Without a batch axis it is that of the input, with the same tensor in every
+  /// microbatch. A derived input has the shape that its function returns.
   [[nodiscard]] virtual std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches,
                                                       std::int64_t samples, std::span<const int> inputs) const = 0;
-  /// Samples in one pass over the data; absent where they never end.
+  /// Samples in one pass over the data; absent if the data is endless.
   [[nodiscard]] virtual std::optional<std::int64_t> samples() const { return std::nullopt; }
 };
 
-/// In which order a source gives its samples.
+/// Order of samples.
 enum class DataOrder {
-  Training,    ///< as its name says, by default in another order in each epoch
-  Evaluation,  ///< in the order of the files, each sample once a pass
+  Training,    ///< as the source's name says; by default shuffled every epoch
+  Evaluation,  ///< in file order, each sample once per pass
 };
 
 /// An entry of the table of data sources.
 struct DataSourceKind {
   std::string name;
-  std::string argument;  ///< what may follow the name behind a colon; empty: nothing
-  std::string needed;    ///< what the argument has to name, in an error; empty: it may be absent
+  std::string argument;  ///< argument after the name and a colon; empty: none
+  std::string needed;    ///< what the argument must name, for errors; empty: optional
   std::string help;
-  /// The source for `model`, whose inputs it must give all of, sample by sample; `argument` may be empty only if
-  /// nothing is needed. `order_seed` decides the order of each epoch; absent for that of the files. Throws as
-  /// make_data_source.
+  /// The source for `model`, all of whose inputs it must provide, sample by sample. `argument` may only be empty if it
+  /// is optional. `order_seed` determines the order of each epoch; absent for file order. Throws as make_data_source
+  /// does.
   std::function<std::unique_ptr<DataSource>(const std::string& argument, const Model& model, std::uint64_t seed,
                                             std::optional<std::uint64_t> order_seed)>
       open;
@@ -51,9 +51,9 @@ struct DataSourceKind {
 /// `tensors:PATH` and `tensors-in-order:PATH`.
 [[nodiscard]] const std::vector<DataSourceKind>& data_sources();
 
-/// The source `name` for the inputs of `model`; `seed` decides values and order. Throws std::invalid_argument for an
-/// unknown name (listing the known ones) and for a model whose inputs the data do not fit, FormatError for a file that
-/// is absent or damaged.
+/// The source `name` for the inputs of `model`; `seed` determines values and order. Throws std::invalid_argument for an
+/// unknown name (listing the known ones) and if the data does not fit the model's inputs, FormatError for a missing or
+/// damaged file.
 [[nodiscard]] std::unique_ptr<DataSource> make_data_source(const std::string& name, const Model& model,
                                                            std::uint64_t seed, DataOrder order = DataOrder::Training);
 

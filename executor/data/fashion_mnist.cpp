@@ -37,7 +37,7 @@ class GzipFile {
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
 
-  /// Fills `out`, the part of the file called `what`.
+  /// Fills `out`; `what` names this part of the file.
   void read(std::span<unsigned char> out, const char* what) {
     std::size_t done = 0;
     while (done < out.size()) {
@@ -74,7 +74,7 @@ class GzipFile {
   gzFile file_;
 };
 
-/// The values behind an IDX header (yann.lecun.com/exdb/mnist) of `magic` whose items hold `axes` values.
+/// The values after an IDX header (yann.lecun.com/exdb/mnist) of `magic` whose items hold `axes` values.
 std::vector<unsigned char> read_idx(const std::string& path, std::uint32_t magic, std::span<const std::int64_t> axes) {
   GzipFile file(path);
   const std::uint32_t found = file.number("header");
@@ -142,8 +142,8 @@ class FashionMnist : public DataSource {
   std::optional<std::uint64_t> seed_;
 };
 
-/// The images of Fashion-MNIST from `directory`, the 60,000 for training or the 10,000 for tests; with a `seed` each
-/// epoch in another order.
+/// The images of Fashion-MNIST from `directory`, the 60,000 for training or the 10,000 for tests; shuffled every epoch
+/// if there is a `seed`.
 std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool test, const Model& model,
                                                  std::optional<std::uint64_t> seed) {
   const std::string directory = named.empty() ? kDirectory : named;

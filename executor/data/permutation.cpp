@@ -4,7 +4,7 @@ namespace stagecraft {
 namespace {
 
 /// A permutation of 0..count-1 that `key` picks, value by value: four Feistel rounds over the next even power of two,
-/// walked until the value lies in range again (Black & Rogaway, CT-RSA 2002).
+/// repeated until the value is in range again (Black & Rogaway, CT-RSA 2002).
 std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t key) {
   int half = 1;
   while (std::uint64_t{1} << (2 * half) < count) ++half;

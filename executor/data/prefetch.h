@@ -13,16 +13,16 @@
 
 namespace stagecraft {
 
-/// Loads batches ahead on a separate thread, in the order in which they will be wanted.
+/// Loads batches ahead on a separate thread, in the order in which they are needed.
 class Prefetch {
  public:
-  /// `load(i)` gives batch i = 0, 1, ...; it runs on the thread, for at most `ahead` batches that nobody has taken yet.
+  /// `load(i)` gives batch i = 0, 1, ...; it runs on the thread, at most `ahead` batches before next().
   Prefetch(std::function<std::vector<at::Tensor>(std::int64_t)> load, std::size_t ahead);
   ~Prefetch();
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
-  /// The next batch. Throws what loading it threw.
+  /// The next batch. Rethrows an error of loading it.
   [[nodiscard]] std::vector<at::Tensor> take();
 
  private:

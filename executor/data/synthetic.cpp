@@ -47,7 +47,7 @@ class Synthetic : public DataSource {
   std::uint64_t seed_;
 };
 
-/// The least and the largest number of a type for whole ones.
+/// The smallest and the largest value of an integer type.
 std::pair<std::int64_t, std::int64_t> whole_numbers(at::ScalarType dtype) {
   const int bits = 8 * static_cast<int>(c10::elementSize(dtype));
   if (dtype == at::kByte) return {0, 255};
@@ -56,7 +56,8 @@ std::pair<std::int64_t, std::int64_t> whole_numbers(at::ScalarType dtype) {
 }
 
 /// Values drawn from the seed: Normal(1) for floating types, both values for bool, else uniform in [least, classes).
-/// Throws std::invalid_argument naming an input of whole numbers without classes, or with a range that its type lacks.
+/// Throws std::invalid_argument naming an integer input without classes, or with a range that its type cannot
+/// represent.
 std::unique_ptr<DataSource> synthetic_source(const Model& model, std::uint64_t seed) {
   for (const ModelInput& input : model.inputs) {
     const at::ScalarType dtype = dtype_of(input.dtype);

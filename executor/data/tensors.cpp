@@ -28,10 +28,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Values that are looked at once while a file is checked.
+/// Number of values checked at a time.
 constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
 
-/// A whole file, readable; its pages come when they are touched.
+/// A mapped file; its pages are read when they are touched.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
@@ -66,7 +66,7 @@ struct FileTensor {
   std::vector<std::int64_t> shape;
   std::int64_t begin = 0;  ///< byte of the file
 
-  /// The values byte by byte, on one axis more: they may stand anywhere in the file.
+  /// The values as bytes, with one more axis: they may be unaligned in the file.
   [[nodiscard]] at::Tensor bytes(std::vector<std::int64_t> as) const {
     as.push_back(static_cast<std::int64_t>(c10::elementSize(dtype)));
     return at::from_blob(file->at(begin), as, at::TensorOptions().dtype(at::kByte));
@@ -83,7 +83,7 @@ FileTensor open_npy(const std::string& path) {
   return out;
 }
 
-/// The files of a folder whose names end in .npy, without that end.
+/// The names of a folder's .npy files, without the suffix.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> out;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -235,10 +235,10 @@ class Tensors : public DataSource {
 };
 
 /// Samples from files of tensors, one for each input under its name: `path` is a safetensors file, a folder with
-/// NAME.npy for each, or a list NAME=FILE.npy,... of them. With a `seed` each epoch in another order, else in the order
-/// of the files, which are mapped and must not become shorter meanwhile. Messages name `kind`. Throws FormatError
-/// naming file and input for what is missing (listing what is there), of another type or shape, for files that do not
-/// hold equally many samples, and for the first whole number outside the input's range.
+/// NAME.npy for each, or a list NAME=FILE.npy,... of them. Shuffled every epoch if there is a `seed`, else in file
+/// order. The files are mapped and must not be truncated meanwhile. Messages name `kind`. Throws FormatError naming
+/// file and input for a missing tensor (listing those present), for another type or shape, for files with different
+/// numbers of samples, and for the first integer outside the input's range.
 std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::string& path, const Model& model,
                                            std::optional<std::uint64_t> seed) {
   std::vector<FileTensor> tensors = open_tensors(kind, path, model.inputs);

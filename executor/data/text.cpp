@@ -52,8 +52,8 @@ class Text : public DataSource {
   std::optional<std::uint64_t> seed_;
 };
 
-/// Windows of the bytes of `file`: a byte is a token, the target is the next one. With a `seed` they begin anywhere,
-/// without they are the file's consecutive windows.
+/// Windows of the bytes of `file`: a byte is a token, the target is the next one. With a `seed` they begin at random
+/// positions, otherwise they are consecutive.
 std::unique_ptr<DataSource> text_source(const std::string& file, const Model& model,
                                         std::optional<std::uint64_t> seed) {
   const std::vector<ModelInput>& inputs = model.inputs;

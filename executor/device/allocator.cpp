@@ -12,7 +12,7 @@
 namespace stagecraft {
 namespace {
 
-/// The function `name` of whichever library defines it first, null if none does.
+/// The function `name` from the first library that defines it; null if none does.
 template <class Function>
 Function find_function(const char* name) {
   return reinterpret_cast<Function>(::dlsym(RTLD_DEFAULT, name));

@@ -8,8 +8,8 @@
 
 namespace stagecraft {
 
-/// LibTorch's autocast on the calling thread while it lives, as torch.autocast sets it, and as it was before
-/// afterwards. What `dtype` and `cache` do not say stays as it is.
+/// Sets LibTorch's autocast on the calling thread, as torch.autocast does, and restores it on destruction. An absent
+/// `dtype` or `cache` leaves that setting unchanged.
 class AutocastScope {
  public:
   AutocastScope(c10::DeviceType device, bool enabled, std::optional<c10::ScalarType> dtype,
@@ -24,7 +24,7 @@ class AutocastScope {
     at::autocast::increment_nesting();
   }
   ~AutocastScope() {
-    // Weights that were cast are kept until the outermost one ends.
+    // Cast weights are kept until the outermost one ends.
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(device_, enabled_);
     at::autocast::set_autocast_dtype(device_, type_);

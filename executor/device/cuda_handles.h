@@ -11,7 +11,7 @@
 
 #include "costmodel/errors.h"
 
-// For files that are built with CUDA only.
+// Only for files that are built with CUDA.
 
 namespace stagecraft {
 
@@ -30,7 +30,7 @@ namespace stagecraft {
 /// Throw DeviceError with call, code, text and place unless `status` is success.
 inline void check(cudaError_t status, const char* call, std::source_location place = std::source_location::current()) {
   if (status == cudaSuccess) return;
-  (void)cudaGetLastError();  // an error that stays behind would be the next call's
+  (void)cudaGetLastError();  // otherwise the next call would report this error
   throw DeviceError(refusal(call, cudaGetErrorName(status), cudaGetErrorString(status), place));
 }
 inline void check(ncclResult_t status, const char* call, std::source_location place = std::source_location::current()) {
@@ -41,7 +41,7 @@ inline void check(ncclResult_t status, const char* call, std::source_location pl
                             last && *last ? text + ": " + last : text, place));
 }
 
-/// The one owner of a `T`, which `destroy` ends; an empty one owns nothing. What `destroy` answers is not looked at.
+/// The only owner of a `T`, released by `destroy`, whose result is ignored; an empty one owns nothing.
 template <class T, auto destroy>
 class Handle {
  public:
@@ -65,10 +65,10 @@ using CudaStream = Handle<cudaStream_t, cudaStreamDestroy>;
 using CudaEvent = Handle<cudaEvent_t, cudaEventDestroy>;
 using DeviceMemory = Handle<void*, cudaFree>;
 using PinnedMemory = Handle<void*, cudaFreeHost>;
-/// Aborted, not destroyed: that would wait for operations which, after another rank's failure, never end.
+/// Aborted instead of destroyed: destroying waits for operations that never end after another rank's failure.
 using NcclCommunicator = Handle<ncclComm_t, ncclCommAbort>;
 
-/// Makes `device` the calling thread's for as long as it lives.
+/// Makes `device` current on the calling thread while it exists.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -83,15 +83,15 @@ class DeviceGuard {
   int before_ = 0;
 };
 
-// These make what they name, on the calling thread's device; an error names the place of the caller.
+// These create what they name on the calling thread's device; an error names the caller's source position.
 
-/// One that does not wait for the default stream.
+/// A stream that does not wait for the default stream.
 [[nodiscard]] inline CudaStream make_stream(std::source_location place = std::source_location::current()) {
   cudaStream_t out = nullptr;
   check(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", place);
   return CudaStream(out);
 }
-/// One whose kernels go before those of other streams, where the GPU knows priorities.
+/// A stream whose kernels run before those of other streams, if the GPU supports priorities.
 [[nodiscard]] inline CudaStream make_urgent_stream(std::source_location place = std::source_location::current()) {
   int least = 0;
   int most = 0;
@@ -100,13 +100,13 @@ class DeviceGuard {
   check(cudaStreamCreateWithPriority(&out, cudaStreamNonBlocking, most), "cudaStreamCreateWithPriority", place);
   return CudaStream(out);
 }
-/// One that keeps time.
+/// An event that records time.
 [[nodiscard]] inline CudaEvent make_event(std::source_location place = std::source_location::current()) {
   cudaEvent_t out = nullptr;
   check(cudaEventCreateWithFlags(&out, cudaEventDefault), "cudaEventCreateWithFlags", place);
   return CudaEvent(out);
 }
-/// One that only orders streams.
+/// An event that only orders streams.
 [[nodiscard]] inline CudaEvent make_order_event(std::source_location place = std::source_location::current()) {
   cudaEvent_t out = nullptr;
   check(cudaEventCreateWithFlags(&out, cudaEventDisableTiming), "cudaEventCreateWithFlags", place);

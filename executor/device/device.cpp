@@ -28,7 +28,7 @@ c10::Device open_device(const std::string& name) {
       throw std::invalid_argument("device \"" + name + "\": expected cuda or cuda:N with N from 0");
   }
   if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
-  // Kernels and allocator of LibTorch's CUDA half register themselves as it is loaded; it stays for the process.
+  // Kernels and allocator of LibTorch's CUDA libraries register themselves when loaded; they stay loaded.
   if (!::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
     throw DeviceError(std::string("cannot load LibTorch's CUDA libraries: ") + ::dlerror() +
                       "; use the CUDA wheel of torch, or --device cpu");

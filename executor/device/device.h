@@ -15,31 +15,31 @@ namespace stagecraft {
 /// "cpu", "cuda".
 [[nodiscard]] const std::vector<std::string>& device_names();
 
-/// The device `name`: "cpu", "cuda" (the first one) or "cuda:N". Loads what it needs, which a program that computes on
-/// CPUs does not. Throws std::invalid_argument for another name (listing the known ones), DeviceError for a GPU that is
-/// not there, saying why and what to do.
+/// The device `name`: "cpu", "cuda" (the first one) or "cuda:N". Loads LibTorch's CUDA libraries only if needed. Throws
+/// std::invalid_argument for another name (listing the known ones), DeviceError, with reason and advice, for a GPU that
+/// does not exist.
 [[nodiscard]] c10::Device open_device(const std::string& name);
 
-/// Why this process can use no GPU, and what would help; nothing if it can.
+/// Why this process cannot use a GPU, and what would help; absent if it can.
 [[nodiscard]] std::optional<std::string> no_gpu_reason();
 
 /// How many GPUs this process can use.
 [[nodiscard]] int gpu_count();
 
-/// What is known of one GPU of this machine.
+/// Facts about one GPU of this machine.
 struct GpuProperties {
   std::string name;
   std::string uuid;
-  std::string driver;  ///< the newest CUDA version that the driver serves, "13.0"
+  std::string driver;  ///< the newest CUDA version that the driver supports, "13.0"
   Bytes memory;
   Bytes l2_bytes;
   friend bool operator==(const GpuProperties&, const GpuProperties&) = default;
 };
-/// Throws DeviceError without GPU `index`.
+/// Throws DeviceError if there is no GPU `index`.
 [[nodiscard]] GpuProperties gpu_properties(int index);
 
-/// While it lives the calling thread enqueues its work for `device` on a separate stream, not on the default one,
-/// which waits for others. Nothing for a CPU.
+/// While it exists, the calling thread enqueues its work for `device` on a separate stream instead of the default one,
+/// which waits for others. No effect on a CPU.
 class OwnStream {
  public:
   explicit OwnStream(c10::Device device);
@@ -51,7 +51,7 @@ class OwnStream {
   std::optional<c10::Stream> before_;
 };
 
-/// Returns when `device` has done all work; at once on a CPU.
+/// Returns when `device` has finished all work; immediately on a CPU.
 void synchronize(c10::Device device);
 
 }  // namespace stagecraft

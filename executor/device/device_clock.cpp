@@ -33,7 +33,7 @@ bool DeviceClock::come(const Moment& moment) const {
 double DeviceClock::seconds(const Moment& moment) {
   if (moment.event < 0) return moment.seconds;
   constexpr double kSecondsPerMillisecond = 1e-3;
-  // The library tells milliseconds in single precision: over more than a second they would be too coarse.
+  // The library returns milliseconds in single precision, which is too coarse over more than a second.
   constexpr double kLongest = 1;
   const double since =
       events_[static_cast<std::size_t>(base_)]->elapsedTime(*events_[static_cast<std::size_t>(moment.event)]) *

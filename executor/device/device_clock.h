@@ -9,8 +9,8 @@
 
 namespace stagecraft {
 
-/// Moments of a rank's work in seconds of the run's clock. On a CPU a moment is when it is asked for. On a GPU it is
-/// when this thread's current stream gets there, which is known only later; asking never waits.
+/// Moments of a rank's work in seconds of the run's clock. On a CPU, a mark is the time of the call. On a GPU, it is
+/// the time at which this thread's current stream reaches it, which is only known later; a call never waits.
 class DeviceClock {
  public:
   /// `now` gives the seconds of the run's clock.
@@ -21,9 +21,9 @@ class DeviceClock {
     int event = -1;      ///< on a GPU
   };
   [[nodiscard]] Moment mark();
-  /// Whether the moment has come. Later ones of one stream do not come before it.
+  /// Whether the mark has been reached. Marks of one stream are reached in order.
   [[nodiscard]] bool come(const Moment& moment) const;
-  /// Its time; to be asked once, after it has come, and in the order of the marks.
+  /// Its time. Call once per mark, after it was reached, in the order of the marks.
   [[nodiscard]] double seconds(const Moment& moment);
 
  private:
@@ -31,7 +31,7 @@ class DeviceClock {
   std::function<double()> now_;
   std::vector<std::unique_ptr<c10::Event>> events_;
   std::vector<int> idle_;
-  int base_ = -1;  ///< an event whose time is known; the others are told from it
+  int base_ = -1;  ///< an event whose time is known; other times are relative to it
   double base_seconds_ = 0;
 };
 

@@ -6,8 +6,8 @@
 namespace stagecraft {
 
 /// Versions of the device libraries that this build uses, by name: "cuda runtime", "cupti", "nccl" as "13.0", "2.28.3".
-/// Empty where it was built without CUDA (STAGECRAFT_WITH_CUDA). Needs neither a device nor a driver. Throws
-/// DeviceError naming the call if a library does not say.
+/// Empty if built without CUDA (STAGECRAFT_WITH_CUDA). Needs neither a device nor a driver. Throws DeviceError naming
+/// the call that failed.
 [[nodiscard]] std::map<std::string, std::string> device_library_versions();
 
 }  // namespace stagecraft

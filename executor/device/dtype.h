@@ -6,16 +6,15 @@
 
 namespace stagecraft {
 
-/// "float32", "int64", ...: the word that files use for an element type. Throws std::invalid_argument for a type that
-/// has none.
+/// "float32", "int64", ...: the name of an element type in files. Throws std::invalid_argument for a type without one.
 [[nodiscard]] std::string dtype_name(at::ScalarType dtype);
 /// The same for messages: LibTorch's own name for a type that has none.
 [[nodiscard]] std::string dtype_text(at::ScalarType dtype);
 /// The inverse of dtype_name. Throws std::invalid_argument listing the words.
 [[nodiscard]] at::ScalarType dtype_of(const std::string& name);
 
-/// The type in which a plan computes that says `dtype`; empty means float32. Throws std::invalid_argument for a type
-/// other than float32, bfloat16 and float16.
+/// The type in which a plan with `dtype` computes; empty means float32. Throws std::invalid_argument for a type other
+/// than float32, bfloat16 and float16.
 [[nodiscard]] at::ScalarType compute_type(const std::string& dtype);
 
 }  // namespace stagecraft

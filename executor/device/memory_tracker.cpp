@@ -39,7 +39,7 @@ struct MemoryTracker::Counter : c10::MemoryReportingInfoBase {
 
 namespace {
 
-/// Every counter alive, so that a block freed by another rank's thread is found.
+/// All existing counters, to find a block that another rank's thread frees.
 struct Registry {
   std::mutex mutex;
   std::vector<void*> counters;

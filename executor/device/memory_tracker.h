@@ -10,7 +10,7 @@
 namespace stagecraft {
 
 /// Counts the tensor bytes that the threads of one rank hold on one kind of device, from LibTorch's allocators. A block
-/// counts for the tracker under which it was allocated, whichever thread frees it.
+/// counts for the tracker under which it was allocated, no matter which thread frees it.
 class MemoryTracker {
  public:
   explicit MemoryTracker(c10::DeviceType device = c10::DeviceType::CPU);
@@ -18,12 +18,12 @@ class MemoryTracker {
   MemoryTracker(const MemoryTracker&) = delete;
   MemoryTracker& operator=(const MemoryTracker&) = delete;
 
-  /// Bytes that are allocated now, and the most since the start or the last reset_peak.
+  /// Bytes allocated now, and the peak since the start or the last reset_peak.
   [[nodiscard]] Bytes live() const;
   [[nodiscard]] Bytes peak() const;
   void reset_peak();
 
-  /// While it lives, allocations of this thread (and of the autograd work that it starts) count for the tracker.
+  /// While it exists, allocations of this thread and of the autograd work that it starts count for the tracker.
   class Scope {
    public:
     explicit Scope(MemoryTracker& tracker);

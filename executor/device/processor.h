@@ -5,10 +5,11 @@
 
 namespace stagecraft {
 
-/// The model of this machine's processor, "AMD EPYC 9654 96-Core Processor"; "unknown processor" if Linux does not say.
+/// The model of this machine's processor, "AMD EPYC 9654 96-Core Processor"; "unknown processor" if Linux does not
+/// report it.
 [[nodiscard]] std::string processor_name();
 
-/// What decides which kernels LibTorch runs on CPU tensors, and so the last bits of their results: "processor";
+/// What determines which CPU kernels LibTorch runs, and so the last bits of their results: "processor";
 /// "cpu_capability", the instruction set that ATen uses (DEFAULT, AVX2, AVX512); "torch", LibTorch's version; and
 /// "kernel_settings", the environment variables that limit oneDNN or MKL, empty if none is set. A record of training
 /// carries the same keys.

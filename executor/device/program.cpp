@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kErrorsOnly = 2;  // of caffe2_log_level, glog's scale
 
-/// What an allocator of LibTorch could not get: "2.00 GiB"; absent for other errors.
+/// The size that an allocator of LibTorch could not get: "2.00 GiB"; absent for other errors.
 std::optional<std::string> refused_memory(const std::string& text) {
   std::smatch found;
   if (std::regex_search(text, found, std::regex("tried to allocate (\\d+) bytes"))) {

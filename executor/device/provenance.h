@@ -8,8 +8,8 @@
 
 namespace stagecraft {
 
-/// Processor model and library versions of this machine, with today's date; `tool` names the program. For a GPU its
-/// model is the device, and the notes hold its UUID, what its driver serves, and the processor.
+/// Processor model and library versions of this machine, with today's date; `tool` names the program. For a GPU, the
+/// device is its model, and the notes have its UUID, the CUDA version of its driver and the processor.
 [[nodiscard]] Provenance provenance_here(const std::string& tool, c10::Device device = c10::Device(c10::kCPU));
 
 }  // namespace stagecraft

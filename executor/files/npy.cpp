@@ -14,7 +14,7 @@
 namespace stagecraft {
 namespace {
 
-constexpr std::size_t kMostAxes = 32;  // as NumPy 1 has it
+constexpr std::size_t kMostAxes = 32;  // as in NumPy 1
 
 const std::vector<std::pair<std::string, at::ScalarType>>& types() {
   static const std::vector<std::pair<std::string, at::ScalarType>> table{

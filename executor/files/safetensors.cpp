@@ -205,7 +205,7 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
 void sync_directory(const std::string& path) {
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) fail(path, "sync");
-  if (::fsync(folder.get()) != 0 && errno != EINVAL) fail(path, "sync");  // EINVAL: the file system has no such thing
+  if (::fsync(folder.get()) != 0 && errno != EINVAL) fail(path, "sync");  // EINVAL: not supported by the file system
 }
 
 }  // namespace stagecraft

@@ -15,20 +15,20 @@ namespace stagecraft {
 /// Tensors by their full names.
 using NamedTensors = std::map<std::string, at::Tensor>;
 
-/// What a file is known by.
+/// Size and checksum of a file.
 struct FileDigest {
   Bytes bytes;
-  std::uint32_t crc32 = 0;  ///< as zlib has it
+  std::uint32_t crc32 = 0;  ///< as in zlib
   friend bool operator==(const FileDigest&, const FileDigest&) = default;
 };
 
 /// Reads the whole file. Throws FormatError with the path and the system's reason.
 [[nodiscard]] FileDigest file_digest(const std::string& path);
 
-/// CRC-32 of `text`, as zlib has it.
+/// CRC-32 of `text`, as in zlib.
 [[nodiscard]] std::uint32_t crc32_of(const std::string& text);
 
-/// A safetensors file, open for reading. Opening reads the header alone, `read` one tensor.
+/// A safetensors file, open for reading. Opening reads only the header, `read` one tensor.
 class SafetensorsFile : public TensorFile {
  public:
   /// Throws FormatError as parse_safetensors_header does, for a header longer than the file or the format allows, and
@@ -53,14 +53,14 @@ class SafetensorsFile : public TensorFile {
 /// Whether such files can hold tensors of `dtype`.
 [[nodiscard]] bool safetensors_hold(at::ScalarType dtype);
 
-/// Writes `tensors` (of any device; their values, without autograd state) to `path`: beside it, synced, then renamed,
-/// so that a reader never sees half a file. The same bytes for the same values: tensors with larger values first, then
-/// by name. Throws FormatError with the path and the system's reason, the old file then stands unchanged;
-/// std::invalid_argument naming a tensor of a dtype that the format has no word for.
+/// Writes `tensors` (of any device; their values, without autograd state) to `path`: to a temporary file next to it,
+/// synced, then renamed, so that a reader never sees half a file. The same bytes for the same values: tensors with
+/// larger values first, then by name. Throws FormatError with the path and the system's reason, the old file is then
+/// unchanged; std::invalid_argument naming a tensor whose dtype the format does not support.
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors,
                              const std::map<std::string, std::string>& metadata = {});
 
-/// Makes what was created, renamed or removed in the folder `path` last over a crash. Throws FormatError.
+/// Makes files created, renamed or removed in folder `path` survive a crash. Throws FormatError.
 void sync_directory(const std::string& path);
 
 }  // namespace stagecraft

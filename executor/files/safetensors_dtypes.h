@@ -7,7 +7,7 @@
 
 namespace stagecraft {
 
-/// "F32", "I64", ...: the word of safetensors files for an element type, if they have one.
+/// "F32", "I64", ...: the safetensors name of an element type, if there is one.
 [[nodiscard]] std::optional<std::string> safetensors_word(at::ScalarType dtype);
 /// The element type of one of safetensors_dtypes(). Throws std::invalid_argument for another word.
 [[nodiscard]] at::ScalarType safetensors_type(const std::string& word);

@@ -9,22 +9,22 @@
 
 namespace stagecraft {
 
-/// A file of tensors by name, open for reading; of which kind is told by its first bytes.
+/// A file of named tensors, open for reading; its first bytes identify its kind.
 class TensorFile {
  public:
   virtual ~TensorFile() = default;
   [[nodiscard]] virtual const std::string& path() const = 0;
   /// All names, ascending.
   [[nodiscard]] virtual std::vector<std::string> names() const = 0;
-  /// The tensor `name`, on the CPU, with memory of its own. Throws FormatError naming file and tensor for one that the
-  /// file lacks (listing what it has) and for a file that became shorter.
+  /// The tensor `name`, on the CPU, owning its memory. Throws FormatError naming file and tensor if it is missing
+  /// (listing those present) and if the file was truncated.
   [[nodiscard]] virtual at::Tensor read(const std::string& name) const = 0;
 };
 
-/// Opens a safetensors file, or one that torch.save wrote. Throws FormatError as their classes do.
+/// Opens a safetensors file, or one that torch.save wrote. Throws FormatError as their constructors do.
 [[nodiscard]] std::unique_ptr<TensorFile> open_tensor_file(const std::string& path);
 
-/// Several files as one: no name may stand in two of them.
+/// Several files as one; a name may only appear in one of them.
 class TensorFiles {
  public:
   /// Throws FormatError as open_tensor_file does, and naming tensor and files for a name that appears twice.

@@ -18,7 +18,7 @@
 namespace stagecraft {
 namespace {
 
-/// More than the state dict of any model takes; storages are records of their own.
+/// More than any model's state dict needs; storages are separate records.
 constexpr std::uint64_t kMostPickleBytes = std::uint64_t{1} << 28;
 
 /// Versions of the archives that PyTorch writes and reads.
@@ -26,7 +26,7 @@ constexpr int kLeastVersion = 1;
 constexpr int kMostVersion = 10;
 constexpr std::uint64_t kMostVersionBytes = 64;
 
-/// What `call` gives; an error of the archive's reader says as well what the file should be.
+/// The result of `call`; adds to the archive reader's errors what the file should be.
 template <class F>
 auto reading(const std::string& path, F&& call) {
   try {

@@ -15,12 +15,12 @@ namespace stagecraft {
 /// be read.
 [[nodiscard]] bool is_zip_file(const std::string& path);
 
-/// A state dict that torch.save wrote (PyTorch 1.6 and later, .pt or .pth), see parse_state_dict. Opening reads the
-/// pickle alone, `read` one storage.
+/// A state dict that torch.save wrote (PyTorch 1.6 and later, .pt or .pth), see parse_state_dict. Opening reads only
+/// the pickle, `read` one storage.
 class TorchFile : public TensorFile {
  public:
-  /// Throws FormatError as parse_state_dict does, for an archive that is damaged or not of torch.save, and naming a
-  /// tensor whose storage is not there with the bytes that it should have.
+  /// Throws FormatError as parse_state_dict does, for an archive that is damaged or not from torch.save, and naming a
+  /// tensor whose storage is missing or has the wrong size.
   explicit TorchFile(const std::string& path);
 
   [[nodiscard]] const std::string& path() const override { return path_; }

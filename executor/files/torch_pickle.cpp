@@ -11,21 +11,21 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 
-// Python's pickle is a program for a stack machine. What stands here runs the instructions that torch.save writes for
-// state dicts, as torch's own weights_only loader does; source: Lib/pickletools.py, torch/_weights_only_unpickler.py.
+// A pickle is a program for a stack machine. This interprets only the opcodes that torch.save writes for state dicts,
+// like torch's weights_only loader; source: Lib/pickletools.py, torch/_weights_only_unpickler.py.
 
 namespace stagecraft {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are copied unchanged");
 
-/// Bounds what a broken file makes the reader allocate and do.
+/// Bounds memory and work for a broken file.
 constexpr std::size_t kMostObjects = std::size_t{1} << 22;
 constexpr std::size_t kMostAxes = 64;
 
 enum class PickledKind {
   Mark,
-  Other,  ///< None, booleans, floats and what a known function made that is not a tensor
+  Other,  ///< None, booleans, floats and results of known functions that are not tensors
   Integer,
   Text,
   Tuple,
@@ -98,7 +98,7 @@ class Machine {
  public:
   Machine(const std::string& pickle, const std::string& file) : pickle_(pickle), file_(file) {}
 
-  /// Runs to the end and gives the number of the object that the pickle makes.
+  /// Runs to the end and returns the number of the resulting object.
   int run() {
     for (;;) {
       place_ = at_;
@@ -132,7 +132,7 @@ class Machine {
     std::memcpy(&out, take(sizeof out).data(), sizeof out);
     return out;
   }
-  /// Two's complement of any length, little-endian; more than 8 bytes do not fit what is counted here.
+  /// Two's complement of any length, little-endian; more than 8 bytes are not needed.
   std::int64_t long_number(std::uint64_t count) {
     if (count > sizeof(std::int64_t)) fail(fmt::format("found an integer of {} bytes, expected at most 8", count));
     const std::string bytes = take(count);
@@ -164,7 +164,7 @@ class Machine {
     if (out.kind != kind) fail(fmt::format("found {}, expected {}", word(out.kind), word(kind)));
     return out;
   }
-  /// Everything above the last mark, which goes too.
+  /// Everything above the last mark, which is removed too.
   std::vector<int> above_mark() {
     std::vector<int> out;
     for (int number = pop(); object(number).kind != PickledKind::Mark; number = pop()) out.push_back(number);
@@ -275,7 +275,7 @@ class Machine {
     fail(fmt::format("found a call to \"{}\" with {} arguments", function, arguments.size()));
   }
 
-  /// A state dict carries its modules' versions as an attribute, which says nothing of tensors.
+  /// A state dict carries its modules' versions as an attribute, which does not concern tensors.
   void ignore_attributes() {
     (void)pop();
     (void)top(PickledKind::Dict);
@@ -375,7 +375,7 @@ class Machine {
   const std::string& pickle_;
   const std::string& file_;
   std::size_t at_ = 0;
-  std::size_t place_ = 0;  ///< of the instruction under way
+  std::size_t place_ = 0;  ///< of the current instruction
   std::deque<Object> objects_;
   std::vector<int> stack_;
   std::map<std::uint64_t, int> memo_;

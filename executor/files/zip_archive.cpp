@@ -51,15 +51,15 @@ std::uint64_t number_at(std::span<const unsigned char> bytes, std::size_t at, st
   return out;
 }
 
-/// Where the directory lies, by the structures that end the file.
+/// Position of the central directory, from the structures at the end of the file.
 struct Directory {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
   std::uint64_t entries = 0;
 };
 
-/// Nothing if the file does not end with them, exactly: what lies before or after an archive, or in its comment, could
-/// be another one.
+/// Absent unless the file ends exactly with them: bytes before or after an archive, or in its comment, could be another
+/// archive.
 std::optional<Directory> find_directory(int file, std::uint64_t file_bytes) {
   std::array<unsigned char, kEndBytes> end{};
   if (file_bytes < kEndBytes || !read_at(file, file_bytes - kEndBytes, end.data(), end.size())) return std::nullopt;
@@ -88,7 +88,7 @@ std::optional<Directory> find_directory(int file, std::uint64_t file_bytes) {
   return out;
 }
 
-/// minizip's file, on a descriptor of its own.
+/// minizip's file, on a separate descriptor.
 class Unzip {
  public:
   explicit Unzip(int file) {
@@ -115,7 +115,7 @@ class Unzip {
   unzFile handle_ = nullptr;
 };
 
-/// What is wrong with the name of a record; empty if nothing is.
+/// What is wrong with a record's name; empty if it is valid.
 std::string fault_of_name(const std::string& name, ZipArchive::Folder folder) {
   if (name.size() > kLongestName) return fmt::format("a name of more than {} characters", kLongestName);
   const std::size_t folder_end = folder == ZipArchive::Folder::Plain ? 0 : std::min(name.find('/'), name.size());
@@ -142,7 +142,7 @@ std::string shown(const std::string& name) {
   return out + (name.size() > 100 ? "..." : "");
 }
 
-/// What raw deflate data stand for; empty unless that is exactly `bytes` long.
+/// The contents of raw deflate data; empty unless they are exactly `bytes` long.
 std::string inflated(const std::string& stored, std::uint64_t bytes) {
   std::string out(bytes, '\0');
   z_stream stream{};

@@ -15,12 +15,12 @@ struct ZipRecord {
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  ///< of its first byte in the archive
   std::uint32_t crc32 = 0;
-  bool deflated = false;  ///< compressed; stands as `stored_bytes` in the archive
+  bool deflated = false;  ///< compressed to `stored_bytes` in the archive
   std::uint64_t stored_bytes = 0;
 };
 
 /// Bytes of a record: a private mapping of the file, which may be written without changing it. Its pages are read when
-/// they are touched. A file that is cut short while it is mapped ends the process; replacing it by renaming does not.
+/// they are touched. Truncating the file while it is mapped ends the process; replacing it by renaming does not.
 class MappedRecord {
  public:
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
@@ -37,18 +37,17 @@ class MappedRecord {
   std::span<std::byte> bytes_;
 };
 
-/// A ZIP archive whose records are stored as they are, as PyTorch writes most of them. Calls from several threads are
-/// fine.
+/// A ZIP archive of stored records, as PyTorch usually writes it. Thread-safe.
 class ZipArchive {
  public:
   enum class Deflated { Refused, Read };
   /// Printable: the outermost folder may have any printable name, as torch.save calls it after the file.
   enum class Folder { Plain, Printable };
-  /// Reads the directory. Throws FormatError, naming the file and the record, for a file that is absent, no ZIP archive
-  /// or cut short, for records that are compressed (with Read: otherwise than deflated), encrypted, twice there,
-  /// overlapping, outside the file or named with anything but letters, digits and "._-/@+ ", with an empty, "." or ".."
-  /// part or over 4096 characters, for a record whose local header says something else than the directory, and for more
-  /// than a million of them.
+  /// Reads the directory. Throws FormatError, naming the file and the record, for a file that is missing, truncated or
+  /// not a ZIP archive; for records that are compressed (with Read: other than deflated), encrypted, duplicate,
+  /// overlapping, outside the file, or named with characters other than letters, digits and "._-/@+ ", with an empty,
+  /// "." or ".." part or more than 4096 characters; for a record whose local header differs from the central directory;
+  /// and for more than a million records.
   explicit ZipArchive(std::string path, Deflated deflated = Deflated::Refused, Folder folder = Folder::Plain);
   ~ZipArchive();
   ZipArchive(ZipArchive&&) noexcept;
@@ -59,9 +58,9 @@ class ZipArchive {
   /// The record called `name`, or null.
   [[nodiscard]] const ZipRecord* find(const std::string& name) const;
 
-  /// The record's text. Throws FormatError if it is longer than `most` bytes, cannot be read, or has another CRC.
+  /// The record's text. Throws FormatError if it is longer than `most` bytes, cannot be read, or has the wrong CRC.
   [[nodiscard]] std::string read(const ZipRecord& record, std::uint64_t most) const;
-  /// A mapping of a stored record; `check` reads it through first and throws FormatError if its CRC is another.
+  /// A mapping of a stored record; `check` first reads it and throws FormatError if its CRC is wrong.
   [[nodiscard]] std::shared_ptr<MappedRecord> map(const ZipRecord& record, bool check) const;
 
  private:

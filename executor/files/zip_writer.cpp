@@ -18,13 +18,13 @@ namespace {
 constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint64_t kLocalHeaderBytes = 30;
 constexpr std::uint64_t kExtraHeaderBytes = 4;
-constexpr std::uint64_t kWideExtraBytes = 20;  ///< that minizip writes behind ours for a record of 4 GiB or more
+constexpr std::uint64_t kWideExtraBytes = 20;  ///< that minizip writes after ours for a record of 4 GiB or more
 constexpr std::uint64_t kLargestNarrow = 0xfffffffe;
 constexpr std::size_t kChunk = std::size_t{1} << 30;
 constexpr unsigned long kMadeBy = 0;
 constexpr unsigned long kUtf8Names = 0x0800;
 
-/// An extra field "FB", as PyTorch's, that makes the bytes behind it begin at a multiple of kAlignment.
+/// An extra field "FB", like PyTorch's, that aligns the bytes after it to kAlignment.
 std::vector<char> padding(std::uint64_t header_end) {
   const std::uint64_t end = header_end + kExtraHeaderBytes;
   const std::uint64_t fill = (kAlignment - end % kAlignment) % kAlignment;

@@ -12,14 +12,14 @@ namespace stagecraft {
 /// records give the same bytes. All members throw FormatError with the path and the system's reason.
 class ZipWriter {
  public:
-  /// Makes the file, or empties it.
+  /// Creates or truncates the file.
   explicit ZipWriter(std::string path);
   /// Deletes the file unless finish() was called.
   ~ZipWriter();
   ZipWriter(const ZipWriter&) = delete;
   ZipWriter& operator=(const ZipWriter&) = delete;
 
-  /// Throws std::invalid_argument for a name that is there already.
+  /// Throws std::invalid_argument for a duplicate name.
   void add(const std::string& name, std::span<const std::byte> bytes);
   void add(const std::string& name, const std::string& text);
   /// Writes the directory; nothing can be added afterwards.
