@@ -28,7 +28,7 @@ LayerSource builtin_source() {
                       ModelMode /*mode*/) { return build_builtin_model(model, settings); }};
 }
 
-/// `what` of each source of files, or of each other one.
+/// `what` of each source, either of files or not.
 std::vector<std::string> of_sources(std::string LayerSource::* what, bool files) {
   std::vector<std::string> out;
   for (const LayerSource& source : layer_sources()) {

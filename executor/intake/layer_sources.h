@@ -11,18 +11,18 @@ namespace stagecraft {
 /// The table of layer sources.
 [[nodiscard]] const std::vector<LayerSource>& layer_sources();
 
-/// Whether `name` is a path of a model file: it has the ending of a source of files.
+/// Whether `name` is the path of a model file: it has the suffix of a source of files.
 [[nodiscard]] bool is_model_file(const std::string& name);
 
-/// The model `name` of the first source that has it, with `settings`: options of a built-in model, which are whole
-/// numbers, or import_settings of a file. `mode` matters to files alone: built-in layers do what LayerCall::training
-/// says. Throws std::invalid_argument for an unknown model or setting, listing the known ones, and for a value that
-/// does not fit; FormatError for a file that cannot be read or run.
+/// The model `name` of the first source that has it, with `settings`: options of a built-in model, which are integers,
+/// or import_settings of a file. `mode` only matters for files: built-in layers follow LayerCall::training. Throws
+/// std::invalid_argument for an unknown model or setting, listing the known ones, and for a value that does not fit;
+/// FormatError for a file that cannot be read or run.
 [[nodiscard]] Model build_model(const std::string& name, const ModelSettings& settings,
                                 ModelMode mode = ModelMode::Training);
 
-/// A number for what a model file holds, from the names and CRCs of its records: ranks that read copies of a file can
-/// tell whether they are the same. Throws FormatError as build_model.
+/// A fingerprint of a model file from the names and CRCs of its records, with which ranks can check that they read the
+/// same file. Throws FormatError as build_model does.
 [[nodiscard]] std::uint64_t model_digest(const std::string& path);
 
 }  // namespace stagecraft

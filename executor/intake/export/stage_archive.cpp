@@ -17,18 +17,18 @@
 
 namespace stagecraft {
 
-/// The parts of the whole archive that are JSON, as they are.
+/// The JSON parts of the whole archive, unchanged.
 struct StageArchives::Documents {
   Json program;
   Json weights;
   Json constants;
-  Json notes;  ///< null: there are none
+  Json notes;  ///< null: none
 };
 
 namespace {
 
 constexpr std::uint64_t kMostJsonBytes = std::uint64_t{1} << 30;
-/// torch.export.load looks for this model.
+/// torch.export.load expects this model name.
 constexpr const char* kModel = "model";
 constexpr const char* kWeights = "data/weights/";
 constexpr const char* kConstants = "data/constants/";
@@ -65,7 +65,7 @@ std::set<std::string> guarded(const std::string& guard) {
   return out;
 }
 
-/// Fills in one stage's program.
+/// Writes one stage's program.
 class StageDocument {
  public:
   StageDocument(const OperatorGraph& graph, const Json& whole, const StageGraph& stage)
@@ -100,7 +100,7 @@ class StageDocument {
     return out;
   }
 
-  /// Keeps what the graph's tables say of the value.
+  /// Keeps the value's entries in the graph's tables.
   void keep_entry(const std::string& value) {
     for (const char* table : kTables) {
       const auto entries = old_.find(table);
@@ -130,7 +130,7 @@ class StageDocument {
       for (const int v : *values) {
         add_input(name(v), {{"user_input", {{"arg", tensor_argument(name(v))}}}});
         arguments_.push_back(name(v));
-        // Where the graph has fewer axes the file has one of 1 too many, at 1.
+        // If the graph has fewer axes, the file has an extra axis of 1 at position 1.
         const std::optional<TensorMeta>& known = graph_.values[index(v)].meta;
         Json& meta = tables_["tensor_values"][name(v)];
         if (!known || meta.at("sizes").size() == known->sizes.size()) continue;
@@ -269,7 +269,7 @@ Json subset(const Json& whole, const std::set<std::string>& names) {
   return {{"config", config}};
 }
 
-/// The model's names for what the stage holds.
+/// The model's names of the stage's tensors.
 std::set<std::string> held_names(const Pt2Archive& archive, const StageGraph& stage) {
   std::set<std::string> out;
   for (const ProgramInput& input : archive.program.inputs) {
@@ -313,7 +313,7 @@ void StageArchives::write(const StageGraph& stage, const std::string& path) cons
   zip.add(root + kWeights + model + "_weights_config.json", subset(documents_->weights, names).dump());
   zip.add(root + kConstants + model + "_constants_config.json", subset(documents_->constants, names).dump());
   zip.add(root + "models/" + model + ".json", program(stage));
-  // The record has to be there; empty, it stands for none.
+  // The record is required; empty means none.
   zip.add(root + "data/sample_inputs/" + model + ".pt", "");
   if (!documents_->notes.is_null()) zip.add(root + "extra/stagecraft.json", notes(stage));
   zip.add(root + "archive_format", "pt2");
@@ -344,7 +344,7 @@ std::string StageArchives::notes(const StageGraph& stage) const {
     }
   }
   out["inputs"] = inputs;
-  // A stage that takes nothing of the batch's size does not know the symbol.
+  // A stage without inputs of the batch's size does not have the symbol.
   std::set<std::string> symbols;
   for (const auto* const values : {&stage.received, &stage.inputs}) {
     for (const int v : *values) {

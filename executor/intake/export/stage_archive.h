@@ -8,22 +8,22 @@
 
 namespace stagecraft {
 
-/// Writes stages of an archive as archives of their own, which torch.export.load opens.
+/// Writes stages of an archive as separate archives for torch.export.load.
 class StageArchives {
  public:
-  /// Both outlive this; `graph` is pt2_graph(archive) and `loss` one of its values. Reads the archive's program again.
-  /// Throws FormatError as its reader does.
+  /// Both must outlive this; `graph` is pt2_graph(archive) and `loss` one of its values. Reads the archive's program
+  /// again. Throws FormatError as its reader does.
   StageArchives(const Pt2Archive& archive, const OperatorGraph& graph, int loss);
   ~StageArchives();
 
-  /// The program of `stage` as torch.export's JSON. It takes `received`, then `inputs`, and gives a tuple of `outputs`;
-  /// nodes, values, parameters and buffers keep their names. New nodes copy what is written in place and compute the
-  /// numbers of `sizes`.
+  /// The program of `stage` as torch.export's JSON. It takes `received`, then `inputs`, and returns a tuple of
+  /// `outputs`; nodes, values, parameters and buffers keep their names. New nodes copy values that are written in place
+  /// and compute the numbers of `sizes`.
   [[nodiscard]] std::string program(const StageGraph& stage) const;
 
-  /// Writes the archive: the program, the bytes of the tensors that it holds as they are in the whole archive, and what
-  /// export-model's notes say of the stage's inputs and loss. It has no sample inputs. Throws FormatError for damaged
-  /// bytes, and with `path` and the system's reason if it cannot be written.
+  /// Writes the archive: the program, the bytes of its tensors as in the whole archive, and export-model's notes about
+  /// the stage's inputs and loss. It has no sample inputs. Throws FormatError for damaged bytes, and with `path` and
+  /// the system's reason if it cannot be written.
   void write(const StageGraph& stage, const std::string& path) const;
 
  private:

@@ -39,7 +39,7 @@ class Cutter {
   [[nodiscard]] const GraphValue& value(int v) const { return graph_.values[index(v)]; }
   [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[index(n)]; }
 
-  /// What one stage needs, while it is found.
+  /// Collects what one stage needs.
   struct Needs {
     std::set<int> nodes, received, inputs, held, numbers;
     std::map<int, SizeSource> sizes;
@@ -60,7 +60,7 @@ class Cutter {
         }
       }
     }
-    // What the stage has is known now; sizes are asked of nothing else.
+    // What the stage has is now known; sizes are only read from that.
     for (const int number : std::exchange(needs.numbers, {})) need_number(needs, number);
 
     StageGraph& out = stages_[index(stage)];
@@ -72,7 +72,7 @@ class Cutter {
     find_copied(out);
   }
 
-  /// Notes that the stage reads `v`; gives nodes that it has to compute besides.
+  /// Notes that the stage reads `v`; returns further nodes that it must compute.
   std::vector<int> need(Needs& needs, int stage, int v) const {
     const GraphValue& read = value(v);
     if (read.kind == GraphValue::Kind::Number && read.origin == Origin::Node) {
@@ -115,7 +115,7 @@ class Cutter {
     }
   }
 
-  /// Adds the nodes that compute `number`, or the size that tells it.
+  /// Adds the nodes that compute `number`, or the size that determines it.
   void need_number(Needs& needs, int number) const {
     if (!needs.numbers.insert(number).second) return;
     const GraphNode& maker = node(value(number).source);

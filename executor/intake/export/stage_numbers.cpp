@@ -107,7 +107,7 @@ class NumberMaker {
     out_.nodes.push_back(new_node(target, value, arguments, name(value)));
   }
 
-  /// An argument that stands for the expression; `result` names it, empty for a new name.
+  /// An argument for the expression; `result` names it, empty for a new name.
   Json compute(const SizeExpression& expression, const std::string& result) {
     if (expression.kind == Kind::Number) return {{"as_int", expression.number}};
     if (expression.kind == Kind::Symbol) return name(batch_);

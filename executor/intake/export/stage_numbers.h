@@ -9,11 +9,11 @@
 #include "costmodel/format/cursor.h"
 #include "executor/intake/graph/size_expression.h"
 
-// For stage_archive.cpp only: nodes of torch.export's JSON.
+// Only for stage_archive.cpp: nodes of torch.export's JSON.
 
 namespace stagecraft {
 
-/// A node that calls `target` and gives `result`, of which its name is the value's.
+/// A node that calls `target` and returns `result`; its name is the value's.
 [[nodiscard]] Json new_node(const std::string& target, const std::string& name,
                             const std::vector<std::pair<std::string, Json>>& arguments, const Json& result);
 
@@ -32,7 +32,7 @@ struct NumberNodes {
   std::vector<std::pair<std::string, Json>> entries;  ///< of sym_int_values, for values with new names
 };
 
-/// Nodes that compute it; `fresh` makes a name that nothing has yet out of a wanted one.
+/// Nodes that compute it; `fresh` makes an unused name from the requested one.
 [[nodiscard]] NumberNodes number_nodes(const WantedNumber& wanted,
                                        const std::function<std::string(const std::string&)>& fresh);
 

@@ -71,7 +71,7 @@ std::vector<std::string> quoted(const std::vector<std::string>& names) {
   return out;
 }
 
-/// What the files of one conversion are made of.
+/// Inputs of one conversion.
 struct Conversion {
   Pt2Archive archive;
   OperatorGraph graph;
@@ -85,7 +85,7 @@ std::vector<std::string> names_of(const OperatorGraph& graph, const std::vector<
   return out;
 }
 
-/// Parameters that are one tensor, with the stages that hold them.
+/// Parameters that share one tensor, with the stages that hold them.
 std::vector<std::vector<StageParameter>> tied_parameters(const Conversion& source) {
   std::vector<std::vector<StageParameter>> out;
   std::vector<StoredTensor> tensors;

@@ -10,12 +10,12 @@
 
 namespace stagecraft {
 
-/// For each stage the layers of a model that it holds, as indices into Model::layers.
+/// For each stage, its layers as indices into Model::layers.
 using LayersOfStages = std::function<std::vector<std::vector<int>>(const Model&)>;
 
-/// The archive of torch.export at `path` in stages: a Python package, and an archive for each stage. `settings` say
-/// what its layers are, see import_settings. Throws FormatError for a file that cannot be read or run,
-/// std::invalid_argument for settings that do not fit, and what `layers_of_stages` throws.
+/// The torch.export archive at `path` in stages: a Python package, and an archive per stage. `settings` define its
+/// layers, see import_settings. Throws FormatError for a file that cannot be read or run, std::invalid_argument for
+/// settings that do not fit, and what `layers_of_stages` throws.
 [[nodiscard]] ArchiveStages stage_package(const std::string& path, const ModelSettings& settings,
                                           const LayersOfStages& layers_of_stages);
 

@@ -30,7 +30,7 @@ at::Tensor wrapped(const c10::Scalar& number) {
 
 c10::Scalar scalar_of(const c10::IValue& value) { return value.toScalar(); }
 
-/// Turns what the file gives into what the schema wants.
+/// Converts the file's arguments to the schema's types.
 class Coercion {
  public:
   Coercion(const ProgramGraph& graph, const c10::Argument& wanted, std::string place,
@@ -76,7 +76,7 @@ class Coercion {
   }
 
   [[nodiscard]] ArgumentPush none() const {
-    // An undefined tensor stands for a missing one.
+    // An undefined tensor represents a missing one.
     if (!optional_ && type_->kind() != Kind::NoneType) refuse("None");
     return constant(c10::IValue());
   }
@@ -141,7 +141,7 @@ class Coercion {
         return constant(value.toLong());
       case Kind::BoolType:
         if (!value.isBoolean()) break;
-        // torch.export traces with cuDNN turned off and writes that down.
+        // torch.export traces with cuDNN turned off and records that.
         if (wanted_.name() == "cudnn_enabled") return {ArgumentPush::Form::OnGpu, {}, {}};
         return constant(value.toBool());
       case Kind::NumberType:

@@ -14,7 +14,7 @@
 
 namespace stagecraft {
 
-/// One argument on its way to the stack.
+/// One argument to push onto the stack.
 struct ArgumentPush {
   enum class Form { Constant, Slot, Float, Wrapped, Tensors, OptionalTensors, Ints, Device, OnGpu };
   Form form = Form::Constant;
@@ -22,8 +22,8 @@ struct ArgumentPush {
   std::vector<std::pair<int, std::int64_t>> parts = {};  ///< (slot, or -1 and then a number)
 };
 
-/// How `given` is pushed where the schema wants `wanted`: coerced to its type. Values are found in the slots that
-/// `slot` says. Throws FormatError that begins with `place`, naming the argument, for a value of another type.
+/// How to push `given` for the schema's argument `wanted`: coerced to its type. `slot` gives the slots of values.
+/// Throws FormatError that begins with `place`, naming the argument, for a value of another type.
 [[nodiscard]] ArgumentPush argument_push(const ProgramGraph& graph, const c10::Argument& wanted,
                                          const ArgumentValue& given, const std::string& place,
                                          const std::function<int(int)>& slot);

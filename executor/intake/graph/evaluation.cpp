@@ -17,13 +17,13 @@ namespace stagecraft {
 namespace {
 
 const c10::FunctionSchema* schema_of(const ProgramNode& node) {
-  // Others compute numbers, or hold graphs.
+  // Others compute numbers or contain graphs.
   if (!node.target.starts_with("torch.ops.") || node.target.starts_with("torch.ops.higher_order.")) return nullptr;
   const auto found = c10::Dispatcher::singleton().findSchema(operator_name(node.target, node.name));
   return found ? &found->schema() : nullptr;
 }
 
-/// The place in the schema of argument `i` of `node`; past its end if it has none.
+/// The place in the schema of argument `i` of `node`; past its end if there is none.
 std::size_t place_in(const c10::FunctionSchema& schema, const ProgramNode& node, std::size_t i) {
   if (node.arguments[i].name.empty()) return i;
   const auto it = std::ranges::find(schema.arguments(), node.arguments[i].name, &c10::Argument::name);
@@ -74,9 +74,9 @@ std::optional<c10::IValue> evaluation_value(const c10::FunctionSchema& schema, s
   if (name != "train" && name != "training" && name != "use_input_stats") return std::nullopt;
   const bool normalises =
       std::ranges::find(schema.arguments(), "running_mean", &c10::Argument::name) != schema.arguments().end();
-  // What keeps no statistics normalises by the batch's in both modes.
+  // Without running statistics, it normalises by the batch's in both modes.
   if (normalises && !statistics) return std::nullopt;
-  // native_dropout drops where nothing says whether it trains.
+  // native_dropout drops if its argument `train` is absent.
   const bool trains = given.isBool() ? given.toBool() : given.isNone() && name == "train";
   return trains ? std::optional<c10::IValue>(false) : std::nullopt;
 }
@@ -102,7 +102,7 @@ void check_evaluation(const OperatorGraph& graph, int root) {
     const auto is_observed = [&](int value) { return observed[index(value)]; };
     for (const int written : node.writes) {
       if (!is_observed(written)) continue;
-      // `written` may be a view: the buffer is what was there first in its memory.
+      // `written` may be a view: the buffer is the first value in its memory.
       const int first = first_of_memory(flows, written, graph.values.size());
       const GraphValue& value = graph.values[index(first)];
       if (value.origin != GraphValue::Origin::Buffer && value.origin != GraphValue::Origin::Constant) continue;

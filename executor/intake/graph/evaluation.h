@@ -11,16 +11,16 @@
 
 namespace stagecraft {
 
-/// What argument `index` of a call of `schema` is where the model evaluates, if it is not `given`, its value in
+/// The value in evaluation of argument `index` of a call of `schema`, if it differs from `given`, its value in
 /// training: dropout is off, and a normalisation that has running statistics (`statistics`) uses them.
 [[nodiscard]] std::optional<c10::IValue> evaluation_value(const c10::FunctionSchema& schema, std::size_t index,
                                                           const c10::IValue& given, bool statistics);
 
-/// `graph` with evaluation_value for every argument that has one, in its inner graphs too.
+/// `graph` with evaluation_value for every argument that has one, including inner graphs.
 [[nodiscard]] ProgramGraph evaluating(ProgramGraph graph);
 
-/// Throws FormatError with place_of the node and what to do if value `root` of `graph`, which evaluates, depends on a
-/// buffer or constant that a node writes, or, unless graph.exact_evaluation, on random numbers.
+/// Throws FormatError with place_of the node and advice if value `root` of `graph` depends, in evaluation, on a buffer
+/// or constant that a node writes, or, unless graph.exact_evaluation, on random numbers.
 void check_evaluation(const OperatorGraph& graph, int root);
 
 }  // namespace stagecraft

@@ -16,7 +16,7 @@ bool ends_in_number(const std::string& path) {
   return !last.empty() && std::ranges::all_of(last, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// A frame, with the number of its call and of those of the modules around it.
+/// A frame, with its call number and those of the modules around it.
 LayerLabel label_of(const std::vector<ModuleFrame>& modules, std::size_t frame) {
   const ModuleFrame& own = modules[frame];
   int call = 0;

@@ -16,7 +16,7 @@ struct Granularity {
 /// Reads "auto", "leaf", "depth=N" or "op". Throws std::invalid_argument listing these.
 [[nodiscard]] Granularity parse_granularity(const std::string& text);
 
-/// The layer to which a node belongs by its modules alone.
+/// The layer of a node, determined only by its modules.
 struct LayerLabel {
   std::string name;  ///< of the layer: the path of its module and the number of its call
   std::string path;
@@ -24,8 +24,8 @@ struct LayerLabel {
   friend bool operator==(const LayerLabel& a, const LayerLabel& b) { return a.name == b.name; }
 };
 
-/// Auto: the node's outermost module whose path ends in a number and that is no Sequential, else its innermost one;
-/// Leaf: its innermost module; Depth: the one so many below the whole; Operator: the node itself.
+/// Auto: the node's outermost module whose path ends in a number and that is not a Sequential, else its innermost one;
+/// Leaf: its innermost module; Depth: the one this many levels below the whole model; Operator: the node itself.
 [[nodiscard]] LayerLabel label_of(const GraphNode& node, const Granularity& granularity);
 
 }  // namespace stagecraft

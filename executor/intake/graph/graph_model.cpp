@@ -21,7 +21,7 @@ namespace {
 
 using Origin = GraphValue::Origin;
 
-/// How a buffer moves in a training forward.
+/// How a buffer changes in a training forward.
 struct Movement {
   std::optional<double> decay;
   bool written = false;
@@ -45,7 +45,7 @@ Movement movement_of(const OperatorGraph& graph, const std::vector<int>& nodes, 
     }
   }
   if (!out.decay && !out.written) return out;
-  // Replaying begins from zero, so nothing but the moves may look at it.
+  // Replaying begins from zero, so only the updates may read it.
   for (const int n : nodes) {
     const GraphNode& node = graph.nodes[index(n)];
     for (const int v : node.reads) {
@@ -92,7 +92,7 @@ class Assembler {
     return std::move(model_);
   }
 
-  /// Where a layer finds `value`; once run() has gone.
+  /// Where a layer finds `value`; only valid after run().
   [[nodiscard]] ValueRef reference(int value) const {
     const GraphValue& read = graph_.values[index(value)];
     if (read.origin == Origin::Input) return {-1, 0, input_of_.at(read.source)};
@@ -125,7 +125,7 @@ class Assembler {
     cross(root_, -1);
   }
 
-  /// The model's inputs that anything reads, then those that follow from them.
+  /// The model's inputs that are read, then those derived from them.
   void add_inputs(const std::vector<NodeProgram>& programs,
                   std::vector<std::tuple<int, NodeProgram, std::vector<at::Tensor>>>& derived) {
     std::set<int> used;
@@ -178,7 +178,7 @@ class Assembler {
     layer.kind = grouping_.groups[g].kind;
     layer.outputs = static_cast<int>(outputs_[g].size());
     for (const int value : program.arguments()) layer.inputs.push_back(reference(value));
-    // LayerCall has parameters and buffers apart; where each tensor of the program is found.
+    // LayerCall separates parameters and buffers; this locates each tensor of the program.
     std::vector<std::pair<bool, std::size_t>> places;
     std::size_t parameters = 0, buffers = 0;
     for (const int tensor : program.tensors()) {
@@ -197,7 +197,7 @@ class Assembler {
     model_.layers.push_back(std::move(layer));
   }
 
-  /// Parameters and buffers that the loss does not need stand in the last layer, so that they are kept.
+  /// Parameters and buffers that the loss does not need go to the last layer, so that they are kept.
   void add_unused() {
     for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
       if (used_.contains(static_cast<int>(t)) || graph_.tensors[t].constant) continue;
@@ -230,7 +230,7 @@ int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
   return output;
 }
 
-/// What a loss by name is taken of.
+/// The output that a named loss takes.
 LossOutput loss_output(const OperatorGraph& graph, const GraphValue& value, ValueRef reference) {
   if (!value.meta) throw std::invalid_argument(graph.file + ": output \"" + value.name + "\" has no known shape");
   LossOutput out{reference, {}, value.meta->dtype, 0};
@@ -246,14 +246,14 @@ LossOutput loss_output(const OperatorGraph& graph, const GraphValue& value, Valu
   return out;
 }
 
-/// The first input of whole numbers: what a language model reads.
+/// The first integer input: the tokens of a language model.
 std::string tokens_of(const Model& model) {
   const auto it = std::ranges::find_if(model.inputs,
                                        [](const ModelInput& input) { return input.dtype == "int64" && !input.derive; });
   return it == model.inputs.end() ? "" : it->name;
 }
 
-/// Layers of an evaluating graph that are those of `training`, as far as it computes anything in them.
+/// Layers of an evaluation graph that match those of `training`, as far as they compute anything.
 Grouping groups_like(const OperatorGraph& graph, int loss, const ModelSettings& settings, const Grouping& training) {
   Grouping out = layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")), &training);
   for (const LayerGroup& group : training.groups) {
@@ -307,7 +307,7 @@ Model model_of_file(const std::string& path, const ModelSettings& settings, Mode
   OperatorGraph graph = reader.read(path, settings, ModelMode::Training);
   std::optional<Grouping> grouping;
   if (mode == ModelMode::Evaluation) {
-    // Plans are made of the layers that the model has in training.
+    // Plans refer to the layers that the model has in training.
     const int trained = loss_of_graph(graph, settings);
     grouping = groups_of_graph(graph, trained, settings);
     graph = reader.read(path, settings, ModelMode::Evaluation);

@@ -108,7 +108,7 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
   return out;
 }
 
-/// What torch.export checks while it traces, and needs no more.
+/// Checks that torch.export inserts when it traces; not needed afterwards.
 bool is_check(const ProgramNode& node) {
   return node.target.starts_with("torch.ops.aten._assert_") ||
          node.target.starts_with("torch.ops.aten.sym_constrain_range");
@@ -118,7 +118,7 @@ std::string inner_place(const std::string& place, const ProgramNode& node) {
   return place + ", inner node \"" + node.name + "\" (" + node.target + ")";
 }
 
-/// A graph that runs on slots of its own, one a value.
+/// A graph that runs on separate slots, one per value.
 struct Inner {
   std::vector<std::pair<int, SizeExpression>> numbers;
   std::vector<NodeCall> calls;
@@ -224,7 +224,7 @@ struct BlockScope::Parts {
     return all;
   }
 
-  /// Autocast without the casts that it keeps: they end when the outermost scope that AutocastScope counts does.
+  /// Autocast without cached casts: these end with the outermost AutocastScope.
   class Plain {
    public:
     Plain(c10::DeviceType device, const GraphBlock& block)
@@ -265,7 +265,7 @@ GraphBlock graph_block(const ProgramBlock& block, const std::string& place) {
   ProgramNode node;
   node.target = block.target;
   node.arguments = block.arguments;
-  // What parts_of wants beside the mode.
+  // What parts_of needs besides the mode.
   node.arguments.push_back({"", std::make_shared<const ProgramGraph>()});
   const Parts parts = parts_of(node, place);
   return {.name = block.name,
@@ -289,7 +289,7 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
   if (const auto* const condition = std::get_if<ValueIndex>(&parts.condition)) observed.insert(condition->index);
   const std::vector<int> results = result_values(node);
   for (const auto& inner : parts.graphs) {
-    // Which operand a value of the inner graph may share memory with, itself included.
+    // The operands with which a value of the inner graph may share memory, including itself.
     std::vector<std::set<int>> reaches(inner->values.size());
     for (std::size_t i = 0; i < inner->inputs.size(); ++i) {
       const auto* const operand = std::get_if<ValueIndex>(&parts.operands[i]);
@@ -322,7 +322,7 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
       if (!value || results[i] < 0) continue;
       for (const int operand : reaches[index(value->index)]) out.aliases.emplace_back(results[i], operand);
     }
-    // What the results depend on, and what is written beside the operands' old numbers.
+    // What the results depend on, and what is written besides the operands' old values.
     std::vector<int> roots;
     for (const ArgumentValue& output : outputs) {
       if (const auto* const value = std::get_if<ValueIndex>(&output)) roots.push_back(value->index);

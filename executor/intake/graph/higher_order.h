@@ -11,11 +11,11 @@
 
 namespace stagecraft {
 
-/// What the block is. Throws FormatError that begins with `place` for arguments of other kinds.
+/// The block of a node. Throws FormatError that begins with `place` for arguments of other kinds.
 [[nodiscard]] GraphBlock graph_block(const ProgramBlock& block, const std::string& place);
 
-/// Computes as in a block, on the calling thread, while it lives. A block of autocast that keeps casts waits for other
-/// threads' such blocks: LibTorch has one place for the casts of all threads.
+/// Computes as in a block, on the calling thread, while it exists. A block of autocast with cached casts waits for such
+/// blocks of other threads: LibTorch has one cast cache for all threads.
 class BlockScope {
  public:
   BlockScope(const GraphBlock& block, c10::DeviceType device);
@@ -28,10 +28,10 @@ class BlockScope {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Whether the node's parameters are cast once for all nodes of the block in which it is.
+/// Whether the node's parameters are cast once for all nodes of its block.
 [[nodiscard]] bool keeps_casts(const GraphNode& node);
 
-/// facts_of and make_call for operators that hold graphs: cond, and blocks that could not be flattened or are inside
+/// facts_of and make_call for operators that contain graphs: cond, and blocks that could not be flattened or are inside
 /// one.
 [[nodiscard]] NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
                                            const std::string& place);

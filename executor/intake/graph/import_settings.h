@@ -8,15 +8,14 @@
 
 namespace stagecraft {
 
-/// Settings of a model, as `--set key=value` gives them and as graphs and plans keep them. Of a model that comes from a
-/// file:
+/// Settings of a model, as set by `--set key=value` and kept in graphs and plans. For a model from a file:
 ///   layers      auto, leaf, op or depth=N (default auto)
-///   loss        a name of losses.h; by default the model gives its loss itself
-///   loss_output which of the model's outputs the loss is, or is computed from (default: the file's notes, else 0)
-///   range.NAME  FROM..TO of a whole-number input: FROM to TO - 1
-/// and, of files of TorchScript, which do not say it (see torchscript_graph.h):
-///   input.NAME  type and shape of one sample of an argument of forward, as float32[3,224,224]
-///   samples     the only batch size that the model takes; by default it takes any
+///   loss        a name of losses.h; by default the model returns its loss
+///   loss_output the model output that is the loss, or from which it is computed (default: the file's notes, else 0)
+///   range.NAME  FROM..TO of an integer input: FROM to TO - 1
+/// and for TorchScript files, which do not contain it (see torchscript_graph.h):
+///   input.NAME  type and shape of one sample of an argument of forward, such as float32[3,224,224]
+///   samples     the only batch size that the model accepts; by default it accepts any
 using ModelSettings = std::map<std::string, std::string>;
 
 /// The settings of models from files by name.

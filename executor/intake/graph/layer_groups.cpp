@@ -121,10 +121,10 @@ class Grouper {
     while (merged_into_[index(group)] != group) group = merged_into_[index(group)];
     return group;
   }
-  /// Where `value` is made: a group, or -1 for what is there before.
+  /// The group that makes `value`, or -1 if it exists before.
   [[nodiscard]] int made_in(int value) const { return maker_[index(value)] < 0 ? -1 : group_of(maker_[index(value)]); }
 
-  /// Makes groups `first` to `last` one.
+  /// Merges groups `first` to `last`.
   void merge(int first, int last, const std::string& reason) {
     for (int g = first + 1; g <= last; ++g) {
       if (merged_into_[index(g)] != g) continue;
@@ -134,7 +134,7 @@ class Grouper {
   }
 
   void merge_like(const Grouping& like) {
-    std::map<std::pair<std::string, int>, std::size_t> place;  // of the times that a run's name is there: a group
+    std::map<std::pair<std::string, int>, std::size_t> place;  // name of a run and how often it occurred -> group
     std::map<std::string, int> times;
     for (std::size_t g = 0; g < like.groups.size(); ++g) {
       for (const std::string& part : like.groups[g].parts) place[{part, times[part]++}] = g;
@@ -156,7 +156,7 @@ class Grouper {
 
   bool merge_once() {
     (void)read(root_);
-    // What is not a tensor of known shape stays inside.
+    // Values other than tensors of known shape stay inside a layer.
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
       const GraphValue& value = graph_.values[v];
       const int maker = maker_[v];
@@ -182,8 +182,8 @@ class Grouper {
     return merge_casts() || merge_behind_loss();
   }
 
-  /// The layer that gives the loss is the last one; what stands behind it, a buffer's write or a draw of random numbers
-  /// that nothing reads, is part of it.
+  /// The layer that computes the loss is the last one; what comes after it, such as a write to a buffer or an unused
+  /// draw of random numbers, is part of it.
   bool merge_behind_loss() {
     const int maker = maker_[index(root_)];
     const int own = maker < 0 ? -1 : group_of(maker);
@@ -192,8 +192,8 @@ class Grouper {
     return true;
   }
 
-  /// Merges layers that read one parameter in one block of autocast that keeps casts: it is cast once for all of them,
-  /// and their gradients are added in the type that it is cast to.
+  /// Merges layers that read the same parameter in one block of autocast with cached casts: it is cast once for all of
+  /// them, and their gradients are summed in that type.
   bool merge_casts() {
     std::map<std::pair<std::string, int>, int> first;  // outermost block of autocast, parameter -> layer
     for (int n = 0; n < count(); ++n) {
@@ -213,7 +213,7 @@ class Grouper {
     return false;
   }
 
-  /// Merges what the write of node `n` to `written` forbids to part.
+  /// Merges layers between which the write of node `n` to `written` forbids a cut.
   bool merge_around(int n, int written) {
     const int memory = memory_.of(written);
     const int here = group_of(n);
@@ -250,8 +250,8 @@ class Grouper {
     return false;
   }
 
-  /// Each repeatable node goes to the only layer that reads it, or is shared. Its readers are those of what it gives,
-  /// directly and through what follows from it, and of the memory that it shares with a write.
+  /// Each repeatable node joins the only layer that reads it, or is shared. Its readers are those of its results,
+  /// directly or through values that follow from them, and of memory that it shares with a write.
   void place_repeatable() {
     readers_of_.assign(graph_.nodes.size(), {});
     std::map<int, std::vector<int>> touched;  // written memory -> nodes that read or give it
@@ -274,7 +274,7 @@ class Grouper {
       for (int n = count() - 1; n >= 0; --n) {
         if (repeatable_[index(n)]) changed = add_readers(n) || changed;
       }
-      // What touches memory that is written stays together.
+      // Nodes that use memory that is written stay together.
       for (const auto& [memory, nodes] : touched) {
         std::set<int> all;
         for (const int n : nodes) all.insert(readers_of_[index(n)].begin(), readers_of_[index(n)].end());
@@ -286,7 +286,7 @@ class Grouper {
     }
   }
 
-  /// Adds to the layers that read node `n` those that read what it gives; whether there were new ones.
+  /// Adds the layers that read its results to the layers that read node `n`; returns whether there were new ones.
   bool add_readers(int n) {
     std::set<int>& own = readers_of_[index(n)];
     const std::size_t before = own.size();
@@ -347,7 +347,7 @@ class Grouper {
     return out;
   }
 
-  /// Unique names: a run of a module that others interrupted is "NAME#2", and so on.
+  /// Unique names: the second run of an interrupted module is "NAME#2", and so on.
   void name(Grouping& out) const {
     std::map<std::string, int> seen;
     for (LayerGroup& group : out.groups) {
@@ -385,7 +385,7 @@ std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& gr
   std::set<int> wanted{value};
   std::set<int> wanted_memory{memory.of(value)};
   std::set<int> nodes;
-  // Backwards, once for each write behind a reader.
+  // Backwards, once for each write after a reader.
   for (bool changed = true; changed;) {
     changed = false;
     for (auto n = grouping.shared.rbegin(); n != grouping.shared.rend(); ++n) {

@@ -12,9 +12,10 @@ class MemorySets {
  public:
   /// `values` values, each in a set of its own.
   explicit MemorySets(std::size_t values);
-  /// Joins the sets of each pair (given, read): a value that a node gives, and one that it reads and may be a view of.
+  /// Joins the sets of each pair (given, read): a node's result and a value that it reads and of which the result may
+  /// be a view.
   void join(std::span<const std::pair<int, int>> aliases);
-  /// A number for the set that `value` is in.
+  /// A number for the set of `value`.
   [[nodiscard]] int of(int value);
 
  private:

@@ -4,7 +4,7 @@
 
 namespace stagecraft {
 
-/// A frame of the stack of modules: call number `call` of the module at `path`, counted from 0.
+/// A frame of the module stack: call number `call`, from 0, of the module at `path`.
 struct ModuleFrame {
   std::string path;  ///< "layer1.0.conv1"; "" is the whole model
   std::string type;  ///< "torch.nn.modules.conv.Conv2d"

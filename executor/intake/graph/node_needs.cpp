@@ -82,7 +82,7 @@ std::vector<bool> repeatable_nodes(const OperatorGraph& graph, const std::vector
       if (fits) continue;
       for (const int v : own.writes) changed = spoiled.insert(memory.of(v)).second || changed;
     }
-    // A layer that reads memory before its last write would find what it holds afterwards.
+    // A layer that reads memory before its last write would find the later contents.
     std::map<int, int> last_write;
     for (int n = 0; n < count; ++n) {
       if (!repeatable[index(n)]) continue;

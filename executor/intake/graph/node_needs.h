@@ -8,7 +8,7 @@
 
 namespace stagecraft {
 
-/// The memory that the values of a graph are in, and whose it is.
+/// The memory of a graph's values, and what owns it.
 class GraphMemory {
  public:
   explicit GraphMemory(const OperatorGraph& graph);
@@ -29,12 +29,12 @@ class GraphMemory {
   std::set<int> inputs_;
 };
 
-/// By node: whether `root` or a buffer needs it, or it draws random numbers, which moves the generator on for those
-/// after it. Throws std::invalid_argument with place_of the node where a parameter is written.
+/// By node: whether `root` or a buffer needs it, or it draws random numbers, which advances the generator for later
+/// nodes. Throws std::invalid_argument with place_of the node if it writes a parameter.
 [[nodiscard]] std::vector<bool> needed_nodes(const OperatorGraph& graph, int root, GraphMemory& memory);
 
-/// By node: whether it is among `needed` and follows from the model's inputs and from what never changes, so that it
-/// gives the same wherever it is computed.
+/// By node: whether it is among `needed` and follows from the model's inputs and constants, so that its results are the
+/// same wherever it is computed.
 [[nodiscard]] std::vector<bool> repeatable_nodes(const OperatorGraph& graph, const std::vector<bool>& needed,
                                                  GraphMemory& memory);
 

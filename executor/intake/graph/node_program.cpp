@@ -49,7 +49,7 @@ at::Tensor laid_out(const at::Tensor& value, const std::vector<SizeExpression>& 
   return out.copy_(value);
 }
 
-/// Whether all arguments' strides are those of a contiguous tensor for every batch size; then nothing can differ.
+/// Whether all arguments' strides are those of a contiguous tensor for every batch size; then layouts cannot differ.
 bool contiguous(const TensorMeta& meta) {
   SizeExpression extent(1);
   for (std::size_t axis = meta.sizes.size(); axis-- > 0;) {
@@ -63,7 +63,7 @@ bool contiguous(const TensorMeta& meta) {
   return true;
 }
 
-/// The blocks in which a run is, left in reverse order.
+/// The blocks that a run is in, left in reverse order.
 class OpenBlocks {
  public:
   OpenBlocks() = default;
@@ -84,7 +84,7 @@ class OpenBlocks {
 }  // namespace
 
 NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std::vector<int> outputs) {
-  // Numbers that follow from the symbols are computed from them; others by their nodes.
+  // Numbers that follow from the symbols are computed from them, others by their nodes.
   std::set<int> own(nodes.begin(), nodes.end());
   std::set<std::string> symbols;
   std::vector<int> pending = nodes;
@@ -205,7 +205,7 @@ void NodeProgram::bind(const OperatorGraph& graph, const std::vector<std::string
   };
   for (const std::string& symbol : symbols) {
     if (find(symbol)) continue;
-    // No argument tells it, but an input of the model does.
+    // No argument determines it, but an input of the model does.
     for (std::size_t v = 0; v < graph.values.size(); ++v) {
       const GraphValue& value = graph.values[v];
       if (value.origin != Origin::Input || !value.meta) continue;
@@ -245,7 +245,7 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
     const Argument& argument = argument_slots_[i];
     at::Tensor value = argument.strides.empty() ? arguments[i] : laid_out(arguments[i], argument.strides, symbols);
     if (argument.copy && value.is_same(arguments[i])) value = value.clone();
-    // Autocast keeps casts of leaves; what comes from another layer is none in the whole model.
+    // Autocast caches casts of leaves; a value from another layer is not a leaf in the whole model.
     if (keeps_casts_ && value.requires_grad() && value.is_leaf()) value = at::alias(value);
     frame.slots[index(argument.slot)] = std::move(value);
   }
@@ -272,7 +272,7 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
   out.reserve(outputs_.size());
   for (const int slot : outputs_) {
     at::Tensor value = std::move(frame.slots[index(slot)]).toTensor();
-    // A view made under no_grad says that it requires a gradient, but takes none.
+    // A view made under no_grad reports that it requires a gradient, but does not receive one.
     if (value.requires_grad() && !value.grad_fn() && value.is_view()) value = value.detach();
     out.push_back(std::move(value));
   }

@@ -13,28 +13,28 @@
 
 namespace stagecraft {
 
-/// What a run of a program is told beside its arguments.
+/// What a run of a program needs besides its arguments.
 struct NodeRun {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   int microbatch = 0;
 };
 
-/// Some nodes of a graph, ready to run. Calls from several threads are fine.
+/// Some nodes of a graph, ready to run. Thread-safe.
 class NodeProgram {
  public:
-  /// `nodes` ascending; `outputs` are values of theirs. Nodes that compute the numbers they need are added.
-  /// The graph's `compile` throws FormatError for what cannot run. The graph itself is not needed afterwards.
+  /// `nodes` ascending; `outputs` are their values. Nodes that compute needed numbers are added. The graph's `compile`
+  /// throws FormatError for nodes that cannot run. The graph itself is not needed afterwards.
   NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std::vector<int> outputs);
 
-  /// Tensors that run() wants, in order: values of nodes outside, then inputs of the model, each ascending. An input of
-  /// the model may be wanted for its shape alone.
+  /// Tensors that run() needs, in order: values of other nodes, then inputs of the model, each ascending. An input of
+  /// the model may only be needed for its shape.
   [[nodiscard]] const std::vector<int>& arguments() const { return arguments_; }
-  /// And after them: indices into OperatorGraph::tensors, ascending.
+  /// Followed by these: indices into OperatorGraph::tensors, ascending.
   [[nodiscard]] const std::vector<int>& tensors() const { return tensors_; }
 
-  /// The outputs. Arguments that a node writes in place are copied first, `tensors` only where the graph evaluates. An
-  /// argument that does not lie in memory as the file says (it came contiguous from another rank) is laid out so.
+  /// The outputs. Arguments that a node writes in place are copied first, `tensors` only in evaluation. An argument
+  /// whose strides differ from the file's (contiguous from another rank) is laid out as in the file.
   [[nodiscard]] std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> tensors,
                                             const NodeRun& how) const;
 
@@ -43,7 +43,7 @@ class NodeProgram {
     NodeCall call;
     std::vector<int> release;  ///< slots that nobody reads afterwards
     std::string random;        ///< the node's name, if it draws random numbers
-    std::size_t stay = 0;      ///< blocks of the step before that it is in as well, outermost first
+    std::size_t stay = 0;      ///< blocks shared with the previous step, outermost first
     std::vector<GraphBlock> enter = {};
   };
   struct Argument {

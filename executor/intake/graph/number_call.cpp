@@ -108,7 +108,7 @@ bool is_size(const std::string& target) {
          target == "torch.ops.aten.sym_numel.default" || target == "torch.ops.aten.sym_stride.int";
 }
 
-/// A number as it is, or the slot of one.
+/// A literal number, or the slot of one.
 struct Operand {
   c10::IValue value = {};
   int slot = -1;

@@ -9,8 +9,8 @@
 namespace stagecraft {
 
 /// Runs a node that computes numbers: torch.export writes Python's arithmetic (`_operator.add`, `torch.sym_float`,
-/// `math.trunc`) and sizes of tensors (`torch.ops.aten.sym_size.int`) as nodes. Division and remainder of whole numbers
-/// round as Python's do. Throws FormatError that begins with `place` for another one, listing those.
+/// `math.trunc`) and sizes of tensors (`torch.ops.aten.sym_size.int`) as nodes. Integer division and remainder round as
+/// in Python. Throws FormatError that begins with `place` for another operation, listing these.
 [[nodiscard]] NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
                                    const std::function<int(int)>& slot);
 

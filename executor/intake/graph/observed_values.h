@@ -7,17 +7,17 @@
 
 namespace stagecraft {
 
-/// What a node does with the values of its graph, as GraphNode and NodeFacts say it.
+/// What a node does with the values of its graph, as in GraphNode and NodeFacts.
 struct NodeEffects {
   std::vector<int> reads;
   std::vector<int> gives;
   std::vector<int> writes;
   std::vector<std::pair<int, int>> aliases;
-  std::vector<int> only_writes = {};  ///< of `reads`: nothing else that the node does depends on them
+  std::vector<int> only_writes = {};  ///< of `reads`: only this part of the node depends on them
 };
 
-/// By value, of `values` in all: whether `roots` may depend on what it holds, in this run of `nodes` or, through memory
-/// that stays, in a later one. Values that may share memory count as one.
+/// By value, of `values` in all: whether `roots` may depend on it, in this run of `nodes` or, through persistent
+/// memory, in a later one. Values that may share memory count as one.
 [[nodiscard]] std::vector<bool> observed_values(std::span<const NodeEffects> nodes, const std::vector<int>& roots,
                                                 std::size_t values);
 

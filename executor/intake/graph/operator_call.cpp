@@ -29,7 +29,7 @@ c10::OperatorHandle find_operator(const ProgramNode& node, const std::string& pl
   throw FormatError(place + ": LibTorch 2.11 has no operator " + node.target);
 }
 
-/// The given arguments in the schema's order; null: left out.
+/// The given arguments in the schema's order; null: absent.
 std::vector<const ProgramArgument*> in_order(const c10::FunctionSchema& schema, const ProgramNode& node,
                                              const std::string& place) {
   std::vector<const ProgramArgument*> out(schema.arguments().size());
@@ -61,7 +61,7 @@ std::vector<const ProgramArgument*> in_order(const c10::FunctionSchema& schema, 
 }
 
 void check_results(const c10::FunctionSchema& schema, const ProgramNode& node, const std::string& place) {
-  // An operator without returns may be written down with one that is None.
+  // An operator without returns may be recorded with one None.
   const bool nothing =
       std::ranges::all_of(node.results, [](const ProgramResult& r) { return r.values.empty() && !r.list; });
   if (schema.returns().empty() && nothing) return;

@@ -25,7 +25,7 @@ bool writes(const c10::AliasInfo* info) {
 
 bool to_wildcard(const c10::AliasInfo* info) { return info && info->isWildcardAfter(); }
 
-/// Operators whose results may be their arguments though their schemas do not say so; with those that carry the tag
+/// Operators that may return their arguments although their schemas do not say so, besides those with the tag
 /// maybe_aliasing_or_mutating.
 bool may_give_argument(const std::string& name) {
   static constexpr std::array kNames{"aten::broadcast_tensors",
@@ -54,7 +54,7 @@ bool may_give_argument(const std::string& name) {
   return std::ranges::find(kNames, name) != kNames.end() || name.starts_with("aten::_cast_");
 }
 
-/// Operators that cost more than they are worth when several stages compute them again.
+/// Operators that are too expensive to compute again in several stages.
 bool is_heavy(const std::string& name) {
   static constexpr std::array kParts{"conv",
                                      "linear",
@@ -142,7 +142,7 @@ NodeFacts operator_facts(const c10::FunctionSchema& schema, const c10::OperatorH
                           (!own.empty() && to_wildcard(schema.arguments()[i].alias_info())) ||
                           own.contains(c10::AliasInfo::wildcardSet());
       if (!shared && !unannotated) continue;
-      // batch_norm carries the tag for its statistics; its result is new.
+      // batch_norm has the tag because of its statistics; its result is new.
       if (unannotated && !shared && schema.name().find("batch_norm") != std::string::npos) continue;
       for (const int result : results[r]) {
         for (const int read : arguments[i].tensors) out.aliases.emplace_back(result, read);

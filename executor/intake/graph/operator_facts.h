@@ -10,7 +10,7 @@
 
 namespace stagecraft {
 
-/// What of a node's arguments and results concerns layers: indices of values of its own graph.
+/// What matters to layers about a node's arguments and results: indices of values of its graph.
 struct NodeFacts {
   std::vector<int> writes;
   std::vector<std::pair<int, int>> aliases;
@@ -20,17 +20,17 @@ struct NodeFacts {
   bool repeatable = false;
 };
 
-/// An argument of a call, as far as it is known before the call runs.
+/// What is known of an argument before the call runs.
 struct CallArgument {
   std::vector<int> tensors = {};             ///< values that are tensors, in it
   int value = -1;                            ///< the value that it is, if it is one
   std::optional<c10::IValue> constant = {};  ///< what it is in every run, if that is known
 };
 
-/// What a call of an operator does: from its schema, its tags (none where `op` is null: the dispatcher does not know
-/// it) and what both leave out: batch norm moves its statistics, dropout without probability gives its argument.
-/// `arguments` stand in the schema's order, with defaults where none was given; `results` are the values of each
-/// return. `place` begins errors. Throws FormatError for an embedding with sparse gradients.
+/// What a call of an operator does: from its schema, its tags (none if `op` is null: unknown to the dispatcher) and
+/// facts missing from both: batch norm updates its statistics, dropout with probability 0 returns its argument.
+/// `arguments` are in the schema's order, with defaults for absent ones; `results` are the values of each return.
+/// `place` begins errors. Throws FormatError for an embedding with sparse gradients.
 [[nodiscard]] NodeFacts operator_facts(const c10::FunctionSchema& schema, const c10::OperatorHandle* op,
                                        const std::vector<CallArgument>& arguments,
                                        const std::vector<std::vector<int>>& results, const std::string& place);

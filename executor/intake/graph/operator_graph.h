@@ -19,7 +19,7 @@
 
 namespace stagecraft {
 
-/// A value of an imported graph. A number or a tensor; other things (lists, optionals of TorchScript) stay inside one
+/// A value of an imported graph: a number or a tensor; other values (lists, optionals of TorchScript) stay inside one
 /// layer.
 struct GraphValue {
   enum class Kind { Tensor, Number, Other };
@@ -28,21 +28,21 @@ struct GraphValue {
   Kind kind = Kind::Tensor;
   Origin origin = Origin::Node;
   int source = -1;  ///< index into OperatorGraph's nodes, tensors (parameters, buffers, constants) or inputs
-  std::optional<TensorMeta> meta = {};        ///< of a tensor, where the file says
-  std::optional<SizeExpression> number = {};  ///< of a whole number that follows from the symbols
+  std::optional<TensorMeta> meta = {};        ///< of a tensor, if the file contains it
+  std::optional<SizeExpression> number = {};  ///< of an integer that follows from the symbols
 };
 
 /// torch.no_grad, torch.enable_grad or torch.autocast around some nodes.
 struct GraphBlock {
   std::string name;       ///< unique
-  bool autocast = false;  ///< else it says whether autograd records
+  bool autocast = false;  ///< otherwise it sets whether autograd records
   bool enabled = false;
-  std::optional<c10::ScalarType> dtype = {};  ///< of autocast; none leaves it as it is
-  std::optional<bool> cache = {};             ///< of autocast: whether casts of parameters are kept; likewise
+  std::optional<c10::ScalarType> dtype = {};  ///< of autocast; absent: unchanged
+  std::optional<bool> cache = {};  ///< of autocast: whether casts of parameters are cached; absent: unchanged
   friend bool operator==(const GraphBlock& a, const GraphBlock& b) { return a.name == b.name; }
 };
 
-/// A node in the order of execution, as far as layers and their borders are concerned.
+/// A node in execution order, with what matters to layers and their boundaries.
 struct GraphNode {
   std::string name;
   std::string target;  ///< of the operator
@@ -52,12 +52,12 @@ struct GraphNode {
   std::vector<int> writes = {};                   ///< those of `reads` whose memory it changes
   std::vector<std::pair<int, int>> aliases = {};  ///< (of gives, of reads) that may share memory
   std::vector<std::pair<int, double>> decays =
-      {};                               ///< (of writes, d): the new value is d * old + what depends not on old
-  std::vector<int> only_writes = {};    ///< of `writes`: nothing else that the node does depends on them
+      {};                             ///< (of writes, d): the new value is d * old + a term that does not depend on old
+  std::vector<int> only_writes = {};  ///< of `writes`: only this part of the node depends on them
   std::vector<GraphBlock> blocks = {};  ///< that it is in, outermost first
   bool random = false;                  ///< draws random numbers
-  bool number = false;                  ///< computes numbers from numbers or sizes alone
-  bool repeatable = false;  ///< cheap, and the same for the same arguments: may be computed wherever it is wanted
+  bool number = false;                  ///< computes numbers only from numbers or sizes
+  bool repeatable = false;              ///< cheap and deterministic: may be computed wherever it is needed
 };
 
 /// A parameter, buffer or constant.
@@ -66,11 +66,11 @@ struct GraphTensor {
   std::vector<std::int64_t> shape;
   c10::ScalarType dtype = c10::ScalarType::Float;
   bool trainable = false;
-  bool constant = false;  ///< no part of the state dict
+  bool constant = false;  ///< not part of the state dict
   std::function<at::Tensor()> load;
 };
 
-/// What one call of a layer works on. Slots are the layer's own numbering of values.
+/// The state of one call of a layer. Slots are the layer's numbering of values.
 struct Frame {
   std::vector<c10::IValue> slots;
   std::vector<c10::IValue> stack;  ///< empty between nodes
@@ -81,35 +81,35 @@ struct Frame {
 /// Runs one node on a frame.
 using NodeCall = std::function<void(Frame&)>;
 
-/// A model from a file: what is computed, in which order, and how to run each node.
+/// A model from a file: its nodes in order, and how to run each.
 struct OperatorGraph {
   std::string file;
   std::vector<GraphValue> values;
   std::vector<GraphNode> nodes;
   std::vector<GraphTensor> tensors;
   std::vector<ModelInput> inputs;
-  std::vector<int> outputs;  ///< values that the model returns; -1: something else than a tensor
+  std::vector<int> outputs;  ///< values that the model returns; -1: not a tensor
   int loss = -1;             ///< among outputs, if one is the loss
   std::vector<std::string> symbols;
   ModelMode mode = ModelMode::Training;
-  /// Of one that evaluates: it computes what the model does then, as its file says so. Otherwise its file holds what
-  /// the model does in training, set to evaluate as far as operators have arguments for that.
+  /// For evaluation: whether the file itself contains the evaluation graph. Otherwise it contains the training graph,
+  /// set to evaluation as far as operators have arguments for that.
   bool exact_evaluation = false;
-  std::string evaluation_advice;  ///< how to make a file that holds what the model does when it evaluates
+  std::string evaluation_advice;  ///< how to make a file with the evaluation graph
   std::int64_t least_samples = 1;
   std::int64_t most_samples = std::numeric_limits<std::int64_t>::max();
-  /// Makes what runs node `node` in a layer whose slot of a value is `slot(value)`.
+  /// Makes the function that runs node `node` in a layer whose slot of a value is `slot(value)`.
   std::function<NodeCall(int node, const std::function<int(int)>& slot)> compile;
 };
 
 /// "file: node "relu_" (torch.ops.aten.relu_.default) in module "layer1.0"".
 [[nodiscard]] std::string place_of(const OperatorGraph& graph, const GraphNode& node);
 
-/// Why a parameter of type `dtype` is not trained, and what would do: `how` gives the model another type, as "export
+/// Why a parameter of type `dtype` is not trained, with advice: `how` changes the model's type, such as "export
 /// model.float()".
 [[nodiscard]] std::string untrainable_text(const std::string& name, c10::ScalarType dtype, const std::string& how);
 
-/// Values whose memory `nodes`, ascending, write: their own, and those that theirs are views of.
+/// Values whose memory `nodes`, ascending, write: their own, and those of which these are views.
 [[nodiscard]] std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>& nodes);
 
 }  // namespace stagecraft

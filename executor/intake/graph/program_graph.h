@@ -29,16 +29,16 @@ struct ProgramValue {
 
 struct ProgramGraph;
 
-/// A value that is meant where an argument wants a tensor or a number: an index into ProgramGraph::values.
+/// A reference to a value, in place of a tensor or a number: an index into ProgramGraph::values.
 struct ValueIndex {
   int index = -1;
   friend bool operator==(const ValueIndex&, const ValueIndex&) = default;
 };
 
-/// A whole number as it is, or a value of the graph.
+/// A literal integer, or a value of the graph.
 using IntItem = std::variant<std::int64_t, ValueIndex>;
 
-/// What stands for an argument. Lists of tensors may hold nothing at a place.
+/// The value of an argument. Lists of tensors may have empty entries.
 using ArgumentValue = std::variant<std::monostate, ValueIndex, std::vector<std::optional<ValueIndex>>, bool,
                                    std::int64_t, double, std::string, std::complex<double>, std::vector<bool>,
                                    std::vector<IntItem>, std::vector<double>, std::vector<std::string>, c10::ScalarType,
@@ -59,7 +59,7 @@ struct ProgramResult {
 struct ProgramBlock {
   std::string name;  ///< of the node that held it, unique
   std::string target;
-  std::vector<ProgramArgument> arguments;  ///< those before its graph
+  std::vector<ProgramArgument> arguments;  ///< arguments before its graph
 };
 
 struct ProgramNode {
@@ -67,7 +67,7 @@ struct ProgramNode {
   std::string target;  ///< "torch.ops.aten.conv2d.default", "_operator.add", ...
   std::vector<ProgramArgument> arguments;
   std::vector<ProgramResult> results;
-  std::vector<ModuleFrame> modules;       ///< outermost first; empty where the file does not say
+  std::vector<ModuleFrame> modules;       ///< outermost first; empty if the file does not contain them
   std::vector<ProgramBlock> blocks = {};  ///< that it is in, outermost first
 };
 

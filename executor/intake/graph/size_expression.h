@@ -10,7 +10,7 @@
 
 namespace stagecraft {
 
-/// A whole number that may depend on the batch size: a tree of operations over numbers and symbols.
+/// An integer that may depend on the batch size: a tree of operations over numbers and symbols.
 struct SizeExpression {
   enum class Kind { Number, Symbol, Add, Multiply, FloorDivide, Modulo, Minimum, Maximum, Power };
   Kind kind = Kind::Number;
@@ -27,12 +27,12 @@ struct SizeExpression {
 using Symbols = std::map<std::string, std::int64_t>;
 
 /// Reads what torch.export writes: `Mul(Integer(8), Symbol('s77', positive=True, integer=True))`, nested at most 64
-/// deep and 10000 parts large. Known are Integer, Symbol, Add, Mul, FloorDiv, Mod, PythonMod, Min, Max, Pow, and the
-/// constants that SymPy writes by name (Zero, One, NegativeOne). Throws std::invalid_argument that quotes the text and
-/// says where it goes wrong and what is known.
+/// deep, with at most 10000 parts. Supports Integer, Symbol, Add, Mul, FloorDiv, Mod, PythonMod, Min, Max, Pow, and the
+/// constants that SymPy writes by name (Zero, One, NegativeOne). Throws std::invalid_argument with the text, the
+/// position of the error and the known names.
 [[nodiscard]] SizeExpression parse_size_expression(std::string_view text);
 
-/// The value under `symbols`; division and remainder round as Python's do. Throws std::invalid_argument naming a symbol
+/// The value under `symbols`; division and remainder round as in Python. Throws std::invalid_argument naming a symbol
 /// without a value, an overflow of 64 bits, a division by zero or a negative power.
 [[nodiscard]] std::int64_t evaluate(const SizeExpression& expression, const Symbols& symbols);
 

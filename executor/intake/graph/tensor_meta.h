@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// What the file says of a tensor.
+/// The file's description of a tensor.
 struct TensorMeta {
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<SizeExpression> sizes;

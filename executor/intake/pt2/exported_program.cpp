@@ -18,7 +18,7 @@ using Kind = ProgramValue::Kind;
 
 constexpr int kMajor = 8;
 
-/// "key,path,type" of each frame, joined by ";". A type may hold commas of its own; a second call has "@1" in its key.
+/// "key,path,type" of each frame, joined by ";". A type may contain commas; a second call has "@1" in its key.
 std::vector<ModuleFrame> read_module_stack(const Cursor& at) {
   const std::string text = at.text();
   std::vector<ModuleFrame> out;
@@ -131,7 +131,7 @@ void read_body(const Cursor& at, ProgramScope& scope, ProgramGraph& graph) {
   scope.check_tables();
 }
 
-/// The value that an input of the signature means.
+/// The value to which an input of the signature refers.
 ValueIndex input_value(const Cursor& spec, Fields& fields, const std::optional<ValueIndex>& given,
                        const ProgramScope& scope) {
   const Cursor argument = fields.required("arg");

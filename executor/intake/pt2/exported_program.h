@@ -12,20 +12,20 @@
 
 namespace stagecraft {
 
-/// What an input of the whole graph is.
+/// An input of the whole graph.
 struct ProgramInput {
   enum class Kind { Parameter, Buffer, Constant, User, Folded };
   Kind kind = Kind::User;
   ValueIndex value;        ///< unset for Folded: a Python number that the nodes already contain
-  std::string name;        ///< of a parameter, buffer or constant in the model; of a user input its own
+  std::string name;        ///< of a parameter, buffer or constant in the model; for a user input, its own
   bool persistent = true;  ///< of a buffer: whether it is in the state dict
 };
 
-/// A graph of torch.export in training form, as the file holds it.
+/// A training graph of torch.export, as in the file.
 struct ExportedProgram {
   ProgramGraph graph;
   std::vector<ProgramInput> inputs;  ///< one for each of graph.inputs, and the folded ones
-  /// Least and most value of each symbol.
+  /// Smallest and largest value of each symbol.
   std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges;
   std::string torch_version;
 };
@@ -39,7 +39,7 @@ struct StoredTensor {
   std::int64_t storage_offset = 0;  ///< in values
   bool parameter = false;
   bool requires_grad = false;
-  /// Two names with equal records and geometry are one tensor: tied.
+  /// Names with equal records and geometry are one tensor: tied.
   friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
 };
 

@@ -41,7 +41,7 @@ std::vector<Json> each_of_list(const Json& arguments) {
   return out;
 }
 
-/// The value that a single argument is; empty for a literal.
+/// The value of a single argument; empty for a literal.
 std::string name_in(const Json& argument) {
   for (const auto& [kind, value] : argument.items()) {
     if (kind == "as_tensor") return value.value("name", "");
@@ -80,7 +80,7 @@ std::vector<std::string> made_by(const Json& node) {
   return out;
 }
 
-/// Where the graph stands among the inputs of a block's node; none if this is no block that can be opened.
+/// Position of the graph among the inputs of a block's node; absent if this is not a block that can be flattened.
 std::optional<std::size_t> graph_position(const Json& node) {
   const std::string target = node.value("target", "");
   if (std::ranges::find(kBlockTargets, target) == kBlockTargets.end()) return std::nullopt;
@@ -142,7 +142,7 @@ class Flattener {
     }
   }
 
-  /// Adds nodes of a graph whose values are called as `names` says, in `blocks`.
+  /// Adds nodes of a graph whose values are renamed by `names`, in `blocks`.
   void add(const Json& nodes, const ReplacedValues& names, const std::string& prefix, const Json& blocks) {
     for (Json node : nodes) {
       for (Json& input : node.at("inputs")) replace_values(input.at("arg"), names);
@@ -172,7 +172,7 @@ class Flattener {
     ReplacedValues names;
     const std::vector<Json> given = each_of_list(operands);
     for (std::size_t i = 0; i < given.size(); ++i) names[name_in(inner.at("inputs")[i])] = given[i];
-    // What the block gives is called as outside.
+    // The block's results have their outer names.
     const std::vector<Json> results = each_of_list(node.at("outputs"));
     const std::vector<Json> outputs = each_of_list(inner.at("outputs"));
     std::vector<std::size_t> again;
@@ -185,7 +185,7 @@ class Flattener {
       for (const std::string& value : made_by(each)) add_value(inner, value, name, names);
     }
     add(inner.at("nodes"), names, name + ".", blocks);
-    // An operand, or what another result is already.
+    // An operand, or a value that is already another result.
     for (const std::size_t i : again) {
       Json other = outputs[i];
       replace_values(other, names);
@@ -194,7 +194,7 @@ class Flattener {
     }
   }
 
-  /// Gives `value`, which a node inside makes, a name among all values, if it has none.
+  /// Gives `value`, made by an inner node, a name that is unique among all values, if it has none.
   void add_value(const Json& inner, const std::string& value, const std::string& block, ReplacedValues& names) {
     if (names.contains(value)) return;
     std::string base = block + "_" + value;
@@ -291,7 +291,7 @@ class Restorer {
       }
       for (const std::string& name : made_by(*node)) made.insert(name);
     }
-    // Numbers do not leave a block: what later nodes want of them is computed again behind it.
+    // Numbers do not leave a block: those that later nodes need are computed again after it.
     std::set<std::string> leaving = later;
     std::vector<const Json*> behind;
     for (std::size_t i = nodes.size(); i-- > 0;) {
@@ -307,7 +307,7 @@ class Restorer {
         if (leaving.contains(name) && !is_number(name)) results.push_back(name);
       }
     }
-    // torch.export.load takes no block that gives nothing.
+    // torch.export.load rejects a block without results.
     for (auto node = nodes.rbegin(); results.empty() && node != nodes.rend(); ++node) {
       for (const std::string& name : made_by(**node)) {
         if (results.empty() && !is_number(name)) results.push_back(name);
@@ -347,7 +347,7 @@ class Restorer {
   }
 
  public:
-  /// Entries for the inputs of `graph` and what its nodes make.
+  /// Entries for the inputs of `graph` and its nodes' results.
   void add_tables(Json& graph) const {
     std::set<std::string> names;
     const auto add = [&](const std::string& name) { names.insert(name); };
@@ -379,7 +379,7 @@ void replace_values(Json& argument, const ReplacedValues& values) {
     const auto it = values.find(name);
     return it == values.end() ? nullptr : &it->second;
   };
-  // {"as_name": "n"} or {"as_int": 3} of what is read in place of a number.
+  // {"as_name": "n"} or {"as_int": 3} of the replacement for a number.
   const auto replace_number = [&](Json& number) {
     const Json* const other = find(number.value("as_name", ""));
     if (!other) return;

@@ -25,7 +25,7 @@ std::string read_name(const Cursor& at) {
   return out;
 }
 
-/// What {"as_name": ...} or {"as_int": 3} stands for.
+/// The number in {"as_name": ...} or {"as_int": 3}.
 template <class Read>
 auto read_number(const Cursor& at, const ProgramScope& scope, Kind kind, const std::string& literal, Read&& read)
     -> std::variant<ValueIndex, decltype(read(at))> {
@@ -174,7 +174,7 @@ ValueIndex ProgramScope::define(const Cursor& at, const std::string& name, Kind 
     const Choice choice = read_choice(place);
     const std::string literal = kind == Kind::Float ? "as_float" : "as_bool";
     if (choice.key == "as_expr") {
-      // Such an expression may be of any function: only its symbols matter.
+      // Such an expression may use any function: only its symbols matter.
       const std::string expression = Fields(choice.value).required("expr_str").text();
       constexpr std::string_view kSymbol = "Symbol('";
       for (std::size_t i = expression.find(kSymbol); i != std::string::npos; i = expression.find(kSymbol, i)) {

@@ -10,7 +10,7 @@
 #include "costmodel/index.h"
 #include "executor/intake/pt2/exported_program.h"
 
-// For the readers of this folder only: the names of a graph's values, and arguments that use them.
+// Only for the readers of this folder: the names of a graph's values, and arguments that use them.
 
 namespace stagecraft {
 
@@ -20,8 +20,7 @@ class ProgramScope {
   /// `at` is the JSON of the graph, which outlives this; `symbols` are those that sizes may depend on.
   ProgramScope(const Cursor& at, std::set<std::string> symbols);
 
-  /// Defines the value `name`, once; what it is stands in the graph's tables. One whose sizes depend on other symbols
-  /// is refused.
+  /// Defines the value `name`, once, from its entry in the graph's tables. Refuses sizes that depend on other symbols.
   ValueIndex define(const Cursor& at, const std::string& name, ProgramValue::Kind kind);
   /// The value `name`, which was defined before.
   [[nodiscard]] ValueIndex use(const Cursor& at, const std::string& name, ProgramValue::Kind kind) const;
@@ -31,10 +30,10 @@ class ProgramScope {
   [[nodiscard]] const std::set<std::string>& symbols() const { return symbols_; }
   [[nodiscard]] const ProgramValue& value(ValueIndex of) const { return values_[index(of.index)]; }
   [[nodiscard]] std::vector<ProgramValue> take_values() { return std::move(values_); }
-  /// Refuses entries of the tables that are of no value.
+  /// Refuses table entries without a value.
   void check_tables() const;
 
-  /// Whether sizes of what is defined next may depend on any symbol: so for the inputs of a whole program.
+  /// Whether sizes of the next definitions may depend on any symbol, as for the inputs of a whole program.
   void set_open(bool open) { open_ = open; }
 
  private:
@@ -48,7 +47,7 @@ class ProgramScope {
   std::unordered_map<std::string_view, const Json*> entry_of_[4];  ///< by ProgramValue::Kind
 };
 
-/// An argument of a node, an output of a graph, or of the signature. A graph in it is read with the scope's symbols.
+/// An argument of a node, an output of a graph or of the signature. Inner graphs are read with the scope's symbols.
 [[nodiscard]] ArgumentValue read_argument(const Cursor& at, const ProgramScope& scope);
 /// An output of a node, whose values it defines.
 [[nodiscard]] ProgramResult define_result(const Cursor& at, ProgramScope& scope);

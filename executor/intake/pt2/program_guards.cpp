@@ -21,7 +21,7 @@ using NumberRange = std::pair<std::int64_t, std::int64_t>;
 using Limits = std::numeric_limits<std::int64_t>;
 
 constexpr int kDeepest = 64;
-/// Work that may be spent on trying all values of a symbol.
+/// Limit of the work of trying all values of a symbol.
 constexpr std::int64_t kMostEvaluations = 4'000'000;
 
 template <class T>
@@ -38,7 +38,7 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-/// Sizes of the program's inputs by the names that guards have for them.
+/// Sizes of the program's inputs by their names in guards.
 class InputSizes {
  public:
   explicit InputSizes(const ExportedProgram& program) {
@@ -58,8 +58,7 @@ class InputSizes {
   std::map<std::string, const std::vector<SizeExpression>*> sizes_;
 };
 
-/// Reads one side of a comparison: whole numbers, sizes of inputs, + - * // % ** and parentheses. Nothing if there is
-/// something else.
+/// Reads one side of a comparison: integers, sizes of inputs, + - * // % ** and parentheses. Absent for anything else.
 class GuardParser {
  public:
   GuardParser(std::string_view text, const InputSizes& sizes) : text_(text), sizes_(&sizes) {}
@@ -132,7 +131,7 @@ class GuardParser {
     }
     return take(text_, "L[") ? size() : std::nullopt;
   }
-  /// What follows in L['x']['part'][0].size()[1], which the graph's input x_part_0 is.
+  /// The rest of L['x']['part'][0].size()[1], which is the graph's input x_part_0.
   Result size() {
     std::string input;
     do {
@@ -182,7 +181,7 @@ std::int64_t parts_of(const SizeExpression& expression) {
   return out;
 }
 
-/// Whether a guard holds for all values of its symbols. It is tried with each, and `evaluations` are left for that.
+/// Whether a guard holds for all values of its symbols, by trying each; `evaluations` is the remaining limit.
 bool is_implied(std::string_view guard, const InputSizes& sizes, const ExportedProgram& program,
                 std::int64_t& evaluations) {
   GuardParser parser(guard, sizes);
@@ -238,7 +237,7 @@ std::map<std::string, NumberRange> read_ranges(const Cursor& at) {
     };
     if (symbol.empty() || !std::ranges::all_of(symbol, is_plain))
       place.fail("found a range of \"" + key + "\", expected the range of a symbol or of a multiple of one");
-    // From the multiple's range to the symbol's: up to the next whole number, and down to the last.
+    // From the multiple's range to the symbol's: round the lower bound up and the upper bound down.
     if (range.first != Limits::min()) range.first = range.first / factor + (range.first % factor > 0 ? 1 : 0);
     if (range.second != Limits::max()) range.second = range.second / factor - (range.second % factor < 0 ? 1 : 0);
     const auto [entry, fresh] = out.emplace(symbol, range);

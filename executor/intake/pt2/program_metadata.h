@@ -5,11 +5,11 @@
 #include "costmodel/format/cursor.h"
 #include "executor/intake/pt2/exported_program.h"
 
-// For the readers of this folder only: what torch.export's JSON says of values. All throw FormatError with the place.
+// Only for the readers of this folder: torch.export's JSON for values. All throw FormatError with the place.
 
 namespace stagecraft {
 
-/// The only member of an object that stands for a choice.
+/// The only member of an object that represents a choice.
 struct Choice {
   std::string key;
   Cursor value;
@@ -21,7 +21,7 @@ struct Choice {
 [[nodiscard]] c10::Layout read_layout(const Cursor& at);
 [[nodiscard]] c10::MemoryFormat read_memory_format(const Cursor& at);
 [[nodiscard]] c10::Device read_device(const Cursor& at);
-/// A number, or one of the texts that stand for what JSON has no number for.
+/// A number, or a text for a number that JSON cannot represent.
 [[nodiscard]] double read_float(const Cursor& at);
 [[nodiscard]] std::int64_t read_int(const Cursor& at);
 /// A number or an expression.

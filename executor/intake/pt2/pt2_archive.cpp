@@ -93,7 +93,7 @@ std::vector<std::int64_t> numbers(const Cursor& at, const std::vector<SizeExpres
   return out;
 }
 
-/// Refuses what does not lie in the record.
+/// Refuses a tensor that exceeds its record.
 void check_bytes(const Cursor& at, const StoredTensor& tensor, const ZipRecord& record) {
   __extension__ using Wide = __int128;
   const auto value_bytes = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
@@ -153,7 +153,7 @@ void read_configuration(const Records& records, const std::string& folder, const
   }
 }
 
-/// Refuses parameters, buffers and constants without bytes, and with other bytes than the program says.
+/// Refuses parameters, buffers and constants without bytes, or whose description differs from the program's.
 void check_tensors(const Pt2Archive& archive, const Records& records) {
   for (const ProgramInput& input : archive.program.inputs) {
     if (input.kind == ProgramInput::Kind::User || input.kind == ProgramInput::Kind::Folded) continue;

@@ -13,40 +13,39 @@
 
 namespace stagecraft {
 
-/// What `stagecraft export-model` adds about an input of the model: extra/stagecraft.json.
+/// What `stagecraft export-model` adds about a model input in extra/stagecraft.json.
 struct ExportedInput {
   std::string name;
   std::optional<int> batch_axis;
-  std::optional<std::pair<std::int64_t, std::int64_t>> range;  ///< of whole numbers: from, to before
+  std::optional<std::pair<std::int64_t, std::int64_t>> range;  ///< of integers: from, to (excluded)
 };
 
 struct ExportNotes {
   std::string batch_symbol;  ///< empty: exported for one batch size
   std::vector<ExportedInput> inputs;
-  std::optional<std::pair<std::int64_t, std::int64_t>> samples;  ///< least and most in a microbatch
+  std::optional<std::pair<std::int64_t, std::int64_t>> samples;  ///< smallest and largest microbatch
   std::optional<int> loss_output;                                ///< index of the model's output that is the loss
   std::vector<std::vector<std::string>> tied;
   bool training = true;  ///< exported in training mode
 };
 
-/// An archive that torch.export.save wrote, read and checked; nothing in it is executed or unpickled.
+/// An archive that torch.export.save wrote, read and checked, without executing or unpickling anything.
 struct Pt2Archive {
   std::shared_ptr<const ZipArchive> zip;
   std::string root;   ///< folder that holds all records
   std::string model;  ///< its only model
   ExportedProgram program;
-  /// Parameters, buffers and constants by the names that ProgramInput has.
+  /// Parameters, buffers and constants by their names in ProgramInput.
   std::map<std::string, StoredTensor> tensors;
   std::optional<ExportNotes> notes;
 };
 
-/// Whether the file begins as a ZIP archive and has a record archive_format in its folder. False if it is absent. For
-/// an archive whose directory cannot be read, whether it is named so: reading it then says what is wrong.
+/// Whether the file begins as a ZIP archive and has a record archive_format in its folder. False if the file does not
+/// exist. For an archive whose directory cannot be read, decides by its suffix: reading it then reports the error.
 [[nodiscard]] bool is_pt2_archive(const std::string& path);
 
-/// Reads directory, program, configurations and notes, not the weights. Throws FormatError with the file, where there
-/// is one the node, its module path and the JSON pointer, what was found and what would be right, for everything that
-/// model_intake lists: see pt2_archive.cpp.
+/// Reads directory, program, configurations and notes, not the weights. Throws FormatError with the file, the node (if
+/// any), its module path and the JSON pointer, what was found and what was expected; see pt2_archive.cpp.
 [[nodiscard]] Pt2Archive read_pt2_archive(const std::string& path);
 
 /// Reads the JSON of a program, blocks flattened (flattened_blocks.h): `place` begins every error ("model.pt2:

@@ -139,7 +139,7 @@ class GraphBuilder {
     if (trainable && tensor.dtype != c10::ScalarType::Float) {
       throw FormatError(out_.file + ": " + untrainable_text(input.name, tensor.dtype, "export model.float()"));
     }
-    // Tied ones are one tensor under several names.
+    // Tied parameters are one tensor with several names.
     for (std::size_t i = 0; i < out_.tensors.size(); ++i) {
       if (trainable && stored_[i] == tensor) {
         value.source = static_cast<int>(i);
@@ -190,7 +190,7 @@ class GraphBuilder {
       out.batch_axis = static_cast<int>(axis);
     }
     if (out_.symbols.empty() && !out.shape.empty()) {
-      // Exported for one batch size: the notes tell where it stands, else it is the first axis.
+      // Exported for one batch size: the notes give the batch axis, else it is the first.
       out.batch_axis = notes ? notes->batch_axis : 0;
       if (out.batch_axis && *out.batch_axis >= static_cast<int>(out.shape.size())) {
         throw FormatError(out_.file + ": extra/stagecraft.json: input \"" + input.name + "\" has no axis " +
@@ -218,17 +218,17 @@ class GraphBuilder {
     } else {
       out.classes = readers.empty() ? 0 : readers.front().classes;
     }
-    // A label below 0 leaves its sample out; no loss would be left of random ones.
+    // A label below 0 excludes its sample; random ones could leave no loss.
     const bool ignores = std::ranges::any_of(readers, [&](const Reader& reader) { return reader.least < 0; });
     if (ignores && out.least < 0 && out.classes > 0) out.least_drawn = 0;
     out_.inputs.push_back(std::move(out));
   }
 
-  /// An operator that picks one of so many rows or classes by each of an input's numbers.
+  /// An operator that uses an input's values as row or class indices.
   struct Reader {
     std::size_t node = 0;
     std::int64_t classes = 0;
-    std::int64_t least = 0;  ///< less than 0 where it ignores that number
+    std::int64_t least = 0;  ///< below 0 if it ignores that value
     const char* what = "";
   };
 
@@ -241,7 +241,7 @@ class GraphBuilder {
         std::min<std::int64_t>(reader.least, 0), reader.classes));
   }
 
-  /// Those of the input, directly or behind operators that move values about.
+  /// The readers of the input, directly or after operators that only rearrange values.
   [[nodiscard]] std::vector<Reader> readers_of(int input) const {
     std::vector<Reader> out;
     std::vector<int> same{input};
@@ -325,7 +325,7 @@ at::Tensor load_tensor(const ZipArchive& archive, const StoredTensor& stored) {
   const auto item = static_cast<std::int64_t>(c10::elementSize(stored.dtype));
   std::byte* const begin = bytes->bytes().data() + stored.storage_offset * item;
   at::Tensor out = at::from_blob(begin, stored.sizes, stored.strides, [bytes](void*) {}, options);
-  // PyTorch puts records where kernels like them; other writers need not.
+  // PyTorch aligns records for kernels; other writers may not.
   constexpr std::uintptr_t kAlignment = 16;
   return reinterpret_cast<std::uintptr_t>(begin) % kAlignment == 0 ? out : out.clone();
 }

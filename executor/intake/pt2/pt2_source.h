@@ -4,7 +4,7 @@
 
 namespace stagecraft {
 
-/// Archives that torch.export.save wrote, see pt2_graph. They take no settings `samples` and `input.NAME`.
+/// Archives that torch.export.save wrote, see pt2_graph. They do not take the settings `samples` and `input.NAME`.
 [[nodiscard]] LayerSource pt2_source();
 
 }  // namespace stagecraft

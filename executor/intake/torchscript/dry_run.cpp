@@ -35,7 +35,7 @@ std::function<void(jit::Stack&)> operation_of(jit::Node* node) {
   const bool counted = node->schema().is_vararg();
   const auto count = static_cast<std::int64_t>(node->inputs().size());
   return [operation = node->getOperation(), counted, count](jit::Stack& stack) {
-    // Its call is not const, and several threads are here.
+    // Its call is not const, and several threads may run this.
     jit::Operation own = operation;
     if (counted) stack.emplace_back(count);
     own(stack);

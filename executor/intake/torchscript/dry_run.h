@@ -19,11 +19,11 @@ struct Node;
 
 namespace stagecraft {
 
-/// What `node` runs; it may be called from several threads.
+/// The operation of `node`; thread-safe.
 [[nodiscard]] std::function<void(torch::jit::Stack&)> operation_of(torch::jit::Node* node);
 
-/// What `run` gives for `arguments`, by result, by dry run. Throws FormatError that begins with `where` if it fails or
-/// gives another number than `results`.
+/// The results of `run` for `arguments`, by result and dry run. Throws FormatError that begins with `where` if it fails
+/// or the number of results is not `results`.
 [[nodiscard]] std::vector<std::vector<c10::IValue>> dry_run(const DryRuns& runs,
                                                             const std::function<void(torch::jit::Stack&)>& run,
                                                             const std::vector<ScriptValue>& arguments,
@@ -32,10 +32,10 @@ namespace stagecraft {
 /// Whether the tensors of both have the same types, sizes and strides in each dry run.
 [[nodiscard]] bool same_shape(const std::vector<c10::IValue>& a, const std::vector<c10::IValue>& b);
 
-/// What input `model` is in each dry run: random, by `number`, the input's.
+/// Input `model` in each dry run: random, seeded by `number`, the input's number.
 [[nodiscard]] std::vector<at::Tensor> random_inputs(const DryRuns& runs, const ModelInput& model, std::size_t number);
 
-/// Keeps the state of the CPU's default generator, from which dry runs draw, while it lives.
+/// Restores the state of the CPU's default generator, from which dry runs draw, on destruction.
 class KeepGenerator {
  public:
   KeepGenerator();

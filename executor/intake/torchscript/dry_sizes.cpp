@@ -7,7 +7,7 @@ namespace stagecraft {
 std::optional<SizeExpression> affine(const DryRuns& runs, std::span<const std::int64_t> found) {
   const auto& samples = runs.samples;
   if (found.empty() || found.size() != samples.size()) return std::nullopt;
-  // Two runs with other numbers of samples give the line.
+  // Two runs with different numbers of samples determine the line.
   std::int64_t slope = 0;
   for (std::size_t i = 1; i < samples.size(); ++i) {
     const std::int64_t more = samples[i] - samples[0];

@@ -17,7 +17,7 @@ namespace jit = torch::jit;
 using Kind = ScriptValue::Kind;
 using Origin = GraphValue::Origin;
 
-/// Whether `value` is known before anything runs: numbers, and constant tensors that hold a whole number.
+/// Whether `value` is known before anything runs: numbers, and constant tensors with an integer.
 bool is_known(const OperatorGraph& graph, const ScriptValue& value) {
   if (value.kind != Kind::Value) return is_static(value);
   const GraphValue& held = graph.values[index(value.value)];
@@ -43,7 +43,7 @@ ScriptValue number(const DryRuns& runs, const std::string& name, std::function<v
   if (keeps_affine(name) && all_affine && whole.size() == found.size()) made->expression = affine(runs, whole);
   if (made->expression && constant_value(*made->expression)) return constant_value_of(found.front());
   if (tells_of_shape(name) && !made->expression) {
-    // Types, devices and numbers of axes are the same whatever the batch size; others must be seen at each run.
+    // Types, devices and numbers of axes do not depend on the batch size; others must be computed in each run.
     const auto same = std::ranges::all_of(found, [&](const c10::IValue& each) { return each == found.front(); });
     if (same) return constant_value_of(found.front());
   }

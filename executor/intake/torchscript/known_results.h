@@ -14,9 +14,9 @@ struct Node;
 
 namespace stagecraft {
 
-/// What `node`, which calls operator `name`, gives where that is known before the model runs: it follows from
-/// constants, from the batch size or from what `graph` says of shapes. Nothing where it must run. `where` begins
-/// errors. Throws FormatError as dry_run.
+/// The results of `node`, which calls operator `name`, if they are known before the model runs, from constants, the
+/// batch size or the shapes in `graph`. Absent if it must run. `where` begins errors. Throws FormatError as dry_run
+/// does.
 [[nodiscard]] std::optional<std::vector<ScriptValue>> known_results(const OperatorGraph& graph, const DryRuns& runs,
                                                                     torch::jit::Node* node, const std::string& name,
                                                                     const std::vector<ScriptValue>& arguments,

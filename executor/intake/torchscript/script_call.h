@@ -23,14 +23,14 @@ struct ScriptArgument {
   c10::TypePtr element = {};  ///< of a List
 };
 
-/// A result of a call: a value of the graph (-1: nobody wants it), or a list of tensors of which each is one.
+/// A result of a call: a value of the graph (-1: unused), or a list of such tensors.
 struct ScriptResult {
   int value = -1;
   std::optional<std::vector<int>> parts = {};
 };
 
-/// A call that a graph of TorchScript makes. `run` finds its arguments on the stack and leaves its results there; it
-/// may be called from several threads.
+/// A call in a TorchScript graph. `run` takes its arguments from the stack and leaves its results there; it is
+/// thread-safe.
 struct ScriptCall {
   std::function<void(torch::jit::Stack&)> run;
   std::vector<ScriptArgument> arguments;

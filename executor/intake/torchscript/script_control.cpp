@@ -137,7 +137,7 @@ class Extractor {
       out.random = out.random || is_random(*node);
       const c10::FunctionSchema* const schema = node->maybeSchema();
       if (!schema) return;
-      // Schemas of normalisations do not tell that they move their statistics where they train.
+      // Schemas of normalisations do not declare that they update their statistics in training.
       if (state_.mode() == ModelMode::Evaluation) return;
       for (std::size_t i = 0; i < std::min(schema->arguments().size(), node->inputs().size()); ++i) {
         const std::string& name = schema->arguments()[i].name();

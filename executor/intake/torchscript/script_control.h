@@ -17,7 +17,7 @@ struct Value;
 
 namespace stagecraft {
 
-/// A branch or loop as code of its own.
+/// A branch or loop as separate code.
 struct ScriptControl {
   std::function<void(torch::jit::Stack&)> run;
   std::vector<ScriptValue> arguments;
@@ -26,9 +26,8 @@ struct ScriptControl {
   bool random = false;
 };
 
-/// `node` with all it calls, its operators as they are and in their order. `lookup` gives what names outside stand for;
-/// `held` what stands for a tensor that a module holds. Throws FormatError that begins with `place` for what
-/// torchscript_graph refuses.
+/// `node` with all its calls, operators unchanged and in order. `lookup` gives the values of outer names, `held` the
+/// value of a module's tensor. Throws FormatError that begins with `place` for what torchscript_graph refuses.
 [[nodiscard]] ScriptControl script_control(torch::jit::Node* node, ScriptState& state,
                                            const std::function<ScriptValue(torch::jit::Value*)>& lookup,
                                            const std::function<ScriptValue(const at::Tensor&)>& held,

@@ -59,7 +59,7 @@ void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionS
   node.decays = std::move(facts.decays);
   node.random = facts.random;
   node.repeatable = facts.repeatable;
-  // What schemas leave out: results that are arguments, in memory.
+  // Missing from schemas: results that share memory with arguments.
   for (const ScriptValue& result : results) {
     for_each_value(result, [&](const ScriptValue& own) {
       const bool other = graph.values[index(own.value)].kind == GraphValue::Kind::Other;

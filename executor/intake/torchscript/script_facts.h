@@ -12,29 +12,29 @@
 
 namespace stagecraft {
 
-/// Adds to `node`, a call of `schema`, what it does to memory and whether it is random: what operator_facts says, and
-/// what the dry runs show. `where` begins errors. Throws FormatError as operator_facts.
+/// Adds to `node`, a call of `schema`, what it does to memory and whether it is random, from operator_facts and from
+/// the dry runs.  `where` begins errors. Throws FormatError as operator_facts.
 void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionSchema& schema,
                const std::vector<ScriptValue>& arguments, const std::vector<ScriptValue>& results,
                const std::string& where);
 
-/// Follows the numbers of a model's inputs through its calls, to what says how many classes they are.
+/// Follows the values of a model's inputs through its calls to operators that determine their number of classes.
 class InputNumbers {
  public:
   /// `value` of the graph is input `input`.
   void add(int value, int input) { inputs_behind_[value] = input; }
 
-  /// Learns how many classes a whole-number input of `inputs` has, from the embedding or cross entropy that reads it.
-  /// `name` is the operator's without its namespace. Throws std::invalid_argument that begins with `where` if the range
-  /// that was told reaches beyond them.
+  /// Finds how many classes an integer input of `inputs` has, from the embedding or cross entropy that reads it. `name`
+  /// is the operator's without its namespace. Throws std::invalid_argument that begins with `where` if the given range
+  /// exceeds them.
   void follow_classes(const std::string& name, const c10::FunctionSchema& schema,
                       const std::vector<ScriptValue>& arguments, const std::vector<ModelInput>& inputs,
                       const std::string& where);
-  /// Learns which results hold the numbers of an input.
+  /// Finds which results contain the values of an input.
   void follow_results(const std::string& name, const c10::FunctionSchema& schema,
                       const std::vector<ScriptValue>& arguments, const std::vector<ScriptValue>& results);
 
-  /// Sets what was learned where nothing was told.
+  /// Sets the number of classes that was found where no range was given.
   void set_classes(std::vector<ModelInput>& inputs) const;
 
  private:

@@ -132,7 +132,7 @@ ScriptArgument ScriptGraph::argument_of(const ScriptValue& value, GraphNode& nod
   return out;
 }
 
-/// The graph's value of a number, made where it is wanted first.
+/// The graph's value of a number, made at its first use.
 int ScriptGraph::number_value(const ScriptValue& value) {
   ScriptNumber& own = *value.number;
   if (own.value >= 0) return own.value;

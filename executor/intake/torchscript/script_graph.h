@@ -19,40 +19,39 @@
 
 namespace stagecraft {
 
-/// The graph of a module while its code is laid out: the values, nodes and tensors that the code's names refer to.
+/// The graph of a module during layout: the values, nodes and tensors to which the code's names refer.
 class ScriptGraph {
  public:
-  /// Of a module in `file`; `samples` is the only batch size. The tensors that `state` holds are the first values.
-  /// Throws FormatError, naming the tensor, for one that cannot be held.
+  /// For a module in `file`; `samples` is the only batch size. The tensors of `state` are the first values. Throws
+  /// FormatError naming a tensor that is not supported.
   ScriptGraph(const std::string& file, ScriptState& state, std::optional<std::int64_t> samples);
 
   [[nodiscard]] const OperatorGraph& graph() const { return graph_; }
   [[nodiscard]] const DryRuns& runs() const { return runs_; }
 
-  /// Modules around the nodes to come, outermost first.
+  /// Modules around the next nodes, outermost first.
   [[nodiscard]] const std::vector<ModuleFrame>& modules() const { return modules_; }
   void enter(ModuleFrame module) { modules_.push_back(std::move(module)); }
   void leave() { modules_.pop_back(); }
 
-  /// The tensor that the code refers to: one that the module holds, or a new constant.
+  /// The value of a tensor in the code: one of the module's, or a new constant.
   ScriptValue held_tensor(const at::Tensor& tensor);
   /// A new input of the graph.
   ScriptValue add_input(const ModelInput& model);
-  /// Adds what `result` holds to the outputs.
+  /// Adds the values in `result` to the outputs.
   void add_output(const ScriptValue& result);
 
-  /// A node in the current modules that reads and gives nothing yet; finish adds it to the graph.
+  /// A node in the current modules, without arguments and results yet; finish adds it to the graph.
   [[nodiscard]] GraphNode new_node(const std::string& name, const std::string& target);
-  /// What `node` pushes for `value`; values that it reads are added to it.
+  /// The argument of `node` for `value`; adds the values that it reads to the node.
   ScriptArgument argument_of(const ScriptValue& value, GraphNode& node);
-  /// Result `index` of `node` as it came out of the dry runs, `found`. Where it is not `sure`, nothing is said of its
-  /// shape.
+  /// Result `index` of `node` from the dry runs' `found`. If not `sure`, its shape is left open.
   ScriptValue add_result(GraphNode& node, ScriptCall& made, const c10::Type& type, std::vector<c10::IValue> found,
                          std::size_t index, bool sure);
-  /// Adds `node`, which `made` runs.
+  /// Adds `node`, run by `made`.
   void finish(GraphNode node, ScriptCall made);
 
-  /// The graph, whose nodes can run. Nothing is added afterwards.
+  /// The graph, ready to run. Nothing may be added afterwards.
   [[nodiscard]] OperatorGraph take();
 
  private:

@@ -9,10 +9,10 @@
 
 namespace stagecraft {
 
-/// What operator `name`, which has `results` results, gives where that follows from the list or tuple that is its first
-/// argument (its length, an item, a part, a longer one; `append` changes the list), or from what is None; nothing where
-/// it must run. `place` begins errors. Throws FormatError for an index outside the list and for another number of items
-/// than results.
+/// The results of operator `name`, which has `results` results, if they follow from the list or tuple that is its first
+/// argument (its length, an item, a slice, an extended list; `append` changes the list) or from what is None; absent if
+/// it must run. `place` begins errors. Throws FormatError for an index outside the list and if the number of items is
+/// not that of the results.
 [[nodiscard]] std::optional<std::vector<ScriptValue>> on_items(const std::string& name,
                                                                const std::vector<ScriptValue>& arguments,
                                                                std::size_t results, const std::string& place);

@@ -171,7 +171,7 @@ class Layout {
     return known(*value);
   }
 
-  /// Tensors of constants are held.
+  /// Constant tensors become values of the graph.
   ScriptValue known(const c10::IValue& value) {
     if (value.isTensor() && value.toTensor().defined()) return graph_.held_tensor(value.toTensor());
     ScriptValue out = constant_value_of(value);
@@ -267,7 +267,7 @@ class Layout {
     for (const ScriptValue& argument : own.arguments) made.arguments.push_back(graph_.argument_of(argument, out));
     made.place = place_of(graph_.graph(), out);
     auto found = dry_run(graph_.runs(), made.run, own.arguments, node->outputs().size(), made.place);
-    // Where the branches, or no turn of the loop, would give other shapes, nothing is said of them.
+    // If branches, or a loop without iterations, would give different shapes, shapes are left open.
     std::vector<bool> sure(node->outputs().size(), true);
     if (node->kind() == c10::prim::If) {
       for (const bool taken : {true, false}) {
@@ -303,7 +303,7 @@ class Layout {
     outputs(node, names, std::move(results));
   }
 
-  /// Arguments that say that the model trains, set to evaluate.
+  /// Arguments that select training, set for evaluation.
   static void set_for_evaluation(const c10::FunctionSchema& schema, std::vector<ScriptValue>& arguments) {
     const std::size_t count = std::min(arguments.size(), schema.arguments().size());
     bool statistics = false;
@@ -347,7 +347,7 @@ class Layout {
   ScriptState& state_;
   ScriptGraph graph_;
   InputNumbers numbers_;
-  std::vector<std::shared_ptr<jit::Graph>> graphs_;  // keeps what values of the code point to
+  std::vector<std::shared_ptr<jit::Graph>> graphs_;  // keeps alive what values of the code point to
   std::map<std::string, int> calls_of_;              // by path of module
   std::size_t depth_ = 0;
   std::size_t visited_ = 0;

@@ -18,8 +18,8 @@ struct ScriptInput {
   std::optional<c10::IValue> constant = {};
 };
 
-/// The graph of the module's forward, see torchscript_graph. `samples`: the only batch size. `state` gets the constants
-/// that stand in the code.
+/// The graph of the module's forward, see torchscript_graph. `samples`: the only batch size. Constants in the code are
+/// added to `state`.
 [[nodiscard]] OperatorGraph lay_out_script(const std::string& file, ScriptState& state,
                                            const std::vector<ScriptInput>& inputs, std::optional<std::int64_t> samples);
 

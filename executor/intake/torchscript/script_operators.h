@@ -4,15 +4,16 @@
 
 namespace stagecraft {
 
-/// Operators of TorchScript by name, as "aten::size". They tell of a tensor what does not depend on its numbers.
+/// Operators of TorchScript by name, such as "aten::size". These return facts about a tensor that do not depend on its
+/// values.
 [[nodiscard]] bool tells_of_shape(const std::string& name);
-/// They give a * batch + c of such numbers.
+/// These compute a * batch + c from such numbers.
 [[nodiscard]] bool keeps_affine(const std::string& name);
-/// Sizes of a trace are tensors that go through these.
+/// In a trace, sizes are tensors that pass through these.
 [[nodiscard]] bool computes_traced_size(const std::string& name);
-/// They change more than tensors.
+/// These change more than tensors.
 [[nodiscard]] bool has_side_effects(const std::string& name);
-/// Without its namespace: their result holds some of the numbers of their first argument.
+/// Without namespace: the result contains values of the first argument.
 [[nodiscard]] bool moves_numbers(const std::string& name);
 
 }  // namespace stagecraft

@@ -13,13 +13,13 @@ namespace stagecraft {
 
 /// A tensor that a loaded module holds.
 struct HeldTensor {
-  std::string name;  ///< of tied ones the first, as Python's named_parameters gives it
+  std::string name;  ///< for tied tensors the first, as in Python's named_parameters
   at::Tensor tensor;
   bool parameter = false;
   bool buffer = false;  ///< neither: a constant
 };
 
-/// Modules and tensors of a loaded TorchScript module, by the names they have in Python.
+/// Modules and tensors of a loaded TorchScript module, by their names in Python.
 class ScriptState {
  public:
   ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, ModelMode mode);
@@ -29,14 +29,14 @@ class ScriptState {
   /// Index into held() of `tensor`, or of one with the same memory and geometry: tied. A new one is a constant
   /// called `name`.
   int index_of(const at::Tensor& tensor, const std::string& name);
-  /// The path under which a module was found first; null: it is none of the root's.
+  /// The path under which a module was found first; null: not part of the root.
   [[nodiscard]] const std::string* path_of(const c10::ivalue::Object* module) const;
-  /// Attribute `training` as the mode wants it. For training as saved, or true for all modules if the root was saved
-  /// for evaluation; for evaluation false.
+  /// Attribute `training` for the mode. For training: as saved, or true for all modules if the root was saved for
+  /// evaluation; for evaluation: false.
   [[nodiscard]] bool training(const c10::ivalue::Object& module);
   [[nodiscard]] ModelMode mode() const { return mode_; }
-  /// Whether the code that was laid out computes what the model does when it evaluates: it was saved so, or it asked
-  /// for `training`, which a trace does not.
+  /// Whether the laid-out code computes the model's evaluation: it was saved for that, or it reads `training`, which a
+  /// trace does not.
   [[nodiscard]] bool exact_evaluation() const { return saved_evaluating_ || asked_; }
 
  private:

@@ -16,12 +16,12 @@ namespace stagecraft {
 struct ScriptNumber;
 struct ScriptItems;
 
-/// What a name in TorchScript stands for while its code is laid out as a graph. Dry runs compute along: each keeps what
-/// the name is in it.
+/// The meaning of a name in TorchScript during layout as a graph. Dry runs compute along: each keeps the name's value
+/// in that run.
 ///  - Constant: the same in every run;
-///  - Number: follows from the batch size alone, and may be a tensor that holds a number (traced sizes are);
+///  - Number: follows only from the batch size; may be a tensor with one number (as traced sizes are);
 ///  - Value: a value of the graph;
-///  - Items: a list or tuple of such; Python's, so that two names may stand for one list;
+///  - Items: a list or tuple of these; by reference, as in Python, so that two names may share one list;
 ///  - Module: an object of the file, `constant`.
 struct ScriptValue {
   enum class Kind { Constant, Number, Value, Items, Module };
@@ -35,13 +35,13 @@ struct ScriptValue {
   [[nodiscard]] bool is_none() const { return kind == Kind::Constant && constant.isNone(); }
 };
 
-/// How a Number is made, where it is wanted.
+/// How a Number is computed where it is needed.
 struct ScriptNumber {
   std::optional<SizeExpression> expression;  ///< if it is a * batch + c
   std::function<void(torch::jit::Stack&)> call;
   std::vector<ScriptValue> arguments;
   std::string target;
-  int value = -1;  ///< in the graph, once it is there
+  int value = -1;  ///< in the graph, once it exists
 };
 
 struct ScriptItems {
@@ -53,16 +53,16 @@ struct ScriptItems {
 /// A constant; lists and tuples of it become Items.
 [[nodiscard]] ScriptValue constant_value_of(const c10::IValue& value);
 
-/// What it is in dry run `run`: lists are fresh ones. Modules are themselves.
+/// Its value in dry run `run`: lists are copies, modules themselves.
 [[nodiscard]] c10::IValue in_run(const ScriptValue& value, std::size_t run);
 
-/// Whether it is the same in every run, all of its items included.
+/// Whether it is the same in every run, including all of its items.
 [[nodiscard]] bool is_constant(const ScriptValue& value);
 
-/// Whether no value of the graph is in it.
+/// Whether it contains no value of the graph.
 [[nodiscard]] bool is_static(const ScriptValue& value);
 
-/// Calls `visit` with each value in it that is no list or tuple.
+/// Calls `visit` with each value in it that is not a list or tuple.
 void for_each_value(const ScriptValue& value, const std::function<void(const ScriptValue&)>& visit);
 
 }  // namespace stagecraft

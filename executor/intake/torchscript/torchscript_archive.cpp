@@ -18,7 +18,7 @@ constexpr std::uint64_t kMostCodeBytes = std::uint64_t{1} << 26;
 constexpr std::uint64_t kMostInflatedBytes = std::uint64_t{1} << 28;  ///< of all compressed records together
 constexpr std::uint64_t kMostPickleBytes = std::uint64_t{1} << 28;
 
-/// The folder that all records stand in, with its slash; empty if there is none.
+/// The folder of all records, with its slash; empty if there is none.
 std::string root_of(const ZipArchive& archive) {
   if (archive.records().empty()) return {};
   const std::string& first = archive.records().front().name;
@@ -28,7 +28,7 @@ std::string root_of(const ZipArchive& archive) {
 
 bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
-/// Whether `word` stands in `code` and no letter follows it.
+/// Whether `word` is in `code`, not followed by a letter.
 bool uses(std::string_view code, std::string_view word) {
   for (std::size_t at = code.find(word); at != std::string_view::npos; at = code.find(word, at + 1)) {
     const std::size_t end = at + word.size();
@@ -37,7 +37,7 @@ bool uses(std::string_view code, std::string_view word) {
   return false;
 }
 
-/// What code may not do; empty if it does nothing of it.
+/// What is forbidden in the code; empty if nothing is.
 std::string fault_of_code(std::string_view code) {
   if (uses(code, "__setstate__")) return "defines __setstate__, which would run while the file is loaded";
   if (uses(code, "__torch__.torch.classes"))
@@ -101,7 +101,7 @@ c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const ZipArchive& archi
     return FormatError(archive.path() + ": LibTorch cannot load this TorchScript file: " + first_line(what));
   };
   try {
-    // Files for debugging hold no more than the places in Python's sources.
+    // Debug files only contain positions in Python sources.
     return torch::jit::load(archive.path(), c10::Device(c10::kCPU), /*load_debug_files=*/false)._ivalue();
   } catch (const c10::Error& e) { throw refuse(e.what_without_backtrace()); } catch (const std::exception& e) {
     throw refuse(e.what());

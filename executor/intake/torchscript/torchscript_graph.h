@@ -11,26 +11,26 @@
 
 namespace stagecraft {
 
-/// What a TorchScript file does not say.
+/// What a TorchScript file does not contain.
 struct TorchScriptInputs {
   std::map<std::string, std::string> inputs;  ///< by argument of forward, as parse_model_input reads them
-  std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges;  ///< of whole-number inputs: [first, second)
-  std::optional<std::int64_t> samples;                                  ///< the only batch size that the model takes
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> ranges;  ///< of integer inputs: [first, second)
+  std::optional<std::int64_t> samples;                                  ///< the only batch size that the model accepts
 };
 
-/// The graph of a model that torch.jit.trace or torch.jit.script made: forward with all calls laid out, each node under
-/// the module that calls it. What follows from constants and from the training flag is decided here: branches, loops
-/// with a known number of turns, assertions that hold. A branch or loop that depends on data or on the batch is one
-/// node. The model runs here four times, on random inputs of 2, 3, 5 and again 3 samples (or twice with `samples`),
-/// from which follow shapes as a * batch + c, and which values share memory. No pass that changes arithmetic runs.
+/// The graph of a model that torch.jit.trace or torch.jit.script made: forward with all calls inlined, each node under
+/// the module that calls it. What follows from constants and from the training flag is resolved here: branches, loops
+/// with a known number of iterations, assertions that hold. A branch or loop that depends on data or on the batch is
+/// one node. The model runs here four times, on random inputs of 2, 3, 5 and again 3 samples (or twice with `samples`),
+/// to find shapes as a * batch + c and which values share memory. No pass changes the arithmetic.
 ///
 /// Throws FormatError with file, operator and module for what cannot run in stages: attributes that forward changes,
-/// objects that are no modules, lists that a branch or loop changes, a model that fails in the dry runs (with the first
-/// line of the reason), and what load_torchscript refuses. Throws std::invalid_argument listing forward's arguments if
-/// `inputs` are not exactly these.
+/// objects that are not modules, lists that a branch or loop changes, a model that fails in the dry runs (with the
+/// first line of the reason), and what load_torchscript refuses. Throws std::invalid_argument listing forward's
+/// arguments if `inputs` does not match them.
 ///
-/// For evaluation every module's attribute `training` is false, and what a trace holds of training is set as
-/// evaluation_value says.
+/// For evaluation, every module's attribute `training` is false, and training arguments in a trace are set by
+/// evaluation_value.
 [[nodiscard]] OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInputs& inputs,
                                               ModelMode mode = ModelMode::Training);
 

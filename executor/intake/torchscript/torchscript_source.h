@@ -4,7 +4,7 @@
 
 namespace stagecraft {
 
-/// Archives that torch.jit.save wrote, see torchscript_graph. The settings say what their inputs are.
+/// Archives that torch.jit.save wrote, see torchscript_graph. The settings describe their inputs.
 [[nodiscard]] LayerSource torchscript_source();
 
 }  // namespace stagecraft
