@@ -4,7 +4,7 @@
 
 namespace stagecraft {
 
-/// Exit status of a rank that ended because of another one.
+/// Exit status of a rank that ended because another rank failed.
 inline constexpr int kPeerFailed = 3;
 /// Exit status of a rank that timed out: a deadline passed, or a rank fell silent.
 inline constexpr int kHung = 4;
@@ -12,7 +12,7 @@ inline constexpr int kHung = 4;
 /// again later.
 inline constexpr int kStopped = 75;
 
-/// The exit status that tells an error's cause: 1, kHung or kPeerFailed.
+/// The exit status for an error's cause: 1, kHung or kPeerFailed.
 [[nodiscard]] int exit_status(const PeerError& error);
 
 }  // namespace stagecraft

@@ -104,8 +104,8 @@ std::string remote_command(const std::vector<std::string>& arguments,
     if (name != kSecretVariable) script += fmt::format(" {}={}", name, shell_word(value));
   }
   for (const std::string& argument : arguments) script += " " + shell_word(argument);
-  // Without a further command a shell may replace itself by the program, and a remote shell does not tell which signal
-  // killed that.
+  // Without a further command, a shell may replace itself with the program, and a remote shell does not report which
+  // signal killed that.
   script += "; exit $?";
   return "sh -c " + shell_word(script);
 }

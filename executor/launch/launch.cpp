@@ -41,7 +41,7 @@ std::int64_t to_number(const std::string& name, const std::string& text, std::in
 constexpr std::int64_t kMostRanks = 1 << 20;
 constexpr std::int64_t kMostIds = std::int64_t{1} << 62;
 
-/// The ranks that three variables give.
+/// The ranks in three variables.
 LaunchInfo ranks_from(const Environment& environment, const std::string& rank, const std::string& ranks,
                       const std::string& local_rank) {
   LaunchInfo launch;
@@ -89,7 +89,7 @@ LaunchInfo from_torchrun(const Environment& environment) {
   return launch;
 }
 
-/// MASTER_ADDR and MASTER_PORT, where they are set, win over what the launcher says.
+/// MASTER_ADDR and MASTER_PORT, if set, override the launcher.
 void prefer_master(const Environment& environment, LaunchInfo& launch) {
   if (auto host = find(environment, "MASTER_ADDR")) launch.host = *host;
   if (auto port = find(environment, "MASTER_PORT")) {
@@ -97,8 +97,8 @@ void prefer_master(const Environment& environment, LaunchInfo& launch) {
   }
 }
 
-/// Whether srun started this process as a task. The script of sbatch and salloc's shell have SLURM_PROCID too: without
-/// a step's number, or with one of those that Slurm keeps for such.
+/// Whether srun started this process as a task. sbatch's script and salloc's shell have SLURM_PROCID too, but no step
+/// number, or a reserved one.
 bool is_slurm_task(const Environment& environment) {
   const auto step = find(environment, "SLURM_STEP_ID");
   constexpr std::int64_t kFirstReserved = 0xfffffff0;

@@ -18,7 +18,7 @@
 namespace stagecraft {
 namespace {
 
-/// A missed deadline with a line about each rank; any other error as it is.
+/// A missed deadline with one line per rank; any other error unchanged.
 std::exception_ptr with_report(std::exception_ptr error, const std::vector<std::unique_ptr<Channel>>& channels) {
   try {
     std::rethrow_exception(error);

@@ -13,12 +13,12 @@
 namespace stagecraft {
 
 /// Runs `body` once per channel, each in a separate thread, and returns when all have ended. Rethrows the first
-/// exception, having aborted the channels of the others; to a missed deadline it adds a line about each rank.
+/// exception, having aborted the channels of the others; to a missed deadline it adds one line per rank.
 void run_as_threads(const std::vector<std::unique_ptr<Channel>>& channels, const std::function<void(Channel&)>& body);
 
-/// Joins the run of `launch`, and runs `body`, which sets the channel that it makes. If `body` returns, waits for the
-/// other ranks at a barrier and leaves. If it throws, tells the others the reason while the channel is still open: they
-/// would take its end for the cause. Rethrows what `body` throws.
+/// Joins the run of `launch` and runs `body`, which creates and sets the channel. If `body` returns, waits for the
+/// other ranks at a barrier and leaves. If it throws, sends the others the reason while the channel is still open,
+/// because a closed channel would look like the cause. Rethrows what `body` throws.
 void run_as_process(const LaunchInfo& launch, std::chrono::milliseconds deadline,
                     const std::function<void(Rendezvous&, std::unique_ptr<Channel>&)>& body);
 

@@ -36,7 +36,8 @@ void write_all(int to, const char* data, std::size_t length) {
   while (length > 0) {
     const ssize_t written = ::write(to, data, length);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // a closed terminal does not end the log, nor a full disk the terminal
+    if (written <= 0)
+      return;  // a closed terminal does not end the log, and a full disk does not end the terminal's output
     data += written;
     length -= static_cast<std::size_t>(written);
   }
@@ -74,7 +75,7 @@ RankLog::RankLog(const std::string& folder, int rank, int ranks) {
     return;
   }
   log_ = log;
-  std::array<int, 2> written{};  // the ends that this process writes to
+  std::array<int, 2> written{};  // the ends to which this process writes
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) refuse(path, errno);
@@ -94,13 +95,12 @@ RankLog::RankLog(const std::string& folder, int rank, int ranks) {
   }
   if (copier_ == 0) {
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(number, SIG_IGN);
-    restore();  // lets go of the ends that are written to
+    restore();  // closes the ends for writing
     ::close(STDIN_FILENO);
     copy(streams_, log_);
     ::_exit(0);
   }
-  // The ends that are read stay open here too: what is written after the copier was killed waits in the pipes and
-  // raises no SIGPIPE.
+  // The read ends stay open here too: output written after the copier was killed stays in the pipes, without SIGPIPE.
   watcher_ = std::thread([this] { watch(); });
 }
 
@@ -144,10 +144,10 @@ RankLog::~RankLog() {
   closing_ = true;
   std::cout.flush();
   std::fflush(nullptr);
-  // The copier ends when nobody can write to it any more.
+  // The copier ends when no process can write to it any more.
   restore();
   watcher_.join();
-  copy(streams_, log_);  // what a copier that was killed has left
+  copy(streams_, log_);  // what a killed copier has left
   for (const Stream& stream : streams_) {
     ::close(stream.from);
     ::close(stream.to);

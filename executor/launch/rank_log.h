@@ -9,16 +9,16 @@
 
 namespace stagecraft {
 
-/// Sends what this process writes on standard output and standard error to FOLDER/rank-N.log, behind what is there, N
-/// with as many digits as the last rank's. It is written as it comes, so nothing is lost when the process is killed.
-/// Other ranks' output goes nowhere else; rank 0's goes where it went before too, through a process of its own that
-/// outlives rank 0 until all is written, and ends with this object. If somebody kills that process, rank 0 goes on with
-/// what it had not copied yet. A log that is there already gets a line that says that the rank starts again.
+/// Appends the standard output and standard error of this process to FOLDER/rank-N.log, N padded to the last rank's
+/// digits. Output is written immediately, so nothing is lost if the process is killed. Rank 0's output also goes where
+/// it went before, through a separate process that outlives rank 0 until everything is written, and otherwise ends with
+/// this object. If that process is killed, rank 0 copies the rest itself. An existing log gets a line saying that the
+/// rank restarts.
 class RankLog {
  public:
-  /// Makes the folder. To be made before other threads are started. Throws FormatError with path and reason.
+  /// Creates the folder. Construct before other threads are started. Throws FormatError with path and reason.
   RankLog(const std::string& folder, int rank, int ranks);
-  /// On rank 0: returns when all is written.
+  /// On rank 0: returns when everything is written.
   ~RankLog();
   RankLog(const RankLog&) = delete;
   RankLog& operator=(const RankLog&) = delete;
@@ -27,7 +27,7 @@ class RankLog {
   [[nodiscard]] pid_t copier() const { return copier_; }
 
  private:
-  /// One of rank 0's two streams: the pipe's end that is read, and where the stream went before.
+  /// One of rank 0's two streams: the read end of the pipe, and where the stream went before.
   struct Stream {
     int from = -1;
     int to = -1;
@@ -46,7 +46,7 @@ class RankLog {
 /// "logs/rank-07.log" for rank 7 of 64.
 [[nodiscard]] std::string rank_log_path(const std::string& folder, int rank, int ranks);
 
-/// Makes the folder and throws as RankLog would if nothing can be written there; for the start of all ranks.
+/// Creates the folder and throws as RankLog does if it is not writable; for the process that starts all ranks.
 void check_log_folder(const std::string& folder);
 
 }  // namespace stagecraft

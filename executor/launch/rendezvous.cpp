@@ -23,10 +23,10 @@ using Seconds = std::chrono::duration<double>;
 constexpr const char* kFailureKey = "failure";
 constexpr const char* kNoFailure = "none";
 constexpr const char* kLeft = "left";
-/// Of what a rank brings to an exchange.
+/// Limit of a rank's value in an exchange.
 constexpr std::size_t kMostExchangedBytes = std::size_t{1} << 20;
 
-/// How long the rank that serves the meeting point stays for the others to read why the run ends.
+/// How long the rank that serves the meeting point waits for the others to read why the run ends.
 constexpr auto kFarewell = std::chrono::milliseconds(1000);
 
 std::string rank_key(int rank) { return fmt::format("rank/{}", rank); }
@@ -34,21 +34,21 @@ std::string rank_key(int rank) { return fmt::format("rank/{}", rank); }
 std::string to_text(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<std::uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// What a heartbeat says: its number, then what the rank does.
+/// A heartbeat: its number, then what the rank is doing.
 std::string heartbeat(std::uint64_t number, const std::string& activity) {
   return fmt::format("{} {}", number, activity);
 }
 
-/// A failure as it stands in the store: who found it, and what it is.
+/// A failure as in the store: the rank that found it, and the message.
 std::string finding(int rank, const std::string& reason) { return fmt::format("{} {}", rank, printable(reason)); }
 
-/// What follows the number of a heartbeat or a finding.
+/// The text after the number of a heartbeat or a finding.
 std::string after_number(const std::string& text) {
   const std::size_t space = text.find(' ');
   return space == std::string::npos ? "" : printable(text.substr(space + 1));
 }
 
-/// The last heartbeat of a rank, and for how long it has been the last.
+/// The last heartbeat of a rank, and its age.
 struct Heard {
   std::string beat;
   Seconds silent{0};
@@ -121,7 +121,7 @@ class StoreRendezvous : public Rendezvous {
     if (leaving_) return;
     try {
       if (server_) {
-        // The others need the meeting point. Until the last has left this rank goes on watching them.
+        // The others need the meeting point: this rank keeps watching them until the last has left.
         publish(kLeft);
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return all_left_; });
@@ -130,14 +130,14 @@ class StoreRendezvous : public Rendezvous {
         leaving_ = true;
         publish(kLeft);
       }
-    } catch (const std::exception&) {  // the run is over for this rank whether the others hear of it or not
+    } catch (const std::exception&) {  // the run is over for this rank even if the others cannot be reached
       leaving_ = true;
     }
     stop();
   }
 
  private:
-  /// Sets this rank's key. Once it has left nothing replaces that.
+  /// Sets this rank's key. After it has left, the key stays as it is.
   void publish(const std::string& text) {
     const std::lock_guard lock(publishing_);
     if (said_left_) return;
@@ -160,7 +160,7 @@ class StoreRendezvous : public Rendezvous {
           why += fmt::format("; rank {} has a different secret than the meeting point", rank);
       }
     } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
-    if (absent.empty()) return;  // the last has come since
+    if (absent.empty()) return;  // the last one has joined since
     if (server_ && is_loopback(server_->endpoint().address) && !is_loopback(launch_.host)) {
       why += fmt::format(
           "; {} resolves to {} here, which other machines cannot reach: set STAGECRAFT_LISTEN to an address that they "
@@ -177,7 +177,7 @@ class StoreRendezvous : public Rendezvous {
                        launch_.served ? "" : ", kept by rank 0,");
   }
 
-  /// Publishes this rank's heartbeat and looks at the others', until it leaves.
+  /// Publishes this rank's heartbeat and checks the others', until it leaves.
   void beat() {
     std::vector<std::string> keys = {kFailureKey};
     keys.insert(keys.end(), rank_keys_.begin(), rank_keys_.end());
@@ -189,7 +189,8 @@ class StoreRendezvous : public Rendezvous {
         beats_.fetch_add(1, std::memory_order_relaxed);
         if (leaving_) return;
         if (const std::string failure = to_text(values[0]); failure != kNoFailure) end(failure, false);
-        // Only time in which this thread ran counts: after a stop of its own process all others look silent.
+        // Only time in which this thread ran counts: otherwise all other ranks look silent after a stop of this
+        // process.
         const Seconds passed = std::min<Seconds>(Clock::now() - before, 2 * period_);
         before = Clock::now();
         const std::optional<int> silent = hear(values, passed);
@@ -197,14 +198,14 @@ class StoreRendezvous : public Rendezvous {
       } catch (const std::exception&) {
         if (leaving_) return;
         say(gone() + report());
-        ::_exit(kPeerFailed);  // other threads may be inside calls that do not return
+        ::_exit(kPeerFailed);  // other threads may be in calls that do not return
       }
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, period_, [this] { return leaving_.load(); });
     }
   }
 
-  /// Watches the watcher, whose calls into the store can hang when the process that serves it is stopped.
+  /// Watches the watcher, whose calls to the store can hang if the process that serves it is stopped.
   void guard() {
     std::uint64_t last = 0;
     Seconds silent(0);
@@ -226,8 +227,8 @@ class StoreRendezvous : public Rendezvous {
     }
   }
 
-  /// Takes the heartbeats of all ranks (after the failure) that were found `passed` after those before. A rank that has
-  /// been silent for longer than the deadline, if there is one.
+  /// Updates with the heartbeats of all ranks, read `passed` after the previous ones. Returns a rank that has been
+  /// silent for longer than the deadline, if any.
   std::optional<int> hear(const std::vector<std::vector<std::uint8_t>>& values, Seconds passed) {
     const std::lock_guard lock(mutex_);
     std::optional<int> silent;
@@ -252,7 +253,7 @@ class StoreRendezvous : public Rendezvous {
   [[noreturn]] void accuse(int rank) {
     const std::string text =
         finding(launch_.rank, fmt::format("rank {} has been silent for {}", rank, seconds_text(heard_[rank].silent)));
-    // The first finding stands, so that all ranks say the same.
+    // The first finding is kept, so that all ranks report the same.
     const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(text)));
     end(first, first == text);
   }
@@ -262,12 +263,12 @@ class StoreRendezvous : public Rendezvous {
     try {
       publish(kLeft);
       say_farewell();
-    } catch (const std::exception&) {  // the reason is what counts, and it is told
+    } catch (const std::exception&) {  // the reason matters, and it has been printed
     }
     ::_exit(found_here ? kHung : kPeerFailed);
   }
 
-  /// A line about each rank, each after a line's end; nothing if no rank has begun anything.
+  /// One line per rank, each preceded by a newline; empty if no rank has started anything.
   [[nodiscard]] std::string report() noexcept {
     try {
       const std::lock_guard lock(mutex_);
@@ -288,7 +289,7 @@ class StoreRendezvous : public Rendezvous {
     } catch (const std::exception&) { return ""; }
   }
 
-  /// Where this rank serves the meeting point: stays until all others have read the reason, or kFarewell.
+  /// If this rank serves the meeting point: waits until all others have read the reason, at most kFarewell.
   void say_farewell() {
     if (!server_) return;
     const auto until = Clock::now() + kFarewell;
@@ -321,12 +322,12 @@ class StoreRendezvous : public Rendezvous {
   std::chrono::milliseconds deadline_;
   std::chrono::milliseconds period_;
   c10::intrusive_ptr<c10d::Store> store_;        ///< for the caller's thread, which may wait in it
-  c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for everything that must not wait behind it
+  c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for everything that must not wait for it
   std::vector<std::string> rank_keys_;
   std::map<std::string, int> rounds_;
   std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
   std::atomic<std::uint64_t> beats_ = 0;
-  std::atomic<bool> leaving_ = false;  ///< nothing that the others do concerns this rank any more
+  std::atomic<bool> leaving_ = false;  ///< the other ranks no longer matter to this one
   std::mutex publishing_;
   bool said_left_ = false;
   std::mutex mutex_;

@@ -12,29 +12,29 @@
 
 namespace stagecraft {
 
-/// The meeting point of a run: a key-value store over TCP, kept by rank 0 or by who started the run.
+/// The meeting point of a run: a key-value store over TCP, served by rank 0 or by the process that started the run.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
-  /// Publishes this rank's value under `key` and returns everyone's, by rank. Throws PeerError naming the ranks
-  /// that did not come before the deadline.
+  /// Publishes this rank's value under `key` and returns everyone's, by rank. Throws PeerError naming the ranks that
+  /// missed the deadline.
   [[nodiscard]] virtual std::vector<std::string> exchange(const std::string& key, const std::string& value) = 0;
-  /// Tells all ranks that this one failed and why; the first reason stays, and is printed here if it is another's.
-  /// To be called while this rank's channel is still there: the others would take its end for the cause. Never throws.
+  /// Tells all ranks that this one failed and why. The first reason is kept, and printed here if it is another rank's.
+  /// Call while this rank's channel is still open, because a closed channel would look like the cause. Never throws.
   virtual void fail(const std::string& reason) noexcept = 0;
-  /// What this rank does, which its heartbeat tells the others for their reports; to be given to the rank's channel.
+  /// What this rank is doing; its heartbeat sends it to the others for their reports. Pass it to the rank's channel.
   [[nodiscard]] virtual std::shared_ptr<Activity> activity() const = 0;
-  /// This rank is done; its silence does not count as a failure from now on. If it keeps the meeting point, returns
-  /// when all others have left too. A rendezvous that ends with neither leave nor fail fails.
+  /// This rank is done; its silence no longer counts as a failure. If it serves the meeting point, returns when all
+  /// others have left too. Destroying a rendezvous without leave or fail counts as a failure.
   virtual void leave() noexcept = 0;
 };
 
-/// Joins the run. A thread watches the store: when any rank fails, falls silent for longer than `deadline`, or the
-/// store itself is gone, it prints what happened on standard error and ends the process with kPeerFailed, or kHung if
-/// it is this rank that found a silence. The rank that found the cause of the end also prints a line about each rank:
-/// what it does, which rank it waits for and for how long, or that it is silent or has left; every rank does if the
-/// store is gone, and none if no rank has begun anything. Throws PeerError if the meeting point is not reached before
-/// the deadline.
+/// Joins the run. A thread watches the store: when any rank fails, is silent for longer than `deadline`, or the store
+/// disappears, it prints what happened on standard error and ends the process with kPeerFailed, or with kHung if this
+/// rank detected a silent rank. The rank that found the cause also prints one line per rank: what it is doing, which
+/// rank it waits for and for how long, or that it is silent or has left. If the store disappeared, every rank prints
+/// them; if no rank has started anything, none does. Throws PeerError if the meeting point cannot be reached before the
+/// deadline.
 [[nodiscard]] std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
 }  // namespace stagecraft

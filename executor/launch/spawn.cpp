@@ -29,8 +29,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// SIGINT, SIGTERM and SIGCHLD are taken by waiting for them, by this thread and those it starts, until the end;
-/// SIGPIPE too, which a rank that ended leaves for who would tell it something.
+/// Blocks SIGINT, SIGTERM and SIGCHLD for this thread and those it starts; they are received by waiting for them. Also
+/// SIGPIPE, which writing to a rank that has ended raises.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -43,7 +43,7 @@ class BlockedSignals {
   BlockedSignals& operator=(const BlockedSignals&) = delete;
 
   [[nodiscard]] const sigset_t& before() const { return before_; }
-  /// The next of them, or 0 if none comes in time.
+  /// The next signal, or 0 after the timeout.
   [[nodiscard]] int next(std::chrono::milliseconds longest) const {
     const timespec time{longest.count() / 1000, longest.count() % 1000 * 1000000};
     const int number = sigtimedwait(&set_, nullptr, &time);
@@ -77,7 +77,7 @@ struct Child {
   bool halted = false;  ///< by SIGSTOP and the like
 };
 
-/// Starts one rank. Between fork and exec only what is safe after a fork in a program with threads.
+/// Starts one rank. Between fork and exec, only calls that are safe in a multithreaded program.
 Child start(Start what, const sigset_t& mask) {
   std::vector<std::string> settings;
   for (const auto& [name, value] : what.environment) settings.push_back(name + "=" + value);
@@ -106,20 +106,21 @@ Child start(Start what, const sigset_t& mask) {
   _exit(kCannotExecute);
 }
 
-/// How much a status says about the cause of a run's end.
+/// How much a status reveals about why a run ended.
 int weight(int status) {
   if (status == 0) return 0;
   if (status == kPeerFailed) return 1;
   return status == kHung ? 2 : 3;
 }
 
-/// Writes a line to the standard input of a rank on another machine; one that has ended does not mind.
+/// Writes a line to the standard input of a rank on another machine; no effect if it has ended.
 void tell(const Child& child, const std::string& line) {
   const std::string text = line + "\n";
   [[maybe_unused]] const auto written = write(child.tether, text.data(), text.size());
 }
 
-/// Passes SIGINT, SIGTERM or SIGKILL to a rank. What ends a remote shell ends, through the tether, its rank.
+/// Passes SIGINT, SIGTERM or SIGKILL to a rank. Through the tether, a signal that ends a remote shell also ends its
+/// rank.
 void pass_on(const Child& child, int number) {
   if (child.process < 0) return;
   if (child.host.empty() || number == SIGKILL) {
@@ -133,7 +134,7 @@ int status_of(int raw) { return WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITST
 
 void print(const std::string& text) { fmt::print(stderr, "stagecraft: {}\n", text); }
 
-/// How a rank ended, in words. `status` is that of status_of; a remote shell tells of a signal as a shell does.
+/// How a rank ended, in words. `status` is from status_of; a remote shell reports signals like a shell.
 std::string ending(int rank, const std::string& host, int raw) {
   constexpr int kRemoteShellFailed = 255;
   const std::string name = fmt::format("rank {}{}", rank, host.empty() ? "" : " on " + host);
@@ -151,7 +152,7 @@ struct Ending {
   bool interrupted = false;  ///< a signal was passed on
 };
 
-/// Where rank 0 keeps the meeting point of ranks on several hosts.
+/// Where rank 0 serves the meeting point of ranks on several hosts.
 struct MeetingAddress {
   std::string host;
   std::string port;
@@ -164,7 +165,7 @@ MeetingAddress meeting_address(const std::vector<Place>& places, const std::map<
     return at == environment.end() ? std::string() : at->second;
   };
   MeetingAddress out{set("MASTER_ADDR"), set("MASTER_PORT")};
-  // Another one each time: ranks of the start before may still be on their way out.
+  // A different port each time: ranks of the previous attempt may still be ending.
   if (out.port.empty()) out.port = std::to_string(port_of_job(getpid() + number_of_start));
   if (!out.host.empty()) return out;
   const bool one_machine = std::ranges::all_of(places, [](const Place& place) { return is_local(place.host); });
@@ -176,7 +177,7 @@ MeetingAddress meeting_address(const std::vector<Place>& places, const std::map<
   return out;
 }
 
-/// The start of each rank: on this machine, meeting at `server`, or on the places that the hosts give.
+/// The start of each rank: on this machine, meeting at `server`, or on the hosts.
 std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, const SpawnOptions& options,
                           const std::map<std::string, std::string>& own, const std::string& id, int number_of_start,
                           const std::optional<StoreServer>& server) {
@@ -195,7 +196,7 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
   launch["MASTER_ADDR"] = meeting.host;
   launch["MASTER_PORT"] = meeting.port;
   std::istringstream words(options.remote_shell);
-  std::vector<std::string> shell{"/usr/bin/env"};  // which looks for the program along PATH
+  std::vector<std::string> shell{"/usr/bin/env"};  // which searches PATH for the program
   for (std::string word; words >> word;) shell.push_back(word);
 
   std::vector<Start> out;
@@ -222,7 +223,7 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
   return out;
 }
 
-/// Waits for what ended ranks left behind and this process inherits, such as the writer of rank 0's log.
+/// Waits for processes that ended ranks left to this one, such as the copier of rank 0's log.
 void wait_for_leftovers() {
   constexpr auto kLongest = std::chrono::seconds(1);
   const auto until = Clock::now() + kLongest;
@@ -239,10 +240,10 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
   if (options.hosts.empty()) own.erase("STAGECRAFT_LISTEN");
   const std::string id = fmt::format("stagecraft-{}", getpid());
   std::optional<StoreServer> server;
-  // A secret of this start's own, unless the ranks of a file of hosts were given one.
+  // A new secret for this start, unless one was set for ranks on hosts.
   std::string& secret = own[kSecretVariable];
   if (options.hosts.empty() || secret.empty()) secret = random_secret();
-  // The run's id as launch_from_environment reads it.
+  // The run's id, as read by launch_from_environment.
   if (options.hosts.empty())
     server.emplace(MeetingPlace{.secret = secret, .run_id = fmt::format("{}.{}", id, number_of_start)});
   const std::vector<Start> all = starts(ranks, arguments, options, own, id, number_of_start, server);
@@ -294,7 +295,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
         stopped = true;
         continue;
       }
-      // Of several found at once, the one that did not merely follow another.
+      // Of several that ended at the same time, the one that is not a consequence of another.
       if (weight(status) <= (failed ? weight(status_of(first_raw)) : 0)) continue;
       failed = true;
       first = rank;
@@ -306,7 +307,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
       result = status_of(first_raw);
       print(ending(first, running[first].host, first_raw));
     }
-    // Ranks that end well watch each other no more.
+    // Ranks that ended well no longer watch each other.
     const bool all_halted = left > 0 && left < ranks && std::ranges::count(running, true, &Child::halted) == left;
     if (all_halted && result == 0 && Clock::now() - last_end >= grace) {
       result = 128 + SIGKILL;

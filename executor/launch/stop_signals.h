@@ -7,15 +7,16 @@
 
 namespace stagecraft {
 
-/// While it lives, the first SIGINT or SIGTERM asks the process to stop instead of ending it; a second one ends it at
-/// once, with status 128 + signal. To be made before other threads are started, which would take the signals otherwise.
+/// While it exists, the first SIGINT or SIGTERM asks the process to stop instead of ending it; a second one ends it
+/// immediately, with status 128 + signal. Construct before other threads are started, which would otherwise receive the
+/// signals.
 class StopSignals {
  public:
   StopSignals();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
-  /// True once a signal has come. Any thread may ask.
+  /// True once a signal has arrived. Thread-safe.
   [[nodiscard]] bool asked() const { return asked_; }
 
  private:

@@ -12,7 +12,7 @@
 namespace stagecraft {
 namespace {
 
-/// The signal that a line asks for, or 0.
+/// The signal named by a line, or 0.
 int signal_of(const std::string& line) {
   if (line == "TERM") return SIGTERM;
   return line == "INT" ? SIGINT : 0;
@@ -28,7 +28,7 @@ void obey(const std::string& name, const std::stop_token& done) {
     if (::read(STDIN_FILENO, &letter, 1) != 1) {
       const std::string text = fmt::format("stagecraft: {}: the process that started this run has exited\n", name);
       [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-      ::_exit(kPeerFailed);  // other threads may be inside calls that do not return
+      ::_exit(kPeerFailed);  // other threads may be in calls that do not return
     }
     if (letter != '\n') {
       line += letter;
@@ -42,7 +42,7 @@ void obey(const std::string& name, const std::stop_token& done) {
 }  // namespace
 
 Tether::Tether(std::string name) {
-  // The signals are others' to take.
+  // Other threads receive the signals.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

@@ -5,10 +5,10 @@
 
 namespace stagecraft {
 
-/// A remote shell that ends leaves the program that it started running, and passes no signals on. So a rank that was
-/// started through one holds on to its standard input: while this object lives, a line TERM or INT there is that signal
-/// to this process, and the input's end means that the process at the other end of the shell is gone: this one then
-/// prints so, as `name` ("rank 2"), and ends with kPeerFailed.
+/// A remote shell that ends leaves its program running, and it does not pass on signals. So a rank that was started
+/// through one watches its standard input: while this object exists, a line TERM or INT sends that signal to this
+/// process. The end of the input means that the process at the other end of the shell has exited: this process then
+/// prints that, as `name` ("rank 2"), and ends with kPeerFailed.
 class Tether {
  public:
   explicit Tether(std::string name);

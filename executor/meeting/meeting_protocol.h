@@ -4,11 +4,11 @@
 
 #include "executor/meeting/secret.h"
 
-// What both ends of a connection to a meeting point say.
+// Protocol of a connection to a meeting point.
 //
 // The server begins: {kGreeting, nonce}. The client answers {rank, run id, nonce, proof}, and the server
-// {kWelcome, proof}, or kOtherRun or kOtherSecret before it closes. Then each request of the client has one answer,
-// which begins with kDone, kLate or kNo.
+// {kWelcome, proof}, or kOtherRun or kOtherSecret before it closes. After that, each request of the client gets one
+// answer, which begins with kDone, kLate or kNo.
 
 namespace stagecraft {
 
@@ -19,8 +19,8 @@ inline constexpr const char* kOtherSecret = "another secret";
 
 inline constexpr const char* kSet = "set";                 ///< key, value
 inline constexpr const char* kGet = "get";                 ///< keys; kDone and the values, or kNo if one is absent
-inline constexpr const char* kWait = "wait";               ///< milliseconds, keys; kDone once all are there, or kLate
-inline constexpr const char* kCompareSet = "compare_set";  ///< key, expected, desired; kDone and what is there then
+inline constexpr const char* kWait = "wait";               ///< milliseconds, keys; kDone once all exist, or kLate
+inline constexpr const char* kCompareSet = "compare_set";  ///< key, expected, desired; kDone and the resulting value
 inline constexpr const char* kDelete = "delete";           ///< key; kDone, or kNo if it is absent
 inline constexpr const char* kCount = "count";             ///< kDone and the number of keys
 
@@ -28,13 +28,13 @@ inline constexpr const char* kDone = "done";
 inline constexpr const char* kLate = "late";
 inline constexpr const char* kNo = "no";
 
-/// That a client of this rank knows the run's key, to a server that said `server_nonce`.
+/// Proof that a client of this rank knows the run's key, for a server that sent `server_nonce`.
 [[nodiscard]] inline std::string client_proof(const std::string& key, const std::string& rank,
                                               const std::string& server_nonce, const std::string& client_nonce) {
   return authenticator(key, "client " + rank + " " + server_nonce + " " + client_nonce);
 }
 
-/// That the server knows it.
+/// Proof that the server knows it.
 [[nodiscard]] inline std::string server_proof(const std::string& key, const std::string& server_nonce,
                                               const std::string& client_nonce) {
   return authenticator(key, "server " + server_nonce + " " + client_nonce);

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Who has not proved anything yet: how many at once, and for how long.
+/// Limits for clients that have not proved anything yet: how many at once, and for how long.
 constexpr std::ptrdiff_t kMostStrangers = 64;
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr std::size_t kMostRefused = 4096;
@@ -37,7 +37,7 @@ struct Connection {
   std::string nonce;
   Clock::time_point since = Clock::now();
   bool trusted = false;
-  bool closing = false;  ///< once what is to be sent is sent
+  bool closing = false;  ///< after everything is sent
   std::string in;
   std::string out;
   std::optional<Waiting> waiting;
@@ -52,7 +52,7 @@ std::optional<std::int64_t> number(const std::string& text) {
 
 }  // namespace
 
-/// One thread that serves everybody. A connection that does not keep to the protocol is closed.
+/// One thread serves all clients. A connection that violates the protocol is closed.
 class StoreServer::Loop {
  public:
   explicit Loop(MeetingPlace place)
@@ -96,7 +96,7 @@ class StoreServer::Loop {
     }
   }
 
-  /// In milliseconds: until the next thing that happens without a message.
+  /// Milliseconds until the next event that needs no message.
   [[nodiscard]] int longest_poll() const {
     auto next = Clock::now() + std::chrono::hours(1);
     for (const Connection& each : connections_) {
@@ -110,20 +110,20 @@ class StoreServer::Loop {
   void accept_one() {
     Socket socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.get() < 0) {
-      // Out of descriptors: without this pause the loop would spin on the connection that it cannot take.
+      // Out of descriptors: without this pause, the loop would spin on the connection that it cannot accept.
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
     const auto stranger = [](const Connection& each) { return !each.trusted; };
     if (std::ranges::count_if(connections_, stranger) >= kMostStrangers)
-      connections_.erase(std::ranges::find_if(connections_, stranger));  // the one that is here longest
+      connections_.erase(std::ranges::find_if(connections_, stranger));  // the oldest one
     Connection& fresh = connections_.emplace_back();
     fresh.socket = std::move(socket);
     fresh.nonce = random_secret();
     fresh.out = packed({kGreeting, fresh.nonce});
   }
 
-  /// Reads or writes what can be; false if the connection is over.
+  /// Reads or writes as much as possible; false if the connection is closed.
   bool serve(Connection& client, short events) {
     if ((events & POLLOUT) != 0) {
       const ssize_t count = ::send(client.socket.get(), client.out.data(), client.out.size(), MSG_NOSIGNAL);
@@ -166,7 +166,7 @@ class StoreServer::Loop {
     return true;
   }
 
-  /// Carries out a request and gives its answer, now or when its keys are there.
+  /// Executes a request and answers it, now or when its keys exist.
   bool answer(Connection& client, const Message& message) {
     const std::string& verb = message[0];
     const auto say = [&](const Message& text) {

@@ -21,14 +21,14 @@ using Clock = std::chrono::steady_clock;
 using Bytes = std::vector<std::uint8_t>;
 using std::chrono::milliseconds;
 
-/// The first line of an error's text: c10's carry a stack trace.
+/// The first line of an error's text: c10's errors contain a stack trace.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
 }
 
-/// c10d prints each failed call with a stack trace before it throws. We catch and say what it means; who wants its log
-/// sets TORCH_CPP_LOG_LEVEL.
+/// c10d prints each failed call with a stack trace before it throws. We catch it and report what it means;
+/// TORCH_CPP_LOG_LEVEL enables its log.
 void quiet_log() {
   static const bool once = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
@@ -37,7 +37,7 @@ void quiet_log() {
   static_cast<void>(once);
 }
 
-/// The meeting point, or this rank, has another secret: no use in trying again.
+/// The meeting point has a different secret from this rank: retrying is useless.
 class OtherSecret : public PeerError {
  public:
   using PeerError::PeerError;
@@ -76,7 +76,7 @@ Link open_link(const LaunchInfo& launch, milliseconds deadline) {
                         launch.rank, meeting_point(launch), kSecretVariable));
 }
 
-/// A link, tried again until the deadline: the meeting point may begin later than this rank.
+/// A link, retried until the deadline: the meeting point may start later than this rank.
 Link reach(const LaunchInfo& launch, milliseconds deadline) {
   constexpr milliseconds kPause{50};
   const auto end = Clock::now() + deadline;
@@ -97,7 +97,7 @@ Link reach(const LaunchInfo& launch, milliseconds deadline) {
   }
 }
 
-/// A connection to the meeting point as the store that c10d's classes want.
+/// A connection to the meeting point as a c10d store.
 class MeetingStore : public c10d::Store {
  public:
   MeetingStore(const LaunchInfo& launch, std::string prefix, milliseconds deadline)
@@ -163,7 +163,7 @@ class MeetingStore : public c10d::Store {
                                  meeting_point(launch_), key));
   }
 
-  /// One request and its answer, which has at least one text.
+  /// Sends one request and returns its answer, which has at least one text.
   Message ask(const Message& request, milliseconds longer = milliseconds(0)) {
     const std::lock_guard lock(mutex_);
     send_message(link_.socket, request, timeout_);
@@ -178,7 +178,7 @@ class MeetingStore : public c10d::Store {
     return ask(request, longest)[0] == kDone;
   }
 
-  /// Replaces the value of a key, absent being "", by what `next` makes of it, which is returned.
+  /// Replaces the value of a key ("" if absent) with `next` of it, and returns the new value.
   template <typename Next>
   std::string change(const std::string& key, const Next& next) {
     Bytes before;
@@ -196,7 +196,7 @@ class MeetingStore : public c10d::Store {
   Link link_;
 };
 
-/// Where, in the store of torchrun's agent, rank 0 tells where the meeting point is.
+/// Key in the store of torchrun's agent under which rank 0 publishes the meeting point.
 std::string agent_key(const LaunchInfo& launch) { return fmt::format("stagecraft/{}/meeting", launch.run_id); }
 
 std::string place_proof(const LaunchInfo& launch, const std::string& host, const std::string& port) {

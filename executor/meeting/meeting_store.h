@@ -18,7 +18,7 @@ class Store;
 
 namespace stagecraft {
 
-/// Where a meeting point listens, and whom it lets in.
+/// Where a meeting point listens, and who may connect.
 struct MeetingPlace {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;  ///< 0: a free one
@@ -26,12 +26,12 @@ struct MeetingPlace {
   std::string run_id = "0";
 };
 
-/// A key-value store over TCP, served from this process for as long as the object lives. Whoever connects first proves
-/// that it knows secret and run id, and is proved the same. Until then it may send kMostGreetingBytes within a few
-/// seconds, and few may be in that state at once.
+/// A key-value store over TCP, served by this process while the object exists. A client first proves that it knows
+/// secret and run id, and so does the server. Until then, a client may send kMostGreetingBytes within a few seconds,
+/// and only a few may be in that state at once.
 class StoreServer {
  public:
-  /// Throws PeerError if address and port cannot be had.
+  /// Throws PeerError if it cannot listen on address and port.
   explicit StoreServer(MeetingPlace place = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
@@ -45,30 +45,30 @@ class StoreServer {
 };
 
 inline constexpr std::size_t kMostGreetingBytes = 1024;
-/// Of a request by who was let in, and of its answer.
+/// Limit of a request by an accepted client, and of its answer.
 inline constexpr std::size_t kMostRequestBytes = std::size_t{1} << 24;
 inline constexpr std::size_t kMostAnswerBytes = std::size_t{1} << 29;
-/// Of all keys and values that a meeting point keeps.
+/// Limit of all keys and values of a meeting point.
 inline constexpr std::size_t kMostStoredBytes = std::size_t{1} << 28;
 
-/// Serves the meeting point of `launch`, whose rank 0 this is: at LaunchInfo::listen if it is set, else where the host
-/// of the meeting point points to; beside torchrun's agent, on a free port that the agent's store tells the others.
-/// Throws PeerError if that cannot be had.
+/// Serves the meeting point of `launch` on its rank 0: at LaunchInfo::listen if set, else at the address of the meeting
+/// point's host; with torchrun's agent, on a free port published in the agent's store. Throws PeerError if it cannot
+/// listen there.
 [[nodiscard]] std::unique_ptr<StoreServer> serve_meeting(const LaunchInfo& launch, std::chrono::milliseconds deadline);
-/// `launch` with host and port of the meeting point, asked from torchrun's agent where there is one. Throws
-/// PeerError if the agent does not tell before the deadline, or what it tells was not written with the run's secret.
+/// `launch` with host and port of the meeting point, read from torchrun's agent if there is one. Throws PeerError if
+/// the agent does not have it before the deadline, or if it was not written with the run's secret.
 [[nodiscard]] LaunchInfo find_meeting(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
-/// A connection of its own to the run's meeting point, as find_meeting gives it; its keys begin with `prefix`. Throws
-/// PeerError if the meeting point is not reached before the deadline, and at once if it has another secret.
+/// A separate connection to the run's meeting point, as found by find_meeting; its keys begin with `prefix`. Throws
+/// PeerError if the meeting point cannot be reached before the deadline, and immediately if it has a different secret.
 [[nodiscard]] c10::intrusive_ptr<c10d::Store> connect_store(const LaunchInfo& launch, const std::string& prefix,
                                                             std::chrono::milliseconds deadline);
 
-/// What ranks of one run share and nobody else knows, as far as the secret is one: its key for authenticators.
+/// The key for authenticators, known only to the ranks of one run as long as the secret is secret.
 [[nodiscard]] std::string run_key(const std::string& secret, const std::string& run_id);
 
 inline constexpr const char* kMeetPrefix = "meet";
-/// The key, under kMeetPrefix, where the server notes that somebody called itself this rank and had another secret.
+/// The key, under kMeetPrefix, where the server records that a client claimed this rank with a different secret.
 [[nodiscard]] std::string refused_key(const std::string& rank);
 
 /// "127.0.0.1:29500".

@@ -7,17 +7,17 @@
 
 namespace stagecraft {
 
-/// A peer failed, was silent past the deadline, or was told to stop. Not the input's fault.
+/// A peer failed, was silent past the deadline, or was told to stop. Not an error of the input.
 class PeerError : public std::runtime_error {
  public:
   enum class Cause {
     Found,     ///< this rank found something wrong
     Deadline,  ///< this rank timed out
-    Peer,      ///< another rank failed, or is gone
+    Peer,      ///< another rank failed or disappeared
   };
   explicit PeerError(const std::string& text, Cause cause = Cause::Found) : std::runtime_error(text), cause_(cause) {}
   [[nodiscard]] Cause cause() const { return cause_; }
-  /// The same between these words.
+  /// The same between these texts.
   [[nodiscard]] PeerError within(const std::string& before, const std::string& after = "") const {
     return PeerError(before + what() + after, cause_);
   }

@@ -4,17 +4,17 @@
 
 namespace stagecraft {
 
-/// The variable that hands a run's secret to its ranks.
+/// The environment variable with which ranks receive the run's secret.
 inline constexpr const char* kSecretVariable = "STAGECRAFT_SECRET";
 
-/// 32 bytes that nobody can guess, as 64 hexadecimal digits. Throws std::runtime_error if the system gives none.
+/// 32 random bytes as 64 hexadecimal digits. Throws std::runtime_error if the system cannot provide them.
 [[nodiscard]] std::string random_secret();
 
 /// HMAC-SHA256 of `text` under `key`, as 64 hexadecimal digits.
 /// Source: RFC 2104; the test vectors of RFC 4231.
 [[nodiscard]] std::string authenticator(const std::string& key, const std::string& text);
 
-/// Whether two authenticators are equal, in a time that does not tell where they differ.
+/// Whether two authenticators are equal, in constant time.
 [[nodiscard]] bool same_authenticator(const std::string& a, const std::string& b);
 
 }  // namespace stagecraft

@@ -28,7 +28,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// How far one microbatch moves batch norm's running statistics.
+/// Momentum of batch norm's running statistics.
 constexpr double kBatchNormMomentum = 0.1;
 
 }  // namespace
@@ -254,7 +254,7 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   if (!drop.active()) {
     out = at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
   } else {
-    // The fused kernel draws its mask from the global generator, so the weights are made here.
+    // The fused kernel would draw its mask from the global generator, so the weights are computed here.
     at::Tensor scores = at::matmul(q.mul(fan_in_scale(q.size(-1))), k.transpose(-2, -1));
     if (causal) {
       const at::Tensor later = at::ones({q.size(-2), k.size(-2)}, q.options().dtype(at::kBool)).triu(1);

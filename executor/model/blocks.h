@@ -7,12 +7,12 @@
 namespace stagecraft {
 
 /// The generator from which one call of a layer draws all its dropout masks, in the order of the calls.
-/// It lives on the device of what it drops, so that nothing is copied: a mask is the same on all CPUs, and on all GPUs.
+/// It is on the device of its values, so that nothing is copied: masks are the same on all CPUs, and on all GPUs.
 class Dropout {
  public:
-  /// Drops with probability `percent` / 100 where `call` trains, and nothing otherwise.
+  /// Drops with probability `percent` / 100 in training, otherwise nothing.
   Dropout(const LayerCall& call, std::int64_t percent);
-  /// `x` with each value zero with the probability, the others scaled so that the expectation stays.
+  /// `x` with each value set to zero with the probability, and the others scaled to keep the expectation.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x);
   /// Whether a value may be dropped at all.
   [[nodiscard]] bool active() const { return probability_ > 0; }
@@ -29,7 +29,7 @@ class Dropout {
 [[nodiscard]] ParameterSpec ones(std::string name, std::vector<std::int64_t> shape);
 [[nodiscard]] ParameterSpec zeros(std::string name, std::vector<std::int64_t> shape);
 
-/// Half the width of PyTorch's uniform start of Linear, Conv2d and LSTM: 1 / sqrt(fan_in).
+/// Half the width of PyTorch's uniform initialisation of Linear, Conv2d and LSTM: 1 / sqrt(fan_in).
 [[nodiscard]] double fan_in_scale(std::int64_t fan_in);
 
 /// Appends `layer` to `model` and returns its first output.
@@ -44,13 +44,13 @@ struct ConvShape {
   std::int64_t stride = 1;
   std::int64_t padding = 0;
   bool bias = true;
-  bool kaiming = false;  ///< Normal with variance 2 / (out * kernel^2) and no bias at first, else 1 / sqrt(fan_in)
+  bool kaiming = false;  ///< Normal with variance 2 / (out * kernel^2) and zero bias, else Uniform in 1 / sqrt(fan_in)
 };
 
 struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
-  double deviation = 0;  ///< of a Normal start with zero bias; 0: Uniform in 1 / sqrt(in)
+  double deviation = 0;  ///< of a Normal initialisation with zero bias; 0: Uniform in 1 / sqrt(in)
 };
 
 /// Each appends the layer `name`, which reads `in`, and returns its output. Images are [samples, channels, height,
@@ -71,19 +71,19 @@ ValueRef add(Model& model, const std::string& name, ValueRef a, ValueRef b);
 ValueRef concat(Model& model, const std::string& name, ValueRef a, ValueRef b);
 /// [samples, positions] int64 -> [samples, positions, width] through `table`, a parameter [entries, width].
 ValueRef embedding(Model& model, const std::string& name, ValueRef in, ParameterSpec table);
-/// All hidden states of one LSTM layer that begins at zero; `bidirectional` doubles the width.
+/// All hidden states of one LSTM layer with zero initial state; `bidirectional` doubles the width.
 struct LstmShape {
   std::int64_t in = 0;
   std::int64_t hidden = 0;
   bool bidirectional = false;
-  double scale = 0;  ///< of the Uniform start
+  double scale = 0;  ///< of the Uniform initialisation
 };
 ValueRef lstm(Model& model, const std::string& name, ValueRef in, const LstmShape& shape);
 /// Appends the layer "loss": the mean cross entropy of `logits` [..., classes] against `target` [...].
 ValueRef cross_entropy(Model& model, ValueRef logits, ValueRef target);
 
 /// Multi-head attention of `query` [samples, positions, width] over `key` and `value`: softmax(Q K^T / sqrt(width of
-/// a head)) V, heads joined again. `causal` hides later positions. `drop` falls on the weights.
+/// a head)) V, heads joined again. `causal` hides later positions. `drop` applies to the weights.
 [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                 std::int64_t heads, bool causal, Dropout& drop);
 

@@ -20,7 +20,7 @@ std::int64_t parse_option(const std::string& model, const ModelOption& option, c
 
 }  // namespace
 
-// The table. Each file of a model gives its entries.
+// The table. Each model file provides its entries.
 BuiltinModel mlp_model();
 BuiltinModel convnet_model();
 BuiltinModel alexnet_model();

@@ -10,7 +10,7 @@
 
 namespace stagecraft {
 
-/// An option of a model: `key=value` on the command line, a whole number in least..most.
+/// An option of a model: `key=value` on the command line, an integer in least..most.
 struct ModelOption {
   std::string name;
   std::int64_t value;  ///< the default
@@ -19,12 +19,12 @@ struct ModelOption {
   std::int64_t most = 1 << 20;
 };
 
-/// A model of our own: an entry of the table of built-in models.
+/// A built-in model: an entry of the table.
 struct BuiltinModel {
   std::string name;
   std::string help;
   std::vector<ModelOption> options;
-  /// The model; `options` holds a value for every entry of the table's options. Throws std::invalid_argument for
+  /// The model; `options` has a value for each of the model's options. Throws std::invalid_argument for
   /// values that do not fit together.
   std::function<Model(const std::map<std::string, std::int64_t>&)> build;
 };
@@ -36,7 +36,7 @@ struct BuiltinModel {
 [[nodiscard]] std::vector<std::string> builtin_model_names();
 
 /// The built-in model `name` with `settings` over the defaults. Throws std::invalid_argument for an unknown model or
-/// option (listing the known ones) and for a value that is not a whole number in range.
+/// option (listing the known ones) and for a value that is not an integer in range.
 [[nodiscard]] Model build_builtin_model(const std::string& name, const std::map<std::string, std::string>& settings);
 
 }  // namespace stagecraft

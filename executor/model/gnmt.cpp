@@ -12,7 +12,7 @@ namespace {
 
 // Wu et al., "Google's Neural Machine Translation System", arXiv 1609.08144, in the form of MLPerf's GNMT v2: the
 // first encoder layer bidirectional, residuals from the third layer, the attention's context into every decoder layer
-// behind the first, all weights uniform in +-0.1. The two embeddings are separate, as in PipeDream's profiles.
+// after the first, all weights uniform in +-0.1. The two embeddings are separate, as in PipeDream's profiles.
 constexpr double kScale = 0.1;
 
 /// Bahdanau attention, normalised (Salimans & Kingma, arXiv 1602.07868):

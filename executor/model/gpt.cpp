@@ -13,7 +13,7 @@ namespace stagecraft {
 namespace {
 
 // Radford et al., "Language Models are Unsupervised Multitask Learners", 2019: Normal(0.02), projections into the
-// residual stream scaled by 1 / sqrt(number of them), that is two a block.
+// residual stream scaled by 1 / sqrt(number of them), two per block.
 constexpr double kDeviation = 0.02;
 
 struct BlockShape {

@@ -51,7 +51,7 @@ void append_layer(Model& model, const std::string& kind, ValueRef output, ValueR
 
 void append_cross_entropy(Model& model, const LossOutput& output) {
   const auto& shape = output.shape;
-  const bool sequence = shape.size() == 2;  // its classes stand last, else on axis 1
+  const bool sequence = shape.size() == 2;  // its classes are on the last axis, else on axis 1
   if (shape.empty() || (!sequence && output.batch_axis != 0) || output.batch_axis > 1)
     refuse(model, "cross_entropy", output,
            "[classes], [positions, classes] or [classes, height, width], samples first");

@@ -13,13 +13,12 @@
 
 namespace stagecraft {
 
-/// How a parameter or buffer begins. The values depend on the run's seed and the parameter's name alone, so that no
-/// plan changes them.
+/// Initial value of a parameter or buffer. It only depends on the run's seed and the parameter's name, not on the plan.
 enum class Init { Zeros, Ones, Uniform, Normal };
 
 /// A named tensor of a layer. Trainable ones are parameters, the others buffers (running statistics).
 /// `scale` is the half width of Uniform and the standard deviation of Normal.
-/// Layers that name the same parameter share it: each holds its own copy, the gradients are summed.
+/// Layers that name the same parameter share it: each has its own copy, and the gradients are summed.
 struct ParameterSpec {
   std::string name;  ///< full: "layer3.conv1.weight"
   std::vector<std::int64_t> shape;
@@ -27,14 +26,14 @@ struct ParameterSpec {
   double scale = 0;
   bool trainable = true;
   at::ScalarType dtype = at::kFloat;  ///< of a buffer; parameters are float32
-  /// Where the tensor comes from a file: makes a fresh one, on the CPU, at each call. `init` and `scale` then say
-  /// nothing. Throws FormatError if its bytes are damaged.
+  /// For a tensor from a file: each call makes a new one on the CPU; `init` and `scale` are then unused. Throws
+  /// FormatError if its bytes are damaged.
   std::function<at::Tensor()> load = {};
-  /// Of a buffer that a training forward moves to decay * old + something that does not depend on old (running
-  /// statistics, counts): replicas can replay each other's moves. Absent: it is never written, or `written` says so.
+  /// For a buffer that a training forward sets to decay * old + a term that does not depend on old (running statistics,
+  /// counts): replicas can replay each other's updates. Absent: never written, or `written` is set.
   std::optional<double> decay = {};
-  bool written = false;   ///< a forward writes it in a way that nobody can replay
-  bool constant = false;  ///< no part of the model's state: in no checkpoint, asked of no file of weights
+  bool written = false;   ///< a forward writes it in a way that replicas cannot replay
+  bool constant = false;  ///< not part of the model's state: not in checkpoints or weight files
 };
 
 /// Where an argument of a layer comes from: output `output` of layer `layer`, or input `input` of the model.
@@ -44,7 +43,7 @@ struct ValueRef {
   int input = -1;  ///< index into Model::inputs, if layer is -1
 };
 
-/// What a layer's forward gets. Randomness (dropout) must come from `random_seed` alone, which depends on
+/// Arguments of a layer's forward. Randomness (dropout) must only come from `random_seed`, which depends on
 /// (run seed, step, microbatch, layer name), never on placement or order.
 struct LayerCall {
   std::span<const at::Tensor> inputs;
@@ -52,44 +51,44 @@ struct LayerCall {
   std::span<const at::Tensor> buffers;     ///< and the others; written in place when training
   std::uint64_t random_seed = 0;
   bool training = true;
-  std::uint64_t seed = 0;  ///< what random_seed was mixed from, with the layer's name
+  std::uint64_t seed = 0;  ///< from which, with the layer's name, random_seed was mixed
   std::int64_t step = 0;
   int microbatch = 0;
 };
 
-/// One layer: what it is, what it holds, what it does. Costs nothing until its parameters are made.
+/// One layer: its kind, parameters and forward. Allocates nothing until its parameters are made.
 struct LayerSpec {
   std::string name;  ///< unique in the model
   std::string kind;  ///< "Conv2d", "Linear", "LSTM", ...
   std::vector<ValueRef> inputs;
   int outputs = 1;
   std::vector<ParameterSpec> parameters;
-  /// Never writes into its inputs. Returns `outputs` tensors.
+  /// Never writes to its inputs. Returns `outputs` tensors.
   std::function<std::vector<at::Tensor>(const LayerCall&)> forward;
 };
 
-/// What a data source must give for one sample: `shape` without the batch axis.
+/// One sample of an input: `shape` without the batch axis.
 struct ModelInput {
   std::string name;   ///< "image", "tokens", "target", ...
-  std::string dtype;  ///< "float32" or "int64"; of a model from a file also "bool" and the other types of dtype.h
+  std::string dtype;  ///< "float32" or "int64"; for a model from a file also "bool" and the other types of dtype.h
   std::vector<std::int64_t> shape;
   std::int64_t classes = 0;  ///< int64 inputs lie in [least, classes)
   std::int64_t least = 0;
-  /// The least of random data: more than `least` where a loss ignores some of the numbers below it.
+  /// The smallest value of random data: above `least` if a loss ignores some of the values below it.
   std::optional<std::int64_t> least_drawn = {};
-  /// Where the samples stand in the tensor that the layers read. Absent: it has no such axis, one tensor serves all.
+  /// Axis of the samples in the tensor that the layers read. Absent: no such axis, one tensor serves all samples.
   std::optional<int> batch_axis = 0;
-  /// A value that follows from other inputs alone and that no data source gives: it is made from those that `sources`
-  /// lists (indices of inputs that are not derived), wherever a layer reads it. Its shape is only known then.
+  /// A value that follows only from other inputs and does not come from a data source: it is computed from the inputs
+  /// in `sources` (indices of inputs that are not derived) wherever a layer reads it. Its shape is only known then.
   std::function<at::Tensor(std::span<const at::Tensor> sources)> derive = {};
   std::vector<int> sources = {};
-  bool range_setting = false;  ///< the model's setting range.NAME says another range: it comes from a file
+  bool range_setting = false;  ///< the model comes from a file: its setting range.NAME sets another range
 };
 
 enum class ModelMode { Training, Evaluation };
 
-/// A model as a list of layers in execution order; the last layer gives the loss, the mean over the microbatch, as its
-/// only output. Every argument comes from an earlier layer.
+/// A model as a list of layers in execution order; the only output of the last layer is the loss, the mean over the
+/// microbatch. Every argument comes from an earlier layer.
 struct Model {
   std::string name;
   std::map<std::string, std::string> options;  ///< those that are not defaults
@@ -97,16 +96,16 @@ struct Model {
   std::vector<LayerSpec> layers;
   std::int64_t least_samples = 1;  ///< in a microbatch
   std::int64_t most_samples = std::numeric_limits<std::int64_t>::max();
-  /// Names of layers that could not stand alone: which layer they are part of, and why.
+  /// Layers that had to be merged: the layer that they are part of, and why.
   std::map<std::string, std::string> merged;
-  /// Its layers compute in this mode, whatever LayerCall::training says. Absent: in the one that it says.
+  /// Its layers compute in this mode, regardless of LayerCall::training. Absent: in the mode of LayerCall::training.
   std::optional<ModelMode> mode = {};
 };
 
-/// The initial value of a parameter or buffer under `seed`, or as its file has it: on the CPU, without requires_grad.
+/// The initial value of a parameter or buffer under `seed`, or from its file: on the CPU, without requires_grad.
 [[nodiscard]] at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed);
 
-/// A seed from a run seed and any words and numbers: the same on every machine.
+/// A seed mixed from a run seed, words and numbers: the same on every machine.
 [[nodiscard]] std::uint64_t mix_seed(std::uint64_t seed, const std::string& word, std::uint64_t a = 0,
                                      std::uint64_t b = 0);
 

@@ -20,7 +20,7 @@ ValueRef conv_norm(Model& model, const std::string& name, const std::string& nor
   return batch_norm2d(model, norm, conv2d(model, name, in, shape), shape.out);
 }
 
-/// Two 3 x 3 convolutions of `width`, or 1 x 1, 3 x 3 and 1 x 1 to four times `width`, and what goes around them.
+/// Two 3 x 3 convolutions of `width`, or 1 x 1, 3 x 3 and 1 x 1 to four times `width`, and the residual connection.
 ValueRef residual(Model& model, const std::string& name, ValueRef in, std::int64_t channels, std::int64_t width,
                   std::int64_t stride, bool bottleneck) {
   const std::int64_t out = bottleneck ? 4 * width : width;

@@ -19,7 +19,7 @@ struct DecoderShape {
   bool causal = false;
 };
 
-/// Four parameters: the three projections in one, and the one behind the heads.
+/// Four parameters: the three projections in one, and the projection after the heads.
 void append_attention(LayerSpec& layer, const std::string& name, std::int64_t width) {
   // Xavier for a [3 width, width] matrix: sqrt(6 / (width + 3 width)).
   layer.parameters.push_back(

@@ -4,7 +4,7 @@
 namespace stagecraft {
 namespace {
 
-// Simonyan & Zisserman, arXiv 1409.1556, configuration D, with the start and the pooling to 7 x 7 of torchvision.
+// Simonyan & Zisserman, arXiv 1409.1556, configuration D, with torchvision's initialisation and pooling to 7 x 7.
 constexpr double kLinearDeviation = 0.01;
 
 struct ConvGroup {

@@ -13,7 +13,7 @@ struct NodeEffects {
   std::vector<int> gives;
   std::vector<int> writes;
   std::vector<std::pair<int, int>> aliases;
-  std::vector<int> only_writes = {};  ///< of `reads`: only this part of the node depends on them
+  std::vector<int> only_writes = {};  ///< of `reads`: no other effect of the node depends on them
 };
 
 /// By value, of `values` in all: whether `roots` may depend on it, in this run of `nodes` or, through persistent

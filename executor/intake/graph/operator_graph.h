@@ -53,7 +53,7 @@ struct GraphNode {
   std::vector<std::pair<int, int>> aliases = {};  ///< (of gives, of reads) that may share memory
   std::vector<std::pair<int, double>> decays =
       {};                             ///< (of writes, d): the new value is d * old + a term that does not depend on old
-  std::vector<int> only_writes = {};  ///< of `writes`: only this part of the node depends on them
+  std::vector<int> only_writes = {};  ///< of `writes`: no other effect of the node depends on them
   std::vector<GraphBlock> blocks = {};  ///< that it is in, outermost first
   bool random = false;                  ///< draws random numbers
   bool number = false;                  ///< computes numbers only from numbers or sizes
