@@ -43,7 +43,7 @@ using stagecraft::RunOptions;
 using stagecraft::RunResult;
 using std::chrono::milliseconds;
 
-/// Waits in the channel last this many deadlines before they count as stuck.
+/// Waits in the channel may last this many deadlines before they count as stuck.
 constexpr int kPatience = 10;
 
 struct Options {
@@ -66,16 +66,16 @@ struct Options {
   std::string trace;
   bool force = false;
   RunOptions run;
-  bool scales_loss = false;  ///< an option of the loss scale was given
+  bool scales_loss = false;  ///< a loss-scale option was given
   bool steps_given = false;
   std::function<std::map<std::string, std::string>()> given;  ///< every option with its value, by long name
 };
 
-/// Whether the output is a file that can be replaced again and again; a pipe takes one document, at the end.
+/// Whether the output is a file that can be replaced repeatedly; a pipe gets one document, at the end.
 bool saves_as_it_goes(const Options& o) { return !o.output.empty() && o.output != "-"; }
 
-/// What every rank must have alike before anything is sent: the plan, the model file, and every option but those that
-/// only say where this rank reads the plan and writes its results.
+/// What must be equal on all ranks before anything is sent: the plan, the model file, and every option except those for
+/// where this rank reads the plan and writes its results.
 std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const Options& o) {
   static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout"};
   const std::string& model = o.model.empty() ? plan.plan().model : o.model;
@@ -94,12 +94,12 @@ void write_measurement(const Options& o, Measurement measurement) {
   stagecraft::write_text(o.output, stagecraft::measurement_json(measurement));
 }
 
-/// To be called once the device is known. `o` must outlive the run.
+/// Call when the device is known. `o` must outlive the run.
 void save_as_it_goes(Options& o) {
   if (saves_as_it_goes(o)) o.run.save = [&o](const Measurement& sofar) { write_measurement(o, sofar); };
 }
 
-/// What every rank ends with once the run is over.
+/// Exit status of every rank after the run.
 int status(const RunResult& result, const Options& o) {
   return result.steps_done < o.run.steps && !result.evaluation ? stagecraft::kStopped : 0;
 }
@@ -138,7 +138,7 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
   return status(result, o);
 }
 
-/// What this rank computes on.
+/// The device on which this rank computes.
 c10::Device open_rank_device(const Options& o, const stagecraft::LaunchInfo& launch) {
   if (o.device != "cuda") return stagecraft::open_device(o.device);
   if (const auto reason = stagecraft::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
@@ -146,7 +146,7 @@ c10::Device open_rank_device(const Options& o, const stagecraft::LaunchInfo& lau
       fmt::format("cuda:{}", stagecraft::gpu_of_rank(launch, stagecraft::gpu_count(), o.share_gpu)));
 }
 
-/// What is to be run: read, and checked against each other.
+/// Everything to run, read and cross-checked.
 struct Job {
   explicit Job(const Options& o);
   Job(const Job&) = delete;
@@ -156,7 +156,7 @@ struct Job {
   stagecraft::Model model;
   stagecraft::BoundModel bound;
   std::unique_ptr<stagecraft::DataSource> data;
-  std::optional<stagecraft::WholePass> pass;  ///< of a plan that only evaluates, over data that end
+  std::optional<stagecraft::WholePass> pass;  ///< for a plan that only evaluates, over finite data
 };
 
 stagecraft::Model load_model(const stagecraft::BoundPlan& bound, const Options& o) {
@@ -178,7 +178,7 @@ Job::Job(const Options& o)
   if (!trains) pass = stagecraft::whole_pass(plan.plan(), *data);
 }
 
-/// Options that follow from the job, and those that do not fit it.
+/// Sets options that follow from the job, and refuses those that do not fit it.
 void fit_options(Options& o, const Job& job) {
   if (job.pass && (!o.steps_given || o.run.steps > job.pass->steps)) o.run.steps = job.pass->steps;
   o.run.optimizer.rate.steps = o.run.steps;
@@ -192,7 +192,7 @@ void fit_options(Options& o, const Job& job) {
   stagecraft::verify_lists(job.plan, o.run.steps);
 }
 
-/// What the ranks ask of NCCL, proved to match.
+/// The NCCL calls of the ranks, proved to match.
 stagecraft::NcclProgram proved_nccl_program(const stagecraft::BoundModel& bound, std::int64_t steps) {
   const int covered = static_cast<int>(std::min<std::int64_t>(steps, bound.plan.step_window().steps));
   stagecraft::NcclProgram program = stagecraft::nccl_program(bound, std::max(covered, 1));
@@ -214,8 +214,7 @@ int run_process(const stagecraft::LaunchInfo& launch, const Job& job, Options o,
     save_as_it_goes(o);
     stagecraft::ChannelSetup setup;
     setup.launch = launch;
-    // The heartbeat tells of dead and stopped ranks within the deadline; a wait itself may last as long as a peer
-    // computes.
+    // The heartbeat detects dead and stopped ranks within the deadline; a wait may last as long as a peer computes.
     setup.deadline = kPatience * deadline;
     setup.activity = rendezvous.activity();
     setup.device = o.run.device;
@@ -267,7 +266,7 @@ int start_ranks(const Options& o, int ranks, const std::vector<std::string>& arg
   return stagecraft::spawn(ranks, arguments, deadline, options);
 }
 
-/// A run is long: whoever will write its results finds out first whether that can be done.
+/// A run is long: check first whether its results can be written.
 void check_outputs_of(const Options& o) {
   std::vector<std::string> inputs = stagecraft::files_of(o.model, o.data);
   for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights})
@@ -276,7 +275,7 @@ void check_outputs_of(const Options& o) {
   if (!o.logs.empty()) stagecraft::check_can_write_in(o.logs);
 }
 
-/// A channel of threads joins no processes.
+/// A channel of threads cannot connect processes.
 void check_threads(const Options& o, const std::optional<stagecraft::LaunchInfo>& launch) {
   const std::string threads = fmt::format("channel {} runs all ranks as threads of one process", o.channel);
   if (o.spawn || !o.hosts.empty()) {
@@ -287,7 +286,7 @@ void check_threads(const Options& o, const std::optional<stagecraft::LaunchInfo>
     throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
 }
 
-/// What all ranks would refuse alike, found out before any is started.
+/// Checks that would fail on all ranks, before any is started.
 void check_state(const Options& o, const Job& job) {
   const CheckpointOptions& checkpoint = o.run.checkpoint;
   if (!checkpoint.folder.empty()) {
@@ -309,7 +308,7 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
   const bool starts = (o.spawn || !o.hosts.empty()) && !launch;
   if (!o.dry_run && (!launch || launch->rank == 0)) check_outputs_of(o);
-  // Before anything is said, and before there are threads.
+  // Before any output, and before other threads exist.
   if (!o.logs.empty() && !starts && !o.dry_run)
     log.emplace(o.logs, launch ? launch->rank : 0, launch ? launch->ranks : 1);
   std::optional<stagecraft::Tether> tether;
@@ -345,7 +344,7 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
 
 int main(int argc, char** argv) {
   Options o;
-  std::optional<stagecraft::RankLog> log;  // outlives the last message
+  std::optional<stagecraft::RankLog> log;  // must outlive the last message
   const std::vector<std::string> arguments = stagecraft::own_command(argc, argv);
   return stagecraft::run_computing_tool(
       {"run", "Trains a model according to a plan and measures the run.",

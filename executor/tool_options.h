@@ -18,11 +18,11 @@
 #include "executor/model/builtin_models.h"
 #include "executor/stage/optimizer.h"
 
-// For the tools' main functions only: options that profile and run share.
+// Only for the tools' main functions: options that profile and run share.
 
 namespace stagecraft {
 
-/// `key=value` words as a map. A word without a key or an equals sign is wrong usage.
+/// `key=value` words as a map. A word without a key or an equals sign is a usage error.
 inline std::map<std::string, std::string> parse_settings(const std::vector<std::string>& words) {
   std::map<std::string, std::string> out;
   for (const std::string& word : words) {
@@ -35,7 +35,7 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   return out;
 }
 
-/// Names of devices as open_device takes them, whether there is such a device or not. For CLI::Option::check.
+/// Checks a device name for open_device, whether or not the device exists. For CLI::Option::check.
 [[nodiscard]] inline CLI::Validator device_name() {
   const auto check = [](const std::string& name) -> std::string {
     if (name == "cpu" || name == "cuda") return "";
@@ -48,7 +48,7 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   return {check, ""};
 }
 
-/// Names of data sources, with or without an argument behind a colon. For CLI::Option::check.
+/// Checks the name of a data source, with or without an argument after a colon. For CLI::Option::check.
 [[nodiscard]] inline CLI::Validator data_name() {
   const auto check = [](const std::string& name) -> std::string {
     const std::string kind = name.substr(0, name.find(':'));
@@ -59,8 +59,7 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   return {check, ""};
 }
 
-/// build_model of what the command line says at `place`; an unknown built-in model, or an option that it does not have,
-/// is wrong usage.
+/// build_model for the command line's `place`; an unknown built-in model or model option is a usage error.
 [[nodiscard]] inline Model build_model_at(const std::string& place, const std::string& name,
                                           const std::map<std::string, std::string>& set,
                                           ModelMode mode = ModelMode::Training) {
@@ -68,7 +67,7 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   return usage(place, [&] { return build_model(name, set, mode); });
 }
 
-/// The files that a model and a data source name are read from, as far as they name any.
+/// The files named by a model and a data source, if any.
 [[nodiscard]] inline std::vector<std::string> files_of(const std::string& model, const std::string& data) {
   std::vector<std::string> out;
   if (is_model_file(model)) out.push_back(model);
@@ -77,7 +76,7 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   return out;
 }
 
-/// The command line that starts this very program again, however the shell found it.
+/// The command line that starts this program again, however the shell found it.
 inline std::vector<std::string> own_command(int argc, char** argv) {
   std::vector<std::string> out(argv, argv + argc);
   out.front() = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -99,7 +98,7 @@ inline std::string models_text() {
   return out;
 }
 
-/// An option whose words are those of --set behind `prefix`.
+/// An option whose words are those of --set after `prefix`.
 inline void add_setting_option(CLI::App& app, std::vector<std::string>& set, const std::string& option,
                                const std::string& prefix, const std::string& help) {
   app.add_option_function<std::vector<std::string>>(
@@ -146,11 +145,11 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   return out;
 }
 
-/// The most seconds of a time limit, and the shortest.
+/// The longest and the shortest time limit, in seconds.
 inline constexpr double kLongest = 1e6;
 inline constexpr double kShortest = 0.001;
 
-/// The most threads of a rank, and ranks of a machine: beyond, a number is a slip.
+/// Largest number of threads of a rank, and of ranks on a machine; a larger number is a mistake.
 inline constexpr int kMostAtOnce = 1024;
 
 inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
@@ -168,7 +167,7 @@ inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
       ->transform(number_from(0, 1e6));
 }
 
-/// What a run has beside: the course of the learning rate, and clipping.
+/// Further options of a run: learning-rate schedule and clipping.
 inline void add_training_options(CLI::App& app, OptimizerOptions& options) {
   app.add_option("--rate-schedule", options.rate.name,
                  "learning-rate schedule: constant, or cosine down to "

@@ -11,25 +11,25 @@
 
 namespace stagecraft {
 
-/// A rank of a schedule whose steps run into each other: its list covers all steps, updates included.
+/// A rank of an asynchronous schedule, whose steps overlap: its list covers all steps, including updates.
 class AsynchronousWorker : public StageWorker {
  public:
-  /// Arguments but the options must outlive it. Throws std::invalid_argument for what needs a moment between two steps:
-  /// clipping, and parameters that several layers hold.
+  /// Arguments except the options must outlive it. Throws std::invalid_argument for features that need a boundary
+  /// between steps: clipping, and parameters that several layers share.
   AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
                      const WorkerOptions& options);
 
   void on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell) override;
 
-  /// Runs all steps. `done` is told a step when this rank has done the last of its backwards of it; the microbatches of
-  /// its losses are counted on over the steps.
+  /// Runs all steps. `done` is called with a step when this rank has finished the step's last backward; microbatches of
+  /// losses are numbered across steps.
   void replay(const std::function<void(std::int64_t step)>& done);
 
  private:
-  /// What a stage has besides, in the order of the worker's stages.
+  /// Further state per stage, in the order of the worker's stages.
   struct StageState {
     std::unique_ptr<WeightVersions> versions;
-    std::map<int, std::pair<int, int>> covered;  // by update: microbatches whose gradients it applies, the last one
+    std::map<int, std::pair<int, int>> covered;  // by update: the last microbatch whose gradients it applies
   };
   void before_forward(ResidentStage& own, const Action& action) override;
   void before_backward(ResidentStage& own, const Action& action) override;

@@ -28,7 +28,7 @@ Holders tied_of_model(const Model& model) {
   return out;
 }
 
-/// That gradients are summed over all layers that share a parameter, and over no others.
+/// Checks that gradients are summed over exactly the layers that share a parameter.
 void check_tied(const BoundPlan& plan, const Model& model) {
   if (!plan.schedule().trains) return;
   Holders planned;
@@ -52,7 +52,7 @@ void check_tied(const BoundPlan& plan, const Model& model) {
 }
 
 void check_buffers(const BoundModel& bound) {
-  // An asynchronous schedule's replicas keep buffers of their own, an evaluation writes none.
+  // Replicas of an asynchronous schedule keep separate buffers, an evaluation does not write any.
   if (bound.plan.asynchronous() || !bound.plan.schedule().trains) return;
   for (int stage = 0; stage < bound.plan.stages(); ++stage) {
     if (bound.plan.replicas(stage) < 2) continue;

@@ -8,18 +8,17 @@
 
 namespace stagecraft {
 
-/// A model as a plan runs it. The plan was checked against it; both must outlive this.
+/// A model bound to a plan, which was checked against it; both must outlive this.
 struct BoundModel {
   const BoundPlan& plan;
   const Model& model;
-  std::vector<std::vector<int>> layers;  ///< of each stage: indices into Model::layers, ascending
+  std::vector<std::vector<int>> layers;  ///< for each stage: indices into Model::layers, ascending
 };
 
-/// Checks a plan against the model that it is to run. Throws std::invalid_argument as layers_of_stages and
-/// check_samples, for more tensors on the boundaries than a channel has tags, and naming
-///   a parameter that the model's layers share and the plan does not list as tied, or the other way round;
-///   layer and buffer, if a stage has replicas that would have to agree on a buffer which a forward writes in a way
-///   that nobody can replay.
+/// Checks a plan against its model. Throws std::invalid_argument as layers_of_stages and check_samples do, for more
+/// tensors on the boundaries than a channel has tags, and naming
+///   a parameter that the model's layers share and the plan does not list as tied, or vice versa;
+///   layer and buffer, if a stage has replicas and a forward writes the buffer in a way that replicas cannot replay.
 [[nodiscard]] BoundModel bind_model(const BoundPlan& plan, const Model& model);
 
 /// The tied parameters that `rank` holds, in the order in which all ranks sum them.

@@ -21,7 +21,7 @@ double largest(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0 : comparable(tensor).abs().max().item<double>();
 }
 
-/// The larger error; one that is not a number is the largest.
+/// The larger error; NaN counts as the largest.
 bool is_worse(double error, double than) { return !std::isnan(than) && (std::isnan(error) || error > than); }
 
 double larger(double a, double b) { return is_worse(a, b) ? a : b; }
@@ -41,7 +41,7 @@ void compare_tensors(const std::vector<ComparedTensor>& tensors, Check& check) {
     const auto& [what, layer, found, expected] = tensors[i];
     check.values += found.numel();
     if (found.numel() == 0) continue;
-    // Not a number equals nothing, so a run that diverges counts as different.
+    // NaN is not equal to anything, so a diverging run counts as different.
     const std::int64_t different = found.numel() - found.eq(expected).sum().item<std::int64_t>();
     if (different == 0) continue;
     check.different += different;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kManySends = 4;
 
-/// The stage that holds the model's last layer, which gives the loss.
+/// The stage that holds the model's last layer, which computes the loss.
 int loss_stage(const BoundModel& bound) {
   const int last = static_cast<int>(bound.model.layers.size()) - 1;
   const auto holds = [last](const std::vector<int>& layers) { return std::ranges::find(layers, last) != layers.end(); };

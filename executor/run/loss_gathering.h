@@ -15,17 +15,17 @@ class LossGathering {
   /// `bound` and `channel` must outlive it.
   LossGathering(const BoundModel& bound, int rank, Channel& channel);
 
-  /// Sends the next step's losses of this rank's microbatches; nothing on ranks that have none.
+  /// Sends the next step's losses of this rank's microbatches; no effect on ranks without losses.
   void send(const MicrobatchLosses& losses);
-  /// On rank 0: the next step's losses by microbatch; `first` is the number of its first one. Throws PeerError as
-  /// Receiving::wait.
+  /// On rank 0: the next step's losses by microbatch; `first` is the number of the first one. Throws PeerError as
+  /// Receiving::wait does.
   [[nodiscard]] std::vector<double> receive(int first);
-  /// Returns when all that was sent has left.
+  /// Returns when everything has been sent.
   void finish();
 
  private:
   const BoundPlan& plan_;
-  int stage_;                 // that computes losses
+  int stage_;                 // stage that computes losses
   std::vector<int> sources_;  // its ranks, by replica
   int rank_;
   Channel& channel_;

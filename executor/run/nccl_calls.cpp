@@ -32,7 +32,7 @@ std::vector<std::int64_t> parameter_values(const Model& model, const std::vector
   return out;
 }
 
-/// Communicators found so far, and where they are.
+/// Communicators found so far, and their places.
 class Communicators {
  public:
   explicit Communicators(std::vector<CommunicatorPlan>& out) : out_(out) {}
@@ -144,7 +144,7 @@ NcclProgram nccl_program(const BoundModel& bound, int steps) {
           {{plan.plan().microbatches, values}, at::kFloat});
     }
   }
-  // Creation order, and with it the numbers that the calls use.
+  // Creation order, which determines the numbers in the calls.
   std::vector<std::string> before;
   for (const CommunicatorPlan& each : out.communicators) before.push_back(each.name);
   out.rounds = assign_rounds(out.communicators);

@@ -12,11 +12,11 @@
 
 namespace stagecraft {
 
-/// What a rank does about losses and gradients that are not finite.
+/// Handles losses and gradients that are not finite on one rank.
 class NonfiniteGuard {
  public:
   explicit NonfiniteGuard(int rank) : rank_(rank) {}
-  /// `tell` hears of what is found, unless `what` is Stop.
+  /// `tell` is called with each finding, unless `what` is Stop.
   void set(OnNonfinite what, std::function<void(const std::string&)> tell);
   [[nodiscard]] bool skips_steps() const { return what_ == OnNonfinite::Skip; }
 
@@ -24,9 +24,9 @@ class NonfiniteGuard {
   void found(std::int64_t step, const std::string& what);
   /// Whether this rank found something in `step`.
   [[nodiscard]] bool found_in(std::int64_t step) const { return last_ == step; }
-  /// A step was left out because some rank found something.
+  /// Reports a step that was skipped because some rank found something.
   void count_skipped() { ++steps_; }
-  /// Steps in which this rank found something, or, where steps are skipped, any rank did.
+  /// Steps in which this rank found something, or any rank if steps are skipped.
   [[nodiscard]] std::int64_t steps() const { return steps_; }
 
  private:

@@ -11,8 +11,8 @@
 namespace stagecraft {
 namespace {
 
-/// Steps during which memory is counted: the first makes the optimizer's state, the second holds everything. They are
-/// the warm-up steps that a comparison leaves out, so counting disturbs no time that counts.
+/// Steps during which memory is counted: the first creates the optimizer's state, the second has everything. A
+/// comparison skips them as warm-up, so counting does not disturb measured times.
 constexpr std::int64_t kMemorySteps = 2;
 
 }  // namespace
@@ -42,15 +42,15 @@ RankRun::RankRun(const BoundModel& bound, const DataSource& data, const RunOptio
   worker_->visit_stages(
       [&](int, StageProgram& program, Optimizer& optimizer) { checkpoints_.load(program, optimizer); });
   worker_->on_nonfinite(options.on_nonfinite, options.checkpoint.tell);
-  counting_.reset();  // what it is compared with is not the rank's
+  counting_.reset();  // memory for the comparison is not the rank's
   make_comparison(data);
   counting_.emplace(tracker_);
   const bool trains = bound.plan.schedule().trains;
   const std::optional<WholePass> pass = trains ? std::nullopt : whole_pass(plan_, data);
   if (pass) steps_ = std::min(steps_, pass->steps);
   report_.emplace(!trains, pass);
-  // A GPU's losses are fetched a step late, so that the host never waits for the step that it has just enqueued. And
-  // rank 0 tells a step later still, so that it never waits for the last stage.
+  // A GPU's losses are fetched one step late, so that the host never waits for the step that it has just enqueued. Rank
+  // 0 reports another step later, so that it never waits for the last stage.
   lag_ = options.device.is_cpu() || comparison_->active() ? 0 : 1;
 }
 
@@ -151,7 +151,7 @@ void RankRun::replay() {
   const auto ended = [this](std::int64_t steps) {
     while (static_cast<std::int64_t>(ends_.size()) < steps - first_step_ + 1) ends_.push_back(seconds_now_());
   };
-  // This rank may have no microbatch of a step: it hears of that one with the next.
+  // This rank may have no microbatch of a step: it notices that step with the next one.
   asynchronous_->replay([&](std::int64_t step) {
     ended(step + 1);
     send_until(step + 1 - lag_);

@@ -20,7 +20,7 @@ namespace stagecraft {
 /// One rank of a run, from its first step to its last.
 class RankRun {
  public:
-  /// As run_rank; arguments must outlive it.
+  /// As for run_rank; arguments must outlive it.
   RankRun(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank, Channel& channel,
           const std::function<double()>& seconds_now, const std::function<void(const Progress&)>& progress);
   /// Call once.
@@ -28,13 +28,13 @@ class RankRun {
 
  private:
   void make_worker(const DataSource& data);
-  /// What losses and gradients are compared with, and the scale of both.
+  /// The comparison of losses and gradients, and their scale.
   void make_comparison(const DataSource& data);
   void train();
   void replay();
   /// Sends the losses of the steps before `end` to rank 0.
   void send_until(std::int64_t end);
-  /// On rank 0: tells the steps before `end`, whose losses are on their way.
+  /// On rank 0: reports the steps before `end`, whose losses are in flight.
   void tell_until(std::int64_t end);
   void tell(std::int64_t step);
   [[nodiscard]] RunResult result();
@@ -51,8 +51,8 @@ class RankRun {
   std::optional<MemoryTracker::Scope> counting_;
   RunCheckpoints checkpoints_;
   std::int64_t first_step_;
-  std::int64_t steps_;                        // number of the one after the last
-  SynchronousWorker* synchronous_ = nullptr;  // the worker as what it is: one of the two
+  std::int64_t steps_;                        // number of the step after the last
+  SynchronousWorker* synchronous_ = nullptr;  // the worker by its type: one of the two is set
   AsynchronousWorker* asynchronous_ = nullptr;
   std::unique_ptr<StageWorker> worker_;
   Bytes parameters_;
@@ -61,8 +61,8 @@ class RankRun {
   std::optional<RunMeasurement> measurement_;
   std::optional<LossReport> report_;
   std::vector<double> ends_;         // of each step on this rank, after the beginning of the first
-  std::int64_t lag_ = 0;             // steps by which losses are fetched late
-  std::int64_t done_, sent_, told_;  // steps that were run, whose losses were sent, and told
+  std::int64_t lag_ = 0;             // number of steps by which losses are fetched late
+  std::int64_t done_, sent_, told_;  // numbers of steps run, with losses sent, and reported
 };
 
 }  // namespace stagecraft

@@ -40,7 +40,7 @@ void Reference::compute(std::int64_t step) {
   step_ = step;
   std::vector<Parameter>& parameters = program_->parameters();
   const auto stage_of = [&](std::size_t i) { return stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]; };
-  // Layers of one stage that hold the same parameter are one holder of it.
+  // Layers of one stage that share a parameter count as one holder.
   std::map<std::string, std::map<int, std::vector<std::size_t>>> holders;  // name -> stage -> parameters
   for (std::size_t i = 0; i < parameters.size(); ++i) holders[parameters[i].name][stage_of(i)].push_back(i);
   // One sum for each parameter and replica of its stage, under its first holder; replicated stages start from zero.

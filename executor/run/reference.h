@@ -16,9 +16,9 @@
 
 namespace stagecraft {
 
-/// The whole model in one process, without stages, over the same microbatches as a plan: what a run must equal.
-/// Where a stage is replicated its gradients are summed in the same order: each replica's own microbatches first, then
-/// the replicas in order; running statistics of batch norm move by the same sums as the replicas'.
+/// The whole model in one process, without stages, over the same microbatches as a plan: the reference for a run.
+/// Gradients of a replicated stage are summed in the same order: first each replica's microbatches, then the replicas
+/// in order. Batch norm's running statistics are updated by the same sums as on the replicas.
 class Reference {
  public:
   /// Arguments must outlive it.
@@ -27,9 +27,9 @@ class Reference {
   /// Forward and backward of all microbatches; fills gradients and losses.
   void compute(std::int64_t step);
   /// Updates the parameters with the gradients divided by the number of microbatches and the loss's scale, unless they
-  /// overflow under one.
+  /// overflow under a scale.
   void update();
-  /// As SynchronousWorker::scale_loss.
+  /// As for SynchronousWorker::scale_loss.
   void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
   /// Whether the step's gradients overflow under a scale.
   [[nodiscard]] bool overflow() const { return scaler_ && overflows(program_->parameters()); }
@@ -40,7 +40,7 @@ class Reference {
   /// Gradient of parameter `name` as layer `layer` of the model holds it, the sum over microbatches (and over all
   /// holders of a tied one); undefined if it has none.
   [[nodiscard]] at::Tensor gradient(int layer, const std::string& name) const;
-  /// One a microbatch.
+  /// One per microbatch.
   [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
 
  private:

@@ -8,7 +8,7 @@
 namespace stagecraft {
 namespace {
 
-/// Where a stage's values come from and go to, and their slots by boundary.
+/// Boundaries of a stage's values, and their slots by boundary.
 struct CrossingValues {
   std::vector<ReceivedValue> received;
   std::vector<ValueRef> sent;

@@ -13,8 +13,8 @@
 
 namespace stagecraft {
 
-/// One stage that a rank holds, and its microbatches under way. Slots are places among the values that the program
-/// receives or sends.
+/// One stage on a rank, and its microbatches in flight. Slots are indices into the values that the program receives or
+/// sends.
 struct ResidentStage {
   int stage = 0;
   std::unique_ptr<StageProgram> program;
@@ -25,9 +25,9 @@ struct ResidentStage {
   std::vector<int> replica_ranks;
   std::vector<Flight> flights;                           ///< by microbatch
   std::vector<std::vector<at::Tensor>> input_gradients;  ///< by microbatch, until sent
-  std::set<int> split;                                   ///< microbatches whose backward comes in two parts
+  std::set<int> split;                                   ///< microbatches whose backward has two parts
   std::vector<SplitBackward> rests;                      ///< by microbatch, until its weight gradients are due
-  std::unique_ptr<Prefetch> data;                        ///< if its layers read inputs of the model
+  std::unique_ptr<Prefetch> data;                        ///< whether its layers read inputs of the model
 };
 
 /// Stage `stage` with its first parameters, for `microbatches` microbatches. The model must outlive it.

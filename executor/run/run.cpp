@@ -15,7 +15,7 @@
 namespace stagecraft {
 
 void verify_lists(const BoundPlan& plan, std::int64_t steps) {
-  // Of an asynchronous schedule's steps those that reach its steady state show all that can happen.
+  // For an asynchronous schedule, the steps up to its steady state cover all cases.
   const int covered = static_cast<int>(std::clamp<std::int64_t>(steps, 1, plan.step_window().steps));
   const auto result =
       verify(plan.plan(), plan.action_lists(covered), {.steps = covered, .reduce_groups = plan.reduce_groups()});

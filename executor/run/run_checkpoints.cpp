@@ -51,7 +51,7 @@ CheckpointManifest manifest_of(const BoundModel& bound, const CheckpointOptions&
   return out;
 }
 
-/// Refuses a checkpoint that belongs to another run than that of `ours`. `trains`: whether the run goes on training.
+/// Refuses a checkpoint of another run than that of `ours`. `trains`: whether the run continues training.
 void check_fits(const FoundCheckpoint& found, const CheckpointManifest& ours, bool trains) {
   const CheckpointManifest& theirs = found.manifest;
   const auto refuse = [&](const char* pointer, const auto& is, const auto& wanted) {

@@ -16,18 +16,18 @@ namespace stagecraft {
 /// Compares one rank's losses and gradients with a single process (RunOptions::check) or a file (RunOptions::expected).
 class RunComparison {
  public:
-  /// Arguments must outlive it. Throws std::invalid_argument if the schedule has no gradients that could be compared,
-  /// or the file is of another training.
+  /// Arguments must outlive it. Throws std::invalid_argument if the schedule has no gradients to compare, or the file
+  /// is from another training.
   RunComparison(const BoundModel& bound, const DataSource& data, const RunOptions& options);
 
   /// Whether there is anything to compare.
   [[nodiscard]] bool active() const { return reference_ || record_; }
-  /// The single process, if that is what it compares with: it must start from the run's state.
+  /// The single process, if it compares with one: it must start from the run's state.
   [[nodiscard]] Reference* reference() { return reference_ ? &*reference_ : nullptr; }
 
-  /// To be called for each step between the worker's backwards and its update.
+  /// Call in each step between the worker's backwards and its update.
   void compare_step(std::int64_t step, const StageWorker& worker, const MicrobatchLosses& losses);
-  /// To be called after the last update.
+  /// Call after the last update.
   void compare_end(StageWorker& worker);
   [[nodiscard]] Check& check() { return check_; }
 

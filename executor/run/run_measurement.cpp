@@ -16,12 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A save may take one part in so many of the time.
+/// A save may take 1/this of the time.
 constexpr int kSaveShare = 200;
-constexpr std::size_t kMostWords = 1024;  // of a check's worst tensor
+constexpr std::size_t kMostWords = 1024;  // length of the name of a check's worst tensor
 
-/// A rank's part as bytes: the check's numbers, the length of its worst tensor's name, the name, then the measurement
-/// as its file would be.
+/// A rank's result as bytes: the check's numbers, the length of its worst tensor's name, the name, then the measurement
+/// as in its file.
 struct Head {
   double values, different, largest_error, losses, losses_different, largest_loss_error, words;
 };
@@ -37,7 +37,7 @@ std::string pack(const Measurement& part, const Check& check) {
   return out + words + measurement_json(part);
 }
 
-/// Adds the check of rank `rank`'s part to `check` and gives its measurement.
+/// Adds the check in rank `rank`'s result to `check` and returns its measurement.
 Measurement unpack(const std::string& bytes, int rank, Check& check) {
   const auto refuse = [rank](const std::string& what) {
     throw PeerError("rank " + std::to_string(rank) + " sent a result " + what);
@@ -69,7 +69,7 @@ void cover(StepTime& time, Seconds start, Seconds end) {
   time.end = std::max(time.end, end);
 }
 
-/// Entries `first` to before `last` of `times`, but for steps of which nothing was measured.
+/// Entries [first, last) of `times`, except steps without measurements.
 std::vector<StepTime> known(const std::vector<StepTime>& times, std::size_t first, std::size_t last) {
   std::vector<StepTime> out;
   for (std::size_t i = first; i < last; ++i) {
@@ -123,7 +123,7 @@ Measurement RunMeasurement::own(bool all) const {
   Measurement out = header_;
   out.losses.clear();
   out.kept = keeper_.kept();
-  // Of the newest step there may be more to come.
+  // The newest step may be incomplete.
   out.timeline.steps = known(times_, sent_, all || times_.empty() ? times_.size() : times_.size() - 1);
   out.timeline.spans = keeper_.spans();
   return out;
@@ -167,7 +167,7 @@ std::int64_t RunMeasurement::most_bytes() const {
   constexpr std::int64_t kSpanBytes = 512, kStepBytes = 256, kOtherBytes = std::int64_t{1} << 20;
   std::size_t actions = 0;
   for (const auto& list : plan_.action_lists()) actions = std::max(actions, list.size());
-  // A wait for what stays on the rank is a span that no action stands for; updates end each step.
+  // A wait for a value that stays on the rank is a span without an action; updates end each step.
   const std::size_t waits = 2 * static_cast<std::size_t>(plan_.plan().microbatches) * plan_.plan().boundaries.size();
   const auto of_step = static_cast<std::int64_t>(actions + waits + plan_.plan().stages.size());
   return kOtherBytes + SpanKeeper::kMost * kSpanBytes * of_step +

@@ -13,20 +13,20 @@
 
 namespace stagecraft {
 
-/// Keeps when a rank did what. On a GPU a span is known once the device has passed both of its moments.
+/// Records when a rank did what. On a GPU, a span is known once the device has passed both of its marks.
 class SpanRecorder {
  public:
-  /// `now` gives seconds since the run's start; `room` spans are recorded without allocating.
+  /// `now` returns seconds since the run's start; `room` spans are recorded without allocating.
   SpanRecorder(int rank, c10::Device device, std::function<double()> now, std::size_t room);
 
   [[nodiscard]] DeviceClock::Moment mark() { return clock_.mark(); }
   /// Records `action` of `step` from `start` until now.
   void record(const Action& action, std::int64_t step, DeviceClock::Moment start);
-  /// Moves what the device has done by now to the spans that take gives.
+  /// Moves what the device has finished to the spans that take returns.
   void settle();
-  /// Spans since the last call, in their order; on a GPU those that are known without waiting for it.
+  /// Spans since the last call, in their order; on a GPU, those known without waiting.
   [[nodiscard]] std::vector<Span> take();
-  /// The same of all that was recorded: waits for a GPU.
+  /// The same for everything recorded: waits for a GPU.
   [[nodiscard]] std::vector<Span> take_all();
 
  private:
@@ -38,7 +38,7 @@ class SpanRecorder {
   int rank_;
   c10::Device device_;
   DeviceClock clock_;
-  std::deque<Unsettled> unsettled_;  // spans whose moments have not come
+  std::deque<Unsettled> unsettled_;  // spans whose marks have not been reached
   std::vector<Span> spans_;
 };
 

@@ -95,7 +95,7 @@ void StageTransfers::take(int boundary, bool gradient, int microbatch, std::vect
 }
 
 void StageTransfers::reap_sends() {
-  // Asking costs a thread on Gloo, so a few finished sends may stay.
+  // A query costs a thread on Gloo, so a few finished sends may stay.
   if (sending_.size() >= kManySends) std::erase_if(sending_, [](const auto& sending) { return sending->done(); });
 }
 

@@ -11,24 +11,24 @@
 
 namespace stagecraft {
 
-/// What crosses a plan's boundaries, as one rank sees it: between ranks over the channel, between two stages of this
-/// rank hand to hand. Boundaries are named by their place in Plan::boundaries; `gradient` says the way back.
+/// Transfers over a plan's boundaries, seen from one rank: between ranks over the channel, between two stages of this
+/// rank directly. Boundaries are indices into Plan::boundaries; `gradient` means the way back.
 class StageTransfers {
  public:
-  /// `microbatches`: how many the action list counts. Plan and channel must outlive this.
+  /// `microbatches`: number in the action list. Plan and channel must outlive this.
   StageTransfers(const BoundPlan& plan, int rank, Channel& channel, int microbatches);
 
   /// Posts the receives of a ReceiveActivation or ReceiveGradient.
   void post(const Action& action);
   /// Sends what `tensors[slots[t]]` holds for tensor t of the action's boundary, having checked it against the plan.
   void send(const Action& action, const std::vector<int>& slots, const std::vector<at::Tensor>& tensors);
-  /// Gives the same to a stage of this rank, for which no action stands, if one runs `microbatch` at the other end of
+  /// Passes the same to a stage of this rank (there is no action for that) if one runs `microbatch` at the other end of
   /// `boundary`; else does nothing.
   void hand_over(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
                  const std::vector<at::Tensor>& tensors);
   /// Waits for all that crosses `boundary` for `microbatch`, and adds it to `out` in the order of the plan.
   void take(int boundary, bool gradient, int microbatch, std::vector<at::Tensor>& out);
-  /// Lets finished sends go, once there are many.
+  /// Releases finished sends, once there are many.
   void reap_sends();
   /// Waits for all sends.
   void finish_sends();
@@ -40,7 +40,7 @@ class StageTransfers {
   int rank_;
   Channel& channel_;
   std::vector<std::vector<TensorSpec>> specs_;  // by boundary and its tensors
-  // [gradient][boundary][microbatch]: what was posted, or, of a stage that this rank holds too, handed over.
+  // [gradient][boundary][microbatch]: posted receives, or values handed over by a stage on this rank.
   std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
   std::vector<std::unique_ptr<Sending>> sending_;

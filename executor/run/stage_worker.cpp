@@ -13,7 +13,7 @@ namespace stagecraft {
 namespace {
 
 constexpr std::size_t kBatchesAhead = 2;
-/// Spans of a run that room is made for at once; longer runs make more as they go.
+/// Number of spans for which room is reserved; longer runs allocate more.
 constexpr std::size_t kMostSpansAhead = std::size_t{1} << 20;
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
@@ -71,7 +71,7 @@ void StageWorker::load_ahead(ResidentStage& own, const DataSource& data) {
         std::vector<at::Tensor> batch =
             data.batch(first_step + i / count * steps + microbatch / plan.microbatches, microbatch % plan.microbatches,
                        plan.microbatches, *plan.microbatch_samples, inputs);
-        // A copy to a GPU goes on beside the host from such memory only.
+        // Only copies from such memory to a GPU run asynchronously.
         if (!device.is_cpu()) {
           for (at::Tensor& tensor : batch) tensor = tensor.pin_memory();
         }
@@ -211,7 +211,7 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
 void StageWorker::backward(const Action& action, std::int64_t step) {
   ResidentStage& own = resident(action.stage);
   Flight& flight = own.flights[at_(action.microbatch)];
-  // Later stages' gradients first, the order in which an unsplit backward meets them.
+  // Later stages' gradients first, as in an unsplit backward.
   sent_gradients_.assign(flight.sent.size(), at::Tensor());
   for (auto b = own.outgoing.rbegin(); b != own.outgoing.rend(); ++b) {
     const Boundary& boundary = plan_.boundaries[at_(*b)];

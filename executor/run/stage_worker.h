@@ -22,36 +22,36 @@
 
 namespace stagecraft {
 
-/// What a worker is made with, besides what it works on.
+/// Options of a worker.
 struct WorkerOptions {
   OptimizerOptions optimizer = {};
   std::uint64_t seed = 1;
   std::function<double()> now = [] { return 0.0; };  ///< seconds since the run's start
-  std::int64_t first_step = 0;                       ///< number of the first step; the others follow it
+  std::int64_t first_step = 0;                       ///< number of the first step
   int steps = 1;
   c10::Device device{c10::kCPU};
 };
 
-/// Runs one rank's action list on tensors: forwards, backwards and transfers. A rank may hold several stages. What
-/// becomes of the gradients, and when, is for SynchronousWorker and AsynchronousWorker to say.
-/// The channel's activity is told each action before it begins. On a GPU everything is enqueued on the current stream
-/// of the calling thread, which must stay the same one.
+/// Runs one rank's action list on tensors: forwards, backwards and transfers. A rank may have several stages.
+/// SynchronousWorker and AsynchronousWorker decide what happens to the gradients, and when. Each action is recorded in
+/// the channel's activity before it begins. On a GPU everything is enqueued on the current stream of the calling
+/// thread, which must stay the same one.
 class StageWorker {
  public:
   virtual ~StageWorker() = default;
   StageWorker(const StageWorker&) = delete;
   StageWorker& operator=(const StageWorker&) = delete;
 
-  /// To be called before the first step: what to do if a loss or a gradient is not finite, by default to throw
-  /// NonfiniteError. `tell` hears of it otherwise. Gradients that overflow under a loss scale do not count. All ranks
-  /// pass the same. Throws std::invalid_argument for Skip under an asynchronous schedule.
+  /// Call before the first step: what to do if a loss or a gradient is not finite; by default, throws NonfiniteError.
+  /// Otherwise `tell` is called. Gradients that overflow under a loss scale do not count. All ranks pass the same.
+  /// Throws std::invalid_argument for Skip under an asynchronous schedule.
   virtual void on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell);
   /// Steps in which this rank found a loss or gradient that was not finite, or, with Skip, any rank did.
   [[nodiscard]] std::int64_t nonfinite_steps() const { return guard_.steps(); }
 
   [[nodiscard]] const std::optional<LossScaler>& loss_scaler() const { return scaler_; }
 
-  /// Takes the losses of this rank's microbatches in a step that it has run, as StepLosses::take.
+  /// Takes the losses of this rank's microbatches in a finished step, see StepLosses::take.
   [[nodiscard]] MicrobatchLosses take_losses(std::int64_t step);
   /// Parameters of all stages of this rank with their gradients.
   [[nodiscard]] std::vector<Parameter> parameters() const;
@@ -59,12 +59,12 @@ class StageWorker {
   void visit_stages(const std::function<void(int stage, StageProgram&, Optimizer&)>& visit);
   /// The rank's list of actions.
   [[nodiscard]] const std::vector<Action>& actions() const { return actions_; }
-  /// Spans since the last call, as SpanRecorder::take and take_all.
+  /// Spans since the last call, see SpanRecorder::take and take_all.
   [[nodiscard]] std::vector<Span> take_spans() { return spans_.take(); }
   [[nodiscard]] std::vector<Span> take_all_spans() { return spans_.take_all(); }
 
  protected:
-  /// `list_steps`: the steps that the action list covers. Arguments but the options must outlive it.
+  /// `list_steps`: the steps that the action list covers. Arguments except the options must outlive it.
   StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options,
               int list_steps);
 
@@ -72,7 +72,7 @@ class StageWorker {
   void perform(std::size_t index, std::int64_t step);
   [[nodiscard]] ResidentStage& resident(int stage);
 
-  /// Called around a microbatch's forward and backward, where a derived worker has something to do then.
+  /// Hooks of derived workers around a microbatch's forward and backward.
   virtual void before_forward(ResidentStage&, const Action&) {}
   virtual void after_forward(ResidentStage&, const Action&) {}
   virtual void before_backward(ResidentStage&, const Action&) {}
@@ -80,10 +80,10 @@ class StageWorker {
   virtual void after_backward(ResidentStage&, const Action&, bool last) = 0;
   virtual void reduce(const Action& action) = 0;
   virtual void update(const Action& action) = 0;
-  /// What the loss's gradient begins with.
+  /// Initial gradient of the loss.
   [[nodiscard]] double loss_gradient() const { return scaler_ ? scaler_->scale() : 1; }
 
-  /// Beside the losses of microbatches, where a GPU computes: whether gradients are not finite.
+  /// On a GPU, together with the losses of microbatches: whether gradients are not finite.
   static constexpr int kGradientsFlag = -1;
 
   const BoundModel& bound_;
@@ -110,7 +110,7 @@ class StageWorker {
   void forward(const Action& action, std::int64_t step);
   void backward(const Action& action, std::int64_t step);
   void weight_gradient(const Action& action);
-  /// Adds what crosses `boundary` for the consumer's microbatch to `out`.
+  /// Adds the tensors on `boundary` for the consumer's microbatch to `out`.
   void await(const Action& consumer, int boundary, bool gradient, std::int64_t step, std::vector<at::Tensor>& out);
   [[nodiscard]] const std::vector<int>& slots(const Action& transfer);
 

@@ -30,7 +30,7 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, Channel&
     for (const Action& action : actions_) {
       if (action.kind == ActionKind::Backward && action.stage == own.stage) state.last_backward = action.microbatch;
     }
-    // A backward in parts leaves its weight gradients for later, so there is nothing to wait for in it.
+    // A split backward leaves its weight gradients for later, so there is nothing to wait for in it.
     if (own.split.contains(state.last_backward)) state.last_backward = -1;
     if (own.replica_ranks.size() > 1 && bound_.plan.schedule().trains)
       state.statistics = std::make_unique<MovingStatistics>(bound.model, *own.program, [](int) { return true; });
@@ -103,7 +103,7 @@ void SynchronousWorker::compute(std::int64_t step) {
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     if (actions_[i].kind == ActionKind::Update) continue;
     perform(i, step);
-    // Ties last, in one order on all ranks: their members hold different stages.
+    // Tied parameters last, in one order on all ranks: their members have different stages.
     if (actions_[i].kind == ActionKind::Reduce && ++reduced == reduces_) ties_.reduce();
   }
   if (reduces_ == 0 && bound_.plan.schedule().trains) ties_.reduce();
@@ -152,7 +152,7 @@ void SynchronousWorker::update_step(std::int64_t step) {
   bool overflow = false;
   if (optimizer_.clip_norm > 0) {
     const auto squared = gather_squared_norms(channel_, squared_norms(parameters()), trainable_);
-    // In double no square of a finite gradient overflows, so the norms tell of gradients that do.
+    // In double, the square of a finite gradient does not overflow, so the norms reveal gradients that do.
     overflow = scaler_ && !std::ranges::all_of(squared, [](const auto& each) { return std::isfinite(each.second); });
     divisor *= clip_divisor(squared, divisor, optimizer_.clip_norm);
   } else if (scaler_) {

@@ -16,28 +16,28 @@ namespace stagecraft {
 /// A rank of a schedule whose steps end before the next begin: each step is its list, then one update.
 class SynchronousWorker : public StageWorker {
  public:
-  /// Arguments but the options must outlive it.
+  /// Arguments except the options must outlive it.
   SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
                     const WorkerOptions& options);
 
-  /// To be called before the first step, where the loss's gradient begins with a scale: updates divide by it, and a
-  /// step in which a gradient of any rank overflows changes no parameter of any rank. All ranks or none.
+  /// Call before the first step to scale the loss's gradient: updates divide by the scale, and a step in which a
+  /// gradient of any rank overflows does not change parameters on any rank. Call on all ranks or none.
   void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
 
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws PeerError that names rank
   /// and action.
   void compute(std::int64_t step);
-  /// Runs the step's Updates: gradients are divided by the number of microbatches first, and by more where they are
-  /// clipped; then all ranks must call it. Clears them. A schedule without backwards has none. Between compute and
-  /// update parameters() holds the gradients' sums over all microbatches.
+  /// Runs the step's Updates: gradients are first divided by the number of microbatches, and by more if they are
+  /// clipped; clipping needs a call on all ranks. Clears the gradients. No effect for a schedule without backwards.
+  /// Between compute and update, parameters() has the gradients' sums over all microbatches.
   void update_step(std::int64_t step);
 
  private:
-  /// What a stage has besides, in the order of the worker's stages.
+  /// Further state per stage, in the order of the worker's stages.
   struct StageState {
-    std::unique_ptr<GradientReduction> reduction;  // of a replicated stage's parameters that are not tied
+    std::unique_ptr<GradientReduction> reduction;  // for a replicated stage's parameters that are not tied
     std::unique_ptr<MovingStatistics> statistics;  // of a replicated stage
-    int last_backward = -1;                        // microbatch; -1 if its backward comes in parts
+    int last_backward = -1;                        // microbatch; -1 if its backward is split
   };
   void after_backward(ResidentStage& own, const Action& action, bool last) override;
   void before_forward(ResidentStage& own, const Action& action) override;
@@ -51,7 +51,7 @@ class SynchronousWorker : public StageWorker {
   void prepare_gradients();
   void keep_buffers();
   void restore_buffers();
-  /// Before an update, with all gradients there: whether it must be left out.
+  /// Before an update, with all gradients complete: whether it must be skipped.
   [[nodiscard]] bool skips(std::int64_t step);
   void settle_statistics(bool skipped);
 
@@ -59,7 +59,7 @@ class SynchronousWorker : public StageWorker {
   std::vector<StageState> states_;
   TiedGradients ties_;
   std::size_t reduces_ = 0;
-  std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers, and their values before the step
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers and their values before the step
 };
 
 }  // namespace stagecraft

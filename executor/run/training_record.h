@@ -13,10 +13,10 @@
 
 namespace stagecraft {
 
-/// What training came to elsewhere, in Python as a rule: a safetensors file that `stagecraft export-model --record`
-/// writes. It holds `loss` [steps, microbatches], `gradient.STEP/NAME` (the sum over the step's microbatches; absent
-/// where there is none), and `parameter/NAME` and `buffer/NAME` after the last step; beside them the inputs, so that it
-/// is a file for the data source tensors-in-order as well. Its metadata are format "stagecraft.record", version "2" (or
+/// A record of the same training elsewhere, usually in Python: a safetensors file that `stagecraft export-model
+/// --record` writes. It holds `loss` [steps, microbatches], `gradient.STEP/NAME` (the sum over the step's microbatches;
+/// absent where there is none), and `parameter/NAME` and `buffer/NAME` after the last step; also the inputs, so that it
+/// is also a file for the data source tensors-in-order. Its metadata are format "stagecraft.record", version "2" (or
 /// "1"), steps, microbatches, samples, learning_rate (of plain SGD) and seed, and what the last bits depend on:
 /// "threads" and the keys of cpu_kernels().
 class TrainingRecord {
@@ -24,11 +24,11 @@ class TrainingRecord {
   /// Throws FormatError naming file and what is missing or wrong in the metadata.
   explicit TrainingRecord(const std::string& path);
 
-  /// Throws std::invalid_argument, with what the record wants, unless a run of `plan` does the same steps.
+  /// Throws std::invalid_argument, with the requirements of the record, unless a run of `plan` does the same steps.
   void check_fits(const Plan& plan, std::int64_t steps, const OptimizerOptions& optimizer, std::uint64_t seed) const;
 
-  /// What the last bits depend on and this process, computing on `threads` threads, has another of than the record: "it
-  /// was made on processor "AMD EPYC", this is "Intel Xeon"". Empty if nothing.
+  /// Differences from the record that affect the last bits, for this process with `threads` threads: "it was made with
+  /// processor "AMD EPYC"; here it is "Intel Xeon"". Empty if there are none.
   [[nodiscard]] std::string other_kernels(int threads) const;
 
   /// Compares gradients between a step's backwards and its update, parameters by name; adds to `check`.

@@ -16,7 +16,7 @@
 namespace stagecraft {
 namespace {
 
-/// By their bits and without branches, as fast as memory gives the values: every gradient of every step comes by.
+/// On the bits and without branches, at memory speed: every gradient of every step is checked.
 bool all_finite(const float* values, std::int64_t count) {
   constexpr std::uint32_t kExponent = 0x7f800000;
   std::uint32_t found = 0;
@@ -58,7 +58,7 @@ at::Tensor nonfinite_flag(const std::vector<Parameter>& parameters) {
   if (gradients.empty()) return {};
   const at::TensorOptions options = gradients.front().options();
   at::Tensor found = at::zeros({1}, options);
-  // Times 1, which changes no value.
+  // Times 1, which does not change values.
   at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, at::ones({1}, options));
   return found.squeeze();
 }

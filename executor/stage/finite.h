@@ -12,11 +12,11 @@
 
 namespace stagecraft {
 
-/// What a run does when a loss or a gradient is infinite or not a number.
+/// What a run does if a loss or a gradient is infinite or NaN.
 enum class OnNonfinite {
   Stop,  ///< ends the run before the parameters are updated (on a GPU a step later)
-  Warn,  ///< says so and goes on
-  Skip,  ///< updates nothing on any rank in that step, moving statistics included
+  Warn,  ///< warns and continues
+  Skip,  ///< skips the update, including moving statistics, on all ranks
 };
 
 /// "stop", "warn", "skip".
@@ -30,11 +30,11 @@ class NonfiniteError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Whether no value is infinite or not a number; true for types that hold neither. Waits for a GPU.
+/// Whether no value is infinite or NaN; true for types without these. Waits for a GPU.
 [[nodiscard]] bool all_finite(const at::Tensor& tensor);
 
-/// A scalar above 0 if any parameter's gradient is not finite, 0 otherwise; undefined without gradients. On a GPU it is
-/// there when the stream has come so far.
+/// A scalar above 0 if any parameter's gradient is not finite, 0 otherwise; undefined without gradients. On a GPU, it
+/// is computed on the current stream.
 [[nodiscard]] at::Tensor nonfinite_flag(const std::vector<Parameter>& parameters);
 
 /// Name of the first parameter whose gradient is not finite. Waits for a GPU.

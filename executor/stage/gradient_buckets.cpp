@@ -48,7 +48,7 @@ struct GradientReduction::State {
   std::vector<int> missing;                        // gradients, by bucket
   std::vector<std::unique_ptr<Reducing>> started;  // by bucket
   bool last = false;
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;  // one that nobody holds loses its hooks
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;  // a tensor without other owners loses its hooks
 
   struct Hook : torch::autograd::FunctionPostHook {
     Hook(std::weak_ptr<State> s, std::size_t i) : state(std::move(s)), parameter(i) {}

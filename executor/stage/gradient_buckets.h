@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// Neighbouring parameters whose gradients are summed over the replicas together.
+/// Adjacent parameters whose gradients are summed over the replicas together.
 struct GradientBucket {
   int first = 0;  ///< parameters [first, last)
   int last = 0;
@@ -21,18 +21,19 @@ struct GradientBucket {
   friend bool operator==(const GradientBucket&, const GradientBucket&) = default;
 };
 
-/// The buckets of parameters with so many `values` each, in the order in which they are reduced: the last parameters,
-/// whose gradients a backward has first, come first. Each takes parameters until it holds at least `bucket_bytes` of
-/// float32; absent: one bucket for all. Every replica of a stage, and so every rank of a reduction, computes the same.
+/// The buckets of parameters with these numbers of `values`, in the order in which they are reduced: the last
+/// parameters, whose gradients a backward computes first, come first. Each takes parameters until it holds at least
+/// `bucket_bytes` of float32; absent: one bucket for all. Every replica of a stage, and so every rank of a reduction,
+/// computes the same.
 [[nodiscard]] std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
                                                            std::optional<Bytes> bucket_bytes);
 
-/// The gradients of a stage's replica, in one buffer, summed over all replicas bucket by bucket. A bucket is under way
-/// as soon as its gradients of the step's last microbatch are complete and the bucket before it is under way: all
+/// The gradients of a stage's replica, in one buffer, summed over all replicas bucket by bucket. A bucket is started as
+/// soon as its gradients of the step's last microbatch are complete and the previous bucket has been started: all
 /// replicas start them in the same order, however their backwards differ.
 class GradientReduction {
  public:
-  /// `parameters`: leaves, whose gradients are views of the buffer from now on. `channel` must outlive it. Throws
+  /// `parameters`: leaves, whose gradients become views of the buffer. `channel` must outlive it. Throws
   /// std::invalid_argument for more buckets than there are tags.
   GradientReduction(Channel& channel, std::vector<int> replicas, std::vector<at::Tensor> parameters,
                     std::optional<Bytes> bucket_bytes);
@@ -42,16 +43,16 @@ class GradientReduction {
 
   /// Sets all gradients to zero.
   void begin_step();
-  /// The backward that comes next is this replica's last of the step.
+  /// The next backward is this replica's last of the step.
   void last_backward();
-  /// Returns when all gradients hold their sums, as Reducing::wait; starts what is not under way.
+  /// Returns when all gradients hold their sums, like Reducing::wait; starts buckets that have not been started.
   void finish();
-  /// Buckets under way. For tests.
+  /// Number of started buckets. For tests.
   [[nodiscard]] std::size_t started() const;
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  // the hooks hold it too
+  std::shared_ptr<State> state_;  // shared with the hooks
 };
 
 }  // namespace stagecraft

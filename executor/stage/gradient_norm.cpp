@@ -39,7 +39,7 @@ std::map<std::string, double> gather_squared_norms(Channel& channel, const std::
   std::map<std::string, double> out;
   for (std::int64_t rank = 0; rank < channel.ranks(); ++rank) {
     for (std::int64_t i = 0; i < count; ++i) {
-      // Not a number is a value too: a run that diverges must show.
+      // NaN is kept: a diverging run must show.
       const double value = rows.const_data_ptr<double>()[rank * count + i];
       if (value != kAbsent) out.emplace(names[static_cast<std::size_t>(i)], value);
     }

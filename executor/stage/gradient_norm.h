@@ -10,11 +10,11 @@
 namespace stagecraft {
 
 /// Squared Euclidean norm of each parameter's gradient, in double, by name; 0 without one. Layers that share a name
-/// hold the same gradient by now: it counts once.
+/// have the same gradient by then: it counts once.
 [[nodiscard]] std::map<std::string, double> squared_norms(const std::vector<Parameter>& parameters);
 
-/// The whole model's squared norms, which all ranks get from their own: `names` are those of all parameters, ascending.
-/// All ranks call it.
+/// The whole model's squared norms, computed by all ranks from their own: `names` are those of all parameters,
+/// ascending. All ranks call it.
 [[nodiscard]] std::map<std::string, double> gather_squared_norms(Channel& channel,
                                                                  const std::map<std::string, double>& own,
                                                                  const std::vector<std::string>& names);

@@ -48,7 +48,7 @@ void LossScaler::update(bool overflow) {
   if (overflow) {
     state_ = {state_.scale * kBackoff, 0};
   } else if (++state_.steps >= options_.growth_interval) {
-    // The loss is float32, and so is the gradient that it begins with.
+    // The loss is float32, and so is its initial gradient.
     const double grown = state_.scale * kGrowth;
     state_ = {grown <= std::numeric_limits<float>::max() ? grown : state_.scale, 0};
   }

@@ -11,36 +11,36 @@
 
 namespace stagecraft {
 
-/// What the loss's gradient begins with, so that float16 gradients do not vanish, and how that changes.
+/// The scale of the loss's gradient, so that float16 gradients do not vanish, and how it changes.
 struct LossScaleOptions {
   std::optional<double> fixed = {};     ///< absent: dynamic
-  double first = 65536;                 ///< where a dynamic scale begins
+  double first = 65536;                 ///< initial value of a dynamic scale
   std::int64_t growth_interval = 2000;  ///< steps without an overflow after which a dynamic scale doubles
 };
 
-/// "dynamic" or a number above 0. Throws std::invalid_argument for others.
+/// Parses "dynamic" or a number above 0. Throws std::invalid_argument for others.
 [[nodiscard]] std::optional<double> parse_loss_scale(const std::string& text);
 
-/// Where a scale stands between two steps.
+/// The state of a scale between two steps.
 struct LossScale {
   double scale = 65536;
-  std::int64_t steps = 0;  ///< without an overflow since it last changed
+  std::int64_t steps = 0;  ///< steps without an overflow since it last changed
   friend bool operator==(const LossScale&, const LossScale&) = default;
 };
 
-/// The scale of one run, the same on all ranks. A step with an overflow is left out, and halves a dynamic scale.
-/// Source: Micikevicius et al., ICLR 2018; torch.amp.GradScaler with its defaults.
+/// The scale of one run, the same on all ranks. A step with an overflow is skipped, and halves a dynamic scale. Source:
+/// Micikevicius et al., ICLR 2018; torch.amp.GradScaler with its defaults.
 class LossScaler {
  public:
   /// Throws std::invalid_argument for an interval below 1 or a fixed scale that is not above 0.
   explicit LossScaler(const LossScaleOptions& options);
   [[nodiscard]] double scale() const { return state_.scale; }
   [[nodiscard]] const LossScale& state() const { return state_; }
-  /// Goes on from what `state` gave; a fixed scale stays what it is.
+  /// Continues from a result of `state`; a fixed scale is unchanged.
   void set_state(const LossScale& state);
-  /// Steps with an overflow so far, of this object.
+  /// Number of steps with an overflow so far.
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }
-  /// To be called once a step.
+  /// Call once per step.
   void update(bool overflow);
 
  private:
@@ -50,10 +50,10 @@ class LossScaler {
 };
 
 /// The scaler of a run of `plan`: none unless it trains in float16. Throws std::invalid_argument for an asynchronous
-/// schedule in float16, which has no moment at which a step could be left out everywhere.
+/// schedule in float16, which cannot skip a step on all ranks.
 [[nodiscard]] std::optional<LossScaler> loss_scaler_of(const BoundPlan& plan, const LossScaleOptions& options);
 
-/// Whether any gradient holds an infinity or what is not a number.
+/// Whether any gradient contains an infinity or NaN.
 [[nodiscard]] bool overflows(const std::vector<Parameter>& parameters);
 
 /// Whether `own` is true on any rank. All ranks call it.

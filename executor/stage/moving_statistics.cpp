@@ -15,8 +15,8 @@ namespace stagecraft {
 
 namespace {
 
-/// What `value` takes in a record, which is float32 so that a channel can sum it. Other types go byte by byte: each is
-/// a whole number below 256, which float32 holds exactly.
+/// Number of values that `value` takes in a record, which is float32 so that a channel can sum it. Other types are
+/// stored byte by byte: each byte is an integer below 256, which float32 represents exactly.
 std::int64_t record_values(std::int64_t values, at::ScalarType dtype) {
   return dtype == at::kFloat ? values : values * static_cast<std::int64_t>(c10::elementSize(dtype));
 }
@@ -62,7 +62,7 @@ MovingStatistics::MovingStatistics(const Model& model, const StageProgram& progr
           fmt::format("layer \"{}\": buffer \"{}\" of {} decays by {}, which its type cannot represent", layer.name,
                       buffer.name, dtype_name(dtype), *decay));
     }
-    // With a version count of its own: graphs save running statistics, whose values their backward never reads.
+    // With a separate version counter: graphs save running statistics, whose values their backward never reads.
     running_.push_back({buffer.value.variable_data(), *decay});
     values_ += record_values(buffer.value.numel(), dtype);
   }
@@ -70,7 +70,7 @@ MovingStatistics::MovingStatistics(const Model& model, const StageProgram& progr
 
 void MovingStatistics::begin() {
   kept_.clear();
-  // A kernel that moves zeros leaves the microbatch's own part.
+  // A kernel that updates zeros leaves only the microbatch's part.
   for (const Running& each : running_) {
     kept_.push_back(each.value.clone());
     each.value.zero_();
@@ -88,7 +88,7 @@ void MovingStatistics::end(int microbatch) {
 void MovingStatistics::exchange(Channel& channel, const std::vector<int>& members, int microbatches) {
   if (running_.empty()) return;
   const at::NoGradGuard no_graph;
-  // Zeros but in the rows of this member's own: the sum of all is exact.
+  // Zeros except in this member's rows: the sum over all members is exact.
   const auto options = at::TensorOptions(at::kFloat).device(running_.front().value.device());
   at::Tensor rows = at::zeros({microbatches, values_}, options);
   for (const auto& [microbatch, record] : records_) rows.select(0, microbatch).copy_(record);

@@ -95,7 +95,7 @@ void Optimizer::step(double divisor, double rate_factor) {
   const at::NoGradGuard no_graph;
   const double rate = options_.learning_rate * rate_factor;
   const std::int64_t kept = state_values(options_);
-  // Parameters in their first step go apart: SGD then takes the gradient itself as momentum.
+  // Parameters in their first step are separate: SGD then uses the gradient itself as momentum.
   for (const bool first_step : {true, false}) {
     lists_.clear();
     auto& [values, gradients, first, second, steps] = lists_;

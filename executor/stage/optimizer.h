@@ -8,17 +8,17 @@
 
 namespace stagecraft {
 
-/// How the learning rate goes over the steps of a run.
+/// The learning rate over the steps of a run.
 struct RateSchedule {
   std::string name = "constant";  ///< "constant" or "cosine"
-  std::int64_t warmup = 0;        ///< steps over which the rate rises evenly from 0
+  std::int64_t warmup = 0;        ///< steps of linear warm-up from 0
   std::int64_t steps = 0;         ///< of the whole run; cosine ends there
-  double last = 0;                ///< cosine's rate at the end over the full one
+  double last = 0;                ///< final rate of cosine / full rate
 };
 
-/// Which optimizer, and how it is set. Same meaning and formulas as torch.optim's SGD, Adam and AdamW.
+/// An optimizer and its settings. Same meaning and formulas as torch.optim's SGD, Adam and AdamW.
 struct OptimizerOptions {
-  std::string name = "sgd";  ///< "sgd" (with momentum if that is not 0), "adam", "adamw"
+  std::string name = "sgd";  ///< "sgd" (with momentum if not 0), "adam", "adamw"
   double learning_rate = 0.01;
   double momentum = 0;
   double weight_decay = 0;
@@ -26,7 +26,7 @@ struct OptimizerOptions {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   RateSchedule rate = {};
-  double clip_norm = 0;  ///< largest norm of the whole model's gradient; 0: any
+  double clip_norm = 0;  ///< largest norm of the whole model's gradient; 0: no clipping
 };
 
 /// All names of rate schedules.
@@ -46,27 +46,27 @@ void validate(const OptimizerOptions& options);
 /// Values kept for each parameter value: SGD 0, with momentum 1, Adam and AdamW 2.
 [[nodiscard]] std::int64_t state_values(const OptimizerOptions& options);
 
-/// What an optimizer keeps of a parameter. Undefined: it keeps no such tensor, or the parameter had no gradient yet.
+/// An optimizer's state for a parameter. Undefined: there is no such tensor, or the parameter had no gradient yet.
 struct OptimizerState {
   at::Tensor first;   ///< momentum, or Adam's first moment; like the parameter
   at::Tensor second;  ///< Adam's second moment; like the parameter
   at::Tensor steps;   ///< Adam's count; a scalar of the parameter's dtype
 };
 
-/// Updates parameters in place from their grad, through LibTorch's fused kernels.
+/// Updates parameters in place from their gradients, with LibTorch's fused kernels.
 class Optimizer {
  public:
-  /// State is made at the first step. `parameters` are leaves.
+  /// State is created in the first step. `parameters` are leaves.
   Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> parameters);
-  /// Works on `parameters` from now on, of the same shapes and in the same order; the state stays.
+  /// Switches to `parameters`, of the same shapes and in the same order; the state is kept.
   void rebind(std::vector<at::Tensor> parameters);
   /// One step with the gradients divided by `divisor` and `rate_factor` times the learning rate; parameters without a
-  /// gradient stay. Leaves the divided gradients in place.
+  /// gradient are unchanged. Leaves the divided gradients in place.
   void step(double divisor, double rate_factor = 1);
 
-  /// The state of the parameter that the constructor was given as number `i`; shares its memory.
+  /// The state of parameter `i` of the constructor; shares its memory.
   [[nodiscard]] OptimizerState state(std::size_t i) const;
-  /// Goes on from a state that `state` gave, whose tensors it takes over.
+  /// Continues from a result of `state`, whose tensors it takes over.
   void set_state(std::size_t i, OptimizerState state);
 
  private:
@@ -76,7 +76,7 @@ class Optimizer {
   std::vector<at::Tensor> second_;  // Adam's second moment
   std::vector<at::Tensor> steps_;   // Adam's count
   std::vector<bool> begun_;
-  // What a kernel is given. Empty between steps; kept for its memory.
+  // Arguments of a kernel. Empty between steps; kept for their memory.
   struct Lists {
     std::vector<at::Tensor> values, gradients, first, second, steps;
     void clear();

@@ -24,7 +24,7 @@ using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-/// What the graph under some roots leads to.
+/// What the graph under some roots reaches.
 class Reach {
  public:
   Reach(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& inputs) {
@@ -33,7 +33,7 @@ class Reach {
     }
     for (const at::Tensor& root : roots) visit(torch::autograd::impl::gradient_edge(root).function.get());
   }
-  /// Nodes through which gradients go to an input.
+  /// Nodes through which gradients reach an input.
   [[nodiscard]] bool to_input(Node* node) const { return to_input_.at(node); }
   /// Parameters' accumulators that are reached from `node` without passing through a node that leads to an input.
   [[nodiscard]] std::set<Node*> weights(Node* node) const {
@@ -44,7 +44,7 @@ class Reach {
   [[nodiscard]] const std::vector<Node*>& nodes() const { return nodes_; }
 
  private:
-  /// After-order walk without recursion: graphs are deep.
+  /// Post-order traversal without recursion: graphs are deep.
   void visit(Node* root) {
     std::vector<std::pair<Node*, std::size_t>> stack;
     const auto enter = [&](Node* node) {
@@ -83,7 +83,7 @@ class Reach {
   std::vector<Node*> nodes_;
 };
 
-/// A node whose inputs' gradient is on its way and whose weights wait.
+/// A node whose input gradient is being computed and whose weights wait.
 struct Waiting {
   std::shared_ptr<Node> node;
   torch::autograd::edge_list weights;
@@ -96,7 +96,7 @@ struct Capture : torch::autograd::FunctionPreHook {
   Waiting& waiting;
 };
 
-/// Puts a capture on each waiting node while it lives.
+/// Captures the gradients of each waiting node while it exists.
 class Captures {
  public:
   explicit Captures(const std::vector<std::unique_ptr<Waiting>>& all) : all_(all) {
@@ -148,7 +148,7 @@ std::pair<std::vector<at::Tensor>, SplitBackward> SplitBackward::of_inputs(const
     }
     if (!waiting->weights.empty()) rest->waiting.push_back(std::move(waiting));
   };
-  std::unordered_set<Node*> above;  // roots that lead to weights alone
+  std::unordered_set<Node*> above;  // roots that only lead to weights
   for (std::size_t i = 0; i < roots.size(); ++i) {
     const Edge edge = torch::autograd::impl::gradient_edge(roots[i]);
     if (reach.to_input(edge.function.get())) {
@@ -196,7 +196,7 @@ void SplitBackward::before(SplitBackward earlier) {
 void SplitBackward::of_weights() {
   if (!rest_) return;
   const std::unique_ptr<Rest> rest = std::move(rest_);
-  // Later nodes first, as one backward meets them.
+  // Later nodes first, as in a single backward.
   for (auto it = rest->waiting.rbegin(); it != rest->waiting.rend(); ++it) {
     Waiting& waiting = **it;
     torch::autograd::edge_list edges;
@@ -207,7 +207,7 @@ void SplitBackward::of_weights() {
       gradients.push_back(waiting.gradients[i]);
     }
     if (edges.empty()) continue;
-    // What a node saved goes with it, below.
+    // What a node saved is released with it, below.
     torch::autograd::Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/true,
                                                           /*create_graph=*/false, /*accumulate_grad=*/true,
                                                           waiting.weights);

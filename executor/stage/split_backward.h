@@ -8,13 +8,13 @@
 
 namespace stagecraft {
 
-/// A backward in two parts, so that the gradients that others wait for come first: those of the inputs, then those of
-/// the weights. Together they do the work of one backward, with the same bits. A weight that the graph uses more than
-/// once (a tied one, a recurrent layer's) cannot be parted; then all of it happens in the first part.
+/// A backward in two parts, so that the gradients for which others wait come first: those of the inputs, then those of
+/// the weights. Together they do the work of one backward, with the same bits. The backward of a weight that the graph
+/// uses more than once (tied or recurrent) cannot be split; all of it then runs in the first part.
 class SplitBackward {
  public:
-  /// The gradients of `inputs` (leaves), undefined where the graph does not use one, and what is left to be done for
-  /// the weights. `roots` and `gradients` as torch::autograd::backward takes them: an undefined gradient stands for 1.
+  /// The gradients of `inputs` (leaves), undefined where the graph does not use one, and the remaining work for the
+  /// weights. `roots` and `gradients` as for torch::autograd::backward: an undefined gradient means 1.
   [[nodiscard]] static std::pair<std::vector<at::Tensor>, SplitBackward> of_inputs(
       const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& gradients,
       const std::vector<at::Tensor>& inputs);
@@ -24,9 +24,9 @@ class SplitBackward {
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
 
-  /// Takes over what is left of a backward that came after this one, of the layers before it.
+  /// Takes over the rest of a later backward, of the layers before it.
   void before(SplitBackward earlier);
-  /// Adds to the weights' grad and lets the graph go. Nothing the second time.
+  /// Adds to the weights' gradients and releases the graph. No effect the second time.
   void of_weights();
 
  private:

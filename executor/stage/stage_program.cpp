@@ -159,7 +159,7 @@ void StageProgram::forward(Flight& flight, bool keep_graph, LayerObserver* obser
   if (keep_graph && !segments_.empty()) {
     for (const Segment& segment : segments_) {
       run(flight, segment.first, segment.last, values, {.write_buffers = true, .drop_graph = true}, observer);
-      // Later layers let go of what they read last.
+      // Later layers release what they are the last to read.
       for (const int slot : segment.outputs) {
         if (const auto it = std::ranges::lower_bound(kept_slots_, slot); it != kept_slots_.end() && *it == slot)
           flight.kept.push_back(values[static_cast<std::size_t>(slot)]);
@@ -191,7 +191,7 @@ void StageProgram::begin(Flight& flight, Values& values) const {
 void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
                        LayerObserver* observer) {
   const bool casts = placement_.compute != at::kFloat;
-  // None around blocks of autocast in a model of a file, whose casts end with the outermost scope.
+  // Not around autocast blocks in a model from a file, whose cached casts end with the outermost scope.
   std::optional<AutocastScope> autocast;
   if (casts) autocast.emplace(placement_.device.type(), true, placement_.compute);
   std::vector<at::Tensor>& arguments = arguments_;
@@ -229,7 +229,7 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     for (std::size_t i = 0; i < results.size(); ++i) {
       const auto slot = static_cast<std::size_t>(layer.results[i]);
       if (how.drop_graph) {
-        // Not by a forward without autograd: some kernels (oneDNN's LSTM) give other last bits then.
+        // Not with a forward without autograd: some kernels (oneDNN's LSTM) then give different last bits.
         const bool differentiable = results[i].requires_grad();
         results[i] = results[i].detach();
         if (differentiable) results[i].requires_grad_(true);
@@ -278,12 +278,12 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     for (std::size_t i = 0; i < flight.sent.size(); ++i) {
       if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
       roots_.push_back(flight.sent[i]);
-      // Gradients arrive contiguous; unsplit they would have the value's own layout.
+      // Gradients arrive contiguous; unsplit, they would have the value's layout.
       root_gradients_.push_back(laid_out_like(sent_gradients[i], flight.sent[i]));
     }
     if (flight.loss.defined() && flight.loss.requires_grad()) {
       roots_.push_back(flight.loss);
-      // The engine makes the ones, as part of the step that a profile watches.
+      // The engine creates the ones, as part of the step that a profile watches.
       root_gradients_.push_back(loss_gradient == 1 ? at::Tensor() : at::full_like(flight.loss, loss_gradient));
     }
     if (!roots_.empty() && rest) {

@@ -13,20 +13,20 @@
 
 namespace stagecraft {
 
-/// A value that comes in from another stage.
+/// A value received from another stage.
 struct ReceivedValue {
   ValueRef value;  ///< an output of a layer of another stage
   bool gradient = true;
 };
 
-/// A trainable tensor of a stage, or a buffer. Tied parameters stand once for each layer that holds them.
+/// A trainable tensor of a stage, or a buffer. Tied parameters appear once for each layer that holds them.
 struct Parameter {
   std::string name;
   int layer = 0;  ///< index into Model::layers
   at::Tensor value;
 };
 
-/// Is told when a layer's forward begins and ends; `layer` is an index into Model::layers.
+/// Called when a layer's forward begins and ends; `layer` is an index into Model::layers.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
@@ -40,69 +40,67 @@ struct Flight {
   std::vector<at::Tensor> data;
   std::vector<at::Tensor> sent;  ///< in the order of `sent`, with their graph
   at::Tensor loss;               ///< of the stage that holds the last layer
-  std::vector<at::Tensor> kept;  ///< where the stage recomputes: what crosses between its segments
+  std::vector<at::Tensor> kept;  ///< if the stage recomputes: values between its segments
   std::int64_t step = 0;
   int microbatch = 0;
 
-  /// Lets go of all tensors; the vectors keep their memory.
+  /// Releases all tensors; the vectors keep their memory.
   void clear();
 };
 
-/// Where and in which type a stage computes. Parameters stay float32; with another `compute` type (bfloat16, float16)
-/// each operation runs in the type that LibTorch's autocast gives it.
+/// The device and type of a stage's computation. Parameters stay float32; with another `compute` type (bfloat16,
+/// float16) each operation runs in the type chosen by LibTorch's autocast.
 struct Placement {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
 };
 
 /// Some layers of a model with their parameters, run forward and backward. Stages, the profiler and the single-process
-/// reference all run through it: what is measured is what is run.
+/// reference all use it: what is measured is what runs.
 class StageProgram {
  public:
-  /// `layers` ascending indices into `model.layers`; every value that they read must come from them, from `received`
-  /// or from the model's inputs; `sent` are values of theirs that other stages read. Parameters start from `seed` and
-  /// their names. Throws std::invalid_argument naming the layer and the value that comes from nowhere. `model` must
-  /// outlive it.
+  /// `layers` ascending indices into `model.layers`; every value that they read must come from them, from `received` or
+  /// from the model's inputs; `sent` are their values that other stages read. Initial parameters depend on `seed` and
+  /// their names. Throws std::invalid_argument naming the layer and a value without a source. `model` must outlive it.
   StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
                std::vector<ValueRef> sent, std::uint64_t seed, Placement placement = {});
 
-  /// Model inputs that the layers read, ascending; forward wants them in this order.
+  /// Model inputs that the layers read, ascending; forward takes them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
   [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
-  /// Running statistics and the like, in the order of the layers, without constants; they share memory with the
-  /// program.
+  /// Buffers such as running statistics, in layer order, without constants; they share memory with the program.
   [[nodiscard]] std::vector<Parameter> buffers() const;
 
-  /// Computes with `values` from now on, one leaf for each of parameters() in their order; flights that are under way
-  /// keep what they began with.
+  /// Uses `values` from now on, one leaf per entry of parameters() in order; flights in progress keep the values with
+  /// which they began.
   void bind(const std::vector<at::Tensor>& values);
 
-  /// From now on layers compute as for evaluation: without dropout, batch norm with its running statistics, no buffer
-  /// is written. Throws std::logic_error if the model's layers can only train (Model::mode).
+  /// From now on, layers compute as in evaluation: no dropout, batch norm with its running statistics, buffers are not
+  /// written. Throws std::logic_error if the model's layers can only train (Model::mode).
   void evaluate();
 
-  /// Runs the layers on `data`, which is copied to the device first. Values are let go after their last reader.
-  /// `keep_graph` false runs without autograd: then only `sent` and `loss` are of use.
+  /// Runs the layers on `data`, which is copied to the device first. Values are released after their last reader.
+  /// `keep_graph` = false runs without autograd: then only `sent` and `loss` can be used.
   [[nodiscard]] Flight forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
                                int microbatch, bool keep_graph = true, LayerObserver* observer = nullptr);
 
-  /// The same in place: `flight` says what came in, its data, step and microbatch. A flight that was cleared and is
-  /// used again allocates nothing.
+  /// The same in place: `flight` has the received values, data, step and microbatch. Reusing a cleared flight does not
+  /// allocate.
   void forward(Flight& flight, bool keep_graph = true, LayerObserver* observer = nullptr);
 
-  /// From now on a forward keeps no graph, but the values that cross from one segment of `layers` layers to a later
-  /// one; backward runs one segment after the other again, from the last, with the same random numbers and without
-  /// writing a buffer. 0: all layers are one segment. Gradients have the bits that they have without it.
+  /// From now on, a forward keeps no graph, only the values between segments of `layers` layers; backward runs the
+  /// segments again one by one, from the last, with the same random numbers and without writing buffers. 0: all layers
+  /// are one segment. Gradients have the same bits as without it.
   void recompute_every(int layers);
 
-  /// Adds to the parameters' grad and returns the gradient of each received value: undefined where none is wanted,
-  /// zeros where the layers did not use it, contiguous and with memory of its own. `sent_gradients` holds one tensor
-  /// for each sent value, undefined where none comes back. The loss's own gradient is `loss_gradient`.
+  /// Adds to the parameters' gradients and returns the gradient of each received value: undefined if not needed, zeros
+  /// if the layers did not use it, contiguous and owning its memory. `sent_gradients` has one tensor per sent value,
+  /// undefined if it has no gradient. The loss's own gradient is `loss_gradient`.
   [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
                                                  double loss_gradient = 1);
 
-  /// The first part of backward: the same result, while what it adds to the parameters' grad waits in `rest`.
-  /// Where the stage recomputes, what was run again stays until `rest` is done.
+  /// The first part of backward: the same result, while the work for the parameters' gradients waits in `rest`. If the
+  /// stage recomputes, recomputed values are kept until `rest` is done.
   [[nodiscard]] std::vector<at::Tensor> backward_of_inputs(Flight flight, const std::vector<at::Tensor>& sent_gradients,
                                                            SplitBackward& rest, double loss_gradient = 1);
 
@@ -116,17 +114,17 @@ class StageProgram {
     int index = 0;
     std::vector<int> arguments;  ///< slots
     std::vector<int> results;    ///< slots
-    std::vector<int> last_use;   ///< slots to let go afterwards
+    std::vector<int> last_use;   ///< slots to release afterwards
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> buffers;
     std::vector<bool> changes;  ///< by buffer: whether a forward may write it
     RangeName range;
   };
-  /// Layers that are run again at once: those from `first` to before `last`.
+  /// Layers that are recomputed together: [first, last).
   struct Segment {
     std::size_t first = 0;
     std::size_t last = 0;
-    std::vector<int> inputs;   ///< slots that its layers read and others fill
+    std::vector<int> inputs;   ///< slots that its layers read and other segments fill
     std::vector<int> outputs;  ///< slots that it fills and that are kept, sent or the loss
   };
   using Values = std::vector<at::Tensor>;  ///< by slot
@@ -134,14 +132,14 @@ class StageProgram {
   void begin(Flight& flight, Values& values) const;
   struct Manner {
     bool write_buffers = true;
-    bool drop_graph = false;  ///< each layer's, once it has run
+    bool drop_graph = false;  ///< of each layer, once it has run
   };
   /// Runs layers `first` to before `last` of the stage.
   void run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
            LayerObserver* observer);
   void end(Flight& flight, const Values& values) const;
   [[nodiscard]] std::string backward_text() const;
-  /// Puts what backward gives, before received_gradients, into `found`.
+  /// Puts the results of backward, before received_gradients, into `found`.
   void backward_by_segments(Flight& flight, const std::vector<at::Tensor>& sent_gradients, SplitBackward* rest,
                             double loss_gradient, std::vector<at::Tensor>& found);
 
@@ -153,7 +151,7 @@ class StageProgram {
   std::vector<int> data_slots_;
   std::vector<int> sent_slots_;
   int loss_slot_ = -1;
-  std::vector<Segment> segments_;  ///< where the stage recomputes
+  std::vector<Segment> segments_;  ///< if the stage recomputes
   std::vector<int> kept_slots_;
   int slots_ = 0;
   // Empty between calls; kept for their memory.

@@ -11,9 +11,9 @@
 #include "executor/stage/stage_program.h"
 #include "executor/stage/tensor_layout.h"
 
-// Recomputation in segments. The gradient of a value that several segments read is added up as one backward over all of
-// them would do it: autograd runs the nodes of later layers first and adds their gradients one by one, so each
-// segment's backward begins with the sum over the segments after it.
+// Recomputation in segments. The gradient of a value that several segments read is summed as in one backward over all
+// of them: autograd runs the nodes of later layers first and adds their gradients one by one, so each segment's
+// backward begins with the sum over the later segments.
 
 namespace stagecraft {
 namespace {
@@ -25,7 +25,7 @@ std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 void StageProgram::recompute_every(int layers) {
   const std::size_t length = layers > 0 ? at_(layers) : std::max<std::size_t>(layers_.size(), 1);
   segments_.clear();
-  std::vector<int> filled_by(at_(slots_), -1);  // segments; -1: from without
+  std::vector<int> filled_by(at_(slots_), -1);  // segments; -1: from outside
   std::set<int> kept;
   for (std::size_t first = 0; first < layers_.size(); first += length) {
     Segment segment{first, std::min(first + length, layers_.size()), {}, {}};
@@ -77,7 +77,7 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
       leaf_slots.push_back(slot);
       values[at_(slot)] = leaves.back();
       if (!gradients[at_(slot)].defined()) continue;
-      // What later segments gave goes first into the sum that this one continues: a node before the leaf holds it.
+      // The sum over later segments comes first, and this one continues it: a node before the leaf holds it.
       values[at_(slot)] = at::alias(leaves.back());
       roots.push_back(values[at_(slot)]);
       root_gradients.push_back(std::exchange(gradients[at_(slot)], at::Tensor()));

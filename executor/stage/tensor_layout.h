@@ -4,9 +4,9 @@
 
 namespace stagecraft {
 
-/// `tensor` with the strides of `like`, which has its shape: itself if it has them already, else a copy. Itself too if
-/// `like` overlaps or has gaps. Optimizers that walk raw memory need it, and kernels choose the order of their sums by
-/// the layout.
+/// `tensor` with the strides of `like`, which has its shape: `tensor` itself if it already has them or if `like`
+/// overlaps or has gaps, else a copy. Needed because optimizers walk raw memory, and because kernels choose the order
+/// of their sums by the layout.
 [[nodiscard]] at::Tensor laid_out_like(const at::Tensor& tensor, const at::Tensor& like);
 
 /// The part of the one-dimensional `flat` from value `offset` on as a tensor with the shape of `like`, and its strides

@@ -55,7 +55,7 @@ void TiedGradients::add_copies(std::size_t program, int microbatch, bool last) {
       }
       if (!last) continue;
       at::Tensor uses;
-      // The last holder first, as a backward meets them.
+      // The last holder first, as in a backward.
       for (const at::Tensor& gradient : std::views::reverse(gradients)) {
         if (gradient.defined()) uses = uses.defined() ? uses.add(gradient) : gradient;
       }

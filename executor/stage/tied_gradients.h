@@ -30,20 +30,20 @@ class TiedGradients {
   /// Whether parameter `index` of stage `program` (its place among the programs) is tied.
   [[nodiscard]] bool is_tied(std::size_t program, std::size_t index) const;
 
-  /// To be called after each part of a microbatch's backward of `program`, `last` after its last part. Where several
-  /// layers of a stage hold a parameter, their gradients are added up before they join those of earlier microbatches.
+  /// Call after each part of a microbatch's backward of `program`, `last` after its last part. If several layers of a
+  /// stage hold a parameter, their gradients are summed before they are added to those of earlier microbatches.
   void add_copies(std::size_t program, int microbatch, bool last);
 
-  /// Sums over all holders, in one order on all ranks: to be called once per step, after the last backward.
+  /// Sums over all holders, in one order on all ranks. Call once per step, after the last backward.
   void reduce();
 
  private:
-  /// The layers of one stage that hold the parameter, each with a leaf of its own.
+  /// The layers of one stage that hold the parameter, each with a separate leaf.
   struct Copies {
     std::size_t program = 0;
     std::vector<std::size_t> parameters;           // positions in the program's parameters
-    at::Tensor sum;                                // of several copies' gradients, over the microbatches that are done
-    std::map<int, std::vector<at::Tensor>> begun;  // by microbatch whose backward is half done: a gradient per copy
+    at::Tensor sum;                                // of several copies' gradients, over the finished microbatches
+    std::map<int, std::vector<at::Tensor>> begun;  // by microbatch with a half-finished backward: one gradient per copy
   };
   struct Tie {
     std::vector<Copies> stages;

@@ -12,26 +12,25 @@
 
 namespace stagecraft {
 
-/// The parameters of one stage under an asynchronous schedule: an update makes a new version, and microbatches that are
-/// under way keep theirs. A version is one copy, which lives as long as somebody computes with it.
+/// The parameters of one stage under an asynchronous schedule: an update makes a new version, and microbatches in
+/// flight keep theirs. A version is one copy, which exists as long as it is in use.
 class WeightVersions {
  public:
-  /// `weights`: which version a microbatch of which step computes with. `program` and `optimizer` must outlive it; the
-  /// program's parameters are version 0.
+  /// `weights`: which version the microbatches of a step use. `program` and `optimizer` must outlive it; the program's
+  /// parameters are version 0.
   WeightVersions(Weights weights, StageProgram& program, Optimizer& optimizer);
 
-  /// To be called before the forward of `microbatch` of step `step`: the program computes with the microbatch's
-  /// version.
+  /// Call before the forward of `microbatch` of step `step`: the program then uses the microbatch's version.
   void begin(int microbatch, int step);
-  /// To be called before the backward of `microbatch`: the same version again.
+  /// Call before the backward of `microbatch`: selects the same version again.
   void resume(int microbatch);
-  /// To be called after it: takes the gradients off the version and adds them to those that wait for the next update.
+  /// Call after it: takes the gradients from the version and adds them to those that wait for the next update.
   void collect(int microbatch);
   /// The gradients that wait, one per parameter; undefined where there is none.
   [[nodiscard]] std::vector<at::Tensor>& waiting() { return waiting_; }
-  /// Applies the waiting gradients, divided by `divisor`, to the newest version, which makes one more.
+  /// Applies the waiting gradients, divided by `divisor`, to the newest version, creating another one.
   void update(double divisor, double rate_factor);
-  /// Updates so far.
+  /// Number of updates so far.
   [[nodiscard]] int updates() const { return updates_; }
 
  private:
@@ -40,7 +39,7 @@ class WeightVersions {
   StageProgram& program_;
   Optimizer& optimizer_;
   std::map<int, Version> versions_;  ///< by the number of updates that made them
-  std::map<int, Version> used_;      ///< by microbatch under way
+  std::map<int, Version> used_;      ///< by microbatch in flight
   std::vector<at::Tensor> waiting_;
   int updates_ = 0;
 };
