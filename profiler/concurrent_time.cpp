@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kEnoughSamples = 5;
 
-/// What the threads share.
+/// State shared by the threads.
 struct Together {
   Together(int count, double seconds) : limit(seconds), ready(count) {}
   TimeLimit limit;
@@ -26,7 +26,7 @@ struct Together {
   std::atomic<bool> stop{false};
 };
 
-/// Seconds of each iteration of one thread. The one that `leads` ends all.
+/// Seconds of each iteration of one thread. The one with `leads` ends all.
 std::vector<double> iterate_together(Subject& subject, const std::vector<at::Tensor>& batch,
                                      const ProfileOptions& options, bool leads, Together& together) {
   at::set_num_threads(options.threads);
@@ -37,7 +37,7 @@ std::vector<double> iterate_together(Subject& subject, const std::vector<at::Ten
   together.ready.arrive_and_wait();
   const double start = steady_seconds();
   std::vector<double> out;
-  // All go on until the leader has enough, so that every sample was taken with company.
+  // All continue until the leader has enough samples, so that every sample is taken under load.
   while (!together.stop) {
     subject.iterate(batch, static_cast<int>(out.size()), timer);
     out.push_back(timer.take().front());

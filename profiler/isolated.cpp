@@ -18,7 +18,7 @@ namespace {
 constexpr double kSecondsPerNanosecond = 1e-9;
 constexpr int kRunsAtOnce = 4;
 
-/// One layer as a stage of its own.
+/// One layer as a separate stage.
 struct Alone {
   Alone(const Model& model, int layer, const std::vector<at::Tensor>& batch,
         const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, Placement placement)

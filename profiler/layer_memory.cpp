@@ -45,7 +45,7 @@ void LayerMemory::end_backward() {
 
 void LayerMemory::switch_to(int layer) {
   if (layer == current_) return;
-  // What the engine sets up before the first node is that node's.
+  // What the engine sets up before the first node belongs to that node.
   const int owner = current_ < 0 ? layer : current_;
   if (owner >= 0) {
     std::int64_t& transient = transient_[index(owner)];

@@ -22,7 +22,7 @@ class LayerMemory : public LayerObserver {
 
   /// Bytes that each layer's forward left allocated; negative if it released more than it allocated.
   [[nodiscard]] const std::vector<std::int64_t>& growth() const { return growth_; }
-  /// The most bytes that were allocated at once. The tracker's own peak is reset with each layer.
+  /// Largest number of bytes allocated at the same time. The tracker's own peak is reset with each layer.
   [[nodiscard]] std::int64_t peak() const { return std::max(peak_, tracker_.peak().value); }
   /// The most bytes that each layer needed temporarily, in forward or backward, beyond what was allocated before or
   /// after.

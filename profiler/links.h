@@ -16,11 +16,11 @@ namespace stagecraft {
 
 /// What is timed. The bytes of a collective are those of the whole buffer: the number of ranks times one rank's share.
 enum class LinkOperation {
-  SendReceive,    ///< a message one way; a single rank sends to itself
-  Duplex,         ///< two ranks send to each other at once, until both have received
-  Pairs,          ///< ranks 0 and 1, 2 and 3, ... at once, one message one way per pair; the slowest pair's time
-  AllReduce,      ///< among the first ranks
-  AllGather,      ///< among the first ranks
+  SendReceive,  ///< a message one way; a single rank sends to itself
+  Duplex,       ///< two ranks send to each other at the same time, until both have received
+  Pairs,        ///< ranks 0 and 1, 2 and 3, ... at the same time, one message one way per pair; the slowest pair's time
+  AllReduce,    ///< among the first ranks
+  AllGather,    ///< among the first ranks
   ReduceScatter,  ///< among the first ranks
   HostToDevice,   ///< a copy from pinned memory of the host to rank 0's device
   DeviceToHost    ///< a copy back

@@ -26,7 +26,7 @@ constexpr int kOrderTag = Channel::kControlTag;
 constexpr int kSamplesTag = Channel::kControlTag + 1;
 constexpr int kProcessTag = Channel::kControlTag + 2;
 
-/// What rank 0 tells the others to do; no samples: the end.
+/// Rank 0's order to the others; no samples: the end.
 struct Order {
   LinkTask task;
   std::int64_t samples = 0;
@@ -61,7 +61,7 @@ class ChannelPart {
  public:
   explicit ChannelPart(Channel& channel) : channel_(channel) {}
 
-  /// Does this rank's share of an order; the samples if this rank holds a clock of the task, else none.
+  /// Runs this rank's share of an order; returns the samples if this rank has a clock of the task, else none.
   std::vector<double> carry_out(const Order& order) {
     const Work work = work_of(order.task);
     std::vector<double> samples;
@@ -76,7 +76,7 @@ class ChannelPart {
     return samples;
   }
 
-  /// The ranks that hold a clock of `task`.
+  /// The ranks that have a clock of `task`.
   static std::vector<int> clocks(const LinkTask& task) {
     if (task.operation == SendReceive) return {task.from};
     std::vector<int> out = {0};
@@ -153,7 +153,7 @@ class ChannelPart {
   at::Tensor buffer_;
 };
 
-/// Rank 0's meter: orders the others about and gathers their samples.
+/// Rank 0's meter: gives the others their orders and gathers their samples.
 class ChannelMeter : public LinkMeter {
  public:
   explicit ChannelMeter(Channel& channel) : channel_(channel), part_(channel) {}
@@ -184,12 +184,12 @@ class ChannelMeter : public LinkMeter {
   ChannelPart part_;
 };
 
-/// Processor time that the ranks' processes use from its construction on.
+/// Processor time that the ranks' processes use after construction.
 class RanksTime {
  public:
   RanksTime() : before_(process_time()) {}
 
-  /// What ranks but 0 tell.
+  /// What all ranks except 0 report.
   void tell(Channel& channel) const {
     at::Tensor message = at::empty(kProcessSpec.shape, kProcessSpec.dtype);
     message.mutable_data_ptr<double>()[0] = ::getpid();
@@ -197,7 +197,7 @@ class RanksTime {
     channel.send(message, 0, kProcessTag)->wait();
   }
 
-  /// On rank 0: the sum over processes, each once, though it may hold several ranks.
+  /// On rank 0: the sum over processes; a process with several ranks counts once.
   [[nodiscard]] Seconds sum(Channel& channel) const {
     std::map<double, double> of_process{{::getpid(), (process_time() - before_).value}};
     for (int rank = 1; rank < channel.ranks(); ++rank) {
@@ -215,7 +215,7 @@ class RanksTime {
   Seconds before_;
 };
 
-/// What ranks but 0 do, until the end is told.
+/// Loop of all ranks except 0, until rank 0 ends it.
 void follow(Channel& channel) {
   ChannelPart part(channel);
   const RanksTime time;

@@ -71,7 +71,8 @@ class NcclMeter : public LinkMeter {
     std::exception_ptr first;
     std::mutex mutex;
     {
-      // A thread each: the driver holds a thread whose stream is full, and another rank may have to go on first.
+      // One thread per GPU: the driver blocks a thread whose stream is full, and another rank may have to continue
+      // first.
       std::vector<std::jthread> threads;
       for (std::size_t i = 0; i < members.size(); ++i) {
         threads.emplace_back([&, i] {
@@ -105,7 +106,7 @@ class NcclMeter : public LinkMeter {
       Gpu& gpu = gpus_.at(index(member));
       const DeviceGuard guard(gpu.device);
       if (gpu.bytes < bytes) {
-        gpu.memory = {};  // before the larger one is there, so that both need not fit
+        gpu.memory = {};  // before allocating the larger one, so that both need not fit
         gpu.memory = make_device_memory(bytes);
         gpu.bytes = bytes;
         // Zeros stay zeros however often they are summed.
@@ -161,7 +162,7 @@ class NcclMeter : public LinkMeter {
     const std::size_t members = index(task.ranks);
     const std::size_t share = (count + members - 1) / members;
     float* other = values + share * members;
-    // In place, as gradients are reduced; but one rank alone would have nothing to do.
+    // In place, as gradients are reduced, except for one rank, which would have nothing to do.
     float* own = task.ranks == 1 ? other : values + share * index(rank);
     const auto communicator = [&] { return communicators_.at(index(rank)).get(); };
     const auto send = [&](int to) {

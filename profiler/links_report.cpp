@@ -14,10 +14,10 @@ namespace {
 
 using enum LinkOperation;
 
-/// Half the width of a 95 % confidence interval over the median beyond which a point says little.
+/// Half the width of a 95 % confidence interval / the median, above which a point is uncertain.
 constexpr double kVague = 0.1;
 
-/// "13 points of 5 to 2000 samples, 2 ended by time; medians within 3.1 % (95 %), the widest at 16 B".
+/// "13 points of 5 to 2000 samples, 2 stopped by the time limit; medians within 3.1 % (95 %), the widest at 16 B".
 std::string quality(const std::vector<LinkPoint>& points) {
   const auto error = [](const LinkPoint& p) { return relative_error(p.time); };
   const auto [fewest, most] = std::ranges::minmax(points, {}, [](const LinkPoint& p) { return p.time.count; });
@@ -40,7 +40,7 @@ std::string beside_one_way(const LinkPoint& point, const LinkPoint& one_way) {
                      point.time.median / one_way.time.median);
 }
 
-/// Where a topology keeps a curve; none for what only the notes tell.
+/// Where a topology stores a curve; none for curves that are only in the notes.
 Curve* place_of(const LinkCurve& curve, Topology& topology) {
   Link& link = topology.levels.front().link;
   switch (curve.operation) {

@@ -29,7 +29,7 @@ using stagecraft::LinkMeasurement;
 using std::chrono::milliseconds;
 
 struct Options {
-  std::optional<int> ranks;  ///< absent: two, of GPUs all
+  std::optional<int> ranks;  ///< absent: two, or all GPUs
   std::string channel = "local";
   std::optional<stagecraft::Bytes> most_bytes;
   int threads = 1;
@@ -40,7 +40,7 @@ struct Options {
   stagecraft::LinksOptions links;
 };
 
-/// Prints and writes what was measured; gives the exit status.
+/// Prints and writes the measurement; returns the exit status.
 int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
            stagecraft::Provenance provenance) {
   const stagecraft::Topology topology =

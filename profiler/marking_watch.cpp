@@ -109,14 +109,14 @@ class MarkingWatch : public Watch {
   void resume() override {}
 
  private:
-  /// From here on the time is `owner`'s.
+  /// From here on, the time belongs to `owner`.
   void change(const Tag& owner) {
     marks_->mark();
     owners_.push_back(owner);
   }
   void on_node(int layer, Phase phase) {
     const Tag owner{layer, phase, 0, step_};
-    // What comes before the first node is that node's: the engine sets it up.
+    // Work before the first node belongs to that node: the engine sets it up.
     if (std::exchange(waiting_, false)) {
       owners_.back() = owner;
     } else {

@@ -32,7 +32,7 @@ namespace {
 constexpr int kStepsInARow = 10;
 /// Iterations that a profile takes at least once it is warm: one for memory, an unwatched and a watched one.
 constexpr double kLeastIterations = 3;
-/// Share of the remaining time for samples; the rest is for several ranks at once.
+/// Share of the remaining time for samples; the rest is for several concurrent ranks.
 constexpr double kSampleShare = 0.6;
 
 void check(const ProfileOptions& options) {
@@ -137,7 +137,7 @@ void ProfileSession::describe_model() {
 
 void ProfileSession::warm_up() {
   int warm = 0;
-  // Memory is counted beside gradients and optimizer state, which the first iteration makes.
+  // Memory is counted together with gradients and optimizer state, which the first iteration creates.
   for (; warm < std::max(options_.warmup, 1); ++warm) {
     if (warm > 0 && limit_.left() < (kLeastIterations + 1) * iteration_) break;
     tell("warm-up", static_cast<std::size_t>(warm) + 1);
@@ -300,7 +300,7 @@ void ProfileSession::run_ranks_at_once() {
       slowdown.push_back(std::max(slowdown.back(), time / single));
     }
   }
-  if (slowdown.size() == 1) slowdown.clear();  // says nothing of several
+  if (slowdown.size() == 1) slowdown.clear();  // does not apply to several
 }
 
 Profile ProfileSession::take() {

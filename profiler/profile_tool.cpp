@@ -161,7 +161,7 @@ std::vector<std::string> layer_names(const stagecraft::Model& model) {
   return out;
 }
 
-/// Layers that had to be one, in a few lines.
+/// Layers that had to be merged, in a few lines.
 void tell_merged(const stagecraft::Model& model) {
   constexpr std::size_t kMost = 5;
   std::size_t told = 0;
@@ -178,7 +178,7 @@ void tell_merged(const stagecraft::Model& model) {
 int write_structure(const Options& o, const stagecraft::Model& model, const stagecraft::DataSource& source) {
   const stagecraft::Placement placement{stagecraft::open_device(o.device), stagecraft::dtype_of(o.type)};
   for (std::int64_t samples : o.microbatches) {
-    // Where nobody says how many: two, or what the model allows.
+    // Default number: two, or what the model allows.
     if (samples == 1) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);
     stagecraft::check_samples(model, samples);
     const auto batch = source.batch(0, 0, 1, samples, stagecraft::inputs_read(model));
@@ -207,7 +207,7 @@ stagecraft::Profile profile_microbatch(const Options& o, const stagecraft::Model
   return out;
 }
 
-/// Writes the graph, the trace and the table, as far as they were asked for.
+/// Writes the graph, and the trace and the table if requested.
 void write_files(const Options& o, const stagecraft::Model& model, const stagecraft::Profile& profile,
                  std::int64_t samples) {
   const auto write = [&](const std::string& output, const auto& text) {
@@ -249,7 +249,7 @@ int run(Options o) {
   return 1;
 }
 
-/// What is profiled, and where.
+/// Options for what is profiled, and where.
 void add_model_options(CLI::App& app, Options& o) {
   app.add_option("MODEL", o.model,
                  "a built-in model (see below) or a model file, such as model.pt2 from stagecraft "
@@ -272,7 +272,7 @@ void add_model_options(CLI::App& app, Options& o) {
       ->check(stagecraft::one_of("dtype", kTypes));
 }
 
-/// How it is measured.
+/// Options for how it is measured.
 void add_measurement_options(CLI::App& app, Options& o) {
   app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
   app.add_flag("--structure", o.structure,
@@ -305,7 +305,7 @@ void add_measurement_options(CLI::App& app, Options& o) {
   stagecraft::add_optimizer_options(app, o.profile.optimizer);
 }
 
-/// Where the results go.
+/// Options for where the results go.
 void add_output_options(CLI::App& app, Options& o) {
   app.add_option("--trace", o.trace,
                  "write a Chrome trace of the last watched steps, for ui.perfetto.dev: kernels by stream and layer; "
@@ -320,7 +320,7 @@ void add_output_options(CLI::App& app, Options& o) {
 int main(int argc, char** argv) {
   Options o;
   o.profile.most_seconds = 30;
-  // Ranks of one host slow each other down, so a plan of two is predicted as it will run.
+  // Ranks on one host slow each other down; measuring two lets a plan of two be predicted correctly.
   o.profile.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;
   return stagecraft::run_computing_tool(
       {"profile", "Runs a model forward and backward and measures each layer in place.",

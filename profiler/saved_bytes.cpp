@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::SavedVariableHooks;
 
-/// The engine is asked without being told for whom, so the counter of this thread stands here.
+/// The engine is asked without a context, so the counter of this thread is kept here.
 thread_local SavedBytes* active = nullptr;
 
 std::mutex users_mutex;

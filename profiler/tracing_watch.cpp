@@ -11,7 +11,7 @@
 namespace stagecraft {
 namespace {
 
-/// Layers of Phase::Data that the work at a step's ends is tagged with.
+/// Layers of Phase::Data with which the work at a step's ends is tagged.
 constexpr std::int64_t kBeginMark = 1;
 constexpr std::int64_t kEndMark = 2;
 constexpr int kStepsModulo = 4096;
@@ -105,7 +105,7 @@ class TracingWatch : public Watch {
   }
 
  private:
-  /// What a step's time [from, to) holds: a tag of another step would be one that a thread kept.
+  /// The tags in a step's time [from, to); a tag of another step would be one that a thread kept.
   std::vector<Attributed> of_step(int step, std::int64_t from, std::int64_t to) const {
     std::vector<Attributed> out;
     for (const Attributed& each : trace_.activities) {

@@ -336,7 +336,7 @@ class NcclChannel : public Channel {
     }
   }
 
-  /// Why the run cannot go on; empty if it can.
+  /// Why the run cannot continue; empty if it can.
   std::string trouble() {
     const CurrentGpu guard(line_->device);
     for (const auto& lane : lanes_) {

@@ -24,8 +24,8 @@ class SynchronousWorker : public StageWorker {
   /// gradient of any rank overflows does not change parameters on any rank. Call on all ranks or none.
   void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
 
-  /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws PeerError that names rank
-  /// and action.
+  /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws PeerError naming rank and
+  /// action.
   void compute(std::int64_t step);
   /// Runs the step's Updates: gradients are first divided by the number of microbatches, and by more if they are
   /// clipped; clipping needs a call on all ranks. Clears the gradients. No effect for a schedule without backwards.

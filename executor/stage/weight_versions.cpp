@@ -48,7 +48,7 @@ void WeightVersions::update(double divisor, double rate_factor) {
   for (at::Tensor& value : *next) value.mutable_grad() = at::Tensor();
   program_.bind(*next);
   versions_[++updates_] = std::move(next);
-  // A step that is one behind wants the version before the newest.
+  // A step that is one late uses the version before the newest.
   const int kept = weights_ == Weights::StepBefore ? updates_ - 1 : updates_;
   std::erase_if(versions_, [&](const auto& entry) { return entry.first < kept; });
 }

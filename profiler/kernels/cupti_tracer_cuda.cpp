@@ -26,7 +26,7 @@ constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
 constexpr std::size_t kBuffersAtStart = 8;
 constexpr auto kIdKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
 
-// Without these there is no attribution.
+// Attribution needs these.
 constexpr std::array kNeeded{CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                              CUPTI_ACTIVITY_KIND_MEMCPY,
                              CUPTI_ACTIVITY_KIND_MEMCPY2,

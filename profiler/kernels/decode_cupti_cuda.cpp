@@ -10,7 +10,7 @@
 namespace stagecraft {
 namespace {
 
-// What CUPTI 13.0 writes for each kind; a library that writes other structs is told apart by its version at run time.
+// What CUPTI 13.0 writes for each kind; a library that writes other structs is recognised by its version at run time.
 static_assert(sizeof(CUpti_ActivityKernel10) == 216 && sizeof(CUpti_ActivityMemcpy6) == 96 &&
               sizeof(CUpti_ActivityMemset4) == 88 && sizeof(CUpti_ActivityAPI) == 40 &&
               sizeof(CUpti_ActivityExternalCorrelation) == 24);

@@ -67,7 +67,7 @@ class Working {
   std::int64_t turn_ = 0;
 };
 
-/// Scales whole numbers so that their sum is the scaled sum rounded down: each gets what the running sum gains.
+/// Scales integers so that their sum is the scaled sum rounded down: each gets the increase of the running sum.
 class Scaler {
  public:
   Scaler(std::int64_t numerator, std::int64_t denominator) : numerator_(numerator), denominator_(denominator) {}

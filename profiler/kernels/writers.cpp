@@ -96,7 +96,7 @@ class DeviceEvents {
     put("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"args\":{{\"name\":{}}}}},\n", device_, track, what,
         json_string(name));
   }
-  /// Nanoseconds as exact microseconds behind `key`.
+  /// Nanoseconds as exact microseconds after `key`.
   void time(const char* key, std::int64_t ns) { put(",\"{}\":{}.{:03}", key, ns / 1000, ns % 1000); }
   void slice(int track, std::int64_t begin, std::int64_t end, const std::string& name, const char* colour) {
     put("{{\"ph\":\"X\",\"pid\":{},\"tid\":{}", device_, track);

@@ -10,7 +10,7 @@ namespace stagecraft {
 /// Values that may share memory, as disjoint sets.
 class MemorySets {
  public:
-  /// `values` values, each in a set of its own.
+  /// `values` values, each in a separate set.
   explicit MemorySets(std::size_t values);
   /// Joins the sets of each pair (given, read): a node's result and a value that it reads and of which the result may
   /// be a view.

@@ -52,7 +52,7 @@ c10::IValue power(const Numbers& x) {
   return out;
 }
 
-/// `whole` numbers by one function, others by another.
+/// Integers by one function, others by another.
 template <typename Int, typename Real>
 c10::IValue either(const Numbers& x, Int&& of_whole, Real&& of_real) {
   if (whole(x)) return of_whole(integer(x[0]), integer(x.back()));

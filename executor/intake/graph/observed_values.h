@@ -21,7 +21,7 @@ struct NodeEffects {
 [[nodiscard]] std::vector<bool> observed_values(std::span<const NodeEffects> nodes, const std::vector<int>& roots,
                                                 std::size_t values);
 
-/// Of the values that may share memory with `value`, the one that no node gives; `value` if there is none.
+/// Of the values that may share memory with `value`, the one that no node computes; `value` if there is none.
 [[nodiscard]] int first_of_memory(std::span<const NodeEffects> nodes, int value, std::size_t values);
 
 }  // namespace stagecraft
