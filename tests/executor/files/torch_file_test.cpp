@@ -260,10 +260,9 @@ TEST_F(TorchFiles, RefuseAFormatOfAnotherVersion) {
     return [this] { (void)TorchFile(path("other")); };
   };
   EXPECT_NO_THROW(error("3\n")());
-  EXPECT_THAT(
-      error("11\n"),
-      ThrowsMessage<FormatError>(
-          path("other") + ": is not a complete torch.save archive: found version 11 of its format, expected 1 to 10"));
+  EXPECT_THAT(error("11\n"),
+              ThrowsMessage<FormatError>(
+                  path("other") + ": is not a complete torch.save archive: found format version 11, expected 1 to 10"));
   EXPECT_THAT(error("x"), ThrowsMessage<FormatError>(HasSubstr("found version 0")));
   EXPECT_THAT(error(""), ThrowsMessage<FormatError>(HasSubstr("no record \"version\"")));
 }

@@ -119,7 +119,7 @@ TEST(SizeExpressions, ReadWellToPeople) {
 
 TEST(SizeExpressions, SayWhereTextGoesWrong) {
   expect_refused("",
-                 "size \"\": at character 1: unknown function; known: Integer, Symbol, Add, Mul, FloorDiv, Mod, "
+                 "size \"\": at character 1: unknown function, known are Integer, Symbol, Add, Mul, FloorDiv, Mod, "
                  "PythonMod, Min, Max, Pow, Zero, One, NegativeOne");
   expect_refused("Mul(Integer(8), sqrt(Integer(4)))", "at character 17: unknown function");
   expect_refused("Mul(Integer(8)", "at character 15: expected ')'");

@@ -259,7 +259,7 @@ TEST(ExportedPrograms, RefuseImpossibleTensors) {
   refuse(R"([{"as_int": 4294967296}, {"as_int": 2147483648}])",
          where + "/sizes: found more values than 64 bits can count");
   refuse(R"-([{"as_expr": {"expr_str": "exp(1)"}}, {"as_int": 3}])-",
-         where + "/sizes/0/as_expr/expr_str: size \"exp(1)\": at character 1: unknown function; known: Integer");
+         where + "/sizes/0/as_expr/expr_str: size \"exp(1)\": at character 1: unknown function, known are Integer");
   refuse(R"([{"as_float": 2}, {"as_int": 3}])", "unknown key \"as_float\", known are as_int, as_expr");
   expect_refused(R"("strides": [{"as_int": 3}, {"as_int": 1}])", R"("strides": [{"as_int": 3}, {"as_int": -1}])",
                  "/strides/1: found a stride of -1, must be at least 0");
