@@ -33,10 +33,10 @@ testing::PlannedModel& tiny() {
 
 double layers_on_this_thread() {
   at::set_num_threads(1);
-  const Model& model = tiny().model;
+  const model::Model& model = tiny().model;
   std::vector<int> all;
   for (std::size_t i = 0; i < model.layers.size(); ++i) all.push_back(static_cast<int>(i));
-  StageProgram program(model, all, {}, {}, 1);
+  stage::StageProgram program(model, all, {}, {}, 1);
   const auto batch = tiny().data->batch(0, 0, 1, 1, program.data_inputs());
   constexpr int kRounds = 2000;
   const auto run = [&](int rounds) {
@@ -69,11 +69,12 @@ void overhead(benchmark::State& state, const std::string& schedule, int stages) 
   std::size_t actions = 0;
   for (const auto& list : lists) actions += list.size();
   const double alone = layers_alone();
-  RunOptions options;
+  run::RunOptions options;
   options.steps = kSteps;
   double step = 0;
   for (auto _ : state) {
-    const RunResult result = run_local(plan, planned.model, *planned.data, options, std::chrono::milliseconds(60000));
+    const run::RunResult result =
+        run::run_local(plan, planned.model, *planned.data, options, std::chrono::milliseconds(60000));
     step = step_time(result.measurement.timeline, 20).value;
     state.SetIterationTime(step * kSteps);
   }
@@ -105,19 +106,19 @@ struct Alone {
 
 Alone alone() {
   at::set_num_threads(1);
-  const Model& model = tiny().model;
+  const model::Model& model = tiny().model;
   std::vector<int> all;
   for (std::size_t i = 0; i < model.layers.size(); ++i) all.push_back(static_cast<int>(i));
-  StageProgram program(model, all, {}, {}, 1);
+  stage::StageProgram program(model, all, {}, {}, 1);
   const auto batch = tiny().data->batch(0, 0, 1, 1, program.data_inputs());
   std::vector<double> forward, backward, update;
   std::vector<at::Tensor> values, gradients;
   for (int i = 0; i < 4000; ++i) {
-    Flight flight;
+    stage::Flight flight;
     forward.push_back(microseconds([&] { flight = program.forward({}, batch, i, 0); }));
     backward.push_back(microseconds([&] { (void)program.backward(std::move(flight), {}); }));
   }
-  for (const Parameter& parameter : program.parameters()) {
+  for (const stage::Parameter& parameter : program.parameters()) {
     values.push_back(parameter.value);
     gradients.push_back(parameter.value.grad());
   }
@@ -132,7 +133,7 @@ Alone alone() {
 }
 
 /// One batch, made ahead: making it is not the executor's work.
-class SameBatch : public DataSource {
+class SameBatch : public data::DataSource {
  public:
   SameBatch() : batch_(tiny().data->batch(0, 0, 1, 1, std::vector<int>{0, 1})) {}
   std::vector<at::Tensor> batch(std::int64_t, int, int, std::int64_t, std::span<const int> inputs) const override {
@@ -162,25 +163,25 @@ void one_action(benchmark::State& state) {
   const Plan plan = testing::cut_plan(planned, {}, {1}, "1f1b", kMicrobatches);
   const Plan replicated = testing::cut_plan(planned, {}, {2}, "1f1b", kMicrobatches);
   const SameBatch data;
-  RunOptions options;
+  run::RunOptions options;
   options.steps = kSteps;
   Alone libtorch;
   std::jthread([&] { libtorch = alone(); }).join();
   for (auto _ : state) {
     const auto deadline = std::chrono::milliseconds(60000);
-    const RunResult one = run_local(plan, planned.model, data, options, deadline);
+    const run::RunResult one = run::run_local(plan, planned.model, data, options, deadline);
     const Timeline& timeline = one.measurement.timeline;
     state.counters["forward_us"] = median_span(timeline, ActionKind::Forward) - libtorch.forward;
     state.counters["backward_us"] = median_span(timeline, ActionKind::Backward) - libtorch.backward;
     state.counters["update_us"] = median_span(timeline, ActionKind::Update) - libtorch.update;
-    const RunResult two = run_local(replicated, planned.model, data, options, deadline);
+    const run::RunResult two = run::run_local(replicated, planned.model, data, options, deadline);
     state.counters["reduce_us"] = median_span(two.measurement.timeline, ActionKind::Reduce);
 
-    const auto channels = make_local_channels(2, deadline);
+    const auto channels = channel::make_local_channels(2, deadline);
     const at::Tensor tensor = at::zeros({1, 1});
     std::vector<double> post, send, take;
     for (int i = 0; i < 4000; ++i) {
-      std::unique_ptr<Receiving> receiving;
+      std::unique_ptr<channel::Receiving> receiving;
       post.push_back(microseconds([&] { receiving = channels[1]->receive({{1, 1}, at::kFloat}, 0, 1); }));
       send.push_back(microseconds([&] { channels[0]->send(tensor, 1, 1)->wait(); }));
       take.push_back(microseconds([&] { (void)receiving->wait(); }));
@@ -194,9 +195,9 @@ BENCHMARK(one_action)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 /// A range without a tool attached.
 void range_without_a_tool(benchmark::State& state) {
-  const RangeName name = range_name("forward");
+  const device::RangeName name = device::range_name("forward");
   for (auto _ : state) {
-    const Range range(name, 3);
+    const device::Range range(name, 3);
     benchmark::ClobberMemory();
   }
 }

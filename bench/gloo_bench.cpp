@@ -51,7 +51,8 @@ struct Pair {
 };
 
 /// Median seconds of each operation, measured in turn; every rank makes the same calls.
-Pair in_turn(Channel& channel, int count, const std::function<void()>& first, const std::function<void()>& second) {
+Pair in_turn(channel::Channel& channel, int count, const std::function<void()>& first,
+             const std::function<void()>& second) {
   std::vector<double> firsts, seconds, ratios;
   for (int round = -1; round < kRounds; ++round) {
     double times[2];
@@ -71,14 +72,14 @@ Pair in_turn(Channel& channel, int count, const std::function<void()>& first, co
 }
 
 /// Every rank sends all values to all others; each sums them in the order of the members.
-void one_round(Channel& channel, at::Tensor& values, const std::vector<int>& members) {
+void one_round(channel::Channel& channel, at::Tensor& values, const std::vector<int>& members) {
   const at::Tensor own = values.clone();
-  std::vector<std::unique_ptr<Receiving>> parts;
-  std::vector<std::unique_ptr<Sending>> sends;
+  std::vector<std::unique_ptr<channel::Receiving>> parts;
+  std::vector<std::unique_ptr<channel::Sending>> sends;
   for (const int member : members) {
     parts.emplace_back();
     if (member == channel.rank()) continue;
-    parts.back() = channel.receive(spec_of(own), member, 1);
+    parts.back() = channel.receive(channel::spec_of(own), member, 1);
     sends.push_back(channel.send(own, member, 1));
   }
   at::Tensor sum;
@@ -98,17 +99,17 @@ void one_round(Channel& channel, at::Tensor& values, const std::vector<int>& mem
 
 void measure(int rank, std::uint16_t port, const std::string& path) {
   at::set_num_threads(1);
-  LaunchInfo launch;
+  meeting::LaunchInfo launch;
   launch.rank = launch.local_rank = rank;
   launch.ranks = kRanks;
   launch.port = port;
   launch.served = true;
-  const auto channel = make_gloo_channel(launch, kDeadline);
+  const auto channel = channel::make_gloo_channel(launch, kDeadline);
   const auto options = c10d::ProcessGroupGloo::Options::create(kDeadline);
   options->threads = 1;
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  const auto raw =
-      c10::make_intrusive<c10d::ProcessGroupGloo>(connect_store(launch, "raw", kDeadline), rank, kRanks, options);
+  const auto raw = c10::make_intrusive<c10d::ProcessGroupGloo>(meeting::connect_store(launch, "raw", kDeadline), rank,
+                                                               kRanks, options);
   std::string trips, reductions;
   if (rank == 0) fmt::print("{:>10} {:>12} {:>12} {:>7}\n", "bytes", "c10d", "ours", "ratio");
   for (std::int64_t bytes = 4; bytes <= std::int64_t{16} << 20; bytes *= 4) {
@@ -125,7 +126,7 @@ void measure(int rank, std::uint16_t port, const std::string& path) {
     };
     const auto ours = [&] {
       if (rank > 1) return;
-      const auto arriving = channel->receive(spec_of(out[0]), peer, 7);
+      const auto arriving = channel->receive(channel::spec_of(out[0]), peer, 7);
       if (rank == 1) (void)arriving->wait();
       const auto leaving = channel->send(out[0], peer, 7);
       if (rank == 0) (void)arriving->wait();
@@ -152,8 +153,8 @@ void measure(int rank, std::uint16_t port, const std::string& path) {
           },
           [&] {
             if (rank >= ranks) return;
-            ordered_reduce_scatter(*channel, two, members, 2);
-            all_gather(*channel, two, members, 3);
+            channel::ordered_reduce_scatter(*channel, two, members, 2);
+            channel::all_gather(*channel, two, members, 3);
           });
       if (rank != 0) continue;
       fmt::print("{:>10} {:>5} {:>9.1f} us {:>9.1f} us {:>7.2f}\n", values, ranks, pair.first * 1e6, pair.second * 1e6,
@@ -195,7 +196,7 @@ int main(int argc, char** argv) {
     stagecraft::measure(rank, port, "");
     return 0;
   }
-  const stagecraft::StoreServer server;
+  const stagecraft::meeting::StoreServer server;
   port = server.port();
   for (int other = 1; other < stagecraft::kRanks; ++other) {
     if (write(ports[1], &port, sizeof port) != sizeof port) return 1;

@@ -48,10 +48,10 @@ at::Tensor by_hand(const at::Tensor& x, const at::Tensor& y) {
 
 /// Microseconds per node, measured in turn.
 std::string nodes(const std::string& path) {
-  const stagecraft::Model model = stagecraft::build_model(path, {});
+  const stagecraft::model::Model model = stagecraft::intake::build_model(path, {});
   const std::vector<at::Tensor> inputs{at::ones({4, 8})};
   const std::vector<at::Tensor> parameters{at::ones({8}).requires_grad_(true)};
-  const stagecraft::LayerSpec& layer = model.layers.front();
+  const stagecraft::model::LayerSpec& layer = model.layers.front();
   const auto imported = [&] {
     return layer.forward({.inputs = inputs, .parameters = parameters, .buffers = {}}).front();
   };
@@ -81,26 +81,27 @@ std::string nodes(const std::string& path) {
 /// Milliseconds until a model's tensors are ready.
 std::string loading(const std::string& path) {
   std::vector<double> structure, mapped, checked, copied;
-  const auto tensors = [](const stagecraft::Pt2Archive& archive, bool check) {
-    std::vector<std::shared_ptr<stagecraft::MappedRecord>> out;
+  const auto tensors = [](const stagecraft::intake::Pt2Archive& archive, bool check) {
+    std::vector<std::shared_ptr<stagecraft::files::MappedRecord>> out;
     for (const auto& [name, stored] : archive.tensors)
       out.push_back(archive.zip->map(*archive.zip->find(stored.record), check));
     return out;
   };
   for (int round = 0; round < 7; ++round) {
-    structure.push_back(seconds([&] { (void)stagecraft::build_model(path, {}); }));
+    structure.push_back(seconds([&] { (void)stagecraft::intake::build_model(path, {}); }));
     mapped.push_back(seconds([&] {
-      const stagecraft::Model model = stagecraft::build_model(path, {});
-      (void)tensors(stagecraft::read_pt2_archive(path), false);
+      const stagecraft::model::Model model = stagecraft::intake::build_model(path, {});
+      (void)tensors(stagecraft::intake::read_pt2_archive(path), false);
     }));
     checked.push_back(seconds([&] {
-      const stagecraft::Model model = stagecraft::build_model(path, {});
-      (void)tensors(stagecraft::read_pt2_archive(path), true);
+      const stagecraft::model::Model model = stagecraft::intake::build_model(path, {});
+      (void)tensors(stagecraft::intake::read_pt2_archive(path), true);
     }));
     copied.push_back(seconds([&] {
-      const stagecraft::Model model = stagecraft::build_model(path, {});
-      for (const stagecraft::LayerSpec& layer : model.layers) {
-        for (const stagecraft::ParameterSpec& each : layer.parameters) (void)stagecraft::initial_value(each, 1).clone();
+      const stagecraft::model::Model model = stagecraft::intake::build_model(path, {});
+      for (const stagecraft::model::LayerSpec& layer : model.layers) {
+        for (const stagecraft::model::ParameterSpec& each : layer.parameters)
+          (void)stagecraft::model::initial_value(each, 1).clone();
       }
     }));
   }

@@ -13,20 +13,20 @@ namespace {
 constexpr int kActivities = 1'000'000;
 constexpr int kLayers = 160;
 
-const AttributedTrace& large() {
-  static const AttributedTrace trace = [] {
-    AttributedTrace out;
+const profiler::AttributedTrace& large() {
+  static const profiler::AttributedTrace trace = [] {
+    profiler::AttributedTrace out;
     for (int i = 0; i < 300; ++i)
       out.names.push_back("void at::native::vectorized_elementwise_kernel<4, functor_" + std::to_string(i) + ">(int)");
     std::int64_t time = 1'700'000'000'000'000'000;
     for (int i = 0; i < kActivities; ++i) {
-      Attributed a;
+      profiler::Attributed a;
       a.launched_ns = time;
       a.activity.begin_ns = time + 4000;
       a.activity.end_ns = time + 9500;
       a.activity.stream = static_cast<std::uint32_t>(7 + i % 3);
       a.activity.name = i % 300;
-      a.tag = {i / 8 % kLayers, i % 2000 < 700 ? Phase::Forward : Phase::Backward, 0, i / 2000};
+      a.tag = {i / 8 % kLayers, i % 2000 < 700 ? profiler::Phase::Forward : profiler::Phase::Backward, 0, i / 2000};
       out.activities.push_back(a);
       time += 6000;
     }
@@ -59,7 +59,7 @@ void chrome_trace_of_a_million(benchmark::State& state) {
 }
 void csv_of_a_million(benchmark::State& state) {
   const std::vector<std::string> names = layer_names();
-  write(state, [&] { return activities_csv(large(), names); });
+  write(state, [&] { return profiler::activities_csv(large(), names); });
 }
 
 BENCHMARK(chrome_trace_of_a_million)->Unit(benchmark::kMillisecond);

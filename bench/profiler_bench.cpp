@@ -27,7 +27,7 @@ std::vector<std::vector<std::uint64_t>> buffers(std::int64_t records) {
     CUpti_ActivityExternalCorrelation external{};
     external.kind = CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION;
     external.externalKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
-    external.externalId = encode({static_cast<std::int64_t>(i % 300), Phase::Forward});
+    external.externalId = profiler::encode({static_cast<std::int64_t>(i % 300), profiler::Phase::Forward});
     external.correlationId = i;
     add(external);
     for (const auto kind : {CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME}) {
@@ -60,7 +60,7 @@ std::vector<std::span<const std::byte>> views(const std::vector<std::vector<std:
 
 void decode(benchmark::State& state) {
   const auto all = buffers(state.range(0));
-  for (auto _ : state) benchmark::DoNotOptimize(decode_cupti(views(all)));
+  for (auto _ : state) benchmark::DoNotOptimize(profiler::decode_cupti(views(all)));
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
 BENCHMARK(decode)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
@@ -68,10 +68,11 @@ BENCHMARK(decode)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
 void decode_attribute_and_share(benchmark::State& state) {
   const auto all = buffers(state.range(0));
   for (auto _ : state) {
-    const AttributedTrace trace = attribute(decode_cupti(views(all)));
-    if (!distrust(trace.quality).empty()) state.SkipWithError(distrust(trace.quality).front().c_str());
-    benchmark::DoNotOptimize(
-        shares(trace.activities, trace.activities.front().activity.begin_ns, trace.activities.back().activity.end_ns));
+    const profiler::AttributedTrace trace = profiler::attribute(profiler::decode_cupti(views(all)));
+    if (!profiler::distrust(trace.quality).empty())
+      state.SkipWithError(profiler::distrust(trace.quality).front().c_str());
+    benchmark::DoNotOptimize(profiler::shares(trace.activities, trace.activities.front().activity.begin_ns,
+                                              trace.activities.back().activity.end_ns));
   }
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }

@@ -23,10 +23,11 @@ int main(int argc, char** argv) {
         app.add_flag("--json", json, "a stagecraft.comparison document instead of a table");
       },
       [&] {
-        const auto prediction = stagecraft::read_prediction(prediction_path);
-        const auto measurement = stagecraft::read_measurement(measurement_path);
+        const auto prediction = stagecraft::format::read_prediction(prediction_path);
+        const auto measurement = stagecraft::format::read_measurement(measurement_path);
         const auto comparison = stagecraft::compare(prediction, measurement, skip);
-        stagecraft::write_text("-", json ? comparison_json(comparison) : comparison_text(comparison));
+        stagecraft::format::write_text(
+            "-", json ? stagecraft::format::comparison_json(comparison) : comparison_text(comparison));
         return 0;
       });
 }

@@ -60,7 +60,8 @@ Graph parse_model(const std::string& text, const std::string& file) {
                                   ": is an archive, expected graph.json or PipeDream's graph.txt; an archive is " +
                                   "converted by a plan.json");
   }
-  return is_document(text) ? stagecraft::parse_graph(text, file) : stagecraft::parse_pipedream(text, file);
+  return is_document(text) ? stagecraft::format::parse_graph(text, file)
+                           : stagecraft::interchange::parse_pipedream(text, file);
 }
 
 std::vector<std::vector<int>> ranks_of_stages(const stagecraft::Plan& plan) {
@@ -75,9 +76,9 @@ Parted part_by_plan(const Request& request, const stagecraft::Plan& plan) {
     throw CLI::ValidationError(request.plan, "is a plan; use --model GRAPH to name its graph");
   }
   Parted out;
-  out.graph = parse_model(stagecraft::read_text(request.model), request.model);
+  out.graph = parse_model(stagecraft::format::read_text(request.model), request.model);
   try {
-    out.stage_of_layer = stages_of(out.graph, plan);
+    out.stage_of_layer = stagecraft::interchange::stages_of(out.graph, plan);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
   out.ranks = ranks_of_stages(plan);
   return out;
@@ -86,9 +87,9 @@ Parted part_by_plan(const Request& request, const stagecraft::Plan& plan) {
 Parted part_by_stage_ids(const Request& request, const std::string& text) {
   Parted out;
   const stagecraft::Graph parted = parse_model(text, request.plan);
-  out.graph = request.model.empty() ? parted : parse_model(stagecraft::read_text(request.model), request.model);
+  out.graph = request.model.empty() ? parted : parse_model(stagecraft::format::read_text(request.model), request.model);
   try {
-    out.stage_of_layer = stages_of(parted);
+    out.stage_of_layer = stagecraft::interchange::stages_of(parted);
     if (!request.model.empty()) {
       stagecraft::Plan plan;
       for (std::size_t i = 0; i < parted.layers.size(); ++i) {
@@ -97,7 +98,7 @@ Parted part_by_stage_ids(const Request& request, const std::string& text) {
         plan.stages.resize(std::max(plan.stages.size(), static_cast<std::size_t>(stage) + 1));
         plan.stages[static_cast<std::size_t>(stage)].layers.push_back(parted.layers[i].id);
       }
-      out.stage_of_layer = stages_of(out.graph, plan);
+      out.stage_of_layer = stagecraft::interchange::stages_of(out.graph, plan);
     }
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
   const int stages = *std::max_element(out.stage_of_layer.begin(), out.stage_of_layer.end()) + 1;
@@ -117,14 +118,14 @@ Parted part_by_stage_ids(const Request& request, const std::string& text) {
 
 /// PipeDream's configurations, file name -> text.
 std::map<std::string, std::string> configurations(const std::vector<std::vector<int>>& ranks) {
-  const stagecraft::PipedreamConfs confs = stagecraft::pipedream_confs(ranks);
-  return {{"dp_conf.json", pipedream_conf_text(confs.data_parallel)},
-          {"mp_conf.json", pipedream_conf_text(confs.model_parallel)},
-          {"hybrid_conf.json", pipedream_conf_text(confs.hybrid)}};
+  const stagecraft::interchange::PipedreamConfs confs = stagecraft::interchange::pipedream_confs(ranks);
+  return {{"dp_conf.json", stagecraft::interchange::pipedream_conf_text(confs.data_parallel)},
+          {"mp_conf.json", stagecraft::interchange::pipedream_conf_text(confs.model_parallel)},
+          {"hybrid_conf.json", stagecraft::interchange::pipedream_conf_text(confs.hybrid)}};
 }
 
-stagecraft::OwnKinds own_kinds(const std::vector<std::string>& layers) {
-  stagecraft::OwnKinds out;
+stagecraft::interchange::OwnKinds own_kinds(const std::vector<std::string>& layers) {
+  stagecraft::interchange::OwnKinds out;
   for (const std::string& layer : layers) {
     const std::size_t equals = layer.find('=');
     if (equals == layer.npos || equals == 0) {
@@ -159,21 +160,22 @@ void declare(CLI::App& app, Request& request) {
 /// Whether a file is from an earlier conversion.
 bool is_written_here(const std::string& name, const std::string& old) {
   return name == "dp_conf.json" || name == "mp_conf.json" || name == "hybrid_conf.json" ||
-         (name.ends_with(".py") && old.starts_with(stagecraft::kPackageHeader)) ||
+         (name.ends_with(".py") && old.starts_with(stagecraft::interchange::kPackageHeader)) ||
          (name.starts_with("stage") && name.ends_with(".pt2") && old.starts_with("PK"));
 }
 
-stagecraft::MayDelete may_delete(const Request& request) {
-  return request.force ? stagecraft::MayDelete(is_written_here) : stagecraft::MayDelete();
+stagecraft::format::MayDelete may_delete(const Request& request) {
+  return request.force ? stagecraft::format::MayDelete(is_written_here) : stagecraft::format::MayDelete();
 }
 
 /// Writes the package with its configurations and prints the inputs and outputs of each stage.
-void write(const Request& request, const stagecraft::PythonPackage& package, const std::vector<std::vector<int>>& ranks,
-           const std::map<std::string, stagecraft::WriteFile>& archives) {
-  std::map<std::string, std::string> files = package_files(package);
+void write(const Request& request, const stagecraft::interchange::PythonPackage& package,
+           const std::vector<std::vector<int>>& ranks,
+           const std::map<std::string, stagecraft::format::WriteFile>& archives) {
+  std::map<std::string, std::string> files = stagecraft::interchange::package_files(package);
   const std::map<std::string, std::string> confs = configurations(ranks);
   files.insert(confs.begin(), confs.end());
-  stagecraft::write_folder(request.output, files, may_delete(request), archives);
+  stagecraft::format::write_folder(request.output, files, may_delete(request), archives);
   for (std::size_t s = 0; s < package.stages.size(); ++s) {
     fmt::print(stderr, "stage {}: {} -> {}\n", s, fmt::join(package.stages[s].inputs, ", "),
                fmt::join(package.stages[s].outputs, ", "));
@@ -181,7 +183,7 @@ void write(const Request& request, const stagecraft::PythonPackage& package, con
 }
 
 void convert_archive(const Request& request, const stagecraft::Plan& plan, const std::string& model,
-                     const stagecraft::ArchiveStager& archive_stages) {
+                     const stagecraft::interchange::ArchiveStager& archive_stages) {
   if (!archive_stages) {
     throw std::invalid_argument(model +
                                 ": is an archive, and this program was built without LibTorch; build with "
@@ -190,7 +192,7 @@ void convert_archive(const Request& request, const stagecraft::Plan& plan, const
   if (!request.layers.empty()) {
     throw CLI::ValidationError("--layer", model + " is an archive, which contains its layers' code");
   }
-  stagecraft::ArchiveStages stages;
+  stagecraft::interchange::ArchiveStages stages;
   try {
     stages = archive_stages(plan, model);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
@@ -201,16 +203,16 @@ void convert_archive(const Request& request, const stagecraft::Plan& plan, const
 void convert_graph(const Request& request, Parted parted) {
   if (!request.arch.empty()) parted.graph.name = request.arch;
   const std::string place = request.model.empty() ? request.plan : request.model;
-  stagecraft::PythonPackage package;
+  stagecraft::interchange::PythonPackage package;
   try {
-    package = package_of(parted.graph, parted.stage_of_layer, own_kinds(request.layers));
+    package = stagecraft::interchange::package_of(parted.graph, parted.stage_of_layer, own_kinds(request.layers));
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(place + ": " + e.what()); }
   write(request, package, parted.ranks, {});
 }
 
-int convert(const Request& request, const stagecraft::ArchiveStager& archive_stages) {
-  stagecraft::check_can_write_folder(request.output, may_delete(request));
-  const std::string text = stagecraft::read_text(request.plan);
+int convert(const Request& request, const stagecraft::interchange::ArchiveStager& archive_stages) {
+  stagecraft::format::check_can_write_folder(request.output, may_delete(request));
+  const std::string text = stagecraft::format::read_text(request.plan);
   const bool by_plan = is_document(text) && text.substr(0, kHeadBytes).find("\"stagecraft.graph\"") == text.npos;
   if (!by_plan) {
     convert_graph(request, part_by_stage_ids(request, text));
@@ -219,9 +221,9 @@ int convert(const Request& request, const stagecraft::ArchiveStager& archive_sta
   if (!request.replicas.empty()) {
     throw CLI::ValidationError("--replicas", request.plan + " is a plan, which contains them");
   }
-  const stagecraft::Plan plan = stagecraft::parse_plan(text, request.plan);
+  const stagecraft::Plan plan = stagecraft::format::parse_plan(text, request.plan);
   const std::string model = request.model.empty() ? plan.model : request.model;
-  if (stagecraft::is_archive(model)) {
+  if (stagecraft::interchange::is_archive(model)) {
     convert_archive(request, plan, model, archive_stages);
   } else {
     convert_graph(request, part_by_plan(request, plan));
@@ -231,13 +233,14 @@ int convert(const Request& request, const stagecraft::ArchiveStager& archive_sta
 
 }  // namespace
 
-int stagecraft::run_convert_command(int argc, char** argv, const ArchiveStager& archive_stages) {
+int stagecraft::run_convert_command(int argc, char** argv,
+                                    const stagecraft::interchange::ArchiveStager& archive_stages) {
   Request request;
   return stagecraft::run_tool(
       {"convert",
        "Writes a profiled or exported model as a Python package: one PyTorch module per stage, the whole model, and "
        "PipeDream's configurations. Known layer kinds: " +
-           fmt::format("{}", fmt::join(stagecraft::known_kinds(), ", ")) + ".",
+           fmt::format("{}", fmt::join(stagecraft::interchange::known_kinds(), ", ")) + ".",
        kExample},
       argc, argv, [&](CLI::App& app) { declare(app, request); }, [&] { return convert(request, archive_stages); });
 }

@@ -6,6 +6,6 @@ namespace stagecraft {
 
 /// The main function of stagecraft-convert. `archive_stages` splits archives of torch.export; without it they are
 /// refused, naming the option that builds it.
-[[nodiscard]] int run_convert_command(int argc, char** argv, const ArchiveStager& archive_stages);
+[[nodiscard]] int run_convert_command(int argc, char** argv, const interchange::ArchiveStager& archive_stages);
 
 }  // namespace stagecraft

@@ -12,25 +12,26 @@
 
 namespace {
 
-using stagecraft::PlanFormat;
+using stagecraft::interchange::PlanFormat;
 
 /// Formats of other programs for graphs.
-std::vector<stagecraft::ForeignFormat> graph_formats() {
-  std::vector<stagecraft::ForeignFormat> out = stagecraft::foreign_formats();
-  std::erase_if(out, [](const stagecraft::ForeignFormat& f) { return !f.write; });
+std::vector<stagecraft::interchange::ForeignFormat> graph_formats() {
+  std::vector<stagecraft::interchange::ForeignFormat> out = stagecraft::interchange::foreign_formats();
+  std::erase_if(out, [](const stagecraft::interchange::ForeignFormat& f) { return !f.write; });
   return out;
 }
 
 /// The formats of graphs and of plans for --help.
 std::string known_formats() {
-  std::string out = stagecraft::format_list(graph_formats());
-  for (const PlanFormat& format : stagecraft::plan_formats()) out += ", " + format.name + " (" + format.what + ")";
+  std::string out = stagecraft::interchange::format_list(graph_formats());
+  for (const PlanFormat& format : stagecraft::interchange::plan_formats())
+    out += ", " + format.name + " (" + format.what + ")";
   return out;
 }
 
 /// The one called `name` among the formats of plans, or none.
 const PlanFormat* find_plan_format(const std::string& name) {
-  for (const PlanFormat& format : stagecraft::plan_formats()) {
+  for (const PlanFormat& format : stagecraft::interchange::plan_formats()) {
     if (format.name == name) return &format;
   }
   return nullptr;
@@ -44,14 +45,14 @@ struct Request {
   std::string kind;
   std::string graph;
   bool force = false;
-  stagecraft::PlanTextOptions options;
+  stagecraft::interchange::PlanTextOptions options;
 };
 
 void check_usage(const Request& request) {
   std::vector<std::string> names;
   for (const auto& format : graph_formats()) names.push_back(format.name);
   if (std::find(names.begin(), names.end(), request.format) == names.end())
-    stagecraft::usage("FORMAT", [&] { (void)stagecraft::plan_format(request.format, names); });
+    stagecraft::usage("FORMAT", [&] { (void)stagecraft::interchange::plan_format(request.format, names); });
   const auto only_of = [&](bool given, const char* option, const char* format) {
     if (given && request.format != format) throw CLI::ValidationError(option, std::string("only valid with ") + format);
   };
@@ -81,32 +82,32 @@ void export_plan(Request& request, const PlanFormat& format) {
   const std::vector<std::string> inputs{request.input, request.graph};
   const bool folder = !format.kinds.empty() && request.kind.empty();
   if (folder) {
-    stagecraft::check_can_write_in(request.output);
+    stagecraft::format::check_can_write_in(request.output);
   } else {
-    stagecraft::check_outputs(inputs, {{request.output, ""}}, request.force);
+    stagecraft::format::check_outputs(inputs, {{request.output, ""}}, request.force);
   }
-  const stagecraft::BoundPlan plan(stagecraft::read_plan(request.input));
-  if (!request.graph.empty()) request.options.graph = stagecraft::read_graph(request.graph);
-  stagecraft::PlanTexts written;
+  const stagecraft::BoundPlan plan(stagecraft::format::read_plan(request.input));
+  if (!request.graph.empty()) request.options.graph = stagecraft::format::read_graph(request.graph);
+  stagecraft::interchange::PlanTexts written;
   try {
     written = format.write(plan, request.options);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.input + ": " + e.what()); }
   for (const std::string& warning : written.warnings) std::cerr << "stagecraft-export: note: " << warning << "\n";
   std::erase_if(written.texts, [&](const auto& text) { return !request.kind.empty() && text.kind != request.kind; });
-  std::vector<stagecraft::OutputFile> files;
-  for (const stagecraft::PlanText& text : written.texts)
-    files.push_back({folder ? text.file : request.output, stagecraft::text_kind(text.text)});
+  std::vector<stagecraft::format::OutputFile> files;
+  for (const stagecraft::interchange::PlanText& text : written.texts)
+    files.push_back({folder ? text.file : request.output, stagecraft::format::text_kind(text.text)});
   if (folder) {
-    stagecraft::check_outputs_in(request.output, inputs, files, request.force);
+    stagecraft::format::check_outputs_in(request.output, inputs, files, request.force);
     std::error_code error;
     std::filesystem::create_directories(request.output, error);
     if (error) throw stagecraft::FormatError(request.output + ": " + error.message());
   } else {
-    stagecraft::check_outputs(inputs, files, request.force);
+    stagecraft::format::check_outputs(inputs, files, request.force);
   }
-  for (const stagecraft::PlanText& text : written.texts) {
-    stagecraft::write_text(folder ? (std::filesystem::path(request.output) / text.file).string() : request.output,
-                           text.text);
+  for (const stagecraft::interchange::PlanText& text : written.texts) {
+    stagecraft::format::write_text(
+        folder ? (std::filesystem::path(request.output) / text.file).string() : request.output, text.text);
   }
 }
 
@@ -144,11 +145,12 @@ int main(int argc, char** argv) {
           export_plan(request, *format);
           return 0;
         }
-        stagecraft::check_outputs({request.input}, {{request.output, ""}}, request.force);
-        const std::string text =
-            stagecraft::find_format(graph_formats(), request.format).write(stagecraft::read_graph(request.input));
-        stagecraft::check_outputs({request.input}, {{request.output, stagecraft::text_kind(text)}}, request.force);
-        stagecraft::write_text(request.output, text);
+        stagecraft::format::check_outputs({request.input}, {{request.output, ""}}, request.force);
+        const std::string text = stagecraft::interchange::find_format(graph_formats(), request.format)
+                                     .write(stagecraft::format::read_graph(request.input));
+        stagecraft::format::check_outputs({request.input}, {{request.output, stagecraft::format::text_kind(text)}},
+                                          request.force);
+        stagecraft::format::write_text(request.output, text);
         return 0;
       });
 }

@@ -75,7 +75,7 @@ stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std
       run_program(words, "\"" + model + "\" is not a graph file, and " + profile + ", which draws models, is missing");
   if (status == 2) throw CLI::ValidationError("GRAPH", "\"" + model + "\" cannot be drawn, see above");
   if (status != 0) throw std::invalid_argument("\"" + model + "\" could not be drawn, see above");
-  stagecraft::Graph graph = stagecraft::read_graph(output);
+  stagecraft::Graph graph = stagecraft::format::read_graph(output);
   graph.name = model;
   return graph;
 }
@@ -109,7 +109,7 @@ std::string drawn(const std::string& dot, std::size_t layers) {
   const std::string input = folder.file("graph.dot");
   const std::string placed = folder.file("placed.dot");
   const std::string output = folder.file("graph.svg");
-  stagecraft::write_text(input, dot);
+  stagecraft::format::write_text(input, dot);
   // dot routes arrows that go up around the whole picture, neato between the columns, but in a time cubic in the
   // layers: 5 s for 176.
   constexpr std::size_t kMostRouted = 250;
@@ -117,18 +117,18 @@ std::string drawn(const std::string& dot, std::size_t layers) {
     run_dot({"-Tsvg", "-o" + output, input});
   } else {
     run_dot({"-Tdot", "-o" + placed, input});
-    stagecraft::write_text(placed, without_long_arrows(stagecraft::read_text(placed)));
+    stagecraft::format::write_text(placed, without_long_arrows(stagecraft::format::read_text(placed)));
     run_dot({"-Kneato", "-n2", "-Tsvg", "-o" + output, placed});
   }
-  return stagecraft::read_text(output);
+  return stagecraft::format::read_text(output);
 }
 
 /// A graph.json or, if the text is not a JSON object, a PipeDream profile.
 stagecraft::Graph read_any_graph(const std::string& path) {
-  const std::string text = stagecraft::read_text(path);
+  const std::string text = stagecraft::format::read_text(path);
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   const bool json = path.ends_with(".json") || (first != text.npos && text[first] == '{');
-  return json ? stagecraft::parse_graph(text, path) : stagecraft::parse_pipedream(text, path);
+  return json ? stagecraft::format::parse_graph(text, path) : stagecraft::interchange::parse_pipedream(text, path);
 }
 
 }  // namespace
@@ -164,19 +164,19 @@ int main(int argc, char** argv) {
       },
       [&] {
         const bool draws = svg || (!dot && output.ends_with(".svg"));
-        stagecraft::check_outputs({input, plan}, {{output, draws ? "SVG picture" : "Graphviz picture"}}, force);
+        stagecraft::format::check_outputs({input, plan}, {{output, draws ? "SVG picture" : "Graphviz picture"}}, force);
         const bool is_model = input != "-" && (input.ends_with(".pt2") || input.ends_with(".pt") ||
                                                (!std::filesystem::exists(input) && input.find('.') == input.npos));
         const stagecraft::Graph graph = is_model ? graph_of_model(input, set) : read_any_graph(input);
         std::optional<stagecraft::Plan> stages;
-        if (!plan.empty()) stages = stagecraft::read_plan(plan);
+        if (!plan.empty()) stages = stagecraft::format::read_plan(plan);
         std::string text;
         try {
-          text = graph_dot(graph, stages ? &*stages : nullptr);
+          text = stagecraft::interchange::graph_dot(graph, stages ? &*stages : nullptr);
         } catch (const std::invalid_argument& e) {
           throw std::invalid_argument((plan.empty() ? input : plan) + ": " + e.what());
         }
-        stagecraft::write_text(output, draws ? drawn(text, graph.layers.size()) : text);
+        stagecraft::format::write_text(output, draws ? drawn(text, graph.layers.size()) : text);
         return 0;
       });
 }

@@ -8,8 +8,8 @@
 
 namespace {
 
-std::string document(const stagecraft::Graph& graph) { return stagecraft::graph_json(graph); }
-std::string document(const stagecraft::Topology& topology) { return stagecraft::topology_json(topology); }
+std::string document(const stagecraft::Graph& graph) { return stagecraft::format::graph_json(graph); }
+std::string document(const stagecraft::Topology& topology) { return stagecraft::format::topology_json(topology); }
 
 }  // namespace
 
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   return stagecraft::run_tool(
       {"import",
        "Converts another program's files to a graph or topology. Formats: " +
-           stagecraft::format_list(stagecraft::foreign_formats()) + ".",
+           stagecraft::interchange::format_list(stagecraft::interchange::foreign_formats()) + ".",
        "stagecraft import pipedream graph.txt -o graph.json\n"
        "  stagecraft import nccl-tests all_reduce.txt sendrecv.txt -o measured.json\n"
        "  stagecraft import nccl-topology dump.xml --measured measured.json -o topology.json"},
@@ -37,19 +37,20 @@ int main(int argc, char** argv) {
         stagecraft::add_force_option(app, force);
       },
       [&] {
-        const stagecraft::ForeignFormat& foreign = *stagecraft::usage(
-            "FORMAT", [&] { return &stagecraft::find_format(stagecraft::foreign_formats(), format); });
+        const stagecraft::interchange::ForeignFormat& foreign = *stagecraft::usage("FORMAT", [&] {
+          return &stagecraft::interchange::find_format(stagecraft::interchange::foreign_formats(), format);
+        });
         std::vector<std::string> read = inputs;
         read.push_back(measured);
-        stagecraft::check_outputs(read, {{output, ""}}, force);
-        std::vector<stagecraft::SourceFile> files;
-        for (const std::string& input : inputs) files.push_back({stagecraft::read_text(input), input});
+        stagecraft::format::check_outputs(read, {{output, ""}}, force);
+        std::vector<stagecraft::interchange::SourceFile> files;
+        for (const std::string& input : inputs) files.push_back({stagecraft::format::read_text(input), input});
         auto result = foreign.read(files);
         if (!measured.empty()) {
           auto* const topology = std::get_if<stagecraft::Topology>(&result);
           if (topology == nullptr)
             throw CLI::ValidationError("--measured", "only valid with a topology, " + format + " is a graph");
-          *topology = stagecraft::with_measured(*topology, stagecraft::read_topology(measured));
+          *topology = stagecraft::with_measured(*topology, stagecraft::format::read_topology(measured));
         }
         const std::string text = std::visit(
             [](auto& value) {
@@ -57,8 +58,8 @@ int main(int argc, char** argv) {
               return document(value);
             },
             result);
-        stagecraft::check_outputs(read, {{output, stagecraft::text_kind(text)}}, force);
-        stagecraft::write_text(output, text);
+        stagecraft::format::check_outputs(read, {{output, stagecraft::format::text_kind(text)}}, force);
+        stagecraft::format::write_text(output, text);
         return 0;
       });
 }

@@ -51,8 +51,8 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
 }
 
 /// The files of write_chakra.
-std::vector<stagecraft::OutputFile> chakra_files(const stagecraft::BoundPlan& plan) {
-  std::vector<stagecraft::OutputFile> out{{"comm_groups.json", "list of Chakra groups"}};
+std::vector<stagecraft::format::OutputFile> chakra_files(const stagecraft::BoundPlan& plan) {
+  std::vector<stagecraft::format::OutputFile> out{{"comm_groups.json", "list of Chakra groups"}};
   for (std::size_t rank = 0; rank < plan.ranks().size(); ++rank)
     out.push_back({"chakra." + std::to_string(rank) + ".et", "Chakra trace"});
   return out;
@@ -90,12 +90,12 @@ int main(int argc, char** argv) {
       },
       [&] {
         const std::vector<std::string> inputs{graph_path, topology_path, plan_path};
-        stagecraft::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
-        if (!chakra.empty()) stagecraft::check_can_write_in(chakra);
-        auto graph = stagecraft::read_graph(graph_path);
-        const auto topology = stagecraft::read_topology(topology_path);
-        const stagecraft::BoundPlan plan(stagecraft::read_plan(plan_path));
-        if (!chakra.empty()) stagecraft::check_outputs_in(chakra, inputs, chakra_files(plan), force);
+        stagecraft::format::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
+        if (!chakra.empty()) stagecraft::format::check_can_write_in(chakra);
+        auto graph = stagecraft::format::read_graph(graph_path);
+        const auto topology = stagecraft::format::read_topology(topology_path);
+        const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
+        if (!chakra.empty()) stagecraft::format::check_outputs_in(chakra, inputs, chakra_files(plan), force);
         const std::string other_device = [&] {
           try {
             stagecraft::check_has_times(graph);
@@ -126,13 +126,13 @@ int main(int argc, char** argv) {
                 chakra, replayed, plan.plan().microbatches));
           }
         }
-        if (!output.empty()) stagecraft::write_text(output, stagecraft::prediction_json(prediction));
+        if (!output.empty()) stagecraft::format::write_text(output, stagecraft::format::prediction_json(prediction));
         if (!trace.empty())
-          stagecraft::write_text(trace,
-                                 stagecraft::chrome_trace(prediction.timeline, plan.plan().model + ", predicted"));
+          stagecraft::format::write_text(
+              trace, stagecraft::interchange::chrome_trace(prediction.timeline, plan.plan().model + ", predicted"));
         if (!chakra.empty())
-          stagecraft::write_chakra(chakra, stagecraft::chakra_trace(prediction.timeline, plan, graph),
-                                   plan.plan().model);
+          stagecraft::interchange::write_chakra(
+              chakra, stagecraft::interchange::chakra_trace(prediction.timeline, plan, graph), plan.plan().model);
         return 0;
       });
 }

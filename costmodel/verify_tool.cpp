@@ -13,13 +13,13 @@ namespace {
 
 /// A plan, or one made only from lists. JSON begins with a bracket, a list never.
 stagecraft::Plan read(const std::string& path) {
-  const std::string text = stagecraft::read_text(path);
+  const std::string text = stagecraft::format::read_text(path);
   const auto first = text.find_first_not_of(" \t\r\n");
   const bool json = first == text.npos || text[first] == '{' || text[first] == '[';
-  if (json) return stagecraft::parse_plan(text, path);
-  const auto lists = stagecraft::parse_actions_csv(text, path);
+  if (json) return stagecraft::format::parse_plan(text, path);
+  const auto lists = stagecraft::interchange::parse_actions_csv(text, path);
   try {
-    return stagecraft::plan_of_lists(lists);
+    return stagecraft::interchange::plan_of_lists(lists);
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
 }
 
@@ -70,8 +70,8 @@ int main(int argc, char** argv) {
         std::optional<stagecraft::Graph> graph;
         std::optional<stagecraft::Topology> topology;
         if (!graph_path.empty()) {
-          graph = stagecraft::read_graph(graph_path);
-          topology = stagecraft::read_topology(topology_path);
+          graph = stagecraft::format::read_graph(graph_path);
+          topology = stagecraft::format::read_topology(topology_path);
         }
         try {
           if (graph) validate(plan.plan(), *graph, *topology);
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
           if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
             throw std::runtime_error(infeasible->reason);
           fmt::print("{}: proved of {}; hash {:016x}\n", plan_path, std::get<stagecraft::Verified>(result).summary,
-                     plan_hash(plan));
+                     stagecraft::format::plan_hash(plan));
         } catch (const std::exception& e) { throw std::runtime_error(plan_path + ": " + e.what()); }
         return 0;
       });

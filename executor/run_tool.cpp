@@ -36,11 +36,11 @@
 
 namespace {
 
-using stagecraft::CheckpointOptions;
 using stagecraft::Measurement;
 using stagecraft::Plan;
-using stagecraft::RunOptions;
-using stagecraft::RunResult;
+using stagecraft::run::CheckpointOptions;
+using stagecraft::run::RunOptions;
+using stagecraft::run::RunResult;
 using std::chrono::milliseconds;
 
 /// Waits in the channel may last this many deadlines before they count as stuck.
@@ -57,7 +57,7 @@ struct Options {
   bool deterministic = false;
   bool spawn = false;
   std::string hosts;
-  std::string remote_shell = stagecraft::SpawnOptions{}.remote_shell;
+  std::string remote_shell = stagecraft::launch::SpawnOptions{}.remote_shell;
   std::string logs;
   bool dry_run = false;
   int restarts = 0;
@@ -80,9 +80,10 @@ std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const O
   static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout"};
   const std::string& model = o.model.empty() ? plan.plan().model : o.model;
   std::vector<std::string> lines{
-      fmt::format("plan {:016x}", stagecraft::plan_hash(plan)),
+      fmt::format("plan {:016x}", stagecraft::format::plan_hash(plan)),
       fmt::format("channel {}, measurement {}", o.channel, saves_as_it_goes(o) ? "saved" : "not saved")};
-  if (stagecraft::is_model_file(model)) lines.push_back(fmt::format("model {:016x}", stagecraft::model_digest(model)));
+  if (stagecraft::intake::is_model_file(model))
+    lines.push_back(fmt::format("model {:016x}", stagecraft::intake::model_digest(model)));
   for (const auto& [name, value] : o.given()) {
     if (!own.contains(name)) lines.push_back(fmt::format("--{} {}", name, value));
   }
@@ -90,8 +91,8 @@ std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const O
 }
 
 void write_measurement(const Options& o, Measurement measurement) {
-  measurement.provenance = stagecraft::provenance_here("stagecraft-run", o.run.device);
-  stagecraft::write_text(o.output, stagecraft::measurement_json(measurement));
+  measurement.provenance = stagecraft::device::provenance_here("stagecraft-run", o.run.device);
+  stagecraft::format::write_text(o.output, stagecraft::format::measurement_json(measurement));
 }
 
 /// Call when the device is known. `o` must outlive the run.
@@ -101,49 +102,50 @@ void save_as_it_goes(Options& o) {
 
 /// Exit status of every rank after the run.
 int status(const RunResult& result, const Options& o) {
-  return result.steps_done < o.run.steps && !result.evaluation ? stagecraft::kStopped : 0;
+  return result.steps_done < o.run.steps && !result.evaluation ? stagecraft::launch::kStopped : 0;
 }
 
 int finish(const RunResult& result, const Options& o, std::optional<stagecraft::Seconds> predicted,
-           const std::optional<stagecraft::WholePass>& pass) {
+           const std::optional<stagecraft::run::WholePass>& pass) {
   const auto& m = result.measurement;
   if (m.timeline.steps.empty()) {
     std::cerr << fmt::format("nothing to do: {} of {} steps are already done\n", result.first_step, o.run.steps);
     return 0;
   }
   if (result.evaluation) {
-    std::cerr << stagecraft::evaluation_text(*result.evaluation, *m.microbatch_samples, pass) + "\n";
+    std::cerr << stagecraft::run::evaluation_text(*result.evaluation, *m.microbatch_samples, pass) + "\n";
   } else {
-    std::cerr << stagecraft::closing_text(m, predicted) + "\n";
+    std::cerr << stagecraft::run::closing_text(m, predicted) + "\n";
   }
   if (result.nonfinite_steps > 0) {
     std::cerr << fmt::format("{} of {} steps had infinite or NaN values{}\n", result.nonfinite_steps, m.losses.size(),
-                             o.run.on_nonfinite == stagecraft::OnNonfinite::Skip ? " and were skipped" : "");
+                             o.run.on_nonfinite == stagecraft::stage::OnNonfinite::Skip ? " and were skipped" : "");
   }
   if (result.loss_scale) {
     std::cerr << fmt::format("final loss scale {:g}; {} of {} steps overflowed and were skipped\n",
                              result.loss_scale->scale, result.skipped_steps, m.losses.size());
   }
   if (!o.output.empty()) write_measurement(o, m);
-  if (!o.trace.empty()) stagecraft::write_text(o.trace, stagecraft::chrome_trace(m.timeline, m.model + ", measured"));
+  if (!o.trace.empty())
+    stagecraft::format::write_text(o.trace, stagecraft::interchange::chrome_trace(m.timeline, m.model + ", measured"));
   if (result.check) {
-    std::cerr << stagecraft::check_text(*result.check) + "\n";
-    if (!stagecraft::is_close(*result.check)) return 1;
+    std::cerr << stagecraft::run::check_text(*result.check) + "\n";
+    if (!stagecraft::run::is_close(*result.check)) return 1;
   }
-  if (status(result, o) == stagecraft::kStopped) {
+  if (status(result, o) == stagecraft::launch::kStopped) {
     std::cerr << fmt::format("stopped on request after {} of {} steps, saved in {}; use --resume to continue\n",
                              result.steps_done, o.run.steps,
-                             stagecraft::checkpoint_path(o.run.checkpoint.folder, result.steps_done));
+                             stagecraft::checkpoint::checkpoint_path(o.run.checkpoint.folder, result.steps_done));
   }
   return status(result, o);
 }
 
 /// The device on which this rank computes.
-c10::Device open_rank_device(const Options& o, const stagecraft::LaunchInfo& launch) {
-  if (o.device != "cuda") return stagecraft::open_device(o.device);
-  if (const auto reason = stagecraft::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
-  return stagecraft::open_device(
-      fmt::format("cuda:{}", stagecraft::gpu_of_rank(launch, stagecraft::gpu_count(), o.share_gpu)));
+c10::Device open_rank_device(const Options& o, const stagecraft::meeting::LaunchInfo& launch) {
+  if (o.device != "cuda") return stagecraft::device::open_device(o.device);
+  if (const auto reason = stagecraft::device::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
+  return stagecraft::device::open_device(
+      fmt::format("cuda:{}", stagecraft::launch::gpu_of_rank(launch, stagecraft::device::gpu_count(), o.share_gpu)));
 }
 
 /// Everything to run, read and cross-checked.
@@ -153,66 +155,70 @@ struct Job {
   Job& operator=(const Job&) = delete;
 
   stagecraft::BoundPlan plan;
-  stagecraft::Model model;
-  stagecraft::BoundModel bound;
-  std::unique_ptr<stagecraft::DataSource> data;
-  std::optional<stagecraft::WholePass> pass;  ///< for a plan that only evaluates, over finite data
+  stagecraft::model::Model model;
+  stagecraft::run::BoundModel bound;
+  std::unique_ptr<stagecraft::data::DataSource> data;
+  std::optional<stagecraft::run::WholePass> pass;  ///< for a plan that only evaluates, over finite data
 };
 
-stagecraft::Model load_model(const stagecraft::BoundPlan& bound, const Options& o) {
+stagecraft::model::Model load_model(const stagecraft::BoundPlan& bound, const Options& o) {
   const Plan& plan = bound.plan();
   auto settings = plan.options;
   for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
-  const stagecraft::ModelMode mode =
-      bound.schedule().trains ? stagecraft::ModelMode::Training : stagecraft::ModelMode::Evaluation;
+  const stagecraft::model::ModelMode mode =
+      bound.schedule().trains ? stagecraft::model::ModelMode::Training : stagecraft::model::ModelMode::Evaluation;
   const std::string& name = o.model.empty() ? plan.model : o.model;
-  if (o.model.empty() && o.set.empty()) return stagecraft::build_model(name, settings, mode);
+  if (o.model.empty() && o.set.empty()) return stagecraft::intake::build_model(name, settings, mode);
   return stagecraft::build_model_at(o.model.empty() ? "--set" : "--model", name, settings, mode);
 }
 
 Job::Job(const Options& o)
-    : plan(stagecraft::read_plan(o.plan)), model(load_model(plan, o)), bound(stagecraft::bind_model(plan, model)) {
+    : plan(stagecraft::format::read_plan(o.plan)),
+      model(load_model(plan, o)),
+      bound(stagecraft::run::bind_model(plan, model)) {
   const bool trains = plan.schedule().trains;
-  data = stagecraft::make_data_source(o.data, model, o.run.seed,
-                                      trains ? stagecraft::DataOrder::Training : stagecraft::DataOrder::Evaluation);
-  if (!trains) pass = stagecraft::whole_pass(plan.plan(), *data);
+  data = stagecraft::data::make_data_source(
+      o.data, model, o.run.seed,
+      trains ? stagecraft::data::DataOrder::Training : stagecraft::data::DataOrder::Evaluation);
+  if (!trains) pass = stagecraft::run::whole_pass(plan.plan(), *data);
 }
 
 /// Sets options that follow from the job, and refuses those that do not fit it.
 void fit_options(Options& o, const Job& job) {
   if (job.pass && (!o.steps_given || o.run.steps > job.pass->steps)) o.run.steps = job.pass->steps;
   o.run.optimizer.rate.steps = o.run.steps;
-  stagecraft::usage("--rate-schedule", [&] { stagecraft::validate(o.run.optimizer.rate); });
-  stagecraft::usage("--optimizer", [&] { stagecraft::validate(o.run.optimizer); });
-  if (!stagecraft::loss_scaler_of(job.plan, o.run.loss_scale) && o.scales_loss) {
+  stagecraft::usage("--rate-schedule", [&] { stagecraft::stage::validate(o.run.optimizer.rate); });
+  stagecraft::usage("--optimizer", [&] { stagecraft::stage::validate(o.run.optimizer); });
+  if (!stagecraft::stage::loss_scaler_of(job.plan, o.run.loss_scale) && o.scales_loss) {
     const std::string& dtype = job.plan.plan().dtype;
     throw std::invalid_argument(fmt::format("{}: --loss-scale needs a plan in float16, this one is in {}", o.plan,
                                             dtype.empty() ? "float32" : dtype));
   }
-  stagecraft::verify_lists(job.plan, o.run.steps);
+  stagecraft::run::verify_lists(job.plan, o.run.steps);
 }
 
 /// The NCCL calls of the ranks, proved to match.
-stagecraft::NcclProgram proved_nccl_program(const stagecraft::BoundModel& bound, std::int64_t steps) {
+stagecraft::channel::NcclProgram proved_nccl_program(const stagecraft::run::BoundModel& bound, std::int64_t steps) {
   const int covered = static_cast<int>(std::min<std::int64_t>(steps, bound.plan.step_window().steps));
-  stagecraft::NcclProgram program = stagecraft::nccl_program(bound, std::max(covered, 1));
-  if (const std::string wrong = stagecraft::find_mismatch(program); !wrong.empty())
+  stagecraft::channel::NcclProgram program = stagecraft::run::nccl_program(bound, std::max(covered, 1));
+  if (const std::string wrong = stagecraft::channel::find_mismatch(program); !wrong.empty())
     throw std::logic_error("transfers of the plan do not match: " + wrong);
   return program;
 }
 
-int run_process(const stagecraft::LaunchInfo& launch, const Job& job, Options o, milliseconds deadline) {
+int run_process(const stagecraft::meeting::LaunchInfo& launch, const Job& job, Options o, milliseconds deadline) {
   const int wanted = static_cast<int>(job.plan.ranks().size());
   if (launch.ranks != wanted) {
     throw std::invalid_argument(
         fmt::format("{}: the plan needs {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
   }
   RunResult result;
-  const auto body = [&](stagecraft::Rendezvous& rendezvous, std::unique_ptr<stagecraft::Channel>& channel) {
-    stagecraft::agree(rendezvous, agreed_lines(job.plan, o));
+  const auto body = [&](stagecraft::launch::Rendezvous& rendezvous,
+                        std::unique_ptr<stagecraft::channel::Channel>& channel) {
+    stagecraft::launch::agree(rendezvous, agreed_lines(job.plan, o));
     o.run.device = open_rank_device(o, launch);
     save_as_it_goes(o);
-    stagecraft::ChannelSetup setup;
+    stagecraft::channel::ChannelSetup setup;
     setup.launch = launch;
     // The heartbeat detects dead and stopped ranks within the deadline; a wait may last as long as a peer computes.
     setup.deadline = kPatience * deadline;
@@ -221,49 +227,49 @@ int run_process(const stagecraft::LaunchInfo& launch, const Job& job, Options o,
     setup.share_gpu = o.share_gpu;
     setup.deterministic = o.deterministic;
     setup.program = [&] { return proved_nccl_program(job.bound, o.run.steps); };
-    channel = stagecraft::channel_by_name(o.channel).make_process(setup);
-    stagecraft::StepReporter reporter(job.plan.plan());
-    result =
-        stagecraft::run_rank(job.bound, *job.data, o.run, launch.rank, *channel, stagecraft::common_clock(rendezvous),
-                             [&](const stagecraft::Progress& p) { reporter(p); });
+    channel = stagecraft::channel::channel_by_name(o.channel).make_process(setup);
+    stagecraft::run::StepReporter reporter(job.plan.plan());
+    result = stagecraft::run::run_rank(job.bound, *job.data, o.run, launch.rank, *channel,
+                                       stagecraft::launch::common_clock(rendezvous),
+                                       [&](const stagecraft::run::Progress& p) { reporter(p); });
   };
-  stagecraft::run_as_process(launch, deadline, body);
+  stagecraft::launch::run_as_process(launch, deadline, body);
   return launch.rank == 0 ? finish(result, o, job.plan.plan().iteration, job.pass) : status(result, o);
 }
 
 int run_threads(const Job& job, Options& o, milliseconds deadline) {
-  o.run.device = stagecraft::open_device(o.device);
+  o.run.device = stagecraft::device::open_device(o.device);
   save_as_it_goes(o);
-  stagecraft::StepReporter reporter(job.plan.plan());
-  return finish(stagecraft::run_local(job.bound, *job.data, o.run, kPatience * deadline,
-                                      [&](const stagecraft::Progress& p) { reporter(p); }),
+  stagecraft::run::StepReporter reporter(job.plan.plan());
+  return finish(stagecraft::run::run_local(job.bound, *job.data, o.run, kPatience * deadline,
+                                           [&](const stagecraft::run::Progress& p) { reporter(p); }),
                 o, job.plan.plan().iteration, job.pass);
 }
 
 /// The channel's name. `processes`: ranks are processes.
 std::string choose_channel(const Options& o, bool processes) {
   const std::string device = o.device.starts_with("cuda") ? "cuda" : "cpu";
-  const std::string fitting = stagecraft::default_channel(device, processes).name;
+  const std::string fitting = stagecraft::channel::default_channel(device, processes).name;
   if (o.channel.empty()) return fitting;
-  const stagecraft::ChannelKind& kind = stagecraft::channel_by_name(o.channel);
+  const stagecraft::channel::ChannelKind& kind = stagecraft::channel::channel_by_name(o.channel);
   if (kind.device.empty() || kind.device == device) return kind.name;
   throw CLI::ValidationError("--channel", fmt::format("{} needs {}: use --device {}, or --channel {}", kind.name,
                                                       kind.device == "cuda" ? "GPUs" : "CPUs", kind.device,
-                                                      stagecraft::default_channel(device, true).name));
+                                                      stagecraft::channel::default_channel(device, true).name));
 }
 
 /// Starts one process per rank, here or on the hosts, and waits for them.
 int start_ranks(const Options& o, int ranks, const std::vector<std::string>& arguments, milliseconds deadline) {
-  stagecraft::SpawnOptions options;
+  stagecraft::launch::SpawnOptions options;
   options.restarts = o.restarts;
   options.again = arguments;
   if (!o.run.checkpoint.resume) options.again.push_back("--resume");
-  if (!o.logs.empty()) stagecraft::check_log_folder(o.logs);
+  if (!o.logs.empty()) stagecraft::launch::check_log_folder(o.logs);
   if (!o.hosts.empty()) {
-    options.hosts = stagecraft::read_hosts(o.hosts);
+    options.hosts = stagecraft::launch::read_hosts(o.hosts);
     options.remote_shell = o.remote_shell;
   }
-  return stagecraft::spawn(ranks, arguments, deadline, options);
+  return stagecraft::launch::spawn(ranks, arguments, deadline, options);
 }
 
 /// A run is long: check first whether its results can be written.
@@ -271,12 +277,12 @@ void check_outputs_of(const Options& o) {
   std::vector<std::string> inputs = stagecraft::files_of(o.model, o.data);
   for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights})
     inputs.push_back(*each);
-  stagecraft::check_outputs(inputs, {{o.output, "stagecraft.timeline"}, {o.trace, "Chrome trace"}}, o.force);
-  if (!o.logs.empty()) stagecraft::check_can_write_in(o.logs);
+  stagecraft::format::check_outputs(inputs, {{o.output, "stagecraft.timeline"}, {o.trace, "Chrome trace"}}, o.force);
+  if (!o.logs.empty()) stagecraft::format::check_can_write_in(o.logs);
 }
 
 /// A channel of threads cannot connect processes.
-void check_threads(const Options& o, const std::optional<stagecraft::LaunchInfo>& launch) {
+void check_threads(const Options& o, const std::optional<stagecraft::meeting::LaunchInfo>& launch) {
   const std::string threads = fmt::format("channel {} runs all ranks as threads of one process", o.channel);
   if (o.spawn || !o.hosts.empty()) {
     throw CLI::ValidationError(
@@ -290,44 +296,44 @@ void check_threads(const Options& o, const std::optional<stagecraft::LaunchInfo>
 void check_state(const Options& o, const Job& job) {
   const CheckpointOptions& checkpoint = o.run.checkpoint;
   if (!checkpoint.folder.empty()) {
-    stagecraft::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
-    stagecraft::check_can_resume(job.bound, checkpoint, o.run.optimizer, o.run.seed);
+    stagecraft::checkpoint::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);
+    stagecraft::run::check_can_resume(job.bound, checkpoint, o.run.optimizer, o.run.seed);
   }
   if (!checkpoint.weights.empty())
-    stagecraft::check_weight_names(stagecraft::TensorFiles({checkpoint.weights}), job.model);
+    stagecraft::checkpoint::check_weight_names(stagecraft::files::TensorFiles({checkpoint.weights}), job.model);
   if (o.spawn && o.device == "cuda") {
-    if (const auto reason = stagecraft::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
-    stagecraft::LaunchInfo last;
+    if (const auto reason = stagecraft::device::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
+    stagecraft::meeting::LaunchInfo last;
     last.ranks = static_cast<int>(job.plan.ranks().size());
     last.rank = last.local_rank = last.ranks - 1;
-    (void)stagecraft::gpu_of_rank(last, stagecraft::gpu_count(), o.share_gpu);
+    (void)stagecraft::launch::gpu_of_rank(last, stagecraft::device::gpu_count(), o.share_gpu);
   }
 }
 
-int run(Options o, const std::vector<std::string>& arguments, std::optional<stagecraft::RankLog>& log) {
-  const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
+int run(Options o, const std::vector<std::string>& arguments, std::optional<stagecraft::launch::RankLog>& log) {
+  const auto launch = stagecraft::launch::launch_from_environment(stagecraft::launch::process_environment());
   const bool starts = (o.spawn || !o.hosts.empty()) && !launch;
   if (!o.dry_run && (!launch || launch->rank == 0)) check_outputs_of(o);
   // Before any output, and before other threads exist.
   if (!o.logs.empty() && !starts && !o.dry_run)
     log.emplace(o.logs, launch ? launch->rank : 0, launch ? launch->ranks : 1);
-  std::optional<stagecraft::Tether> tether;
-  if (launch && std::getenv(stagecraft::kTetherVariable)) tether.emplace(fmt::format("rank {}", launch->rank));
+  std::optional<stagecraft::launch::Tether> tether;
+  if (launch && std::getenv(stagecraft::launch::kTetherVariable)) tether.emplace(fmt::format("rank {}", launch->rank));
   const Job job(o);
   fit_options(o, job);
   if (o.dry_run) {
-    std::cout << stagecraft::roles_text(job.plan);
+    std::cout << stagecraft::run::roles_text(job.plan);
     return 0;
   }
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   o.channel = choose_channel(o, launch || starts);
-  const bool threads = stagecraft::channel_by_name(o.channel).make_threads != nullptr;
+  const bool threads = stagecraft::channel::channel_by_name(o.channel).make_threads != nullptr;
   if (threads) check_threads(o, launch);
   CheckpointOptions& checkpoint = o.run.checkpoint;
   checkpoint.data = o.data;
   if (!launch) check_state(o, job);
   if (starts) return start_ranks(o, static_cast<int>(job.plan.ranks().size()), arguments, deadline);
-  std::optional<stagecraft::StopSignals> signals;
+  std::optional<stagecraft::launch::StopSignals> signals;
   if (!checkpoint.folder.empty()) {
     signals.emplace();
     checkpoint.stop = [&] { return signals->asked(); };
@@ -344,7 +350,7 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
 
 int main(int argc, char** argv) {
   Options o;
-  std::optional<stagecraft::RankLog> log;  // must outlive the last message
+  std::optional<stagecraft::launch::RankLog> log;  // must outlive the last message
   const std::vector<std::string> arguments = stagecraft::own_command(argc, argv);
   return stagecraft::run_computing_tool(
       {"run", "Trains a model according to a plan and measures the run.",
@@ -379,7 +385,7 @@ int main(int argc, char** argv) {
                "--channel", o.channel,
                "local (ranks are threads), gloo (one process per rank, CPUs) or nccl (one process per rank, GPUs); "
                "default: local, unless a launcher started the ranks")
-            ->check(stagecraft::one_of("channel", stagecraft::channel_names()));
+            ->check(stagecraft::one_of("channel", stagecraft::channel::channel_names()));
         app.add_option("--device", o.device,
                        "cpu, cuda (each rank takes the GPU with its local rank's number) or cuda:N (all ranks use GPU "
                        "N)")
@@ -412,7 +418,7 @@ int main(int argc, char** argv) {
                "--on-nonfinite",
                [&](const std::string& text) {
                  o.run.on_nonfinite =
-                     stagecraft::usage("--on-nonfinite", [&] { return stagecraft::parse_on_nonfinite(text); });
+                     stagecraft::usage("--on-nonfinite", [&] { return stagecraft::stage::parse_on_nonfinite(text); });
                },
                "what to do if a loss or gradient is infinite or NaN: stop the run before the update (default), warn "
                "and continue, or skip the step on all ranks")
@@ -432,7 +438,7 @@ int main(int argc, char** argv) {
             "--loss-scale",
             [&](const std::string& text) {
               o.run.loss_scale.fixed =
-                  stagecraft::usage("--loss-scale", [&] { return stagecraft::parse_loss_scale(text); });
+                  stagecraft::usage("--loss-scale", [&] { return stagecraft::stage::parse_loss_scale(text); });
             },
             "loss scale for float16 plans: a number, or dynamic (default): starts at 65536, halves after a step that "
             "overflows (which is skipped), doubles after --loss-scale-growth-interval steps without an overflow");
@@ -480,9 +486,9 @@ int main(int argc, char** argv) {
       [&] {
         try {
           return run(o, arguments, log);
-        } catch (const stagecraft::PeerError& e) {
+        } catch (const stagecraft::meeting::PeerError& e) {
           std::cerr << "stagecraft-run: " << e.what() << "\n";
-          return stagecraft::exit_status(e);
+          return stagecraft::launch::exit_status(e);
         }
       });
 }

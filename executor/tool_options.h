@@ -40,7 +40,7 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   const auto check = [](const std::string& name) -> std::string {
     if (name == "cpu" || name == "cuda") return "";
     const std::string prefix = "cuda:";
-    if (!name.starts_with(prefix)) return unknown_name("device", name, device_names());
+    if (!name.starts_with(prefix)) return unknown_name("device", name, device::device_names());
     int index = 0;
     const bool numbered = parse_number(name.substr(prefix.size()), index) == std::errc() && index >= 0;
     return numbered ? "" : "\"" + name + "\" is not cuda or cuda:N with N from 0";
@@ -53,24 +53,24 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   const auto check = [](const std::string& name) -> std::string {
     const std::string kind = name.substr(0, name.find(':'));
     std::vector<std::string> known;
-    for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
+    for (const data::DataSourceKind& each : data::data_sources()) known.push_back(each.name);
     return std::ranges::find(known, kind) != known.end() ? "" : unknown_name("data source", kind, known);
   };
   return {check, ""};
 }
 
 /// build_model for the command line's `place`; an unknown built-in model or model option is a usage error.
-[[nodiscard]] inline Model build_model_at(const std::string& place, const std::string& name,
-                                          const std::map<std::string, std::string>& set,
-                                          ModelMode mode = ModelMode::Training) {
-  if (is_model_file(name)) return build_model(name, set, mode);
-  return usage(place, [&] { return build_model(name, set, mode); });
+[[nodiscard]] inline model::Model build_model_at(const std::string& place, const std::string& name,
+                                                 const std::map<std::string, std::string>& set,
+                                                 model::ModelMode mode = model::ModelMode::Training) {
+  if (intake::is_model_file(name)) return intake::build_model(name, set, mode);
+  return usage(place, [&] { return intake::build_model(name, set, mode); });
 }
 
 /// The files named by a model and a data source, if any.
 [[nodiscard]] inline std::vector<std::string> files_of(const std::string& model, const std::string& data) {
   std::vector<std::string> out;
-  if (is_model_file(model)) out.push_back(model);
+  if (intake::is_model_file(model)) out.push_back(model);
   const std::size_t colon = data.find(':');
   if (colon != std::string::npos) out.push_back(data.substr(colon + 1));
   return out;
@@ -86,13 +86,14 @@ inline std::vector<std::string> own_command(int argc, char** argv) {
 /// The models with their options, and the data sources, for --help.
 inline std::string models_text() {
   std::string out = "Models and their options (--set):\n";
-  for (const BuiltinModel& model : builtin_models()) {
+  for (const model::BuiltinModel& model : model::builtin_models()) {
     out += "  " + model.name + ": " + model.help + "\n   ";
-    for (const ModelOption& option : model.options) out += " " + option.name + "=" + std::to_string(option.value);
+    for (const model::ModelOption& option : model.options)
+      out += " " + option.name + "=" + std::to_string(option.value);
     out += "\n";
   }
   out += "Data sources:\n";
-  for (const DataSourceKind& kind : data_sources()) {
+  for (const data::DataSourceKind& kind : data::data_sources()) {
     out += "  " + kind.name + (kind.argument.empty() ? "" : "[:" + kind.argument + "]") + ": " + kind.help + "\n";
   }
   return out;
@@ -152,10 +153,10 @@ inline constexpr double kShortest = 0.001;
 /// Largest number of threads of a rank, and of ranks on a machine; a larger number is a mistake.
 inline constexpr int kMostAtOnce = 1024;
 
-inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
+inline void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
   app.add_option("--optimizer", options.name, "sgd, adam or adamw")
       ->capture_default_str()
-      ->check(one_of("optimizer", optimizer_names()));
+      ->check(one_of("optimizer", stage::optimizer_names()));
   app.add_option("--learning-rate,--lr", options.learning_rate, "learning rate")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
@@ -168,12 +169,12 @@ inline void add_optimizer_options(CLI::App& app, OptimizerOptions& options) {
 }
 
 /// Further options of a run: learning-rate schedule and clipping.
-inline void add_training_options(CLI::App& app, OptimizerOptions& options) {
+inline void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
   app.add_option("--rate-schedule", options.rate.name,
                  "learning-rate schedule: constant, or cosine down to "
                  "--last-rate")
       ->capture_default_str()
-      ->check(one_of("rate schedule", rate_schedule_names()));
+      ->check(one_of("rate schedule", stage::rate_schedule_names()));
   app.add_option("--warmup-steps", options.rate.warmup, "linear warm-up steps from a learning rate of 0")
       ->capture_default_str()
       ->transform(integer<decltype(options.rate.warmup)>(0));
@@ -188,12 +189,12 @@ inline void add_training_options(CLI::App& app, OptimizerOptions& options) {
 /// run_tool for a program that computes.
 template <class Configure, class Run>
 [[nodiscard]] int run_computing_tool(ToolText text, int argc, char** argv, Configure configure, Run run) {
-  prepare_program();
-  text.versions = program_versions();
+  device::prepare_program();
+  text.versions = device::program_versions();
   return run_tool(text, argc, argv, configure, [&run] {
     try {
       return run();
-    } catch (const c10::Error& e) { throw std::runtime_error(error_text(e)); }
+    } catch (const c10::Error& e) { throw std::runtime_error(device::error_text(e)); }
   });
 }
 

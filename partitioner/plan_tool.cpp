@@ -126,7 +126,8 @@ void check_usage(Request& request) {
   const std::string& schedule = request.constraints.plan.schedule;
   if (!schedule.starts_with(kCsv))
     stagecraft::usage("--schedule", [&] { (void)stagecraft::schedule_by_name(schedule); });
-  if (!request.from.empty()) stagecraft::usage("--from", [&] { (void)stagecraft::plan_format(request.from[0]); });
+  if (!request.from.empty())
+    stagecraft::usage("--from", [&] { (void)stagecraft::interchange::plan_format(request.from[0]); });
   if (request.topology.empty() == request.devices.empty()) {
     throw CLI::ValidationError("TOPOLOGY", "give either a topology file or --devices");
   }
@@ -190,7 +191,8 @@ void declare(CLI::App& app, Request& request) {
                  fmt::format("strategy (default: {}, or the one whose options are given):{}",
                              partitioner::kDefaultStrategy, names));
   std::string formats;
-  for (const stagecraft::PlanFormat& format : stagecraft::plan_formats()) formats += "\n  " + format.name;
+  for (const stagecraft::interchange::PlanFormat& format : stagecraft::interchange::plan_formats())
+    formats += "\n  " + format.name;
   app.add_option("--split-at", request.split_at,
                  "cut by hand: the first layer of every stage but the first; layer ids or module paths")
       ->delimiter(',')
@@ -398,9 +400,9 @@ void take_lists(Request& request, const Plan& shape) {
 /// take_lists with those of csv:FILE.
 void take_csv(Request& request) {
   const std::string path = request.constraints.plan.schedule.substr(std::string(kCsv).size());
-  const auto lists = stagecraft::parse_actions_csv(stagecraft::read_text(path), path);
+  const auto lists = stagecraft::interchange::parse_actions_csv(stagecraft::format::read_text(path), path);
   try {
-    take_lists(request, stagecraft::plan_of_lists(lists));
+    take_lists(request, stagecraft::interchange::plan_of_lists(lists));
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
 }
 
@@ -409,8 +411,8 @@ std::optional<partitioner::Candidate> given_stages(Request& request, const Graph
   std::optional<partitioner::Candidate> out;
   if (!request.from.empty()) {
     const std::string& path = request.from[1];
-    const stagecraft::PlanFormat& format = stagecraft::plan_format(request.from[0]);
-    stagecraft::ForeignPlan plan = format.read({stagecraft::read_text(path), path}, graph);
+    const stagecraft::interchange::PlanFormat& format = stagecraft::interchange::plan_format(request.from[0]);
+    stagecraft::interchange::ForeignPlan plan = format.read({stagecraft::format::read_text(path), path}, graph);
     try {
       if (plan.lists) take_lists(request, *plan.lists);
       if (plan.partition) {
@@ -442,12 +444,12 @@ std::vector<std::string> inputs_of(const Request& request) {
 }
 
 int plan(Request& request) {
-  stagecraft::check_outputs(inputs_of(request), {{request.output, "stagecraft.plan"}}, request.force);
+  stagecraft::format::check_outputs(inputs_of(request), {{request.output, "stagecraft.plan"}}, request.force);
   if (request.constraints.plan.schedule.starts_with(kCsv)) take_csv(request);
   warn_of_caveat(request);
-  Graph graph = stagecraft::read_graph(request.graph);
+  Graph graph = stagecraft::format::read_graph(request.graph);
   const Topology topology =
-      request.devices.empty() ? stagecraft::read_topology(request.topology) : plain_topology(request);
+      request.devices.empty() ? stagecraft::format::read_topology(request.topology) : plain_topology(request);
   try {
     stagecraft::check_has_times(graph);
     request.other_device = stagecraft::accepted_differences(graph, topology, request.accept_other_device);
@@ -462,7 +464,7 @@ int plan(Request& request) {
   print(request, graph, ranked);
   if (!idle.empty()) note(idle);
   if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
-  stagecraft::write_text(request.output, stagecraft::plan_json(ranked.plan));
+  stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));
   return 0;
 }
 

@@ -13,7 +13,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 /// The one slot of LibTorch's thread-local information that nothing else in a training process uses. It travels with
@@ -46,7 +46,7 @@ struct BackwardWatcher::State : c10::DebugInfoBase {
   };
 
   void tell(int layer, Phase phase) {
-    if (!ranges.empty()) push_range(ranges[index(layer)], 0);
+    if (!ranges.empty()) device::push_range(ranges[index(layer)], 0);
     open = !ranges.empty();
     on_node(layer, phase);
   }
@@ -70,7 +70,7 @@ struct BackwardWatcher::State : c10::DebugInfoBase {
   }
 
   std::function<void(int, Phase)> on_node;
-  std::vector<RangeName> ranges;
+  std::vector<device::RangeName> ranges;
   std::vector<Interval> intervals;
   std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, const Hook*>> hooked;
   std::uint64_t low = 0;
@@ -79,12 +79,12 @@ struct BackwardWatcher::State : c10::DebugInfoBase {
   std::uint64_t callback = 0;
 };
 
-BackwardWatcher::BackwardWatcher(const std::vector<Parameter>& parameters, std::function<void(int, Phase)> on_node,
-                                 std::vector<RangeName> ranges)
+BackwardWatcher::BackwardWatcher(const std::vector<stage::Parameter>& parameters,
+                                 std::function<void(int, Phase)> on_node, std::vector<device::RangeName> ranges)
     : state_(std::make_shared<State>()) {
   state_->on_node = std::move(on_node);
   state_->ranges = std::move(ranges);
-  for (const Parameter& parameter : parameters) {
+  for (const stage::Parameter& parameter : parameters) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameter.value);
     auto hook = std::make_unique<State::Hook>(parameter.layer);
     state_->hooked.emplace_back(accumulator, hook.get());
@@ -98,7 +98,7 @@ BackwardWatcher::BackwardWatcher(const std::vector<Parameter>& parameters, std::
                                        return nullptr;
                                      },
                                      [](const at::RecordFunction&, at::ObserverContext*) {
-                                       if (std::exchange(open, false)) pop_range();
+                                       if (std::exchange(open, false)) device::pop_range();
                                      })
                                      .scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
@@ -129,4 +129,4 @@ void BackwardWatcher::reset() {
 
 std::int64_t BackwardWatcher::unmapped() const { return state_->unmapped; }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -9,7 +9,7 @@
 #include "executor/stage/stage_program.h"
 #include "profiler/kernels/tag.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Reports the layer of each autograd node right before the node runs. A node belongs to the layer whose forward
 /// created it, identified by the interval of sequence numbers that this forward used; a gradient accumulation belongs
@@ -20,8 +20,8 @@ class BackwardWatcher {
   /// `on_node(layer, phase)` is called for each node, on the thread that will run it; phase is Backward or Accumulate.
   /// It is not called for a node without a layer. While a node runs, the NVTX range ranges[layer] is open, unless
   /// `ranges` is empty.
-  BackwardWatcher(const std::vector<Parameter>& parameters, std::function<void(int layer, Phase phase)> on_node,
-                  std::vector<RangeName> ranges = {});
+  BackwardWatcher(const std::vector<stage::Parameter>& parameters, std::function<void(int layer, Phase phase)> on_node,
+                  std::vector<device::RangeName> ranges = {});
   ~BackwardWatcher();
   BackwardWatcher(const BackwardWatcher&) = delete;
   BackwardWatcher& operator=(const BackwardWatcher&) = delete;
@@ -42,4 +42,4 @@ class BackwardWatcher {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -13,7 +13,7 @@
 #include "profiler/subject.h"
 #include "profiler/time_limit.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr std::size_t kEnoughSamples = 5;
@@ -50,7 +50,7 @@ std::vector<double> iterate_together(Subject& subject, const std::vector<at::Ten
 
 }  // namespace
 
-Seconds concurrent_time(const Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
+Seconds concurrent_time(const model::Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
                         int count, double seconds) {
   Together together(count, seconds);
   std::vector<std::unique_ptr<Subject>> subjects;
@@ -67,4 +67,4 @@ Seconds concurrent_time(const Model& model, const std::vector<at::Tensor>& batch
   return Seconds(median(std::move(all)));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -8,13 +8,13 @@
 #include "executor/model/model.h"
 #include "profiler/profile.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Median time of an iteration of `model` over `batch` while `count` threads run it at the same time, each with its own
 /// copy and `options.threads` intra-op threads. After a warm-up of at most about half of `seconds`, all threads iterate
 /// until the first one has 5 samples and an eighth of options.rule.most_seconds is over, or until that rule's time or
 /// `seconds` is up; the first thread gives at least one sample. `seconds` is approximate: running iterations finish.
-[[nodiscard]] Seconds concurrent_time(const Model& model, const std::vector<at::Tensor>& batch,
+[[nodiscard]] Seconds concurrent_time(const model::Model& model, const std::vector<at::Tensor>& batch,
                                       const ProfileOptions& options, int count, double seconds);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

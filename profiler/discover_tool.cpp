@@ -8,13 +8,13 @@
 
 namespace {
 
-void print(const stagecraft::Discovery& found, const stagecraft::Topology& topology) {
+void print(const stagecraft::profiler::Discovery& found, const stagecraft::Topology& topology) {
   std::cerr << "driver " << found.driver << "\n";
-  for (const stagecraft::DiscoveredDevice& device : found.devices) {
+  for (const stagecraft::profiler::DiscoveredDevice& device : found.devices) {
     std::cerr << "GPU " << device.links.rank << ": " << device.name << ", " << stagecraft::format_bytes(device.memory)
               << ", " << device.uuid << "\n";
   }
-  for (const stagecraft::DiscoveredPair& pair : found.pairs) {
+  for (const stagecraft::profiler::DiscoveredPair& pair : found.pairs) {
     std::cerr << "GPUs " << pair.a << " and " << pair.b << ": ";
     if (pair.nvlinks > 0) std::cerr << pair.nvlinks << " NVLinks, ";
     std::cerr << (pair.ancestor.empty() ? "no common ancestor reported" : pair.ancestor) << "\n";
@@ -42,11 +42,11 @@ int main(int argc, char** argv) {
         stagecraft::add_force_option(app, force);
       },
       [&] {
-        stagecraft::check_outputs({}, {{output, "stagecraft.topology"}}, force);
-        const stagecraft::Discovery found = stagecraft::discover(stagecraft::load_nvml());
-        const stagecraft::Topology topology = stagecraft::declared_topology(found);
+        stagecraft::format::check_outputs({}, {{output, "stagecraft.topology"}}, force);
+        const stagecraft::profiler::Discovery found = stagecraft::profiler::discover(stagecraft::profiler::load_nvml());
+        const stagecraft::Topology topology = stagecraft::profiler::declared_topology(found);
         print(found, topology);
-        if (!output.empty()) stagecraft::write_text(output, stagecraft::topology_json(topology));
+        if (!output.empty()) stagecraft::format::write_text(output, stagecraft::format::topology_json(topology));
         return 0;
       });
 }

@@ -12,7 +12,7 @@
 #include "profiler/stream_gate.h"
 #include "profiler/watch.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr double kSecondsPerNanosecond = 1e-9;
@@ -20,43 +20,43 @@ constexpr int kRunsAtOnce = 4;
 
 /// One layer as a separate stage.
 struct Alone {
-  Alone(const Model& model, int layer, const std::vector<at::Tensor>& batch,
-        const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, Placement placement)
+  Alone(const model::Model& model, int layer, const std::vector<at::Tensor>& batch,
+        const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, stage::Placement placement)
       : program(model, {layer}, received_by(model, layer, outputs), sent_by(model, layer), seed, placement) {
-    for (const ReceivedValue& value : received_by(model, layer, outputs))
+    for (const stage::ReceivedValue& value : received_by(model, layer, outputs))
       inputs.push_back(tensor(value.value, outputs));
     const std::vector<int> read = inputs_read(model);
     for (const int input : program.data_inputs())
       data.push_back(batch[static_cast<std::size_t>(std::ranges::find(read, input) - read.begin())]);
-    for (const ValueRef& value : sent_by(model, layer)) {
+    for (const model::ValueRef& value : sent_by(model, layer)) {
       const at::Tensor output = tensor(value, outputs);
       gradients.push_back(output.requires_grad() ? at::ones_like(output) : at::Tensor());
     }
   }
-  static at::Tensor tensor(const ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
+  static at::Tensor tensor(const model::ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
     return outputs[index(value.layer)][index(value.output)].detach();
   }
-  static bool has_gradient(const ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
+  static bool has_gradient(const model::ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
     return outputs[index(value.layer)][index(value.output)].requires_grad();
   }
-  static std::vector<ReceivedValue> received_by(const Model& model, int layer,
-                                                const std::vector<std::vector<at::Tensor>>& outputs) {
-    std::map<std::pair<int, int>, ReceivedValue> once;
-    for (const ValueRef& value : model.layers[index(layer)].inputs) {
+  static std::vector<stage::ReceivedValue> received_by(const model::Model& model, int layer,
+                                                       const std::vector<std::vector<at::Tensor>>& outputs) {
+    std::map<std::pair<int, int>, stage::ReceivedValue> once;
+    for (const model::ValueRef& value : model.layers[index(layer)].inputs) {
       if (value.layer >= 0) once[{value.layer, value.output}] = {value, has_gradient(value, outputs)};
     }
-    std::vector<ReceivedValue> out;
+    std::vector<stage::ReceivedValue> out;
     for (const auto& [key, value] : once) out.push_back(value);
     return out;
   }
-  static std::vector<ValueRef> sent_by(const Model& model, int layer) {
-    std::vector<ValueRef> out;
+  static std::vector<model::ValueRef> sent_by(const model::Model& model, int layer) {
+    std::vector<model::ValueRef> out;
     // The last layer's loss is not sent; the program starts its backward by itself.
     if (layer + 1 == static_cast<int>(model.layers.size())) return out;
     for (int i = 0; i < model.layers[index(layer)].outputs; ++i) out.push_back({.layer = layer, .output = i});
     return out;
   }
-  StageProgram program;
+  stage::StageProgram program;
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> data;
   std::vector<at::Tensor> gradients;
@@ -64,9 +64,9 @@ struct Alone {
 
 }  // namespace
 
-std::vector<IsolatedTime> isolated_times(const Model& model, const std::vector<at::Tensor>& batch,
+std::vector<IsolatedTime> isolated_times(const model::Model& model, const std::vector<at::Tensor>& batch,
                                          const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed,
-                                         Placement placement, Bytes cache, const StoppingRule& rule,
+                                         stage::Placement placement, Bytes cache, const StoppingRule& rule,
                                          const std::function<void(const std::string&)>& progress) {
   const bool host = placement.device.is_cpu();
   const std::unique_ptr<StreamGate> gate = make_stream_gate(placement.device);
@@ -88,13 +88,14 @@ std::vector<IsolatedTime> isolated_times(const Model& model, const std::vector<a
     const std::int64_t start = steady_ns();
     Stop stop = Stop::No;
     for (int round = 0; stop == Stop::No; ++round) {
-      std::vector<Flight> flights;
+      std::vector<stage::Flight> flights;
       gate->close();
       for (int run = 0; run < kRunsAtOnce; ++run)
         marked([&] { flights.push_back(alone.program.forward(alone.inputs, alone.data, 0, 0)); });
-      for (Flight& flight : flights) marked([&] { (void)alone.program.backward(std::move(flight), alone.gradients); });
+      for (stage::Flight& flight : flights)
+        marked([&] { (void)alone.program.backward(std::move(flight), alone.gradients); });
       gate->open();
-      synchronize(placement.device);
+      device::synchronize(placement.device);
       const std::vector<std::int64_t> times = marks->take();
       if (round == 0) continue;  // the first one makes buffers and chooses algorithms
       for (std::size_t i = 0; i + 1 < times.size(); i += 2) {
@@ -114,4 +115,4 @@ std::vector<IsolatedTime> isolated_times(const Model& model, const std::vector<a
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -8,7 +8,7 @@
 #include "executor/stage/stage_program.h"
 #include "profiler/statistics.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Times of one layer that runs alone.
 struct IsolatedTime {
@@ -22,10 +22,10 @@ struct IsolatedTime {
 /// that no run waits for its launch, and the second-level cache of `cache` bytes is overwritten between runs. Each
 /// layer is measured for at most about `rule.most_seconds`. `progress` is called with the name of each layer before it
 /// runs.
-[[nodiscard]] std::vector<IsolatedTime> isolated_times(const Model& model, const std::vector<at::Tensor>& batch,
+[[nodiscard]] std::vector<IsolatedTime> isolated_times(const model::Model& model, const std::vector<at::Tensor>& batch,
                                                        const std::vector<std::vector<at::Tensor>>& outputs,
-                                                       std::uint64_t seed, Placement placement, Bytes cache,
+                                                       std::uint64_t seed, stage::Placement placement, Bytes cache,
                                                        const StoppingRule& rule,
                                                        const std::function<void(const std::string&)>& progress = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

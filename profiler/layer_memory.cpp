@@ -4,9 +4,10 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
-LayerMemory::LayerMemory(std::size_t layers, const std::vector<Parameter>& parameters, MemoryTracker& tracker)
+LayerMemory::LayerMemory(std::size_t layers, const std::vector<stage::Parameter>& parameters,
+                         device::MemoryTracker& tracker)
     : tracker_(tracker),
       growth_(layers),
       transient_(layers),
@@ -56,4 +57,4 @@ void LayerMemory::switch_to(int layer) {
   current_ = layer;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -8,12 +8,12 @@
 #include "executor/stage/stage_program.h"
 #include "profiler/backward_watcher.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Bytes that each layer allocates and releases in one iteration, by a tracker that counts on this thread.
-class LayerMemory : public LayerObserver {
+class LayerMemory : public stage::LayerObserver {
  public:
-  LayerMemory(std::size_t layers, const std::vector<Parameter>& parameters, MemoryTracker& tracker);
+  LayerMemory(std::size_t layers, const std::vector<stage::Parameter>& parameters, device::MemoryTracker& tracker);
   void begin(int layer) override;
   void end(int layer) override;
   /// Must be called right before and right after the backward.
@@ -32,7 +32,7 @@ class LayerMemory : public LayerObserver {
   void switch_to(int layer);
   void begin_peak();
 
-  MemoryTracker& tracker_;
+  device::MemoryTracker& tracker_;
   std::vector<std::int64_t> growth_;
   std::vector<std::int64_t> transient_;
   BackwardWatcher watcher_;
@@ -41,4 +41,4 @@ class LayerMemory : public LayerObserver {
   std::int64_t peak_ = 0;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

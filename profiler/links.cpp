@@ -8,7 +8,7 @@
 
 #include "costmodel/units_text.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using enum LinkOperation;
@@ -150,4 +150,4 @@ LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

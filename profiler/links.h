@@ -12,7 +12,7 @@
 #include "profiler/statistics.h"
 #include "profiler/watch.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// What is timed. The bytes of a collective are those of the whole buffer: the number of ranks times one rank's share.
 enum class LinkOperation {
@@ -117,4 +117,4 @@ struct LinkMeasurement {
                                             const std::function<void(const std::string&)>& progress = {},
                                             const std::function<double()>& now = steady_seconds);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

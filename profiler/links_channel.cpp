@@ -16,15 +16,15 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using enum LinkOperation;
 
 constexpr int kTag = 0;
-constexpr int kOrderTag = Channel::kControlTag;
-constexpr int kSamplesTag = Channel::kControlTag + 1;
-constexpr int kProcessTag = Channel::kControlTag + 2;
+constexpr int kOrderTag = channel::Channel::kControlTag;
+constexpr int kSamplesTag = channel::Channel::kControlTag + 1;
+constexpr int kProcessTag = channel::Channel::kControlTag + 2;
 
 /// Rank 0's order to the others; no samples: the end.
 struct Order {
@@ -33,7 +33,7 @@ struct Order {
   std::int64_t batch = 0;
 };
 
-const TensorSpec kOrderSpec{{7}, at::kLong};
+const channel::TensorSpec kOrderSpec{{7}, at::kLong};
 
 at::Tensor to_tensor(const Order& order) {
   const std::array<std::int64_t, 7> words = {static_cast<std::int64_t>(order.task.operation),
@@ -59,7 +59,7 @@ Order to_order(const at::Tensor& tensor) {
 /// One rank's part in measuring a channel.
 class ChannelPart {
  public:
-  explicit ChannelPart(Channel& channel) : channel_(channel) {}
+  explicit ChannelPart(channel::Channel& channel) : channel_(channel) {}
 
   /// Runs this rank's share of an order; returns the samples if this rank has a clock of the task, else none.
   std::vector<double> carry_out(const Order& order) {
@@ -107,16 +107,16 @@ class ChannelPart {
         if (rank >= task.ranks) return {};
         return rank % 2 == 0 ? exchange(task.bytes, rank + 1) : answer(task.bytes, rank - 1);
       case AllReduce:
-        return collective(task, [](Channel& on, at::Tensor& values, const std::vector<int>& members) {
+        return collective(task, [](channel::Channel& on, at::Tensor& values, const std::vector<int>& members) {
           on.all_reduce(values, members, kTag);
         });
       case AllGather:
-        return collective(task, [](Channel& on, at::Tensor& values, const std::vector<int>& members) {
-          all_gather(on, values, members, kTag);
+        return collective(task, [](channel::Channel& on, at::Tensor& values, const std::vector<int>& members) {
+          channel::all_gather(on, values, members, kTag);
         });
       case ReduceScatter:
-        return collective(task, [](Channel& on, at::Tensor& values, const std::vector<int>& members) {
-          ordered_reduce_scatter(on, values, members, kTag);
+        return collective(task, [](channel::Channel& on, at::Tensor& values, const std::vector<int>& members) {
+          channel::ordered_reduce_scatter(on, values, members, kTag);
         });
       case HostToDevice:
       case DeviceToHost:
@@ -149,14 +149,14 @@ class ChannelPart {
     return [this, values = floats(task.bytes), members, call]() mutable { call(channel_, values, members); };
   }
 
-  Channel& channel_;
+  channel::Channel& channel_;
   at::Tensor buffer_;
 };
 
 /// Rank 0's meter: gives the others their orders and gathers their samples.
 class ChannelMeter : public LinkMeter {
  public:
-  explicit ChannelMeter(Channel& channel) : channel_(channel), part_(channel) {}
+  explicit ChannelMeter(channel::Channel& channel) : channel_(channel), part_(channel) {}
   int ranks() const override { return channel_.ranks(); }
   bool copies() const override { return false; }
   Seconds shortest_sample() const override { return Seconds(0); }
@@ -180,7 +180,7 @@ class ChannelMeter : public LinkMeter {
   }
 
  private:
-  Channel& channel_;
+  channel::Channel& channel_;
   ChannelPart part_;
 };
 
@@ -190,7 +190,7 @@ class RanksTime {
   RanksTime() : before_(process_time()) {}
 
   /// What all ranks except 0 report.
-  void tell(Channel& channel) const {
+  void tell(channel::Channel& channel) const {
     at::Tensor message = at::empty(kProcessSpec.shape, kProcessSpec.dtype);
     message.mutable_data_ptr<double>()[0] = ::getpid();
     message.mutable_data_ptr<double>()[1] = (process_time() - before_).value;
@@ -198,7 +198,7 @@ class RanksTime {
   }
 
   /// On rank 0: the sum over processes; a process with several ranks counts once.
-  [[nodiscard]] Seconds sum(Channel& channel) const {
+  [[nodiscard]] Seconds sum(channel::Channel& channel) const {
     std::map<double, double> of_process{{::getpid(), (process_time() - before_).value}};
     for (int rank = 1; rank < channel.ranks(); ++rank) {
       const at::Tensor theirs = channel.receive(kProcessSpec, rank, kProcessTag)->wait();
@@ -210,13 +210,13 @@ class RanksTime {
   }
 
  private:
-  inline static const TensorSpec kProcessSpec{{2}, at::kDouble};
+  inline static const channel::TensorSpec kProcessSpec{{2}, at::kDouble};
 
   Seconds before_;
 };
 
 /// Loop of all ranks except 0, until rank 0 ends it.
-void follow(Channel& channel) {
+void follow(channel::Channel& channel) {
   ChannelPart part(channel);
   const RanksTime time;
   while (true) {
@@ -233,7 +233,7 @@ void follow(Channel& channel) {
 
 }  // namespace
 
-LinkMeasurement measure_links(Channel& channel, const LinksOptions& options, int threads,
+LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& options, int threads,
                               const std::function<void(const std::string&)>& progress) {
   if (channel.ranks() < 2) throw std::invalid_argument("a channel of 1 rank has no links, must have at least 2");
   if (threads < 1) throw std::invalid_argument(fmt::format("the number of threads is {}, must be at least 1", threads));
@@ -257,4 +257,4 @@ LinkMeasurement measure_links(Channel& channel, const LinksOptions& options, int
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -6,7 +6,7 @@
 #include "executor/channel/channel.h"
 #include "profiler/links.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Measures `channel`. Every rank must call it. Rank 0 leads and gets the measurement; the other ranks get only the
 /// number of ranks. `threads` is the number of intra-op threads of each rank, as in a run: they compute the sums of
@@ -16,7 +16,7 @@ namespace stagecraft {
 /// the other rank sends at the same time. A collective is rank 0's time of the call. Runs follow each other without a
 /// pause. `progress` is called on rank 0 only. Throws std::invalid_argument if the channel has only one rank or
 /// `threads` < 1, as measure_links of a meter does, and PeerError as the channel does.
-[[nodiscard]] LinkMeasurement measure_links(Channel& channel, const LinksOptions& options, int threads,
+[[nodiscard]] LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& options, int threads,
                                             const std::function<void(const std::string&)>& progress = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -6,7 +6,7 @@
 
 #include "profiler/links.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// A meter of NCCL between the first `ranks` GPUs of this machine; all GPUs if absent. Each GPU has its own thread and
 /// stream and is timed by events on that stream; a sample is the time of the slowest GPU. A transfer one way is half a
@@ -17,4 +17,4 @@ namespace stagecraft {
 /// not in 1..GPUs, and DeviceError, with advice, if there is no GPU or if this build has no CUDA.
 [[nodiscard]] std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int> ranks, std::chrono::milliseconds deadline);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

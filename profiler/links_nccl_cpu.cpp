@@ -1,7 +1,7 @@
 #include "costmodel/errors.h"
 #include "profiler/links_nccl.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int>, std::chrono::milliseconds) {
   throw DeviceError(
@@ -9,4 +9,4 @@ std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int>, std::chrono::mill
       "--channel gloo");
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

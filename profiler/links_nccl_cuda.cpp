@@ -12,7 +12,7 @@
 #include "executor/device/cuda_handles.h"
 #include "profiler/links_nccl.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using enum LinkOperation;
@@ -33,9 +33,9 @@ int gpu_count() {
 /// One GPU's stream and memory.
 struct Gpu {
   int device = 0;
-  CudaStream stream;
-  DeviceMemory memory;
-  PinnedMemory host;  ///< of copies; empty before the first
+  device::CudaStream stream;
+  device::DeviceMemory memory;
+  device::PinnedMemory host;  ///< of copies; empty before the first
   std::size_t bytes = 0;
   std::size_t host_bytes = 0;
 };
@@ -52,8 +52,8 @@ class NcclMeter : public LinkMeter {
  public:
   NcclMeter(int ranks, std::chrono::milliseconds deadline) : deadline_(deadline) {
     for (int device = 0; device < ranks; ++device) {
-      const DeviceGuard guard(device);
-      gpus_.push_back({device, make_stream(), {}, {}});
+      const device::DeviceGuard guard(device);
+      gpus_.push_back({device, device::make_stream(), {}, {}});
     }
   }
   int ranks() const override { return static_cast<int>(gpus_.size()); }
@@ -104,18 +104,18 @@ class NcclMeter : public LinkMeter {
     const auto bytes = 2 * (static_cast<std::size_t>(task.bytes.value) + members.size() * sizeof(float));
     for (const int member : members) {
       Gpu& gpu = gpus_.at(index(member));
-      const DeviceGuard guard(gpu.device);
+      const device::DeviceGuard guard(gpu.device);
       if (gpu.bytes < bytes) {
         gpu.memory = {};  // before allocating the larger one, so that both need not fit
-        gpu.memory = make_device_memory(bytes);
+        gpu.memory = device::make_device_memory(bytes);
         gpu.bytes = bytes;
         // Zeros stay zeros however often they are summed.
-        check(cudaMemsetAsync(gpu.memory.get(), 0, bytes, gpu.stream.get()), "cudaMemsetAsync");
-        check(cudaStreamSynchronize(gpu.stream.get()), "cudaStreamSynchronize");
+        device::check(cudaMemsetAsync(gpu.memory.get(), 0, bytes, gpu.stream.get()), "cudaMemsetAsync");
+        device::check(cudaStreamSynchronize(gpu.stream.get()), "cudaStreamSynchronize");
       }
       if ((task.operation == HostToDevice || task.operation == DeviceToHost) && gpu.host_bytes < bytes) {
         gpu.host = {};
-        gpu.host = make_pinned_memory(bytes);
+        gpu.host = device::make_pinned_memory(bytes);
         gpu.host_bytes = bytes;
       }
     }
@@ -125,29 +125,29 @@ class NcclMeter : public LinkMeter {
     communicators_.clear();
     communicators_of_.clear();
     std::vector<ncclComm_t> raw(members.size());
-    check(ncclCommInitAll(raw.data(), static_cast<int>(members.size()), members.data()), "ncclCommInitAll");
+    device::check(ncclCommInitAll(raw.data(), static_cast<int>(members.size()), members.data()), "ncclCommInitAll");
     for (const ncclComm_t communicator : raw) communicators_.emplace_back(communicator);
     communicators_of_ = members;
   }
 
   std::vector<double> times_of(const LinkTask& task, int rank, const Gpu& gpu, std::int64_t samples,
                                std::int64_t batch) {
-    const DeviceGuard guard(gpu.device);
-    std::vector<CudaEvent> events;
-    for (std::int64_t i = 0; i <= samples; ++i) events.push_back(make_event());
+    const device::DeviceGuard guard(gpu.device);
+    std::vector<device::CudaEvent> events;
+    for (std::int64_t i = 0; i <= samples; ++i) events.push_back(device::make_event());
     const cudaStream_t stream = gpu.stream.get();
     enqueue(task, rank, gpu);
-    check(cudaEventRecord(events.front().get(), stream), "cudaEventRecord");
+    device::check(cudaEventRecord(events.front().get(), stream), "cudaEventRecord");
     for (std::int64_t sample = 0; sample < samples && !failed_; ++sample) {
       for (std::int64_t i = 0; i < batch; ++i) enqueue(task, rank, gpu);
-      check(cudaEventRecord(events[static_cast<std::size_t>(sample) + 1].get(), stream), "cudaEventRecord");
+      device::check(cudaEventRecord(events[static_cast<std::size_t>(sample) + 1].get(), stream), "cudaEventRecord");
     }
     wait(stream, rank, task);
     const bool there_and_back = task.ranks > 1 && (task.operation == SendReceive || task.operation == Pairs);
     std::vector<double> out;
     for (std::size_t i = 1; i < events.size(); ++i) {
       float milliseconds = 0;
-      check(cudaEventElapsedTime(&milliseconds, events[i - 1].get(), events[i].get()), "cudaEventElapsedTime");
+      device::check(cudaEventElapsedTime(&milliseconds, events[i - 1].get(), events[i].get()), "cudaEventElapsedTime");
       out.push_back(milliseconds * 1e-3 / (static_cast<double>(batch) * (there_and_back ? 2 : 1)));
     }
     return out;
@@ -166,16 +166,16 @@ class NcclMeter : public LinkMeter {
     float* own = task.ranks == 1 ? other : values + share * index(rank);
     const auto communicator = [&] { return communicators_.at(index(rank)).get(); };
     const auto send = [&](int to) {
-      check(ncclSend(values, count, ncclFloat, to, communicator(), stream), "ncclSend");
+      device::check(ncclSend(values, count, ncclFloat, to, communicator(), stream), "ncclSend");
     };
     const auto receive = [&](int from) {
-      check(ncclRecv(other, count, ncclFloat, from, communicator(), stream), "ncclRecv");
+      device::check(ncclRecv(other, count, ncclFloat, from, communicator(), stream), "ncclRecv");
     };
     const auto exchange = [&](int peer) {
-      check(ncclGroupStart(), "ncclGroupStart");
+      device::check(ncclGroupStart(), "ncclGroupStart");
       send(peer);
       receive(peer);
-      check(ncclGroupEnd(), "ncclGroupEnd");
+      device::check(ncclGroupEnd(), "ncclGroupEnd");
     };
     switch (task.operation) {
       case SendReceive:
@@ -193,18 +193,20 @@ class NcclMeter : public LinkMeter {
       case Duplex:
         return exchange(1 - rank);
       case AllReduce:
-        return check(
+        return device::check(
             ncclAllReduce(values, task.ranks == 1 ? other : values, count, ncclFloat, ncclSum, communicator(), stream),
             "ncclAllReduce");
       case AllGather:
-        return check(ncclAllGather(own, values, share, ncclFloat, communicator(), stream), "ncclAllGather");
+        return device::check(ncclAllGather(own, values, share, ncclFloat, communicator(), stream), "ncclAllGather");
       case ReduceScatter:
-        return check(ncclReduceScatter(values, own, share, ncclFloat, ncclSum, communicator(), stream),
-                     "ncclReduceScatter");
+        return device::check(ncclReduceScatter(values, own, share, ncclFloat, ncclSum, communicator(), stream),
+                             "ncclReduceScatter");
       case HostToDevice:
-        return check(cudaMemcpyAsync(values, gpu.host.get(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+        return device::check(cudaMemcpyAsync(values, gpu.host.get(), bytes, cudaMemcpyHostToDevice, stream),
+                             "cudaMemcpyAsync");
       case DeviceToHost:
-        return check(cudaMemcpyAsync(gpu.host.get(), values, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+        return device::check(cudaMemcpyAsync(gpu.host.get(), values, bytes, cudaMemcpyDeviceToHost, stream),
+                             "cudaMemcpyAsync");
     }
   }
 
@@ -214,12 +216,12 @@ class NcclMeter : public LinkMeter {
     while (true) {
       const cudaError_t status = cudaStreamQuery(stream);
       if (status == cudaSuccess) return;
-      if (status != cudaErrorNotReady) check(status, "cudaStreamQuery");
+      if (status != cudaErrorNotReady) device::check(status, "cudaStreamQuery");
       if (failed_) throw DeviceError("another rank failed");
       if (const std::size_t place = index(rank); place < communicators_.size()) {
         ncclResult_t result = ncclSuccess;
-        check(ncclCommGetAsyncError(communicators_[place].get(), &result), "ncclCommGetAsyncError");
-        if (result != ncclInProgress) check(result, curve_name(task.operation, task.ranks).c_str());
+        device::check(ncclCommGetAsyncError(communicators_[place].get(), &result), "ncclCommGetAsyncError");
+        if (result != ncclInProgress) device::check(result, curve_name(task.operation, task.ranks).c_str());
       }
       if (std::chrono::steady_clock::now() > end) {
         throw DeviceError(fmt::format("rank {} did not finish {} of {} bytes within {} ms", rank,
@@ -231,7 +233,8 @@ class NcclMeter : public LinkMeter {
 
   std::chrono::milliseconds deadline_;
   std::vector<Gpu> gpus_;
-  std::vector<NcclCommunicator> communicators_;  ///< of the devices below; one set at a time, as each takes memory
+  std::vector<device::NcclCommunicator>
+      communicators_;  ///< of the devices below; one set at a time, as each takes memory
   std::vector<int> communicators_of_;
   std::atomic<bool> failed_ = false;
 };
@@ -245,4 +248,4 @@ std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int> ranks, std::chrono
   return std::make_unique<NcclMeter>(ranks.value_or(gpus), deadline);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

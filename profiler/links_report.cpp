@@ -9,7 +9,7 @@
 #include "costmodel/curve_fit.h"
 #include "costmodel/units_text.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using enum LinkOperation;
@@ -162,4 +162,4 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

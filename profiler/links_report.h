@@ -6,7 +6,7 @@
 #include "costmodel/topology.h"
 #include "profiler/links.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// A table for people, with one row per message and one column per curve. Each cell has the median, half the width of
 /// its 95 % confidence interval, and a star if the point's time was up before it was precise.
@@ -31,4 +31,4 @@ namespace stagecraft {
 [[nodiscard]] Topology topology_of(const LinkMeasurement& measured, const std::string& channel, Device device,
                                    Provenance provenance);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -25,7 +25,7 @@
 
 namespace {
 
-using stagecraft::LinkMeasurement;
+using stagecraft::profiler::LinkMeasurement;
 using std::chrono::milliseconds;
 
 struct Options {
@@ -37,50 +37,53 @@ struct Options {
   std::string output;
   bool accept_untrusted = false;
   bool force = false;
-  stagecraft::LinksOptions links;
+  stagecraft::profiler::LinksOptions links;
 };
 
 /// Prints and writes the measurement; returns the exit status.
 int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
            stagecraft::Provenance provenance) {
   const stagecraft::Topology topology =
-      stagecraft::topology_of(measured, o.channel, std::move(device), std::move(provenance));
-  std::cerr << stagecraft::links_table(measured);
+      stagecraft::profiler::topology_of(measured, o.channel, std::move(device), std::move(provenance));
+  std::cerr << stagecraft::profiler::links_table(measured);
   for (const auto& curve : measured.curves) {
-    std::cerr << fmt::format("{}: {}\n", curve_name(curve.operation, curve.ranks), stagecraft::fit_text(curve));
+    std::cerr << fmt::format("{}: {}\n", stagecraft::profiler::curve_name(curve.operation, curve.ranks),
+                             stagecraft::profiler::fit_text(curve));
   }
   const stagecraft::Link& link = topology.levels.front().link;
   std::cerr << fmt::format(
       "{}: latency {}, bandwidth {}/s\n", topology.name, format_seconds(link.latency),
       stagecraft::format_bytes(stagecraft::Bytes(static_cast<std::int64_t>(link.bandwidth.value))));
-  const std::vector<std::string> reasons = stagecraft::distrust(measured);
+  const std::vector<std::string> reasons = stagecraft::profiler::distrust(measured);
   for (const std::string& reason : reasons) std::cerr << "not trusted: " + reason + "\n";
-  if (!o.output.empty()) stagecraft::write_text(o.output, stagecraft::topology_json(topology));
+  if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::topology_json(topology));
   if (reasons.empty() || o.accept_untrusted) return 0;
   std::cerr << "the measurement is not trusted, see above; use --accept-untrusted to exit with 0\n";
   return 1;
 }
 
 int finish(const LinkMeasurement& measured, const Options& o) {
-  return finish(measured, o, stagecraft::device_here(measured.ranks), stagecraft::provenance_here("stagecraft-links"));
+  return finish(measured, o, stagecraft::profiler::device_here(measured.ranks),
+                stagecraft::device::provenance_here("stagecraft-links"));
 }
 
-LinkMeasurement measure(stagecraft::Channel& channel, const Options& o) {
-  if (channel.rank() != 0) return stagecraft::measure_links(channel, o.links, o.threads);
+LinkMeasurement measure(stagecraft::channel::Channel& channel, const Options& o) {
+  if (channel.rank() != 0) return stagecraft::profiler::measure_links(channel, o.links, o.threads);
   stagecraft::ProgressLine line;
-  return stagecraft::measure_links(channel, o.links, o.threads,
-                                   [&](const std::string& text) { line.show(o.channel + ": " + text); });
+  return stagecraft::profiler::measure_links(channel, o.links, o.threads,
+                                             [&](const std::string& text) { line.show(o.channel + ": " + text); });
 }
 
 int run_nccl(const Options& o, milliseconds deadline) {
-  const auto meter = stagecraft::make_nccl_meter(o.ranks, deadline);
+  const auto meter = stagecraft::profiler::make_nccl_meter(o.ranks, deadline);
   LinkMeasurement measured;
   {
     stagecraft::ProgressLine line;
-    measured = stagecraft::measure_links(*meter, o.links, [&](const std::string& text) { line.show("nccl: " + text); });
+    measured = stagecraft::profiler::measure_links(*meter, o.links,
+                                                   [&](const std::string& text) { line.show("nccl: " + text); });
   }
-  const stagecraft::GpuProperties gpu = stagecraft::gpu_properties(0);
-  stagecraft::Provenance provenance = stagecraft::provenance_here("stagecraft-links");
+  const stagecraft::device::GpuProperties gpu = stagecraft::device::gpu_properties(0);
+  stagecraft::Provenance provenance = stagecraft::device::provenance_here("stagecraft-links");
   provenance.device = fmt::format("{} of {}; {}", measured.ranks, gpu.name, provenance.device);
   provenance.versions["cuda driver"] = gpu.driver;
   stagecraft::Device device{gpu.name, gpu.memory};
@@ -89,41 +92,42 @@ int run_nccl(const Options& o, milliseconds deadline) {
 }
 
 int run_threads(const Options& o, int ranks, milliseconds deadline) {
-  const auto channels = stagecraft::channel_by_name(o.channel).make_threads(ranks, deadline);
+  const auto channels = stagecraft::channel::channel_by_name(o.channel).make_threads(ranks, deadline);
   LinkMeasurement measured;
-  stagecraft::run_as_threads(channels, [&](stagecraft::Channel& channel) {
+  stagecraft::launch::run_as_threads(channels, [&](stagecraft::channel::Channel& channel) {
     LinkMeasurement own = measure(channel, o);
     if (channel.rank() == 0) measured = std::move(own);
   });
   return finish(measured, o);
 }
 
-int run_process(const stagecraft::LaunchInfo& launch, const Options& o, int ranks, milliseconds deadline) {
+int run_process(const stagecraft::meeting::LaunchInfo& launch, const Options& o, int ranks, milliseconds deadline) {
   if (launch.ranks != ranks) {
     throw std::invalid_argument(fmt::format("--ranks is {}, {} started {}", ranks, launch.launcher, launch.ranks));
   }
   LinkMeasurement measured;
-  const auto body = [&](stagecraft::Rendezvous& rendezvous, std::unique_ptr<stagecraft::Channel>& channel) {
-    channel = stagecraft::channel_by_name(o.channel).make_process(
+  const auto body = [&](stagecraft::launch::Rendezvous& rendezvous,
+                        std::unique_ptr<stagecraft::channel::Channel>& channel) {
+    channel = stagecraft::channel::channel_by_name(o.channel).make_process(
         {.launch = launch, .deadline = deadline, .activity = rendezvous.activity()});
     measured = measure(*channel, o);
   };
-  stagecraft::run_as_process(launch, deadline, body);
+  stagecraft::launch::run_as_process(launch, deadline, body);
   return launch.rank == 0 ? finish(measured, o) : 0;
 }
 
 int run(Options o, const std::vector<std::string>& arguments) {
   if (o.most_bytes) o.links.most_bytes = *o.most_bytes;
   const int ranks = o.ranks.value_or(2);
-  stagecraft::usage("--max-bytes", [&] { (void)stagecraft::link_tasks(ranks, false, o.links); });
+  stagecraft::usage("--max-bytes", [&] { (void)stagecraft::profiler::link_tasks(ranks, false, o.links); });
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
-  const auto launch = stagecraft::launch_from_environment(stagecraft::process_environment());
-  const bool writes = !launch || launch->rank == 0 || !stagecraft::channel_by_name(o.channel).make_process;
-  if (writes) stagecraft::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
+  const auto launch = stagecraft::launch::launch_from_environment(stagecraft::launch::process_environment());
+  const bool writes = !launch || launch->rank == 0 || !stagecraft::channel::channel_by_name(o.channel).make_process;
+  if (writes) stagecraft::format::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
   if (o.channel == "nccl") return run_nccl(o, deadline);
   if (ranks < 2) throw CLI::ValidationError("--ranks", "is 1, must be at least 2 (1 is enough with --channel nccl)");
-  if (stagecraft::channel_by_name(o.channel).make_threads) return run_threads(o, ranks, deadline);
-  if (!launch) return stagecraft::spawn(ranks, arguments, deadline);
+  if (stagecraft::channel::channel_by_name(o.channel).make_threads) return run_threads(o, ranks, deadline);
+  if (!launch) return stagecraft::launch::spawn(ranks, arguments, deadline);
   return run_process(*launch, o, ranks, deadline);
 }
 
@@ -144,7 +148,7 @@ int main(int argc, char** argv) {
                "local (ranks are threads), gloo (one process per rank, started here unless a launcher did) or nccl "
                "(the GPUs of this machine, in this process)")
             ->capture_default_str()
-            ->check(stagecraft::one_of("channel", stagecraft::channel_names()));
+            ->check(stagecraft::one_of("channel", stagecraft::channel::channel_names()));
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message (default: 64 MiB)");
         app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "messages per doubling of size")
             ->capture_default_str()

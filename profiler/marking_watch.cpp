@@ -7,7 +7,7 @@
 #include "profiler/backward_watcher.h"
 #include "profiler/watch.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 class HostMarks : public Marks {
@@ -48,7 +48,8 @@ class EventMarks : public Marks {
 
 class MarkingWatch : public Watch {
  public:
-  MarkingWatch(const std::vector<Parameter>& parameters, std::unique_ptr<Marks> marks, std::vector<RangeName> ranges)
+  MarkingWatch(const std::vector<stage::Parameter>& parameters, std::unique_ptr<Marks> marks,
+               std::vector<device::RangeName> ranges)
       : marks_(std::move(marks)),
         watcher_(parameters, [this](int layer, Phase phase) { on_node(layer, phase); }, std::move(ranges)) {}
 
@@ -150,9 +151,9 @@ std::unique_ptr<Marks> make_host_marks(std::function<std::int64_t()> now_ns) {
 
 std::unique_ptr<Marks> make_event_marks(c10::Device device) { return std::make_unique<EventMarks>(device); }
 
-std::unique_ptr<Watch> make_marking_watch(const std::vector<Parameter>& parameters, std::unique_ptr<Marks> marks,
-                                          std::vector<RangeName> ranges) {
+std::unique_ptr<Watch> make_marking_watch(const std::vector<stage::Parameter>& parameters, std::unique_ptr<Marks> marks,
+                                          std::vector<device::RangeName> ranges) {
   return std::make_unique<MarkingWatch>(parameters, std::move(marks), std::move(ranges));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -11,18 +11,18 @@
 #include "profiler/layer_memory.h"
 #include "profiler/saved_bytes.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
-Bytes allocator_peak(c10::Device device, const MemoryTracker& memory) {
+Bytes allocator_peak(c10::Device device, const device::MemoryTracker& memory) {
   if (device.is_cpu()) return memory.peak();
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return Bytes(at::accelerator::getDeviceStats(device.index()).allocated_bytes[kAll].peak);
 }
 
-void fill_gradient_bytes(std::span<Layer> layers, const std::vector<Parameter>& parameters) {
+void fill_gradient_bytes(std::span<Layer> layers, const std::vector<stage::Parameter>& parameters) {
   for (Layer& layer : layers) layer.gradient_bytes = Bytes(0);
-  for (const Parameter& parameter : parameters) {
+  for (const stage::Parameter& parameter : parameters) {
     const at::Tensor& gradient = parameter.value.grad();
     if (gradient.defined())
       *layers[index(parameter.layer)].gradient_bytes += Bytes(static_cast<std::int64_t>(gradient.nbytes()));
@@ -30,9 +30,9 @@ void fill_gradient_bytes(std::span<Layer> layers, const std::vector<Parameter>& 
 }
 
 void fill_saved_for_backward_bytes(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch) {
-  std::vector<Parameter> excluded = subject.program().parameters();
+  std::vector<stage::Parameter> excluded = subject.program().parameters();
   // Buffers hold frozen parameters, which autograd saves as well.
-  for (Parameter& buffer : subject.program().buffers()) excluded.push_back(std::move(buffer));
+  for (stage::Parameter& buffer : subject.program().buffers()) excluded.push_back(std::move(buffer));
   SavedBytes saved(layers.size(), excluded);
   (void)subject.program().forward({}, batch, 0, 0, true, &saved);
   const std::vector<Bytes> bytes = saved.by_layer();
@@ -40,16 +40,16 @@ void fill_saved_for_backward_bytes(std::span<Layer> layers, Subject& subject, co
 }
 
 /// The allocator's peak of an iteration that nothing observes.
-Bytes unobserved_peak(Subject& subject, const std::vector<at::Tensor>& batch, MemoryTracker& memory,
+Bytes unobserved_peak(Subject& subject, const std::vector<at::Tensor>& batch, device::MemoryTracker& memory,
                       c10::Device device) {
-  struct Unobserved : LayerObserver {
+  struct Unobserved : stage::LayerObserver {
     void begin(int) override {}
     void end(int) override {}
   } unobserved;
   memory.reset_peak();
   if (!device.is_cpu()) at::accelerator::resetPeakStats(device.index());
   subject.observe(batch, unobserved, [] {}, [] {});
-  synchronize(device);
+  device::synchronize(device);
   return allocator_peak(device, memory);
 }
 
@@ -75,8 +75,8 @@ Bytes fill_layer_bytes(std::span<Layer> layers, const std::vector<std::int64_t>&
 }
 
 PeakBytes measure_memory(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch,
-                         MemoryTracker& memory, c10::Device device, bool briefly) {
-  const std::vector<Parameter>& parameters = subject.program().parameters();
+                         device::MemoryTracker& memory, c10::Device device, bool briefly) {
+  const std::vector<stage::Parameter>& parameters = subject.program().parameters();
   const Bytes before = memory.live();  // parameters, gradients, optimizer state, buffers, the batch
   LayerMemory observed(layers.size(), parameters, memory);
   memory.reset_peak();
@@ -93,4 +93,4 @@ PeakBytes measure_memory(std::span<Layer> layers, Subject& subject, const std::v
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -10,7 +10,7 @@
 #include "executor/device/memory_tracker.h"
 #include "profiler/subject.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Peak memory of one iteration, parameters, gradients, optimizer state and the batch included.
 struct PeakBytes {
@@ -33,6 +33,6 @@ struct PeakBytes {
 /// more forward, and takes the allocator's peak from one more iteration. If `briefly`, these two are left out, and the
 /// peak is that of the first iteration.
 [[nodiscard]] PeakBytes measure_memory(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch,
-                                       MemoryTracker& memory, c10::Device device, bool briefly);
+                                       device::MemoryTracker& memory, c10::Device device, bool briefly);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -11,7 +11,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/version.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr unsigned kMostNvlinks = 36;
@@ -215,4 +215,4 @@ Topology declared_topology(const Discovery& discovery) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

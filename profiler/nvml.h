@@ -9,7 +9,7 @@
 #include "costmodel/declared_links.h"
 #include "costmodel/topology.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 // NVML, the library of NVIDIA's driver, is loaded at run time and not needed to build. The declarations here follow
 // NVML's API reference, version 13.
@@ -98,4 +98,4 @@ struct Discovery {
 /// GPUs, all are named. The notes say what joins each level, the clocks, and how many pairs each PCI ancestor joins.
 [[nodiscard]] Topology declared_topology(const Discovery& discovery);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

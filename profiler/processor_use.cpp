@@ -8,7 +8,7 @@
 #include <numeric>
 #include <sstream>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr double kLeastOthers = 0.1;
@@ -50,4 +50,4 @@ Seconds process_time() {
   return seconds_of(use.ru_utime) + seconds_of(use.ru_stime);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -5,7 +5,7 @@
 
 #include "costmodel/units.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// How many of this machine's processors were busy, on average over a measurement.
 struct ProcessorUse {
@@ -28,4 +28,4 @@ struct ProcessorUse {
 /// Processor time of all threads of this process since it started, in user and system mode.
 [[nodiscard]] Seconds process_time();
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -25,7 +25,7 @@
 #include "profiler/time_limit.h"
 #include "profiler/watch.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 /// Steps in a row on a device: the first starts with nothing launched ahead and does not count.
@@ -52,7 +52,7 @@ void check(const ProfileOptions& options) {
 /// One profile as it is taken. The phases run in the order in which they are declared.
 class ProfileSession {
  public:
-  ProfileSession(const Model& model, const DataSource& data, const ProfileOptions& options,
+  ProfileSession(const model::Model& model, const data::DataSource& data, const ProfileOptions& options,
                  const std::function<void(const ProfileProgress&)>& progress, KernelTracer* tracer)
       : model_(model),
         data_(data),
@@ -90,16 +90,16 @@ class ProfileSession {
   void sample_row();
   void summarize_layers(const LayerSamples& samples);
 
-  const Model& model_;
-  const DataSource& data_;
+  const model::Model& model_;
+  const data::DataSource& data_;
   const ProfileOptions& options_;
   const std::function<void(const ProfileProgress&)>& progress_;
   KernelTracer* tracer_;
   c10::Device device_;
   bool host_;  ///< whether a host clock watches
   TimeLimit limit_{options_.most_seconds};
-  MemoryTracker memory_;
-  std::optional<MemoryTracker::Scope> counting_;  ///< until memory is counted
+  device::MemoryTracker memory_;
+  std::optional<device::MemoryTracker::Scope> counting_;  ///< until memory is counted
   Subject subject_;
   StepTimer timer_;
   Profile profile_;
@@ -117,7 +117,7 @@ std::vector<at::Tensor> ProfileSession::load(std::int64_t step) {
   const double start = steady_seconds();
   std::vector<at::Tensor> out = data_.batch(step, 0, 1, options_.microbatch_samples, subject_.program().data_inputs());
   for (at::Tensor& tensor : out) tensor = tensor.to(device_);
-  synchronize(device_);
+  device::synchronize(device_);
   loading_.push_back(steady_seconds() - start);
   return out;
 }
@@ -127,9 +127,9 @@ void ProfileSession::describe_model() {
   tell("warm-up", 0);
   const auto outputs = layer_outputs(model_, batch_, options_.seed, options_.placement);
   graph() = model_graph(model_, batch_, outputs, options_.microbatch_samples);
-  graph().dtype = dtype_name(options_.placement.compute);
+  graph().dtype = device::dtype_name(options_.placement.compute);
   graph().optimizer = options_.optimizer.name;
-  graph().optimizer_state_values = state_values(options_.optimizer);
+  graph().optimizer_state_values = stage::state_values(options_.optimizer);
   graph().threads = options_.threads;
   graph().quality = ProfileQuality{};
   quality().clock = tracer_ ? tracer_->name() : device_.is_cpu() ? "host" : "events";
@@ -143,7 +143,7 @@ void ProfileSession::warm_up() {
     tell("warm-up", static_cast<std::size_t>(warm) + 1);
     const double begin = steady_seconds();
     subject_.iterate(batch_, warm, timer_);
-    synchronize(device_);
+    device::synchronize(device_);
     iteration_ = steady_seconds() - begin;
   }
   if (warm < options_.warmup)
@@ -161,15 +161,15 @@ void ProfileSession::count_memory() {
 }
 
 void ProfileSession::start_watch() {
-  const std::vector<Parameter>& parameters = subject_.program().parameters();
-  std::vector<RangeName> ranges;
-  for (const LayerSpec& layer : model_.layers) ranges.push_back(range_name(layer.name + " backward"));
+  const std::vector<stage::Parameter>& parameters = subject_.program().parameters();
+  std::vector<device::RangeName> ranges;
+  for (const model::LayerSpec& layer : model_.layers) ranges.push_back(device::range_name(layer.name + " backward"));
   const int last_layer = static_cast<int>(model_.layers.size()) - 1;
   watch_ = tracer_ ? make_tracing_watch(parameters, *tracer_, device_, last_layer, ranges)
                    : make_marking_watch(parameters, host_ ? make_host_marks() : make_event_marks(device_), ranges);
   if (limit_.left() > kLeastIterations * iteration_) {
     subject_.watch(batch_, 0, *watch_);  // makes the state of what only watched steps use
-    synchronize(device_);
+    device::synchronize(device_);
     (void)watch_->take();
   }
   (void)timer_.take();
@@ -188,11 +188,11 @@ void ProfileSession::sample_row() {
   watch_->pause();
   batch_ = load(step_);
   for (int i = 0; i < in_a_row; ++i) subject_.iterate(batch_, step_ + i, timer_);
-  synchronize(device_);
+  device::synchronize(device_);
   const std::vector<double> plain = timer_.take();
   watch_->resume();
   for (int i = 0; i < in_a_row; ++i) subject_.watch(batch_, step_++, *watch_);
-  synchronize(device_);
+  device::synchronize(device_);
   std::vector<StepShares> steps = watch_->take();
   seen_ += watch_->trace().quality;
   // The first step of a row starts on an idle device.
@@ -267,7 +267,7 @@ void ProfileSession::run_layers_alone() {
   StoppingRule rule = options_.rule;
   rule.most_seconds = std::min(options_.isolated_seconds, limit_.left() / static_cast<double>(model_.layers.size()));
   if (rule.most_seconds < options_.isolated_seconds) rule.least = 1;
-  const Bytes cache = device_.is_cpu() ? Bytes(0) : gpu_properties(device_.index()).l2_bytes;
+  const Bytes cache = device_.is_cpu() ? Bytes(0) : device::gpu_properties(device_.index()).l2_bytes;
   const auto outputs = layer_outputs(model_, batch_, options_.seed, options_.placement);
   const std::vector<IsolatedTime> alone =
       isolated_times(model_, batch_, outputs, options_.seed, options_.placement, cache, rule,
@@ -310,10 +310,10 @@ Profile ProfileSession::take() {
 
 }  // namespace
 
-Profile profile_model(const Model& model, const DataSource& data, const ProfileOptions& options,
+Profile profile_model(const model::Model& model, const data::DataSource& data, const ProfileOptions& options,
                       const std::function<void(const ProfileProgress&)>& progress, KernelTracer* tracer) {
   check(options);
-  check_samples(model, options.microbatch_samples);
+  model::check_samples(model, options.microbatch_samples);
   at::set_num_threads(options.threads);
   ProfileSession session(model, data, options, progress, tracer);
   session.describe_model();
@@ -327,4 +327,4 @@ Profile profile_model(const Model& model, const DataSource& data, const ProfileO
   return session.take();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -16,17 +16,17 @@
 #include "profiler/kernels/tracer.h"
 #include "profiler/statistics.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// How to profile.
 struct ProfileOptions {
   std::int64_t microbatch_samples = 1;
-  int threads = 1;             ///< intra-op threads, as a rank of a run will have
-  OptimizerOptions optimizer;  ///< whose step is timed
+  int threads = 1;                    ///< intra-op threads, as a rank of a run will have
+  stage::OptimizerOptions optimizer;  ///< whose step is timed
   std::uint64_t seed = 1;
-  Placement placement;  ///< device and type of the computation
-  int warmup = 3;       ///< iterations that do not count
-  StoppingRule rule;    ///< when there are enough samples
+  stage::Placement placement;  ///< device and type of the computation
+  int warmup = 3;              ///< iterations that do not count
+  StoppingRule rule;           ///< when there are enough samples
   /// Limit for the whole profile. Once it is reached, each remaining phase takes one sample or is skipped: see
   /// Profile::cut.
   double most_seconds = std::numeric_limits<double>::infinity();
@@ -70,8 +70,9 @@ struct Profile {
 /// to their parameter counts. Graph::quality lists the reasons not to trust the measurement. Throws
 /// std::invalid_argument if an option is out of range and as check_samples; throws DeviceError if the device fails, or
 /// if the tracer recorded no step.
-[[nodiscard]] Profile profile_model(const Model& model, const DataSource& data, const ProfileOptions& options,
+[[nodiscard]] Profile profile_model(const model::Model& model, const data::DataSource& data,
+                                    const ProfileOptions& options,
                                     const std::function<void(const ProfileProgress&)>& progress = {},
                                     KernelTracer* tracer = nullptr);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -44,7 +44,7 @@ struct Options {
   std::string csv;
   std::string output;
   bool force = false;
-  stagecraft::ProfileOptions profile;
+  stagecraft::profiler::ProfileOptions profile;
 };
 
 std::string times(const stagecraft::Timing& t) {
@@ -55,7 +55,7 @@ double percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 100 : 100 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
-std::string quality_text(const stagecraft::Profile& profile) {
+std::string quality_text(const stagecraft::profiler::Profile& profile) {
   const stagecraft::ProfileQuality& quality = *profile.graph.quality;
   std::string out = fmt::format(
       "watched with {}: iteration {}, {:+.1f} % compared with unwatched; shares of {} steps and {:.3f} % unattributed "
@@ -91,7 +91,7 @@ std::string quality_text(const stagecraft::Profile& profile) {
   return out;
 }
 
-void print(const stagecraft::Profile& profile) {
+void print(const stagecraft::profiler::Profile& profile) {
   const stagecraft::Graph& graph = profile.graph;
   std::string out = fmt::format("{:<28} {:<22} {:>22} {:>22} {:>12} {:>12}\n", "layer", "kind", "forward", "backward",
                                 "activation", "parameters");
@@ -103,7 +103,7 @@ void print(const stagecraft::Profile& profile) {
   }
   out += fmt::format("iteration without the profiler {} ({} samples, {}); sum of layers {}, difference {:+.1f} %\n",
                      times(*graph.iteration), graph.iteration->count,
-                     profile.stop == stagecraft::Stop::Precise ? "precise enough" : "time limit reached",
+                     profile.stop == stagecraft::profiler::Stop::Precise ? "precise enough" : "time limit reached",
                      format_seconds(profile.sum), profile.closure() * 100);
   out += quality_text(profile);
   if (profile.interruption() > kMostInterruption) {
@@ -134,7 +134,7 @@ std::string path_of(const Options& o, const std::string& output, std::int64_t sa
 }
 
 void check(Options& o) {
-  stagecraft::usage("--optimizer", [&] { stagecraft::validate(o.profile.optimizer); });
+  stagecraft::usage("--optimizer", [&] { stagecraft::stage::validate(o.profile.optimizer); });
   const bool cpu = o.device == "cpu";
   if (o.clock.empty()) o.clock = cpu ? "host" : "cupti";
   if (cpu != (o.clock == "host")) {
@@ -144,7 +144,7 @@ void check(Options& o) {
   if (o.microbatches.size() > 1 && o.output == "-")
     throw CLI::ValidationError("-o - with several microbatches",
                                "expected a file name; each graph is written to a separate file");
-  std::vector<stagecraft::OutputFile> outputs;
+  std::vector<stagecraft::format::OutputFile> outputs;
   for (const std::int64_t samples : o.microbatches) {
     if (std::ranges::count(o.microbatches, samples) > 1)
       throw CLI::ValidationError("--microbatch", fmt::format("names {} twice", samples));
@@ -152,17 +152,17 @@ void check(Options& o) {
     outputs.push_back({path_of(o, o.trace, samples), "Chrome trace"});
     outputs.push_back({path_of(o, o.csv, samples), "table of activities"});
   }
-  stagecraft::check_outputs(stagecraft::files_of(o.model, o.data), outputs, o.force);
+  stagecraft::format::check_outputs(stagecraft::files_of(o.model, o.data), outputs, o.force);
 }
 
-std::vector<std::string> layer_names(const stagecraft::Model& model) {
+std::vector<std::string> layer_names(const stagecraft::model::Model& model) {
   std::vector<std::string> out;
-  for (const stagecraft::LayerSpec& layer : model.layers) out.push_back(layer.name);
+  for (const stagecraft::model::LayerSpec& layer : model.layers) out.push_back(layer.name);
   return out;
 }
 
 /// Layers that had to be merged, in a few lines.
-void tell_merged(const stagecraft::Model& model) {
+void tell_merged(const stagecraft::model::Model& model) {
   constexpr std::size_t kMost = 5;
   std::size_t told = 0;
   for (const auto& [name, reason] : model.merged) {
@@ -175,67 +175,71 @@ void tell_merged(const stagecraft::Model& model) {
 }
 
 /// Layers, shapes and bytes of one forward; nothing is measured.
-int write_structure(const Options& o, const stagecraft::Model& model, const stagecraft::DataSource& source) {
-  const stagecraft::Placement placement{stagecraft::open_device(o.device), stagecraft::dtype_of(o.type)};
+int write_structure(const Options& o, const stagecraft::model::Model& model,
+                    const stagecraft::data::DataSource& source) {
+  const stagecraft::stage::Placement placement{stagecraft::device::open_device(o.device),
+                                               stagecraft::device::dtype_of(o.type)};
   for (std::int64_t samples : o.microbatches) {
     // Default number: two, or what the model allows.
     if (samples == 1) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);
-    stagecraft::check_samples(model, samples);
-    const auto batch = source.batch(0, 0, 1, samples, stagecraft::inputs_read(model));
-    stagecraft::Graph graph = stagecraft::model_graph(
-        model, batch, stagecraft::layer_outputs(model, batch, o.profile.seed, placement), samples);
-    graph.provenance = stagecraft::provenance_here("stagecraft-profile", placement.device);
-    stagecraft::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples), stagecraft::graph_json(graph));
+    stagecraft::model::check_samples(model, samples);
+    const auto batch = source.batch(0, 0, 1, samples, stagecraft::profiler::inputs_read(model));
+    stagecraft::Graph graph = stagecraft::profiler::model_graph(
+        model, batch, stagecraft::profiler::layer_outputs(model, batch, o.profile.seed, placement), samples);
+    graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
+    stagecraft::format::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples),
+                                   stagecraft::format::graph_json(graph));
   }
   return 0;
 }
 
 /// A profile of microbatches of `samples`, with a progress line meanwhile.
-stagecraft::Profile profile_microbatch(const Options& o, const stagecraft::Model& model,
-                                       const stagecraft::DataSource& source, stagecraft::KernelTracer* tracer,
-                                       std::int64_t samples) {
-  stagecraft::ProfileOptions options = o.profile;
+stagecraft::profiler::Profile profile_microbatch(const Options& o, const stagecraft::model::Model& model,
+                                                 const stagecraft::data::DataSource& source,
+                                                 stagecraft::profiler::KernelTracer* tracer, std::int64_t samples) {
+  stagecraft::profiler::ProfileOptions options = o.profile;
   options.microbatch_samples = samples;
   stagecraft::ProgressLine line;
-  const auto show = [&](const stagecraft::ProfileProgress& p) {
+  const auto show = [&](const stagecraft::profiler::ProfileProgress& p) {
     line.show(
         fmt::format("{} of {}: {} {}, error {:.1f} %", o.model, samples, p.phase, p.iteration, p.relative_error * 100));
   };
-  stagecraft::Profile out = stagecraft::profile_model(model, source, options, show, tracer);
-  out.graph.provenance = stagecraft::provenance_here("stagecraft-profile", options.placement.device);
-  out.graph.device = stagecraft::measured_device_here(options.placement.device);
+  stagecraft::profiler::Profile out = stagecraft::profiler::profile_model(model, source, options, show, tracer);
+  out.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", options.placement.device);
+  out.graph.device = stagecraft::profiler::measured_device_here(options.placement.device);
   return out;
 }
 
 /// Writes the graph, and the trace and the table if requested.
-void write_files(const Options& o, const stagecraft::Model& model, const stagecraft::Profile& profile,
+void write_files(const Options& o, const stagecraft::model::Model& model, const stagecraft::profiler::Profile& profile,
                  std::int64_t samples) {
   const auto write = [&](const std::string& output, const auto& text) {
-    if (!output.empty()) stagecraft::write_text(path_of(o, output, samples), text());
+    if (!output.empty()) stagecraft::format::write_text(path_of(o, output, samples), text());
   };
-  write(o.output, [&] { return stagecraft::graph_json(profile.graph); });
+  write(o.output, [&] { return stagecraft::format::graph_json(profile.graph); });
   write(o.trace, [&] {
-    return stagecraft::chrome_trace(profile.trace, layer_names(model),
-                                    fmt::format("{}, microbatch {}", o.model, samples));
+    return stagecraft::profiler::chrome_trace(profile.trace, layer_names(model),
+                                              fmt::format("{}, microbatch {}", o.model, samples));
   });
-  write(o.csv, [&] { return stagecraft::activities_csv(profile.trace, layer_names(model)); });
+  write(o.csv, [&] { return stagecraft::profiler::activities_csv(profile.trace, layer_names(model)); });
 }
 
 int run(Options o) {
   check(o);
-  const stagecraft::Model model = stagecraft::build_model_at("MODEL", o.model, stagecraft::parse_settings(o.set));
-  for (const std::int64_t samples : o.microbatches) stagecraft::check_samples(model, samples);
+  const stagecraft::model::Model model =
+      stagecraft::build_model_at("MODEL", o.model, stagecraft::parse_settings(o.set));
+  for (const std::int64_t samples : o.microbatches) stagecraft::model::check_samples(model, samples);
   tell_merged(model);
-  const auto source = stagecraft::make_data_source(o.data, model, o.profile.seed);
+  const auto source = stagecraft::data::make_data_source(o.data, model, o.profile.seed);
   if (o.structure) return write_structure(o, model, *source);
   // CUPTI must be loaded before the first CUDA context is created.
-  const std::unique_ptr<stagecraft::KernelTracer> tracer =
-      o.clock == "cupti" ? stagecraft::make_cupti_tracer() : nullptr;
-  o.profile.placement = {stagecraft::open_device(o.device), stagecraft::dtype_of(o.type)};
+  const std::unique_ptr<stagecraft::profiler::KernelTracer> tracer =
+      o.clock == "cupti" ? stagecraft::profiler::make_cupti_tracer() : nullptr;
+  o.profile.placement = {stagecraft::device::open_device(o.device), stagecraft::device::dtype_of(o.type)};
   bool trusted = true;
   std::string summary = fmt::format("{:>10} {:>22} {:>14}\n", "microbatch", "iteration", "a sample");
   for (const std::int64_t samples : o.microbatches) {
-    const stagecraft::Profile profile = profile_microbatch(o, model, *source, tracer.get(), samples);
+    const stagecraft::profiler::Profile profile = profile_microbatch(o, model, *source, tracer.get(), samples);
     print(profile);
     trusted = trusted && profile.graph.quality->trusted;
     const stagecraft::Timing& iteration = *profile.graph.iteration;

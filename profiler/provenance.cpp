@@ -9,7 +9,7 @@
 #include "executor/device/device.h"
 #include "executor/device/processor.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 namespace {
 
@@ -21,15 +21,15 @@ Device device_here(int ranks) {
   if (ranks < 1)
     throw std::invalid_argument("the number of ranks is " + std::to_string(ranks) + ", must be at least 1");
   const Bytes memory = Bytes(::sysconf(_SC_PAGESIZE)) * ::sysconf(_SC_PHYS_PAGES);
-  Device out{processor_name(), Bytes(memory.value / ranks)};
+  Device out{device::processor_name(), Bytes(memory.value / ranks)};
   out.kind = DeviceKind::Processor;
   out.host_processors = processors_here();
   return out;
 }
 
 MeasuredDevice measured_device_here(c10::Device device) {
-  if (device.is_cpu()) return {processor_name(), DeviceKind::Processor, processors_here()};
-  return {gpu_properties(device.index()).name, DeviceKind::Gpu, processors_here()};
+  if (device.is_cpu()) return {device::processor_name(), DeviceKind::Processor, processors_here()};
+  return {device::gpu_properties(device.index()).name, DeviceKind::Gpu, processors_here()};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

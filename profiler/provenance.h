@@ -4,7 +4,7 @@
 
 #include "costmodel/topology.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// The device of each of `ranks` ranks on this machine: the processor model, with an equal share of the physical
 /// memory. Throws std::invalid_argument if ranks < 1.
@@ -13,4 +13,4 @@ namespace stagecraft {
 /// `device` of this machine, for Graph::device. Throws DeviceError if there is no such GPU.
 [[nodiscard]] MeasuredDevice measured_device_here(c10::Device device);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

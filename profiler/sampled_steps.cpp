@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 /// Device work longer than the unwatched step by more than this is not noise.
@@ -101,4 +101,4 @@ void judge(ProfileQuality& quality, std::int64_t unmapped, double work_over_plai
   quality.trusted = quality.reasons.empty();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -9,7 +9,7 @@
 #include "profiler/kernels/attribution.h"
 #include "profiler/kernels/shares.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 inline constexpr double kNanosecondsPerSecond = 1e9;
 [[nodiscard]] inline double in_seconds(std::int64_t nanoseconds) {
@@ -48,4 +48,4 @@ void copy_trace_quality(ProfileQuality& quality, const TraceQuality& trace);
 /// more than 0.01 means that watching slows the device down.
 void judge(ProfileQuality& quality, std::int64_t unmapped, double work_over_plain);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -10,7 +10,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using torch::autograd::Engine;
@@ -46,8 +46,9 @@ class SavedBytes::CountingEngine : public Engine {
   }
 };
 
-SavedBytes::SavedBytes(std::size_t layers, const std::vector<Parameter>& parameters) : layers_(layers) {
-  for (const Parameter& parameter : parameters) parameters_.insert(parameter.value.storage().unsafeGetStorageImpl());
+SavedBytes::SavedBytes(std::size_t layers, const std::vector<stage::Parameter>& parameters) : layers_(layers) {
+  for (const stage::Parameter& parameter : parameters)
+    parameters_.insert(parameter.value.storage().unsafeGetStorageImpl());
   const std::lock_guard lock(users_mutex);
   if (users++ == 0) torch::autograd::set_default_engine_stub(&CountingEngine::get);
 }
@@ -93,4 +94,4 @@ std::vector<Bytes> SavedBytes::by_layer() const {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -9,7 +9,7 @@
 #include "costmodel/units.h"
 #include "executor/stage/stage_program.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Memory that autograd keeps from forward to backward, counted once no matter how many nodes save it.
 struct SavedStorage {
@@ -26,10 +26,10 @@ struct SavedStorage {
 /// and gives the same bits, but LibTorch does not notice if a saved tensor is changed in place in between. Saving is
 /// slower than usual, so do not measure times together with this. While any SavedBytes exists, it replaces LibTorch's
 /// default engine; the last one restores the base engine. Must not be used if Python has set its own engine.
-class SavedBytes : public LayerObserver {
+class SavedBytes : public stage::LayerObserver {
  public:
   /// `layers` is the number of layers; `parameters` must outlive it.
-  SavedBytes(std::size_t layers, const std::vector<Parameter>& parameters);
+  SavedBytes(std::size_t layers, const std::vector<stage::Parameter>& parameters);
   ~SavedBytes() override;
   SavedBytes(const SavedBytes&) = delete;
   SavedBytes& operator=(const SavedBytes&) = delete;
@@ -58,4 +58,4 @@ class SavedBytes : public LayerObserver {
   int current_ = -1;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

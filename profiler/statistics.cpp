@@ -7,7 +7,7 @@
 
 #include "costmodel/timeline.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 double deviation(const std::vector<double>& samples, double middle) {
@@ -50,4 +50,4 @@ Stop should_stop(const StoppingRule& rule, const std::vector<double>& whole,
   return seconds >= rule.most_seconds && whole.size() >= rule.least ? Stop::Time : Stop::No;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

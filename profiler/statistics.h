@@ -5,7 +5,7 @@
 
 #include "costmodel/graph.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Fewest samples that have a spread.
 inline constexpr std::size_t kFewestForSpread = 5;
@@ -39,4 +39,4 @@ enum class Stop { No, Precise, Time };
 [[nodiscard]] Stop should_stop(const StoppingRule& rule, const std::vector<double>& whole,
                                const std::vector<std::vector<double>>& parts, double seconds);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

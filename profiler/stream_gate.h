@@ -4,7 +4,7 @@
 
 #include <memory>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Blocks the current stream of a device, so that work launched meanwhile runs without gaps once the gate opens.
 class StreamGate {
@@ -20,4 +20,4 @@ class StreamGate {
 /// the device fails.
 [[nodiscard]] std::unique_ptr<StreamGate> make_stream_gate(c10::Device device);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -1,6 +1,6 @@
 #include "profiler/stream_gate.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 class NoGate : public StreamGate {
@@ -13,4 +13,4 @@ class NoGate : public StreamGate {
 
 std::unique_ptr<StreamGate> make_stream_gate(c10::Device) { return std::make_unique<NoGate>(); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -8,7 +8,7 @@
 #include "costmodel/errors.h"
 #include "profiler/stream_gate.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr std::chrono::milliseconds kLongest{50};
@@ -77,4 +77,4 @@ std::unique_ptr<StreamGate> make_stream_gate(c10::Device device) {
   return std::make_unique<CudaGate>(device);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

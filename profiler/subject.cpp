@@ -4,7 +4,7 @@
 
 #include "profiler/model_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr double kSecondsPerNanosecond = 1e-9;
@@ -23,31 +23,31 @@ std::vector<double> StepTimer::take() {
   return out;
 }
 
-Subject::Subject(const Model& model, const OptimizerOptions& optimizer, std::uint64_t seed, Placement placement,
-                 bool update_by_layer)
+Subject::Subject(const model::Model& model, const stage::OptimizerOptions& optimizer, std::uint64_t seed,
+                 stage::Placement placement, bool update_by_layer)
     : program_(model, all_layers(model), {}, {}, seed, placement) {
-  OptimizerOptions still = optimizer;
+  stage::OptimizerOptions still = optimizer;
   still.learning_rate = 0;
   std::vector<at::Tensor> all;
   std::map<int, std::vector<at::Tensor>> by_layer;
-  for (const Parameter& parameter : program_.parameters()) {
+  for (const stage::Parameter& parameter : program_.parameters()) {
     all.push_back(parameter.value);
     by_layer[parameter.layer].push_back(parameter.value);
   }
-  whole_ = std::make_unique<Optimizer>(still, std::move(all));
+  whole_ = std::make_unique<stage::Optimizer>(still, std::move(all));
   if (!update_by_layer) return;
   for (auto& [layer, values] : by_layer)
-    layers_.emplace_back(layer, std::make_unique<Optimizer>(still, std::move(values)));
+    layers_.emplace_back(layer, std::make_unique<stage::Optimizer>(still, std::move(values)));
 }
 
 void Subject::clear_gradients() {
-  for (Parameter& parameter : program_.parameters()) {
+  for (stage::Parameter& parameter : program_.parameters()) {
     if (parameter.value.grad().defined()) parameter.value.mutable_grad().zero_();
   }
 }
 
 void Subject::iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer) {
-  const Range range(plain_range_, step);
+  const device::Range range(plain_range_, step);
   clear_gradients();
   timer.begin();
   (void)program_.backward(program_.forward({}, batch, step, 0), {});
@@ -56,16 +56,16 @@ void Subject::iterate(const std::vector<at::Tensor>& batch, int step, StepTimer&
 }
 
 void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch) {
-  const Range range(watched_range_, step);
+  const device::Range range(watched_range_, step);
   watch.begin_part({.phase = Phase::Data});
   clear_gradients();
   watch.end_part();
   watch.begin_step(step);
-  Flight flight = program_.forward({}, batch, step, 0, true, &watch);
+  stage::Flight flight = program_.forward({}, batch, step, 0, true, &watch);
   watch.begin_backward();
   (void)program_.backward(std::move(flight), {});
   watch.end_backward();
-  const auto update = [&](int layer, Optimizer& optimizer) {
+  const auto update = [&](int layer, stage::Optimizer& optimizer) {
     watch.begin_part({.layer = layer, .phase = Phase::Optimizer});
     optimizer.step(1);
     watch.end_part();
@@ -75,13 +75,13 @@ void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch
   watch.end_step();
 }
 
-void Subject::observe(const std::vector<at::Tensor>& batch, LayerObserver& forward,
+void Subject::observe(const std::vector<at::Tensor>& batch, stage::LayerObserver& forward,
                       const std::function<void()>& before_backward, const std::function<void()>& after_backward) {
   clear_gradients();
-  Flight flight = program_.forward({}, batch, 0, 0, true, &forward);
+  stage::Flight flight = program_.forward({}, batch, 0, 0, true, &forward);
   before_backward();
   (void)program_.backward(std::move(flight), {});
   after_backward();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -9,7 +9,7 @@
 #include "executor/stage/stage_program.h"
 #include "profiler/watch.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Times whole unwatched steps: by a host clock on a CPU, by events on the stream of another device.
 class StepTimer {
@@ -30,26 +30,26 @@ class Subject {
  public:
   /// If `update_by_layer`, a watched update runs layer by layer. Otherwise one update covers all parameters, as in a
   /// run, and counts as a part of layer 0.
-  Subject(const Model& model, const OptimizerOptions& optimizer, std::uint64_t seed, Placement placement,
-          bool update_by_layer);
+  Subject(const model::Model& model, const stage::OptimizerOptions& optimizer, std::uint64_t seed,
+          stage::Placement placement, bool update_by_layer);
 
-  [[nodiscard]] StageProgram& program() { return program_; }
+  [[nodiscard]] stage::StageProgram& program() { return program_; }
   /// Runs forward, backward and update as a run does. `timer` measures these, but not the clearing of gradients before.
   void iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer);
   /// The same, watched by `watch`.
   void watch(const std::vector<at::Tensor>& batch, int step, Watch& watch);
   /// Runs forward and backward. `forward` observes the layers of the forward; the two functions are called right before
   /// and right after the backward.
-  void observe(const std::vector<at::Tensor>& batch, LayerObserver& forward,
+  void observe(const std::vector<at::Tensor>& batch, stage::LayerObserver& forward,
                const std::function<void()>& before_backward, const std::function<void()>& after_backward);
   void clear_gradients();
 
  private:
-  StageProgram program_;
-  RangeName plain_range_ = range_name("iteration");
-  RangeName watched_range_ = range_name("watched iteration");
-  std::unique_ptr<Optimizer> whole_;
-  std::vector<std::pair<int, std::unique_ptr<Optimizer>>> layers_;
+  stage::StageProgram program_;
+  device::RangeName plain_range_ = device::range_name("iteration");
+  device::RangeName watched_range_ = device::range_name("watched iteration");
+  std::unique_ptr<stage::Optimizer> whole_;
+  std::vector<std::pair<int, std::unique_ptr<stage::Optimizer>>> layers_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -2,7 +2,7 @@
 
 #include "profiler/watch.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// A time budget in seconds of the steady clock. It starts when it is built.
 class TimeLimit {
@@ -17,4 +17,4 @@ class TimeLimit {
   double seconds_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

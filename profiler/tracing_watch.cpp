@@ -8,7 +8,7 @@
 #include "profiler/backward_watcher.h"
 #include "profiler/watch.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 /// Layers of Phase::Data with which the work at a step's ends is tagged.
@@ -20,8 +20,8 @@ bool is_mark(const Tag& tag) { return tag.phase == Phase::Data && (tag.layer == 
 
 class TracingWatch : public Watch {
  public:
-  TracingWatch(const std::vector<Parameter>& parameters, KernelTracer& tracer, c10::Device device, int last_layer,
-               std::vector<RangeName> ranges)
+  TracingWatch(const std::vector<stage::Parameter>& parameters, KernelTracer& tracer, c10::Device device,
+               int last_layer, std::vector<device::RangeName> ranges)
       : tracer_(tracer),
         last_layer_(last_layer),
         watcher_(parameters, [this](int layer, Phase phase) { on_node({layer, phase, 0, step_}); }, std::move(ranges)) {
@@ -168,9 +168,9 @@ class TracingWatch : public Watch {
 
 }  // namespace
 
-std::unique_ptr<Watch> make_tracing_watch(const std::vector<Parameter>& parameters, KernelTracer& tracer,
-                                          c10::Device device, int last_layer, std::vector<RangeName> ranges) {
+std::unique_ptr<Watch> make_tracing_watch(const std::vector<stage::Parameter>& parameters, KernelTracer& tracer,
+                                          c10::Device device, int last_layer, std::vector<device::RangeName> ranges) {
   return std::make_unique<TracingWatch>(parameters, tracer, device, last_layer, std::move(ranges));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -11,7 +11,7 @@
 #include "profiler/kernels/shares.h"
 #include "profiler/kernels/tracer.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Nanoseconds, and seconds, of the steady clock.
 [[nodiscard]] std::int64_t steady_ns();
@@ -19,7 +19,7 @@ namespace stagecraft {
 
 /// Watches iterations of a program, which runs as it does unwatched. The order of calls in a step: begin_step, the
 /// forward with this as its observer, begin_backward, the backward, end_backward, parts such as updates, end_step.
-class Watch : public LayerObserver {
+class Watch : public stage::LayerObserver {
  public:
   virtual void begin_step(int step) = 0;
   virtual void begin_backward() = 0;
@@ -58,15 +58,15 @@ class Marks {
 /// A watch that marks where one layer's work ends and the next layer's work begins. A layer's time lasts until other
 /// work begins, so that all times add up to the step. Host marks fit programs that run on one thread and whose work is
 /// done when a call returns; event marks fit work of a device.
-[[nodiscard]] std::unique_ptr<Watch> make_marking_watch(const std::vector<Parameter>& parameters,
+[[nodiscard]] std::unique_ptr<Watch> make_marking_watch(const std::vector<stage::Parameter>& parameters,
                                                         std::unique_ptr<Marks> marks,
-                                                        std::vector<RangeName> ranges = {});
+                                                        std::vector<device::RangeName> ranges = {});
 
 /// A watch that tells `tracer` which layer runs and computes shares from what the tracer recorded. It launches a small
 /// piece of work on the current stream of `device` at the begin and at the end of each step, to bound the step.
 /// `tracer` must outlive it.
-[[nodiscard]] std::unique_ptr<Watch> make_tracing_watch(const std::vector<Parameter>& parameters, KernelTracer& tracer,
-                                                        c10::Device device, int last_layer,
-                                                        std::vector<RangeName> ranges = {});
+[[nodiscard]] std::unique_ptr<Watch> make_tracing_watch(const std::vector<stage::Parameter>& parameters,
+                                                        KernelTracer& tracer, c10::Device device, int last_layer,
+                                                        std::vector<device::RangeName> ranges = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr int kMostStages = 1 << 24;
@@ -180,4 +180,4 @@ std::string actions_row(const std::vector<Action>& list) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

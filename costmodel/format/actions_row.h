@@ -5,7 +5,7 @@
 
 #include "costmodel/schedule.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 // One rank's actions as a line of torch.distributed.pipelining's schedules (torch 2.11, _load_csv and _dump_csv,
 // "compute_only" and "compute_comms"): cells separated by commas, empty for an idle slot. Plans contain such lines.
@@ -24,4 +24,4 @@ namespace stagecraft {
 /// are not adjacent, and a WeightGradient without its Backward.
 [[nodiscard]] std::string actions_row(const std::vector<Action>& list);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

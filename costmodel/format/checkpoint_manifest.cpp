@@ -6,7 +6,7 @@
 
 #include "costmodel/format/cursor.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.checkpoint";
@@ -133,4 +133,4 @@ std::string without_checksum(std::string text, std::uint32_t crc32) {
   return text;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -9,7 +9,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 /// A file of a checkpoint, next to the manifest.
 struct CheckpointFile {
@@ -54,4 +54,4 @@ struct CheckpointManifest {
 /// not the values read from them, so that a document of an older version keeps its checksum.
 [[nodiscard]] std::string without_checksum(std::string text, std::uint32_t crc32);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

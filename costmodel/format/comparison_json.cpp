@@ -5,7 +5,7 @@
 
 #include "costmodel/format/cursor.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr int kComparisonVersion = 1;
@@ -132,4 +132,4 @@ Comparison parse_comparison(const std::string& text, const std::string& file) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -4,7 +4,7 @@
 
 #include "costmodel/compare.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 // The document "stagecraft.comparison", see json.h for the rules of all readers and writers.
 
@@ -12,4 +12,4 @@ namespace stagecraft {
 [[nodiscard]] Comparison parse_comparison(const std::string& text, const std::string& file);
 [[nodiscard]] std::string comparison_json(const Comparison& comparison);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr std::size_t kDeepest = 64;
@@ -221,4 +221,4 @@ Json provenance_json(const Provenance& provenance) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -18,7 +18,7 @@
 
 // Only for the readers of this folder and of executor/intake: a place in a JSON document with its file and pointer.
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 /// Keys keep the order of writing, so that files read from top to bottom.
 using Json = nlohmann::ordered_json;
@@ -203,4 +203,4 @@ void check_header(Fields& fields, const std::string& format, int newest);
 [[nodiscard]] Json provenance_json(const Provenance& provenance);
 [[nodiscard]] std::map<std::string, std::string> read_text_map(const Cursor& at);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

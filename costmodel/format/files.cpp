@@ -13,7 +13,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* what) {
@@ -89,4 +89,4 @@ void check_can_write(const std::string& path) {
   ::unlink(beside.c_str());
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 /// The complete file at `path`; "-" is standard input. Throws FormatError with the path and the system's reason.
 [[nodiscard]] std::string read_text(const std::string& path);
@@ -14,4 +14,4 @@ void write_text(const std::string& path, const std::string& text);
 /// Throws as write_text(path, ...) would, and writes nothing: a check before long work.
 void check_can_write(const std::string& path);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -8,7 +8,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/outputs.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 namespace fs = std::filesystem;
@@ -82,4 +82,4 @@ void write_folder(const std::string& path, const std::map<std::string, std::stri
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

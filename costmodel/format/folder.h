@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 /// Whether a file of this name and text may be deleted.
 using MayDelete = std::function<bool(const std::string& name, const std::string& text)>;
@@ -24,4 +24,4 @@ void write_folder(const std::string& path, const std::map<std::string, std::stri
 /// before long work.
 void check_can_write_folder(const std::string& path, const MayDelete& may_delete = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -2,7 +2,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
@@ -265,4 +265,4 @@ std::string graph_json(const Graph& graph) {
 
 Graph read_graph(const std::string& path) { return parse_graph(read_text(path), path); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

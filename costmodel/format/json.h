@@ -8,7 +8,7 @@
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 // Each parse_* reads one document; `file` names it in messages. All throw FormatError
 // "FILE: POINTER: found, expected" for text that is not JSON, another format or version, a missing or unknown key, a
@@ -37,4 +37,4 @@ namespace stagecraft {
 [[nodiscard]] Prediction read_prediction(const std::string& path);
 [[nodiscard]] Measurement read_measurement(const std::string& path);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -4,8 +4,8 @@
 
 #include "costmodel/format/utf8.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 std::string json_string(std::string_view text) { return nlohmann::json(valid_utf8(text)).dump(); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

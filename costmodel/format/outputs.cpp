@@ -14,7 +14,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 /// The first bytes of a file, which identify it.
@@ -149,4 +149,4 @@ void check_can_write_in(const std::string& path) {
   if (::access(at.c_str(), W_OK | X_OK) != 0) throw FormatError(path + ": cannot write: " + std::strerror(errno));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 /// The kind of a file by its beginning: the "format" of one of our documents ("stagecraft.plan"), or the name of one of
 /// the other texts that we write ("Chrome trace", "SVG picture", "schedule CSV", ...). Empty for anything else.
@@ -30,4 +30,4 @@ void check_outputs_in(const std::string& folder, const std::vector<std::string>&
 /// folder and its parents can be made. Leaves nothing behind.
 void check_can_write_in(const std::string& path);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

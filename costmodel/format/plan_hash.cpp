@@ -4,7 +4,7 @@
 
 #include "costmodel/format/json.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 std::uint64_t plan_hash(const BoundPlan& plan) {
   std::uint64_t hash = 14695981039346656037u;
@@ -21,4 +21,4 @@ std::uint64_t plan_hash(const BoundPlan& plan) {
   return hash;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

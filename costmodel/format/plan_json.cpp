@@ -3,7 +3,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.plan";
@@ -156,4 +156,4 @@ std::string plan_json(const Plan& plan) {
 
 Plan read_plan(const std::string& path) { return parse_plan(read_text(path), path); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -6,7 +6,7 @@
 
 #include "costmodel/format/cursor.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr const char* kMetadata = "__metadata__";
@@ -126,4 +126,4 @@ std::string safetensors_header_text(const SafetensorsHeader& header) {
   return text;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -7,7 +7,7 @@
 
 #include "costmodel/units.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 // The safetensors format: 8 bytes with the header's length (little-endian), the header (JSON, may end in spaces), the
 // tensors' bytes without holes. Source: github.com/huggingface/safetensors, README.md, "Format".
@@ -45,4 +45,4 @@ inline constexpr Bytes kMostSafetensorsHeader(100'000'000);
 /// Throws std::invalid_argument for a name or metadata that is not UTF-8.
 [[nodiscard]] std::string safetensors_header_text(const SafetensorsHeader& header);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

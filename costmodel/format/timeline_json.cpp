@@ -4,7 +4,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr int kPredictionVersion = 2;
@@ -227,4 +227,4 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
 Prediction read_prediction(const std::string& path) { return parse_prediction(read_text(path), path); }
 Measurement read_measurement(const std::string& path) { return parse_measurement(read_text(path), path); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -2,7 +2,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
@@ -130,4 +130,4 @@ std::string topology_json(const Topology& topology) {
 
 Topology read_topology(const std::string& path) { return parse_topology(read_text(path), path); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -1,6 +1,6 @@
 #include "costmodel/format/utf8.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
@@ -42,4 +42,4 @@ std::string valid_utf8(std::string_view text) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::format

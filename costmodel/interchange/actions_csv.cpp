@@ -9,7 +9,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/actions_row.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 std::vector<std::vector<Action>> parse_actions_csv(const std::string& text, const std::string& file) {
   std::vector<std::vector<Action>> out;
@@ -17,7 +17,7 @@ std::vector<std::vector<Action>> parse_actions_csv(const std::string& text, cons
   std::string line;
   while (std::getline(lines, line)) {
     try {
-      out.push_back(parse_actions_row(line));
+      out.push_back(format::parse_actions_row(line));
     } catch (const std::invalid_argument& e) {
       throw FormatError(file + ": line " + std::to_string(out.size() + 1) + ": " + e.what());
     }
@@ -28,7 +28,7 @@ std::vector<std::vector<Action>> parse_actions_csv(const std::string& text, cons
 
 std::string actions_csv(const std::vector<std::vector<Action>>& lists) {
   std::string out;
-  for (const auto& list : lists) out += actions_row(list) + "\n";
+  for (const auto& list : lists) out += format::actions_row(list) + "\n";
   return out;
 }
 
@@ -88,4 +88,4 @@ Plan plan_of_lists(const std::vector<std::vector<Action>>& lists) {
   return plan;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

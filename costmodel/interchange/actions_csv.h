@@ -6,7 +6,7 @@
 #include "costmodel/plan.h"
 #include "costmodel/schedule.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 // The CSV format of torch.distributed.pipelining's schedules: a line for each rank, see format/actions_row.h. Updates
 // have no cell: they follow a list. The microbatch determines the rank to which a transfer goes, as everywhere.
@@ -24,4 +24,4 @@ namespace stagecraft {
 /// are not in the order of ranks(), or stages are not placed as in a PipelineShape.
 [[nodiscard]] Plan plan_of_lists(const std::vector<std::vector<Action>>& lists);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -15,7 +15,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/memory.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
@@ -351,8 +351,9 @@ void write_chakra(const std::string& folder, const ChakraTrace& trace, const std
   std::filesystem::create_directories(path, error);
   if (error) throw FormatError(folder + ": " + error.message());
   for (std::size_t rank = 0; rank < trace.ranks.size(); ++rank)
-    write_text((path / ("chakra." + std::to_string(rank) + ".et")).string(), chakra_bytes(trace.ranks[rank], title));
-  write_text((path / "comm_groups.json").string(), chakra_groups_json(trace));
+    format::write_text((path / ("chakra." + std::to_string(rank) + ".et")).string(),
+                       chakra_bytes(trace.ranks[rank], title));
+  format::write_text((path / "comm_groups.json").string(), chakra_groups_json(trace));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -9,7 +9,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/timeline.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// What a node of a Chakra trace does. The values are those of the schema's NodeType.
 enum class ChakraKind { Compute = 4, Send = 5, Receive = 6, AllReduce = 7 };
@@ -67,4 +67,4 @@ struct ChakraTrace {
 /// FormatError with the path and the system's reason.
 void write_chakra(const std::string& folder, const ChakraTrace& trace, const std::string& title);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -6,7 +6,7 @@
 
 #include "costmodel/format/json_string.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 enum Track { kComputing = 0, kWaiting = 1, kSending = 2 };
@@ -45,8 +45,8 @@ const char* colour_of(ActionKind kind) {
 }  // namespace
 
 std::string chrome_trace(const Timeline& timeline, const std::string& title) {
-  std::string out =
-      "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"title\": " + json_string(title) + "}, \"traceEvents\": [\n";
+  std::string out = "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"title\": " + format::json_string(title) +
+                    "}, \"traceEvents\": [\n";
   static constexpr const char* kTracks[] = {"compute", "wait", "send"};
   const auto back = std::back_inserter(out);
   for (int rank = 0; rank < timeline.ranks; ++rank) {
@@ -80,4 +80,4 @@ std::string chrome_trace(const Timeline& timeline, const std::string& title) {
   return out + "]}\n";
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -9,7 +9,7 @@
 #include "costmodel/format/json_string.h"
 #include "costmodel/split.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr std::int64_t kMostLayers = 1 << 24;
@@ -19,10 +19,10 @@ bool is_loss(const std::string& id) {
   return last == "loss" || last == "criterion";
 }
 
-std::vector<int> read_parts(const Cursor& at) {
+std::vector<int> read_parts(const format::Cursor& at) {
   std::vector<int> out;
   for (std::size_t i = 0; i < at.elements(); ++i) {
-    const Cursor bound = at.at(i);
+    const format::Cursor bound = at.at(i);
     const std::int64_t found = bound.integer(0, kMostLayers);
     if (i == 0 && found != 0) bound.fail_type("0, where the first stage begins");
     if (i > 0 && found <= out.back()) {
@@ -65,18 +65,18 @@ class PlannedPipelineModule(PipelineModule):
 }  // namespace
 
 DeepspeedParts parse_deepspeed_parts(const std::string& text, const std::string& file) {
-  const Json json = parse_document(text, file);
-  const Cursor root(json, file);
+  const format::Json json = format::parse_document(text, file);
+  const format::Cursor root(json, file);
   DeepspeedParts out;
   if (json.is_array()) {
     out.parts = read_parts(root);
     return out;
   }
-  Fields fields(root);
+  format::Fields fields(root);
   if (const auto method = fields.optional("partition_method")) (void)method->text();
   out.parts = read_parts(fields.required("parts"));
   if (const auto layers = fields.optional("layers")) {
-    out.layers = layers->list([](const Cursor& c) { return c.text(); });
+    out.layers = layers->list([](const format::Cursor& c) { return c.text(); });
     if (static_cast<int>(out.layers.size()) != out.parts.back()) {
       layers->fail("found " + std::to_string(out.layers.size()) + " layers, the last bound is " +
                    std::to_string(out.parts.back()));
@@ -87,10 +87,10 @@ DeepspeedParts parse_deepspeed_parts(const std::string& text, const std::string&
 }
 
 std::string deepspeed_parts_json(const DeepspeedParts& parts) {
-  Json out;
+  format::Json out;
   out["parts"] = parts.parts;
   if (!parts.layers.empty()) out["layers"] = parts.layers;
-  return dump(out);
+  return format::dump(out);
 }
 
 DeepspeedParts deepspeed_parts(const Plan& plan) {
@@ -132,7 +132,7 @@ std::string deepspeed_module(const DeepspeedParts& parts) {
   std::size_t stage = 0;
   for (std::size_t i = 0; i < parts.layers.size(); ++i) {
     if (static_cast<int>(i) == parts.parts[stage]) layers += fmt::format("    # stage {}\n", stage++);
-    layers += "    " + json_string(parts.layers[i]) + ",\n";
+    layers += "    " + format::json_string(parts.layers[i]) + ",\n";
   }
   return fmt::format(kModule, fmt::arg("stages", parts.parts.size() - 1),
                      fmt::arg("parts", fmt::format("{}", fmt::join(parts.parts, ", "))), fmt::arg("layers", layers));
@@ -156,4 +156,4 @@ Partition deepspeed_partition(const DeepspeedParts& parts, const Graph& graph) {
   return partition_of_bounds(graph, bounds);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

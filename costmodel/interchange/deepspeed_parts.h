@@ -6,7 +6,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 // Bounds of the stages in the list of layers of DeepSpeed's PipelineModule, its member `parts`: stage s has the layers
 // parts[s] .. parts[s + 1] - 1. PipelineModule takes a partition_method instead of bounds, so a plan becomes a subclass
@@ -37,4 +37,4 @@ struct DeepspeedParts {
 /// layers differ from layer_list(graph).
 [[nodiscard]] Partition deepspeed_partition(const DeepspeedParts& parts, const Graph& graph);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -7,7 +7,7 @@
 #include "costmodel/interchange/nccl_topology.h"
 #include "costmodel/interchange/pipedream.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 /// Adapts a reader of one text to a reader of files.
@@ -55,4 +55,4 @@ std::string format_list(const std::vector<ForeignFormat>& formats) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -8,7 +8,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/topology.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// A file that was read, with its name for messages.
 struct SourceFile {
@@ -34,4 +34,4 @@ struct ForeignFormat {
 /// "NAME (WHAT), NAME (WHAT)".
 [[nodiscard]] std::string format_list(const std::vector<ForeignFormat>& formats);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -15,7 +15,7 @@
 #include "costmodel/table.h"
 #include "costmodel/units_text.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 // The "light" scheme of Paul Tol's colour-blind safe schemes, made for black text.
@@ -40,7 +40,7 @@ constexpr std::size_t kLongest = 40;
 std::string escaped(const std::string& text, std::size_t longest, std::size_t backslashes = 2) {
   std::string out;
   std::size_t characters = 0;
-  for (const char c : valid_utf8(text)) {
+  for (const char c : format::valid_utf8(text)) {
     const auto byte = static_cast<unsigned char>(c);
     if ((byte & 0xC0) != 0x80 && ++characters > longest) return out + "...";
     switch (c) {
@@ -290,4 +290,4 @@ class Picture {
 
 std::string graph_dot(const Graph& graph, const Plan* plan) { return Picture(graph, plan).text(); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -5,7 +5,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// The layer graph as a picture, in Graphviz's language DOT; the same text for the same arguments. A box is a layer:
 /// id, kind, forward + backward time and parameter bytes of one microbatch on one device, its full name as a tooltip;
@@ -16,4 +16,4 @@ namespace stagecraft {
 /// Throws std::invalid_argument naming a layer that is in only one of graph and plan.
 [[nodiscard]] std::string graph_dot(const Graph& graph, const Plan* plan = nullptr);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -10,7 +10,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/split.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr std::size_t kMost = 65536;
@@ -322,4 +322,4 @@ Partition megatron_partition(const std::vector<std::string>& stages, const Graph
   return partition_of_bounds(graph, bounds);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

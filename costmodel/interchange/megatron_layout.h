@@ -6,7 +6,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 // The text of Megatron-LM's --pipeline-model-parallel-layout (PipelineParallelLayerLayout.parse_str_to_list): the
 // stages from first to last with '|' between them, each a run of letters:
@@ -46,4 +46,4 @@ struct LayoutUnit {
 /// letter differs from the graph's.
 [[nodiscard]] Partition megatron_partition(const std::vector<std::string>& stages, const Graph& graph);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

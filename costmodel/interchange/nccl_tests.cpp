@@ -9,7 +9,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/utf8.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 const std::vector<std::string> kOperations = {"all_gather", "all_reduce", "reduce_scatter", "sendrecv"};
@@ -149,7 +149,8 @@ class TextReader {
       fail("found " + std::to_string(found.size()) + " columns, expected " + std::to_string(columns_.size()));
     }
     CurvePoint point;
-    if (!read_number(found[0], point.bytes.value) || point.bytes < Bytes(0) || point.bytes.value > Cursor::kMostBytes) {
+    if (!read_number(found[0], point.bytes.value) || point.bytes < Bytes(0) ||
+        point.bytes.value > format::Cursor::kMostBytes) {
       fail("found size " + found[0] + ", expected bytes");
     }
     double microseconds = 0;
@@ -182,45 +183,45 @@ class TextReader {
   std::size_t in_place_wrong_ = 0;
 };
 
-void check_wrong(Fields& body) {
+void check_wrong(format::Fields& body) {
   if (const auto wrong = body.optional("nwrong"); wrong && wrong->number() != 0) {
     wrong->fail_type("0 or null: the test computed wrong values");
   }
 }
 
-NcclTest read_json(const Cursor& root) {
-  Fields fields(root);
+NcclTest read_json(const format::Cursor& root) {
+  format::Fields fields(root);
   NcclTest out;
-  const Cursor version = fields.required("version");
+  const format::Cursor version = fields.required("version");
   if (const std::int64_t v = version.integer(0, 1'000'000); v < 1 || v > 2) version.fail_type("version 1 or 2");
   if (const auto v = fields.optional("nccl_version")) out.versions["nccl"] = version_text(v->integer(0, 1'000'000'000));
-  const Cursor args = fields.required("args");
+  const format::Cursor args = fields.required("args");
   if (args.elements() > 0) out.operation = operation_of(args.at(0).text());
   if (out.operation.empty()) out.operation = operation_of(root.file());
   if (out.operation.empty()) args.fail_type("a program of nccl-tests first");
-  Fields config(fields.required("config"));
+  format::Fields config(fields.required("config"));
   // The list has one device per process, however many the process uses.
   const std::int64_t each = config.required("nthreads").integer(1, 1024) * config.required("ngpus").integer(1, 1024);
-  const Cursor devices = config.required("devices");
+  const format::Cursor devices = config.required("devices");
   for (std::size_t i = 0; i < devices.elements(); ++i) {
-    Fields device(devices.at(i));
+    format::Fields device(devices.at(i));
     const std::string host = device.required("hostname").text();
     if (i == 0) out.device = device.required("device_info").text();
-    const Cursor group = device.required("group");
+    const format::Cursor group = device.required("group");
     if (group.integer(0, kMostRanks) != 0) group.fail_type("0: all ranks must be in one test");
     if (static_cast<std::int64_t>(out.hosts.size()) + each > kMostRanks) devices.fail("more than 2^20 ranks");
     out.hosts.insert(out.hosts.end(), static_cast<std::size_t>(each), host);
   }
   if (out.hosts.empty()) devices.fail_type("a device");
-  const Cursor results = fields.required("results");
+  const format::Cursor results = fields.required("results");
   for (std::size_t i = 0; i < results.elements(); ++i) {
-    Fields row(results.at(i));
-    const Cursor size = row.required("size");
-    Fields body(row.required("out_of_place"));
+    format::Fields row(results.at(i));
+    const format::Cursor size = row.required("size");
+    format::Fields body(row.required("out_of_place"));
     const CurvePoint point{size.bytes(), Seconds(body.required("time").positive() * 1e-6)};
     check_wrong(body);
     if (const auto in_place = row.optional("in_place")) {
-      Fields other(*in_place);
+      format::Fields other(*in_place);
       check_wrong(other);
     }
     if (point.bytes == Bytes(0)) {
@@ -233,7 +234,7 @@ NcclTest read_json(const Cursor& root) {
   }
   if (out.curve.points.empty()) results.fail("found no row of measurements");
   if (const auto bounds = fields.optional("out_of_bounds")) {
-    const Cursor okay = Fields(*bounds).required("okay");
+    const format::Cursor okay = format::Fields(*bounds).required("okay");
     if (okay.text() != "true") okay.fail_type("\"true\": no values out of bounds");
   }
   return out;
@@ -266,10 +267,10 @@ void set_ends(Link& link) {
 }  // namespace
 
 NcclTest parse_nccl_test(const std::string& text, const std::string& file) {
-  if (!is_utf8(text)) throw FormatError(file + ": not UTF-8");
+  if (!format::is_utf8(text)) throw FormatError(file + ": not UTF-8");
   if (text.starts_with("{")) {
-    const Json json = parse_document(text, file);
-    return read_json(Cursor(json, file));
+    const format::Json json = format::parse_document(text, file);
+    return read_json(format::Cursor(json, file));
   }
   TextReader reader(file);
   std::istringstream in(text);
@@ -326,4 +327,4 @@ Topology measured_topology(const std::vector<NcclTest>& tests) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -6,7 +6,7 @@
 
 #include "costmodel/topology.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 // The output of NVIDIA's nccl-tests (and AMD's rccl-tests), as of version 2.18.3: the text since 2.11, whose tables
 // have a column "#wrong", and the JSON of option -J, versions 1 and 2. Source: github.com/NVIDIA/nccl-tests,
@@ -42,4 +42,4 @@ struct NcclTest {
 /// that), GPUs of several kinds, an operation twice for one number of ranks, and as validate does.
 [[nodiscard]] Topology measured_topology(const std::vector<NcclTest>& tests);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

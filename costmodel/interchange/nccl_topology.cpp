@@ -10,7 +10,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/utf8.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr int kMostDevices = 1024;
@@ -20,7 +20,7 @@ constexpr Seconds kClusterLatency(1e-5);
 class DumpReader {
  public:
   DumpReader(const std::string& text, const std::string& file) : text_(text), file_(file) {
-    if (!is_utf8(text)) throw FormatError(file + ": not UTF-8");
+    if (!format::is_utf8(text)) throw FormatError(file + ": not UTF-8");
     pugi::xml_document document;
     const pugi::xml_parse_result result = document.load_buffer(text.data(), text.size());
     if (!result) fail_at(result.offset, std::string("not XML: ") + result.description());
@@ -161,4 +161,4 @@ Topology parse_nccl_topology(const std::string& text, const std::string& file) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

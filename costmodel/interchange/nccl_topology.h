@@ -4,7 +4,7 @@
 
 #include "costmodel/topology.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// The topology of a dump that NCCL writes to NCCL_TOPO_DUMP_FILE, all declared. A device is a <gpu> with a rank. The
 /// levels are declared_levels, then "cluster": the hosts in the dump, joined by the slowest <net>; usually 1, as
@@ -17,4 +17,4 @@ namespace stagecraft {
 /// without a <net>. Source: src/graph/xml.cc and topo.cc of NCCL 2.30.
 [[nodiscard]] Topology parse_nccl_topology(const std::string& text, const std::string& file);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -17,7 +17,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/utf8.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr std::string_view kSeparator = " -- ";
@@ -127,7 +127,7 @@ class Reader {
   Graph read() {
     for (; number_ <= lines_.size(); ++number_) {
       const std::string_view line = lines_[number_ - 1];
-      if (!is_utf8(line)) fail("is not UTF-8");
+      if (!format::is_utf8(line)) fail("is not UTF-8");
       if (number_ == 1 && line.starts_with("\xEF\xBB\xBF")) fail("begins with a byte order mark, expected none");
       if (line.empty()) fail("is empty, expected a layer or an edge");
       if (line.starts_with("\t")) {
@@ -382,4 +382,4 @@ std::string pipedream_text(const Graph& graph) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

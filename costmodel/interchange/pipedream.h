@@ -4,7 +4,7 @@
 
 #include "costmodel/graph.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 // PipeDream's profile text (graph.txt): one line per layer, "ID -- DESC -- forward_compute_time=MS,
 // backward_compute_time=MS, activation_size=BYTES, parameter_size=BYTES", optionally " -- stage_id=N", then one line
@@ -33,4 +33,4 @@ namespace stagecraft {
 /// without being an input.
 [[nodiscard]] std::string pipedream_text(const Graph& graph);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

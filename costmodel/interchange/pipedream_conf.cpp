@@ -8,7 +8,7 @@
 
 #include "costmodel/format/cursor.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr int kMostRanks = 1 << 24;
@@ -16,26 +16,27 @@ constexpr const char* kModules = "module_to_stage_map";
 constexpr const char* kRanks = "stage_to_rank_map";
 constexpr const char* kDepths = "stage_to_depth_map";
 
-int whole(const Cursor& at, std::int64_t most = kMostRanks) { return static_cast<int>(at.integer(0, most)); }
+int whole(const format::Cursor& at, std::int64_t most = kMostRanks) { return static_cast<int>(at.integer(0, most)); }
 
 /// The values of an object whose keys are the stages "0" .. "stages - 1", in their order.
-std::vector<Cursor> by_stage(const Cursor& at, std::size_t stages) {
+std::vector<format::Cursor> by_stage(const format::Cursor& at, std::size_t stages) {
   if (!at.value().is_object()) at.fail_type("an object with a key for each stage");
-  std::vector<Cursor> out;
+  std::vector<format::Cursor> out;
   for (std::size_t s = 0; s < stages; ++s) {
     const auto it = at.value().find(std::to_string(s));
     if (it == at.value().end()) at.fail("stage \"" + std::to_string(s) + "\" is missing");
     out.push_back(at.inside(*it));
   }
   for (const auto& [key, value] : at.value().items()) {
-    const bool known = std::any_of(out.begin(), out.end(), [&](const Cursor& c) { return &c.value() == &value; });
+    const bool known =
+        std::any_of(out.begin(), out.end(), [&](const format::Cursor& c) { return &c.value() == &value; });
     if (!known) at.fail("found stage \"" + key + "\", expected 0.." + std::to_string(stages - 1));
   }
   return out;
 }
 
-std::vector<int> read_modules(const Cursor& at) {
-  const std::vector<int> out = at.list([](const Cursor& c) { return whole(c); });
+std::vector<int> read_modules(const format::Cursor& at) {
+  const std::vector<int> out = at.list([](const format::Cursor& c) { return whole(c); });
   if (out.size() < 2)
     at.fail("found " + std::to_string(out.size()) + " modules, expected at least a stage's and the loss");
   const int last = *std::max_element(out.begin(), out.end());
@@ -52,15 +53,15 @@ std::vector<int> read_modules(const Cursor& at) {
   return out;
 }
 
-std::vector<std::vector<int>> read_ranks(const Cursor& at, std::size_t stages) {
+std::vector<std::vector<int>> read_ranks(const format::Cursor& at, std::size_t stages) {
   std::vector<std::vector<int>> out;
   std::set<int> seen;
   std::size_t count = 0;
-  const std::vector<Cursor> lists = by_stage(at, stages);
-  for (const Cursor& list : lists) count += list.elements();
-  for (const Cursor& list : lists) {
+  const std::vector<format::Cursor> lists = by_stage(at, stages);
+  for (const format::Cursor& list : lists) count += list.elements();
+  for (const format::Cursor& list : lists) {
     if (list.elements() == 0) list.fail("found no rank, expected at least one");
-    out.push_back(list.list([&](const Cursor& c) {
+    out.push_back(list.list([&](const format::Cursor& c) {
       const int rank = whole(c, static_cast<std::int64_t>(count) - 1);
       if (!seen.insert(rank).second) c.fail("rank " + std::to_string(rank) + " appears twice");
       return rank;
@@ -93,14 +94,14 @@ std::vector<int> up_to(int count) {
 }  // namespace
 
 PipedreamConf parse_pipedream_conf(const std::string& text, const std::string& file) {
-  const Json json = parse_document(text, file);
-  Fields fields(Cursor(json, file));
+  const format::Json json = format::parse_document(text, file);
+  format::Fields fields(format::Cursor(json, file));
   PipedreamConf out;
   out.module_to_stage = read_modules(fields.required(kModules));
   const std::size_t stages = static_cast<std::size_t>(out.module_to_stage.back()) + 1;
   out.ranks = read_ranks(fields.required(kRanks), stages);
   if (const auto depths = fields.optional(kDepths)) {
-    for (const Cursor& depth : by_stage(*depths, stages)) out.depths.push_back(whole(depth));
+    for (const format::Cursor& depth : by_stage(*depths, stages)) out.depths.push_back(whole(depth));
   }
   fields.done();
   return out;
@@ -215,4 +216,4 @@ Partition pipedream_conf_partition(const PipedreamConf& conf, const Graph& graph
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -6,7 +6,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 // PipeDream's run configuration, as its convert_graph_to_model.py writes it next to the generated modules:
 //   "module_to_stage_map"  a stage for each module; the modules are one or more per stage and, last, the loss;
@@ -55,4 +55,4 @@ struct PipedreamConfs {
 /// std::invalid_argument for a layer without a stage and for a different number of modules.
 [[nodiscard]] Partition pipedream_conf_partition(const PipedreamConf& conf, const Graph& graph);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

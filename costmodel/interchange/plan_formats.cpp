@@ -12,7 +12,7 @@
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/interchange/torch_pipelining.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 std::string recomputation(const Plan& plan) {
@@ -138,4 +138,4 @@ const PlanFormat& plan_format(const std::string& name, const std::vector<std::st
   throw std::invalid_argument(unknown_name("format", name, known));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -9,7 +9,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/interchange/foreign.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// One of the texts of a converted plan.
 struct PlanText {
@@ -54,4 +54,4 @@ struct PlanFormat {
 /// The format of that name. Throws std::invalid_argument with the known names, `others` among them.
 [[nodiscard]] const PlanFormat& plan_format(const std::string& name, const std::vector<std::string>& others = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -9,7 +9,7 @@
 #include "costmodel/format/json_string.h"
 #include "costmodel/interchange/actions_csv.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr const char* kScript = R"py(#!/usr/bin/env python3
@@ -212,11 +212,11 @@ std::string torch_pipelining_script(const BoundPlan& bound) {
   std::string stages;
   for (const Stage& stage : plan.stages) {
     std::vector<std::string> layers;
-    for (const std::string& layer : stage.layers) layers.push_back(json_string(layer));
+    for (const std::string& layer : stage.layers) layers.push_back(format::json_string(layer));
     stages += fmt::format("    [{}],\n", fmt::join(layers, ", "));
   }
   return fmt::format(kScript, fmt::arg("ranks", bound.positions()), fmt::arg("microbatches", plan.microbatches),
                      fmt::arg("stages", stages), fmt::arg("actions", plan_actions_csv(bound)));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

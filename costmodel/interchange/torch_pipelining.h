@@ -4,7 +4,7 @@
 
 #include "costmodel/bound_plan.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// The lists of `plan` as torch.distributed.pipelining's CSV, see actions_csv.h: only computation, or with `transfers`
 /// also sends, receives and reduces, each receive right before the action that needs it. Throws std::invalid_argument
@@ -18,4 +18,4 @@ namespace stagecraft {
 /// replicas, a tensor that skips a stage, a schedule that does not train or that updates in the middle of its lists.
 [[nodiscard]] std::string torch_pipelining_script(const BoundPlan& plan);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

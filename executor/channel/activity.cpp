@@ -4,7 +4,7 @@
 
 #include "executor/channel/control_tags.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 /// The purpose of a message under `tag`.
@@ -98,4 +98,4 @@ std::string Activity::text(Clock::time_point now) const {
          fmt::format("{}waiting for rank {}{} for {:.1f} s", out.empty() ? "" : ", ", peer, purpose(tag), seconds);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 /// What one rank is doing and which rank it waits for, for reports. Written by the rank's thread, read by any thread. A
 /// write takes about ten nanoseconds; it neither blocks nor allocates.
@@ -48,4 +48,4 @@ class Activity {
   std::atomic<Clock::rep> since_ = 0;  ///< of the wait, or of the action without one
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

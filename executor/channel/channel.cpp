@@ -11,7 +11,7 @@
 #include "executor/channel/channel_checks.h"
 #include "executor/device/dtype.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 /// The members' chunks of a tensor, in its storage and without its autograd state.
@@ -121,7 +121,7 @@ class OrderedReducing : public Reducing {
 }  // namespace
 
 std::string describe(const TensorSpec& spec) {
-  return fmt::format("{} [{}]", dtype_text(spec.dtype), fmt::join(spec.shape, ", "));
+  return fmt::format("{} [{}]", device::dtype_text(spec.dtype), fmt::join(spec.shape, ", "));
 }
 
 TensorSpec spec_of(const at::Tensor& tensor) { return {tensor.sizes().vec(), tensor.scalar_type()}; }
@@ -170,15 +170,15 @@ void check_reducible(const Channel& channel, const at::Tensor& values, const std
   check_members(channel, values, members, tag, operation);
 }
 
-PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got) {
-  return PeerError(fmt::format("rank {} expected {} from rank {} under tag {}, got {}", rank, describe(expected), from,
-                               tag, describe(got)));
+meeting::PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got) {
+  return meeting::PeerError(fmt::format("rank {} expected {} from rank {} under tag {}, got {}", rank,
+                                        describe(expected), from, tag, describe(got)));
 }
 
-PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag) {
-  return PeerError(
-      fmt::format("rank {} waited {} for a tensor from rank {} under tag {}", rank, seconds_text(deadline), from, tag),
-      PeerError::Cause::Deadline);
+meeting::PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag) {
+  return meeting::PeerError(fmt::format("rank {} waited {} for a tensor from rank {} under tag {}", rank,
+                                        meeting::seconds_text(deadline), from, tag),
+                            meeting::PeerError::Cause::Deadline);
 }
 
 void ordered_reduce_scatter(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
@@ -216,4 +216,4 @@ std::unique_ptr<Reducing> start_ordered_all_reduce(Channel& channel, const at::T
   return std::make_unique<OrderedReducing>(channel, values.detach(), members, tag);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

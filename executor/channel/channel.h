@@ -12,7 +12,7 @@
 #include "executor/channel/activity.h"
 #include "executor/meeting/peer_error.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 /// Shape and dtype of a message, known at both ends before it is sent.
 struct TensorSpec {
@@ -111,4 +111,4 @@ void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& me
 [[nodiscard]] std::unique_ptr<Reducing> start_ordered_all_reduce(Channel& channel, const at::Tensor& values,
                                                                  const std::vector<int>& members, int tag);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -7,7 +7,7 @@
 
 #include "executor/channel/channel.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 /// "float32 [4, 8]".
 [[nodiscard]] std::string describe(const TensorSpec& spec);
@@ -28,8 +28,9 @@ void check_members(const Channel& channel, const at::Tensor& values, const std::
                    const std::string& operation);
 
 /// "rank 2 expected float32 [4, 8] from rank 1 under tag 7, got float32 [4, 9]".
-[[nodiscard]] PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag, const TensorSpec& got);
+[[nodiscard]] meeting::PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag,
+                                            const TensorSpec& got);
 /// "rank 1 waited 5.0 s for a tensor from rank 0 under tag 3".
-[[nodiscard]] PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag);
+[[nodiscard]] meeting::PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

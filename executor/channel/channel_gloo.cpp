@@ -23,7 +23,7 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -76,7 +76,7 @@ struct Line {
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw PeerError(reason, PeerError::Cause::Peer);
+    throw meeting::PeerError(reason, meeting::PeerError::Cause::Peer);
   }
 
   /// Throws what a failed operation with `peer` means: an abort here or there, or a lost peer.
@@ -84,12 +84,12 @@ struct Line {
     throw_if_aborted();
     std::string told;
     try {
-      if (store->check({kAbortKey})) told = printable(store->get_to_str(kAbortKey));
+      if (store->check({kAbortKey})) told = meeting::printable(store->get_to_str(kAbortKey));
     } catch (const std::exception&) {  // the meeting point has disappeared too; the lost peer is what matters
     }
-    if (!told.empty()) throw PeerError(told, PeerError::Cause::Peer);
-    throw PeerError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
-                    PeerError::Cause::Peer);
+    if (!told.empty()) throw meeting::PeerError(told, meeting::PeerError::Cause::Peer);
+    throw meeting::PeerError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
+                             meeting::PeerError::Cause::Peer);
   }
 };
 
@@ -201,10 +201,11 @@ class GlooSending : public Sending {
   [[nodiscard]] std::string doing() const {
     return fmt::format("while sending to it under tag {}", transmission_->tag);
   }
-  [[nodiscard]] PeerError late() const {
-    return PeerError(fmt::format("rank {} waited {} for rank {} to receive a tensor under tag {}", line_->rank,
-                                 seconds_text(line_->deadline), transmission_->to, transmission_->tag),
-                     PeerError::Cause::Deadline);
+  [[nodiscard]] meeting::PeerError late() const {
+    return meeting::PeerError(
+        fmt::format("rank {} waited {} for rank {} to receive a tensor under tag {}", line_->rank,
+                    meeting::seconds_text(line_->deadline), transmission_->to, transmission_->tag),
+        meeting::PeerError::Cause::Deadline);
   }
   void rethrow() {
     if (!transmission_->error) return;
@@ -365,7 +366,7 @@ class GlooChannel : public Channel {
         (void)receiving->wait();
         sending->wait();
       }
-    } catch (const PeerError& error) { throw error.within("", ", at a barrier"); }
+    } catch (const meeting::PeerError& error) { throw error.within("", ", at a barrier"); }
   }
 
   void abort(const std::string& reason) override {
@@ -377,7 +378,7 @@ class GlooChannel : public Channel {
     }
     if (ranks_ == 1) return;
     try {
-      if (!line_->store->check({kAbortKey})) line_->store->set(kAbortKey, printable(reason));
+      if (!line_->store->check({kAbortKey})) line_->store->set(kAbortKey, meeting::printable(reason));
     } catch (const std::exception&) {  // the others notice only the closed connections
     }
     // ProcessGroupGloo::abort does nothing. But a wait that times out closes every connection of the group, which
@@ -403,37 +404,37 @@ class GlooChannel : public Channel {
 };
 
 /// The interface that GLOO_SOCKET_IFNAME names, else the given address or the one on the route to the meeting point.
-std::shared_ptr<gloo::transport::Device> make_device(const LaunchInfo& launch) {
+std::shared_ptr<gloo::transport::Device> make_device(const meeting::LaunchInfo& launch) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(name);
   }
   const bool any = launch.listen.empty() || launch.listen == "0.0.0.0" || launch.listen == "::";
-  return c10d::ProcessGroupGloo::createDeviceForHostname(any ? address_towards(launch.host) : launch.listen);
+  return c10d::ProcessGroupGloo::createDeviceForHostname(any ? meeting::address_towards(launch.host) : launch.listen);
 }
 
 }  // namespace
 
-std::unique_ptr<Channel> make_gloo_channel(const LaunchInfo& launch, std::chrono::milliseconds deadline,
+std::unique_ptr<Channel> make_gloo_channel(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline,
                                            std::shared_ptr<Activity> activity) {
-  const LaunchInfo found = find_meeting(launch, deadline);
+  const meeting::LaunchInfo found = meeting::find_meeting(launch, deadline);
   auto line = std::make_shared<Line>();
   line->rank = launch.rank;
   line->deadline = deadline;
   line->activity = activity ? std::move(activity) : std::make_shared<Activity>();
-  line->store = connect_store(found, "channel", deadline);
+  line->store = meeting::connect_store(found, "channel", deadline);
   const auto options = c10d::ProcessGroupGloo::Options::create(deadline);
   options->threads = 1;  // only needed for collectives, which are not used
   try {
     options->devices.push_back(make_device(found));
     line->group = c10::make_intrusive<c10d::ProcessGroupGloo>(line->store, launch.rank, launch.ranks, options);
   } catch (const std::exception& error) {
-    throw PeerError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
-                                launch.ranks - 1, seconds_text(deadline), short_text(error)),
-                    PeerError::Cause::Deadline);
+    throw meeting::PeerError(fmt::format("rank {} could not connect to the other {} ranks within {}: {}", launch.rank,
+                                         launch.ranks - 1, meeting::seconds_text(deadline), short_text(error)),
+                             meeting::PeerError::Cause::Deadline);
   }
   auto channel = std::make_unique<GlooChannel>(line, launch.ranks);
-  if (launch.ranks > 1) prove_to_each_other(*channel, run_key(launch.secret, launch.run_id));
+  if (launch.ranks > 1) prove_to_each_other(*channel, meeting::run_key(launch.secret, launch.run_id));
   return channel;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

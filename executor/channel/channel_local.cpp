@@ -19,7 +19,7 @@
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -112,7 +112,7 @@ struct World {
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw PeerError(reason, PeerError::Cause::Peer);
+    throw meeting::PeerError(reason, meeting::PeerError::Cause::Peer);
   }
 };
 
@@ -219,7 +219,7 @@ std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& membe
                    std::optional<at::Tensor> values) {
   world.throw_if_aborted();
   const std::lock_guard lock(meeting.mutex);
-  if (!meeting.broken.empty()) throw PeerError(meeting.broken, PeerError::Cause::Deadline);
+  if (!meeting.broken.empty()) throw meeting::PeerError(meeting.broken, meeting::PeerError::Cause::Deadline);
   if (values) meeting.values[mine] = *std::move(values);
   const std::uint64_t round = ++meeting.rounds[mine];
   if (++meeting.present == members.size()) {
@@ -251,16 +251,16 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
       lock.unlock();
       world.throw_if_aborted();
     }
-    if (!meeting.broken.empty()) throw PeerError(meeting.broken, PeerError::Cause::Deadline);
+    if (!meeting.broken.empty()) throw meeting::PeerError(meeting.broken, meeting::PeerError::Cause::Deadline);
     if (Clock::now() >= end) {
       std::vector<int> absent;
       for (std::size_t i = 0; i < members.size(); ++i) {
         if (is_absent(i)) absent.push_back(members[i]);
       }
-      meeting.broken =
-          fmt::format("rank {} waited {} for {} {}", rank, seconds_text(world.deadline), name_ranks(absent), what());
+      meeting.broken = fmt::format("rank {} waited {} for {} {}", rank, meeting::seconds_text(world.deadline),
+                                   meeting::name_ranks(absent), what());
       meeting.complete.notify_all();
-      throw PeerError(meeting.broken, PeerError::Cause::Deadline);
+      throw meeting::PeerError(meeting.broken, meeting::PeerError::Cause::Deadline);
     }
     meeting.complete.wait_until(lock, end);
   }
@@ -304,8 +304,8 @@ class LocalReducing : public Pooled<LocalReducing, Reducing> {
     const std::vector<at::Tensor>& values = meeting_.values;
     for (std::size_t i = 1; i < members_.size(); ++i) {
       if (values[i].numel() == values[0].numel()) continue;
-      throw PeerError(fmt::format("rank {} has {} values for the all-reduce under tag {}, rank {} has {}", members_[i],
-                                  values[i].numel(), tag_, members_[0], values[0].numel()));
+      throw meeting::PeerError(fmt::format("rank {} has {} values for the all-reduce under tag {}, rank {} has {}",
+                                           members_[i], values[i].numel(), tag_, members_[0], values[0].numel()));
     }
     sum_chunk(values, mine_);
     await(*world_, meeting_, members_, rank_, come(*world_, meeting_, members_, mine_, std::nullopt), tag_, what);
@@ -415,4 +415,4 @@ std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono
   return channels;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

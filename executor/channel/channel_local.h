@@ -6,10 +6,10 @@
 
 #include "executor/channel/channel.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 /// `ranks` channels between threads of one process; tensors are handed over, not copied. Waits longer than `deadline`
 /// fail.
 [[nodiscard]] std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono::milliseconds deadline);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -9,7 +9,7 @@
 #include "executor/channel/nccl_program.h"
 #include "executor/meeting/launch_info.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 /// Options for NCCL.
 struct NcclOptions {
@@ -26,7 +26,7 @@ struct NcclOptions {
 /// all members' values and sums them.
 /// Collective: creates and tests all communicators, round by round. Throws PeerError naming the communicator that timed
 /// out, and DeviceError if CUDA or NCCL fails or this build has no CUDA.
-[[nodiscard]] std::unique_ptr<Channel> make_nccl_channel(const LaunchInfo& launch, NcclProgram program,
+[[nodiscard]] std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, NcclProgram program,
                                                          std::unique_ptr<Channel> control, c10::Device device,
                                                          std::chrono::milliseconds deadline,
                                                          const NcclOptions& options = {});
@@ -36,4 +36,4 @@ struct NcclOptions {
 /// first communicator of the process is created.
 void share_gpu(int rank);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -18,7 +18,7 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -29,14 +29,14 @@ constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
 
 class NcclChannel : public Channel {
  public:
-  NcclChannel(const LaunchInfo& launch, NcclProgram program, std::unique_ptr<Channel> control, c10::Device device,
-              std::chrono::milliseconds deadline, const NcclOptions& options)
+  NcclChannel(const meeting::LaunchInfo& launch, NcclProgram program, std::unique_ptr<Channel> control,
+              c10::Device device, std::chrono::milliseconds deadline, const NcclOptions& options)
       : program_(std::move(program)),
         control_(std::move(control)),
         deadline_(deadline),
         options_(options),
-        store_(connect_store(launch, "nccl", deadline)),
-        watch_store_(connect_store(launch, "nccl", deadline)),
+        store_(meeting::connect_store(launch, "nccl", deadline)),
+        watch_store_(meeting::connect_store(launch, "nccl", deadline)),
         line_(std::make_shared<NcclLine>()) {
     line_->rank = launch.rank;
     line_->device = device;
@@ -85,7 +85,7 @@ class NcclChannel : public Channel {
     if (!pool) pool = std::make_shared<NcclPool>(line_->device, compute_stream(line_->device));
     std::unique_ptr<NcclPool::Slot> slot = take(*pool, spec);
     auto operation = enqueue(*edge->second, "receive", tag, [&](NcclLane& lane, NcclOperation&) {
-      check(cudaStreamWaitEvent(lane.stream.get(), slot->free.get(), 0), "cudaStreamWaitEvent");
+      device::check(cudaStreamWaitEvent(lane.stream.get(), slot->free.get(), 0), "cudaStreamWaitEvent");
       if (slot->memory.numel() == 0) return ncclSuccess;
       return ncclRecv(slot->memory.data_ptr(), slot->memory.nbytes(), ncclUint8, 0, lane.communicator.get(),
                       lane.stream.get());
@@ -155,7 +155,7 @@ class NcclChannel : public Channel {
     lanes_.push_back(std::make_unique<NcclLane>());
     NcclLane& lane = *lanes_.back();
     lane.plan = plan;
-    lane.stream = make_urgent_stream();
+    lane.stream = device::make_urgent_stream();
     const auto place = std::ranges::find(plan.ranks, rank()) - plan.ranks.begin();
     const ncclUniqueId id = exchange_id(number, plan, place == 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -165,7 +165,7 @@ class NcclChannel : public Channel {
     ncclComm_t raw = nullptr;
     const ncclResult_t begun =
         ncclCommInitRankConfig(&raw, static_cast<int>(plan.ranks.size()), id, static_cast<int>(place), &config);
-    lane.communicator = NcclCommunicator(raw);
+    lane.communicator = device::NcclCommunicator(raw);
     settle(lane, begun, "ncclCommInitRankConfig");
     // The first call sets up the connection and waits for the other end, whatever its size. Do it here: in a step,
     // calls of several communicators could wait for each other.
@@ -184,7 +184,7 @@ class NcclChannel : public Channel {
     }
     wait_until(lane, "its first exchange", [&] {
       const cudaError_t status = cudaStreamQuery(lane.stream.get());
-      if (status != cudaErrorNotReady) check(status, "cudaStreamQuery");
+      if (status != cudaErrorNotReady) device::check(status, "cudaStreamQuery");
       return status == cudaSuccess;
     });
     for (const int tag : plan.tags) {
@@ -202,7 +202,7 @@ class NcclChannel : public Channel {
     const std::string key = fmt::format("communicator/{}", number);
     ncclUniqueId id{};
     if (first) {
-      check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+      device::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
       store_->set(key, std::vector<std::uint8_t>(id.internal, id.internal + sizeof id.internal));
       return id;
     }
@@ -211,13 +211,13 @@ class NcclChannel : public Channel {
       store_->wait({key}, deadline_);
       bytes = store_->get(key);
     } catch (const std::exception&) {
-      throw PeerError(fmt::format("rank {} waited {} for rank {} to start NCCL communicator \"{}\"", rank(),
-                                  seconds_text(deadline_), plan.ranks.front(), plan.name),
-                      PeerError::Cause::Deadline);
+      throw meeting::PeerError(fmt::format("rank {} waited {} for rank {} to start NCCL communicator \"{}\"", rank(),
+                                           meeting::seconds_text(deadline_), plan.ranks.front(), plan.name),
+                               meeting::PeerError::Cause::Deadline);
     }
     if (bytes.size() != sizeof id.internal) {
-      throw PeerError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, expected {}",
-                                  plan.ranks.front(), plan.name, bytes.size(), sizeof id.internal));
+      throw meeting::PeerError(fmt::format("rank {} announces NCCL communicator \"{}\" with {} bytes, expected {}",
+                                           plan.ranks.front(), plan.name, bytes.size(), sizeof id.internal));
     }
     std::copy(bytes.begin(), bytes.end(), id.internal);
     return id;
@@ -230,12 +230,12 @@ class NcclChannel : public Channel {
     while (!done()) {
       line_->throw_if_aborted();
       ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
-      if (state != ncclInProgress) check(state, lane.plan.name.c_str());
+      device::check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
+      if (state != ncclInProgress) device::check(state, lane.plan.name.c_str());
       if (Clock::now() > end) {
-        throw PeerError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
-                                    seconds_text(deadline_), what, lane.plan.name),
-                        PeerError::Cause::Deadline);
+        throw meeting::PeerError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
+                                             meeting::seconds_text(deadline_), what, lane.plan.name),
+                                 meeting::PeerError::Cause::Deadline);
       }
       std::this_thread::yield();
     }
@@ -244,18 +244,18 @@ class NcclChannel : public Channel {
   /// Returns once the call that returned `status` is enqueued: a nonblocking communicator may return "in progress"
   /// first.
   void settle(NcclLane& lane, ncclResult_t status, const char* call) {
-    if (status != ncclInProgress) check(status, call);
+    if (status != ncclInProgress) device::check(status, call);
     wait_until(lane, call, [&] {
       ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
+      device::check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
       return state == ncclSuccess;
     });
   }
 
   /// Makes the lane wait for what is enqueued on this thread's stream so far.
   void order_after_compute(NcclLane& lane, NcclOperation& operation) {
-    check(cudaEventRecord(operation.ready.get(), compute_stream(line_->device)), "cudaEventRecord");
-    check(cudaStreamWaitEvent(lane.stream.get(), operation.ready.get(), 0), "cudaStreamWaitEvent");
+    device::check(cudaEventRecord(operation.ready.get(), compute_stream(line_->device)), "cudaEventRecord");
+    device::check(cudaStreamWaitEvent(lane.stream.get(), operation.ready.get(), 0), "cudaStreamWaitEvent");
   }
 
   /// `call(lane, operation)` enqueues on the lane's stream.
@@ -283,10 +283,11 @@ class NcclChannel : public Channel {
       const std::lock_guard lock(calling_);
       line_->throw_if_aborted();
       settle(lane, call(lane, *operation), kind);
-      check(cudaEventRecord(operation->done.get(), lane.stream.get()), "cudaEventRecord");
+      device::check(cudaEventRecord(operation->done.get(), lane.stream.get()), "cudaEventRecord");
     } catch (const DeviceError&) {
       // A peer that gave up causes errors here before its reason arrives.
-      if (const std::string reason = told(); !reason.empty()) throw PeerError(reason, PeerError::Cause::Peer);
+      if (const std::string reason = told(); !reason.empty())
+        throw meeting::PeerError(reason, meeting::PeerError::Cause::Peer);
       throw;
     }
     const std::lock_guard lock(lane.mutex);
@@ -311,9 +312,9 @@ class NcclChannel : public Channel {
     }
     auto slot = std::make_unique<NcclPool::Slot>();
     slot->memory = at::empty(spec.shape, at::TensorOptions(spec.dtype).device(line_->device));
-    slot->free = make_order_event();
+    slot->free = device::make_order_event();
     // The allocator may return memory that work enqueued here still reads.
-    check(cudaEventRecord(slot->free.get(), pool.compute), "cudaEventRecord");
+    device::check(cudaEventRecord(slot->free.get(), pool.compute), "cudaEventRecord");
     return slot;
   }
 
@@ -344,16 +345,16 @@ class NcclChannel : public Channel {
       lane->reap();
       ncclResult_t state = ncclSuccess;
       if (lane->communicator.get()) {
-        check(ncclCommGetAsyncError(lane->communicator.get(), &state), "ncclCommGetAsyncError");
-        if (state != ncclInProgress) check(state, lane->plan.name.c_str());
+        device::check(ncclCommGetAsyncError(lane->communicator.get(), &state), "ncclCommGetAsyncError");
+        if (state != ncclInProgress) device::check(state, lane->plan.name.c_str());
       }
       if (lane->pending.empty()) continue;
       const NcclOperation& first = *lane->pending.front();
       if (Clock::now() - first.since < deadline_) continue;
       const std::lock_guard inner(line_->mutex);
       line_->late = true;
-      return fmt::format("rank {} waited {} for {} {} under tag {} of {}", rank(), seconds_text(deadline_), first.kind,
-                         first.number, first.tag, lane->plan.name);
+      return fmt::format("rank {} waited {} for {} {} under tag {} of {}", rank(), meeting::seconds_text(deadline_),
+                         first.kind, first.number, first.tag, lane->plan.name);
     }
     return told();
   }
@@ -389,13 +390,13 @@ class NcclChannel : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Channel> make_nccl_channel(const LaunchInfo& launch, NcclProgram program,
+std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, NcclProgram program,
                                            std::unique_ptr<Channel> control, c10::Device device,
                                            std::chrono::milliseconds deadline, const NcclOptions& options) {
   // Makes kernels of several communicators on one GPU start in the order of the calls.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  return std::make_unique<NcclChannel>(find_meeting(launch, deadline), std::move(program), std::move(control), device,
-                                       deadline, options);
+  return std::make_unique<NcclChannel>(meeting::find_meeting(launch, deadline), std::move(program), std::move(control),
+                                       device, deadline, options);
 }
 
 void share_gpu(int rank) {
@@ -406,4 +407,4 @@ void share_gpu(int rank) {
   ::setenv("NCCL_IB_DISABLE", "1", 0);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -8,7 +8,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/channel_nccl.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 std::unique_ptr<Channel> make_gloo(const ChannelSetup& setup) {
@@ -54,4 +54,4 @@ const ChannelKind& default_channel(const std::string& device, bool processes) {
   return *kind;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

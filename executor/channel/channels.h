@@ -13,11 +13,11 @@
 #include "executor/channel/nccl_program.h"
 #include "executor/meeting/launch_info.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 /// What one process needs to connect its ranks over a channel.
 struct ChannelSetup {
-  LaunchInfo launch;
+  meeting::LaunchInfo launch;
   std::chrono::milliseconds deadline{60000};       ///< of every wait
   std::shared_ptr<Activity> activity = nullptr;    ///< where waits are recorded, if given
   c10::Device device{c10::kCPU};                   ///< on which this rank computes
@@ -48,4 +48,4 @@ struct ChannelKind {
 /// The default for ranks that compute on `device` ("cpu" or "cuda") as threads of one process, or as processes.
 [[nodiscard]] const ChannelKind& default_channel(const std::string& device, bool processes);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -7,7 +7,7 @@
 
 // Tags of the runtime's exchanges, and which ranks take part in most of them.
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 inline constexpr int kLossTag = Channel::kControlTag + 1;        ///< microbatch losses, to rank 0
 inline constexpr int kLengthTag = Channel::kControlTag + 2;      ///< of a rank's result
@@ -31,4 +31,4 @@ inline constexpr int kBarrierTag = Channel::kMostTags - 1;
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -9,7 +9,7 @@
 
 #include "executor/channel/channel_checks.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
@@ -84,4 +84,4 @@ std::string find_mismatch(const NcclProgram& program) {
   return "";
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -5,7 +5,7 @@
 
 #include "executor/channel/channel.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 // The NCCL calls of a run as data, so that order and matching can be proved without a GPU.
 
@@ -55,4 +55,4 @@ int assign_rounds(std::vector<CommunicatorPlan>& communicators);
 /// never sends on a communicator on which it receives. Empty if proved, else communicator, position and both calls.
 [[nodiscard]] std::string find_mismatch(const NcclProgram& program);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

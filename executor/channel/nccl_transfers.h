@@ -21,7 +21,7 @@
 // Parts of the NCCL channel: communicators with their streams and the operations in progress on them. Only for files
 // that are built with CUDA.
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 /// The stream on which this thread computes. A CPU has none: simulated libraries interpret that as the host.
 [[nodiscard]] inline cudaStream_t compute_stream(c10::Device device) {
@@ -37,13 +37,13 @@ class CurrentGpu {
   }
 
  private:
-  std::optional<DeviceGuard> guard_;
+  std::optional<device::DeviceGuard> guard_;
 };
 
 /// A call of NCCL that was enqueued.
 struct NcclOperation {
-  CudaEvent ready = make_order_event();  ///< its inputs are ready
-  CudaEvent done = make_order_event();
+  device::CudaEvent ready = device::make_order_event();  ///< its inputs are ready
+  device::CudaEvent done = device::make_order_event();
   const char* kind = "";
   int tag = 0;
   std::uint64_t number = 0;                     ///< on its communicator, from 1
@@ -54,7 +54,7 @@ struct NcclOperation {
 struct NcclPool {
   struct Slot {
     at::Tensor memory;
-    CudaEvent free;  ///< its last reader is done
+    device::CudaEvent free;  ///< its last reader is done
   };
   NcclPool(c10::Device d, cudaStream_t c) : device(d), compute(c) {}
   c10::Device device;
@@ -67,7 +67,7 @@ struct NcclPool {
     std::unique_ptr<Slot> own(slot);
     try {
       const CurrentGpu guard(pool->device);
-      check(cudaEventRecord(own->free.get(), pool->compute), "cudaEventRecord");
+      device::check(cudaEventRecord(own->free.get(), pool->compute), "cudaEventRecord");
       const std::lock_guard lock(pool->mutex);
       pool->idle.push_back(std::move(own));
     } catch (const std::exception&) {  // the device is lost: the memory is not reused
@@ -78,8 +78,8 @@ struct NcclPool {
 /// One communicator of this rank.
 struct NcclLane {
   CommunicatorPlan plan;
-  CudaStream stream;
-  NcclCommunicator communicator;
+  device::CudaStream stream;
+  device::NcclCommunicator communicator;
   std::unordered_map<int, std::shared_ptr<NcclPool>> pools;  ///< by tag
   std::mutex mutex;                                          ///< of what follows
   std::deque<std::shared_ptr<NcclOperation>> pending;
@@ -91,7 +91,7 @@ struct NcclLane {
     while (!pending.empty()) {
       const cudaError_t status = cudaEventQuery(pending.front()->done.get());
       if (status == cudaErrorNotReady) return;
-      check(status, "cudaEventQuery");
+      device::check(status, "cudaEventQuery");
       idle.push_back(std::move(pending.front()));
       pending.pop_front();
       if (!pending.empty()) pending.front()->since = std::chrono::steady_clock::now();
@@ -111,13 +111,13 @@ struct NcclLine {
   void throw_if_aborted() {
     if (!aborted.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex);
-    throw PeerError(reason, late ? PeerError::Cause::Deadline : PeerError::Cause::Peer);
+    throw meeting::PeerError(reason, late ? meeting::PeerError::Cause::Deadline : meeting::PeerError::Cause::Peer);
   }
   /// Makes work that this thread enqueues from now on wait for `operation`.
   void order_after(const NcclOperation& operation) {
     throw_if_aborted();
     const CurrentGpu guard(device);
-    check(cudaStreamWaitEvent(compute_stream(device), operation.done.get(), 0), "cudaStreamWaitEvent");
+    device::check(cudaStreamWaitEvent(compute_stream(device), operation.done.get(), 0), "cudaStreamWaitEvent");
     throw_if_aborted();
   }
 };
@@ -131,7 +131,7 @@ class NcclSending : public Sending {
     const CurrentGpu guard(line_->device);
     const cudaError_t status = cudaEventQuery(operation_->done.get());
     if (status == cudaErrorNotReady) return false;
-    check(status, "cudaEventQuery");
+    device::check(status, "cudaEventQuery");
     return true;
   }
   void wait() override { line_->order_after(*operation_); }
@@ -190,4 +190,4 @@ class NcclReducing : public Reducing {
   at::Tensor gathered_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

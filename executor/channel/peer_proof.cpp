@@ -9,7 +9,7 @@
 #include "executor/channel/control_tags.h"
 #include "executor/meeting/secret.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 /// Sends every peer the text that `text_for` returns for it, all of the same length, and returns theirs by rank.
@@ -37,22 +37,22 @@ std::map<int, std::string> swap_texts(Channel& channel, std::size_t length, cons
 /// The proof of rank `from` to rank `to`, which sent `nonce`. It contains the direction, so that it cannot be replayed
 /// in the other one.
 std::string proof(const std::string& key, int from, int to, const std::string& nonce) {
-  return authenticator(key, fmt::format("edge {} {} {}", from, to, nonce));
+  return meeting::authenticator(key, fmt::format("edge {} {} {}", from, to, nonce));
 }
 
 }  // namespace
 
 void prove_to_each_other(Channel& channel, const std::string& key) {
   const int own = channel.rank();
-  const std::string nonce = random_secret();
+  const std::string nonce = meeting::random_secret();
   const auto nonces = swap_texts(channel, nonce.size(), [&](int) { return nonce; });
   const auto proofs =
       swap_texts(channel, nonce.size(), [&](int peer) { return proof(key, own, peer, nonces.at(peer)); });
   for (const auto& [peer, shown] : proofs) {
-    if (same_authenticator(shown, proof(key, peer, own, nonce))) continue;
-    throw PeerError(
+    if (meeting::same_authenticator(shown, proof(key, peer, own, nonce))) continue;
+    throw meeting::PeerError(
         fmt::format("rank {}: the peer that connected as rank {} does not know the run's secret", own, peer));
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 at::Tensor make_header(const TensorSpec& spec) {
   at::Tensor header = at::empty({static_cast<std::int64_t>(kMostDimensions + 2)}, at::kLong);
@@ -20,7 +20,8 @@ at::Tensor make_header(const TensorSpec& spec) {
 TensorSpec read_header(const at::Tensor& header, const std::string& sender) {
   const auto* in = header.const_data_ptr<std::int64_t>();
   const auto refuse = [&](const std::string& what, std::int64_t least, std::int64_t most) {
-    return PeerError(fmt::format("{} announces a tensor with {}, must be {} to {}", sender, what, least, most));
+    return meeting::PeerError(
+        fmt::format("{} announces a tensor with {}, must be {} to {}", sender, what, least, most));
   };
   constexpr auto kDtypes = static_cast<std::int64_t>(at::ScalarType::Undefined);
   constexpr auto kDimensions = static_cast<std::int64_t>(kMostDimensions);
@@ -34,4 +35,4 @@ TensorSpec read_header(const at::Tensor& header, const std::string& sender) {
   return spec;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

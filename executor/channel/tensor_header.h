@@ -6,7 +6,7 @@
 
 // The header that a channel which only moves bytes sends before a message.
 
-namespace stagecraft {
+namespace stagecraft::channel {
 
 inline constexpr std::size_t kMostDimensions = 14;
 
@@ -17,4 +17,4 @@ inline constexpr std::size_t kMostDimensions = 14;
 /// ("rank 1 under tag 7").
 [[nodiscard]] TensorSpec read_header(const at::Tensor& header, const std::string& sender);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -12,7 +12,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 
-namespace stagecraft {
+namespace stagecraft::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -61,11 +61,11 @@ void remove_checkpoint(const std::string& path) {
 }
 
 /// The manifest at `path` (DIR/step-N), whose own checksum is correct.
-CheckpointManifest read_manifest(const std::string& path) {
+format::CheckpointManifest read_manifest(const std::string& path) {
   const std::string name = path + "/" + kManifest;
-  const std::string text = read_text(name);
-  CheckpointManifest manifest = parse_checkpoint(text, name);
-  const std::uint32_t found = crc32_of(without_checksum(text, manifest.manifest_crc32));
+  const std::string text = format::read_text(name);
+  format::CheckpointManifest manifest = format::parse_checkpoint(text, name);
+  const std::uint32_t found = files::crc32_of(format::without_checksum(text, manifest.manifest_crc32));
   if (found != manifest.manifest_crc32) {
     throw FormatError(fmt::format("{}: /manifest_crc32: found {:08x}, expected {:08x} for this document", name,
                                   manifest.manifest_crc32, found));
@@ -81,7 +81,8 @@ std::string spec_text(const at::Tensor& tensor) {
 
 /// The tensor `name` if the files hold it: of the shape of `like`, and of its dtype or, with `any_floating` and where
 /// `like` is floating too, of any floating one.
-at::Tensor read_like(const TensorFiles& files, const std::string& name, const at::Tensor& like, bool any_floating) {
+at::Tensor read_like(const files::TensorFiles& files, const std::string& name, const at::Tensor& like,
+                     bool any_floating) {
   at::Tensor out = files.read(name);
   const bool dtype =
       out.scalar_type() == like.scalar_type() || (any_floating && like.is_floating_point() && out.is_floating_point());
@@ -92,15 +93,15 @@ at::Tensor read_like(const TensorFiles& files, const std::string& name, const at
   return out;
 }
 
-void load_values(const TensorFiles& files, const std::vector<Parameter>& values, bool any_floating) {
+void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, bool any_floating) {
   const at::NoGradGuard no_graph;
-  for (const Parameter& each : values) {
+  for (const stage::Parameter& each : values) {
     if (files.holds(each.name)) at::Tensor(each.value).copy_(read_like(files, each.name, each.value, any_floating));
   }
 }
 
-std::vector<std::string> state_names(const std::string& parameter, const OptimizerOptions& optimizer) {
-  switch (state_values(optimizer)) {
+std::vector<std::string> state_names(const std::string& parameter, const stage::OptimizerOptions& optimizer) {
+  switch (stage::state_values(optimizer)) {
     case 0:
       return {};
     case 1:
@@ -110,7 +111,7 @@ std::vector<std::string> state_names(const std::string& parameter, const Optimiz
   }
 }
 
-void check_against(const TensorFiles& files, const std::set<std::string>& known,
+void check_against(const files::TensorFiles& files, const std::set<std::string>& known,
                    const std::vector<std::string>& missing) {
   for (const std::string& name : files.names()) {
     if (!known.contains(name))
@@ -142,11 +143,11 @@ std::vector<std::int64_t> checkpoint_steps(const std::string& folder) {
   return steps;
 }
 
-CheckpointManifest check_checkpoint(const std::string& path) {
-  CheckpointManifest manifest = read_manifest(path);
-  for (const CheckpointFile& file : manifest.files) {
+format::CheckpointManifest check_checkpoint(const std::string& path) {
+  format::CheckpointManifest manifest = read_manifest(path);
+  for (const format::CheckpointFile& file : manifest.files) {
     const std::string place = path + "/" + file.name;
-    const FileDigest found = file_digest(place);
+    const files::FileDigest found = files::file_digest(place);
     if (found.bytes != file.bytes)
       throw FormatError(
           fmt::format("{}: found {} bytes, the manifest says {}", place, found.bytes.value, file.bytes.value));
@@ -187,7 +188,7 @@ void check_checkpoint_folder(const std::string& folder, bool resume) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail(folder, "write", error);
-  check_can_write(folder + "/" + kManifest);
+  format::check_can_write(folder + "/" + kManifest);
   const std::vector<std::int64_t> steps = checkpoint_steps(folder);
   if (resume || steps.empty()) return;
   throw std::invalid_argument(checkpoint_path(folder, steps.back()) +
@@ -211,59 +212,59 @@ std::string begin_checkpoint(const std::string& folder, std::int64_t step) {
   return partial;
 }
 
-void commit_checkpoint(const std::string& folder, const CheckpointManifest& manifest,
+void commit_checkpoint(const std::string& folder, const format::CheckpointManifest& manifest,
                        const std::vector<std::int64_t>& keep) {
   const std::string path = checkpoint_path(folder, manifest.step);
   const std::string partial = partial_path(folder, manifest.step);
   std::error_code error;
-  for (const CheckpointFile& file : manifest.files) {
+  for (const format::CheckpointFile& file : manifest.files) {
     const std::string place = partial + "/" + file.name;
     const auto bytes = fs::file_size(place, error);
     if (error) fail(place, "read what was written; all ranks must share the folder", error);
     if (static_cast<std::int64_t>(bytes) != file.bytes.value)
       throw FormatError(fmt::format("{}: found {} bytes, expected {}", place, bytes, file.bytes.value));
   }
-  CheckpointManifest checked = manifest;
+  format::CheckpointManifest checked = manifest;
   checked.manifest_crc32 = 0;
-  checked.manifest_crc32 = crc32_of(checkpoint_json(checked));
-  write_text(partial + "/" + kManifest, checkpoint_json(checked));
-  sync_directory(partial);
+  checked.manifest_crc32 = files::crc32_of(format::checkpoint_json(checked));
+  format::write_text(partial + "/" + kManifest, format::checkpoint_json(checked));
+  files::sync_directory(partial);
   // An existing one of the same step can only be damaged or not finite.
   if (fs::exists(path, error)) remove_checkpoint(path);
   fs::rename(partial, path, error);
   if (error) fail(path, "write", error);
-  sync_directory(folder);
+  files::sync_directory(folder);
   for (const std::int64_t step : checkpoint_steps(folder)) {
     if (step != manifest.step && std::ranges::find(keep, step) == keep.end())
       remove_checkpoint(checkpoint_path(folder, step));
   }
 }
 
-void collect_state(StageProgram& program, const Optimizer& optimizer,
-                   const std::function<bool(const std::string&)>& wanted, NamedTensors& out) {
-  const std::vector<Parameter>& parameters = program.parameters();
+void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer,
+                   const std::function<bool(const std::string&)>& wanted, files::NamedTensors& out) {
+  const std::vector<stage::Parameter>& parameters = program.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::string& name = parameters[i].name;
     if (!wanted(name)) continue;
     out[name] = parameters[i].value;
-    const OptimizerState state = optimizer.state(i);
+    const stage::OptimizerState state = optimizer.state(i);
     if (state.first.defined()) out[kFirst + name] = state.first;
     if (state.second.defined()) out[kSecond + name] = state.second;
     if (state.steps.defined()) out[kSteps + name] = state.steps;
   }
-  for (const Parameter& buffer : program.buffers()) {
-    if (wanted(buffer.name) && safetensors_hold(buffer.value.scalar_type())) out[buffer.name] = buffer.value;
+  for (const stage::Parameter& buffer : program.buffers()) {
+    if (wanted(buffer.name) && files::safetensors_hold(buffer.value.scalar_type())) out[buffer.name] = buffer.value;
   }
 }
 
-void load_state(const TensorFiles& files, StageProgram& program, Optimizer& optimizer) {
-  const std::vector<Parameter>& parameters = program.parameters();
+void load_state(const files::TensorFiles& files, stage::StageProgram& program, stage::Optimizer& optimizer) {
+  const std::vector<stage::Parameter>& parameters = program.parameters();
   load_values(files, parameters, false);
   load_values(files, program.buffers(), false);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::string& name = parameters[i].name;
     const at::Tensor value = parameters[i].value.detach();
-    OptimizerState state;
+    stage::OptimizerState state;
     if (files.holds(kFirst + name)) state.first = read_like(files, kFirst + name, value, false).to(value.device());
     if (files.holds(kSecond + name)) state.second = read_like(files, kSecond + name, value, false).to(value.device());
     if (files.holds(kSteps + name)) {
@@ -274,17 +275,17 @@ void load_state(const TensorFiles& files, StageProgram& program, Optimizer& opti
   }
 }
 
-void load_weights(const TensorFiles& files, StageProgram& program) {
+void load_weights(const files::TensorFiles& files, stage::StageProgram& program) {
   load_values(files, program.parameters(), true);
   load_values(files, program.buffers(), true);
 }
 
-void check_names(const TensorFiles& files, const Model& model, const OptimizerOptions& optimizer) {
+void check_names(const files::TensorFiles& files, const model::Model& model, const stage::OptimizerOptions& optimizer) {
   std::set<std::string> known;
   std::vector<std::string> missing;
-  for (const LayerSpec& layer : model.layers) {
-    for (const ParameterSpec& parameter : layer.parameters) {
-      if (!parameter.trainable && !safetensors_hold(parameter.dtype)) continue;
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) {
+      if (!parameter.trainable && !files::safetensors_hold(parameter.dtype)) continue;
       if (!known.insert(parameter.name).second) continue;
       if (!files.holds(parameter.name)) missing.push_back(parameter.name);
       if (!parameter.trainable) continue;
@@ -298,11 +299,11 @@ void check_names(const TensorFiles& files, const Model& model, const OptimizerOp
   check_against(files, known, missing);
 }
 
-void check_weight_names(const TensorFiles& files, const Model& model) {
+void check_weight_names(const files::TensorFiles& files, const model::Model& model) {
   std::set<std::string> known;
   std::vector<std::string> missing;
-  for (const LayerSpec& layer : model.layers) {
-    for (const ParameterSpec& parameter : layer.parameters) {
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) {
       if (known.insert(parameter.name).second && parameter.trainable && !files.holds(parameter.name))
         missing.push_back(parameter.name);
     }
@@ -313,10 +314,10 @@ void check_weight_names(const TensorFiles& files, const Model& model) {
   check_against(files, known, missing);
 }
 
-void check_can_save(const Model& model) {
-  for (const LayerSpec& layer : model.layers) {
-    for (const ParameterSpec& buffer : layer.parameters) {
-      if (buffer.trainable || safetensors_hold(buffer.dtype) || !(buffer.written || buffer.decay)) continue;
+void check_can_save(const model::Model& model) {
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& buffer : layer.parameters) {
+      if (buffer.trainable || files::safetensors_hold(buffer.dtype) || !(buffer.written || buffer.decay)) continue;
       throw std::invalid_argument(fmt::format(
           "layer \"{}\" writes its buffer \"{}\" of type {}, which checkpoints cannot store; run without --checkpoint",
           layer.name, buffer.name, c10::toString(buffer.dtype)));
@@ -324,4 +325,4 @@ void check_can_save(const Model& model) {
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::checkpoint

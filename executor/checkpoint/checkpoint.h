@@ -17,12 +17,12 @@
 // names, so that any plan can load what another plan wrote. The folder's name ends in ".partial" while it is written;
 // the final rename makes the checkpoint exist.
 
-namespace stagecraft {
+namespace stagecraft::checkpoint {
 
 /// A complete checkpoint.
 struct FoundCheckpoint {
   std::string path;
-  CheckpointManifest manifest;
+  format::CheckpointManifest manifest;
 };
 
 /// DIR/step-N.
@@ -34,7 +34,7 @@ struct FoundCheckpoint {
 [[nodiscard]] std::vector<std::int64_t> checkpoint_steps(const std::string& folder);
 /// The manifest of the checkpoint at `path` (DIR/step-N), whose files have the sizes and checksums that it lists.
 /// Throws FormatError naming a mismatch.
-[[nodiscard]] CheckpointManifest check_checkpoint(const std::string& path);
+[[nodiscard]] format::CheckpointManifest check_checkpoint(const std::string& path);
 /// The newest complete checkpoint with only finite values. `tell` is called for each newer one that is damaged (with
 /// the reason) or not finite.
 [[nodiscard]] std::optional<FoundCheckpoint> latest_checkpoint(const std::string& folder,
@@ -52,32 +52,32 @@ void check_checkpoint_folder(const std::string& folder, bool resume);
 /// Makes the checkpoint exist, with the manifest's own checksum set, once all its files are written, then removes all
 /// others but those of the steps in `keep`, their manifests first. Throws FormatError with the path and the reason, and
 /// if a file does not have the size in the manifest; older checkpoints are then kept.
-void commit_checkpoint(const std::string& folder, const CheckpointManifest& manifest,
+void commit_checkpoint(const std::string& folder, const format::CheckpointManifest& manifest,
                        const std::vector<std::int64_t>& keep);
 
 /// Throws std::invalid_argument naming layer and buffer if `model` has a buffer that changes in training and has a type
 /// that checkpoints cannot store. Other buffers of such types are not stored: they keep the model's values.
-void check_can_save(const Model& model);
+void check_can_save(const model::Model& model);
 
 /// Adds to `out` the stage's part of a checkpoint for the parameters and buffers that `wanted` names: values, and the
 /// optimizer's state as optimizer.first/NAME (momentum or first moment), optimizer.second/NAME and
 /// optimizer.steps/NAME, none for a parameter that had no gradient yet. Parameter i of `program` is parameter i of
 /// `optimizer`. Shares memory with both.
-void collect_state(StageProgram& program, const Optimizer& optimizer,
-                   const std::function<bool(const std::string&)>& wanted, NamedTensors& out);
+void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer,
+                   const std::function<bool(const std::string&)>& wanted, files::NamedTensors& out);
 /// Sets everything that collect_state collects from `files`. Throws FormatError naming file and tensor for one of
 /// another shape or dtype. What is absent is left as it is: see check_names.
-void load_state(const TensorFiles& files, StageProgram& program, Optimizer& optimizer);
+void load_state(const files::TensorFiles& files, stage::StageProgram& program, stage::Optimizer& optimizer);
 /// Sets parameters, and the buffers present, from `files`. A floating-point tensor may have any floating dtype, others
 /// must have the same dtype. Throws FormatError as load_state does.
-void load_weights(const TensorFiles& files, StageProgram& program);
+void load_weights(const files::TensorFiles& files, stage::StageProgram& program);
 
 /// Throws FormatError naming the tensors that `model` under `optimizer` does not know (listing those it does), and
 /// those that are missing: parameters, buffers, or a part of a parameter's state. All of a parameter's state may be
 /// absent.
-void check_names(const TensorFiles& files, const Model& model, const OptimizerOptions& optimizer);
+void check_names(const files::TensorFiles& files, const model::Model& model, const stage::OptimizerOptions& optimizer);
 /// The same for a file of weights: it must have all parameters, may have buffers and batch norm's num_batches_tracked
 /// (in the model or not), and nothing else.
-void check_weight_names(const TensorFiles& files, const Model& model);
+void check_weight_names(const files::TensorFiles& files, const model::Model& model);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::checkpoint

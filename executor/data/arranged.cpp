@@ -4,15 +4,15 @@
 
 #include "executor/data/sources.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 class Arranged : public DataSource {
  public:
-  Arranged(std::unique_ptr<DataSource> inner, std::vector<ModelInput> inputs)
+  Arranged(std::unique_ptr<DataSource> inner, std::vector<model::ModelInput> inputs)
       : inner_(std::move(inner)), inputs_(std::move(inputs)) {
     int next = 0;
-    for (const ModelInput& input : inputs_) place_.push_back(input.derive ? -1 : next++);
+    for (const model::ModelInput& input : inputs_) place_.push_back(input.derive ? -1 : next++);
   }
 
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
@@ -47,7 +47,7 @@ class Arranged : public DataSource {
   }
 
  private:
-  const ModelInput& at(int index) const { return inputs_.at(static_cast<std::size_t>(index)); }
+  const model::ModelInput& at(int index) const { return inputs_.at(static_cast<std::size_t>(index)); }
 
   /// Puts the inner source's tensors for `wanted`, none of them derived, into `out`.
   void fetch(const std::vector<int>& wanted, std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
@@ -60,25 +60,25 @@ class Arranged : public DataSource {
   }
 
   std::unique_ptr<DataSource> inner_;
-  std::vector<ModelInput> inputs_;
+  std::vector<model::ModelInput> inputs_;
   std::vector<int> place_;  ///< of each input among those of the inner source; -1: derived
 };
 
 }  // namespace
 
-Model without_derived(const Model& model) {
-  Model out;
+model::Model without_derived(const model::Model& model) {
+  model::Model out;
   out.name = model.name;
   std::ranges::copy_if(model.inputs, std::back_inserter(out.inputs),
-                       [](const ModelInput& input) { return !input.derive; });
+                       [](const model::ModelInput& input) { return !input.derive; });
   return out;
 }
 
-std::unique_ptr<DataSource> arranged_source(std::unique_ptr<DataSource> inner, const Model& model) {
-  const bool plain =
-      std::ranges::all_of(model.inputs, [](const ModelInput& input) { return !input.derive && input.batch_axis == 0; });
+std::unique_ptr<DataSource> arranged_source(std::unique_ptr<DataSource> inner, const model::Model& model) {
+  const bool plain = std::ranges::all_of(
+      model.inputs, [](const model::ModelInput& input) { return !input.derive && input.batch_axis == 0; });
   if (plain) return inner;
   return std::make_unique<Arranged>(std::move(inner), model.inputs);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

@@ -12,11 +12,11 @@
 #include "executor/data/sources.h"
 #include "executor/device/program.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 /// The source `name`, for inputs that it provides itself, sample by sample.
-std::unique_ptr<DataSource> open_source(const std::string& name, const Model& model, std::uint64_t seed,
+std::unique_ptr<DataSource> open_source(const std::string& name, const model::Model& model, std::uint64_t seed,
                                         DataOrder order) {
   const std::size_t colon = name.find(':');
   const std::string word = name.substr(0, colon);
@@ -45,7 +45,7 @@ class NamingErrors : public DataSource {
                                 std::span<const int> inputs) const override {
     try {
       return inner_->batch(step, microbatch, microbatches, samples, inputs);
-    } catch (const c10::Error& e) { rethrow_at(fmt::format("data of a microbatch of {} samples", samples), e); }
+    } catch (const c10::Error& e) { device::rethrow_at(fmt::format("data of a microbatch of {} samples", samples), e); }
   }
 
   std::optional<std::int64_t> samples() const override { return inner_->samples(); }
@@ -72,16 +72,16 @@ const std::vector<DataSourceKind>& data_sources() {
   return sources;
 }
 
-std::unique_ptr<DataSource> make_data_source(const std::string& name, const Model& model, std::uint64_t seed,
+std::unique_ptr<DataSource> make_data_source(const std::string& name, const model::Model& model, std::uint64_t seed,
                                              DataOrder order) {
   return std::make_unique<NamingErrors>(arranged_source(open_source(name, without_derived(model), seed, order), model));
 }
 
-std::string describe_inputs(const Model& model) {
+std::string describe_inputs(const model::Model& model) {
   std::vector<std::string> parts;
-  for (const ModelInput& input : model.inputs)
+  for (const model::ModelInput& input : model.inputs)
     parts.push_back(fmt::format("{} {}[{}]", input.name, input.dtype, fmt::join(input.shape, ", ")));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

@@ -10,7 +10,7 @@
 
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 
 /// A function (step, microbatch) -> samples: the same on every rank and under every plan. A step has the same samples
 /// in the same order for any number of microbatches. Thread-safe.
@@ -42,7 +42,7 @@ struct DataSourceKind {
   /// The source for `model`, all of whose inputs it must provide, sample by sample. `argument` may only be empty if it
   /// is optional. `order_seed` determines the order of each epoch; absent for file order. Throws as make_data_source
   /// does.
-  std::function<std::unique_ptr<DataSource>(const std::string& argument, const Model& model, std::uint64_t seed,
+  std::function<std::unique_ptr<DataSource>(const std::string& argument, const model::Model& model, std::uint64_t seed,
                                             std::optional<std::uint64_t> order_seed)>
       open;
 };
@@ -54,7 +54,7 @@ struct DataSourceKind {
 /// The source `name` for the inputs of `model`; `seed` determines values and order. Throws std::invalid_argument for an
 /// unknown name (listing the known ones) and if the data does not fit the model's inputs, FormatError for a missing or
 /// damaged file.
-[[nodiscard]] std::unique_ptr<DataSource> make_data_source(const std::string& name, const Model& model,
+[[nodiscard]] std::unique_ptr<DataSource> make_data_source(const std::string& name, const model::Model& model,
                                                            std::uint64_t seed, DataOrder order = DataOrder::Training);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

@@ -12,7 +12,7 @@
 #include "costmodel/errors.h"
 #include "executor/data/sources.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 constexpr const char* kDirectory = "/usr/share/datasets/fashion-mnist";
@@ -144,10 +144,10 @@ class FashionMnist : public DataSource {
 
 /// The images of Fashion-MNIST from `directory`, the 60,000 for training or the 10,000 for tests; shuffled every epoch
 /// if there is a `seed`.
-std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool test, const Model& model,
+std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool test, const model::Model& model,
                                                  std::optional<std::uint64_t> seed) {
   const std::string directory = named.empty() ? kDirectory : named;
-  const std::vector<ModelInput>& inputs = model.inputs;
+  const std::vector<model::ModelInput>& inputs = model.inputs;
   const std::vector<std::int64_t> image{1, kSide, kSide}, flat{kPixels};
   const bool fits = inputs.size() == 2 && inputs[0].dtype == "float32" &&
                     (inputs[0].shape == image || inputs[0].shape == flat) && inputs[1].dtype == "int64" &&
@@ -186,9 +186,8 @@ DataSourceKind fashion_mnist_data() {
       .argument = "DIR",
       .needed = "",
       .help = "60000 training images, from Debian's package dataset-fashion-mnist or DIR",
-      .open = [](const std::string& directory, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
-        return fashion_mnist_source(directory, false, model, seed);
-      }};
+      .open = [](const std::string& directory, const model::Model& model, std::uint64_t,
+                 std::optional<std::uint64_t> seed) { return fashion_mnist_source(directory, false, model, seed); }};
 }
 
 DataSourceKind fashion_mnist_test_data() {
@@ -196,8 +195,8 @@ DataSourceKind fashion_mnist_test_data() {
           .argument = "DIR",
           .needed = "",
           .help = "the 10000 test images, for evaluation",
-          .open = [](const std::string& directory, const Model& model, std::uint64_t,
+          .open = [](const std::string& directory, const model::Model& model, std::uint64_t,
                      std::optional<std::uint64_t> seed) { return fashion_mnist_source(directory, true, model, seed); }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

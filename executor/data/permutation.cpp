@@ -1,6 +1,6 @@
 #include "executor/data/sources.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 /// A permutation of 0..count-1 that `key` picks, value by value: four Feistel rounds over the next even power of two,
@@ -12,7 +12,7 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t k
   do {
     std::uint64_t left = index >> half, right = index & mask;
     for (std::uint64_t round = 0; round < 4; ++round) {
-      const std::uint64_t next = left ^ (mix_seed(key, "round", round, right) & mask);
+      const std::uint64_t next = left ^ (model::mix_seed(key, "round", round, right) & mask);
       left = right;
       right = next;
     }
@@ -24,7 +24,7 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t k
 }  // namespace
 
 std::uint64_t shuffled(std::uint64_t index, std::uint64_t count, std::uint64_t seed) {
-  return permuted(index % count, count, mix_seed(seed, "epoch", index / count));
+  return permuted(index % count, count, model::mix_seed(seed, "epoch", index / count));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace stagecraft {
+namespace stagecraft::data {
 
 Prefetch::Prefetch(std::function<std::vector<at::Tensor>(std::int64_t)> load, std::size_t ahead)
     : load_(std::move(load)), ahead_(ahead), thread_([this] { run(); }) {}
@@ -47,4 +47,4 @@ void Prefetch::run() {
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

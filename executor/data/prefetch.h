@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace stagecraft {
+namespace stagecraft::data {
 
 /// Loads batches ahead on a separate thread, in the order in which they are needed.
 class Prefetch {
@@ -37,4 +37,4 @@ class Prefetch {
   std::thread thread_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

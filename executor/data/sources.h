@@ -2,7 +2,7 @@
 
 #include "executor/data/data_source.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 
 // Helpers shared by the data sources.
 
@@ -10,13 +10,13 @@ namespace stagecraft {
 [[nodiscard]] std::uint64_t shuffled(std::uint64_t index, std::uint64_t count, std::uint64_t seed);
 
 /// The name of `model` and those of its inputs that a source must provide, as DataSourceKind::open takes them.
-[[nodiscard]] Model without_derived(const Model& model);
+[[nodiscard]] model::Model without_derived(const model::Model& model);
 /// DataSource::batch for all inputs of `model` from `inner`, which provides those of without_derived, in their order
 /// and each as [samples, shape...]: moves the batch axis to its place, takes the first sample for an input without a
 /// batch axis, and computes derived inputs from their sources. `inner` only loads what this needs.
-[[nodiscard]] std::unique_ptr<DataSource> arranged_source(std::unique_ptr<DataSource> inner, const Model& model);
+[[nodiscard]] std::unique_ptr<DataSource> arranged_source(std::unique_ptr<DataSource> inner, const model::Model& model);
 
 /// "image float32[1, 28, 28], target int64[]": the inputs of `model`.
-[[nodiscard]] std::string describe_inputs(const Model& model);
+[[nodiscard]] std::string describe_inputs(const model::Model& model);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

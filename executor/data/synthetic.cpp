@@ -9,25 +9,25 @@
 #include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 class Synthetic : public DataSource {
  public:
-  Synthetic(std::vector<ModelInput> inputs, std::uint64_t seed) : inputs_(std::move(inputs)), seed_(seed) {}
+  Synthetic(std::vector<model::ModelInput> inputs, std::uint64_t seed) : inputs_(std::move(inputs)), seed_(seed) {}
 
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
                                 std::span<const int> inputs) const override {
     const std::int64_t first = (step * microbatches + microbatch) * samples;
     std::vector<at::Tensor> out;
     for (const int index : inputs) {
-      const ModelInput& input = inputs_.at(static_cast<std::size_t>(index));
+      const model::ModelInput& input = inputs_.at(static_cast<std::size_t>(index));
       std::vector<std::int64_t> shape{samples};
       shape.insert(shape.end(), input.shape.begin(), input.shape.end());
-      const at::Tensor values = at::empty(shape, at::TensorOptions().dtype(dtype_of(input.dtype)));
+      const at::Tensor values = at::empty(shape, at::TensorOptions().dtype(device::dtype_of(input.dtype)));
       for (std::int64_t i = 0; i < samples; ++i) {
         const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(
-            mix_seed(seed_, input.name, static_cast<std::uint64_t>(first + i)));
+            model::mix_seed(seed_, input.name, static_cast<std::uint64_t>(first + i)));
         at::Tensor sample = values.select(0, i);
         if (values.is_floating_point()) {
           sample.normal_(0, 1, generator);
@@ -43,7 +43,7 @@ class Synthetic : public DataSource {
   }
 
  private:
-  std::vector<ModelInput> inputs_;
+  std::vector<model::ModelInput> inputs_;
   std::uint64_t seed_;
 };
 
@@ -58,9 +58,9 @@ std::pair<std::int64_t, std::int64_t> whole_numbers(at::ScalarType dtype) {
 /// Values drawn from the seed: Normal(1) for floating types, both values for bool, else uniform in [least, classes).
 /// Throws std::invalid_argument naming an integer input without classes, or with a range that its type cannot
 /// represent.
-std::unique_ptr<DataSource> synthetic_source(const Model& model, std::uint64_t seed) {
-  for (const ModelInput& input : model.inputs) {
-    const at::ScalarType dtype = dtype_of(input.dtype);
+std::unique_ptr<DataSource> synthetic_source(const model::Model& model, std::uint64_t seed) {
+  for (const model::ModelInput& input : model.inputs) {
+    const at::ScalarType dtype = device::dtype_of(input.dtype);
     if (!at::isIntegralType(dtype, /*includeBool=*/false)) continue;
     if (input.classes == 0) {
       throw std::invalid_argument(
@@ -86,9 +86,9 @@ DataSourceKind synthetic_data() {
           .argument = "",
           .needed = "",
           .help = "random values that fit any model",
-          .open = [](const std::string&, const Model& model, std::uint64_t seed, std::optional<std::uint64_t>) {
+          .open = [](const std::string&, const model::Model& model, std::uint64_t seed, std::optional<std::uint64_t>) {
             return synthetic_source(model, seed);
           }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

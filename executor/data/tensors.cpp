@@ -23,7 +23,7 @@
 #include "executor/files/safetensors.h"
 #include "executor/files/safetensors_dtypes.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -75,8 +75,9 @@ struct FileTensor {
 
 FileTensor open_npy(const std::string& path) {
   FileTensor out{.path = path, .file = std::make_shared<MappedFile>(path), .shape = {}};
-  const std::int64_t head = std::min(out.file->bytes(), kMostNpyHeader);
-  const NpyHeader header = parse_npy_header({out.file->at(0), static_cast<std::size_t>(head)}, out.file->bytes(), path);
+  const std::int64_t head = std::min(out.file->bytes(), files::kMostNpyHeader);
+  const files::NpyHeader header =
+      files::parse_npy_header({out.file->at(0), static_cast<std::size_t>(head)}, out.file->bytes(), path);
   out.dtype = header.dtype;
   out.shape = header.shape;
   out.begin = header.begin;
@@ -110,10 +111,10 @@ std::map<std::string, std::string> parse_list(const std::string& kind, const std
 
 /// The tensor of each input, in their order.
 std::vector<FileTensor> open_tensors(const std::string& kind, const std::string& path,
-                                     const std::vector<ModelInput>& inputs) {
+                                     const std::vector<model::ModelInput>& inputs) {
   std::vector<FileTensor> out;
   if (fs::is_directory(path)) {
-    for (const ModelInput& input : inputs) {
+    for (const model::ModelInput& input : inputs) {
       const std::string file = (fs::path(path) / (input.name + ".npy")).string();
       if (!fs::exists(file))
         throw FormatError(fmt::format("{}: found no {}.npy for input \"{}\"; there are {}", path, input.name,
@@ -126,7 +127,7 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
     const std::map<std::string, std::string> files = parse_list(kind, path);
     std::vector<std::string> names;
     for (const auto& [name, file] : files) names.push_back(name);
-    for (const ModelInput& input : inputs) {
+    for (const model::ModelInput& input : inputs) {
       const auto it = files.find(input.name);
       if (it == files.end())
         throw std::invalid_argument(fmt::format("data source {}: no file for input \"{}\"; listed are {}", kind,
@@ -135,17 +136,17 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
     }
     return out;
   }
-  const SafetensorsFile file(path);
+  const files::SafetensorsFile file(path);
   const auto mapped = std::make_shared<MappedFile>(path);
   std::uint64_t header = 0;
   std::memcpy(&header, mapped->at(0), sizeof header);
-  for (const ModelInput& input : inputs) {
+  for (const model::ModelInput& input : inputs) {
     const auto it = file.header().tensors.find(input.name);
     if (it == file.header().tensors.end())
       throw FormatError(fmt::format("{}: found no tensor for input \"{}\"; there are {}", path, input.name,
                                     fmt::join(file.names(), ", ")));
-    const SafetensorsEntry& entry = it->second;
-    out.push_back({path, mapped, safetensors_type(entry.dtype), entry.shape,
+    const format::SafetensorsEntry& entry = it->second;
+    out.push_back({path, mapped, files::safetensors_type(entry.dtype), entry.shape,
                    static_cast<std::int64_t>(sizeof header + header) + entry.begin.value});
   }
   return out;
@@ -156,21 +157,21 @@ std::string spec_text(const std::string& dtype, const std::vector<std::string>& 
 }
 
 /// Throws unless type and shape are the input's, whatever the number of samples.
-void check_shape(const FileTensor& tensor, const ModelInput& input) {
+void check_shape(const FileTensor& tensor, const model::ModelInput& input) {
   std::vector<std::int64_t> without = tensor.shape;
   const bool has_axis = !input.batch_axis || static_cast<std::size_t>(*input.batch_axis) < tensor.shape.size();
   if (input.batch_axis && has_axis) without.erase(without.begin() + *input.batch_axis);
-  if (has_axis && without == input.shape && dtype_name(tensor.dtype) == input.dtype) return;
+  if (has_axis && without == input.shape && device::dtype_name(tensor.dtype) == input.dtype) return;
   std::vector<std::string> found, wanted;
   for (const std::int64_t axis : tensor.shape) found.push_back(std::to_string(axis));
   for (const std::int64_t axis : input.shape) wanted.push_back(std::to_string(axis));
   if (input.batch_axis) wanted.insert(wanted.begin() + *input.batch_axis, "samples");
   throw FormatError(fmt::format("{}: input \"{}\": found {}, expected {}", tensor.path, input.name,
-                                spec_text(dtype_name(tensor.dtype), found), spec_text(input.dtype, wanted)));
+                                spec_text(device::dtype_name(tensor.dtype), found), spec_text(input.dtype, wanted)));
 }
 
 /// Throws for the first value that is outside [least, end), `wanted` in words.
-void check_range(const FileTensor& tensor, const ModelInput& input, std::int64_t least, std::int64_t end,
+void check_range(const FileTensor& tensor, const model::ModelInput& input, std::int64_t least, std::int64_t end,
                  const std::string& wanted) {
   std::int64_t count = 1;
   for (const std::int64_t axis : tensor.shape) count *= axis;
@@ -196,7 +197,7 @@ void check_range(const FileTensor& tensor, const ModelInput& input, std::int64_t
 
 class Tensors : public DataSource {
  public:
-  Tensors(std::vector<FileTensor> tensors, std::vector<ModelInput> inputs, std::int64_t count,
+  Tensors(std::vector<FileTensor> tensors, std::vector<model::ModelInput> inputs, std::int64_t count,
           std::optional<std::uint64_t> seed)
       : tensors_(std::move(tensors)), inputs_(std::move(inputs)), count_(count), seed_(seed) {}
 
@@ -229,7 +230,7 @@ class Tensors : public DataSource {
   }
 
   std::vector<FileTensor> tensors_;
-  std::vector<ModelInput> inputs_;
+  std::vector<model::ModelInput> inputs_;
   std::int64_t count_;  ///< samples
   std::optional<std::uint64_t> seed_;
 };
@@ -239,13 +240,13 @@ class Tensors : public DataSource {
 /// order. The files are mapped and must not be truncated meanwhile. Messages name `kind`. Throws FormatError naming
 /// file and input for a missing tensor (listing those present), for another type or shape, for files with different
 /// numbers of samples, and for the first integer outside the input's range.
-std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::string& path, const Model& model,
+std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::string& path, const model::Model& model,
                                            std::optional<std::uint64_t> seed) {
   std::vector<FileTensor> tensors = open_tensors(kind, path, model.inputs);
   std::optional<std::size_t> counted;  // the first input with samples
   std::int64_t count = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const ModelInput& input = model.inputs[i];
+    const model::ModelInput& input = model.inputs[i];
     check_shape(tensors[i], input);
     if (!input.batch_axis) continue;
     const std::int64_t own = tensors[i].shape[static_cast<std::size_t>(*input.batch_axis)];
@@ -259,7 +260,7 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
     count = own;
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const ModelInput& input = model.inputs[i];
+    const model::ModelInput& input = model.inputs[i];
     if (tensors[i].dtype == at::kBool) {
       check_range(tensors[i], input, 0, 2, "0 or 1");
     } else if (input.classes > 0 && at::isIntegralType(tensors[i].dtype, /*includeBool=*/false)) {
@@ -280,9 +281,8 @@ DataSourceKind tensors_data() {
           .help =
               "tensors named like the inputs, shuffled every epoch: a .safetensors file, a folder with NAME.npy, or "
               "NAME=FILE.npy,NAME=FILE.npy",
-          .open = [](const std::string& path, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
-            return tensors_source("tensors", path, model, seed);
-          }};
+          .open = [](const std::string& path, const model::Model& model, std::uint64_t,
+                     std::optional<std::uint64_t> seed) { return tensors_source("tensors", path, model, seed); }};
 }
 
 DataSourceKind tensors_in_order_data() {
@@ -290,9 +290,9 @@ DataSourceKind tensors_in_order_data() {
           .argument = "PATH",
           .needed = "files",
           .help = "the same, in file order",
-          .open = [](const std::string& path, const Model& model, std::uint64_t, std::optional<std::uint64_t>) {
+          .open = [](const std::string& path, const model::Model& model, std::uint64_t, std::optional<std::uint64_t>) {
             return tensors_source("tensors-in-order", path, model, std::nullopt);
           }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

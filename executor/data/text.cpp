@@ -8,7 +8,7 @@
 #include "costmodel/format/files.h"
 #include "executor/data/sources.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 constexpr std::int64_t kByteValues = 256;
@@ -43,7 +43,7 @@ class Text : public DataSource {
   std::int64_t place(std::int64_t index) const {
     if (!seed_) return index % *samples() * sequence_;
     const auto places = static_cast<std::uint64_t>(bytes_.size()) - static_cast<std::uint64_t>(sequence_);
-    return static_cast<std::int64_t>(mix_seed(*seed_, "window", static_cast<std::uint64_t>(index)) % places);
+    return static_cast<std::int64_t>(model::mix_seed(*seed_, "window", static_cast<std::uint64_t>(index)) % places);
   }
 
   std::string bytes_;
@@ -54,9 +54,9 @@ class Text : public DataSource {
 
 /// Windows of the bytes of `file`: a byte is a token, the target is the next one. With a `seed` they begin at random
 /// positions, otherwise they are consecutive.
-std::unique_ptr<DataSource> text_source(const std::string& file, const Model& model,
+std::unique_ptr<DataSource> text_source(const std::string& file, const model::Model& model,
                                         std::optional<std::uint64_t> seed) {
-  const std::vector<ModelInput>& inputs = model.inputs;
+  const std::vector<model::ModelInput>& inputs = model.inputs;
   const bool fits = inputs.size() == 2 && inputs[0].dtype == "int64" && inputs[1].dtype == "int64" &&
                     inputs[0].name != "target" && inputs[1].name == "target" && inputs[0].shape.size() == 1 &&
                     inputs[0].shape == inputs[1].shape;
@@ -64,12 +64,12 @@ std::unique_ptr<DataSource> text_source(const std::string& file, const Model& mo
     throw std::invalid_argument(
         fmt::format("data source text gives tokens int64[sequence], target int64[sequence]; model {} needs {}",
                     model.name, describe_inputs(model)));
-  for (const ModelInput& input : inputs)
+  for (const model::ModelInput& input : inputs)
     if (input.classes < kByteValues)
       throw std::invalid_argument(
           fmt::format("data source text gives {0} tokens, model {1} has {2}: set vocabulary={0}", kByteValues,
                       model.name, input.classes));
-  std::string bytes = read_text(file);
+  std::string bytes = format::read_text(file);
   const std::int64_t sequence = inputs[0].shape[0];
   if (static_cast<std::int64_t>(bytes.size()) < sequence + 1)
     throw FormatError(fmt::format("{}: {} bytes, must be at least {}, one more than sequence={} of model {}", file,
@@ -84,9 +84,8 @@ DataSourceKind text_data() {
           .argument = "FILE",
           .needed = "a file",
           .help = "the bytes of FILE as tokens; the target is the next byte",
-          .open = [](const std::string& file, const Model& model, std::uint64_t, std::optional<std::uint64_t> seed) {
-            return text_source(file, model, seed);
-          }};
+          .open = [](const std::string& file, const model::Model& model, std::uint64_t,
+                     std::optional<std::uint64_t> seed) { return text_source(file, model, seed); }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::data

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <limits>
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 /// The function `name` from the first library that defines it; null if none does.
@@ -52,4 +52,4 @@ void keep_freed_memory() {
   ::mallopt(M_TOP_PAD, 64 << 20);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// The memory allocator behind malloc in this process, with its version: "mimalloc 2.0.9", "tcmalloc 2.10",
 /// "glibc 2.36". The name of the library that provides malloc if it is not a known one.
@@ -14,4 +14,4 @@ namespace stagecraft {
 /// GLIBC_TUNABLES.
 void keep_freed_memory();
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

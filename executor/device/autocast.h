@@ -6,7 +6,7 @@
 
 #include <optional>
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// Sets LibTorch's autocast on the calling thread, as torch.autocast does, and restores it on destruction. An absent
 /// `dtype` or `cache` leaves that setting unchanged.
@@ -40,4 +40,4 @@ class AutocastScope {
   bool cache_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

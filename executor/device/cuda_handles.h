@@ -13,7 +13,7 @@
 
 // Only for files that are built with CUDA.
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// "links_nccl_cuda.cpp:12".
 [[nodiscard]] inline std::string place_text(const std::source_location& place) {
@@ -126,4 +126,4 @@ class DeviceGuard {
   return PinnedMemory(out);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 const std::vector<std::string>& device_names() {
   static const std::vector<std::string> names{"cpu", "cuda"};
@@ -57,4 +57,4 @@ void synchronize(c10::Device device) {
   if (device.type() != c10::kCPU) at::accelerator::synchronizeDevice(device.index());
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -10,7 +10,7 @@
 
 #include "costmodel/units.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// "cpu", "cuda".
 [[nodiscard]] const std::vector<std::string>& device_names();
@@ -54,4 +54,4 @@ class OwnStream {
 /// Returns when `device` has finished all work; immediately on a CPU.
 void synchronize(c10::Device device);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 DeviceClock::DeviceClock(c10::Device device, std::function<double()> now) : device_(device), now_(std::move(now)) {
   if (device_.is_cpu()) return;
@@ -44,4 +44,4 @@ double DeviceClock::seconds(const Moment& moment) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// Moments of a rank's work in seconds of the run's clock. On a CPU, a mark is the time of the call. On a GPU, it is
 /// the time at which this thread's current stream reaches it, which is only known later; a call never waits.
@@ -35,4 +35,4 @@ class DeviceClock {
   double base_seconds_ = 0;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

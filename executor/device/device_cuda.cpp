@@ -5,7 +5,7 @@
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 std::string dotted(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
@@ -52,4 +52,4 @@ GpuProperties gpu_properties(int index) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

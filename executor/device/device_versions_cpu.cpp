@@ -1,7 +1,7 @@
 #include "executor/device/device_versions.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 std::map<std::string, std::string> device_library_versions() { return {}; }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -6,7 +6,7 @@
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device_versions.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 std::string dotted(int major, int minor) { return std::to_string(major) + "." + std::to_string(minor); }
@@ -26,4 +26,4 @@ std::map<std::string, std::string> device_library_versions() {
           {"nccl", dotted(nccl / 10000, nccl / 100 % 100) + "." + std::to_string(nccl % 100)}};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -7,7 +7,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kNames{{
@@ -56,4 +56,4 @@ at::ScalarType compute_type(const std::string& dtype) {
   throw std::invalid_argument("the plan computes in \"" + dtype + "\", expected float32, bfloat16 or float16");
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

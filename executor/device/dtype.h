@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// "float32", "int64", ...: the name of an element type in files. Throws std::invalid_argument for a type without one.
 [[nodiscard]] std::string dtype_name(at::ScalarType dtype);
@@ -17,4 +17,4 @@ namespace stagecraft {
 /// than float32, bfloat16 and float16.
 [[nodiscard]] at::ScalarType compute_type(const std::string& dtype);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 struct MemoryTracker::Counter : c10::MemoryReportingInfoBase {
   explicit Counter(c10::DeviceType kind) : device(kind) {}
@@ -100,4 +100,4 @@ void MemoryTracker::reset_peak() {
 MemoryTracker::Scope::Scope(MemoryTracker& tracker) : guard_(std::make_unique<Guard>(tracker.counter_)) {}
 MemoryTracker::Scope::~Scope() = default;
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -7,7 +7,7 @@
 
 #include "costmodel/units.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// Counts the tensor bytes that the threads of one rank hold on one kind of device, from LibTorch's allocators. A block
 /// counts for the tracker under which it was allocated, no matter which thread frees it.
@@ -41,4 +41,4 @@ class MemoryTracker {
   std::shared_ptr<Counter> counter_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

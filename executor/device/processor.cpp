@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 std::string processor_name() {
   std::ifstream in("/proc/cpuinfo");
@@ -28,4 +28,4 @@ std::map<std::string, std::string> cpu_kernels() {
           {"kernel_settings", settings}};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// The model of this machine's processor, "AMD EPYC 9654 96-Core Processor"; "unknown processor" if Linux does not
 /// report it.
@@ -15,4 +15,4 @@ namespace stagecraft {
 /// carries the same keys.
 [[nodiscard]] std::map<std::string, std::string> cpu_kernels();
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

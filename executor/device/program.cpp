@@ -15,7 +15,7 @@
 #include "costmodel/units_text.h"
 #include "executor/device/allocator.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 constexpr int kErrorsOnly = 2;  // of caffe2_log_level, glog's scale
@@ -61,4 +61,4 @@ void rethrow_at(const std::string& where, const c10::Error& error) {
   throw std::runtime_error(text);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -7,7 +7,7 @@ namespace c10 {
 class Error;
 }
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// Call first in a program that computes: hides LibTorch's warnings and notes (unless TORCH_CPP_LOG_LEVEL is set) and
 /// calls keep_freed_memory.
@@ -23,4 +23,4 @@ void prepare_program();
 /// Throws a std::runtime_error (DeviceError if memory ran out) with `where`, then the text of `error`.
 [[noreturn]] void rethrow_at(const std::string& where, const c10::Error& error);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -11,7 +11,7 @@
 #include "executor/device/device_versions.h"
 #include "executor/device/processor.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 std::string date() {
@@ -41,4 +41,4 @@ Provenance provenance_here(const std::string& tool, c10::Device device) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -6,7 +6,7 @@
 // Ranges of time by name for tools that listen to NVTX, such as Nsight Systems: domain "stagecraft". No effect if built
 // without the CUDA headers. A range costs a few nanoseconds while no tool listens.
 
-namespace stagecraft {
+namespace stagecraft::device {
 
 /// A name registered with NVTX: cheap to copy, valid as long as the process.
 struct RangeName {
@@ -31,4 +31,4 @@ class Range {
   Range& operator=(const Range&) = delete;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

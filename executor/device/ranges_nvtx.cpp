@@ -2,7 +2,7 @@
 
 #include "executor/device/ranges.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 struct Domain {
@@ -21,4 +21,4 @@ void push_range(RangeName name, std::int64_t number) noexcept {
 
 void pop_range() noexcept { nvtxDomainRangePop(nvtx3::domain::get<Domain>()); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::device

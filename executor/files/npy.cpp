@@ -11,7 +11,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 constexpr std::size_t kMostAxes = 32;  // as in NumPy 1
@@ -170,4 +170,4 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::files {
 
 /// The contents of a NumPy file (.npy): values in C order, little-endian, from byte `begin` to the file's end.
 struct NpyHeader {
@@ -25,4 +25,4 @@ inline constexpr std::int64_t kMostNpyHeader = std::int64_t{1} << 16;
 /// Source: numpy.lib.format. The dictionary is parsed, not evaluated.
 [[nodiscard]] NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const std::string& file);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

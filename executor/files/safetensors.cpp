@@ -19,7 +19,7 @@
 #include "costmodel/errors.h"
 #include "executor/files/safetensors_dtypes.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
@@ -116,13 +116,14 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     throw FormatError(
         fmt::format("{}: found {} bytes, expected a safetensors file of at least {}", path, bytes, kLengthBytes));
   const auto rest = static_cast<std::uint64_t>(bytes) - kLengthBytes;
-  const std::uint64_t most = std::min<std::uint64_t>(rest, static_cast<std::uint64_t>(kMostSafetensorsHeader.value));
+  const std::uint64_t most =
+      std::min<std::uint64_t>(rest, static_cast<std::uint64_t>(format::kMostSafetensorsHeader.value));
   if (length > most)
     throw FormatError(fmt::format("{}: found a header of {} bytes, expected at most {}", path, length, most));
   std::string text(length, '\0');
   if (!read_exactly(file.get(), path, text.data(), text.size(), kLengthBytes))
     throw FormatError(path + ": was truncated");
-  header_ = parse_safetensors_header(text, Bytes(static_cast<std::int64_t>(rest - length)), path);
+  header_ = format::parse_safetensors_header(text, Bytes(static_cast<std::int64_t>(rest - length)), path);
   data_begin_ = static_cast<std::int64_t>(kLengthBytes + length);
   descriptor_ = file.release();
 }
@@ -140,7 +141,7 @@ std::vector<std::string> SafetensorsFile::names() const {
 at::Tensor SafetensorsFile::read(const std::string& name) const {
   const auto it = header_.tensors.find(name);
   if (it == header_.tensors.end()) throw FormatError(path_ + ": " + unknown_name("tensor", name, names()));
-  const SafetensorsEntry& entry = it->second;
+  const format::SafetensorsEntry& entry = it->second;
   at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
   const auto count = static_cast<std::size_t>(entry.end.value - entry.begin.value);
   if (!read_exactly(descriptor_, path_, out.data_ptr(), count, data_begin_ + entry.begin.value))
@@ -153,7 +154,7 @@ bool safetensors_hold(at::ScalarType dtype) { return safetensors_word(dtype).has
 FileDigest write_safetensors(const std::string& path, const NamedTensors& tensors,
                              const std::map<std::string, std::string>& metadata) {
   std::vector<NamedTensors::const_iterator> order;
-  SafetensorsHeader header{metadata, {}};
+  format::SafetensorsHeader header{metadata, {}};
   for (auto it = tensors.begin(); it != tensors.end(); ++it) order.push_back(it);
   std::ranges::stable_sort(order, [](const auto& a, const auto& b) {
     return a->second.element_size() > b->second.element_size();  // keeps all values aligned
@@ -169,7 +170,7 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
         std::exchange(end, end + tensor.numel() * static_cast<std::int64_t>(tensor.element_size()));
     header.tensors[name] = {*word, tensor.sizes().vec(), Bytes(begin), Bytes(end)};
   }
-  const std::string text = safetensors_header_text(header);
+  const std::string text = format::safetensors_header_text(header);
   const std::uint64_t length = text.size();
 
   const std::string beside = fmt::format("{}.partial.{}", path, ::getpid());
@@ -208,4 +209,4 @@ void sync_directory(const std::string& path) {
   if (::fsync(folder.get()) != 0 && errno != EINVAL) fail(path, "sync");  // EINVAL: not supported by the file system
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -10,7 +10,7 @@
 #include "costmodel/format/safetensors_header.h"
 #include "executor/files/tensor_files.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 
 /// Tensors by their full names.
 using NamedTensors = std::map<std::string, at::Tensor>;
@@ -40,13 +40,13 @@ class SafetensorsFile : public TensorFile {
 
   [[nodiscard]] const std::string& path() const override { return path_; }
   [[nodiscard]] std::vector<std::string> names() const override;
-  [[nodiscard]] const SafetensorsHeader& header() const { return header_; }
+  [[nodiscard]] const format::SafetensorsHeader& header() const { return header_; }
   [[nodiscard]] at::Tensor read(const std::string& name) const override;
 
  private:
   std::string path_;
   int descriptor_ = -1;
-  SafetensorsHeader header_;
+  format::SafetensorsHeader header_;
   std::int64_t data_begin_ = 0;
 };
 
@@ -63,4 +63,4 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
 /// Makes files created, renamed or removed in folder `path` survive a crash. Throws FormatError.
 void sync_directory(const std::string& path);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

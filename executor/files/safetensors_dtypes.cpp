@@ -7,7 +7,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/safetensors_header.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 constexpr std::array<std::pair<const char*, at::ScalarType>, 11> kTypes{{{"F64", at::kDouble},
@@ -35,7 +35,7 @@ at::ScalarType safetensors_type(const std::string& word) {
   for (const auto& [known, type] : kTypes) {
     if (word == known) return type;
   }
-  throw std::invalid_argument(unknown_name("dtype", word, safetensors_dtypes()));
+  throw std::invalid_argument(unknown_name("dtype", word, format::safetensors_dtypes()));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -4,7 +4,7 @@
 #include "executor/files/safetensors.h"
 #include "executor/files/torch_file.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 
 std::unique_ptr<TensorFile> open_tensor_file(const std::string& path) {
   if (is_zip_file(path)) return std::make_unique<TorchFile>(path);
@@ -39,4 +39,4 @@ at::Tensor TensorFiles::read(const std::string& name) const {
   return files_[it->second]->read(name);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::files {
 
 /// A file of named tensors, open for reading; its first bytes identify its kind.
 class TensorFile {
@@ -43,4 +43,4 @@ class TensorFiles {
   std::map<std::string, std::size_t> file_of_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

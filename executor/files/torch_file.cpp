@@ -15,7 +15,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 /// More than any model's state dict needs; storages are separate records.
@@ -122,4 +122,4 @@ at::Tensor TorchFile::read(const std::string& name) const {
   return out.copy_(storage.as_strided(tensor.shape, tensor.strides, tensor.offset));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

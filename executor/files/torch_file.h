@@ -9,7 +9,7 @@
 #include "executor/files/torch_pickle.h"
 #include "executor/files/zip_archive.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 
 /// Whether the file begins as a zip archive does. Throws FormatError with the path and the system's reason if it cannot
 /// be read.
@@ -39,4 +39,4 @@ class TorchFile : public TensorFile {
   std::map<std::string, PickledTensor> tensors_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

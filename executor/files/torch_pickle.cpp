@@ -14,7 +14,7 @@
 // A pickle is a program for a stack machine. This interprets only the opcodes that torch.save writes for state dicts,
 // like torch's weights_only loader; source: Lib/pickletools.py, torch/_weights_only_unpickler.py.
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are copied unchanged");
@@ -422,4 +422,4 @@ std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle,
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::files {
 
 /// A tensor as a state dict describes it: a view of a storage, which is another record of the file.
 struct PickledTensor {
@@ -27,4 +27,4 @@ struct PickledTensor {
 /// found and what was expected.
 [[nodiscard]] std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle, const std::string& file);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

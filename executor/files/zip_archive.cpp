@@ -20,7 +20,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 constexpr std::uint64_t kMostRecords = 1'000'000;
@@ -349,4 +349,4 @@ bool has_record_in_folder(const ZipArchive& archive, const std::string& name) {
   });
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::files {
 
 /// A file inside a ZIP archive.
 struct ZipRecord {
@@ -78,4 +78,4 @@ class ZipArchive {
 /// Whether a record is called `name` in one of the archive's outermost folders.
 [[nodiscard]] bool has_record_in_folder(const ZipArchive& archive, const std::string& name);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

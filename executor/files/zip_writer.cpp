@@ -12,7 +12,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 constexpr std::uint64_t kAlignment = 64;
@@ -82,4 +82,4 @@ void ZipWriter::finish() {
   check(status);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

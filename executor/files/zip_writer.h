@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::files {
 
 /// Writes a ZIP archive as PyTorch does: records stored as they are, each beginning at a multiple of 64 bytes. The same
 /// records give the same bytes. All members throw FormatError with the path and the system's reason.
@@ -34,4 +34,4 @@ class ZipWriter {
   std::set<std::string> names_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -12,20 +12,20 @@
 #include "executor/intake/torchscript/torchscript_source.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 LayerSource builtin_source() {
   return {.name = "built-in",
-          .models = fmt::format("{}", fmt::join(builtin_model_names(), ", ")),
+          .models = fmt::format("{}", fmt::join(model::builtin_model_names(), ", ")),
           .ending = "",
           .has =
               [](const std::string& model) {
-                const std::vector<std::string> names = builtin_model_names();
+                const std::vector<std::string> names = model::builtin_model_names();
                 return std::ranges::find(names, model) != names.end();
               },
           .build = [](const std::string& model, const ModelSettings& settings,
-                      ModelMode /*mode*/) { return build_builtin_model(model, settings); }};
+                      model::ModelMode /*mode*/) { return model::build_builtin_model(model, settings); }};
 }
 
 /// `what` of each source, either of files or not.
@@ -39,7 +39,7 @@ std::vector<std::string> of_sources(std::string LayerSource::* what, bool files)
 
 [[noreturn]] void refuse_file(const std::string& path) {
   const std::string known = fmt::format("{}", fmt::join(of_sources(&LayerSource::models, true), " or "));
-  if (has_record_in_folder(ZipArchive(path, ZipArchive::Deflated::Read), "data.pkl")) {
+  if (files::has_record_in_folder(files::ZipArchive(path, files::ZipArchive::Deflated::Read), "data.pkl")) {
     throw FormatError(path + ": holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as " +
                       "--weights, and as model " + known);
   }
@@ -59,7 +59,7 @@ bool is_model_file(const std::string& name) {
   });
 }
 
-Model build_model(const std::string& name, const ModelSettings& settings, ModelMode mode) {
+model::Model build_model(const std::string& name, const ModelSettings& settings, model::ModelMode mode) {
   const bool file = is_model_file(name);
   if (file) check_import_settings(settings);
   for (const LayerSource& source : layer_sources()) {
@@ -72,10 +72,11 @@ Model build_model(const std::string& name, const ModelSettings& settings, ModelM
 }
 
 std::uint64_t model_digest(const std::string& path) {
-  const ZipArchive archive(path, ZipArchive::Deflated::Read);
+  const files::ZipArchive archive(path, files::ZipArchive::Deflated::Read);
   std::uint64_t out = 0;
-  for (const ZipRecord& record : archive.records()) out = mix_seed(out, record.name, record.crc32, record.bytes);
+  for (const files::ZipRecord& record : archive.records())
+    out = model::mix_seed(out, record.name, record.crc32, record.bytes);
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

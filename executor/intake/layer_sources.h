@@ -6,7 +6,7 @@
 
 #include "executor/intake/graph/layer_source.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The table of layer sources.
 [[nodiscard]] const std::vector<LayerSource>& layer_sources();
@@ -18,11 +18,11 @@ namespace stagecraft {
 /// or import_settings of a file. `mode` only matters for files: built-in layers follow LayerCall::training. Throws
 /// std::invalid_argument for an unknown model or setting, listing the known ones, and for a value that does not fit;
 /// FormatError for a file that cannot be read or run.
-[[nodiscard]] Model build_model(const std::string& name, const ModelSettings& settings,
-                                ModelMode mode = ModelMode::Training);
+[[nodiscard]] model::Model build_model(const std::string& name, const ModelSettings& settings,
+                                       model::ModelMode mode = model::ModelMode::Training);
 
 /// A fingerprint of a model file from the names and CRCs of its records, with which ranks can check that they read the
 /// same file. Throws FormatError as build_model does.
 [[nodiscard]] std::uint64_t model_digest(const std::string& path);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

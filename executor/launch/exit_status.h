@@ -2,7 +2,7 @@
 
 #include "executor/meeting/peer_error.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// Exit status of a rank that ended because another rank failed.
 inline constexpr int kPeerFailed = 3;
@@ -13,6 +13,6 @@ inline constexpr int kHung = 4;
 inline constexpr int kStopped = 75;
 
 /// The exit status for an error's cause: 1, kHung or kPeerFailed.
-[[nodiscard]] int exit_status(const PeerError& error);
+[[nodiscard]] int exit_status(const meeting::PeerError& error);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -13,7 +13,7 @@
 #include "costmodel/format/files.h"
 #include "executor/meeting/secret.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 constexpr int kMostSlots = 1 << 20;
@@ -40,7 +40,7 @@ int read_slots(const std::string& text, const std::string& place) {
 std::vector<Host> read_hosts(const std::string& path) {
   std::vector<Host> hosts;
   std::map<std::string, int> line_of;
-  std::istringstream text(read_text(path));
+  std::istringstream text(format::read_text(path));
   int number = 0;
   for (std::string line; std::getline(text, line);) {
     const std::string place = fmt::format("{}: line {}", path, ++number);
@@ -96,12 +96,12 @@ std::string shell_word(const std::string& text) {
 std::string remote_command(const std::vector<std::string>& arguments,
                            const std::map<std::string, std::string>& environment, const std::string& folder) {
   std::string script;
-  if (environment.contains(kSecretVariable)) {
-    script += fmt::format("IFS= read -r {0} && export {0} && ", kSecretVariable);
+  if (environment.contains(meeting::kSecretVariable)) {
+    script += fmt::format("IFS= read -r {0} && export {0} && ", meeting::kSecretVariable);
   }
   script += fmt::format("cd {} && env", shell_word(folder));
   for (const auto& [name, value] : environment) {
-    if (name != kSecretVariable) script += fmt::format(" {}={}", name, shell_word(value));
+    if (name != meeting::kSecretVariable) script += fmt::format(" {}={}", name, shell_word(value));
   }
   for (const std::string& argument : arguments) script += " " + shell_word(argument);
   // Without a further command, a shell may replace itself with the program, and a remote shell does not report which
@@ -121,4 +121,4 @@ std::map<std::string, std::string> handed_over(const std::map<std::string, std::
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// A machine that runs ranks, and the largest number of them.
 struct Host {
@@ -47,4 +47,4 @@ struct Place {
 /// NCCL_, CUDA_, OMP_, MKL_ or TORCH_, and LD_LIBRARY_PATH; but not STAGECRAFT_LISTEN, an address of this machine.
 [[nodiscard]] std::map<std::string, std::string> handed_over(const std::map<std::string, std::string>& environment);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

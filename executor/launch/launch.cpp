@@ -10,7 +10,7 @@
 
 extern char** environ;
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 using Environment = std::map<std::string, std::string>;
@@ -42,9 +42,9 @@ constexpr std::int64_t kMostRanks = 1 << 20;
 constexpr std::int64_t kMostIds = std::int64_t{1} << 62;
 
 /// The ranks in three variables.
-LaunchInfo ranks_from(const Environment& environment, const std::string& rank, const std::string& ranks,
-                      const std::string& local_rank) {
-  LaunchInfo launch;
+meeting::LaunchInfo ranks_from(const Environment& environment, const std::string& rank, const std::string& ranks,
+                               const std::string& local_rank) {
+  meeting::LaunchInfo launch;
   launch.ranks = static_cast<int>(to_number(ranks, need(environment, ranks, rank), 1, kMostRanks));
   launch.rank = static_cast<int>(to_number(rank, need(environment, rank, rank), 0, launch.ranks - 1));
   launch.local_rank = static_cast<int>(to_number(local_rank, need(environment, local_rank, rank), 0, launch.ranks - 1));
@@ -75,8 +75,8 @@ std::string first_host(const std::string& name, const std::string& list) {
   return host;
 }
 
-LaunchInfo from_torchrun(const Environment& environment) {
-  LaunchInfo launch = ranks_from(environment, "RANK", "WORLD_SIZE", "LOCAL_RANK");
+meeting::LaunchInfo from_torchrun(const Environment& environment) {
+  meeting::LaunchInfo launch = ranks_from(environment, "RANK", "WORLD_SIZE", "LOCAL_RANK");
   launch.host = need(environment, "MASTER_ADDR", "RANK");
   launch.port =
       static_cast<std::uint16_t>(to_number("MASTER_PORT", need(environment, "MASTER_PORT", "RANK"), 1, 65535));
@@ -90,7 +90,7 @@ LaunchInfo from_torchrun(const Environment& environment) {
 }
 
 /// MASTER_ADDR and MASTER_PORT, if set, override the launcher.
-void prefer_master(const Environment& environment, LaunchInfo& launch) {
+void prefer_master(const Environment& environment, meeting::LaunchInfo& launch) {
   if (auto host = find(environment, "MASTER_ADDR")) launch.host = *host;
   if (auto port = find(environment, "MASTER_PORT")) {
     launch.port = static_cast<std::uint16_t>(to_number("MASTER_PORT", *port, 1, 65535));
@@ -105,8 +105,8 @@ bool is_slurm_task(const Environment& environment) {
   return find(environment, "SLURM_PROCID") && step && to_number("SLURM_STEP_ID", *step, 0, kMostIds) < kFirstReserved;
 }
 
-LaunchInfo from_slurm(const Environment& environment) {
-  LaunchInfo launch = ranks_from(environment, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID");
+meeting::LaunchInfo from_slurm(const Environment& environment) {
+  meeting::LaunchInfo launch = ranks_from(environment, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID");
   launch.launcher = "slurm";
   const std::int64_t job = to_number("SLURM_JOB_ID", need(environment, "SLURM_JOB_ID", "SLURM_PROCID"), 0, kMostIds);
   const std::int64_t step = to_number("SLURM_STEP_ID", need(environment, "SLURM_STEP_ID", "SLURM_PROCID"), 0, kMostIds);
@@ -120,8 +120,8 @@ LaunchInfo from_slurm(const Environment& environment) {
   return launch;
 }
 
-LaunchInfo from_open_mpi(const Environment& environment) {
-  LaunchInfo launch =
+meeting::LaunchInfo from_open_mpi(const Environment& environment) {
+  meeting::LaunchInfo launch =
       ranks_from(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
   launch.launcher = "open mpi";
   launch.port = 29500;
@@ -145,8 +145,8 @@ LaunchInfo from_open_mpi(const Environment& environment) {
 
 std::uint16_t port_of_job(std::int64_t job) { return static_cast<std::uint16_t>(20000 + job % 12000); }
 
-std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment) {
-  std::optional<LaunchInfo> launch;
+std::optional<meeting::LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment) {
+  std::optional<meeting::LaunchInfo> launch;
   if (find(environment, "RANK")) {
     launch = from_torchrun(environment);
   } else if (is_slurm_task(environment)) {
@@ -155,13 +155,13 @@ std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, st
     launch = from_open_mpi(environment);
   }
   if (launch) {
-    launch->secret = find(environment, kSecretVariable).value_or("");
+    launch->secret = find(environment, meeting::kSecretVariable).value_or("");
     launch->listen = find(environment, "STAGECRAFT_LISTEN").value_or("");
   }
   return launch;
 }
 
-int gpu_of_rank(const LaunchInfo& launch, int gpus, bool share) {
+int gpu_of_rank(const meeting::LaunchInfo& launch, int gpus, bool share) {
   if (gpus > 0 && share) return launch.local_rank % gpus;
   if (gpus == 1 && launch.launcher == "slurm") return 0;
   if (launch.local_rank < gpus) return launch.local_rank;
@@ -180,4 +180,4 @@ std::map<std::string, std::string> process_environment() {
   return variables;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -7,7 +7,7 @@
 
 #include "executor/meeting/launch_info.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// The launch that these environment variables describe: torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
 /// MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), a task of Slurm's srun
@@ -16,16 +16,17 @@ namespace stagecraft {
 /// Open MPI. Absent if none of them is there, and in sbatch's script and salloc's shell, which are not tasks.
 /// STAGECRAFT_SECRET and STAGECRAFT_LISTEN are read with any of them. Throws std::invalid_argument naming a variable
 /// that is missing, not a number or out of range.
-[[nodiscard]] std::optional<LaunchInfo> launch_from_environment(const std::map<std::string, std::string>& environment);
+[[nodiscard]] std::optional<meeting::LaunchInfo> launch_from_environment(
+    const std::map<std::string, std::string>& environment);
 /// A port for the run of this number (of a job, of a process), one of 20000..31999: runs of different jobs rarely share
 /// it, no launcher uses it, and it is below the usual ephemeral ports.
 [[nodiscard]] std::uint16_t port_of_job(std::int64_t job);
 /// Index of the GPU on which a rank computes, of `gpus` visible ones: its local rank; the only one, if Slurm gives each
 /// task its own; with `share`, the local rank modulo their number. Throws std::invalid_argument, with advice, if there
 /// are too few.
-[[nodiscard]] int gpu_of_rank(const LaunchInfo& launch, int gpus, bool share);
+[[nodiscard]] int gpu_of_rank(const meeting::LaunchInfo& launch, int gpus, bool share);
 
 /// The environment variables of this process.
 [[nodiscard]] std::map<std::string, std::string> process_environment();
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -15,15 +15,16 @@
 #include "executor/device/program.h"
 #include "executor/meeting/wire.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 /// A missed deadline with one line per rank; any other error unchanged.
-std::exception_ptr with_report(std::exception_ptr error, const std::vector<std::unique_ptr<Channel>>& channels) {
+std::exception_ptr with_report(std::exception_ptr error,
+                               const std::vector<std::unique_ptr<channel::Channel>>& channels) {
   try {
     std::rethrow_exception(error);
-  } catch (const PeerError& e) {
-    if (e.cause() != PeerError::Cause::Deadline) return error;
+  } catch (const meeting::PeerError& e) {
+    if (e.cause() != meeting::PeerError::Cause::Deadline) return error;
     std::string lines;
     for (std::size_t rank = 0; rank < channels.size(); ++rank)
       lines += "\n  rank " + std::to_string(rank) + ": " + channels[rank]->activity().text();
@@ -36,14 +37,15 @@ std::string first_difference(const std::string& a, const std::string& b) {
   std::istringstream first(a), second(b);
   std::string line, other;
   while (std::getline(first, line)) {
-    if (!std::getline(second, other) || line != other) return printable(line, 200);
+    if (!std::getline(second, other) || line != other) return meeting::printable(line, 200);
   }
   return "nothing";
 }
 
 }  // namespace
 
-void run_as_threads(const std::vector<std::unique_ptr<Channel>>& channels, const std::function<void(Channel&)>& body) {
+void run_as_threads(const std::vector<std::unique_ptr<channel::Channel>>& channels,
+                    const std::function<void(channel::Channel&)>& body) {
   std::mutex mutex;
   std::exception_ptr failure;
   {
@@ -57,7 +59,7 @@ void run_as_threads(const std::vector<std::unique_ptr<Channel>>& channels, const
             const std::lock_guard lock(mutex);
             if (!failure) failure = with_report(std::current_exception(), channels);
           }
-          channel->abort("rank " + std::to_string(channel->rank()) + " failed: " + error_text(e));
+          channel->abort("rank " + std::to_string(channel->rank()) + " failed: " + device::error_text(e));
         }
       });
     }
@@ -65,16 +67,16 @@ void run_as_threads(const std::vector<std::unique_ptr<Channel>>& channels, const
   if (failure) std::rethrow_exception(failure);
 }
 
-void run_as_process(const LaunchInfo& launch, std::chrono::milliseconds deadline,
-                    const std::function<void(Rendezvous&, std::unique_ptr<Channel>&)>& body) {
+void run_as_process(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline,
+                    const std::function<void(Rendezvous&, std::unique_ptr<channel::Channel>&)>& body) {
   const auto rendezvous = join(launch, deadline);
-  std::unique_ptr<Channel> channel;  // outlives the catch below
+  std::unique_ptr<channel::Channel> channel;  // outlives the catch below
   try {
     body(*rendezvous, channel);
     if (channel) channel->barrier();
     rendezvous->leave();
   } catch (const std::exception& e) {
-    rendezvous->fail(error_text(e));
+    rendezvous->fail(device::error_text(e));
     throw;
   }
 }
@@ -103,9 +105,9 @@ std::function<double()> common_clock(Rendezvous& rendezvous) {
   double first = 0;
   const std::string& text = starts.front();
   if (std::from_chars(text.data(), text.data() + text.size(), first).ec != std::errc())
-    throw PeerError("rank 0 says that its clock shows \"" + printable(text, 40) + "\"");
+    throw meeting::PeerError("rank 0 says that its clock shows \"" + meeting::printable(text, 40) + "\"");
   const double origin = one_machine ? first : raw();
   return [raw, origin] { return raw() - origin; };
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

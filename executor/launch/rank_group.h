@@ -10,17 +10,18 @@
 #include "executor/launch/rendezvous.h"
 #include "executor/meeting/launch_info.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// Runs `body` once per channel, each in a separate thread, and returns when all have ended. Rethrows the first
 /// exception, having aborted the channels of the others; to a missed deadline it adds one line per rank.
-void run_as_threads(const std::vector<std::unique_ptr<Channel>>& channels, const std::function<void(Channel&)>& body);
+void run_as_threads(const std::vector<std::unique_ptr<channel::Channel>>& channels,
+                    const std::function<void(channel::Channel&)>& body);
 
 /// Joins the run of `launch` and runs `body`, which creates and sets the channel. If `body` returns, waits for the
 /// other ranks at a barrier and leaves. If it throws, sends the others the reason while the channel is still open,
 /// because a closed channel would look like the cause. Rethrows what `body` throws.
-void run_as_process(const LaunchInfo& launch, std::chrono::milliseconds deadline,
-                    const std::function<void(Rendezvous&, std::unique_ptr<Channel>&)>& body);
+void run_as_process(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline,
+                    const std::function<void(Rendezvous&, std::unique_ptr<channel::Channel>&)>& body);
 
 /// Throws std::invalid_argument unless all ranks give the same `lines`, naming the first rank that differs from rank 0
 /// and the first line of both that does. Every rank calls it.
@@ -30,4 +31,4 @@ void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines);
 /// call. Every rank calls it.
 [[nodiscard]] std::function<double()> common_clock(Rendezvous& rendezvous);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -19,7 +19,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 [[noreturn]] void refuse(const std::string& path, int error) {
@@ -155,4 +155,4 @@ RankLog::~RankLog() {
   ::close(log_);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

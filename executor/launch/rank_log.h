@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// Appends the standard output and standard error of this process to FOLDER/rank-N.log, N padded to the last rank's
 /// digits. Output is written immediately, so nothing is lost if the process is killed. Rank 0's output also goes where
@@ -49,4 +49,4 @@ class RankLog {
 /// Creates the folder and throws as RankLog does if it is not writable; for the process that starts all ranks.
 void check_log_folder(const std::string& folder);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -14,7 +14,7 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -40,12 +40,14 @@ std::string heartbeat(std::uint64_t number, const std::string& activity) {
 }
 
 /// A failure as in the store: the rank that found it, and the message.
-std::string finding(int rank, const std::string& reason) { return fmt::format("{} {}", rank, printable(reason)); }
+std::string finding(int rank, const std::string& reason) {
+  return fmt::format("{} {}", rank, meeting::printable(reason));
+}
 
 /// The text after the number of a heartbeat or a finding.
 std::string after_number(const std::string& text) {
   const std::size_t space = text.find(' ');
-  return space == std::string::npos ? "" : printable(text.substr(space + 1));
+  return space == std::string::npos ? "" : meeting::printable(text.substr(space + 1));
 }
 
 /// The last heartbeat of a rank, and its age.
@@ -56,14 +58,14 @@ struct Heard {
 
 class StoreRendezvous : public Rendezvous {
  public:
-  StoreRendezvous(const LaunchInfo& launch, std::chrono::milliseconds deadline)
-      : server_(launch.rank == 0 && !launch.served ? serve_meeting(launch, deadline) : nullptr),
-        launch_(find_meeting(launch, deadline)),
+  StoreRendezvous(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline)
+      : server_(launch.rank == 0 && !launch.served ? meeting::serve_meeting(launch, deadline) : nullptr),
+        launch_(meeting::find_meeting(launch, deadline)),
         deadline_(deadline),
         period_(std::clamp(deadline / 8, std::chrono::milliseconds(20), std::chrono::milliseconds(250))),
         heard_(launch.ranks) {
-    store_ = connect_store(launch_, kMeetPrefix, deadline);
-    watch_store_ = connect_store(launch_, kMeetPrefix, deadline);
+    store_ = meeting::connect_store(launch_, meeting::kMeetPrefix, deadline);
+    watch_store_ = meeting::connect_store(launch_, meeting::kMeetPrefix, deadline);
     store_->compareSet(kFailureKey, {}, to_bytes(kNoFailure));
     publish(heartbeat(0, ""));
     for (int rank = 0; rank < launch.ranks; ++rank) rank_keys_.push_back(rank_key(rank));
@@ -83,16 +85,16 @@ class StoreRendezvous : public Rendezvous {
     for (int rank = 0; rank < launch_.ranks; ++rank) keys.push_back(fmt::format("exchange/{}/{}/{}", key, round, rank));
     try {
       store_->set(keys[launch_.rank], value);
-    } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
+    } catch (const std::exception&) { throw meeting::PeerError(gone(), meeting::PeerError::Cause::Peer); }
     wait_for_all(keys, fmt::format("send \"{}\"", key));
     std::vector<std::string> values;
     try {
       for (const auto& bytes : store_->multiGet(keys)) values.push_back(to_text(bytes));
-    } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
+    } catch (const std::exception&) { throw meeting::PeerError(gone(), meeting::PeerError::Cause::Peer); }
     for (std::size_t rank = 0; rank < values.size(); ++rank) {
       if (values[rank].size() <= kMostExchangedBytes) continue;
-      throw PeerError(fmt::format("rank {} has {} bytes as \"{}\", must be at most {}", rank, values[rank].size(), key,
-                                  kMostExchangedBytes));
+      throw meeting::PeerError(fmt::format("rank {} has {} bytes as \"{}\", must be at most {}", rank,
+                                           values[rank].size(), key, kMostExchangedBytes));
     }
     return values;
   }
@@ -115,7 +117,7 @@ class StoreRendezvous : public Rendezvous {
     unguard();
   }
 
-  std::shared_ptr<Activity> activity() const override { return activity_; }
+  std::shared_ptr<channel::Activity> activity() const override { return activity_; }
 
   void leave() noexcept override {
     if (leaving_) return;
@@ -156,24 +158,24 @@ class StoreRendezvous : public Rendezvous {
       for (int rank = 0; rank < launch_.ranks; ++rank) {
         if (store_->check({keys[rank]})) continue;
         absent.push_back(rank);
-        if (store_->check({refused_key(std::to_string(rank))}))
+        if (store_->check({meeting::refused_key(std::to_string(rank))}))
           why += fmt::format("; rank {} has a different secret than the meeting point", rank);
       }
-    } catch (const std::exception&) { throw PeerError(gone(), PeerError::Cause::Peer); }
+    } catch (const std::exception&) { throw meeting::PeerError(gone(), meeting::PeerError::Cause::Peer); }
     if (absent.empty()) return;  // the last one has joined since
-    if (server_ && is_loopback(server_->endpoint().address) && !is_loopback(launch_.host)) {
+    if (server_ && meeting::is_loopback(server_->endpoint().address) && !meeting::is_loopback(launch_.host)) {
       why += fmt::format(
           "; {} resolves to {} here, which other machines cannot reach: set STAGECRAFT_LISTEN to an address that they "
           "can reach",
           launch_.host, server_->endpoint().address);
     }
-    throw PeerError(fmt::format("rank {} waited {} for {} to {}{}", launch_.rank, seconds_text(deadline_),
-                                name_ranks(absent), what, why),
-                    PeerError::Cause::Deadline);
+    throw meeting::PeerError(fmt::format("rank {} waited {} for {} to {}{}", launch_.rank,
+                                         meeting::seconds_text(deadline_), meeting::name_ranks(absent), what, why),
+                             meeting::PeerError::Cause::Deadline);
   }
 
   [[nodiscard]] std::string gone() const {
-    return fmt::format("the meeting point at {}{} has disappeared", meeting_point(launch_),
+    return fmt::format("the meeting point at {}{} has disappeared", meeting::meeting_point(launch_),
                        launch_.served ? "" : ", kept by rank 0,");
   }
 
@@ -219,8 +221,8 @@ class StoreRendezvous : public Rendezvous {
       last = now;
       if (silent > deadline_) {
         lock.unlock();
-        say(fmt::format("the meeting point at {}{} has been silent for {}", meeting_point(launch_),
-                        launch_.served ? "" : ", kept by rank 0,", seconds_text(silent)) +
+        say(fmt::format("the meeting point at {}{} has been silent for {}", meeting::meeting_point(launch_),
+                        launch_.served ? "" : ", kept by rank 0,", meeting::seconds_text(silent)) +
             report());
         ::_exit(kHung);
       }
@@ -251,8 +253,8 @@ class StoreRendezvous : public Rendezvous {
   }
 
   [[noreturn]] void accuse(int rank) {
-    const std::string text =
-        finding(launch_.rank, fmt::format("rank {} has been silent for {}", rank, seconds_text(heard_[rank].silent)));
+    const std::string text = finding(
+        launch_.rank, fmt::format("rank {} has been silent for {}", rank, meeting::seconds_text(heard_[rank].silent)));
     // The first finding is kept, so that all ranks report the same.
     const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(text)));
     end(first, first == text);
@@ -281,7 +283,7 @@ class StoreRendezvous : public Rendezvous {
         begun = begun || !text.empty();
         if (text.empty()) text = "has not started";
         if (!own && heard.beat != kLeft && heard.silent > 2 * period_) {
-          text += fmt::format(" (last heard {} ago)", seconds_text(heard.silent));
+          text += fmt::format(" (last heard {} ago)", meeting::seconds_text(heard.silent));
         }
         lines += fmt::format("\nstagecraft:   rank {}: {}", rank, text);
       }
@@ -317,15 +319,15 @@ class StoreRendezvous : public Rendezvous {
     if (guard_.joinable()) guard_.join();
   }
 
-  std::unique_ptr<StoreServer> server_;
-  LaunchInfo launch_;
+  std::unique_ptr<meeting::StoreServer> server_;
+  meeting::LaunchInfo launch_;
   std::chrono::milliseconds deadline_;
   std::chrono::milliseconds period_;
   c10::intrusive_ptr<c10d::Store> store_;        ///< for the caller's thread, which may wait in it
   c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for everything that must not wait for it
   std::vector<std::string> rank_keys_;
   std::map<std::string, int> rounds_;
-  std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
+  std::shared_ptr<channel::Activity> activity_ = std::make_shared<channel::Activity>();
   std::atomic<std::uint64_t> beats_ = 0;
   std::atomic<bool> leaving_ = false;  ///< the other ranks no longer matter to this one
   std::mutex publishing_;
@@ -341,20 +343,20 @@ class StoreRendezvous : public Rendezvous {
 
 }  // namespace
 
-int exit_status(const PeerError& error) {
+int exit_status(const meeting::PeerError& error) {
   switch (error.cause()) {
-    case PeerError::Cause::Deadline:
+    case meeting::PeerError::Cause::Deadline:
       return kHung;
-    case PeerError::Cause::Peer:
+    case meeting::PeerError::Cause::Peer:
       return kPeerFailed;
-    case PeerError::Cause::Found:
+    case meeting::PeerError::Cause::Found:
       break;
   }
   return 1;
 }
 
-std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline) {
+std::unique_ptr<Rendezvous> join(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline) {
   return std::make_unique<StoreRendezvous>(launch, deadline);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

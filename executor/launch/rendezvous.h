@@ -10,7 +10,7 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/peer_error.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// The meeting point of a run: a key-value store over TCP, served by rank 0 or by the process that started the run.
 class Rendezvous {
@@ -23,7 +23,7 @@ class Rendezvous {
   /// Call while this rank's channel is still open, because a closed channel would look like the cause. Never throws.
   virtual void fail(const std::string& reason) noexcept = 0;
   /// What this rank is doing; its heartbeat sends it to the others for their reports. Pass it to the rank's channel.
-  [[nodiscard]] virtual std::shared_ptr<Activity> activity() const = 0;
+  [[nodiscard]] virtual std::shared_ptr<channel::Activity> activity() const = 0;
   /// This rank is done; its silence no longer counts as a failure. If it serves the meeting point, returns when all
   /// others have left too. Destroying a rendezvous without leave or fail counts as a failure.
   virtual void leave() noexcept = 0;
@@ -35,6 +35,6 @@ class Rendezvous {
 /// rank it waits for and for how long, or that it is silent or has left. If the store disappeared, every rank prints
 /// them; if no rank has started anything, none does. Throws PeerError if the meeting point cannot be reached before the
 /// deadline.
-[[nodiscard]] std::unique_ptr<Rendezvous> join(const LaunchInfo& launch, std::chrono::milliseconds deadline);
+[[nodiscard]] std::unique_ptr<Rendezvous> join(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -24,7 +24,7 @@
 #include "executor/meeting/meeting_store.h"
 #include "executor/meeting/secret.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -180,7 +180,7 @@ MeetingAddress meeting_address(const std::vector<Place>& places, const std::map<
 /// The start of each rank: on this machine, meeting at `server`, or on the hosts.
 std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, const SpawnOptions& options,
                           const std::map<std::string, std::string>& own, const std::string& id, int number_of_start,
-                          const std::optional<StoreServer>& server) {
+                          const std::optional<meeting::StoreServer>& server) {
   std::map<std::string, std::string> launch;
   launch["WORLD_SIZE"] = std::to_string(ranks);
   launch["TORCHELASTIC_RUN_ID"] = id;
@@ -239,13 +239,13 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
   std::map<std::string, std::string> own = process_environment();
   if (options.hosts.empty()) own.erase("STAGECRAFT_LISTEN");
   const std::string id = fmt::format("stagecraft-{}", getpid());
-  std::optional<StoreServer> server;
+  std::optional<meeting::StoreServer> server;
   // A new secret for this start, unless one was set for ranks on hosts.
-  std::string& secret = own[kSecretVariable];
-  if (options.hosts.empty() || secret.empty()) secret = random_secret();
+  std::string& secret = own[meeting::kSecretVariable];
+  if (options.hosts.empty() || secret.empty()) secret = meeting::random_secret();
   // The run's id, as read by launch_from_environment.
   if (options.hosts.empty())
-    server.emplace(MeetingPlace{.secret = secret, .run_id = fmt::format("{}.{}", id, number_of_start)});
+    server.emplace(meeting::MeetingPlace{.secret = secret, .run_id = fmt::format("{}.{}", id, number_of_start)});
   const std::vector<Start> all = starts(ranks, arguments, options, own, id, number_of_start, server);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
@@ -259,7 +259,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
       const std::string why = std::strerror(errno);
       signal_all(SIGKILL);
       for (int other = 0; other < rank; ++other) waitpid(running[other].process, nullptr, 0);
-      throw PeerError(fmt::format("cannot start rank {}: {}", rank, why));
+      throw meeting::PeerError(fmt::format("cannot start rank {}: {}", rank, why));
     }
     if (!running[rank].host.empty()) tell(running[rank], secret);
   }
@@ -318,8 +318,8 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
       for (int rank = 0; rank < ranks; ++rank) {
         if (running[rank].process > 0) stuck.push_back(rank);
       }
-      print(fmt::format("{} did not end within {} and {} killed", name_ranks(stuck), seconds_text(grace),
-                        stuck.size() == 1 ? "is" : "are"));
+      print(fmt::format("{} did not end within {} and {} killed", meeting::name_ranks(stuck),
+                        meeting::seconds_text(grace), stuck.size() == 1 ? "is" : "are"));
       signal_all(SIGKILL);
       killed = true;
     }
@@ -346,4 +346,4 @@ int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::mil
   return ending.status;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -7,7 +7,7 @@
 #include "executor/launch/exit_status.h"
 #include "executor/launch/hosts.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// How to start ranks, besides what they run.
 struct SpawnOptions {
@@ -35,4 +35,4 @@ struct SpawnOptions {
 [[nodiscard]] int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
                         const SpawnOptions& options = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -4,7 +4,7 @@
 
 #include <ctime>
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 StopSignals::StopSignals() {
   sigset_t set;
@@ -28,4 +28,4 @@ StopSignals::~StopSignals() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

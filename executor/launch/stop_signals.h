@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// While it exists, the first SIGINT or SIGTERM asks the process to stop instead of ending it; a second one ends it
 /// immediately, with status 128 + signal. Construct before other threads are started, which would otherwise receive the
@@ -25,4 +25,4 @@ class StopSignals {
   std::jthread waiting_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

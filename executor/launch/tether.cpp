@@ -9,7 +9,7 @@
 #include "executor/launch/exit_status.h"
 #include "executor/launch/rendezvous.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 /// The signal named by a line, or 0.
@@ -53,4 +53,4 @@ Tether::Tether(std::string name) {
 
 Tether::~Tether() = default;
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

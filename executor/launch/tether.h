@@ -3,7 +3,7 @@
 #include <string>
 #include <thread>
 
-namespace stagecraft {
+namespace stagecraft::launch {
 
 /// A remote shell that ends leaves its program running, and it does not pass on signals. So a rank that was started
 /// through one watches its standard input: while this object exists, a line TERM or INT sends that signal to this
@@ -23,4 +23,4 @@ class Tether {
 /// Set to 1 in the environment of a rank whose standard input is such a line.
 inline constexpr const char* kTetherVariable = "STAGECRAFT_TETHER";
 
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

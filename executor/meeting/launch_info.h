@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 
 /// This process's place in a run, and where the ranks meet.
 struct LaunchInfo {
@@ -20,4 +20,4 @@ struct LaunchInfo {
   std::string launcher;      ///< "torchrun", "slurm", "open mpi", "stagecraft"; for messages
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

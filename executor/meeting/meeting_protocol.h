@@ -10,7 +10,7 @@
 // {kWelcome, proof}, or kOtherRun or kOtherSecret before it closes. After that, each request of the client gets one
 // answer, which begins with kDone, kLate or kNo.
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 
 inline constexpr const char* kGreeting = "stagecraft meeting point 1";
 inline constexpr const char* kWelcome = "welcome";
@@ -40,4 +40,4 @@ inline constexpr const char* kNo = "no";
   return authenticator(key, "server " + server_nonce + " " + client_nonce);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

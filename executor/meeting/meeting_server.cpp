@@ -15,7 +15,7 @@
 #include "executor/meeting/meeting_protocol.h"
 #include "executor/meeting/meeting_store.h"
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -258,4 +258,4 @@ std::string run_key(const std::string& secret, const std::string& run_id) {
   return authenticator(secret, "stagecraft run " + run_id);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -14,7 +14,7 @@
 #include "executor/meeting/meeting_protocol.h"
 #include "executor/meeting/secret.h"
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -270,4 +270,4 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchInfo& launch, const st
 
 std::string meeting_point(const LaunchInfo& launch) { return fmt::format("{}:{}", launch.host, launch.port); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -16,7 +16,7 @@ namespace c10d {
 class Store;
 }
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 
 /// Where a meeting point listens, and who may connect.
 struct MeetingPlace {
@@ -74,4 +74,4 @@ inline constexpr const char* kMeetPrefix = "meet";
 /// "127.0.0.1:29500".
 [[nodiscard]] std::string meeting_point(const LaunchInfo& launch);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 
 std::string name_ranks(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
@@ -11,4 +11,4 @@ std::string name_ranks(const std::vector<int>& ranks) {
 
 std::string seconds_text(std::chrono::duration<double> time) { return fmt::format("{:.1f} s", time.count()); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 
 /// A peer failed, was silent past the deadline, or was told to stop. Not an error of the input.
 class PeerError : public std::runtime_error {
@@ -32,4 +32,4 @@ class PeerError : public std::runtime_error {
 /// "5.0 s".
 [[nodiscard]] std::string seconds_text(std::chrono::duration<double> time);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

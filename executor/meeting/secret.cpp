@@ -9,7 +9,7 @@
 #include <span>
 #include <stdexcept>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 std::string hexadecimal(std::span<const unsigned char> bytes) {
@@ -47,4 +47,4 @@ bool same_authenticator(const std::string& a, const std::string& b) {
   return a.size() == b.size() && ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 
 /// The environment variable with which ranks receive the run's secret.
 inline constexpr const char* kSecretVariable = "STAGECRAFT_SECRET";
@@ -17,4 +17,4 @@ inline constexpr const char* kSecretVariable = "STAGECRAFT_SECRET";
 /// Whether two authenticators are equal, in constant time.
 [[nodiscard]] bool same_authenticator(const std::string& a, const std::string& b);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

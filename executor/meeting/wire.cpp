@@ -18,7 +18,7 @@
 
 #include "executor/meeting/peer_error.h"
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -211,4 +211,4 @@ std::string printable(const std::string& text, std::size_t most) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 
 /// Owner of a socket.
 class Socket {
@@ -59,4 +59,4 @@ void send_message(const Socket& socket, const Message& message, std::chrono::mil
 /// for untrusted text that is shown on a terminal.
 [[nodiscard]] std::string printable(const std::string& text, std::size_t most = 4000);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

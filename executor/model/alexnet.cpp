@@ -1,7 +1,7 @@
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 // Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv 1404.5997, with the pooling to
 // 6 x 6 and the two dropouts of torchvision.
@@ -44,4 +44,4 @@ BuiltinModel alexnet_model() {
           }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -23,7 +23,7 @@
 
 #include <cmath>
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -265,4 +265,4 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   return out.transpose(1, 2).flatten(2);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -4,7 +4,7 @@
 
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 /// The generator from which one call of a layer draws all its dropout masks, in the order of the calls.
 /// It is on the device of its values, so that nothing is copied: masks are the same on all CPUs, and on all GPUs.
@@ -87,4 +87,4 @@ ValueRef cross_entropy(Model& model, ValueRef logits, ValueRef target);
 [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                 std::int64_t heads, bool causal, Dropout& drop);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

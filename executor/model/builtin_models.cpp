@@ -6,7 +6,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 std::int64_t parse_option(const std::string& model, const ModelOption& option, const std::string& text) {
@@ -68,4 +68,4 @@ Model build_builtin_model(const std::string& name, const std::map<std::string, s
   return model;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -8,7 +8,7 @@
 
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 /// An option of a model: `key=value` on the command line, an integer in least..most.
 struct ModelOption {
@@ -39,4 +39,4 @@ struct BuiltinModel {
 /// option (listing the known ones) and for a value that is not an integer in range.
 [[nodiscard]] Model build_builtin_model(const std::string& name, const std::map<std::string, std::string>& settings);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -1,7 +1,7 @@
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 BuiltinModel convnet_model() {
   return {"convnet",
@@ -31,4 +31,4 @@ BuiltinModel convnet_model() {
           }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

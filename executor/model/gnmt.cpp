@@ -7,7 +7,7 @@
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 // Wu et al., "Google's Neural Machine Translation System", arXiv 1609.08144, in the form of MLPerf's GNMT v2: the
@@ -88,4 +88,4 @@ BuiltinModel gnmt_model() {
           build};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

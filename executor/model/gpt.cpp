@@ -9,7 +9,7 @@
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 // Radford et al., "Language Models are Unsupervised Multitask Learners", 2019: Normal(0.02), projections into the
@@ -105,4 +105,4 @@ BuiltinModel gpt_model() {
           build};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -14,7 +14,7 @@
 #include "executor/device/dtype.h"
 #include "executor/model/blocks.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 constexpr const char* kLayer = "loss";
@@ -23,7 +23,8 @@ constexpr const char* kTarget = "target";
 [[noreturn]] void refuse(const Model& model, const std::string& loss, const LossOutput& output,
                          const std::string& wanted) {
   throw std::invalid_argument(fmt::format("loss {}: the output of model {} is {} [{}] per sample, expected {}", loss,
-                                          model.name, dtype_name(output.dtype), fmt::join(output.shape, ", "), wanted));
+                                          model.name, device::dtype_name(output.dtype), fmt::join(output.shape, ", "),
+                                          wanted));
 }
 
 /// Appends an input "target" with the output's batch axis.
@@ -75,7 +76,7 @@ void append_next_token(Model& model, const LossOutput& output, const std::string
   const ModelInput& input = model.inputs[index(at)];
   const std::vector<std::int64_t> wanted{output.shape[0]};
   if (input.derive || input.shape != wanted || input.batch_axis != output.batch_axis ||
-      !at::isIntegralType(dtype_of(input.dtype), /*includeBool=*/false)) {
+      !at::isIntegralType(device::dtype_of(input.dtype), /*includeBool=*/false)) {
     throw std::invalid_argument(
         fmt::format("loss next_token: input \"{}\" of model {} is {} [{}] per sample, expected integers [{}]: one "
                     "token per position of the output, with samples on the same axis",
@@ -118,7 +119,7 @@ void append_loss(Model& model, const std::string& name, const LossOutput& output
     throw std::invalid_argument(fmt::format("model {} already has a layer \"{}\"; use loss none", model.name, kLayer));
   if (name == "cross_entropy") return append_cross_entropy(model, output);
   if (name == "next_token") return append_next_token(model, output, tokens);
-  const ValueRef target = append_target(model, output, dtype_name(output.dtype), output.shape);
+  const ValueRef target = append_target(model, output, device::dtype_name(output.dtype), output.shape);
   if (name == "mse") {
     append_layer(model, "MSELoss", output.value, target,
                  [](const at::Tensor& x, const at::Tensor& y) { return at::mse_loss(x, y); });
@@ -128,4 +129,4 @@ void append_loss(Model& model, const std::string& name, const LossOutput& output
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

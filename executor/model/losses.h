@@ -8,7 +8,7 @@
 
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 /// An entry of the table of losses, with the names of export_model.py.
 struct Loss {
@@ -36,4 +36,4 @@ struct LossOutput {
 /// that already has an input "target" or a layer "loss", and tokens that it does not have.
 void append_loss(Model& model, const std::string& name, const LossOutput& output, const std::string& tokens = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -1,7 +1,7 @@
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 BuiltinModel mlp_model() {
   return {"mlp",
@@ -26,4 +26,4 @@ BuiltinModel mlp_model() {
           }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -8,7 +8,7 @@
 
 #include "executor/device/program.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 std::int64_t product(const std::vector<std::int64_t>& shape) {
@@ -47,7 +47,7 @@ at::Tensor made_value(const ParameterSpec& parameter, std::uint64_t seed) {
 at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed) {
   try {
     return made_value(parameter, seed);
-  } catch (const c10::Error& e) { rethrow_at("parameter \"" + parameter.name + "\"", e); }
+  } catch (const c10::Error& e) { device::rethrow_at("parameter \"" + parameter.name + "\"", e); }
 }
 
 std::uint64_t mix_seed(std::uint64_t seed, const std::string& word, std::uint64_t a, std::uint64_t b) {
@@ -73,4 +73,4 @@ std::int64_t parameter_count(const Model& model) {
   return count;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

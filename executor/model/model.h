@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 /// Initial value of a parameter or buffer. It only depends on the run's seed and the parameter's name, not on the plan.
 enum class Init { Zeros, Ones, Uniform, Normal };
@@ -113,4 +113,4 @@ struct Model {
 [[nodiscard]] std::int64_t parameter_count(const LayerSpec& layer);
 [[nodiscard]] std::int64_t parameter_count(const Model& model);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -3,7 +3,7 @@
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 // He, Zhang, Ren & Sun, arXiv 1512.03385, table 1; the stride of a bottleneck is on its 3 x 3 convolution, as in
@@ -89,4 +89,4 @@ BuiltinModel resnet50_model() {
                 {.bottleneck = true, .blocks = {3, 4, 6, 3}});
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

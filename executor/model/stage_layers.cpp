@@ -12,7 +12,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& model) {
   std::unordered_map<std::string, int> index;
@@ -75,4 +75,4 @@ void check_samples(const Model& model, std::int64_t samples) {
       fmt::format("{} was exported for a microbatch of {}, found {}", model.name, bounds, samples));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -6,7 +6,7 @@
 #include "costmodel/plan.h"
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 
 /// Index into Model::layers of each plan stage's layers, ascending. Throws std::invalid_argument if the plan does not
 /// fit the model: a layer that the model lacks (listing its layers, or naming the layer that it is part of and why), a
@@ -16,4 +16,4 @@ namespace stagecraft {
 /// Throws std::invalid_argument naming model and bounds if `model` does not support microbatches of `samples`.
 void check_samples(const Model& model, std::int64_t samples);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

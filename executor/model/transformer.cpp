@@ -8,7 +8,7 @@
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 struct DecoderShape {
@@ -108,4 +108,4 @@ BuiltinModel transformer_model() {
           build};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -1,7 +1,7 @@
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 // Simonyan & Zisserman, arXiv 1409.1556, configuration D, with torchvision's initialisation and pooling to 7 x 7.
@@ -57,4 +57,4 @@ BuiltinModel vgg16_model() {
           build};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::model

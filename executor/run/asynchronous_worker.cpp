@@ -9,7 +9,7 @@
 #include "executor/channel/control_tags.h"
 #include "executor/stage/tensor_layout.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 /// One buffer of zeros, and in it a view for each of `values`, of its shape and layout.
@@ -21,7 +21,7 @@ std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::T
                                                      {}};
   std::int64_t offset = 0;
   for (const at::Tensor& value : values) {
-    out.second.push_back(view_laid_out_like(out.first, offset, value));
+    out.second.push_back(stage::view_laid_out_like(out.first, offset, value));
     offset += value.numel();
   }
   return out;
@@ -29,8 +29,8 @@ std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::T
 
 }  // namespace
 
-AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
-                                       const WorkerOptions& options)
+AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, channel::Channel& channel,
+                                       const data::DataSource& data, const WorkerOptions& options)
     : StageWorker(bound, rank, channel, data, options, options.steps) {
   if (optimizer_.clip_norm > 0) {
     throw std::invalid_argument("schedule \"" + plan_.schedule +
@@ -44,8 +44,9 @@ AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, Channe
   const PipelineShape shape = bound.plan.shape(list_steps_);
   for (ResidentStage& own : stages_) {
     StageState& state = states_.emplace_back();
-    for (Parameter& parameter : own.program->parameters()) parameter.value.mutable_grad() = at::Tensor();
-    state.versions = std::make_unique<WeightVersions>(bound.plan.schedule().weights, *own.program, *own.optimizer);
+    for (stage::Parameter& parameter : own.program->parameters()) parameter.value.mutable_grad() = at::Tensor();
+    state.versions =
+        std::make_unique<stage::WeightVersions>(bound.plan.schedule().weights, *own.program, *own.optimizer);
     for (int m = 0; m < plan_.microbatches * list_steps_; ++m) {
       auto& [count, last] = state.covered[update_of(bound.plan.schedule(), shape, own.stage, m)];
       ++count;
@@ -58,8 +59,8 @@ AsynchronousWorker::StageState& AsynchronousWorker::state_of(const ResidentStage
   return states_[static_cast<std::size_t>(&own - stages_.data())];
 }
 
-void AsynchronousWorker::on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell) {
-  if (what == OnNonfinite::Skip) {
+void AsynchronousWorker::on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {
+  if (what == stage::OnNonfinite::Skip) {
     throw std::invalid_argument(
         "schedule \"" + plan_.schedule +
         "\" is asynchronous, so ranks cannot skip a step together; use 1f1b, or --on-nonfinite stop or warn");
@@ -103,12 +104,12 @@ void AsynchronousWorker::reduce(const Action& action) {
   if (own.replica_ranks.size() < 2) return;
   std::vector<at::Tensor>& waiting = state_of(own).versions->waiting();
   std::vector<at::Tensor> values;
-  for (const Parameter& parameter : own.program->parameters()) values.push_back(parameter.value);
+  for (const stage::Parameter& parameter : own.program->parameters()) values.push_back(parameter.value);
   auto [flat, views] = flat_like(values);
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (waiting[i].defined()) views[i].copy_(waiting[i]);
   }
-  channel_.all_reduce(flat, own.replica_ranks, kBucketsTag);
+  channel_.all_reduce(flat, own.replica_ranks, channel::kBucketsTag);
   waiting = std::move(views);
 }
 
@@ -119,10 +120,10 @@ void AsynchronousWorker::update(const Action& action) {
   const std::int64_t step = first_step_ + last / plan_.microbatches;
   for (std::size_t i = 0; placement_.device.is_cpu() && i < state.versions->waiting().size(); ++i) {
     const at::Tensor& gradient = state.versions->waiting()[i];
-    if (gradient.defined() && !all_finite(gradient))
+    if (gradient.defined() && !stage::all_finite(gradient))
       guard_.found(step, "the gradient of \"" + own.program->parameters()[i].name + "\"");
   }
-  state.versions->update(count, rate_factor(optimizer_.rate, step));
+  state.versions->update(count, stage::rate_factor(optimizer_.rate, step));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -9,17 +9,17 @@
 #include "executor/run/stage_worker.h"
 #include "executor/stage/weight_versions.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// A rank of an asynchronous schedule, whose steps overlap: its list covers all steps, including updates.
 class AsynchronousWorker : public StageWorker {
  public:
   /// Arguments except the options must outlive it. Throws std::invalid_argument for features that need a boundary
   /// between steps: clipping, and parameters that several layers share.
-  AsynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+  AsynchronousWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
                      const WorkerOptions& options);
 
-  void on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell) override;
+  void on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell) override;
 
   /// Runs all steps. `done` is called with a step when this rank has finished the step's last backward; microbatches of
   /// losses are numbered across steps.
@@ -28,7 +28,7 @@ class AsynchronousWorker : public StageWorker {
  private:
   /// Further state per stage, in the order of the worker's stages.
   struct StageState {
-    std::unique_ptr<WeightVersions> versions;
+    std::unique_ptr<stage::WeightVersions> versions;
     std::map<int, std::pair<int, int>> covered;  // by update: the last microbatch whose gradients it applies
   };
   void before_forward(ResidentStage& own, const Action& action) override;
@@ -41,4 +41,4 @@ class AsynchronousWorker : public StageWorker {
   std::vector<StageState> states_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -12,15 +12,15 @@
 #include "executor/channel/control_tags.h"
 #include "executor/model/stage_layers.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using Holders = std::map<std::string, std::set<std::string>>;  // tied parameter -> its layers
 
-Holders tied_of_model(const Model& model) {
+Holders tied_of_model(const model::Model& model) {
   Holders out;
-  for (const LayerSpec& layer : model.layers) {
-    for (const ParameterSpec& parameter : layer.parameters) {
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) {
       if (parameter.trainable) out[parameter.name].insert(layer.name);
     }
   }
@@ -29,7 +29,7 @@ Holders tied_of_model(const Model& model) {
 }
 
 /// Checks that gradients are summed over exactly the layers that share a parameter.
-void check_tied(const BoundPlan& plan, const Model& model) {
+void check_tied(const BoundPlan& plan, const model::Model& model) {
   if (!plan.schedule().trains) return;
   Holders planned;
   for (const TiedLayers& tied : plan.plan().tied) planned[tied.parameter] = {tied.layers.begin(), tied.layers.end()};
@@ -57,7 +57,7 @@ void check_buffers(const BoundModel& bound) {
   for (int stage = 0; stage < bound.plan.stages(); ++stage) {
     if (bound.plan.replicas(stage) < 2) continue;
     for (const int index : bound.layers[static_cast<std::size_t>(stage)]) {
-      const LayerSpec& layer = bound.model.layers[static_cast<std::size_t>(index)];
+      const model::LayerSpec& layer = bound.model.layers[static_cast<std::size_t>(index)];
       const auto buffer =
           std::ranges::find_if(layer.parameters, [](const auto& each) { return !each.trainable && each.written; });
       if (buffer == layer.parameters.end()) continue;
@@ -71,29 +71,29 @@ void check_buffers(const BoundModel& bound) {
 
 }  // namespace
 
-BoundModel bind_model(const BoundPlan& plan, const Model& model) {
-  BoundModel out{plan, model, layers_of_stages(plan.plan(), model)};
-  if (plan.tags() > Channel::kControlTag) {
+BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
+  BoundModel out{plan, model, model::layers_of_stages(plan.plan(), model)};
+  if (plan.tags() > channel::Channel::kControlTag) {
     throw std::invalid_argument("the plan has " + std::to_string(plan.tags()) +
                                 " tensor edges, but a channel has fewer tags");
   }
-  if (plan.plan().microbatch_samples) check_samples(model, *plan.plan().microbatch_samples);
+  if (plan.plan().microbatch_samples) model::check_samples(model, *plan.plan().microbatch_samples);
   check_buffers(out);
   check_tied(plan, model);
   return out;
 }
 
-std::vector<TiedGradient> tied_of_rank(const BoundModel& bound, int rank) {
+std::vector<stage::TiedGradient> tied_of_rank(const BoundModel& bound, int rank) {
   std::map<std::string, std::vector<std::int64_t>> shapes;
-  for (const LayerSpec& layer : bound.model.layers) {
-    for (const ParameterSpec& parameter : layer.parameters) shapes.emplace(parameter.name, parameter.shape);
+  for (const model::LayerSpec& layer : bound.model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) shapes.emplace(parameter.name, parameter.shape);
   }
-  std::vector<TiedGradient> out;
+  std::vector<stage::TiedGradient> out;
   for (const TiedHolders& tied : bound.plan.tied()) {
     if (std::ranges::binary_search(tied.ranks, rank))
-      out.push_back({tied.parameter, shapes.at(tied.parameter), tied.ranks, kTiesTag + tied.tag});
+      out.push_back({tied.parameter, shapes.at(tied.parameter), tied.ranks, channel::kTiesTag + tied.tag});
   }
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -6,12 +6,12 @@
 #include "executor/model/model.h"
 #include "executor/stage/tied_gradients.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// A model bound to a plan, which was checked against it; both must outlive this.
 struct BoundModel {
   const BoundPlan& plan;
-  const Model& model;
+  const model::Model& model;
   std::vector<std::vector<int>> layers;  ///< for each stage: indices into Model::layers, ascending
 };
 
@@ -19,9 +19,9 @@ struct BoundModel {
 /// tensors on the boundaries than a channel has tags, and naming
 ///   a parameter that the model's layers share and the plan does not list as tied, or vice versa;
 ///   layer and buffer, if a stage has replicas and a forward writes the buffer in a way that replicas cannot replay.
-[[nodiscard]] BoundModel bind_model(const BoundPlan& plan, const Model& model);
+[[nodiscard]] BoundModel bind_model(const BoundPlan& plan, const model::Model& model);
 
 /// The tied parameters that `rank` holds, in the order in which all ranks sum them.
-[[nodiscard]] std::vector<TiedGradient> tied_of_rank(const BoundModel& bound, int rank);
+[[nodiscard]] std::vector<stage::TiedGradient> tied_of_rank(const BoundModel& bound, int rank);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <map>
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 at::Tensor comparable(const at::Tensor& tensor) {
@@ -93,7 +93,7 @@ std::string check_text(const Check& check) {
 
 std::vector<std::string> other_orders(const BoundModel& bound) {
   const Plan& plan = bound.plan.plan();
-  const Model& model = bound.model;
+  const model::Model& model = bound.model;
   const std::vector<std::vector<int>>& layers = bound.layers;
   std::vector<std::string> out;
   for (std::size_t s = 0; s < plan.stages.size() && plan.microbatches > 1; ++s) {
@@ -114,7 +114,7 @@ std::vector<std::string> other_orders(const BoundModel& bound) {
   }
   std::map<std::pair<int, int>, std::vector<int>> readers;  // layer and output -> stages of its readers, in model order
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
-    for (const ValueRef& value : model.layers[l].inputs) {
+    for (const model::ValueRef& value : model.layers[l].inputs) {
       if (value.layer >= 0) readers[{value.layer, value.output}].push_back(stage_of[l]);
     }
   }
@@ -127,4 +127,4 @@ std::vector<std::string> other_orders(const BoundModel& bound) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -8,7 +8,7 @@
 
 #include "executor/run/bound_model.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Largest error that a check accepts if the order of summation differs: torch.testing's for float32.
 inline constexpr double kCheckTolerance = 1e-5;
@@ -64,4 +64,4 @@ void add(Check& sum, const Check& part);
 /// are the same.
 [[nodiscard]] std::vector<std::string> other_orders(const BoundModel& bound);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

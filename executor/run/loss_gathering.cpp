@@ -7,7 +7,7 @@
 
 #include "executor/channel/control_tags.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 constexpr std::size_t kManySends = 4;
@@ -21,14 +21,14 @@ int loss_stage(const BoundModel& bound) {
 
 }  // namespace
 
-LossGathering::LossGathering(const BoundModel& bound, int rank, Channel& channel)
+LossGathering::LossGathering(const BoundModel& bound, int rank, channel::Channel& channel)
     : plan_(bound.plan),
       stage_(loss_stage(bound)),
       sources_(bound.plan.ranks_of(stage_)),
       rank_(rank),
       channel_(channel) {}
 
-void LossGathering::send(const MicrobatchLosses& losses) {
+void LossGathering::send(const stage::MicrobatchLosses& losses) {
   std::vector<double> own;
   for (const auto& [microbatch, loss] : losses) own.push_back(loss);
   if (own.empty() || std::ranges::find(sources_, rank_) == sources_.end()) return;
@@ -38,7 +38,7 @@ void LossGathering::send(const MicrobatchLosses& losses) {
   }
   at::Tensor values = at::empty({static_cast<std::int64_t>(own.size())}, at::kDouble);
   std::ranges::copy(own, values.data_ptr<double>());
-  sending_.push_back(channel_.send(values, 0, kLossTag));
+  sending_.push_back(channel_.send(values, 0, channel::kLossTag));
   if (sending_.size() > kManySends) {
     sending_.front()->wait();
     sending_.erase(sending_.begin());
@@ -60,7 +60,9 @@ std::vector<double> LossGathering::receive(int first) {
       own_.erase(own_.begin());
     } else {
       const at::Tensor arrived =
-          channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, sources_[replica], kLossTag)->wait();
+          channel_
+              .receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, sources_[replica], channel::kLossTag)
+              ->wait();
       values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
     }
     for (std::size_t i = 0; i < own.size(); ++i) losses[static_cast<std::size_t>(own[i])] = values[i];
@@ -71,8 +73,8 @@ std::vector<double> LossGathering::receive(int first) {
 void LossGathering::finish() {
   try {
     for (const auto& sending : sending_) sending->wait();
-  } catch (const PeerError& e) { throw e.within("rank " + std::to_string(rank_) + ", sending losses: "); }
+  } catch (const meeting::PeerError& e) { throw e.within("rank " + std::to_string(rank_) + ", sending losses: "); }
   sending_.clear();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

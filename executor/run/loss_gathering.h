@@ -7,16 +7,16 @@
 #include "executor/run/bound_model.h"
 #include "executor/stage/step_losses.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Brings the microbatch losses of a step from the ranks that compute them to rank 0.
 class LossGathering {
  public:
   /// `bound` and `channel` must outlive it.
-  LossGathering(const BoundModel& bound, int rank, Channel& channel);
+  LossGathering(const BoundModel& bound, int rank, channel::Channel& channel);
 
   /// Sends the next step's losses of this rank's microbatches; no effect on ranks without losses.
-  void send(const MicrobatchLosses& losses);
+  void send(const stage::MicrobatchLosses& losses);
   /// On rank 0: the next step's losses by microbatch; `first` is the number of the first one. Throws PeerError as
   /// Receiving::wait does.
   [[nodiscard]] std::vector<double> receive(int first);
@@ -28,9 +28,9 @@ class LossGathering {
   int stage_;                 // stage that computes losses
   std::vector<int> sources_;  // its ranks, by replica
   int rank_;
-  Channel& channel_;
+  channel::Channel& channel_;
   std::vector<std::vector<double>> own_;
-  std::vector<std::unique_ptr<Sending>> sending_;
+  std::vector<std::unique_ptr<channel::Sending>> sending_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

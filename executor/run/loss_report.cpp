@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 LossReport::LossReport(bool evaluates, const std::optional<WholePass>& pass) {
   if (!evaluates) return;
@@ -23,4 +23,4 @@ double LossReport::add(std::vector<double> losses) {
   return sum / static_cast<double>(count);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -6,7 +6,7 @@
 
 #include "executor/run/run.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Mean loss of each step, and of all data for a plan that only evaluates. On rank 0.
 class LossReport {
@@ -24,4 +24,4 @@ class LossReport {
   std::optional<std::int64_t> left_;  // remaining microbatches of the evaluated data
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -14,18 +14,18 @@
 #include "executor/stage/gradient_buckets.h"
 #include "executor/stage/moving_statistics.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 /// Values of each trainable parameter of `layers` that is not among `tied`, in the order of a StageProgram.
-std::vector<std::int64_t> parameter_values(const Model& model, const std::vector<int>& layers,
-                                           const std::vector<TiedGradient>& tied) {
+std::vector<std::int64_t> parameter_values(const model::Model& model, const std::vector<int>& layers,
+                                           const std::vector<stage::TiedGradient>& tied) {
   std::vector<std::int64_t> out;
   for (const int layer : layers) {
-    for (const ParameterSpec& parameter : model.layers[at_(layer)].parameters) {
-      if (!parameter.trainable || std::ranges::count(tied, parameter.name, &TiedGradient::name) > 0) continue;
+    for (const model::ParameterSpec& parameter : model.layers[at_(layer)].parameters) {
+      if (!parameter.trainable || std::ranges::count(tied, parameter.name, &stage::TiedGradient::name) > 0) continue;
       out.push_back(c10::multiply_integers(parameter.shape));
     }
   }
@@ -35,7 +35,7 @@ std::vector<std::int64_t> parameter_values(const Model& model, const std::vector
 /// Communicators found so far, and their places.
 class Communicators {
  public:
-  explicit Communicators(std::vector<CommunicatorPlan>& out) : out_(out) {}
+  explicit Communicators(std::vector<channel::CommunicatorPlan>& out) : out_(out) {}
 
   int edge(int boundary, bool gradient, int from, int to) {
     const auto [it, fresh] = edges_.emplace(std::tuple(boundary, gradient, from, to), out_.size());
@@ -52,8 +52,11 @@ class Communicators {
   int reduction(const std::vector<int>& members, bool ties) {
     const auto [it, fresh] = reductions_.emplace(std::pair(members, ties), out_.size());
     if (fresh) {
-      out_.push_back(
-          {fmt::format("{} of {}", ties ? "tied parameters" : "gradients", name_ranks(members)), members, {}, true, 0});
+      out_.push_back({fmt::format("{} of {}", ties ? "tied parameters" : "gradients", meeting::name_ranks(members)),
+                      members,
+                      {},
+                      true,
+                      0});
     }
     return static_cast<int>(it->second);
   }
@@ -64,31 +67,32 @@ class Communicators {
   }
 
  private:
-  std::vector<CommunicatorPlan>& out_;
+  std::vector<channel::CommunicatorPlan>& out_;
   std::map<std::tuple<int, bool, int, int>, std::size_t> edges_;
   std::map<std::pair<std::vector<int>, bool>, std::size_t> reductions_;
 };
 
 }  // namespace
 
-NcclProgram nccl_program(const BoundModel& bound, int steps) {
-  NcclProgram out;
+channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
+  channel::NcclProgram out;
   Communicators communicators(out.communicators);
   const BoundPlan& plan = bound.plan;
-  const Model& model = bound.model;
+  const model::Model& model = bound.model;
   const bool asynchronous = plan.asynchronous();
   const auto lists = plan.action_lists(asynchronous ? steps : 1);
-  const auto add = [&](std::vector<NcclCall>& calls, NcclCall::Kind kind, int communicator, int tag, TensorSpec spec) {
+  const auto add = [&](std::vector<channel::NcclCall>& calls, channel::NcclCall::Kind kind, int communicator, int tag,
+                       channel::TensorSpec spec) {
     communicators.carries(communicator, tag);
     calls.push_back({kind, communicator, tag, std::move(spec)});
   };
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-    std::vector<NcclCall>& calls = out.calls.emplace_back();
+    std::vector<channel::NcclCall>& calls = out.calls.emplace_back();
     const auto ties = tied_of_rank(bound, static_cast<int>(rank));
     const auto reduce_ties = [&] {
-      for (const TiedGradient& tie : ties) {
+      for (const stage::TiedGradient& tie : ties) {
         if (tie.ranks.size() < 2) continue;
-        add(calls, NcclCall::Kind::AllReduce, communicators.reduction(tie.ranks, true), tie.tag,
+        add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(tie.ranks, true), tie.tag,
             {tie.shape, at::kFloat});
       }
     };
@@ -109,8 +113,8 @@ NcclProgram nccl_program(const BoundModel& bound, int steps) {
           const auto& tensors = plan.plan().boundaries[at_(b)].tensors;
           for (std::size_t t = 0; t < tensors.size(); ++t) {
             if (gradient && !tensors[t].gradient) continue;
-            add(calls, out_going ? NcclCall::Kind::Send : NcclCall::Kind::Receive, edge, plan.tag(b, t, gradient),
-                {tensors[t].shape, dtype_of(tensors[t].dtype)});
+            add(calls, out_going ? channel::NcclCall::Kind::Send : channel::NcclCall::Kind::Receive, edge,
+                plan.tag(b, t, gradient), {tensors[t].shape, device::dtype_of(tensors[t].dtype)});
           }
           break;
         }
@@ -119,11 +123,11 @@ NcclProgram nccl_program(const BoundModel& bound, int steps) {
           if (members.size() > 1) {
             const int group = communicators.reduction(members, false);
             const auto buckets =
-                asynchronous ? gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], {}), {})
-                             : gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], ties),
-                                                plan.plan().gradient_bucket_bytes);
+                asynchronous ? stage::gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], {}), {})
+                             : stage::gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], ties),
+                                                       plan.plan().gradient_bucket_bytes);
             for (std::size_t i = 0; i < buckets.size(); ++i) {
-              add(calls, NcclCall::Kind::AllReduce, group, kBucketsTag + static_cast<int>(i),
+              add(calls, channel::NcclCall::Kind::AllReduce, group, channel::kBucketsTag + static_cast<int>(i),
                   {{buckets[i].end - buckets[i].begin}, at::kFloat});
             }
           }
@@ -137,23 +141,23 @@ NcclProgram nccl_program(const BoundModel& bound, int steps) {
     if (reduces == 0 && plan.schedule().trains) reduce_ties();
     if (asynchronous) continue;
     for (const int stage : plan.ranks()[rank].stages) {
-      const std::int64_t values = moving_values(model, bound.layers[at_(stage)]);
+      const std::int64_t values = stage::moving_values(model, bound.layers[at_(stage)]);
       const std::vector<int> members = plan.ranks_of(stage);
       if (members.size() < 2 || values == 0) continue;
-      add(calls, NcclCall::Kind::AllReduce, communicators.reduction(members, false), kStatisticsTag,
+      add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(members, false), channel::kStatisticsTag,
           {{plan.plan().microbatches, values}, at::kFloat});
     }
   }
   // Creation order, which determines the numbers in the calls.
   std::vector<std::string> before;
-  for (const CommunicatorPlan& each : out.communicators) before.push_back(each.name);
-  out.rounds = assign_rounds(out.communicators);
+  for (const channel::CommunicatorPlan& each : out.communicators) before.push_back(each.name);
+  out.rounds = channel::assign_rounds(out.communicators);
   std::map<std::string, int> now;
   for (std::size_t c = 0; c < out.communicators.size(); ++c) now[out.communicators[c].name] = static_cast<int>(c);
   for (auto& calls : out.calls) {
-    for (NcclCall& call : calls) call.communicator = now.at(before[at_(call.communicator)]);
+    for (channel::NcclCall& call : calls) call.communicator = now.at(before[at_(call.communicator)]);
   }
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -1,19 +1,19 @@
 #include "executor/run/nonfinite_guard.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
-void NonfiniteGuard::set(OnNonfinite what, std::function<void(const std::string&)> tell) {
+void NonfiniteGuard::set(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {
   what_ = what;
   tell_ = std::move(tell);
 }
 
 void NonfiniteGuard::found(std::int64_t step, const std::string& what) {
   const std::string text = "step " + std::to_string(step + 1) + ": " + what + " is not finite";
-  if (what_ == OnNonfinite::Stop) throw NonfiniteError(text);
+  if (what_ == stage::OnNonfinite::Stop) throw stage::NonfiniteError(text);
   if (step == last_) return;
   last_ = step;
-  if (what_ == OnNonfinite::Warn) ++steps_;
+  if (what_ == stage::OnNonfinite::Warn) ++steps_;
   if (tell_) tell_("rank " + std::to_string(rank_) + ", " + text);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

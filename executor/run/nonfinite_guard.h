@@ -10,15 +10,15 @@
 
 #include "executor/stage/finite.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Handles losses and gradients that are not finite on one rank.
 class NonfiniteGuard {
  public:
   explicit NonfiniteGuard(int rank) : rank_(rank) {}
   /// `tell` is called with each finding, unless `what` is Stop.
-  void set(OnNonfinite what, std::function<void(const std::string&)> tell);
-  [[nodiscard]] bool skips_steps() const { return what_ == OnNonfinite::Skip; }
+  void set(stage::OnNonfinite what, std::function<void(const std::string&)> tell);
+  [[nodiscard]] bool skips_steps() const { return what_ == stage::OnNonfinite::Skip; }
 
   /// `what` of `step` is not finite. Throws NonfiniteError if the run is to stop.
   void found(std::int64_t step, const std::string& what);
@@ -31,10 +31,10 @@ class NonfiniteGuard {
 
  private:
   int rank_;
-  OnNonfinite what_ = OnNonfinite::Stop;
+  stage::OnNonfinite what_ = stage::OnNonfinite::Stop;
   std::function<void(const std::string&)> tell_;
   std::int64_t steps_ = 0;
   std::int64_t last_ = -1;  // step
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -8,7 +8,7 @@
 
 #include "executor/device/ranges.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 /// Steps during which memory is counted: the first creates the optimizer's state, the second has everything. A
@@ -17,8 +17,9 @@ constexpr std::int64_t kMemorySteps = 2;
 
 }  // namespace
 
-RankRun::RankRun(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank, Channel& channel,
-                 const std::function<double()>& seconds_now, const std::function<void(const Progress&)>& progress)
+RankRun::RankRun(const BoundModel& bound, const data::DataSource& data, const RunOptions& options, int rank,
+                 channel::Channel& channel, const std::function<double()>& seconds_now,
+                 const std::function<void(const Progress&)>& progress)
     : bound_(bound),
       plan_(bound.plan.plan()),
       options_(options),
@@ -40,7 +41,7 @@ RankRun::RankRun(const BoundModel& bound, const DataSource& data, const RunOptio
   parameters_ = tracker_.live();
   measurement_.emplace(bound.plan, worker_->actions(), rank, channel, first_step_, options.save);
   worker_->visit_stages(
-      [&](int, StageProgram& program, Optimizer& optimizer) { checkpoints_.load(program, optimizer); });
+      [&](int, stage::StageProgram& program, stage::Optimizer& optimizer) { checkpoints_.load(program, optimizer); });
   worker_->on_nonfinite(options.on_nonfinite, options.checkpoint.tell);
   counting_.reset();  // memory for the comparison is not the rank's
   make_comparison(data);
@@ -54,7 +55,7 @@ RankRun::RankRun(const BoundModel& bound, const DataSource& data, const RunOptio
   lag_ = options.device.is_cpu() || comparison_->active() ? 0 : 1;
 }
 
-void RankRun::make_worker(const DataSource& data) {
+void RankRun::make_worker(const data::DataSource& data) {
   const WorkerOptions how{
       .optimizer = options_.optimizer,
       .seed = options_.seed,
@@ -74,11 +75,11 @@ void RankRun::make_worker(const DataSource& data) {
   }
 }
 
-void RankRun::make_comparison(const DataSource& data) {
+void RankRun::make_comparison(const data::DataSource& data) {
   comparison_.emplace(bound_, data, options_);
   Reference* const reference = comparison_->reference();
   if (reference) checkpoints_.load(reference->program(), reference->optimizer());
-  std::optional<LossScaler> scaler = loss_scaler_of(bound_.plan, options_.loss_scale);
+  std::optional<stage::LossScaler> scaler = stage::loss_scaler_of(bound_.plan, options_.loss_scale);
   if (!scaler) return;
   if (checkpoints_.loss_scale()) scaler->set_state(*checkpoints_.loss_scale());
   synchronous_->scale_loss(*scaler);
@@ -93,7 +94,7 @@ RunResult RankRun::run() {
     counting_.reset();
     send_until(done_);
     tell_until(done_);
-  } catch (const NonfiniteError& e) {
+  } catch (const stage::NonfiniteError& e) {
     throw std::runtime_error(fmt::format(
         "rank {}, {}{}; try a lower --learning-rate or --clip-norm, or continue with --on-nonfinite warn or skip",
         rank_, e.what(),
@@ -121,13 +122,13 @@ RunResult RankRun::result() {
 }
 
 void RankRun::train() {
-  const RangeName step_range = range_name("step");
+  const device::RangeName step_range = device::range_name("step");
   for (std::int64_t step = first_step_; step < steps_; ++step) {
-    const Range range(step_range, step);
+    const device::Range range(step_range, step);
     synchronous_->compute(step);
     if (comparison_->active()) {
       counting_.reset();
-      const MicrobatchLosses own = worker_->take_losses(step);
+      const stage::MicrobatchLosses own = worker_->take_losses(step);
       losses_.send(own);
       sent_ = step + 1;
       comparison_->compare_step(step, *worker_, own);
@@ -178,7 +179,9 @@ void RankRun::tell(std::int64_t step) {
   std::vector<double> losses;
   try {
     losses = losses_.receive(asynchronous_ ? static_cast<int>(step - first_step_) * plan_.microbatches : 0);
-  } catch (const PeerError& e) { throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1)); }
+  } catch (const meeting::PeerError& e) {
+    throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
+  }
   const double loss = report_->add(std::move(losses));
   measurement_->add_loss(loss);
   if (!progress_) return;
@@ -187,4 +190,4 @@ void RankRun::tell(std::int64_t step) {
              worker_->loss_scaler() ? std::optional(worker_->loss_scaler()->scale()) : std::nullopt});
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -15,21 +15,22 @@
 #include "executor/run/run_comparison.h"
 #include "executor/run/synchronous_worker.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// One rank of a run, from its first step to its last.
 class RankRun {
  public:
   /// As for run_rank; arguments must outlive it.
-  RankRun(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank, Channel& channel,
-          const std::function<double()>& seconds_now, const std::function<void(const Progress&)>& progress);
+  RankRun(const BoundModel& bound, const data::DataSource& data, const RunOptions& options, int rank,
+          channel::Channel& channel, const std::function<double()>& seconds_now,
+          const std::function<void(const Progress&)>& progress);
   /// Call once.
   [[nodiscard]] RunResult run();
 
  private:
-  void make_worker(const DataSource& data);
+  void make_worker(const data::DataSource& data);
   /// The comparison of losses and gradients, and their scale.
-  void make_comparison(const DataSource& data);
+  void make_comparison(const data::DataSource& data);
   void train();
   void replay();
   /// Sends the losses of the steps before `end` to rank 0.
@@ -43,12 +44,12 @@ class RankRun {
   const Plan& plan_;
   const RunOptions& options_;
   int rank_;
-  Channel& channel_;
+  channel::Channel& channel_;
   const std::function<double()>& seconds_now_;
   const std::function<void(const Progress&)>& progress_;
-  OwnStream stream_;
-  MemoryTracker tracker_;
-  std::optional<MemoryTracker::Scope> counting_;
+  device::OwnStream stream_;
+  device::MemoryTracker tracker_;
+  std::optional<device::MemoryTracker::Scope> counting_;
   RunCheckpoints checkpoints_;
   std::int64_t first_step_;
   std::int64_t steps_;                        // number of the step after the last
@@ -65,4 +66,4 @@ class RankRun {
   std::int64_t done_, sent_, told_;  // numbers of steps run, with losses sent, and reported
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -10,35 +10,35 @@
 #include "executor/device/dtype.h"
 #include "executor/stage/gradient_norm.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
-Reference::Reference(const BoundModel& bound, const DataSource& data, const OptimizerOptions& optimizer,
+Reference::Reference(const BoundModel& bound, const data::DataSource& data, const stage::OptimizerOptions& optimizer,
                      std::uint64_t seed, c10::Device device)
     : plan_(bound.plan.plan()),
       bound_(bound.plan),
       data_(data),
       options_(optimizer),
       stage_of_layer_(bound.model.layers.size()) {
-  const Model& model = bound.model;
+  const model::Model& model = bound.model;
   for (std::size_t s = 0; s < bound.layers.size(); ++s) {
     for (const int layer : bound.layers[s]) stage_of_layer_[static_cast<std::size_t>(layer)] = static_cast<int>(s);
   }
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
-  program_ =
-      std::make_unique<StageProgram>(model, std::move(all), std::vector<ReceivedValue>{}, std::vector<ValueRef>{}, seed,
-                                     Placement{device, compute_type(plan_.dtype)});
+  program_ = std::make_unique<stage::StageProgram>(model, std::move(all), std::vector<stage::ReceivedValue>{},
+                                                   std::vector<model::ValueRef>{}, seed,
+                                                   stage::Placement{device, device::compute_type(plan_.dtype)});
   std::vector<at::Tensor> values;
-  for (const Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
-  optimizer_ = std::make_unique<Optimizer>(optimizer, std::move(values));
-  statistics_ = std::make_unique<MovingStatistics>(model, *program_, [this](int layer) {
+  for (const stage::Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
+  optimizer_ = std::make_unique<stage::Optimizer>(optimizer, std::move(values));
+  statistics_ = std::make_unique<stage::MovingStatistics>(model, *program_, [this](int layer) {
     return bound_.replicas(stage_of_layer_[static_cast<std::size_t>(layer)]) > 1;
   });
 }
 
 void Reference::compute(std::int64_t step) {
   step_ = step;
-  std::vector<Parameter>& parameters = program_->parameters();
+  std::vector<stage::Parameter>& parameters = program_->parameters();
   const auto stage_of = [&](std::size_t i) { return stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]; };
   // Layers of one stage that share a parameter count as one holder.
   std::map<std::string, std::map<int, std::vector<std::size_t>>> holders;  // name -> stage -> parameters
@@ -59,9 +59,9 @@ void Reference::compute(std::int64_t step) {
   };
   losses_.clear();
   for (int m = 0; m < plan_.microbatches; ++m) {
-    for (const Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
+    for (const stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
     statistics_->begin();
-    Flight flight = program_->forward(
+    stage::Flight flight = program_->forward(
         {}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
     statistics_->end(m);
     losses_.push_back(flight.loss.item<double>());
@@ -99,9 +99,9 @@ void Reference::update() {
   const bool skipped = overflow();
   double divisor = plan_.microbatches * (scaler_ ? scaler_->scale() : 1);
   if (options_.clip_norm > 0)
-    divisor *= clip_divisor(squared_norms(program_->parameters()), divisor, options_.clip_norm);
+    divisor *= stage::clip_divisor(stage::squared_norms(program_->parameters()), divisor, options_.clip_norm);
   if (scaler_) scaler_->update(skipped);
-  if (!skipped) optimizer_->step(divisor, rate_factor(options_.rate, step_));
+  if (!skipped) optimizer_->step(divisor, stage::rate_factor(options_.rate, step_));
 }
 
 at::Tensor Reference::gradient(int layer, const std::string& name) const {
@@ -109,4 +109,4 @@ at::Tensor Reference::gradient(int layer, const std::string& name) const {
   return it == gradients_.end() ? at::Tensor() : it->second;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -14,7 +14,7 @@
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// The whole model in one process, without stages, over the same microbatches as a plan: the reference for a run.
 /// Gradients of a replicated stage are summed in the same order: first each replica's microbatches, then the replicas
@@ -22,21 +22,21 @@ namespace stagecraft {
 class Reference {
  public:
   /// Arguments must outlive it.
-  Reference(const BoundModel& bound, const DataSource& data, const OptimizerOptions& optimizer, std::uint64_t seed,
-            c10::Device device = c10::Device(c10::kCPU));
+  Reference(const BoundModel& bound, const data::DataSource& data, const stage::OptimizerOptions& optimizer,
+            std::uint64_t seed, c10::Device device = c10::Device(c10::kCPU));
   /// Forward and backward of all microbatches; fills gradients and losses.
   void compute(std::int64_t step);
   /// Updates the parameters with the gradients divided by the number of microbatches and the loss's scale, unless they
   /// overflow under a scale.
   void update();
   /// As for SynchronousWorker::scale_loss.
-  void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
+  void scale_loss(const stage::LossScaler& scaler) { scaler_ = scaler; }
   /// Whether the step's gradients overflow under a scale.
-  [[nodiscard]] bool overflow() const { return scaler_ && overflows(program_->parameters()); }
+  [[nodiscard]] bool overflow() const { return scaler_ && stage::overflows(program_->parameters()); }
 
   /// Parameter i of the program is parameter i of the optimizer.
-  [[nodiscard]] StageProgram& program() { return *program_; }
-  [[nodiscard]] Optimizer& optimizer() { return *optimizer_; }
+  [[nodiscard]] stage::StageProgram& program() { return *program_; }
+  [[nodiscard]] stage::Optimizer& optimizer() { return *optimizer_; }
   /// Gradient of parameter `name` as layer `layer` of the model holds it, the sum over microbatches (and over all
   /// holders of a tied one); undefined if it has none.
   [[nodiscard]] at::Tensor gradient(int layer, const std::string& name) const;
@@ -46,16 +46,16 @@ class Reference {
  private:
   const Plan& plan_;
   const BoundPlan& bound_;
-  const DataSource& data_;
-  OptimizerOptions options_;
+  const data::DataSource& data_;
+  stage::OptimizerOptions options_;
   std::int64_t step_ = 0;
-  std::unique_ptr<StageProgram> program_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<MovingStatistics> statistics_;  ///< of replicated stages
+  std::unique_ptr<stage::StageProgram> program_;
+  std::unique_ptr<stage::Optimizer> optimizer_;
+  std::unique_ptr<stage::MovingStatistics> statistics_;  ///< of replicated stages
   std::vector<int> stage_of_layer_;
   std::map<std::pair<int, std::string>, at::Tensor> gradients_;
   std::vector<double> losses_;
-  std::optional<LossScaler> scaler_;
+  std::optional<stage::LossScaler> scaler_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -5,16 +5,16 @@
 #include <unordered_map>
 #include <utility>
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 /// Boundaries of a stage's values, and their slots by boundary.
 struct CrossingValues {
-  std::vector<ReceivedValue> received;
-  std::vector<ValueRef> sent;
+  std::vector<stage::ReceivedValue> received;
+  std::vector<model::ValueRef> sent;
 };
 
-CrossingValues find_crossing_values(const Model& model, const BoundPlan& bound, ResidentStage& resident) {
+CrossingValues find_crossing_values(const model::Model& model, const BoundPlan& bound, ResidentStage& resident) {
   const Plan& plan = bound.plan();
   std::unordered_map<std::string, int> index;
   for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = static_cast<int>(i);
@@ -23,7 +23,7 @@ CrossingValues find_crossing_values(const Model& model, const BoundPlan& bound, 
   for (const Boundary& boundary : plan.boundaries) {
     std::vector<int>& slots = resident.slots.emplace_back();
     for (const BoundaryTensor& tensor : boundary.tensors) {
-      const ValueRef value{index.at(tensor.layer), *tensor.output, -1};
+      const model::ValueRef value{index.at(tensor.layer), *tensor.output, -1};
       if (boundary.destination == resident.stage) {
         slots.push_back(static_cast<int>(out.received.size()));
         out.received.push_back({value, tensor.gradient});
@@ -41,7 +41,8 @@ CrossingValues find_crossing_values(const Model& model, const BoundPlan& bound, 
 }  // namespace
 
 ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microbatches,
-                                  const OptimizerOptions& optimizer, std::uint64_t seed, Placement placement) {
+                                  const stage::OptimizerOptions& optimizer, std::uint64_t seed,
+                                  stage::Placement placement) {
   ResidentStage out;
   out.stage = stage;
   out.incoming = bound.plan.incoming(stage);
@@ -49,14 +50,14 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microb
   out.replica_ranks = bound.plan.ranks_of(stage);
   CrossingValues values = find_crossing_values(bound.model, bound.plan, out);
   const auto number = static_cast<std::size_t>(stage);
-  out.program = std::make_unique<StageProgram>(bound.model, bound.layers[number], std::move(values.received),
-                                               std::move(values.sent), seed, placement);
+  out.program = std::make_unique<stage::StageProgram>(bound.model, bound.layers[number], std::move(values.received),
+                                                      std::move(values.sent), seed, placement);
   const Stage& planned = bound.plan.plan().stages[number];
   if (!bound.plan.schedule().trains) out.program->evaluate();
   if (planned.recompute) out.program->recompute_every(planned.recompute_every);
   std::vector<at::Tensor> parameters;
-  for (const Parameter& parameter : out.program->parameters()) parameters.push_back(parameter.value);
-  out.optimizer = std::make_unique<Optimizer>(optimizer, std::move(parameters));
+  for (const stage::Parameter& parameter : out.program->parameters()) parameters.push_back(parameter.value);
+  out.optimizer = std::make_unique<stage::Optimizer>(optimizer, std::move(parameters));
   const auto count = static_cast<std::size_t>(microbatches);
   out.flights.resize(count);
   out.input_gradients.resize(count);
@@ -64,4 +65,4 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microb
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -11,28 +11,28 @@
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// One stage on a rank, and its microbatches in flight. Slots are indices into the values that the program receives or
 /// sends.
 struct ResidentStage {
   int stage = 0;
-  std::unique_ptr<StageProgram> program;
-  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<stage::StageProgram> program;
+  std::unique_ptr<stage::Optimizer> optimizer;
   std::vector<int> incoming;            ///< boundaries into this stage
   std::vector<int> outgoing;            ///< boundaries out of it
   std::vector<std::vector<int>> slots;  ///< by boundary: the slot of each of its tensors
   std::vector<int> replica_ranks;
-  std::vector<Flight> flights;                           ///< by microbatch
+  std::vector<stage::Flight> flights;                    ///< by microbatch
   std::vector<std::vector<at::Tensor>> input_gradients;  ///< by microbatch, until sent
   std::set<int> split;                                   ///< microbatches whose backward has two parts
-  std::vector<SplitBackward> rests;                      ///< by microbatch, until its weight gradients are due
-  std::unique_ptr<Prefetch> data;                        ///< whether its layers read inputs of the model
+  std::vector<stage::SplitBackward> rests;               ///< by microbatch, until its weight gradients are due
+  std::unique_ptr<data::Prefetch> data;                  ///< whether its layers read inputs of the model
 };
 
 /// Stage `stage` with its first parameters, for `microbatches` microbatches. The model must outlive it.
 [[nodiscard]] ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microbatches,
-                                                const OptimizerOptions& optimizer, std::uint64_t seed,
-                                                Placement placement);
+                                                const stage::OptimizerOptions& optimizer, std::uint64_t seed,
+                                                stage::Placement placement);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -12,7 +12,7 @@
 #include "executor/launch/rank_group.h"
 #include "executor/run/rank_run.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 void verify_lists(const BoundPlan& plan, std::int64_t steps) {
   // For an asynchronous schedule, the steps up to its steady state cover all cases.
@@ -23,7 +23,7 @@ void verify_lists(const BoundPlan& plan, std::int64_t steps) {
     throw std::invalid_argument("the plan cannot run: " + infeasible->reason);
 }
 
-std::optional<WholePass> whole_pass(const Plan& plan, const DataSource& data) {
+std::optional<WholePass> whole_pass(const Plan& plan, const data::DataSource& data) {
   const std::optional<std::int64_t> samples = data.samples();
   if (!samples || !plan.microbatch_samples) return std::nullopt;
   const std::int64_t microbatches = *samples / *plan.microbatch_samples;
@@ -35,8 +35,8 @@ std::optional<WholePass> whole_pass(const Plan& plan, const DataSource& data) {
                    *samples - microbatches * *plan.microbatch_samples};
 }
 
-RunResult run_rank(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank,
-                   Channel& channel, const std::function<double()>& seconds_now,
+RunResult run_rank(const BoundModel& bound, const data::DataSource& data, const RunOptions& options, int rank,
+                   channel::Channel& channel, const std::function<double()>& seconds_now,
                    const std::function<void(const Progress&)>& progress) {
   if (!bound.plan.plan().microbatch_samples) {
     throw std::invalid_argument(
@@ -46,24 +46,25 @@ RunResult run_rank(const BoundModel& bound, const DataSource& data, const RunOpt
   return RankRun(bound, data, options, rank, channel, seconds_now, progress).run();
 }
 
-RunResult run_local(const BoundModel& bound, const DataSource& data, const RunOptions& options,
+RunResult run_local(const BoundModel& bound, const data::DataSource& data, const RunOptions& options,
                     std::chrono::milliseconds deadline, const std::function<void(const Progress&)>& progress) {
   verify_lists(bound.plan, options.steps);
-  const auto channels = make_local_channels(static_cast<int>(bound.plan.ranks().size()), deadline);
+  const auto channels = channel::make_local_channels(static_cast<int>(bound.plan.ranks().size()), deadline);
   const auto begin = std::chrono::steady_clock::now();
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   std::vector<RunResult> results(channels.size());
-  run_as_threads(channels, [&](Channel& channel) {
+  launch::run_as_threads(channels, [&](channel::Channel& channel) {
     results[static_cast<std::size_t>(channel.rank())] =
         run_rank(bound, data, options, channel.rank(), channel, now, progress);
   });
   return std::move(results.front());
 }
 
-RunResult run_local(const Plan& plan, const Model& model, const DataSource& data, const RunOptions& options,
-                    std::chrono::milliseconds deadline, const std::function<void(const Progress&)>& progress) {
+RunResult run_local(const Plan& plan, const model::Model& model, const data::DataSource& data,
+                    const RunOptions& options, std::chrono::milliseconds deadline,
+                    const std::function<void(const Progress&)>& progress) {
   const BoundPlan bound(plan);
   return run_local(bind_model(bound, model), data, options, deadline, progress);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

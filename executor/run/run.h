@@ -20,21 +20,21 @@
 #include "executor/stage/loss_scaler.h"
 #include "executor/stage/optimizer.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// How to run a plan.
 struct RunOptions {
   std::int64_t steps = 10;  ///< in total: a resumed run does the remaining ones
   std::uint64_t seed = 1;
-  OptimizerOptions optimizer;
+  stage::OptimizerOptions optimizer;
   int threads = 1;  ///< intra-op threads of each rank
   c10::Device device{c10::kCPU};
   bool check = false;  ///< compare losses and gradients of every step with a single process
   /// Compare losses, gradients, and final parameters and buffers with this file, see TrainingRecord; empty: do not
   /// compare.
   std::string expected = {};
-  LossScaleOptions loss_scale = {};  ///< for a plan in float16
-  OnNonfinite on_nonfinite = OnNonfinite::Stop;
+  stage::LossScaleOptions loss_scale = {};  ///< for a plan in float16
+  stage::OnNonfinite on_nonfinite = stage::OnNonfinite::Stop;
   CheckpointOptions checkpoint;
   /// Receives the measurement on rank 0 during the run, and is released before run_rank returns. All ranks set it, or
   /// none.
@@ -64,18 +64,18 @@ struct WholePass {
 };
 /// Absent for endless data. Throws std::invalid_argument if the data does not fill one microbatch. Precondition: the
 /// plan states its microbatch.
-[[nodiscard]] std::optional<WholePass> whole_pass(const Plan& plan, const DataSource& data);
+[[nodiscard]] std::optional<WholePass> whole_pass(const Plan& plan, const data::DataSource& data);
 
 /// Everything about a run. On ranks other than 0 the measurement and check hold that rank's part only.
 struct RunResult {
   Measurement measurement;
   std::optional<Check> check;
   std::int64_t first_step = 0;
-  std::optional<LossScale> loss_scale;   ///< after the last step, in float16
-  std::int64_t skipped_steps = 0;        ///< by overflows
-  std::int64_t nonfinite_steps = 0;      ///< under OnNonfinite::Warn or Skip
-  std::optional<Evaluation> evaluation;  ///< of a plan that only evaluates; on rank 0
-  std::int64_t steps_done = 0;           ///< in total; fewer than RunOptions::steps if the run was asked to stop
+  std::optional<stage::LossScale> loss_scale;  ///< after the last step, in float16
+  std::int64_t skipped_steps = 0;              ///< by overflows
+  std::int64_t nonfinite_steps = 0;            ///< under OnNonfinite::Warn or Skip
+  std::optional<Evaluation> evaluation;        ///< of a plan that only evaluates; on rank 0
+  std::int64_t steps_done = 0;                 ///< in total; fewer than RunOptions::steps if the run was asked to stop
 };
 
 /// Proves before a launch that the plan's action lists terminate and do what the plan says, see verify; for an
@@ -87,18 +87,18 @@ void verify_lists(const BoundPlan& plan, std::int64_t steps);
 /// rank 0. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
 /// step. Throws std::invalid_argument if the plan does not state its microbatch; PeerError naming rank and action, also
 /// if the rank measured actions in another order than its list, see OrderCheck.
-[[nodiscard]] RunResult run_rank(const BoundModel& bound, const DataSource& data, const RunOptions& options, int rank,
-                                 Channel& channel, const std::function<double()>& seconds_now,
+[[nodiscard]] RunResult run_rank(const BoundModel& bound, const data::DataSource& data, const RunOptions& options,
+                                 int rank, channel::Channel& channel, const std::function<double()>& seconds_now,
                                  const std::function<void(const Progress&)>& progress = {});
 
 /// Runs all ranks as threads of this process over local channels. A failing rank ends the others; the first failure is
 /// thrown, a missed deadline with one line per rank: what it does and which rank it waits for.
-[[nodiscard]] RunResult run_local(const BoundModel& bound, const DataSource& data, const RunOptions& options,
+[[nodiscard]] RunResult run_local(const BoundModel& bound, const data::DataSource& data, const RunOptions& options,
                                   std::chrono::milliseconds deadline,
                                   const std::function<void(const Progress&)>& progress = {});
 /// The same for a plan that is bound only for this run. Also throws as BoundPlan and bind_model do.
-[[nodiscard]] RunResult run_local(const Plan& plan, const Model& model, const DataSource& data,
+[[nodiscard]] RunResult run_local(const Plan& plan, const model::Model& model, const data::DataSource& data,
                                   const RunOptions& options, std::chrono::milliseconds deadline,
                                   const std::function<void(const Progress&)>& progress = {});
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -14,7 +14,7 @@
 #include "executor/channel/control_tags.h"
 #include "executor/stage/finite.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 constexpr std::int64_t kNoCheckpoint = -1;
@@ -26,11 +26,12 @@ at::Tensor numbers(const std::vector<std::int64_t>& values) {
 }
 
 /// The manifest of a checkpoint after `done` steps, without its files.
-CheckpointManifest manifest_of(const BoundModel& bound, const CheckpointOptions& options,
-                               const OptimizerOptions& optimizer, std::uint64_t seed, std::int64_t done) {
+format::CheckpointManifest manifest_of(const BoundModel& bound, const CheckpointOptions& options,
+                                       const stage::OptimizerOptions& optimizer, std::uint64_t seed,
+                                       std::int64_t done) {
   const Plan& plan = bound.plan.plan();
-  const Model& model = bound.model;
-  CheckpointManifest out;
+  const model::Model& model = bound.model;
+  format::CheckpointManifest out;
   out.step = done;
   out.seed = seed;
   out.model = model.name;
@@ -46,14 +47,14 @@ CheckpointManifest manifest_of(const BoundModel& bound, const CheckpointOptions&
   out.microbatches = plan.microbatches;
   out.microbatch_samples = *plan.microbatch_samples;
   out.samples = done * out.microbatches * out.microbatch_samples;
-  out.plan_hash = fmt::format("{:016x}", plan_hash(bound.plan));
+  out.plan_hash = fmt::format("{:016x}", format::plan_hash(bound.plan));
   out.provenance.tool = "stagecraft-run " + std::string(version());
   return out;
 }
 
 /// Refuses a checkpoint of another run than that of `ours`. `trains`: whether the run continues training.
-void check_fits(const FoundCheckpoint& found, const CheckpointManifest& ours, bool trains) {
-  const CheckpointManifest& theirs = found.manifest;
+void check_fits(const checkpoint::FoundCheckpoint& found, const format::CheckpointManifest& ours, bool trains) {
+  const format::CheckpointManifest& theirs = found.manifest;
   const auto refuse = [&](const char* pointer, const auto& is, const auto& wanted) {
     throw FormatError(fmt::format("{}/manifest.json: /{}: found {}, this run has {}", found.path, pointer, is, wanted));
   };
@@ -75,19 +76,21 @@ void check_fits(const FoundCheckpoint& found, const CheckpointManifest& ours, bo
 
 }  // namespace
 
-void check_can_resume(const BoundModel& bound, const CheckpointOptions& options, const OptimizerOptions& optimizer,
-                      std::uint64_t seed) {
+void check_can_resume(const BoundModel& bound, const CheckpointOptions& options,
+                      const stage::OptimizerOptions& optimizer, std::uint64_t seed) {
   if (!options.resume || options.folder.empty() || !bound.plan.plan().microbatch_samples) return;
-  const std::vector<std::int64_t> steps = finite_checkpoints(options.folder, std::numeric_limits<std::int64_t>::max());
+  const std::vector<std::int64_t> steps =
+      checkpoint::finite_checkpoints(options.folder, std::numeric_limits<std::int64_t>::max());
   if (steps.empty()) return;
-  const std::string path = checkpoint_path(options.folder, steps.back());
+  const std::string path = checkpoint::checkpoint_path(options.folder, steps.back());
   const std::string name = path + "/manifest.json";
-  const FoundCheckpoint found{path, parse_checkpoint(read_text(name), name)};
+  const checkpoint::FoundCheckpoint found{path, format::parse_checkpoint(format::read_text(name), name)};
   check_fits(found, manifest_of(bound, options, optimizer, seed, found.manifest.step), bound.plan.schedule().trains);
 }
 
 RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions& options,
-                               const OptimizerOptions& optimizer, std::uint64_t seed, int rank, Channel& channel)
+                               const stage::OptimizerOptions& optimizer, std::uint64_t seed, int rank,
+                               channel::Channel& channel)
     : bound_(bound),
       options_(options),
       optimizer_(optimizer),
@@ -95,19 +98,19 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
       rank_(rank),
       channel_(channel),
       trains_(bound.plan.schedule().trains) {
-  const Model& model = bound.model;
+  const model::Model& model = bound.model;
   const std::vector<RankRole>& roles = bound.plan.ranks();
   for (std::size_t r = 0; r < roles.size(); ++r) {
     if (roles[r].replica == 0) writers_.push_back(static_cast<int>(r));
   }
   for (std::size_t s = 0; s < bound.layers.size(); ++s) {
     for (const int layer : bound.layers[s]) {
-      for (const ParameterSpec& parameter : model.layers[static_cast<std::size_t>(layer)].parameters)
+      for (const model::ParameterSpec& parameter : model.layers[static_cast<std::size_t>(layer)].parameters)
         stage_of_.emplace(parameter.name, static_cast<int>(s));
     }
   }
   if (!options.folder.empty()) {
-    if (trains_) check_can_save(model);
+    if (trains_) checkpoint::check_can_save(model);
     if (!trains_ && !options.resume) {
       throw std::invalid_argument(
           "schedule \"" + bound.plan.plan().schedule +
@@ -118,24 +121,24 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
   if (!files_ && !options.weights.empty()) {
     files_.emplace(std::vector<std::string>{options.weights});
     weights_alone_ = true;
-    check_weight_names(*files_, model);
+    checkpoint::check_weight_names(*files_, model);
   }
 }
 
-CheckpointManifest RunCheckpoints::manifest(std::int64_t done) const {
+format::CheckpointManifest RunCheckpoints::manifest(std::int64_t done) const {
   return manifest_of(bound_, options_, optimizer_, seed_, done);
 }
 
 void RunCheckpoints::find() {
   std::int64_t step = kNoCheckpoint;
   if (rank_ == 0) {
-    if (trains_) check_checkpoint_folder(options_.folder, options_.resume);
+    if (trains_) checkpoint::check_checkpoint_folder(options_.folder, options_.resume);
     if (options_.resume) {
-      const auto found = latest_checkpoint(options_.folder, [&](const std::string& text) { tell(text); });
+      const auto found = checkpoint::latest_checkpoint(options_.folder, [&](const std::string& text) { tell(text); });
       if (found) {
         check_fits(*found, manifest(found->manifest.step), trains_);
         step = found->manifest.step;
-        finite_ = finite_checkpoints(options_.folder, step);
+        finite_ = checkpoint::finite_checkpoints(options_.folder, step);
         tell((trains_ ? "resuming from " : "evaluating ") + found->path);
       } else if (trains_) {
         tell(fmt::format("no complete checkpoint in {}; starting at step 0", options_.folder));
@@ -143,12 +146,12 @@ void RunCheckpoints::find() {
         throw FormatError(options_.folder + ": no complete checkpoint to evaluate");
       }
     }
-    std::vector<std::unique_ptr<Sending>> sends;
+    std::vector<std::unique_ptr<channel::Sending>> sends;
     for (int other = 1; other < channel_.ranks(); ++other)
-      sends.push_back(channel_.send(numbers({step}), other, kFirstStepTag));
+      sends.push_back(channel_.send(numbers({step}), other, channel::kFirstStepTag));
     for (const auto& sending : sends) sending->wait();
   } else {
-    step = *channel_.receive({{1}, at::kLong}, 0, kFirstStepTag)->wait().const_data_ptr<std::int64_t>();
+    step = *channel_.receive({{1}, at::kLong}, 0, channel::kFirstStepTag)->wait().const_data_ptr<std::int64_t>();
   }
   if (step == kNoCheckpoint) return;
   if (finite_.empty()) finite_ = {step};
@@ -157,25 +160,25 @@ void RunCheckpoints::find() {
 }
 
 void RunCheckpoints::open(std::int64_t step) {
-  const std::string path = checkpoint_path(options_.folder, step);
+  const std::string path = checkpoint::checkpoint_path(options_.folder, step);
   const std::string name = path + "/manifest.json";
   std::vector<std::string> paths;
-  const CheckpointManifest found = parse_checkpoint(read_text(name), name);
-  for (const CheckpointFile& file : found.files) paths.push_back(path + "/" + file.name);
+  const format::CheckpointManifest found = format::parse_checkpoint(format::read_text(name), name);
+  for (const format::CheckpointFile& file : found.files) paths.push_back(path + "/" + file.name);
   if (found.loss_scale) loss_scale_ = {*found.loss_scale, found.loss_scale_steps};
   files_.emplace(paths);
-  OptimizerOptions theirs = optimizer_;
+  stage::OptimizerOptions theirs = optimizer_;
   theirs.name = found.optimizer;
   theirs.momentum = found.momentum;
-  check_names(*files_, bound_.model, theirs);
+  checkpoint::check_names(*files_, bound_.model, theirs);
 }
 
-void RunCheckpoints::load(StageProgram& program, Optimizer& optimizer) const {
+void RunCheckpoints::load(stage::StageProgram& program, stage::Optimizer& optimizer) const {
   if (!files_) return;
   if (weights_alone_ || !trains_) {
-    load_weights(*files_, program);
+    checkpoint::load_weights(*files_, program);
   } else {
-    load_state(*files_, program, optimizer);
+    checkpoint::load_state(*files_, program, optimizer);
   }
 }
 
@@ -189,33 +192,35 @@ bool RunCheckpoints::after_step(StageWorker& worker, std::int64_t done, std::int
 bool RunCheckpoints::agree_to_stop() {
   at::Tensor asked = at::empty({1}, at::kFloat);
   *asked.data_ptr<float>() = options_.stop() ? 1.0F : 0.0F;
-  if (channel_.ranks() > 1) channel_.all_reduce(asked, all_ranks(channel_), kStopTag);
+  if (channel_.ranks() > 1) channel_.all_reduce(asked, channel::all_ranks(channel_), channel::kStopTag);
   return *asked.const_data_ptr<float>() > 0;
 }
 
 void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   channel_.activity().begin({.action = "checkpoint", .step = done - 1});
-  const std::string partial =
-      rank_ == 0 ? begin_checkpoint(options_.folder, done) : partial_path(options_.folder, done);
+  const std::string partial = rank_ == 0 ? checkpoint::begin_checkpoint(options_.folder, done)
+                                         : checkpoint::partial_path(options_.folder, done);
   channel_.barrier();
   const auto writer = std::ranges::find(writers_, rank_);
-  CheckpointManifest written = manifest(done);
+  format::CheckpointManifest written = manifest(done);
   if (worker.loss_scaler()) {
     written.loss_scale = worker.loss_scaler()->state().scale;
     written.loss_scale_steps = worker.loss_scaler()->state().steps;
   }
   const auto part = [](std::ptrdiff_t number) { return fmt::format("part-{}.safetensors", number); };
-  std::unique_ptr<Sending> report;
-  FileDigest own;
+  std::unique_ptr<channel::Sending> report;
+  files::FileDigest own;
   bool finite = true;
   if (writer != writers_.end()) {
-    NamedTensors tensors;
-    worker.visit_stages([&](int stage, StageProgram& program, Optimizer& optimizer) {
-      collect_state(program, optimizer, [&](const std::string& name) { return stage_of_.at(name) == stage; }, tensors);
+    files::NamedTensors tensors;
+    worker.visit_stages([&](int stage, stage::StageProgram& program, stage::Optimizer& optimizer) {
+      checkpoint::collect_state(
+          program, optimizer, [&](const std::string& name) { return stage_of_.at(name) == stage; }, tensors);
     });
-    finite = std::ranges::all_of(tensors, [](const auto& each) { return all_finite(each.second); });
-    own = write_safetensors(partial + "/" + part(writer - writers_.begin()), tensors);
-    if (rank_ != 0) report = channel_.send(numbers({own.bytes.value, own.crc32, finite ? 1 : 0}), 0, kReportTag);
+    finite = std::ranges::all_of(tensors, [](const auto& each) { return stage::all_finite(each.second); });
+    own = files::write_safetensors(partial + "/" + part(writer - writers_.begin()), tensors);
+    if (rank_ != 0)
+      report = channel_.send(numbers({own.bytes.value, own.crc32, finite ? 1 : 0}), 0, channel::kReportTag);
   }
   if (report) report->wait();
   if (rank_ != 0) {
@@ -224,7 +229,7 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   }
   for (std::size_t i = 0; i < writers_.size(); ++i) {
     if (writers_[i] != 0) {
-      const at::Tensor arrived = channel_.receive({{3}, at::kLong}, writers_[i], kReportTag)->wait();
+      const at::Tensor arrived = channel_.receive({{3}, at::kLong}, writers_[i], channel::kReportTag)->wait();
       const std::int64_t* values = arrived.const_data_ptr<std::int64_t>();
       own = {Bytes(values[0]), static_cast<std::uint32_t>(values[1])};
       finite = finite && values[2] == 1;
@@ -234,21 +239,21 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   written.finite = finite;
   const auto stay = static_cast<std::size_t>(options_.keep - (finite ? 1 : 0));
   if (finite_.size() > stay) finite_.erase(finite_.begin(), finite_.end() - static_cast<std::ptrdiff_t>(stay));
-  commit_checkpoint(options_.folder, written, finite_);
+  checkpoint::commit_checkpoint(options_.folder, written, finite_);
   if (finite) {
     finite_.push_back(done);
   } else {
     tell(fmt::format("{} contains infinities or NaNs; earlier checkpoints are kept",
-                     checkpoint_path(options_.folder, done)));
+                     checkpoint::checkpoint_path(options_.folder, done)));
   }
 }
 
 std::string RunCheckpoints::newest() const {
-  return finite_.empty() ? "" : checkpoint_path(options_.folder, finite_.back());
+  return finite_.empty() ? "" : checkpoint::checkpoint_path(options_.folder, finite_.back());
 }
 
 void RunCheckpoints::tell(const std::string& text) const {
   if (options_.tell) options_.tell(text);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -13,7 +13,7 @@
 #include "executor/run/stage_worker.h"
 #include "executor/stage/optimizer.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Checkpoint settings of a run.
 struct CheckpointOptions {
@@ -32,8 +32,8 @@ struct CheckpointOptions {
 
 /// Checks before ranks are started: if `options` resume, throws FormatError if the newest checkpoint belongs to another
 /// run, as RunCheckpoints does, by its manifest only.
-void check_can_resume(const BoundModel& bound, const CheckpointOptions& options, const OptimizerOptions& optimizer,
-                      std::uint64_t seed);
+void check_can_resume(const BoundModel& bound, const CheckpointOptions& options,
+                      const stage::OptimizerOptions& optimizer, std::uint64_t seed);
 
 /// One rank's part in loading and writing checkpoints. All ranks call the same functions in the same order. A plan that
 /// only evaluates loads parameters and buffers from a checkpoint of any training of the model, and writes none.
@@ -42,15 +42,15 @@ class RunCheckpoints {
   /// Finds where the run begins. Arguments must outlive it. Throws FormatError for a checkpoint of another model, seed,
   /// optimizer, data source or number of samples per step. Throws std::invalid_argument if the folder has checkpoints
   /// and `resume` is false, if an evaluation has a folder and `resume` is false, and as check_can_save does.
-  RunCheckpoints(const BoundModel& bound, const CheckpointOptions& options, const OptimizerOptions& optimizer,
-                 std::uint64_t seed, int rank, Channel& channel);
+  RunCheckpoints(const BoundModel& bound, const CheckpointOptions& options, const stage::OptimizerOptions& optimizer,
+                 std::uint64_t seed, int rank, channel::Channel& channel);
 
   /// The first step: that of the checkpoint, or 0 (also for an evaluation).
   [[nodiscard]] std::int64_t first_step() const { return first_step_; }
   /// The loss scale of the checkpoint, if it has one.
-  [[nodiscard]] const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
+  [[nodiscard]] const std::optional<stage::LossScale>& loss_scale() const { return loss_scale_; }
   /// Loads the program's state from the checkpoint or the file of weights, if there is one.
-  void load(StageProgram& program, Optimizer& optimizer) const;
+  void load(stage::StageProgram& program, stage::Optimizer& optimizer) const;
   /// Call after each step, when `done` of `steps` are done: writes a checkpoint if one is due. True if the run ends
   /// here because a rank was asked to stop.
   [[nodiscard]] bool after_step(StageWorker& worker, std::int64_t done, std::int64_t steps);
@@ -58,7 +58,7 @@ class RunCheckpoints {
   [[nodiscard]] std::string newest() const;
 
  private:
-  [[nodiscard]] CheckpointManifest manifest(std::int64_t done) const;
+  [[nodiscard]] format::CheckpointManifest manifest(std::int64_t done) const;
   void find();
   void open(std::int64_t step);
   [[nodiscard]] bool agree_to_stop();
@@ -67,18 +67,18 @@ class RunCheckpoints {
 
   const BoundModel& bound_;
   const CheckpointOptions& options_;
-  const OptimizerOptions& optimizer_;
+  const stage::OptimizerOptions& optimizer_;
   std::uint64_t seed_;
   int rank_;
-  Channel& channel_;
+  channel::Channel& channel_;
   std::vector<int> writers_;             // replica 0 of each pipeline position
   std::map<std::string, int> stage_of_;  // the stage that writes a name
   std::int64_t first_step_ = 0;
   bool trains_;
   std::vector<std::int64_t> finite_;  // steps of the complete and finite checkpoints, ascending
-  std::optional<TensorFiles> files_;
-  std::optional<LossScale> loss_scale_;
+  std::optional<files::TensorFiles> files_;
+  std::optional<stage::LossScale> loss_scale_;
   bool weights_alone_ = false;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::run {
 
-RunComparison::RunComparison(const BoundModel& bound, const DataSource& data, const RunOptions& options) {
+RunComparison::RunComparison(const BoundModel& bound, const data::DataSource& data, const RunOptions& options) {
   const Plan& plan = bound.plan.plan();
   const bool compares = options.check || !options.expected.empty();
   if (compares && (!bound.plan.schedule().trains || bound.plan.asynchronous())) {
@@ -29,7 +29,7 @@ RunComparison::RunComparison(const BoundModel& bound, const DataSource& data, co
   }
 }
 
-void RunComparison::compare_step(std::int64_t step, const StageWorker& worker, const MicrobatchLosses& losses) {
+void RunComparison::compare_step(std::int64_t step, const StageWorker& worker, const stage::MicrobatchLosses& losses) {
   if (record_) {
     record_->compare_gradients(step, worker.parameters(), check_);
     record_->compare_losses(step, losses, check_);
@@ -44,7 +44,7 @@ void RunComparison::compare_step(std::int64_t step, const StageWorker& worker, c
 
 void RunComparison::compare_gradients(std::int64_t step, const StageWorker& worker) {
   std::vector<ComparedTensor> compared;
-  for (const Parameter& parameter : worker.parameters()) {
+  for (const stage::Parameter& parameter : worker.parameters()) {
     at::Tensor expected = reference_->gradient(parameter.layer, parameter.name);
     at::Tensor found = parameter.value.grad();
     if (!expected.defined() && !found.defined()) continue;
@@ -58,9 +58,9 @@ void RunComparison::compare_gradients(std::int64_t step, const StageWorker& work
 
 void RunComparison::compare_end(StageWorker& worker) {
   if (!record_) return;
-  worker.visit_stages([&](int, StageProgram& program, Optimizer&) {
+  worker.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer&) {
     record_->compare_end(program.parameters(), program.buffers(), check_);
   });
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -11,14 +11,14 @@
 #include "executor/run/stage_worker.h"
 #include "executor/run/training_record.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Compares one rank's losses and gradients with a single process (RunOptions::check) or a file (RunOptions::expected).
 class RunComparison {
  public:
   /// Arguments must outlive it. Throws std::invalid_argument if the schedule has no gradients to compare, or the file
   /// is from another training.
-  RunComparison(const BoundModel& bound, const DataSource& data, const RunOptions& options);
+  RunComparison(const BoundModel& bound, const data::DataSource& data, const RunOptions& options);
 
   /// Whether there is anything to compare.
   [[nodiscard]] bool active() const { return reference_ || record_; }
@@ -26,7 +26,7 @@ class RunComparison {
   [[nodiscard]] Reference* reference() { return reference_ ? &*reference_ : nullptr; }
 
   /// Call in each step between the worker's backwards and its update.
-  void compare_step(std::int64_t step, const StageWorker& worker, const MicrobatchLosses& losses);
+  void compare_step(std::int64_t step, const StageWorker& worker, const stage::MicrobatchLosses& losses);
   /// Call after the last update.
   void compare_end(StageWorker& worker);
   [[nodiscard]] Check& check() { return check_; }
@@ -39,4 +39,4 @@ class RunComparison {
   Check check_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -11,7 +11,7 @@
 #include "costmodel/format/json.h"
 #include "executor/channel/control_tags.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -34,13 +34,13 @@ std::string pack(const Measurement& part, const Check& check) {
       static_cast<double>(words.size())};
   std::string out(sizeof head, '\0');
   std::memcpy(out.data(), &head, sizeof head);
-  return out + words + measurement_json(part);
+  return out + words + format::measurement_json(part);
 }
 
 /// Adds the check in rank `rank`'s result to `check` and returns its measurement.
 Measurement unpack(const std::string& bytes, int rank, Check& check) {
   const auto refuse = [rank](const std::string& what) {
-    throw PeerError("rank " + std::to_string(rank) + " sent a result " + what);
+    throw meeting::PeerError("rank " + std::to_string(rank) + " sent a result " + what);
   };
   Head head{};
   if (bytes.size() < sizeof head) refuse("that is too short");
@@ -61,7 +61,7 @@ Measurement unpack(const std::string& bytes, int rank, Check& check) {
   part.losses_different = static_cast<std::int64_t>(head.losses_different);
   part.largest_loss_error = head.largest_loss_error;
   add(check, part);
-  return parse_measurement(bytes.substr(sizeof head + words), "result of rank " + std::to_string(rank));
+  return format::parse_measurement(bytes.substr(sizeof head + words), "result of rank " + std::to_string(rank));
 }
 
 void cover(StepTime& time, Seconds start, Seconds end) {
@@ -80,8 +80,9 @@ std::vector<StepTime> known(const std::vector<StepTime>& times, std::size_t firs
 
 }  // namespace
 
-RunMeasurement::RunMeasurement(const BoundPlan& bound, const std::vector<Action>& actions, int rank, Channel& channel,
-                               std::int64_t first_step, SaveMeasurement save, std::chrono::milliseconds save_every)
+RunMeasurement::RunMeasurement(const BoundPlan& bound, const std::vector<Action>& actions, int rank,
+                               channel::Channel& channel, std::int64_t first_step, SaveMeasurement save,
+                               std::chrono::milliseconds save_every)
     : plan_(bound),
       rank_(rank),
       channel_(channel),
@@ -110,7 +111,7 @@ StepTime& RunMeasurement::time_at(std::size_t place) {
 
 void RunMeasurement::add(const std::vector<Span>& spans) {
   for (const Span& span : spans) {
-    if (const auto wrong = order_.next(span)) throw PeerError("the run did not follow its plan: " + *wrong);
+    if (const auto wrong = order_.next(span)) throw meeting::PeerError("the run did not follow its plan: " + *wrong);
     keeper_.add(span);
     const auto place = static_cast<std::size_t>(span.step - first_step_);
     cover(time_at(place), span.start, span.end);
@@ -180,21 +181,21 @@ void RunMeasurement::send(const Measurement& part, const Check& check) {
   *length.data_ptr<std::int64_t>() = static_cast<std::int64_t>(bytes.size());
   at::Tensor body = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
   std::memcpy(body.data_ptr(), bytes.data(), bytes.size());
-  const auto first = channel_.send(length, 0, kLengthTag);
-  const auto second = channel_.send(body, 0, kResultTag);
+  const auto first = channel_.send(length, 0, channel::kLengthTag);
+  const auto second = channel_.send(body, 0, channel::kResultTag);
   first->wait();
   second->wait();
 }
 
 void RunMeasurement::receive(Check& check) {
   for (int other = 1; other < channel_.ranks(); ++other) {
-    const at::Tensor length = channel_.receive({{1}, at::kLong}, other, kLengthTag)->wait();
+    const at::Tensor length = channel_.receive({{1}, at::kLong}, other, channel::kLengthTag)->wait();
     const std::int64_t count = *length.const_data_ptr<std::int64_t>();
     if (const std::int64_t most = most_bytes(); count < 0 || count > most) {
-      throw PeerError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
-                      " bytes, the plan allows at most " + std::to_string(most));
+      throw meeting::PeerError("rank " + std::to_string(other) + " announces a result of " + std::to_string(count) +
+                               " bytes, the plan allows at most " + std::to_string(most));
     }
-    const at::Tensor body = channel_.receive({{count}, at::kByte}, other, kResultTag)->wait();
+    const at::Tensor body = channel_.receive({{count}, at::kByte}, other, channel::kResultTag)->wait();
     Measurement part = unpack(
         std::string(static_cast<const char*>(body.const_data_ptr()), static_cast<std::size_t>(count)), other, check);
     take(part);
@@ -233,7 +234,7 @@ void RunMeasurement::save_if_due() {
 Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check& check) {
   const bool synchronous = !plan_.asynchronous();
   if (const auto wrong = order_.end(synchronous ? static_cast<int>(steps) : steps > 0 ? 1 : 0))
-    throw PeerError("the run did not follow its plan: " + *wrong);
+    throw meeting::PeerError("the run did not follow its plan: " + *wrong);
   memory_.push_back(std::move(memory));
   move(true, check);
   if (rank_ == 0) return whole();
@@ -242,4 +243,4 @@ Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check&
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

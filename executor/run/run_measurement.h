@@ -13,7 +13,7 @@
 #include "executor/channel/channel.h"
 #include "executor/run/check.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Called repeatedly with a run's measurement so far.
 using SaveMeasurement = std::function<void(const Measurement&)>;
@@ -25,7 +25,7 @@ class RunMeasurement {
   /// `actions` is the rank's list as it runs it. All ranks pass a `save`, or none. Rank 0's is called at most once per
   /// `save_every` and rarely enough to take negligible time; with 0, whenever there is something new. `plan` and
   /// `channel` must outlive it.
-  RunMeasurement(const BoundPlan& plan, const std::vector<Action>& actions, int rank, Channel& channel,
+  RunMeasurement(const BoundPlan& plan, const std::vector<Action>& actions, int rank, channel::Channel& channel,
                  std::int64_t first_step, SaveMeasurement save,
                  std::chrono::milliseconds save_every = std::chrono::seconds(2));
 
@@ -59,7 +59,7 @@ class RunMeasurement {
   const BoundPlan& plan_;
   std::vector<Action> actions_;
   int rank_;
-  Channel& channel_;
+  channel::Channel& channel_;
   std::int64_t first_step_;
   SaveMeasurement save_;
   std::chrono::milliseconds save_every_;
@@ -74,4 +74,4 @@ class RunMeasurement {
   std::chrono::steady_clock::time_point next_save_{};
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -8,7 +8,7 @@
 #include "costmodel/schedule.h"
 #include "costmodel/units_text.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted) {
   const double rate = static_cast<double>(samples) / measured.value;
@@ -65,4 +65,4 @@ std::string roles_text(const BoundPlan& plan) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -8,7 +8,7 @@
 #include "costmodel/timeline.h"
 #include "executor/run/run.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// "812 samples/s, 19.7 ms per step (predicted 18.9 ms, +4 %)" for a step of `samples` samples that took `measured`,
 /// without parentheses if there is no prediction. The difference is measured / predicted - 1.
@@ -39,4 +39,4 @@ class StepReporter {
 /// Roles, one line per rank: "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions per step".
 [[nodiscard]] std::string roles_text(const BoundPlan& plan);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -4,15 +4,15 @@
 
 #include "executor/device/device.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 SpanRecorder::SpanRecorder(int rank, c10::Device device, std::function<double()> now, std::size_t room)
     : rank_(rank), device_(device), clock_(device, std::move(now)) {
   spans_.reserve(room);
 }
 
-void SpanRecorder::record(const Action& action, std::int64_t step, DeviceClock::Moment start) {
-  const DeviceClock::Moment end = clock_.mark();
+void SpanRecorder::record(const Action& action, std::int64_t step, device::DeviceClock::Moment start) {
+  const device::DeviceClock::Moment end = clock_.mark();
   const Span span{rank_, static_cast<int>(step), action, Seconds(start.seconds), Seconds(end.seconds)};
   if (device_.is_cpu()) {
     spans_.push_back(span);
@@ -39,8 +39,8 @@ std::vector<Span> SpanRecorder::take() {
 }
 
 std::vector<Span> SpanRecorder::take_all() {
-  synchronize(device_);
+  device::synchronize(device_);
   return take();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

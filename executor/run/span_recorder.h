@@ -11,7 +11,7 @@
 #include "costmodel/timeline.h"
 #include "executor/device/device_clock.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Records when a rank did what. On a GPU, a span is known once the device has passed both of its marks.
 class SpanRecorder {
@@ -19,9 +19,9 @@ class SpanRecorder {
   /// `now` returns seconds since the run's start; `room` spans are recorded without allocating.
   SpanRecorder(int rank, c10::Device device, std::function<double()> now, std::size_t room);
 
-  [[nodiscard]] DeviceClock::Moment mark() { return clock_.mark(); }
+  [[nodiscard]] device::DeviceClock::Moment mark() { return clock_.mark(); }
   /// Records `action` of `step` from `start` until now.
-  void record(const Action& action, std::int64_t step, DeviceClock::Moment start);
+  void record(const Action& action, std::int64_t step, device::DeviceClock::Moment start);
   /// Moves what the device has finished to the spans that take returns.
   void settle();
   /// Spans since the last call, in their order; on a GPU, those known without waiting.
@@ -32,14 +32,14 @@ class SpanRecorder {
  private:
   struct Unsettled {
     Span span;
-    DeviceClock::Moment start;
-    DeviceClock::Moment end;
+    device::DeviceClock::Moment start;
+    device::DeviceClock::Moment end;
   };
   int rank_;
   c10::Device device_;
-  DeviceClock clock_;
+  device::DeviceClock clock_;
   std::deque<Unsettled> unsettled_;  // spans whose marks have not been reached
   std::vector<Span> spans_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -8,7 +8,7 @@
 #include "executor/channel/channel_checks.h"
 #include "executor/device/dtype.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 constexpr std::size_t kManySends = 32;
@@ -24,13 +24,13 @@ std::string describe(int rank, const Action& action) {
   return out;
 }
 
-StageTransfers::StageTransfers(const BoundPlan& plan, int rank, Channel& channel, int microbatches)
+StageTransfers::StageTransfers(const BoundPlan& plan, int rank, channel::Channel& channel, int microbatches)
     : plan_(plan), rank_(rank), channel_(channel) {
   const std::vector<Boundary>& boundaries = plan.plan().boundaries;
   for (const Boundary& boundary : boundaries) {
     specs_.emplace_back();
     for (const BoundaryTensor& tensor : boundary.tensors)
-      specs_.back().push_back({tensor.shape, dtype_of(tensor.dtype)});
+      specs_.back().push_back({tensor.shape, device::dtype_of(tensor.dtype)});
   }
   for (const bool gradient : {false, true}) {
     posted_[gradient].resize(boundaries.size());
@@ -54,11 +54,11 @@ void StageTransfers::post(const Action& action) {
 
 at::Tensor StageTransfers::planned(const Action& action, int boundary, std::size_t t, const at::Tensor& tensor) const {
   at::Tensor out = tensor.detach().contiguous();
-  const TensorSpec& spec = specs_[at_(boundary)][t];
-  if (!same_spec(spec, out)) {
+  const channel::TensorSpec& spec = specs_[at_(boundary)][t];
+  if (!channel::same_spec(spec, out)) {
     throw std::invalid_argument(
         describe(rank_, action) + ": layer \"" + plan_.plan().boundaries[at_(boundary)].tensors[t].layer + "\" gives " +
-        describe(spec_of(out)) + ", the plan has " + describe(spec) + "; profile and plan the model again");
+        describe(channel::spec_of(out)) + ", the plan has " + describe(spec) + "; profile and plan the model again");
   }
   return out;
 }
@@ -104,4 +104,4 @@ void StageTransfers::finish_sends() {
   sending_.clear();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -9,14 +9,14 @@
 #include "costmodel/bound_plan.h"
 #include "executor/channel/channel.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Transfers over a plan's boundaries, seen from one rank: between ranks over the channel, between two stages of this
 /// rank directly. Boundaries are indices into Plan::boundaries; `gradient` means the way back.
 class StageTransfers {
  public:
   /// `microbatches`: number in the action list. Plan and channel must outlive this.
-  StageTransfers(const BoundPlan& plan, int rank, Channel& channel, int microbatches);
+  StageTransfers(const BoundPlan& plan, int rank, channel::Channel& channel, int microbatches);
 
   /// Posts the receives of a ReceiveActivation or ReceiveGradient.
   void post(const Action& action);
@@ -38,15 +38,15 @@ class StageTransfers {
 
   const BoundPlan& plan_;
   int rank_;
-  Channel& channel_;
-  std::vector<std::vector<TensorSpec>> specs_;  // by boundary and its tensors
+  channel::Channel& channel_;
+  std::vector<std::vector<channel::TensorSpec>> specs_;  // by boundary and its tensors
   // [gradient][boundary][microbatch]: posted receives, or values handed over by a stage on this rank.
-  std::vector<std::vector<std::vector<std::unique_ptr<Receiving>>>> posted_[2];
+  std::vector<std::vector<std::vector<std::unique_ptr<channel::Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
-  std::vector<std::unique_ptr<Sending>> sending_;
+  std::vector<std::unique_ptr<channel::Sending>> sending_;
 };
 
 /// "rank 1, stage 2, backward of microbatch 3".
 [[nodiscard]] std::string describe(int rank, const Action& action);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -9,7 +9,7 @@
 #include "costmodel/timeline_order.h"
 #include "executor/device/dtype.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 constexpr std::size_t kBatchesAhead = 2;
@@ -24,14 +24,14 @@ std::size_t spans_of(const Plan& plan, const std::vector<Action>& actions, int t
 
 }  // namespace
 
-StageWorker::StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+StageWorker::StageWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
                          const WorkerOptions& options, int list_steps)
     : bound_(bound),
       plan_(bound.plan.plan()),
       rank_(rank),
       channel_(channel),
       optimizer_(options.optimizer),
-      placement_{options.device, compute_type(plan_.dtype)},
+      placement_{options.device, device::compute_type(plan_.dtype)},
       first_step_(options.first_step),
       list_steps_(list_steps),
       actions_(bound.plan.action_lists(list_steps).at(at_(rank))),
@@ -42,9 +42,9 @@ StageWorker::StageWorker(const BoundModel& bound, int rank, Channel& channel, co
   for (const Action& action : actions_) {
     std::string name = to_string(action.kind);
     if (action.microbatch >= 0) name += " " + std::to_string(action.microbatch);
-    ranges_.push_back(range_name(name));
+    ranges_.push_back(device::range_name(name));
   }
-  wait_range_ = range_name("wait");
+  wait_range_ = device::range_name("wait");
   for (const int stage : bound.plan.ranks().at(at_(rank)).stages) {
     ResidentStage own =
         make_resident_stage(bound, stage, plan_.microbatches * list_steps, optimizer_, options.seed, placement_);
@@ -56,14 +56,14 @@ StageWorker::StageWorker(const BoundModel& bound, int rank, Channel& channel, co
   }
 }
 
-void StageWorker::load_ahead(ResidentStage& own, const DataSource& data) {
+void StageWorker::load_ahead(ResidentStage& own, const data::DataSource& data) {
   if (own.program->data_inputs().empty()) return;
   std::vector<int> order;
   for (const Action& action : actions_) {
     if (action.kind == ActionKind::Forward && action.stage == own.stage) order.push_back(action.microbatch);
   }
   if (order.empty()) return;
-  own.data = std::make_unique<Prefetch>(
+  own.data = std::make_unique<data::Prefetch>(
       [&plan = plan_, &data, order, first_step = first_step_, steps = list_steps_, device = placement_.device,
        inputs = own.program->data_inputs()](std::int64_t i) {
         const auto count = static_cast<std::int64_t>(order.size());
@@ -87,8 +87,8 @@ ResidentStage& StageWorker::resident(int stage) {
   throw std::logic_error("an action names a stage that is not on this rank");
 }
 
-std::vector<Parameter> StageWorker::parameters() const {
-  std::vector<Parameter> out;
+std::vector<stage::Parameter> StageWorker::parameters() const {
+  std::vector<stage::Parameter> out;
   for (const ResidentStage& each : stages_) {
     const auto& own = each.program->parameters();
     out.insert(out.end(), own.begin(), own.end());
@@ -96,16 +96,16 @@ std::vector<Parameter> StageWorker::parameters() const {
   return out;
 }
 
-void StageWorker::visit_stages(const std::function<void(int stage, StageProgram&, Optimizer&)>& visit) {
+void StageWorker::visit_stages(const std::function<void(int stage, stage::StageProgram&, stage::Optimizer&)>& visit) {
   for (const ResidentStage& each : stages_) visit(each.stage, *each.program, *each.optimizer);
 }
 
-void StageWorker::on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell) {
+void StageWorker::on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {
   guard_.set(what, std::move(tell));
 }
 
-MicrobatchLosses StageWorker::take_losses(std::int64_t step) {
-  MicrobatchLosses out = losses_.take(step);
+stage::MicrobatchLosses StageWorker::take_losses(std::int64_t step) {
+  stage::MicrobatchLosses out = losses_.take(step);
   if (placement_.device.is_cpu()) return out;
   const auto gradients = out.find(kGradientsFlag);
   if (gradients != out.end()) {
@@ -126,10 +126,10 @@ void StageWorker::begin(const Action& action, std::int64_t step) {
 void StageWorker::perform(std::size_t index, std::int64_t step) {
   const Action& action = actions_[index];
   begin(action, step);
-  const Range range(ranges_[index], step);
+  const device::Range range(ranges_[index], step);
   try {
     run(action, step);
-  } catch (const PeerError& e) { throw e.within(describe(rank_, action) + ": "); }
+  } catch (const meeting::PeerError& e) { throw e.within(describe(rank_, action) + ": "); }
 }
 
 const std::vector<int>& StageWorker::slots(const Action& transfer) {
@@ -149,7 +149,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
     default:
       break;
   }
-  const DeviceClock::Moment start = spans_.mark();
+  const device::DeviceClock::Moment start = spans_.mark();
   switch (action.kind) {
     case ActionKind::WeightGradient:
       weight_gradient(action);
@@ -179,8 +179,8 @@ void StageWorker::run(const Action& action, std::int64_t step) {
 void StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step,
                         std::vector<at::Tensor>& out) {
   const Boundary& joined = plan_.boundaries[at_(boundary)];
-  const Range range(wait_range_, consumer.microbatch);
-  const DeviceClock::Moment start = spans_.mark();
+  const device::Range range(wait_range_, consumer.microbatch);
+  const device::DeviceClock::Moment start = spans_.mark();
   transfers_.take(boundary, gradient, consumer.microbatch, out);
   spans_.record({gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, consumer.stage,
                  consumer.microbatch, gradient ? joined.destination : joined.source},
@@ -189,10 +189,10 @@ void StageWorker::await(const Action& consumer, int boundary, bool gradient, std
 
 void StageWorker::forward(const Action& action, std::int64_t step) {
   ResidentStage& own = resident(action.stage);
-  Flight& flight = own.flights[at_(action.microbatch)];
+  stage::Flight& flight = own.flights[at_(action.microbatch)];
   flight.clear();
   for (const int b : own.incoming) await(action, b, false, step, flight.received);
-  const DeviceClock::Moment start = spans_.mark();
+  const device::DeviceClock::Moment start = spans_.mark();
   if (own.data) flight.data = own.data->take();
   before_forward(own, action);
   flight.step = step;
@@ -210,7 +210,7 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
 
 void StageWorker::backward(const Action& action, std::int64_t step) {
   ResidentStage& own = resident(action.stage);
-  Flight& flight = own.flights[at_(action.microbatch)];
+  stage::Flight& flight = own.flights[at_(action.microbatch)];
   // Later stages' gradients first, as in an unsplit backward.
   sent_gradients_.assign(flight.sent.size(), at::Tensor());
   for (auto b = own.outgoing.rbegin(); b != own.outgoing.rend(); ++b) {
@@ -226,7 +226,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
     }
     arrived_.clear();
   }
-  const DeviceClock::Moment start = spans_.mark();
+  const device::DeviceClock::Moment start = spans_.mark();
   before_backward(own, action);
   const bool split = own.split.contains(action.microbatch);
   std::vector<at::Tensor>& gradients = own.input_gradients[at_(action.microbatch)];
@@ -244,4 +244,4 @@ void StageWorker::weight_gradient(const Action& action) {
   after_backward(own, action, true);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -20,11 +20,11 @@
 #include "executor/stage/optimizer.h"
 #include "executor/stage/step_losses.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// Options of a worker.
 struct WorkerOptions {
-  OptimizerOptions optimizer = {};
+  stage::OptimizerOptions optimizer = {};
   std::uint64_t seed = 1;
   std::function<double()> now = [] { return 0.0; };  ///< seconds since the run's start
   std::int64_t first_step = 0;                       ///< number of the first step
@@ -45,18 +45,18 @@ class StageWorker {
   /// Call before the first step: what to do if a loss or a gradient is not finite; by default, throws NonfiniteError.
   /// Otherwise `tell` is called. Gradients that overflow under a loss scale do not count. All ranks pass the same.
   /// Throws std::invalid_argument for Skip under an asynchronous schedule.
-  virtual void on_nonfinite(OnNonfinite what, std::function<void(const std::string&)> tell);
+  virtual void on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell);
   /// Steps in which this rank found a loss or gradient that was not finite, or, with Skip, any rank did.
   [[nodiscard]] std::int64_t nonfinite_steps() const { return guard_.steps(); }
 
-  [[nodiscard]] const std::optional<LossScaler>& loss_scaler() const { return scaler_; }
+  [[nodiscard]] const std::optional<stage::LossScaler>& loss_scaler() const { return scaler_; }
 
   /// Takes the losses of this rank's microbatches in a finished step, see StepLosses::take.
-  [[nodiscard]] MicrobatchLosses take_losses(std::int64_t step);
+  [[nodiscard]] stage::MicrobatchLosses take_losses(std::int64_t step);
   /// Parameters of all stages of this rank with their gradients.
-  [[nodiscard]] std::vector<Parameter> parameters() const;
+  [[nodiscard]] std::vector<stage::Parameter> parameters() const;
   /// Calls `visit` with each stage of this rank. Parameter i of the program is parameter i of the optimizer.
-  void visit_stages(const std::function<void(int stage, StageProgram&, Optimizer&)>& visit);
+  void visit_stages(const std::function<void(int stage, stage::StageProgram&, stage::Optimizer&)>& visit);
   /// The rank's list of actions.
   [[nodiscard]] const std::vector<Action>& actions() const { return actions_; }
   /// Spans since the last call, see SpanRecorder::take and take_all.
@@ -65,8 +65,8 @@ class StageWorker {
 
  protected:
   /// `list_steps`: the steps that the action list covers. Arguments except the options must outlive it.
-  StageWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data, const WorkerOptions& options,
-              int list_steps);
+  StageWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
+              const WorkerOptions& options, int list_steps);
 
   /// Runs entry `index` of the list in step `step`; an error names rank and action.
   void perform(std::size_t index, std::int64_t step);
@@ -89,22 +89,22 @@ class StageWorker {
   const BoundModel& bound_;
   const Plan& plan_;
   int rank_;
-  Channel& channel_;
-  OptimizerOptions optimizer_;
-  Placement placement_;
+  channel::Channel& channel_;
+  stage::OptimizerOptions optimizer_;
+  stage::Placement placement_;
   std::int64_t first_step_;
   int list_steps_;
   std::vector<Action> actions_;
-  std::vector<RangeName> ranges_;  // one per action
+  std::vector<device::RangeName> ranges_;  // one per action
   std::vector<ResidentStage> stages_;
   StageTransfers transfers_;
   SpanRecorder spans_;
-  StepLosses losses_;
+  stage::StepLosses losses_;
   NonfiniteGuard guard_;
-  std::optional<LossScaler> scaler_;  // of a synchronous schedule in float16
+  std::optional<stage::LossScaler> scaler_;  // of a synchronous schedule in float16
 
  private:
-  void load_ahead(ResidentStage& own, const DataSource& data);
+  void load_ahead(ResidentStage& own, const data::DataSource& data);
   void begin(const Action& action, std::int64_t step);
   void run(const Action& action, std::int64_t step);
   void forward(const Action& action, std::int64_t step);
@@ -114,10 +114,10 @@ class StageWorker {
   void await(const Action& consumer, int boundary, bool gradient, std::int64_t step, std::vector<at::Tensor>& out);
   [[nodiscard]] const std::vector<int>& slots(const Action& transfer);
 
-  RangeName wait_range_;
+  device::RangeName wait_range_;
   // Empty between actions; kept for their memory.
   std::vector<at::Tensor> arrived_;
   std::vector<at::Tensor> sent_gradients_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -8,21 +8,21 @@
 
 #include "executor/stage/gradient_norm.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
-std::vector<StageProgram*> programs_of(const std::vector<ResidentStage>& stages) {
-  std::vector<StageProgram*> out;
+std::vector<stage::StageProgram*> programs_of(const std::vector<ResidentStage>& stages) {
+  std::vector<stage::StageProgram*> out;
   for (const ResidentStage& each : stages) out.push_back(each.program.get());
   return out;
 }
 
 }  // namespace
 
-SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
-                                     const WorkerOptions& options)
+SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel::Channel& channel,
+                                     const data::DataSource& data, const WorkerOptions& options)
     : StageWorker(bound, rank, channel, data, options, 1),
-      trainable_(trainable_names(bound.model)),
+      trainable_(stage::trainable_names(bound.model)),
       ties_(channel, tied_of_rank(bound, rank), programs_of(stages_)),
       reduces_(static_cast<std::size_t>(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind))) {
   for (const ResidentStage& own : stages_) {
@@ -33,7 +33,7 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, Channel&
     // A split backward leaves its weight gradients for later, so there is nothing to wait for in it.
     if (own.split.contains(state.last_backward)) state.last_backward = -1;
     if (own.replica_ranks.size() > 1 && bound_.plan.schedule().trains)
-      state.statistics = std::make_unique<MovingStatistics>(bound.model, *own.program, [](int) { return true; });
+      state.statistics = std::make_unique<stage::MovingStatistics>(bound.model, *own.program, [](int) { return true; });
   }
 }
 
@@ -43,8 +43,8 @@ std::size_t SynchronousWorker::place_of(const ResidentStage& own) const {
 
 void SynchronousWorker::prepare_gradients() {
   for (ResidentStage& own : stages_) {
-    std::vector<Parameter>& parameters = own.program->parameters();
-    for (Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
+    std::vector<stage::Parameter>& parameters = own.program->parameters();
+    for (stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
     if (own.replica_ranks.size() < 2) continue;
     StageState& state = state_of(own);
     if (!state.reduction) {
@@ -52,8 +52,8 @@ void SynchronousWorker::prepare_gradients() {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (!ties_.is_tied(place_of(own), i)) untied.push_back(parameters[i].value);
       }
-      state.reduction = std::make_unique<GradientReduction>(channel_, own.replica_ranks, std::move(untied),
-                                                            plan_.gradient_bucket_bytes);
+      state.reduction = std::make_unique<stage::GradientReduction>(channel_, own.replica_ranks, std::move(untied),
+                                                                   plan_.gradient_bucket_bytes);
     }
     state.reduction->begin_step();
   }
@@ -85,7 +85,7 @@ void SynchronousWorker::update(const Action&) { throw std::logic_error("a step's
 void SynchronousWorker::keep_buffers() {
   kept_buffers_.clear();
   for (const ResidentStage& each : stages_) {
-    for (const Parameter& buffer : each.program->buffers())
+    for (const stage::Parameter& buffer : each.program->buffers())
       kept_buffers_.emplace_back(buffer.value, buffer.value.detach().clone());
   }
 }
@@ -109,7 +109,8 @@ void SynchronousWorker::compute(std::int64_t step) {
   if (reduces_ == 0 && bound_.plan.schedule().trains) ties_.reduce();
   transfers_.finish_sends();
   if (!placement_.device.is_cpu() && bound_.plan.schedule().trains && !scaler_) {
-    if (const at::Tensor flag = nonfinite_flag(parameters()); flag.defined()) losses_.add(step, kGradientsFlag, flag);
+    if (const at::Tensor flag = stage::nonfinite_flag(parameters()); flag.defined())
+      losses_.add(step, kGradientsFlag, flag);
   }
   losses_.end_step(step);
 }
@@ -118,11 +119,11 @@ bool SynchronousWorker::skips(std::int64_t step) {
   // A GPU's are found with the losses, without waiting for it here.
   if (!scaler_ && (placement_.device.is_cpu() || guard_.skips_steps())) {
     for (const ResidentStage& each : stages_) {
-      if (const auto name = nonfinite_gradient(each.program->parameters()))
+      if (const auto name = stage::nonfinite_gradient(each.program->parameters()))
         guard_.found(step, "the gradient of \"" + *name + "\"");
     }
   }
-  if (!guard_.skips_steps() || !on_any_rank(channel_, guard_.found_in(step))) return false;
+  if (!guard_.skips_steps() || !stage::on_any_rank(channel_, guard_.found_in(step))) return false;
   guard_.count_skipped();
   return true;
 }
@@ -151,22 +152,22 @@ void SynchronousWorker::update_step(std::int64_t step) {
   double divisor = plan_.microbatches * loss_gradient();
   bool overflow = false;
   if (optimizer_.clip_norm > 0) {
-    const auto squared = gather_squared_norms(channel_, squared_norms(parameters()), trainable_);
+    const auto squared = stage::gather_squared_norms(channel_, stage::squared_norms(parameters()), trainable_);
     // In double, the square of a finite gradient does not overflow, so the norms reveal gradients that do.
     overflow = scaler_ && !std::ranges::all_of(squared, [](const auto& each) { return std::isfinite(each.second); });
-    divisor *= clip_divisor(squared, divisor, optimizer_.clip_norm);
+    divisor *= stage::clip_divisor(squared, divisor, optimizer_.clip_norm);
   } else if (scaler_) {
-    overflow = on_any_rank(channel_, overflows(parameters()));
+    overflow = stage::on_any_rank(channel_, stage::overflows(parameters()));
   }
   if (scaler_ && !skipped) scaler_->update(overflow);
   for (const ResidentStage& own : stages_) {
     const Action action{ActionKind::Update, own.stage, -1, -1};
     channel_.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
-    const Range range(ranges_.back(), step);  // updates end the list
-    const DeviceClock::Moment start = spans_.mark();
-    if (!overflow && !skipped) own.optimizer->step(divisor, rate_factor(optimizer_.rate, step));
+    const device::Range range(ranges_.back(), step);  // updates end the list
+    const device::DeviceClock::Moment start = spans_.mark();
+    if (!overflow && !skipped) own.optimizer->step(divisor, stage::rate_factor(optimizer_.rate, step));
     spans_.record(action, step, start);
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -11,18 +11,18 @@
 #include "executor/stage/moving_statistics.h"
 #include "executor/stage/tied_gradients.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// A rank of a schedule whose steps end before the next begin: each step is its list, then one update.
 class SynchronousWorker : public StageWorker {
  public:
   /// Arguments except the options must outlive it.
-  SynchronousWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+  SynchronousWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
                     const WorkerOptions& options);
 
   /// Call before the first step to scale the loss's gradient: updates divide by the scale, and a step in which a
   /// gradient of any rank overflows does not change parameters on any rank. Call on all ranks or none.
-  void scale_loss(const LossScaler& scaler) { scaler_ = scaler; }
+  void scale_loss(const stage::LossScaler& scaler) { scaler_ = scaler; }
 
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws PeerError naming rank and
   /// action.
@@ -35,9 +35,9 @@ class SynchronousWorker : public StageWorker {
  private:
   /// Further state per stage, in the order of the worker's stages.
   struct StageState {
-    std::unique_ptr<GradientReduction> reduction;  // for a replicated stage's parameters that are not tied
-    std::unique_ptr<MovingStatistics> statistics;  // of a replicated stage
-    int last_backward = -1;                        // microbatch; -1 if its backward is split
+    std::unique_ptr<stage::GradientReduction> reduction;  // for a replicated stage's parameters that are not tied
+    std::unique_ptr<stage::MovingStatistics> statistics;  // of a replicated stage
+    int last_backward = -1;                               // microbatch; -1 if its backward is split
   };
   void after_backward(ResidentStage& own, const Action& action, bool last) override;
   void before_forward(ResidentStage& own, const Action& action) override;
@@ -57,9 +57,9 @@ class SynchronousWorker : public StageWorker {
 
   std::vector<std::string> trainable_;
   std::vector<StageState> states_;
-  TiedGradients ties_;
+  stage::TiedGradients ties_;
   std::size_t reduces_ = 0;
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers and their values before the step
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

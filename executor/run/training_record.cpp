@@ -12,11 +12,11 @@
 #include "costmodel/errors.h"
 #include "executor/device/processor.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 template <typename T>
-T read_number(const SafetensorsFile& file, const std::string& key) {
+T read_number(const files::SafetensorsFile& file, const std::string& key) {
   const auto& metadata = file.header().metadata;
   const auto it = metadata.find(key);
   const std::string text = it == metadata.end() ? "" : it->second;
@@ -51,7 +51,7 @@ TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
   seed_ = read_number<std::uint64_t>(file_, "seed");
 }
 
-void TrainingRecord::check_fits(const Plan& plan, std::int64_t steps, const OptimizerOptions& own,
+void TrainingRecord::check_fits(const Plan& plan, std::int64_t steps, const stage::OptimizerOptions& own,
                                 std::uint64_t seed) const {
   const bool plain = own.name == "sgd" && own.momentum == 0 && own.weight_decay == 0 && own.clip_norm == 0 &&
                      own.rate.name == "constant" && own.rate.warmup == 0;
@@ -65,7 +65,7 @@ void TrainingRecord::check_fits(const Plan& plan, std::int64_t steps, const Opti
 }
 
 std::string TrainingRecord::other_kernels(int threads) const {
-  std::map<std::string, std::string> here = cpu_kernels();
+  std::map<std::string, std::string> here = device::cpu_kernels();
   here["threads"] = std::to_string(threads);
   std::vector<std::string> differences;
   for (const auto& [key, value] : here) {
@@ -79,10 +79,10 @@ std::string TrainingRecord::other_kernels(int threads) const {
   return differences.empty() ? "" : fmt::format("the record {}", fmt::join(differences, ", "));
 }
 
-void TrainingRecord::compare_gradients(std::int64_t step, const std::vector<Parameter>& parameters,
+void TrainingRecord::compare_gradients(std::int64_t step, const std::vector<stage::Parameter>& parameters,
                                        Check& check) const {
   std::vector<ComparedTensor> compared;
-  for (const Parameter& parameter : parameters) {
+  for (const stage::Parameter& parameter : parameters) {
     const std::string name = fmt::format("gradient.{}/{}", step, parameter.name);
     const at::Tensor found = parameter.value.grad();
     const bool recorded = file_.header().tensors.contains(name);
@@ -97,18 +97,18 @@ void TrainingRecord::compare_gradients(std::int64_t step, const std::vector<Para
   compare_tensors(compared, check);
 }
 
-void TrainingRecord::compare_losses(std::int64_t step, const MicrobatchLosses& losses, Check& check) const {
+void TrainingRecord::compare_losses(std::int64_t step, const stage::MicrobatchLosses& losses, Check& check) const {
   const at::Tensor all = file_.read("loss");
   for (const auto& [microbatch, found] : losses) {
     compare_loss(found, all.select(0, step).select(0, microbatch).item<double>(), check);
   }
 }
 
-void TrainingRecord::compare_end(const std::vector<Parameter>& parameters, const std::vector<Parameter>& buffers,
-                                 Check& check) const {
-  const auto compare = [&](const std::string& prefix, const std::vector<Parameter>& all) {
+void TrainingRecord::compare_end(const std::vector<stage::Parameter>& parameters,
+                                 const std::vector<stage::Parameter>& buffers, Check& check) const {
+  const auto compare = [&](const std::string& prefix, const std::vector<stage::Parameter>& all) {
     std::vector<ComparedTensor> compared;
-    for (const Parameter& each : all) {
+    for (const stage::Parameter& each : all) {
       // Frozen parameters are buffers here.
       const std::string other = prefix == "buffer/" ? "parameter/" : "buffer/";
       const std::string name = file_.header().tensors.contains(prefix + each.name) ? prefix : other;
@@ -121,4 +121,4 @@ void TrainingRecord::compare_end(const std::vector<Parameter>& parameters, const
   compare("buffer/", buffers);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

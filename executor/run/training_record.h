@@ -11,7 +11,7 @@
 #include "executor/stage/stage_program.h"
 #include "executor/stage/step_losses.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 
 /// A record of the same training elsewhere, usually in Python: a safetensors file that `stagecraft export-model
 /// --record` writes. It holds `loss` [steps, microbatches], `gradient.STEP/NAME` (the sum over the step's microbatches;
@@ -25,7 +25,8 @@ class TrainingRecord {
   explicit TrainingRecord(const std::string& path);
 
   /// Throws std::invalid_argument, with the requirements of the record, unless a run of `plan` does the same steps.
-  void check_fits(const Plan& plan, std::int64_t steps, const OptimizerOptions& optimizer, std::uint64_t seed) const;
+  void check_fits(const Plan& plan, std::int64_t steps, const stage::OptimizerOptions& optimizer,
+                  std::uint64_t seed) const;
 
   /// Differences from the record that affect the last bits, for this process with `threads` threads: "it was made with
   /// processor "AMD EPYC"; here it is "Intel Xeon"". Empty if there are none.
@@ -33,13 +34,14 @@ class TrainingRecord {
 
   /// Compares gradients between a step's backwards and its update, parameters by name; adds to `check`.
   /// Throws FormatError naming a parameter that the record lacks.
-  void compare_gradients(std::int64_t step, const std::vector<Parameter>& parameters, Check& check) const;
-  void compare_losses(std::int64_t step, const MicrobatchLosses& losses, Check& check) const;
+  void compare_gradients(std::int64_t step, const std::vector<stage::Parameter>& parameters, Check& check) const;
+  void compare_losses(std::int64_t step, const stage::MicrobatchLosses& losses, Check& check) const;
   /// Compares parameters and buffers after the last step.
-  void compare_end(const std::vector<Parameter>& parameters, const std::vector<Parameter>& buffers, Check& check) const;
+  void compare_end(const std::vector<stage::Parameter>& parameters, const std::vector<stage::Parameter>& buffers,
+                   Check& check) const;
 
  private:
-  SafetensorsFile file_;
+  files::SafetensorsFile file_;
   std::int64_t steps_ = 0;
   std::int64_t microbatches_ = 0;
   std::int64_t samples_ = 0;
@@ -47,4 +49,4 @@ class TrainingRecord {
   std::uint64_t seed_ = 0;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::run

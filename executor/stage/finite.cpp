@@ -13,7 +13,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 /// On the bits and without branches, at memory speed: every gradient of every step is checked.
@@ -71,4 +71,4 @@ std::optional<std::string> nonfinite_gradient(const std::vector<Parameter>& para
   return std::nullopt;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -10,7 +10,7 @@
 
 #include "executor/stage/stage_program.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// What a run does if a loss or a gradient is infinite or NaN.
 enum class OnNonfinite {
@@ -40,4 +40,4 @@ class NonfiniteError : public std::runtime_error {
 /// Name of the first parameter whose gradient is not finite. Waits for a GPU.
 [[nodiscard]] std::optional<std::string> nonfinite_gradient(const std::vector<Parameter>& parameters);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

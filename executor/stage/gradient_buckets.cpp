@@ -13,7 +13,7 @@
 #include "executor/channel/control_tags.h"
 #include "executor/stage/tensor_layout.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
                                              std::optional<Bytes> bucket_bytes) {
@@ -34,19 +34,19 @@ std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& va
 }
 
 struct GradientReduction::State {
-  State(Channel& c, std::vector<int> r, std::vector<at::Tensor> p)
+  State(channel::Channel& c, std::vector<int> r, std::vector<at::Tensor> p)
       : channel(c), replicas(std::move(r)), leaves(std::move(p)) {}
 
-  Channel& channel;
+  channel::Channel& channel;
   std::vector<int> replicas;
   std::vector<at::Tensor> leaves;
   std::vector<at::Tensor> views;
   at::Tensor flat;
   std::vector<GradientBucket> buckets;
-  std::vector<at::Tensor> parts;                   // of flat, by bucket
-  std::vector<std::size_t> bucket_of;              // by parameter
-  std::vector<int> missing;                        // gradients, by bucket
-  std::vector<std::unique_ptr<Reducing>> started;  // by bucket
+  std::vector<at::Tensor> parts;                            // of flat, by bucket
+  std::vector<std::size_t> bucket_of;                       // by parameter
+  std::vector<int> missing;                                 // gradients, by bucket
+  std::vector<std::unique_ptr<channel::Reducing>> started;  // by bucket
   bool last = false;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;  // a tensor without other owners loses its hooks
 
@@ -64,7 +64,8 @@ struct GradientReduction::State {
   void start_next() {
     const at::NoGradGuard no_graph;
     const std::size_t bucket = started.size();
-    started.push_back(channel.start_all_reduce(parts[bucket], replicas, kBucketsTag + static_cast<int>(bucket)));
+    started.push_back(
+        channel.start_all_reduce(parts[bucket], replicas, channel::kBucketsTag + static_cast<int>(bucket)));
   }
   void ready(std::size_t parameter) {
     if (!last) return;
@@ -73,16 +74,16 @@ struct GradientReduction::State {
   }
 };
 
-GradientReduction::GradientReduction(Channel& channel, std::vector<int> replicas, std::vector<at::Tensor> parameters,
-                                     std::optional<Bytes> bucket_bytes)
+GradientReduction::GradientReduction(channel::Channel& channel, std::vector<int> replicas,
+                                     std::vector<at::Tensor> parameters, std::optional<Bytes> bucket_bytes)
     : state_(std::make_shared<State>(channel, std::move(replicas), std::move(parameters))) {
   State& s = *state_;
   std::vector<std::int64_t> values;
   for (const at::Tensor& leaf : s.leaves) values.push_back(leaf.numel());
   s.buckets = gradient_buckets(values, bucket_bytes);
-  if (s.buckets.size() > kMostBuckets) {
+  if (s.buckets.size() > channel::kMostBuckets) {
     throw std::invalid_argument("the gradients of a stage are in " + std::to_string(s.buckets.size()) +
-                                " buckets, at most " + std::to_string(kMostBuckets) +
+                                " buckets, at most " + std::to_string(channel::kMostBuckets) +
                                 " are possible; use larger buckets (gradient_bucket_bytes)");
   }
   const std::int64_t count = s.buckets.empty() ? 0 : s.buckets.front().end;
@@ -124,4 +125,4 @@ void GradientReduction::finish() {
 
 std::size_t GradientReduction::started() const { return state_->started.size(); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

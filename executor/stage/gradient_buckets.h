@@ -10,7 +10,7 @@
 #include "costmodel/units.h"
 #include "executor/channel/channel.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// Adjacent parameters whose gradients are summed over the replicas together.
 struct GradientBucket {
@@ -35,7 +35,7 @@ class GradientReduction {
  public:
   /// `parameters`: leaves, whose gradients become views of the buffer. `channel` must outlive it. Throws
   /// std::invalid_argument for more buckets than there are tags.
-  GradientReduction(Channel& channel, std::vector<int> replicas, std::vector<at::Tensor> parameters,
+  GradientReduction(channel::Channel& channel, std::vector<int> replicas, std::vector<at::Tensor> parameters,
                     std::optional<Bytes> bucket_bytes);
   ~GradientReduction();
   GradientReduction(const GradientReduction&) = delete;
@@ -55,4 +55,4 @@ class GradientReduction {
   std::shared_ptr<State> state_;  // shared with the hooks
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

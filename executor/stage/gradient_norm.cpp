@@ -10,7 +10,7 @@
 
 #include "executor/channel/control_tags.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 std::map<std::string, double> squared_norms(const std::vector<Parameter>& parameters) {
   const at::NoGradGuard no_graph;
@@ -25,7 +25,7 @@ std::map<std::string, double> squared_norms(const std::vector<Parameter>& parame
   return out;
 }
 
-std::map<std::string, double> gather_squared_norms(Channel& channel, const std::map<std::string, double>& own,
+std::map<std::string, double> gather_squared_norms(channel::Channel& channel, const std::map<std::string, double>& own,
                                                    const std::vector<std::string>& names) {
   constexpr double kAbsent = -1;
   const auto count = static_cast<std::int64_t>(names.size());
@@ -35,7 +35,7 @@ std::map<std::string, double> gather_squared_norms(Channel& channel, const std::
     const auto it = own.find(names[static_cast<std::size_t>(i)]);
     if (it != own.end()) values[channel.rank() * count + i] = it->second;
   }
-  all_gather(channel, rows, all_ranks(channel), kNormTag);
+  channel::all_gather(channel, rows, channel::all_ranks(channel), channel::kNormTag);
   std::map<std::string, double> out;
   for (std::int64_t rank = 0; rank < channel.ranks(); ++rank) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -53,14 +53,14 @@ double clip_divisor(const std::map<std::string, double>& squared, double divisor
   return std::max(1.0, std::sqrt(sum) / divisor / limit);
 }
 
-std::vector<std::string> trainable_names(const Model& model) {
+std::vector<std::string> trainable_names(const model::Model& model) {
   std::set<std::string> out;
-  for (const LayerSpec& layer : model.layers) {
-    for (const ParameterSpec& parameter : layer.parameters) {
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) {
       if (parameter.trainable) out.insert(parameter.name);
     }
   }
   return {out.begin(), out.end()};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

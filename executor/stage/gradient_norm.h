@@ -7,7 +7,7 @@
 #include "executor/channel/channel.h"
 #include "executor/stage/stage_program.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// Squared Euclidean norm of each parameter's gradient, in double, by name; 0 without one. Layers that share a name
 /// have the same gradient by then: it counts once.
@@ -15,7 +15,7 @@ namespace stagecraft {
 
 /// The whole model's squared norms, computed by all ranks from their own: `names` are those of all parameters,
 /// ascending. All ranks call it.
-[[nodiscard]] std::map<std::string, double> gather_squared_norms(Channel& channel,
+[[nodiscard]] std::map<std::string, double> gather_squared_norms(channel::Channel& channel,
                                                                  const std::map<std::string, double>& own,
                                                                  const std::vector<std::string>& names);
 
@@ -25,6 +25,6 @@ namespace stagecraft {
 [[nodiscard]] double clip_divisor(const std::map<std::string, double>& squared, double divisor, double limit);
 
 /// Names of all trainable parameters of `model`, ascending, each once.
-[[nodiscard]] std::vector<std::string> trainable_names(const Model& model);
+[[nodiscard]] std::vector<std::string> trainable_names(const model::Model& model);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -11,7 +11,7 @@
 #include "executor/device/dtype.h"
 #include "executor/stage/finite.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 constexpr double kGrowth = 2;
@@ -55,7 +55,7 @@ void LossScaler::update(bool overflow) {
 }
 
 std::optional<LossScaler> loss_scaler_of(const BoundPlan& plan, const LossScaleOptions& options) {
-  if (compute_type(plan.plan().dtype) != at::kHalf || !plan.schedule().trains) return std::nullopt;
+  if (device::compute_type(plan.plan().dtype) != at::kHalf || !plan.schedule().trains) return std::nullopt;
   if (plan.asynchronous()) {
     throw std::invalid_argument(
         "schedule \"" + plan.plan().schedule +
@@ -69,11 +69,11 @@ bool overflows(const std::vector<Parameter>& parameters) {
   return flag.defined() && flag.item<float>() > 0;
 }
 
-bool on_any_rank(Channel& channel, bool own) {
+bool on_any_rank(channel::Channel& channel, bool own) {
   at::Tensor sum = at::empty({1}, at::kFloat);
   *sum.data_ptr<float>() = own ? 1.0F : 0.0F;
-  if (channel.ranks() > 1) channel.all_reduce(sum, all_ranks(channel), kOverflowTag);
+  if (channel.ranks() > 1) channel.all_reduce(sum, channel::all_ranks(channel), channel::kOverflowTag);
   return *sum.const_data_ptr<float>() > 0;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -9,7 +9,7 @@
 #include "executor/channel/channel.h"
 #include "executor/stage/stage_program.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// The scale of the loss's gradient, so that float16 gradients do not vanish, and how it changes.
 struct LossScaleOptions {
@@ -57,6 +57,6 @@ class LossScaler {
 [[nodiscard]] bool overflows(const std::vector<Parameter>& parameters);
 
 /// Whether `own` is true on any rank. All ranks call it.
-[[nodiscard]] bool on_any_rank(Channel& channel, bool own);
+[[nodiscard]] bool on_any_rank(channel::Channel& channel, bool own);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

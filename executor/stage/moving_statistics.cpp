@@ -11,7 +11,7 @@
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 namespace {
 
@@ -31,8 +31,8 @@ at::Tensor from_record(const at::Tensor& record, const at::Tensor& like) {
   return (as_is ? record : record.to(at::kByte).view(like.scalar_type())).view(like.sizes());
 }
 
-const ParameterSpec& spec_of(const LayerSpec& layer, const std::string& name) {
-  for (const ParameterSpec& each : layer.parameters) {
+const model::ParameterSpec& spec_of(const model::LayerSpec& layer, const std::string& name) {
+  for (const model::ParameterSpec& each : layer.parameters) {
     if (each.name == name && !each.trainable) return each;
   }
   throw std::logic_error("a layer lacks a buffer of its program");
@@ -40,27 +40,27 @@ const ParameterSpec& spec_of(const LayerSpec& layer, const std::string& name) {
 
 }  // namespace
 
-std::int64_t moving_values(const Model& model, const std::vector<int>& layers) {
+std::int64_t moving_values(const model::Model& model, const std::vector<int>& layers) {
   std::int64_t out = 0;
   for (const int index : layers) {
-    for (const ParameterSpec& buffer : model.layers[static_cast<std::size_t>(index)].parameters) {
+    for (const model::ParameterSpec& buffer : model.layers[static_cast<std::size_t>(index)].parameters) {
       if (!buffer.trainable && buffer.decay) out += record_values(c10::multiply_integers(buffer.shape), buffer.dtype);
     }
   }
   return out;
 }
 
-MovingStatistics::MovingStatistics(const Model& model, const StageProgram& program,
+MovingStatistics::MovingStatistics(const model::Model& model, const StageProgram& program,
                                    const std::function<bool(int)>& wanted) {
   for (const Parameter& buffer : program.buffers()) {
-    const LayerSpec& layer = model.layers[static_cast<std::size_t>(buffer.layer)];
+    const model::LayerSpec& layer = model.layers[static_cast<std::size_t>(buffer.layer)];
     const std::optional<double> decay = spec_of(layer, buffer.name).decay;
     if (!decay || !wanted(buffer.layer)) continue;
     const at::ScalarType dtype = buffer.value.scalar_type();
     if (dtype == at::kBool || (!at::isFloatingType(dtype) && *decay != 0 && *decay != 1)) {
       throw std::invalid_argument(
           fmt::format("layer \"{}\": buffer \"{}\" of {} decays by {}, which its type cannot represent", layer.name,
-                      buffer.name, dtype_name(dtype), *decay));
+                      buffer.name, device::dtype_name(dtype), *decay));
     }
     // With a separate version counter: graphs save running statistics, whose values their backward never reads.
     running_.push_back({buffer.value.variable_data(), *decay});
@@ -85,14 +85,14 @@ void MovingStatistics::end(int microbatch) {
   for (std::size_t i = 0; i < running_.size(); ++i) running_[i].value.copy_(kept_[i]);
 }
 
-void MovingStatistics::exchange(Channel& channel, const std::vector<int>& members, int microbatches) {
+void MovingStatistics::exchange(channel::Channel& channel, const std::vector<int>& members, int microbatches) {
   if (running_.empty()) return;
   const at::NoGradGuard no_graph;
   // Zeros except in this member's rows: the sum over all members is exact.
   const auto options = at::TensorOptions(at::kFloat).device(running_.front().value.device());
   at::Tensor rows = at::zeros({microbatches, values_}, options);
   for (const auto& [microbatch, record] : records_) rows.select(0, microbatch).copy_(record);
-  channel.all_reduce(rows, members, kStatisticsTag);
+  channel.all_reduce(rows, members, channel::kStatisticsTag);
   for (int m = 0; m < microbatches; ++m) records_[m] = rows.select(0, m);
 }
 
@@ -113,4 +113,4 @@ void MovingStatistics::apply() {
   records_.clear();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

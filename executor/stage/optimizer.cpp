@@ -16,7 +16,7 @@
 #include "costmodel/errors.h"
 #include "executor/stage/tensor_layout.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 const std::vector<std::string>& optimizer_names() {
   static const std::vector<std::string> names{"sgd", "adam", "adamw"};
@@ -153,4 +153,4 @@ void Optimizer::set_state(std::size_t i, OptimizerState state) {
   steps_.at(i) = place(state.steps);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

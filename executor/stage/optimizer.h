@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// The learning rate over the steps of a run.
 struct RateSchedule {
@@ -84,4 +84,4 @@ class Optimizer {
   Lists lists_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

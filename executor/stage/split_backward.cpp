@@ -16,7 +16,7 @@
 
 #include "executor/stage/zero_gradients.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using torch::autograd::AccumulateGrad;
@@ -217,4 +217,4 @@ void SplitBackward::of_weights() {
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// A backward in two parts, so that the gradients for which others wait come first: those of the inputs, then those of
 /// the weights. Together they do the work of one backward, with the same bits. The backward of a weight that the graph
@@ -34,4 +34,4 @@ class SplitBackward {
   std::unique_ptr<Rest> rest_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

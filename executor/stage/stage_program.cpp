@@ -17,36 +17,36 @@
 #include "executor/stage/tensor_layout.h"
 #include "executor/stage/zero_gradients.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using Key = std::tuple<int, int, int>;
 
-Key key(const ValueRef& value) {
+Key key(const model::ValueRef& value) {
   return value.layer >= 0 ? Key{value.layer, value.output, -1} : Key{-1, 0, value.input};
 }
 
 }  // namespace
 
-std::string to_string(const Model& model, const ValueRef& value) {
+std::string to_string(const model::Model& model, const model::ValueRef& value) {
   if (value.layer < 0) return "input \"" + model.inputs[static_cast<std::size_t>(value.input)].name + "\"";
   return "layer \"" + model.layers[static_cast<std::size_t>(value.layer)].name + "\" output " +
          std::to_string(value.output);
 }
 
-StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
-                           std::vector<ValueRef> sent, std::uint64_t seed, Placement placement)
+StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
+                           std::vector<model::ValueRef> sent, std::uint64_t seed, Placement placement)
     : received_(std::move(received)),
       seed_(seed),
       placement_(placement),
-      only_trains_(model.mode == ModelMode::Training) {
+      only_trains_(model.mode == model::ModelMode::Training) {
   std::map<Key, int> slot;
   for (const ReceivedValue& value : received_) {
     received_slots_.push_back(slot.emplace(key(value.value), slots_++).first->second);
   }
   std::set<int> inputs;
   for (const int index : layers) {
-    for (const ValueRef& argument : model.layers[static_cast<std::size_t>(index)].inputs) {
+    for (const model::ValueRef& argument : model.layers[static_cast<std::size_t>(index)].inputs) {
       if (argument.layer < 0) inputs.insert(argument.input);
     }
   }
@@ -55,12 +55,12 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
 
   std::map<int, std::size_t> last_reader;
   for (const int index : layers) {
-    const LayerSpec& spec = model.layers[static_cast<std::size_t>(index)];
+    const model::LayerSpec& spec = model.layers[static_cast<std::size_t>(index)];
     LocalLayer layer;
     layer.spec = &spec;
     layer.index = index;
-    layer.range = range_name(spec.name + " forward");
-    for (const ValueRef& argument : spec.inputs) {
+    layer.range = device::range_name(spec.name + " forward");
+    for (const model::ValueRef& argument : spec.inputs) {
       const auto it = slot.find(key(argument));
       if (it == slot.end()) {
         throw std::invalid_argument("layer \"" + spec.name + "\" reads " + to_string(model, argument) +
@@ -73,8 +73,8 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
       layer.results.push_back(slot[key({index, output, -1})] = slots_);
       last_reader[slots_++] = layers_.size();
     }
-    for (const ParameterSpec& parameter : spec.parameters) {
-      at::Tensor value = initial_value(parameter, seed).to(placement_.device);
+    for (const model::ParameterSpec& parameter : spec.parameters) {
+      at::Tensor value = model::initial_value(parameter, seed).to(placement_.device);
       if (parameter.trainable) {
         value = dense(value).requires_grad_(true);
         parameters_.push_back({parameter.name, index, value});
@@ -87,7 +87,7 @@ StageProgram::StageProgram(const Model& model, std::vector<int> layers, std::vec
     layers_.push_back(std::move(layer));
   }
   std::set<int> kept;
-  for (const ValueRef& value : sent) {
+  for (const model::ValueRef& value : sent) {
     const auto it = slot.find(key(value));
     if (it == slot.end())
       throw std::invalid_argument(to_string(model, value) + " is sent by a stage that does not have it");
@@ -123,7 +123,7 @@ std::vector<Parameter> StageProgram::buffers() const {
   std::vector<Parameter> out;
   for (const LocalLayer& layer : layers_) {
     std::size_t next = 0;
-    for (const ParameterSpec& parameter : layer.spec->parameters) {
+    for (const model::ParameterSpec& parameter : layer.spec->parameters) {
       if (parameter.trainable) continue;
       const at::Tensor& value = layer.buffers[next++];
       if (!parameter.constant) out.push_back({parameter.name, layer.index, value});
@@ -192,17 +192,17 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
                        LayerObserver* observer) {
   const bool casts = placement_.compute != at::kFloat;
   // Not around autocast blocks in a model from a file, whose cached casts end with the outermost scope.
-  std::optional<AutocastScope> autocast;
+  std::optional<device::AutocastScope> autocast;
   if (casts) autocast.emplace(placement_.device.type(), true, placement_.compute);
   std::vector<at::Tensor>& arguments = arguments_;
   std::vector<at::Tensor> buffers;
   for (std::size_t l = first; l < last; ++l) {
     LocalLayer& layer = layers_[l];
-    const Range range(layer.range, flight.microbatch);
+    const device::Range range(layer.range, flight.microbatch);
     if (observer) observer->begin(layer.index);
     arguments.clear();
     for (const int slot : layer.arguments) arguments.push_back(values[static_cast<std::size_t>(slot)]);
-    LayerCall call;
+    model::LayerCall call;
     call.inputs = arguments;
     call.parameters = layer.parameters;
     call.buffers = layer.buffers;
@@ -212,8 +212,8 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
         buffers.push_back(layer.changes[i] ? layer.buffers[i].clone() : layer.buffers[i]);
       call.buffers = buffers;
     }
-    call.random_seed = mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
-                                static_cast<std::uint64_t>(flight.microbatch));
+    call.random_seed = model::mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
+                                       static_cast<std::uint64_t>(flight.microbatch));
     call.training = training_;
     call.seed = seed_;
     call.step = flight.step;
@@ -221,7 +221,7 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     std::vector<at::Tensor> results;
     try {
       results = layer.spec->forward(call);
-    } catch (const c10::Error& e) { rethrow_at("layer \"" + layer.spec->name + "\", forward", e); }
+    } catch (const c10::Error& e) { device::rethrow_at("layer \"" + layer.spec->name + "\", forward", e); }
     if (results.size() != layer.results.size()) {
       throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +
                              " tensors, its description has " + std::to_string(layer.results.size()));
@@ -291,7 +291,7 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     } else if (!roots_.empty()) {
       try {
         torch::autograd::backward(roots_, root_gradients_);
-      } catch (const c10::Error& e) { rethrow_at(backward_text(), e); }
+      } catch (const c10::Error& e) { device::rethrow_at(backward_text(), e); }
       for (const at::Tensor& leaf : flight.received) found.push_back(leaf.grad());
     }
     roots_.clear();
@@ -311,4 +311,4 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
   flight.clear();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -11,11 +11,11 @@
 #include "executor/model/model.h"
 #include "executor/stage/split_backward.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// A value received from another stage.
 struct ReceivedValue {
-  ValueRef value;  ///< an output of a layer of another stage
+  model::ValueRef value;  ///< an output of a layer of another stage
   bool gradient = true;
 };
 
@@ -62,8 +62,8 @@ class StageProgram {
   /// `layers` ascending indices into `model.layers`; every value that they read must come from them, from `received` or
   /// from the model's inputs; `sent` are their values that other stages read. Initial parameters depend on `seed` and
   /// their names. Throws std::invalid_argument naming the layer and a value without a source. `model` must outlive it.
-  StageProgram(const Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
-               std::vector<ValueRef> sent, std::uint64_t seed, Placement placement = {});
+  StageProgram(const model::Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
+               std::vector<model::ValueRef> sent, std::uint64_t seed, Placement placement = {});
 
   /// Model inputs that the layers read, ascending; forward takes them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
@@ -110,7 +110,7 @@ class StageProgram {
 
  private:
   struct LocalLayer {
-    const LayerSpec* spec = nullptr;
+    const model::LayerSpec* spec = nullptr;
     int index = 0;
     std::vector<int> arguments;  ///< slots
     std::vector<int> results;    ///< slots
@@ -118,7 +118,7 @@ class StageProgram {
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> buffers;
     std::vector<bool> changes;  ///< by buffer: whether a forward may write it
-    RangeName range;
+    device::RangeName range;
   };
   /// Layers that are recomputed together: [first, last).
   struct Segment {
@@ -166,6 +166,6 @@ class StageProgram {
 };
 
 /// "layer3 output 0" or "input tokens".
-[[nodiscard]] std::string to_string(const Model& model, const ValueRef& value);
+[[nodiscard]] std::string to_string(const model::Model& model, const model::ValueRef& value);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

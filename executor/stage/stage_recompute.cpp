@@ -15,7 +15,7 @@
 // of them: autograd runs the nodes of later layers first and adds their gradients one by one, so each segment's
 // backward begins with the sum over the later segments.
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 std::size_t at_(int i) { return static_cast<std::size_t>(i); }
@@ -99,11 +99,11 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
     } else {
       try {
         torch::autograd::backward(roots, root_gradients);
-      } catch (const c10::Error& e) { rethrow_at(backward_text(), e); }
+      } catch (const c10::Error& e) { device::rethrow_at(backward_text(), e); }
       for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = leaves[i].grad();
     }
   }
   for (const int slot : received_slots_) found.push_back(gradients[at_(slot)]);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 void StepLosses::add(std::int64_t step, int microbatch, const at::Tensor& loss) {
   Step& own = of(step);
@@ -39,4 +39,4 @@ MicrobatchLosses StepLosses::take(std::int64_t step) {
   return std::move(own.losses);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -10,7 +10,7 @@
 #include <memory_resource>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// By microbatch. Must not outlive its StepLosses, whose memory it uses.
 using MicrobatchLosses = std::pmr::map<int, double>;
@@ -43,4 +43,4 @@ class StepLosses {
   std::pmr::map<std::int64_t, Step> steps_{&memory_};
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty_strided.h>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 at::Tensor laid_out_like(const at::Tensor& tensor, const at::Tensor& like) {
   if (tensor.strides() == like.strides() || !like.is_non_overlapping_and_dense()) return tensor;
@@ -19,4 +19,4 @@ at::Tensor dense(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

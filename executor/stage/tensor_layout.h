@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// `tensor` with the strides of `like`, which has its shape: `tensor` itself if it already has them or if `like`
 /// overlaps or has gaps, else a copy. Needed because optimizers walk raw memory, and because kernels choose the order
@@ -16,4 +16,4 @@ namespace stagecraft {
 /// `parameter` without overlaps and gaps in its memory, in its own layout if it has none.
 [[nodiscard]] at::Tensor dense(const at::Tensor& parameter);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

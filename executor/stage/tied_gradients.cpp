@@ -8,9 +8,9 @@
 #include <ranges>
 #include <utility>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
-TiedGradients::TiedGradients(Channel& channel, const std::vector<TiedGradient>& tied,
+TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedGradient>& tied,
                              std::vector<StageProgram*> programs)
     : channel_(channel), programs_(std::move(programs)) {
   for (const TiedGradient& each : tied) {
@@ -89,4 +89,4 @@ void TiedGradients::reduce() {
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

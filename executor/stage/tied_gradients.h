@@ -10,7 +10,7 @@
 #include "executor/channel/channel.h"
 #include "executor/stage/stage_program.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// The gradient of a parameter that several layers hold: summed over all its holders.
 struct TiedGradient {
@@ -25,7 +25,7 @@ struct TiedGradient {
 class TiedGradients {
  public:
   /// `programs` are the stages that this rank holds, in order; they and the channel must outlive this.
-  TiedGradients(Channel& channel, const std::vector<TiedGradient>& tied, std::vector<StageProgram*> programs);
+  TiedGradients(channel::Channel& channel, const std::vector<TiedGradient>& tied, std::vector<StageProgram*> programs);
 
   /// Whether parameter `index` of stage `program` (its place among the programs) is tied.
   [[nodiscard]] bool is_tied(std::size_t program, std::size_t index) const;
@@ -52,9 +52,9 @@ class TiedGradients {
   };
   [[nodiscard]] at::Tensor& value(const Copies& copies, std::size_t i) const;
 
-  Channel& channel_;
+  channel::Channel& channel_;
   std::vector<StageProgram*> programs_;
   std::vector<Tie> ties_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 WeightVersions::WeightVersions(Weights weights, StageProgram& program, Optimizer& optimizer)
     : weights_(weights), program_(program), optimizer_(optimizer) {
@@ -53,4 +53,4 @@ void WeightVersions::update(double divisor, double rate_factor) {
   std::erase_if(versions_, [&](const auto& entry) { return entry.first < kept; });
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -10,7 +10,7 @@
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// The parameters of one stage under an asynchronous schedule: an update makes a new version, and microbatches in
 /// flight keep theirs. A version is one copy, which exists as long as it is in use.
@@ -44,4 +44,4 @@ class WeightVersions {
   int updates_ = 0;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

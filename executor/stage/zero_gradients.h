@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 
 /// Gives memory to the gradient of `parameter` if it is a zero tensor, which has a shape but no memory (sgn's backward
 /// makes these): autograd uses it unchanged as the first gradient and then cannot add to it.
@@ -11,4 +11,4 @@ inline void materialize_gradient(const at::Tensor& parameter) {
   if (gradient.defined() && gradient._is_zerotensor()) gradient = gradient.clone();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 template <typename Records, typename Compare>
@@ -152,4 +152,4 @@ AttributedTrace attribute(const KernelTrace& trace) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

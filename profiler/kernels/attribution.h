@@ -7,7 +7,7 @@
 #include "profiler/kernels/tag.h"
 #include "profiler/kernels/trace.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Device work with its owner.
 struct Attributed {
@@ -60,4 +60,4 @@ struct AttributedTrace {
 /// and counted.
 [[nodiscard]] AttributedTrace attribute(const KernelTrace& trace);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

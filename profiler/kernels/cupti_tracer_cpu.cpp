@@ -1,11 +1,11 @@
 #include "costmodel/errors.h"
 #include "profiler/kernels/tracer.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 std::unique_ptr<KernelTracer> make_cupti_tracer() {
   throw DeviceError(
       "this program was built without CUDA and cannot trace kernels; build with -DSTAGECRAFT_WITH_CUDA=ON");
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

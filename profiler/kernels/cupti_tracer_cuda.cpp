@@ -19,7 +19,7 @@
 #include "profiler/kernels/decode_cupti.h"
 #include "profiler/kernels/tracer.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
@@ -69,7 +69,7 @@ void check(CUptiResult status, const char* call, const std::string& holder = {},
            std::source_location where = std::source_location::current()) {
   if (status == CUPTI_SUCCESS) return;
   throw DeviceError(cupti_refusal(call, status, holder, tracing_for_administrators_only()) + ", at " +
-                    place_text(where));
+                    device::place_text(where));
 }
 
 /// Files of libcupti in this process: two of them would each see half.
@@ -160,7 +160,7 @@ class CuptiTracer : public KernelTracer {
       throw DeviceError("two copies of libcupti are loaded; each would see half of the work: " + list +
                         "; build stagecraft with the libcupti that LibTorch links");
     }
-    if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
+    if (const auto reason = device::no_gpu_reason()) throw DeviceError(*reason);
     attribute(CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_SIZE, kBufferBytes);
     attribute(CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER, std::uint8_t{1});
     check(cuptiSetThreadIdType(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM), "cuptiSetThreadIdType");
@@ -280,4 +280,4 @@ class CuptiTracer : public KernelTracer {
 
 std::unique_ptr<KernelTracer> make_cupti_tracer() { return std::make_unique<CuptiTracer>(); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

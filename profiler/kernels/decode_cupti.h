@@ -6,7 +6,7 @@
 
 #include "profiler/kernels/trace.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// The records in CUPTI's activity buffers: concurrent kernels, copies (peer-to-peer copies too), sets, runtime, driver
 /// and internal launch calls, external ids of kind CUSTOM0, overhead, synchronisation, environment. Each buffer must be
@@ -15,4 +15,4 @@ namespace stagecraft {
 /// lengths, but no driver. The only side effect: memory owned by overhead records is freed.
 [[nodiscard]] KernelTrace decode_cupti(const std::vector<std::span<const std::byte>>& buffers);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -7,7 +7,7 @@
 
 #include "profiler/kernels/decode_cupti.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 // What CUPTI 13.0 writes for each kind; a library that writes other structs is recognised by its version at run time.
@@ -139,4 +139,4 @@ KernelTrace decode_cupti(const std::vector<std::span<const std::byte>>& buffers)
   return trace;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr std::int64_t kShortGap_ns = 2000;
@@ -199,4 +199,4 @@ StepShares debias(StepShares step, std::int64_t plain_ns, bool* scaled) {
   return step;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -7,7 +7,7 @@
 
 #include "profiler/kernels/attribution.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// A part of a step: one layer in one phase. Gradient accumulation counts as the layer's backward. In Phase::Data and
 /// Phase::None, which is work without an owner, the layer is 0.
@@ -71,4 +71,4 @@ struct StepShares {
 /// the step exactly again. `*scaled` tells whether work was scaled.
 [[nodiscard]] StepShares debias(StepShares step, std::int64_t plain_ns, bool* scaled = nullptr);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

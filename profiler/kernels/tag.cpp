@@ -3,7 +3,7 @@
 #include <array>
 #include <stdexcept>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr int kLayerBits = 36;
@@ -47,4 +47,4 @@ Tag decode_tag(std::uint64_t id) {
 
 const std::string& name_of(Phase phase) { return names().at(static_cast<std::size_t>(phase)); }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

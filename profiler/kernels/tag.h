@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// What a piece of work on a device was done for. The ids of trace records contain these values.
 enum class Phase {
@@ -41,4 +41,4 @@ struct Tag {
 /// "none".
 [[nodiscard]] const std::string& name_of(Phase phase);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -7,7 +7,7 @@
 
 // What a tracer such as CUPTI recorded, as plain values without a driver. All times are nanoseconds of one clock.
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 enum class ActivityKind { Kernel, Copy, Set };
 
@@ -83,4 +83,4 @@ struct KernelTrace {
   friend bool operator==(const KernelTrace&, const KernelTrace&) = default;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 // CUptiResult, as cupti_result.h numbers them.
@@ -58,4 +58,4 @@ std::string cupti_refusal(const std::string& call, int code, const std::string& 
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -6,7 +6,7 @@
 
 #include "profiler/kernels/trace.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// Records what devices do and for which layer. At most one may exist in a process.
 class KernelTracer {
@@ -37,4 +37,4 @@ class KernelTracer {
 /// that uses CUPTI already; `admin_only` says that the driver allows tracing for administrators only.
 [[nodiscard]] std::string cupti_refusal(const std::string& call, int code, const std::string& holder, bool admin_only);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

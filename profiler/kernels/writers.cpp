@@ -9,7 +9,7 @@
 #include "costmodel/format/json_string.h"
 #include "costmodel/format/utf8.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 constexpr int kHostTrack = 0;
@@ -40,7 +40,7 @@ bool has_layer(Phase phase) { return phase != Phase::None && phase != Phase::Dat
 std::string layer_name(std::int64_t layer, Phase phase, const std::vector<std::string>& layers) {
   if (!has_layer(phase)) return "";
   const auto i = static_cast<std::size_t>(layer);
-  return layer >= 0 && i < layers.size() ? valid_utf8(layers[i]) : "layer " + std::to_string(layer);
+  return layer >= 0 && i < layers.size() ? format::valid_utf8(layers[i]) : "layer " + std::to_string(layer);
 }
 
 const char* kind_name(ActivityKind kind) {
@@ -68,7 +68,7 @@ class DeviceEvents {
     for (std::size_t i = 0; i < trace.activities.size(); ++i) {
       if (trace.activities[i].activity.device == device) own_.push_back(i);
     }
-    for (const std::string& name : trace.names) names_.push_back(json_string(name));
+    for (const std::string& name : trace.names) names_.push_back(format::json_string(name));
   }
 
   void write() {
@@ -94,7 +94,7 @@ class DeviceEvents {
   }
   void metadata(const char* what, int track, const std::string& name) {
     put("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"args\":{{\"name\":{}}}}},\n", device_, track, what,
-        json_string(name));
+        format::json_string(name));
   }
   /// Nanoseconds as exact microseconds after `key`.
   void time(const char* key, std::int64_t ns) { put(",\"{}\":{}.{:03}", key, ns / 1000, ns % 1000); }
@@ -127,7 +127,7 @@ class DeviceEvents {
       for (; i < own_.size() && trace_.activities[own_[i]].tag == tag; ++i)
         end = std::max(end, trace_.activities[own_[i]].activity.end_ns);
       if (i < own_.size()) end = std::min(end, trace_.activities[own_[i]].activity.begin_ns);
-      slice(kLayerTrack, begin, end, json_string(span_name(tag, layers_)), colour_of(tag));
+      slice(kLayerTrack, begin, end, format::json_string(span_name(tag, layers_)), colour_of(tag));
       put(",\"args\":{{\"step\":{},\"microbatch\":{}}}}},\n", tag.step, tag.microbatch);
     }
   }
@@ -136,7 +136,8 @@ class DeviceEvents {
     const auto& [work, tag, launched] = trace_.activities[index];
     const auto name = static_cast<std::size_t>(work.name);
     slice(track, work.begin_ns, work.end_ns,
-          work.name >= 0 && name < names_.size() ? names_[name] : json_string(kind_name(work.kind)), colour_of(tag));
+          work.name >= 0 && name < names_.size() ? names_[name] : format::json_string(kind_name(work.kind)),
+          colour_of(tag));
     put(",\"args\":{{{},\"step\":{},\"microbatch\":{},\"bytes\":{}}}}},\n", owner(tag), tag.step, tag.microbatch,
         work.bytes);
     if (launched <= 0) return;
@@ -153,7 +154,7 @@ class DeviceEvents {
   const std::string& owner(const Tag& tag) {
     std::string& out = owners_[{tag.layer, tag.phase}];
     if (out.empty()) {
-      out = "\"layer\":" + json_string(layer_name(tag.layer, tag.phase, layers_)) + ",\"phase\":\"" +
+      out = "\"layer\":" + format::json_string(layer_name(tag.layer, tag.phase, layers_)) + ",\"phase\":\"" +
             name_of(tag.phase) + "\"";
     }
     return out;
@@ -190,8 +191,8 @@ std::string chrome_trace(const AttributedTrace& trace, const std::vector<std::st
       devices.push_back(a.activity.device);
   }
   if (trace.activities.empty()) origin = 0;
-  std::string out = "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"title\":" + json_string(title) + ",\"begin_ns\":\"" +
-                    std::to_string(origin) + "\"},\"traceEvents\":[\n";
+  std::string out = "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"title\":" + format::json_string(title) +
+                    ",\"begin_ns\":\"" + std::to_string(origin) + "\"},\"traceEvents\":[\n";
   std::sort(devices.begin(), devices.end());
   for (const std::uint32_t device : devices) DeviceEvents(trace, layers, device, origin, out).write();
   if (out.ends_with(",\n")) out.erase(out.size() - 2, 1);
@@ -201,7 +202,7 @@ std::string chrome_trace(const AttributedTrace& trace, const std::vector<std::st
 std::string activities_csv(const AttributedTrace& trace, const std::vector<std::string>& layers) {
   std::string out = "step,microbatch,phase,layer,kind,name,stream,begin_ns,end_ns,bytes,launched_ns\n";
   std::vector<std::string> names;
-  for (const std::string& name : trace.names) names.push_back(field(valid_utf8(name)));
+  for (const std::string& name : trace.names) names.push_back(field(format::valid_utf8(name)));
   for (const auto& [work, tag, launched] : trace.activities) {
     const auto name = static_cast<std::size_t>(work.name);
     if (tag.phase == Phase::None) {
@@ -229,4 +230,4 @@ std::string shares_csv(const std::map<int, StepShares>& steps, const std::vector
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -10,7 +10,7 @@
 // Kernel traces in formats of other programs. `layers` are the names of the layers, indexed by Tag::layer; a layer
 // without a name is called "layer NUMBER". In text that is not UTF-8, U+FFFD replaces each invalid sequence.
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 
 /// The trace as Chrome trace events, for ui.perfetto.dev and chrome://tracing. Each device is a process with one track
 /// for the host's launches, one for the layers and one per stream; an arrow leads from each launch to its work. A
@@ -33,4 +33,4 @@ namespace stagecraft {
 /// owner.
 [[nodiscard]] std::string shares_csv(const std::map<int, StepShares>& steps, const std::vector<std::string>& layers);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

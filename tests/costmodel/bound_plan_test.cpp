@@ -157,9 +157,9 @@ TEST(BoundPlan, HashesWhatIsRunAndNotWhoMadeIt) {
   const auto hash_with = [&](const std::function<void(Plan&)>& change) {
     Plan other = plan;
     change(other);
-    return plan_hash(BoundPlan(other));
+    return format::plan_hash(BoundPlan(other));
   };
-  const std::uint64_t hash = plan_hash(BoundPlan(plan));
+  const std::uint64_t hash = format::plan_hash(BoundPlan(plan));
   EXPECT_EQ(hash_with([](Plan& p) { p.provenance.date = "2026-01-02T03:04:05Z"; }), hash);
   EXPECT_NE(hash_with([](Plan& p) { p.options["width"] = "8"; }), hash);
   EXPECT_NE(hash_with([](Plan& p) { p.tied = {{"weight", {"l0", "l1"}}}; }), hash);
@@ -169,9 +169,9 @@ TEST(BoundPlan, HashesWhatIsRunAndNotWhoMadeIt) {
 TEST(BoundPlan, HashesTheOrderOfItsActions) {
   Plan plan = row_plan("listed", {1}, 2);
   plan.listed = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::Forward, 0, 1, -1}}};
-  const std::uint64_t hash = plan_hash(BoundPlan(plan));
+  const std::uint64_t hash = format::plan_hash(BoundPlan(plan));
   std::swap(plan.listed[0][0], plan.listed[0][1]);
-  EXPECT_NE(plan_hash(BoundPlan(plan)), hash);
+  EXPECT_NE(format::plan_hash(BoundPlan(plan)), hash);
 }
 
 TEST(BoundPlan, IsWholeAfterACopyAndAMove) {

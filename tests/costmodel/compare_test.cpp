@@ -137,7 +137,7 @@ TEST(Compare, PutsEachRanksPredictedBubbleBesideTheMeasuredOne) {
   EXPECT_EQ(comparison.bubbles[0].share.measured, 0.375);
   EXPECT_THAT(comparison_text(comparison),
               HasSubstr("rank 0 bubble                              50.0 %         37.5 %   +12.5 pt"));
-  const auto json = nlohmann::json::parse(comparison_json(comparison));
+  const auto json = nlohmann::json::parse(format::comparison_json(comparison));
   EXPECT_EQ(json["bubbles"][0]["predicted_share"], 0.5);
   EXPECT_EQ(json["bubbles"][0]["measured_share"], 0.375);
 }
@@ -174,7 +174,7 @@ TEST(ComparisonText, ShowsPredictedMeasuredAndTheError) {
 TEST(ComparisonJson, LeavesTheErrorOutWhereNothingWasMeasured) {
   Measurement measured = measurement();
   measured.timeline.spans.clear();
-  const auto json = nlohmann::json::parse(comparison_json(compare(prediction(), measured, 1)));
+  const auto json = nlohmann::json::parse(format::comparison_json(compare(prediction(), measured, 1)));
   EXPECT_EQ(json["format"], "stagecraft.comparison");
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(json["step"]["measured_s"], 5);
@@ -190,16 +190,16 @@ TEST(ComparisonJson, LeavesTheErrorOutWhereNothingWasMeasured) {
 TEST(ComparisonJson, ReadsBackWhatWasWritten) {
   Comparison comparison = compare(prediction(), measurement(), 1);
   comparison.ended = false;
-  EXPECT_EQ(parse_comparison(comparison_json(comparison), "c.json"), comparison);
+  EXPECT_EQ(format::parse_comparison(format::comparison_json(comparison), "c.json"), comparison);
   comparison.samples_per_s.reset();
   comparison.memory.clear();
-  EXPECT_EQ(parse_comparison(comparison_json(comparison), "c.json"), comparison);
+  EXPECT_EQ(format::parse_comparison(format::comparison_json(comparison), "c.json"), comparison);
 }
 
 TEST(ComparisonJson, NamesThePlaceOfAnUnknownAction) {
-  std::string text = comparison_json(compare(prediction(), measurement(), 1));
+  std::string text = format::comparison_json(compare(prediction(), measurement(), 1));
   text.replace(text.find("\"forward\""), 9, "\"sideward\"");
-  EXPECT_THAT([&] { (void)parse_comparison(text, "c.json"); },
+  EXPECT_THAT([&] { (void)format::parse_comparison(text, "c.json"); },
               testing::ThrowsMessage<FormatError>(HasSubstr("c.json: /actions/0/action: unknown action")));
 }
 

@@ -136,14 +136,14 @@ TEST(SlowdownAssumption, IsToldWhereTheNumberOfProcessorsIsUnknown) {
 }
 
 TEST(DeviceKind, IsAWordInDocuments) {
-  std::string text = topology_json(of_devices("card", DeviceKind::Gpu, 8));
+  std::string text = format::topology_json(of_devices("card", DeviceKind::Gpu, 8));
   EXPECT_THAT(text, HasSubstr("\"kind\": \"gpu\""));
   EXPECT_THAT(text, HasSubstr("\"host_processors\": 8"));
   text.replace(text.find("\"gpu\""), 5, "\"tpu\"");
   EXPECT_THROW(
       {
         try {
-          (void)parse_topology(text, "t.json");
+          (void)format::parse_topology(text, "t.json");
         } catch (const FormatError& e) {
           EXPECT_STREQ(e.what(), "t.json: /device/kind: unknown kind \"tpu\", known are processor, gpu");
           throw;

@@ -185,8 +185,8 @@ inline Measurement full_measurement() {
   return measurement;
 }
 
-inline CheckpointManifest full_checkpoint() {
-  CheckpointManifest manifest;
+inline format::CheckpointManifest full_checkpoint() {
+  format::CheckpointManifest manifest;
   manifest.step = 3;
   manifest.seed = 0xffffffffffffffff;
   manifest.model = "full";

@@ -20,7 +20,7 @@ class ExportPlan : public ::testing::Test {
     plan.stages[0].layers = {"wte", "h.0"};
     plan.stages[1].layers = {"h.1", "norm"};
     plan.boundaries[0].tensors[0].layer = "h.0";
-    folder_.write("plan.json", plan_json(plan));
+    folder_.write("plan.json", format::plan_json(plan));
     Graph graph;
     graph.name = "gpt";
     for (const char* id : {"wte", "h.0", "h.1", "norm"}) {
@@ -30,7 +30,7 @@ class ExportPlan : public ::testing::Test {
       layer.outputs = {{Bytes(8), {}, "", true}};
     }
     graph.edges = {{0, 1, {}}, {1, 2, {}}, {2, 3, {}}};
-    folder_.write("graph.json", graph_json(graph));
+    folder_.write("graph.json", format::graph_json(graph));
   }
   Outcome run(const std::string& arguments) const { return folder_.run("stagecraft-export " + arguments); }
   testing::CommandFolder folder_;
@@ -60,7 +60,7 @@ TEST_F(ExportPlan, WritesTheOneTextThatIsAskedFor) {
 }
 
 TEST_F(ExportPlan, NamesThePlanThatAFormatCannotExpress) {
-  folder_.write("row.json", plan_json(testing::row_plan("1f1b", {1, 2}, 2)));
+  folder_.write("row.json", format::plan_json(testing::row_plan("1f1b", {1, 2}, 2)));
   const Outcome o = run("torch-pipelining row.json -o torch");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, ::testing::StartsWith("stagecraft-export: row.json: stage 1 has 2 replicas"));

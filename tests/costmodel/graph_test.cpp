@@ -49,7 +49,7 @@ TEST(Graph, AddsForwardAndBackwardOfAllLayersButInputs) {
 
 TEST(Graph, ReadsBackWhatItWrites) {
   const Graph graph = diamond();
-  EXPECT_EQ(parse_graph(graph_json(graph), "graph.json"), graph);
+  EXPECT_EQ(format::parse_graph(format::graph_json(graph), "graph.json"), graph);
 }
 
 }  // namespace

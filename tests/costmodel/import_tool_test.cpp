@@ -38,7 +38,7 @@ const std::string kProfile = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/gnmt
 TEST(ImportTool, AndExportToolGiveTheProfileBack) {
   const Outcome outcome = shell("./stagecraft-import pipedream - < " + kProfile + " | ./stagecraft-export pipedream -");
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_EQ(outcome.out, read_text(kProfile));
+  EXPECT_EQ(outcome.out, format::read_text(kProfile));
 }
 
 TEST(ImportTool, RefusesBadInputWithStatusOne) {
@@ -61,7 +61,7 @@ TEST(ImportTool, MergesSeveralFilesOfOneFormat) {
   folder.write("sendrecv.json", testing::nccl_tests_json("sendrecv_perf", "a", 2, {{1024, 10}}));
   const testing::Outcome outcome = folder.run("stagecraft-import nccl-tests all_reduce.txt sendrecv.json -o t.json");
   EXPECT_EQ(outcome.err, "");
-  const Topology topology = parse_topology(folder.read("t.json"), "t.json");
+  const Topology topology = format::parse_topology(folder.read("t.json"), "t.json");
   ASSERT_EQ(topology.levels.size(), 1U);
   EXPECT_EQ(topology.levels[0].link.all_reduce.size(), 1U);
   EXPECT_EQ(topology.levels[0].link.send_receive.points.size(), 1U);
@@ -77,7 +77,7 @@ TEST(ImportTool, PutsMeasuredLinksOverADump) {
                                               "all_reduce_perf.txt -o m.json && stagecraft-import nccl-topology " +
                                               golden + "topology.xml --measured m.json -o t.json");
   EXPECT_EQ(outcome.err, "");
-  const Topology topology = parse_topology(folder.read("t.json"), "t.json");
+  const Topology topology = format::parse_topology(folder.read("t.json"), "t.json");
   ASSERT_EQ(topology.levels.size(), 2U);
   EXPECT_EQ(topology.levels[0].link.origin, Origin::Measured);
   EXPECT_EQ(topology.levels[0].link.all_reduce.count(4), 1U);
@@ -89,7 +89,7 @@ TEST(ImportTool, PutsMeasuredLinksOverADump) {
 TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {
   Plan plan = testing::row_plan("1f1b", {1, 1}, 2);
   const auto exported = [&](const std::string& options) {
-    return shell("./stagecraft-export actions - " + options + " 2>&1 << 'END'\n" + plan_json(plan) + "END\n");
+    return shell("./stagecraft-export actions - " + options + " 2>&1 << 'END'\n" + format::plan_json(plan) + "END\n");
   };
   EXPECT_EQ(exported("").out, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   EXPECT_EQ(exported("--transfers").out,

@@ -54,7 +54,8 @@ TEST(MessageTable, KnowsWhatAnActionNeedsAndMakes) {
 
 /// Why lists in the words of action_text, one line a rank, never end on two stages.
 std::optional<std::string> deadlock(const std::string& lists, Queues queues, const std::vector<int>& groups = {0, 1}) {
-  return find_deadlock(MessageTable(two_stages({1, 1}), 2), parse_actions_csv(lists, "lists"), queues, groups);
+  return find_deadlock(MessageTable(two_stages({1, 1}), 2), interchange::parse_actions_csv(lists, "lists"), queues,
+                       groups);
 }
 
 TEST(FindDeadlock, LetsListsEndInWhichEverySendMeetsItsReceive) {

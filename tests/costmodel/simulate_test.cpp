@@ -52,8 +52,8 @@ double time_of(const Numbers& numbers) {
 }
 
 TEST(Vectors, AllScheduleTimesAreReproduced) {
-  const auto vectors =
-      nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors = nlohmann::json::parse(
+      format::read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
   int cases = 0;
   for (const auto& v : vectors.at("schedules")) {
     Numbers n;
@@ -89,8 +89,8 @@ TEST(Vectors, AllScheduleTimesAreReproduced) {
 }
 
 TEST(Vectors, BracketCounterexamplesLieInsideTheSafeBracket) {
-  const auto vectors =
-      nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors = nlohmann::json::parse(
+      format::read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
   for (const auto& v : vectors.at("bracket_counterexamples")) {
     StageTimes times;
     for (const double f : v.at("F").get<std::vector<double>>()) times.forward.emplace_back(f);
@@ -104,8 +104,8 @@ TEST(Vectors, BracketCounterexamplesLieInsideTheSafeBracket) {
 }
 
 TEST(Vectors, TransformerMemoryFormulasGiveThePublishedValues) {
-  const auto vectors =
-      nlohmann::json::parse(read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors = nlohmann::json::parse(
+      format::read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
   for (const auto& v : vectors.at("memory_korthikanti_GiB")) {
     const TransformerShape shape{v.at("h"), v.at("a"), v.at("L"), v.at("q"),
                                  v.at("b"), v.at("t"), v.at("p"), v.at("v")};

@@ -48,91 +48,91 @@ auto json_check(Parse parse, Write write) {
 }
 
 bool check_profile(const std::string& text) {
-  const std::optional<Graph> graph = parsed(parse_pipedream, text);
+  const std::optional<Graph> graph = parsed(interchange::parse_pipedream, text);
   if (!graph) return false;
   validate(*graph);
-  const std::optional<Graph> again = parsed(parse_graph, graph_json(*graph));
+  const std::optional<Graph> again = parsed(format::parse_graph, format::graph_json(*graph));
   demand(again.has_value(), "an imported graph is refused as a document");
   demand(*again == *graph, "an imported graph changes when written and read again");
-  demand(pipedream_text(*again) == text, "a profile does not come back byte for byte");
+  demand(interchange::pipedream_text(*again) == text, "a profile does not come back byte for byte");
   return true;
 }
 
 bool check_topology(const Topology& topology) {
   validate(topology);
-  const std::optional<Topology> again = parsed(parse_topology, topology_json(topology));
+  const std::optional<Topology> again = parsed(format::parse_topology, format::topology_json(topology));
   demand(again.has_value(), "an imported topology is refused as a document");
   demand(*again == topology, "an imported topology changes when written and read again");
   return true;
 }
 
 bool check_nccl_test(const std::string& text) {
-  const std::optional<NcclTest> test = parsed(parse_nccl_test, text);
+  const std::optional<interchange::NcclTest> test = parsed(interchange::parse_nccl_test, text);
   if (!test) return false;
   try {
-    return check_topology(measured_topology({*test}));
+    return check_topology(interchange::measured_topology({*test}));
   } catch (const std::invalid_argument&) { return false; }
 }
 
 bool check_nccl_topology(const std::string& text) {
-  const std::optional<Topology> topology = parsed(parse_nccl_topology, text);
+  const std::optional<Topology> topology = parsed(interchange::parse_nccl_topology, text);
   return topology && check_topology(*topology);
 }
 
 /// A graph of as many layers as `parts` wants, or none where that is too many.
 bool check_parts(const std::string& text) {
-  const bool taken = json_check(parse_deepspeed_parts, deepspeed_parts_json)(text);
+  const bool taken = json_check(interchange::parse_deepspeed_parts, interchange::deepspeed_parts_json)(text);
   if (!taken) return false;
-  const DeepspeedParts parts = *parsed(parse_deepspeed_parts, text);
+  const interchange::DeepspeedParts parts = *parsed(interchange::parse_deepspeed_parts, text);
   if (parts.parts.back() > 1000) return true;
   Graph graph;
   for (int i = 0; i < parts.parts.back(); ++i) {
     graph.layers.emplace_back().id =
         parts.layers.empty() ? std::to_string(i) : parts.layers[static_cast<std::size_t>(i)];
   }
-  const Partition partition = deepspeed_partition(parts, graph);
+  const Partition partition = interchange::deepspeed_partition(parts, graph);
   demand(partition.replicas.size() + 1 == parts.parts.size(), "bounds give another number of stages");
   return true;
 }
 
 bool check_conf(const std::string& text) {
-  if (!json_check(parse_pipedream_conf, pipedream_conf_text)(text)) return false;
-  const PipedreamConf conf = *parsed(parse_pipedream_conf, text);
+  if (!json_check(interchange::parse_pipedream_conf, interchange::pipedream_conf_text)(text)) return false;
+  const interchange::PipedreamConf conf = *parsed(interchange::parse_pipedream_conf, text);
   Graph graph;
   for (std::size_t m = 0; m + 1 < conf.module_to_stage.size(); ++m) {
     Layer& layer = graph.layers.emplace_back();
     layer.id = std::to_string(m);
     layer.stage = static_cast<int>(m);
   }
-  const Partition partition = pipedream_conf_partition(conf, graph);
+  const Partition partition = interchange::pipedream_conf_partition(conf, graph);
   demand(partition.replicas.size() == conf.ranks.size(), "a configuration gives another number of stages");
   return true;
 }
 
 bool check_layout(const std::string& text) {
-  const auto stages = parsed(parse_megatron_layout, text);
+  const auto stages = parsed(interchange::parse_megatron_layout, text);
   if (!stages) return false;
-  demand(parsed(parse_megatron_layout, megatron_layout_text(*stages)) == stages,
+  demand(parsed(interchange::parse_megatron_layout, interchange::megatron_layout_text(*stages)) == stages,
          "a layout changes when written and read");
   return true;
 }
 
 bool check_actions(const std::string& text) {
-  const auto lists = parsed(parse_actions_csv, text);
+  const auto lists = parsed(interchange::parse_actions_csv, text);
   if (!lists) return false;
-  const auto again = parsed(parse_actions_csv, actions_csv(*lists));
+  const auto again = parsed(interchange::parse_actions_csv, interchange::actions_csv(*lists));
   demand(again.has_value(), "the reader refuses the writer's lists");
   demand(*again == *lists, "lists change when written and read again");
   try {
-    validate(plan_of_lists(*lists));
+    validate(interchange::plan_of_lists(*lists));
   } catch (const std::invalid_argument&) {}
   return true;
 }
 
 bool check_description(const std::string& text) {
   try {
-    const Description description = parse_description(text);
-    demand(parse_description(description_text(description)) == description,
+    const interchange::Description description = interchange::parse_description(text);
+    demand(interchange::parse_description(interchange::description_text(description)) == description,
            "a description changes when written and read again");
     return true;
   } catch (const std::invalid_argument&) { return false; }
@@ -144,7 +144,7 @@ constexpr const char* kActions =
 
 constexpr Bytes kSafetensorsData(12);
 
-SafetensorsHeader safetensors_header() {
+format::SafetensorsHeader safetensors_header() {
   return {{{"format", "pt"}},
           {{"a", {"F32", {2}, 0_B, 8_B}},
            {"b", {"BF16", {}, 8_B, 10_B}},
@@ -169,7 +169,7 @@ std::string prediction_document() {
   prediction.bubble = 0.25;
   prediction.stages.emplace_back().forward = 1_s;
   prediction.timeline = timeline();
-  return prediction_json(prediction);
+  return format::prediction_json(prediction);
 }
 
 std::string measurement_document() {
@@ -180,7 +180,7 @@ std::string measurement_document() {
   measurement.losses = {2.5};
   measurement.timeline = timeline();
   measurement.provenance = full_provenance();
-  return measurement_json(measurement);
+  return format::measurement_json(measurement);
 }
 
 constexpr const char* kProfile =
@@ -226,31 +226,35 @@ std::string with_crlf(const std::string& text) {
 const std::vector<FuzzedReader>& fuzzed_readers() {
   static const std::vector<FuzzedReader> table{
       {"actions", {kActions}, check_actions},
-      {"checkpoint", {checkpoint_json(full_checkpoint())}, json_check(parse_checkpoint, checkpoint_json)},
+      {"checkpoint",
+       {format::checkpoint_json(full_checkpoint())},
+       json_check(format::parse_checkpoint, format::checkpoint_json)},
       {"description",
        {"Conv2d(3, 64, kernel_size=(7, 7), eps=1e-05, bias=False, padding_mode='zeros')",
         "A(  (rnn): LSTM(8, 4)  (attn): B(    (q): Linear(in_features=4)    (d): ReLU(inplace)  ))"},
        check_description},
-      {"graph", {graph_json(full_graph())}, json_check(parse_graph, graph_json)},
-      {"topology", {topology_json(full_topology())}, json_check(parse_topology, topology_json)},
+      {"graph", {format::graph_json(full_graph())}, json_check(format::parse_graph, format::graph_json)},
+      {"topology", {format::topology_json(full_topology())}, json_check(format::parse_topology, format::topology_json)},
       {"deepspeed_parts",
        {"{\"partition_method\": \"uniform\", \"parts\": [0, 2, 3], \"layers\": [\"a\", \"b\", \"c\"]}", "[0, 19, 22]"},
        check_parts},
       {"megatron_layout", {"Et*3|(tt|)*29,m|L", "E(t*2|t)*3,ttL\n"}, check_layout},
       {"pipedream_conf", {kConf}, check_conf},
-      {"plan", {plan_json(full_plan())}, json_check(parse_plan, plan_json)},
-      {"prediction", {prediction_document()}, json_check(parse_prediction, prediction_json)},
-      {"timeline", {measurement_document()}, json_check(parse_measurement, measurement_json)},
+      {"plan", {format::plan_json(full_plan())}, json_check(format::parse_plan, format::plan_json)},
+      {"prediction", {prediction_document()}, json_check(format::parse_prediction, format::prediction_json)},
+      {"timeline", {measurement_document()}, json_check(format::parse_measurement, format::measurement_json)},
       {"nccl_tests",
        {nccl_tests_text("all_reduce_perf", {"alpha", "alpha"}, {{8, 4.5}, {1048576, 20}, {8388608, 120}}),
         nccl_tests_json("all_gather_perf", "alpha", 2, {{8, 4.5}, {1048576, 20}, {8388608, 120}})},
        check_nccl_test},
       {"nccl_topology", {kNcclDump}, check_nccl_topology},
       {"safetensors",
-       {safetensors_header_text(safetensors_header())},
-       json_check([](const std::string& text,
-                     const std::string& file) { return parse_safetensors_header(text, kSafetensorsData, file); },
-                  safetensors_header_text)},
+       {format::safetensors_header_text(safetensors_header())},
+       json_check(
+           [](const std::string& text, const std::string& file) {
+             return format::parse_safetensors_header(text, kSafetensorsData, file);
+           },
+           format::safetensors_header_text)},
       {"pipedream", {kProfile, with_crlf(kProfile)}, check_profile},
   };
   return table;

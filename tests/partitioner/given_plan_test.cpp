@@ -41,13 +41,13 @@ Graph chain() {
 class GivenPlan : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_.write("graph.json", graph_json(chain()));
-    folder_.write("topology.json", topology_json(levels_topology({4}, {1e9})));
+    folder_.write("graph.json", format::graph_json(chain()));
+    folder_.write("topology.json", format::topology_json(levels_topology({4}, {1e9})));
   }
   Outcome plan(const std::string& arguments) const {
     return folder_.run("stagecraft-plan graph.json topology.json " + arguments);
   }
-  Plan read(const std::string& name) const { return parse_plan(folder_.read(name), name); }
+  Plan read(const std::string& name) const { return format::parse_plan(folder_.read(name), name); }
   testing::CommandFolder folder_;
 };
 
@@ -106,7 +106,7 @@ TEST_F(GivenPlan, ComesBackFromPipeDreamsConfigurationWithReplicasDevicesAndWarm
   wanted.stages[0].devices = {3, 0, 2};
   wanted.stages[1].devices = {1};
   wanted.warmups = {2, 0};
-  folder_.write("p.json", plan_json(wanted));
+  folder_.write("p.json", format::plan_json(wanted));
   ASSERT_EQ(folder_.run("stagecraft-export pipedream-conf p.json --graph graph.json --depths -o conf").status, 0);
   ASSERT_EQ(folder_.run("stagecraft-import pipedream conf/gpus=4.txt -o graph.json").status, 0);
   const Outcome o = plan("--from pipedream-conf conf/hybrid_conf.json -o again.json");
@@ -120,7 +120,7 @@ TEST_F(GivenPlan, ComesBackFromPipeDreamsConfigurationWithReplicasDevicesAndWarm
 // vgg16 on four devices: PipeDream shipped stage 0 on the ranks 0, 1, 2 and stage 1 on rank 3, warm-ups 1 and 0.
 TEST_F(GivenPlan, ExportsThePublishedConfigurationOfVgg16) {
   folder_.write("graph.json",
-                graph_json(read_pipedream_profile(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream", "vgg16")));
+                format::graph_json(read_pipedream_profile(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream", "vgg16")));
   ASSERT_EQ(plan("--strategy pipedream --activation-compression-ratio 1 -o p.json").status, 0);
   EXPECT_EQ(folder_.run("stagecraft-export pipedream-conf p.json --kind hybrid --depths").out,
             "{\n    \"module_to_stage_map\": [0, 1, 1],\n"

@@ -34,13 +34,16 @@ class PlanTool : public ::testing::Test {
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() / ("stagecraft_plan_tool_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
-    write("graph.json", graph_json(read_pipedream_profile(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream", "alexnet")));
-    write("topology.json", topology_json(levels_topology({4}, {1e9})));
+    write("graph.json",
+          format::graph_json(read_pipedream_profile(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream", "alexnet")));
+    write("topology.json", format::topology_json(levels_topology({4}, {1e9})));
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  void write(const std::string& name, const std::string& text) const { write_text((folder_ / name).string(), text); }
-  std::string read(const std::string& name) const { return read_text((folder_ / name).string()); }
+  void write(const std::string& name, const std::string& text) const {
+    format::write_text((folder_ / name).string(), text);
+  }
+  std::string read(const std::string& name) const { return format::read_text((folder_ / name).string()); }
 
   Outcome run(const std::string& arguments) const {
     const std::string command = "cd '" + folder_.string() + "' && '" STAGECRAFT_BIN_DIR "/stagecraft-plan' " +
@@ -65,7 +68,7 @@ TEST_F(PlanTool, WritesAPlanWithBothTimes) {
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
   EXPECT_THAT(o.err, HasSubstr("slowest stage 34.2 ms per microbatch, estimated by pipedream; predicted step"));
-  const Plan plan = parse_plan(read("plan.json"), "plan.json");
+  const Plan plan = format::parse_plan(read("plan.json"), "plan.json");
   EXPECT_EQ(plan.strategy, "pipedream");
   EXPECT_EQ(plan.microbatches, 8);
   EXPECT_NEAR(plan.steady_state->value, 0.03421714133, 1e-11);  // PipeDream's answer
@@ -76,7 +79,7 @@ TEST_F(PlanTool, TakesPipeDreamsOwnSpellingAndPutsThePlanOnStandardOutput) {
   for (const char* levels : {"-n 4 4 -b 12.5e9 1.25e9", "--devices 4,4 --bandwidths 12.5e9,1.25e9"}) {
     const Outcome o = run(std::string("graph.json ") + levels + " --activation_compression_ratio 1");
     EXPECT_EQ(o.status, 0) << o.err;
-    EXPECT_NEAR(parse_plan(o.out, "out").steady_state->value, 0.0150994944, 1e-11);
+    EXPECT_NEAR(format::parse_plan(o.out, "out").steady_state->value, 0.0150994944, 1e-11);
   }
 }
 
@@ -90,7 +93,7 @@ TEST_F(PlanTool, WarnsThatTransfersCostNothing) {
 TEST_F(PlanTool, RefusesAPlanThatNeedsMoreMemoryThanTheLimit) {
   const Outcome fits = run("graph.json topology.json --strategy uniform --stages 2 --memory-limit 16GiB");
   EXPECT_EQ(fits.status, 0) << fits.err;
-  EXPECT_EQ(parse_plan(fits.out, "out").stages.size(), 2U);
+  EXPECT_EQ(format::parse_plan(fits.out, "out").stages.size(), 2U);
   const Outcome small = run("graph.json topology.json --strategy uniform --stages 2 --memory-limit 1MiB");
   EXPECT_EQ(small.status, 1);
   EXPECT_THAT(small.err, HasSubstr("on each device, the limit is 1.00 MiB"));
@@ -102,17 +105,17 @@ TEST_F(PlanTool, RefusesAPlanThatNeedsMoreMemoryThanTheLimit) {
 TEST_F(PlanTool, TakesTheShortestPredictedStepOfAllStrategiesUnlessAskedOtherwise) {
   const Outcome all = run("graph.json topology.json");
   EXPECT_EQ(all.status, 0) << all.err;
-  const Seconds best = *parse_plan(all.out, "out").iteration;
+  const Seconds best = *format::parse_plan(all.out, "out").iteration;
   for (const char* strategy : {"uniform", "parameters", "profile", "pipedream --activation-compression-ratio 1"}) {
     const Outcome o = run(std::string("graph.json topology.json --strategy ") + strategy);
-    EXPECT_LE(best.value, parse_plan(o.out, "out").iteration->value * (1 + 1e-12)) << strategy;
+    EXPECT_LE(best.value, format::parse_plan(o.out, "out").iteration->value * (1 + 1e-12)) << strategy;
   }
 }
 
 TEST_F(PlanTool, GivesEachStageTheReplicasAskedFor) {
   const Outcome o = run("graph.json topology.json --strategy profile --replicas 2,1");
   EXPECT_EQ(o.status, 0) << o.err;
-  const Plan plan = parse_plan(o.out, "out");
+  const Plan plan = format::parse_plan(o.out, "out");
   ASSERT_EQ(plan.stages.size(), 2U);
   EXPECT_EQ(plan.stages[0].devices.size(), 2U);
   EXPECT_EQ(plan.stages[1].devices.size(), 1U);
@@ -130,15 +133,15 @@ TEST_F(PlanTool, ListsThousandsOfDevicesAsRangesWithinTheTerminal) {
   EXPECT_THAT(o.err, HasSubstr(" 3000-4095 "));
   EXPECT_LE(longest_line(o.err.substr(0, o.err.find("slowest stage"))), 80U) << o.err;
   // Every other device: no run, so the cell is cut.
-  Plan plan = parse_plan(read("p.json"), "p.json");
+  Plan plan = format::parse_plan(read("p.json"), "p.json");
   std::string ranks = R"({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0)";
   for (int device = 2; device < 40; device += 2) ranks += ", " + std::to_string(device);
   ranks += R"(], "1": [1)";
   for (int device = 3; device < 40; device += 2) ranks += ", " + std::to_string(device);
   write("conf.json", ranks + "]}}");
-  Graph staged = parse_graph(read("graph.json"), "graph.json");
+  Graph staged = format::parse_graph(read("graph.json"), "graph.json");
   for (Layer& layer : staged.layers) layer.stage = is_input(layer) || plan.stages[0].layers.front() == layer.id ? 0 : 1;
-  write("staged.json", graph_json(staged));
+  write("staged.json", format::graph_json(staged));
   const Outcome cut = run("staged.json -n 40 --from pipedream-conf conf.json --microbatches 20 -o p.json");
   EXPECT_EQ(cut.status, 0) << cut.err;
   EXPECT_LE(longest_line(cut.err.substr(0, cut.err.find("slowest stage"))), 80U) << cut.err;
@@ -153,16 +156,16 @@ TEST_F(PlanTool, ListsThousandsOfDevicesAsRangesWithinTheTerminal) {
 TEST_F(PlanTool, WritesRecomputationAndBucketsIntoThePlan) {
   const Outcome every = run("graph.json topology.json --recompute-every 3 --gradient-bucket-bytes 25MiB");
   EXPECT_EQ(every.status, 0) << every.err;
-  const Plan plan = parse_plan(every.out, "out");
+  const Plan plan = format::parse_plan(every.out, "out");
   EXPECT_EQ(plan.gradient_bucket_bytes, Bytes(25 << 20));
   for (const Stage& stage : plan.stages) {
     EXPECT_TRUE(stage.recompute);
     EXPECT_EQ(stage.recompute_every, 3);
   }
-  const Plan whole = parse_plan(run("graph.json topology.json --recompute").out, "out");
+  const Plan whole = format::parse_plan(run("graph.json topology.json --recompute").out, "out");
   EXPECT_TRUE(whole.stages[0].recompute);
   EXPECT_EQ(whole.stages[0].recompute_every, 0);
-  EXPECT_FALSE(parse_plan(run("graph.json topology.json").out, "out").stages[0].recompute);
+  EXPECT_FALSE(format::parse_plan(run("graph.json topology.json").out, "out").stages[0].recompute);
 }
 
 TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
@@ -170,7 +173,7 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   Graph graph = testing::chain_graph({1}, {2});
   graph.device = {"AMD EPYC", DeviceKind::Processor, 2};
   graph.slowdown = {1, 2};
-  write("measured.json", graph_json(graph));
+  write("measured.json", format::graph_json(graph));
   const std::string gpus = STAGECRAFT_SOURCE_DIR "/examples/topology-3-levels.json";
   const std::string eight = " --strategy profile --replicas 8 --microbatches 8 ";
   const Outcome refused = run("measured.json " + gpus + eight);
@@ -184,14 +187,14 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, HasSubstr("slowest stage ~375 ms per microbatch, estimated by profile; predicted step ~3.00 s"));
   EXPECT_THAT(o.err, ContainsRegex(" ~3.00 s +~0 B "));
-  const Plan plan = parse_plan(o.out, "out");
+  const Plan plan = format::parse_plan(o.out, "out");
   EXPECT_DOUBLE_EQ(plan.iteration->value, 3 + 14 * 5e-6);  // a ring of eight in a server has 14 steps of 5 us
   EXPECT_THAT(plan.provenance.notes.at("other device"), HasSubstr("measured on a processor (AMD EPYC)"));
   EXPECT_THAT(run("measured.json " + gpus + " --accept-other-device").err, HasSubstr(" ~3.00 s "));  // auto's table
   // On its own host eight ranks share two processors: 8 * 3 s / 2 * 2, as measured for two and in proportion beyond.
   const Outcome own = run("measured.json -n 8" + eight);
   EXPECT_EQ(own.status, 0) << own.err;
-  EXPECT_DOUBLE_EQ(parse_plan(own.out, "out").iteration->value, 24);
+  EXPECT_DOUBLE_EQ(format::parse_plan(own.out, "out").iteration->value, 24);
   EXPECT_THAT(
       own.err,
       HasSubstr(
@@ -200,7 +203,7 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
 }
 
 TEST_F(PlanTool, RefusesAGraphWithoutTimes) {
-  write("structure.json", graph_json(testing::chain_graph({0, 0}, {0, 0}, Bytes(8), Bytes(8))));
+  write("structure.json", format::graph_json(testing::chain_graph({0, 0}, {0, 0}, Bytes(8), Bytes(8))));
   for (const char* strategy : {"", " --strategy uniform", " --strategy pipedream", " --split-at l1"}) {
     const Outcome o = run("structure.json -n 2" + std::string(strategy));
     EXPECT_EQ(o.status, 1) << strategy;
@@ -210,15 +213,15 @@ TEST_F(PlanTool, RefusesAGraphWithoutTimes) {
 }
 
 TEST_F(PlanTool, TellsWhichDevicesDoNothing) {
-  write("chain.json", graph_json(testing::chain_graph({1}, {2})));
+  write("chain.json", format::graph_json(testing::chain_graph({1}, {2})));
   const Outcome o = run("chain.json -n 20 --strategy profile --replicas 16 --microbatches 8");
   EXPECT_EQ(o.status, 0) << o.err;
   // 3 s over the eight replicas that have a microbatch, not over sixteen.
   EXPECT_THAT(o.err, HasSubstr("slowest stage 375 ms per microbatch, estimated by profile; predicted step 3.00 s\n"));
   const std::string idle = "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are not in any stage";
   EXPECT_THAT(o.err, HasSubstr("note: " + idle + "\n"));
-  EXPECT_EQ(parse_plan(o.out, "out").provenance.notes.at("idle devices"), idle);
-  write("two.json", graph_json(testing::chain_graph({1, 1}, {2, 2})));
+  EXPECT_EQ(format::parse_plan(o.out, "out").provenance.notes.at("idle devices"), idle);
+  write("two.json", format::graph_json(testing::chain_graph({1, 1}, {2, 2})));
   EXPECT_THAT(run("two.json -n 20 --split-at l1 --replicas 16,4 --microbatches 8").err,
               HasSubstr("slowest stage 750 ms per microbatch"));  // the second, 3 s over four
   EXPECT_THAT(run("two.json -n 2 --split-at l1").err, Not(HasSubstr("do nothing")));
@@ -227,10 +230,10 @@ TEST_F(PlanTool, TellsWhichDevicesDoNothing) {
 // Eight layers of 3 s, four microbatches, free transfers: no plan is faster than 24 s, which a microbatch takes through
 // all layers; four replicas of one stage reach it, and so do stages of four replicas each on more devices.
 TEST_F(PlanTool, TakesOfEquallyFastPlansTheOneWithFewestDevicesThenStages) {
-  write("chain.json", graph_json(testing::chain_graph(std::vector<double>(8, 1), std::vector<double>(8, 2))));
+  write("chain.json", format::graph_json(testing::chain_graph(std::vector<double>(8, 1), std::vector<double>(8, 2))));
   const Outcome o = run("chain.json -n 64 --microbatches 4");
   EXPECT_EQ(o.status, 0) << o.err;
-  const Plan plan = parse_plan(o.out, "out");
+  const Plan plan = format::parse_plan(o.out, "out");
   ASSERT_EQ(plan.stages.size(), 1U) << o.err;
   EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1, 2, 3));
   EXPECT_DOUBLE_EQ(plan.iteration->value, 24);
@@ -243,12 +246,12 @@ TEST_F(PlanTool, TakesOfEquallyFastPlansTheOneWithFewestDevicesThenStages) {
 TEST_F(PlanTool, LeavesOutReplicasThatWouldBeIdle) {
   Graph graph = testing::chain_graph({10, 0.1}, {20, 0.2});
   graph.layers[1].parameter_bytes = Bytes(1'000'000'000'000);
-  write("chain.json", graph_json(graph));
+  write("chain.json", format::graph_json(graph));
   EXPECT_THAT(run("chain.json -n 64 --microbatches 4 --strategy pipedream").err,
               HasSubstr("estimated by pipedream in steady state"));
   const Outcome o = run("chain.json -n 64 --microbatches 4");
   EXPECT_EQ(o.status, 0) << o.err;
-  const Plan plan = parse_plan(o.out, "out");
+  const Plan plan = format::parse_plan(o.out, "out");
   ASSERT_EQ(plan.stages.size(), 2U) << o.err;
   EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(plan.stages[1].devices, ElementsAre(63));
@@ -256,23 +259,23 @@ TEST_F(PlanTool, LeavesOutReplicasThatWouldBeIdle) {
 }
 
 TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
-  write("chain.json", graph_json(testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2})));
+  write("chain.json", format::graph_json(testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2})));
   // Two stages or replicas begin two microbatches before the first ends, more than the one of a step; one device is
   // left.
   const Outcome few = run("chain.json -n 4 --schedule pipedream-2bw --microbatches 1");
   EXPECT_EQ(few.status, 0) << few.err;
-  EXPECT_EQ(parse_plan(few.out, "out").stages.size(), 1U);
+  EXPECT_EQ(format::parse_plan(few.out, "out").stages.size(), 1U);
   EXPECT_THAT(few.err, ContainsRegex("skipped [0-9]+ candidates: .*schedule \"pipedream-2bw\": 1 microbatches per step "
                                      "are fewer than the [0-9]+ that stage 0 has in flight \\([0-9]+\\)"));
   const Outcome stages = run("chain.json -n 4 --stages 3");
   EXPECT_EQ(stages.status, 0) << stages.err;
-  EXPECT_EQ(parse_plan(stages.out, "out").stages.size(), 3U);
+  EXPECT_EQ(format::parse_plan(stages.out, "out").stages.size(), 3U);
   // PipeDream's answers are one stage on all devices, and four stages.
   EXPECT_THAT(stages.err, HasSubstr("skipped 2 candidates: pipedream: it has 1 stage, expected 3 (1); pipedream: it "
                                     "has 4 stages, expected 3 (1)\n"));
   const Outcome replicas = run("chain.json -n 4 --replicas 2,1");
   EXPECT_EQ(replicas.status, 0) << replicas.err;
-  EXPECT_THAT(parse_plan(replicas.out, "out").stages[0].devices, ElementsAre(0, 1));
+  EXPECT_THAT(format::parse_plan(replicas.out, "out").stages[0].devices, ElementsAre(0, 1));
   const Outcome none = run("chain.json -n 4 --schedule zb-h1");
   EXPECT_EQ(none.status, 1);
   EXPECT_THAT(none.err, HasSubstr("no candidate is possible; skipped "));
@@ -289,7 +292,7 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
   Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2});
   graph.microbatch_samples = 8;
   for (Layer& layer : graph.layers) layer.saved_bytes = Bytes(25);
-  write("chain.json", graph_json(graph));
+  write("chain.json", format::graph_json(graph));
   const std::string one = "chain.json -n 1 --schedule gpipe --microbatches 4 --memory-limit ";
   const Outcome some = run(one + "120");
   EXPECT_EQ(some.status, 1);
@@ -306,7 +309,7 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_EQ(run(one + "100 --recompute").status, 0);  // as promised
   // Stages by hand stay on their devices; the second needs more than the first.
   graph.layers[3].saved_bytes = Bytes(90);
-  write("chain.json", graph_json(graph));
+  write("chain.json", format::graph_json(graph));
   const Outcome given = run("chain.json -n 2 --split-at l2 --microbatches 1 --memory-limit 40");
   EXPECT_EQ(given.status, 1);
   EXPECT_EQ(given.err,
@@ -333,7 +336,7 @@ TEST_F(PlanTool, TakesListsAsTheSchedule) {
   write("s.csv", "0F0,0B0,0F2,0B2\n0F1,0B1\n1F0,1B0,1F1,1B1,1F2,1B2\n");
   const Outcome o = run("graph.json topology.json --schedule csv:s.csv");
   EXPECT_EQ(o.status, 0) << o.err;
-  const Plan plan = parse_plan(o.out, "out");
+  const Plan plan = format::parse_plan(o.out, "out");
   EXPECT_EQ(plan.schedule, "listed");
   EXPECT_EQ(plan.microbatches, 3);
   EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1));
@@ -415,18 +418,21 @@ TEST_F(PlanTool, SaysWhichNumbersAnOptionTakes) {
 }
 
 TEST_F(PlanTool, PlansStepsOfAMillionMicrobatches) {
-  const Plan plan = parse_plan(run("graph.json topology.json --strategy profile --microbatches 1048576").out, "out");
+  const Plan plan =
+      format::parse_plan(run("graph.json topology.json --strategy profile --microbatches 1048576").out, "out");
   EXPECT_EQ(plan.microbatches, 1048576);
   ASSERT_TRUE(plan.iteration);
-  const Plan short_plan = parse_plan(run("graph.json topology.json --strategy profile --microbatches 1024").out, "out");
-  const Plan twice = parse_plan(run("graph.json topology.json --strategy profile --microbatches 2048").out, "out");
+  const Plan short_plan =
+      format::parse_plan(run("graph.json topology.json --strategy profile --microbatches 1024").out, "out");
+  const Plan twice =
+      format::parse_plan(run("graph.json topology.json --strategy profile --microbatches 2048").out, "out");
   // A replay as a whole of 1024 and of 2048 microbatches gives what 1024 more take: 1023 times that, to 2^20.
   const double more = (*twice.iteration - *short_plan.iteration).value;
   EXPECT_NEAR(plan.iteration->value, short_plan.iteration->value + 1023 * more, 1e-9 * plan.iteration->value);
 }
 
 TEST_F(PlanTool, ReadsNumbersAsDecimal) {
-  EXPECT_EQ(parse_plan(run("graph.json topology.json --microbatches 010").out, "out").microbatches, 10);
+  EXPECT_EQ(format::parse_plan(run("graph.json topology.json --microbatches 010").out, "out").microbatches, 10);
 }
 
 TEST_F(PlanTool, ShowsAnExample) {

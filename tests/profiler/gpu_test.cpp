@@ -11,7 +11,7 @@
 #include "tests/profiler/small_models.h"
 #include "tests/support/gpu.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::HasSubstr;
@@ -20,18 +20,18 @@ using testing::HasSubstr;
 class GpuProfile : public GpuTest {
  protected:
   static void SetUpTestSuite() {
-    if (!no_gpu_reason()) tracer = make_cupti_tracer();
+    if (!device::no_gpu_reason()) tracer = make_cupti_tracer();
   }
   static void TearDownTestSuite() { tracer.reset(); }
   static ProfileOptions options(double seconds = 2) {
     ProfileOptions out;
     out.microbatch_samples = 2;
-    out.placement.device = open_device("cuda");
+    out.placement.device = device::open_device("cuda");
     out.rule.most_seconds = seconds;
     return out;
   }
-  static Profile profile(const Model& model, const ProfileOptions& o, KernelTracer* with = tracer.get()) {
-    return profile_model(model, *make_data_source("synthetic", model, 1), o, {}, with);
+  static Profile profile(const model::Model& model, const ProfileOptions& o, KernelTracer* with = tracer.get()) {
+    return profile_model(model, *data::make_data_source("synthetic", model, 1), o, {}, with);
   }
   static std::int64_t parts_ns(const Graph& graph) {
     std::int64_t sum = graph.quality->data_wait_ns + graph.quality->unattributed_ns;
@@ -46,7 +46,7 @@ class GpuProfile : public GpuTest {
 
 TEST_F(GpuProfile, GivesEveryKernelOfEveryModelToALayer) {
   for (const Small& small : small_models()) {
-    const Profile out = profile(build_model(small.name, small.set), options(0.5));
+    const Profile out = profile(intake::build_model(small.name, small.set), options(0.5));
     const ProfileQuality& quality = *out.graph.quality;
     EXPECT_TRUE(quality.trusted) << small.name << ": " << (quality.reasons.empty() ? "" : quality.reasons.front());
     EXPECT_GT(quality.work, 0) << small.name;
@@ -64,11 +64,11 @@ TEST_F(GpuProfile, GivesEveryKernelOfEveryModelToALayer) {
 TEST_F(GpuProfile, AddsUpToAnUnwatchedStep) {
   ProfileOptions o = options(5);
   o.microbatch_samples = 64;
-  EXPECT_LT(std::abs(profile(build_model("resnet18", {}), o).closure()), 0.03);
+  EXPECT_LT(std::abs(profile(intake::build_model("resnet18", {}), o).closure()), 0.03);
 }
 
 TEST_F(GpuProfile, MeasuresBetweenLayersByEventsAsWell) {
-  const Profile out = profile(build_model("convnet", {}), options(), nullptr);
+  const Profile out = profile(intake::build_model("convnet", {}), options(), nullptr);
   EXPECT_EQ(out.graph.quality->clock, "events");
   EXPECT_EQ(parts_ns(out.graph), out.graph.quality->watched_ns);
   for (const Layer& layer : out.graph.layers) {
@@ -79,7 +79,7 @@ TEST_F(GpuProfile, MeasuresBetweenLayersByEventsAsWell) {
 TEST_F(GpuProfile, RunsLayersAloneBehindAGate) {
   ProfileOptions o = options(1);
   o.isolated = true;
-  const Profile out = profile(build_model("convnet", {}), o);
+  const Profile out = profile(intake::build_model("convnet", {}), o);
   for (const Layer& layer : out.graph.layers) {
     if (!is_input(layer)) { EXPECT_GT(layer.forward_share->isolated->median, Seconds(0)) << layer.id; }
   }
@@ -90,7 +90,7 @@ TEST_F(GpuProfile, ComputesInHalfPrecision) {
     ProfileOptions o = options(0.5);
     o.placement.compute = type;
     const Small gpt = small_models().back();
-    const Graph graph = profile(build_model(gpt.name, gpt.set), o).graph;
+    const Graph graph = profile(intake::build_model(gpt.name, gpt.set), o).graph;
     EXPECT_TRUE(graph.quality->trusted);
     bool half = false;
     for (const Layer& layer : graph.layers)
@@ -102,7 +102,7 @@ TEST_F(GpuProfile, ComputesInHalfPrecision) {
 TEST_F(GpuProfile, AddsUpToTheAllocatorsPeak) {
   ProfileOptions o = options(0.5);
   o.microbatch_samples = 32;
-  const ProfileQuality quality = *profile(build_model("resnet18", {}), o).graph.quality;
+  const ProfileQuality quality = *profile(intake::build_model("resnet18", {}), o).graph.quality;
   EXPECT_NEAR(
       static_cast<double>(quality.summed_peak_bytes.value) / static_cast<double>(quality.allocator_peak_bytes.value), 1,
       0.02);
@@ -110,14 +110,14 @@ TEST_F(GpuProfile, AddsUpToTheAllocatorsPeak) {
 
 TEST_F(GpuProfile, GivesTheLossOfTheCpu) {
   for (const Small& small : small_models()) {
-    const Model model = build_model(small.name, small.set);
+    const model::Model model = intake::build_model(small.name, small.set);
     const Whole whole(model);
-    const auto loss = [&](Placement placement) {
+    const auto loss = [&](stage::Placement placement) {
       return layer_outputs(model, whole.batch, 1, placement).back().front().item<double>();
     };
     const double cpu = loss({});
     // Dropout draws differ from the CPU's by design; the loss of an untrained model hardly depends on them.
-    EXPECT_NEAR(loss({open_device("cuda"), at::kFloat}), cpu, 0.1 * std::abs(cpu)) << small.name;
+    EXPECT_NEAR(loss({device::open_device("cuda"), at::kFloat}), cpu, 0.1 * std::abs(cpu)) << small.name;
   }
 }
 
@@ -129,11 +129,11 @@ TEST_F(GpuProfile, NamesItselfToASecondSubscriber) {
 }
 
 TEST_F(GpuProfile, OpensAGateByItselfWhenNobodyDoes) {
-  const c10::Device device = open_device("cuda");
+  const c10::Device device = device::open_device("cuda");
   const auto gate = make_stream_gate(device);
   gate->close();
-  synchronize(device);  // returns after the gate's longest time
+  device::synchronize(device);  // returns after the gate's longest time
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

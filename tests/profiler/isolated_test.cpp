@@ -5,13 +5,13 @@
 #include "profiler/model_graph.h"
 #include "tests/profiler/small_models.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 class IsolatedOn : public testing::TestWithParam<Small> {};
 
 TEST_P(IsolatedOn, RunsEachLayerForwardAndBackward) {
-  Whole whole(build_model(GetParam().name, GetParam().set));
+  Whole whole(intake::build_model(GetParam().name, GetParam().set));
   const auto outputs = layer_outputs(whole.model, whole.batch, 1, {});
   std::vector<std::string> told;
   const StoppingRule hasty{.fewest = 4, .least = 4, .most_seconds = 0};
@@ -31,4 +31,4 @@ INSTANTIATE_TEST_SUITE_P(EveryModel, IsolatedOn, testing::ValuesIn(small_models(
                          [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

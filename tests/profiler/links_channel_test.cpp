@@ -5,7 +5,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
@@ -16,7 +16,7 @@ constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .most_time = Seconds(0.1)
 /// The measurements by rank.
 std::vector<LinkMeasurement> measure(const std::string& channel, int ranks, std::vector<std::string>* told = nullptr) {
   std::vector<LinkMeasurement> out(static_cast<std::size_t>(ranks));
-  run_on_ranks(channel, ranks, std::chrono::seconds(20), [&](Channel& c) {
+  run_on_ranks(channel, ranks, std::chrono::seconds(20), [&](channel::Channel& c) {
     out[static_cast<std::size_t>(c.rank())] = measure_links(c, kQuick, 1, [&](const std::string& text) {
       if (told) told->push_back(text);
     });
@@ -57,12 +57,18 @@ TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
 
 TEST(MeasureLinksOf, AChannelRefusesOneRankAndNoThreads) {
   EXPECT_THAT(
-      [] { run_on_ranks("local", 1, std::chrono::seconds(1), [](Channel& c) { (void)measure_links(c, kQuick, 1); }); },
+      [] {
+        run_on_ranks("local", 1, std::chrono::seconds(1),
+                     [](channel::Channel& c) { (void)measure_links(c, kQuick, 1); });
+      },
       ThrowsMessage<std::invalid_argument>("a channel of 1 rank has no links, must have at least 2"));
   EXPECT_THAT(
-      [] { run_on_ranks("local", 2, std::chrono::seconds(1), [](Channel& c) { (void)measure_links(c, kQuick, 0); }); },
+      [] {
+        run_on_ranks("local", 2, std::chrono::seconds(1),
+                     [](channel::Channel& c) { (void)measure_links(c, kQuick, 0); });
+      },
       ThrowsMessage<std::invalid_argument>("the number of threads is 0, must be at least 1"));
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

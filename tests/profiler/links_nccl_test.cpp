@@ -12,7 +12,7 @@
 
 // On one GPU. Without one these skip, or fail under REQUIRE_GPU=1.
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using enum LinkOperation;
@@ -57,7 +57,7 @@ TEST_F(NcclLinks, GiveCurvesThatRise) {
     EXPECT_GT(curve.points.back().time.median, curve.points.front().time.median) << name;
   }
   const Topology topology = topology_of(measured, "nccl", {"a GPU", 1_GiB}, {});
-  EXPECT_EQ(parse_topology(topology_json(topology), "topology.json"), topology);
+  EXPECT_EQ(format::parse_topology(format::topology_json(topology), "topology.json"), topology);
 }
 
 // No less than one lane of PCI Express 3 (8 GT/s * 128/130 / 8 = 0.98 GB/s; 0.8 for packets' headers), no more than
@@ -78,4 +78,4 @@ TEST_F(NcclLinks, RefuseMoreRanksThanGpus) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

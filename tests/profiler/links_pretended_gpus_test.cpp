@@ -5,7 +5,7 @@
 
 // links --channel nccl over tests/support/pretended_gpus.cpp: our side of the calls, with no GPU.
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::MatchesRegex;
@@ -35,7 +35,7 @@ TEST_F(LinksOfPretendedGpus, AreAsPretendedAmongOneToFour) {
   for (const int gpus : {1, 2, 3, 4}) {
     const Outcome o = links("--max-bytes 16KiB -o topology.json", "PRETENDED_GPUS=" + std::to_string(gpus));
     ASSERT_EQ(o.status, 0) << o.err;
-    const Topology topology = parse_topology(read("topology.json"), "topology.json");
+    const Topology topology = format::parse_topology(read("topology.json"), "topology.json");
     EXPECT_EQ(topology.device.name, "pretended GPU");
     EXPECT_EQ(topology.device.memory, 16_GiB);
     expect_pretended(topology.device.host_to_device, 1, "host_to_device");
@@ -77,4 +77,4 @@ TEST_F(LinksOfPretendedGpus, AreNotMoreThanThereAre) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

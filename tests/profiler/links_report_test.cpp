@@ -5,7 +5,7 @@
 
 #include "costmodel/format/json.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
@@ -55,7 +55,7 @@ TEST(TopologyOf, KeepsTheCurves) {
   EXPECT_EQ(link.all_reduce, (std::map<int, Curve>{{2, {points(0.002, 5)}}}));
   EXPECT_EQ(link.all_gather, (std::map<int, Curve>{{2, {points(0.0015, 2.5)}}}));
   EXPECT_EQ(link.reduce_scatter, (std::map<int, Curve>{{2, {points(0.0012, 2.6)}}}));
-  EXPECT_EQ(parse_topology(topology_json(topology), "topology.json"), topology);
+  EXPECT_EQ(format::parse_topology(format::topology_json(topology), "topology.json"), topology);
 }
 
 // Medians within 1.96 * 1.2533 * 1.4826 * MAD / (sqrt(7) * median): 1.4 % for a MAD of a hundredth, 14 % for a tenth.
@@ -174,4 +174,4 @@ TEST(LinksTable, HasARowForEachMessageAndStarsWhatTimeEnded) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

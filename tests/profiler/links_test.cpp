@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
@@ -218,4 +218,4 @@ TEST(MeasureLinks, RefusesNoTimeAndNoError) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

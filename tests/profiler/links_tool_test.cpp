@@ -7,7 +7,7 @@
 #include "costmodel/format/json.h"
 #include "tests/profiler/tool_runner.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::AnyOf;
@@ -29,7 +29,7 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
   EXPECT_EQ(o.out, "");
   EXPECT_THAT(o.err, HasSubstr("all_reduce of 2"));
   EXPECT_THAT(o.err, HasSubstr("2 ranks on one host, gloo channel: latency "));
-  const Topology topology = parse_topology(read("topology.json"), "topology.json");
+  const Topology topology = format::parse_topology(read("topology.json"), "topology.json");
   ASSERT_EQ(topology.levels.size(), 1U);
   const Link& link = topology.levels.front().link;
   EXPECT_EQ(topology.levels.front().count, 2);
@@ -44,7 +44,7 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
 TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
   const Outcome o = links("--ranks 3 --max-bytes 64 --seconds 1 --accept-untrusted -o -");
   EXPECT_EQ(o.status, 0) << o.err;
-  const Topology topology = parse_topology(o.out, "out");
+  const Topology topology = format::parse_topology(o.out, "out");
   EXPECT_EQ(device_count(topology), 3);
   EXPECT_EQ(topology.levels.front().link.all_reduce.size(), 2U);
 }
@@ -65,7 +65,7 @@ TEST_F(LinksTool, EndsWithOneWhereOtherProgramsAreInTheWay) {
   EXPECT_EQ(refused.status, 1) << refused.err;
   EXPECT_THAT(refused.err, HasSubstr("not trusted: other programs kept "));
   EXPECT_THAT(refused.err, EndsWith("use --accept-untrusted to exit with 0\n"));
-  EXPECT_THAT(parse_topology(read("topology.json"), "topology.json").provenance.notes.at("not trusted"),
+  EXPECT_THAT(format::parse_topology(read("topology.json"), "topology.json").provenance.notes.at("not trusted"),
               HasSubstr("processors busy"));
   EXPECT_EQ(taken.status, 0) << taken.err;
 }
@@ -135,4 +135,4 @@ TEST_F(LinksTool, ShowsAnExample) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

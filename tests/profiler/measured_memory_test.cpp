@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 /// Three layers, the last of which gives a loss of 4 bytes.
@@ -48,4 +48,4 @@ TEST(FillLayerBytes, HasNoNegativeWorkspace) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

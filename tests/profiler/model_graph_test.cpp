@@ -6,42 +6,42 @@
 #include "executor/data/data_source.h"
 #include "executor/model/blocks.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
 
 /// x [3, samples] where the mask made of it is false, 0 elsewhere; summed up over all. Two inputs are read by nobody.
-Model masked() {
-  Model model;
-  ModelInput x{.name = "x", .dtype = "float32", .shape = {3}};
+model::Model masked() {
+  model::Model model;
+  model::ModelInput x{.name = "x", .dtype = "float32", .shape = {3}};
   x.batch_axis = 1;
-  ModelInput unread{.name = "unread", .dtype = "int64", .shape = {5}, .classes = 2};
+  model::ModelInput unread{.name = "unread", .dtype = "int64", .shape = {5}, .classes = 2};
   unread.batch_axis = 1;
-  ModelInput mask{.name = "mask", .dtype = "", .shape = {}};
+  model::ModelInput mask{.name = "mask", .dtype = "", .shape = {}};
   mask.derive = [](std::span<const at::Tensor> sources) { return sources[0].unsqueeze(0).gt(0); };
   mask.sources = {0};
-  ModelInput unmade = mask;
+  model::ModelInput unmade = mask;
   unmade.name = "unmade";
-  const ValueRef in = append(model, x);
-  append(model, unread);
-  const ValueRef hidden = append(model, mask);
-  append(model, unmade);
-  append(model, {.name = "loss",
-                 .kind = "Masked",
-                 .inputs = {in, hidden},
-                 .parameters = {},
-                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> {
-                   return {call.inputs[0].masked_fill(call.inputs[1].squeeze(0), 0).sum()};
-                 }});
+  const model::ValueRef in = model::append(model, x);
+  model::append(model, unread);
+  const model::ValueRef hidden = model::append(model, mask);
+  model::append(model, unmade);
+  model::append(model, {.name = "loss",
+                        .kind = "Masked",
+                        .inputs = {in, hidden},
+                        .parameters = {},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          return {call.inputs[0].masked_fill(call.inputs[1].squeeze(0), 0).sum()};
+                        }});
   return model;
 }
 
 TEST(ModelGraph, TakesInputsAsTheyCome) {
-  const Model model = masked();
+  const model::Model model = masked();
   ASSERT_THAT(inputs_read(model), ElementsAre(0, 2));
-  const auto batch = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 4, inputs_read(model));
+  const auto batch = data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 4, inputs_read(model));
   const Graph graph = model_graph(model, batch, layer_outputs(model, batch, 1, {}), 4);
   ASSERT_EQ(graph.layers.size(), 5U);
   const auto is = [&](std::size_t layer) { return graph.layers[layer].outputs; };
@@ -54,4 +54,4 @@ TEST(ModelGraph, TakesInputsAsTheyCome) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::AllOf;
@@ -189,4 +189,4 @@ TEST(LoadNvml, SaysWhatWasTriedAndWhatToDo) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

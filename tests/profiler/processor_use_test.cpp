@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 // proc(5): user nice system idle iowait irq softirq steal guest guest_nice; guests are a part of user and nice.
@@ -40,4 +40,4 @@ TEST(MachineTime, IsAboveZeroWhereLinuxTells) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

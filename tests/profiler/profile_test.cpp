@@ -11,7 +11,7 @@
 #include "executor/intake/layer_sources.h"
 #include "profiler/provenance.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
@@ -31,8 +31,8 @@ ProfileOptions hasty() {
 
 Profile profile(const std::string& name, const std::map<std::string, std::string>& set,
                 const ProfileOptions& options = hasty()) {
-  const Model model = build_model(name, set);
-  return profile_model(model, *make_data_source("synthetic", model, 1), options);
+  const model::Model model = intake::build_model(name, set);
+  return profile_model(model, *data::make_data_source("synthetic", model, 1), options);
 }
 
 const Layer& find(const Graph& graph, const std::string& id) {
@@ -148,9 +148,9 @@ TEST(ProfileModel, TellsTiedParameters) {
 TEST(ProfileModel, GivesAGraphThatIsReadBack) {
   for (const char* name : {"mlp", "convnet"}) {
     Profile profiled = profile(name, {});
-    profiled.graph.provenance = provenance_here("a test");
+    profiled.graph.provenance = device::provenance_here("a test");
     validate(profiled.graph);
-    EXPECT_EQ(parse_graph(graph_json(profiled.graph), "graph.json"), profiled.graph) << name;
+    EXPECT_EQ(format::parse_graph(format::graph_json(profiled.graph), "graph.json"), profiled.graph) << name;
   }
 }
 
@@ -270,11 +270,11 @@ TEST(ProfileModel, LeavesNothingOutWhereTimeIsEnough) {
 }
 
 TEST(ProfileModel, SaysWhatItIsAt) {
-  const Model model = build_model("mlp", kTiny);
+  const model::Model model = intake::build_model("mlp", kTiny);
   ProfileOptions options = hasty();
   options.concurrent = 2;
   std::vector<std::string> phases;
-  (void)profile_model(model, *make_data_source("synthetic", model, 1), options, [&](const ProfileProgress& p) {
+  (void)profile_model(model, *data::make_data_source("synthetic", model, 1), options, [&](const ProfileProgress& p) {
     if (phases.empty() || phases.back() != p.phase) phases.push_back(p.phase);
   });
   EXPECT_THAT(phases, ElementsAre("warm-up", "memory", "measuring", "1 at once", "2 at once"));
@@ -296,7 +296,7 @@ TEST(ProfileModel, RefusesOptionsOutOfRange) {
 }
 
 TEST(ProvenanceHere, NamesToolProcessorVersionsAndDate) {
-  const Provenance provenance = provenance_here("a test");
+  const Provenance provenance = device::provenance_here("a test");
   EXPECT_THAT(provenance.tool, testing::StartsWith("a test "));
   EXPECT_THAT(provenance.device, testing::EndsWith(" processors"));
   EXPECT_THAT(provenance.versions.at("libtorch"), HasSubstr("."));
@@ -314,4 +314,4 @@ TEST(DeviceHere, SharesTheMemory) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -5,7 +5,7 @@
 #include "costmodel/format/json.h"
 #include "tests/profiler/tool_runner.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::HasSubstr;
@@ -26,7 +26,7 @@ TEST_F(ProfileTool, WritesAGraphAndPrintsTheLayers) {
   EXPECT_THAT(o.err, HasSubstr("fc1"));
   EXPECT_THAT(o.err, HasSubstr("iteration without the profiler"));
   EXPECT_THAT(o.err, HasSubstr("sum of layers"));
-  const Graph graph = parse_graph(read("graph.json"), "graph.json");
+  const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.microbatch_samples, 3);
   EXPECT_EQ(graph.options.at("width"), "8");
   EXPECT_THAT(graph.provenance.tool, StartsWith("stagecraft-profile "));
@@ -41,14 +41,14 @@ TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {
   EXPECT_THAT(o.err, HasSubstr("a sample"));
   for (const std::int64_t samples : {1, 2, 4}) {
     const std::string name = "graph-" + std::to_string(samples) + ".json";
-    EXPECT_EQ(parse_graph(read(name), name).microbatch_samples, samples);
+    EXPECT_EQ(format::parse_graph(read(name), name).microbatch_samples, samples);
   }
 }
 
 TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
   const Outcome o = profile(kTiny + "--structure -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  const Graph graph = parse_graph(read("graph.json"), "graph.json");
+  const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.microbatch_samples, 2);
   const Layer& fc1 = graph.layers[static_cast<std::size_t>(layer_index(graph, "fc1"))];
   EXPECT_EQ(fc1.outputs.at(0).shape, (std::vector<std::int64_t>{2, 8}));
@@ -91,7 +91,7 @@ TEST_F(ProfileTool, TrainsFromAnArchive) {
   const std::string net = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
   const Outcome o = profile(net + " --layers leaf --microbatch 2 --max-seconds 0.01 --warmup 1 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  const Graph graph = parse_graph(read("graph.json"), "graph.json");
+  const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.name, net);
   EXPECT_EQ(graph.options.at("layers"), "leaf");
   EXPECT_EQ(profile(net + " --layers blocks").status, 1);
@@ -100,13 +100,13 @@ TEST_F(ProfileTool, TrainsFromAnArchive) {
 TEST_F(ProfileTool, TakesTheModelAfterItsOptions) {
   const Outcome o = profile("--set width=8 --max-seconds 0.01 --warmup 1 --concurrent 1 --microbatch 2 mlp -o -");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_EQ(parse_graph(o.out, "out").microbatch_samples, 2);
+  EXPECT_EQ(format::parse_graph(o.out, "out").microbatch_samples, 2);
 }
 
 TEST_F(ProfileTool, ComputesInBfloat16) {
   const Outcome o = profile(kTiny + "--dtype bfloat16 --concurrent 1 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  const Graph graph = parse_graph(read("graph.json"), "graph.json");
+  const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.dtype, "bfloat16");
   const Layer& fc1 = graph.layers[static_cast<std::size_t>(layer_index(graph, "fc1"))];
   EXPECT_EQ(fc1.outputs.at(0).dtype, "bfloat16");
@@ -126,7 +126,7 @@ TEST_F(ProfileTool, SaysWhyThereIsNoGpuAndWhatToDo) {
 TEST_F(ProfileTool, PutsTheGraphOnStandardOutput) {
   const Outcome o = profile(kTiny + "-o -");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_EQ(parse_graph(o.out, "out").name, "mlp");
+  EXPECT_EQ(format::parse_graph(o.out, "out").name, "mlp");
 }
 
 TEST_F(ProfileTool, ListsTheModels) {
@@ -167,7 +167,7 @@ TEST_F(ProfileTool, EndsWithTwoOnWrongUsage) {
 
 TEST_F(ProfileTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
   (void)run("profile", kTiny + "--structure -o graph.json");
-  ASSERT_EQ(parse_graph(read("graph.json"), "graph.json").name, "mlp");
+  ASSERT_EQ(format::parse_graph(read("graph.json"), "graph.json").name, "mlp");
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"--trace graph.json", "graph.json: holds a stagecraft.graph, so no Chrome trace replaces it"},
            {"--csv graph.json", "graph.json: holds a stagecraft.graph, so no table of activities replaces it"},
@@ -223,4 +223,4 @@ TEST_F(ProfileTool, ShowsAnExampleAndTheModels) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

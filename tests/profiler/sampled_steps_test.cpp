@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
@@ -180,4 +180,4 @@ TEST(Judge, DistrustsATraceWithReasonsOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

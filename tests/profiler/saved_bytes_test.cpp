@@ -18,20 +18,20 @@
 #include "executor/device/memory_tracker.h"
 #include "executor/intake/layer_sources.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-using Forward = std::function<std::vector<at::Tensor>(const LayerCall&)>;
+using Forward = std::function<std::vector<at::Tensor>(const model::LayerCall&)>;
 
 /// Layers in a row; each reads the one before, the first the input.
-Model chain(std::vector<LayerSpec> layers) {
-  Model model;
+model::Model chain(std::vector<model::LayerSpec> layers) {
+  model::Model model;
   model.name = "chain";
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    ValueRef input;
+    model::ValueRef input;
     if (i == 0) {
       input.input = 0;
     } else {
@@ -44,33 +44,34 @@ Model chain(std::vector<LayerSpec> layers) {
   return model;
 }
 
-LayerSpec layer(const std::string& name, std::vector<ParameterSpec> parameters, Forward forward) {
-  LayerSpec out;
+model::LayerSpec layer(const std::string& name, std::vector<model::ParameterSpec> parameters, Forward forward) {
+  model::LayerSpec out;
   out.name = name;
   out.parameters = std::move(parameters);
   out.forward = std::move(forward);
   return out;
 }
 
-ParameterSpec parameter(const std::string& name, std::vector<std::int64_t> shape, bool trainable = true) {
-  ParameterSpec out;
+model::ParameterSpec parameter(const std::string& name, std::vector<std::int64_t> shape, bool trainable = true) {
+  model::ParameterSpec out;
   out.name = name;
   out.shape = std::move(shape);
   out.trainable = trainable;
   return out;
 }
 
-LayerSpec sum_layer() {
-  return layer("sum", {}, [](const LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; });
+model::LayerSpec sum_layer() {
+  return layer("sum", {}, [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; });
 }
 
-LayerSpec linear_layer(const std::string& name, const std::string& weight, std::int64_t in, std::int64_t out) {
-  return layer(name, {parameter(weight, {out, in})},
-               [](const LayerCall& c) { return std::vector<at::Tensor>{at::linear(c.inputs[0], c.parameters[0])}; });
+model::LayerSpec linear_layer(const std::string& name, const std::string& weight, std::int64_t in, std::int64_t out) {
+  return layer(name, {parameter(weight, {out, in})}, [](const model::LayerCall& c) {
+    return std::vector<at::Tensor>{at::linear(c.inputs[0], c.parameters[0])};
+  });
 }
 
-LayerSpec conv_layer(const std::string& name, std::int64_t in, std::int64_t out) {
-  return layer(name, {parameter(name + ".weight", {out, in, 3, 3})}, [](const LayerCall& c) {
+model::LayerSpec conv_layer(const std::string& name, std::int64_t in, std::int64_t out) {
+  return layer(name, {parameter(name + ".weight", {out, in, 3, 3})}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{
         at::conv2d(c.inputs[0], c.parameters[0], {}, at::IntArrayRef{1, 1}, at::IntArrayRef{1, 1})};
   });
@@ -78,46 +79,47 @@ LayerSpec conv_layer(const std::string& name, std::int64_t in, std::int64_t out)
 
 /// The model as one stage with an input that wants no gradient.
 struct Whole {
-  Whole(Model m, std::vector<std::int64_t> shape)
+  Whole(model::Model m, std::vector<std::int64_t> shape)
       : model(std::move(m)), program(model, all(model), {}, {}, 1), input(at::ones(shape)) {}
-  static std::vector<int> all(const Model& model) {
+  static std::vector<int> all(const model::Model& model) {
     std::vector<int> out(model.layers.size());
     std::iota(out.begin(), out.end(), 0);
     return out;
   }
-  Flight forward(LayerObserver* observer) { return program.forward({}, {input}, 0, 0, true, observer); }
-  std::vector<at::Tensor> gradients(Flight flight) {
+  stage::Flight forward(stage::LayerObserver* observer) { return program.forward({}, {input}, 0, 0, true, observer); }
+  std::vector<at::Tensor> gradients(stage::Flight flight) {
     (void)program.backward(std::move(flight), {});
     std::vector<at::Tensor> out;
-    for (Parameter& p : program.parameters()) {
+    for (stage::Parameter& p : program.parameters()) {
       out.push_back(p.value.grad().clone());
       p.value.mutable_grad() = at::Tensor();
     }
     return out;
   }
 
-  Model model;
-  StageProgram program;
+  model::Model model;
+  stage::StageProgram program;
   at::Tensor input;
 };
 
 TEST(SavedBytes, OfAConvolutionBlockAreThoseCountedByHand) {
-  LayerSpec norm =
+  model::LayerSpec norm =
       layer("norm",
             {parameter("norm.weight", {32}), parameter("norm.bias", {32}), parameter("norm.mean", {32}, false),
              parameter("norm.variance", {32}, false)},
-            [](const LayerCall& c) {
+            [](const model::LayerCall& c) {
               return std::vector<at::Tensor>{at::batch_norm(c.inputs[0], c.parameters[0], c.parameters[1], c.buffers[0],
                                                             c.buffers[1], true, 0.1, 1e-5, false)};
             });
-  LayerSpec relu = layer("relu", {}, [](const LayerCall& c) { return std::vector<at::Tensor>{at::relu(c.inputs[0])}; });
-  LayerSpec pool = layer("pool", {}, [](const LayerCall& c) {
+  model::LayerSpec relu =
+      layer("relu", {}, [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::relu(c.inputs[0])}; });
+  model::LayerSpec pool = layer("pool", {}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{at::max_pool2d(c.inputs[0], at::IntArrayRef{2, 2})};
   });
   Whole whole(chain({conv_layer("conv1", 3, 32), norm, relu, conv_layer("conv2", 32, 32), pool, sum_layer()}),
               {32, 3, 32, 32});
   SavedBytes saved(whole.model.layers.size(), whole.program.parameters());
-  const Flight flight = whole.forward(&saved);
+  const stage::Flight flight = whole.forward(&saved);
   const std::int64_t image = 32 * 3 * 32 * 32 * 4;      // the convolution's input
   const std::int64_t channels = 32 * 32 * 32 * 32 * 4;  // 32 samples, 32 channels, 32 x 32, 4 bytes
   EXPECT_EQ(image, 393'216);
@@ -140,32 +142,32 @@ TEST(SavedBytes, LeaveOutAParameterThatIsSavedAsAView) {
   // The first linear's input needs no gradient, so its weight is not saved; the second saves its weight transposed.
   Whole whole(chain({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}), {4, 5});
   SavedBytes saved(3, whole.program.parameters());
-  const Flight flight = whole.forward(&saved);
+  const stage::Flight flight = whole.forward(&saved);
   EXPECT_THAT(saved.by_layer(), ElementsAre(Bytes(4 * 5 * 4), Bytes(4 * 7 * 4), Bytes(0)));
 }
 
 TEST(SavedBytes, LeaveOutATiedParameterInAllItsLayers) {
   Whole whole(chain({linear_layer("a", "shared", 6, 6), linear_layer("b", "shared", 6, 6), sum_layer()}), {2, 6});
   SavedBytes saved(3, whole.program.parameters());
-  const Flight flight = whole.forward(&saved);
+  const stage::Flight flight = whole.forward(&saved);
   EXPECT_THAT(saved.by_layer(), ElementsAre(48_B, 48_B, 0_B));
 }
 
 TEST(SavedBytes, CountAWholeStorageOnceForAllItsViewsAndSavers) {
   // exp saves its result, of which the next layer's multiplication saves two halves.
-  LayerSpec exp = layer("exp", {parameter("w", {8})}, [](const LayerCall& c) {
+  model::LayerSpec exp = layer("exp", {parameter("w", {8})}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{at::exp(c.inputs[0].add(c.parameters[0]))};
   });
-  LayerSpec halves = layer("halves", {}, [](const LayerCall& c) {
+  model::LayerSpec halves = layer("halves", {}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{c.inputs[0].narrow(0, 0, 4).mul(c.inputs[0].narrow(0, 4, 4))};
   });
-  LayerSpec again = halves;
+  model::LayerSpec again = halves;
   again.name = "again";
   Whole whole(chain({exp, halves, again, sum_layer()}), {8});
   whole.model.layers[2].inputs = {{0, 0, -1}};  // both halves read exp
-  StageProgram program(whole.model, Whole::all(whole.model), {}, {}, 1);
+  stage::StageProgram program(whole.model, Whole::all(whole.model), {}, {}, 1);
   SavedBytes saved(4, program.parameters());
-  const Flight flight = program.forward({}, {whole.input}, 0, 0, true, &saved);
+  const stage::Flight flight = program.forward({}, {whole.input}, 0, 0, true, &saved);
   ASSERT_EQ(saved.storages().size(), 1U);
   EXPECT_EQ(saved.storages()[0], (SavedStorage{32_B, 0, {1, 2}}));
   saved.reset();
@@ -173,9 +175,10 @@ TEST(SavedBytes, CountAWholeStorageOnceForAllItsViewsAndSavers) {
 }
 
 TEST(SavedBytes, ChangeNoBitOfTheGradients) {
-  Whole whole(build_model("convnet", {{"channels", "4"}, {"width", "8"}}), {});
-  const auto batch = make_data_source("synthetic", whole.model, 1)->batch(0, 0, 1, 3, whole.program.data_inputs());
-  const auto run = [&](LayerObserver* observer) {
+  Whole whole(intake::build_model("convnet", {{"channels", "4"}, {"width", "8"}}), {});
+  const auto batch =
+      data::make_data_source("synthetic", whole.model, 1)->batch(0, 0, 1, 3, whole.program.data_inputs());
+  const auto run = [&](stage::LayerObserver* observer) {
     return whole.gradients(whole.program.forward({}, batch, 0, 0, true, observer));
   };
   const std::vector<at::Tensor> before = run(nullptr);  // by the base engine, which runs first
@@ -196,16 +199,16 @@ TEST(SavedBytes, ChangeNoBitOfTheGradients) {
 }
 
 TEST(SavedBytes, KeepNothingAliveOnceTheFlightIsGone) {
-  MemoryTracker memory;
-  const MemoryTracker::Scope counting(memory);
-  LayerSpec exp = layer("exp", {parameter("w", {1000})}, [](const LayerCall& c) {
+  device::MemoryTracker memory;
+  const device::MemoryTracker::Scope counting(memory);
+  model::LayerSpec exp = layer("exp", {parameter("w", {1000})}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{at::exp(c.inputs[0].add(c.parameters[0]))};  // saves its own output
   });
   Whole whole(chain({exp, sum_layer()}), {1000});
   SavedBytes saved(2, whole.program.parameters());
   const Bytes live = memory.live();
   {
-    const Flight flight = whole.forward(&saved);
+    const stage::Flight flight = whole.forward(&saved);
     EXPECT_GT(memory.live(), live);
   }
   EXPECT_EQ(memory.live(), live);
@@ -215,13 +218,13 @@ TEST(SavedBytes, KeepNothingAliveOnceTheFlightIsGone) {
 TEST(SavedBytes, SeeNothingOutsideOfLayersAndOfOthers) {
   Whole whole(chain({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}), {4, 5});
   SavedBytes saved(3, whole.program.parameters());
-  const Flight unseen = whole.forward(nullptr);
+  const stage::Flight unseen = whole.forward(nullptr);
   EXPECT_THAT(saved.storages(), IsEmpty());
   SavedBytes other(3, whole.program.parameters());
-  const Flight seen = whole.forward(&other);
+  const stage::Flight seen = whole.forward(&other);
   EXPECT_THAT(saved.storages(), IsEmpty());
   EXPECT_THAT(other.storages(), ::testing::SizeIs(2));
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

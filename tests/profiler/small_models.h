@@ -41,34 +41,34 @@ inline std::vector<Small> small_models() {
 
 /// A model as one stage, with a microbatch of 2.
 struct Whole {
-  explicit Whole(Model m) : model(std::move(m)), program(model, layers(model), {}, {}, 1) {
-    batch = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 2, program.data_inputs());
+  explicit Whole(model::Model m) : model(std::move(m)), program(model, layers(model), {}, {}, 1) {
+    batch = data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 2, program.data_inputs());
   }
-  static std::vector<int> layers(const Model& model) {
+  static std::vector<int> layers(const model::Model& model) {
     std::vector<int> out(model.layers.size());
     std::iota(out.begin(), out.end(), 0);
     return out;
   }
-  Flight forward(LayerObserver* observer) { return program.forward({}, batch, 0, 0, true, observer); }
+  stage::Flight forward(stage::LayerObserver* observer) { return program.forward({}, batch, 0, 0, true, observer); }
   std::int64_t count() const { return static_cast<std::int64_t>(model.layers.size()); }
 
-  Model model;
-  StageProgram program;
+  model::Model model;
+  stage::StageProgram program;
   std::vector<at::Tensor> batch;
 };
 
 /// One watched step of `whole`.
-inline void run_step(Whole& whole, Watch& watch, int step = 0) {
+inline void run_step(Whole& whole, profiler::Watch& watch, int step = 0) {
   watch.begin_step(step);
-  Flight flight = whole.forward(&watch);
+  stage::Flight flight = whole.forward(&watch);
   watch.begin_backward();
   (void)whole.program.backward(std::move(flight), {});
   watch.end_backward();
   watch.end_step();
 }
 
-inline Model tiny_mlp() {
-  return build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}});
+inline model::Model tiny_mlp() {
+  return intake::build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}});
 }
 
 }  // namespace stagecraft

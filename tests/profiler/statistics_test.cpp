@@ -8,7 +8,7 @@
 #include <numbers>
 #include <random>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ThrowsMessage;
@@ -100,4 +100,4 @@ TEST(ShouldStop, IgnoresANoisyLayerBelowItsShare) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

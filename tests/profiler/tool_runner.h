@@ -28,7 +28,7 @@ class ToolRunner : public testing::Test {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  [[nodiscard]] std::string read(const std::string& name) const { return read_text((folder_ / name).string()); }
+  [[nodiscard]] std::string read(const std::string& name) const { return format::read_text((folder_ / name).string()); }
   /// The outcome of stagecraft-VERB with `arguments`; `settings` ("NAME=VALUE ...") go into its environment.
   [[nodiscard]] Outcome run(const std::string& verb, const std::string& arguments,
                             const std::string& settings = {}) const {

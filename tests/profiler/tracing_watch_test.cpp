@@ -9,7 +9,7 @@
 #include "profiler/watch.h"
 #include "tests/profiler/small_models.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::Contains;
@@ -88,7 +88,7 @@ class FakeTracer : public KernelTracer {
 class TracingWatchOn : public testing::TestWithParam<Small> {};
 
 TEST_P(TracingWatchOn, GivesEachKernelToALayerByBothWays) {
-  Whole whole(build_model(GetParam().name, GetParam().set));
+  Whole whole(intake::build_model(GetParam().name, GetParam().set));
   FakeTracer tracer;
   const auto watch =
       make_tracing_watch(whole.program.parameters(), tracer, c10::kCPU, static_cast<int>(whole.count()) - 1);
@@ -102,7 +102,7 @@ TEST_P(TracingWatchOn, GivesEachKernelToALayerByBothWays) {
     std::int64_t sum = 0;
     for (const auto& [part, time] : step.parts) sum += time.share_ns();
     EXPECT_EQ(sum, step.end_ns - step.begin_ns);
-    for (const Parameter& parameter : whole.program.parameters())
+    for (const stage::Parameter& parameter : whole.program.parameters())
       EXPECT_GT(step.share_of({parameter.layer, Phase::Backward}), 0) << parameter.name;
   }
   EXPECT_TRUE(FakeTracer::stack().empty());
@@ -151,11 +151,11 @@ TEST(TracingWatch, SeesNothingWhilePaused) {
 }
 
 Profile profile_with(FakeTracer& tracer) {
-  const Model model = tiny_mlp();
+  const model::Model model = tiny_mlp();
   ProfileOptions options;
   options.microbatch_samples = 2;
   options.rule.most_seconds = 0;
-  return profile_model(model, *make_data_source("synthetic", model, 1), options, {}, &tracer);
+  return profile_model(model, *data::make_data_source("synthetic", model, 1), options, {}, &tracer);
 }
 
 TEST(ProfileByTracer, IsTrustedWhenEveryKernelHasItsLayer) {
@@ -209,4 +209,4 @@ TEST(ProfileByTracer, IsNotTrustedWithoutARecord) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -11,7 +11,7 @@
 #include "profiler/backward_watcher.h"
 #include "tests/profiler/small_models.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
@@ -37,26 +37,26 @@ std::vector<std::int64_t> busy(const StepShares& step, Phase phase, std::int64_t
 class WatchOn : public testing::TestWithParam<Small> {};
 
 TEST_P(WatchOn, GivesEveryBackwardNodeToALayer) {
-  Whole whole(build_model(GetParam().name, GetParam().set));
+  Whole whole(intake::build_model(GetParam().name, GetParam().set));
   const auto watch = watch_over(whole);
   run_step(whole, *watch);
   EXPECT_EQ(watch->unmapped(), 0);
 }
 
 TEST_P(WatchOn, GivesEveryLayerAForwardAndWithParametersABackward) {
-  Whole whole(build_model(GetParam().name, GetParam().set));
+  Whole whole(intake::build_model(GetParam().name, GetParam().set));
   const auto watch = watch_over(whole);
   run_step(whole, *watch);
   const StepShares step = watch->take().at(0);
   const auto forward = busy(step, Phase::Forward, whole.count());
   const auto backward = busy(step, Phase::Backward, whole.count());
   for (std::size_t layer = 0; layer < forward.size(); ++layer) EXPECT_GT(forward[layer], 0) << layer;
-  for (const Parameter& parameter : whole.program.parameters())
+  for (const stage::Parameter& parameter : whole.program.parameters())
     EXPECT_GT(backward[static_cast<std::size_t>(parameter.layer)], 0) << parameter.name;
 }
 
 TEST_P(WatchOn, AddsUpToTheStepToTheNanosecond) {
-  Whole whole(build_model(GetParam().name, GetParam().set));
+  Whole whole(intake::build_model(GetParam().name, GetParam().set));
   const auto watch = watch_over(whole, steady_ns);
   for (int step = 0; step < 3; ++step) run_step(whole, *watch, step);
   const std::vector<StepShares> steps = watch->take();
@@ -71,7 +71,7 @@ TEST_P(WatchOn, AddsUpToTheStepToTheNanosecond) {
 INSTANTIATE_TEST_SUITE_P(EveryModel, WatchOn, testing::ValuesIn(small_models()),
                          [](const auto& tested) { return tested.param.name; });
 
-TEST(Watch, IsTestedOnEveryBuiltInModel) { EXPECT_EQ(builtin_models().size(), small_models().size()); }
+TEST(Watch, IsTestedOnEveryBuiltInModel) { EXPECT_EQ(model::builtin_models().size(), small_models().size()); }
 
 TEST(Watch, TakesOneStretchOfEachForward) {
   Whole whole(tiny_mlp());
@@ -117,10 +117,11 @@ TEST(Watch, LeavesWorkBetweenStepsOut) {
 }
 
 TEST(Watch, KeepsTiedParametersApart) {
-  Whole whole(
-      build_model("gpt", {{"layers", "1"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}));
+  Whole whole(intake::build_model(
+      "gpt", {{"layers", "1"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}));
   std::map<std::string, std::vector<int>> holders;
-  for (const Parameter& parameter : whole.program.parameters()) holders[parameter.name].push_back(parameter.layer);
+  for (const stage::Parameter& parameter : whole.program.parameters())
+    holders[parameter.name].push_back(parameter.layer);
   const auto watch = watch_over(whole);
   run_step(whole, *watch);
   const auto backward = busy(watch->take().at(0), Phase::Backward, whole.count());
@@ -136,7 +137,7 @@ TEST(BackwardWatcher, TakesItsHooksOffAgain) {
   Whole whole(tiny_mlp());
   const auto hooks = [&] {
     std::size_t count = 0;
-    for (const Parameter& parameter : whole.program.parameters()) {
+    for (const stage::Parameter& parameter : whole.program.parameters()) {
       const auto accumulator = torch::autograd::impl::grad_accumulator(parameter.value);
       count += accumulator->pre_hooks().size();
     }
@@ -144,7 +145,7 @@ TEST(BackwardWatcher, TakesItsHooksOffAgain) {
   };
   // Held, or the accumulators would go with the clock.
   std::vector<std::shared_ptr<torch::autograd::Node>> held;
-  for (const Parameter& parameter : whole.program.parameters()) {
+  for (const stage::Parameter& parameter : whole.program.parameters()) {
     held.push_back(torch::autograd::impl::grad_accumulator(parameter.value));
   }
   {
@@ -183,13 +184,13 @@ TEST(BackwardWatcher, TellsAccumulationsFromTheRest) {
   int accumulations = 0;
   BackwardWatcher watcher(whole.program.parameters(),
                           [&](int, Phase phase) { accumulations += phase == Phase::Accumulate; });
-  struct Observer : LayerObserver {
+  struct Observer : stage::LayerObserver {
     explicit Observer(BackwardWatcher& w) : watcher(w) {}
     void begin(int layer) override { watcher.begin(layer); }
     void end(int layer) override { watcher.end(layer); }
     BackwardWatcher& watcher;
   } observer(watcher);
-  Flight flight = whole.forward(&observer);
+  stage::Flight flight = whole.forward(&observer);
   watcher.begin_backward();
   (void)whole.program.backward(std::move(flight), {});
   watcher.end_backward();
@@ -198,4 +199,4 @@ TEST(BackwardWatcher, TellsAccumulationsFromTheRest) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

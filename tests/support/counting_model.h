@@ -12,20 +12,21 @@ inline constexpr std::int64_t kNoDouble = (std::int64_t{1} << 53) + 1;  // the f
 
 /// A small mlp whose every layer with weights counts its calls from kNoDouble on, keeps a moving mean of its first
 /// input in float64 and half of its last mean in bfloat16.
-inline Model counting_model() {
-  Model model = build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "3"}, {"classes", "3"}});
-  for (LayerSpec& layer : model.layers) {
+inline model::Model counting_model() {
+  model::Model model = intake::build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "3"}, {"classes", "3"}});
+  for (model::LayerSpec& layer : model.layers) {
     if (layer.parameters.empty()) continue;
-    ParameterSpec calls{.name = layer.name + ".calls", .shape = {}, .trainable = false, .dtype = at::kLong};
+    model::ParameterSpec calls{.name = layer.name + ".calls", .shape = {}, .trainable = false, .dtype = at::kLong};
     calls.load = [] { return at::scalar_tensor(kNoDouble, at::TensorOptions().dtype(at::kLong)); };
     calls.decay = 1;
-    ParameterSpec mean{.name = layer.name + ".mean", .shape = {2}, .trainable = false, .dtype = at::kDouble};
+    model::ParameterSpec mean{.name = layer.name + ".mean", .shape = {2}, .trainable = false, .dtype = at::kDouble};
     mean.decay = 0.75;
-    ParameterSpec last{.name = layer.name + ".last", .shape = {1}, .trainable = false, .dtype = at::kBFloat16};
+    model::ParameterSpec last{.name = layer.name + ".last", .shape = {1}, .trainable = false, .dtype = at::kBFloat16};
     last.decay = 0;
-    ParameterSpec frozen{.name = layer.name + ".frozen", .shape = {3}, .init = Init::Ones, .trainable = false};
+    model::ParameterSpec frozen{
+        .name = layer.name + ".frozen", .shape = {3}, .init = model::Init::Ones, .trainable = false};
     layer.parameters.insert(layer.parameters.end(), {calls, mean, last, frozen});
-    layer.forward = [inner = layer.forward](const LayerCall& call) {
+    layer.forward = [inner = layer.forward](const model::LayerCall& call) {
       const at::Tensor seen = call.inputs[0].detach().mean().to(at::kDouble);
       call.buffers[0].add_(1);
       call.buffers[1].mul_(0.75).add_(seen.mul(0.25));

@@ -5,27 +5,27 @@
 namespace stagecraft::testing {
 
 /// Does what another channel does, but for what a test makes it do otherwise.
-class ForwardingChannel : public Channel {
+class ForwardingChannel : public channel::Channel {
  public:
-  explicit ForwardingChannel(Channel& channel) : channel_(channel) {}
+  explicit ForwardingChannel(channel::Channel& channel) : channel_(channel) {}
   int rank() const override { return channel_.rank(); }
   int ranks() const override { return channel_.ranks(); }
-  std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
+  std::unique_ptr<channel::Sending> send(const at::Tensor& tensor, int to, int tag) override {
     return channel_.send(tensor, to, tag);
   }
-  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
+  std::unique_ptr<channel::Receiving> receive(const channel::TensorSpec& spec, int from, int tag) override {
     return channel_.receive(spec, from, tag);
   }
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                             int tag) override {
+  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                                      int tag) override {
     return channel_.start_all_reduce(values, members, tag);
   }
   void barrier() override { channel_.barrier(); }
   void abort(const std::string& reason) override { channel_.abort(reason); }
-  Activity& activity() override { return channel_.activity(); }
+  channel::Activity& activity() override { return channel_.activity(); }
 
  private:
-  Channel& channel_;
+  channel::Channel& channel_;
 };
 
 }  // namespace stagecraft::testing

@@ -12,7 +12,7 @@ namespace stagecraft {
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    const auto reason = no_gpu_reason();
+    const auto reason = device::no_gpu_reason();
     if (!reason) return;
     if (std::getenv("REQUIRE_GPU")) FAIL() << *reason;
     GTEST_SKIP() << *reason;

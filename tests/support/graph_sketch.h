@@ -13,17 +13,17 @@ namespace stagecraft {
 class Sketch {
  public:
   Sketch() { graph.file = "model.pt2"; }
-  int value(const std::string& name, GraphValue::Origin origin = GraphValue::Origin::Node) {
+  int value(const std::string& name, intake::GraphValue::Origin origin = intake::GraphValue::Origin::Node) {
     if (const auto it = index.find(name); it != index.end()) return it->second;
-    GraphValue made{.name = name, .origin = origin};
-    made.meta = TensorMeta{};
+    intake::GraphValue made{.name = name, .origin = origin};
+    made.meta = intake::TensorMeta{};
     graph.values.push_back(made);
     return index[name] = static_cast<int>(graph.values.size()) - 1;
   }
   /// A node of the same name as what it gives.
-  GraphNode& node(const std::string& name, const std::string& path, const std::vector<std::string>& reads,
-                  const std::string& type = "Block") {
-    GraphNode made{.name = name, .target = "torch.ops.aten." + name + ".default", .modules = {{"", "Net", 0}}};
+  intake::GraphNode& node(const std::string& name, const std::string& path, const std::vector<std::string>& reads,
+                          const std::string& type = "Block") {
+    intake::GraphNode made{.name = name, .target = "torch.ops.aten." + name + ".default", .modules = {{"", "Net", 0}}};
     std::string whole;
     for (std::size_t begin = 0; begin < path.size();) {
       const std::size_t dot = std::min(path.find('.', begin), path.size());
@@ -39,15 +39,15 @@ class Sketch {
     graph.nodes.push_back(made);
     return graph.nodes.back();
   }
-  void in_place(GraphNode& node, const std::string& written) {
+  void in_place(intake::GraphNode& node, const std::string& written) {
     node.writes = {value(written)};
     node.aliases = {{node.gives[0], value(written)}};
   }
-  Grouping groups(const std::string& root, const std::string& how = "auto") {
-    return layer_groups(graph, value(root), parse_granularity(how));
+  intake::Grouping groups(const std::string& root, const std::string& how = "auto") {
+    return intake::layer_groups(graph, value(root), intake::parse_granularity(how));
   }
 
-  OperatorGraph graph;
+  intake::OperatorGraph graph;
   std::map<std::string, int> index;
 };
 

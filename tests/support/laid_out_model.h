@@ -9,10 +9,10 @@ namespace stagecraft::testing {
 
 /// `model` with the same first values in other memory: parameters of two and more axes lie as if their first axis were
 /// the last (of a convolution almost channels_last, of a linear layer transposed).
-inline Model laid_out_model(Model model) {
+inline model::Model laid_out_model(model::Model model) {
   constexpr std::uint64_t kSeed = 5;
-  for (LayerSpec& layer : model.layers) {
-    for (ParameterSpec& parameter : layer.parameters) {
+  for (model::LayerSpec& layer : model.layers) {
+    for (model::ParameterSpec& parameter : layer.parameters) {
       if (!parameter.trainable || parameter.shape.size() < 2) continue;
       parameter.load = [plain = parameter] {
         std::vector<std::int64_t> order(plain.shape.size());
@@ -20,7 +20,7 @@ inline Model laid_out_model(Model model) {
         order.back() = 0;
         std::vector<std::int64_t> back(order.size());
         for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
-        return initial_value(plain, kSeed).permute(order).contiguous().permute(back);
+        return model::initial_value(plain, kSeed).permute(order).contiguous().permute(back);
       };
     }
   }
@@ -28,10 +28,10 @@ inline Model laid_out_model(Model model) {
 }
 
 /// `model` with the first values that laid_out_model gives it, contiguous.
-inline Model contiguous_model(Model model) {
+inline model::Model contiguous_model(model::Model model) {
   model = laid_out_model(std::move(model));
-  for (LayerSpec& layer : model.layers) {
-    for (ParameterSpec& parameter : layer.parameters) {
+  for (model::LayerSpec& layer : model.layers) {
+    for (model::ParameterSpec& parameter : layer.parameters) {
       if (parameter.load) parameter.load = [laid_out = parameter.load] { return laid_out().contiguous(); };
     }
   }

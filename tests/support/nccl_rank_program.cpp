@@ -23,28 +23,28 @@ namespace {
 using std::chrono::seconds;
 
 /// A kernel that waits for a peer and one that computes have run side by side.
-bool overlap(const KernelTrace& trace) {
-  std::vector<const DeviceActivity*> transfers, others;
-  for (const DeviceActivity& activity : trace.activities) {
+bool overlap(const profiler::KernelTrace& trace) {
+  std::vector<const profiler::DeviceActivity*> transfers, others;
+  for (const profiler::DeviceActivity& activity : trace.activities) {
     if (activity.name < 0) continue;
     const std::string& name = trace.names[static_cast<std::size_t>(activity.name)];
     (name.find("nccl") == std::string::npos ? others : transfers).push_back(&activity);
   }
   std::printf("%zu kernels of NCCL, %zu others\n", transfers.size(), others.size());
-  return std::ranges::any_of(transfers, [&](const DeviceActivity* transfer) {
-    return std::ranges::any_of(others, [&](const DeviceActivity* other) {
+  return std::ranges::any_of(transfers, [&](const profiler::DeviceActivity* transfer) {
+    return std::ranges::any_of(others, [&](const profiler::DeviceActivity* other) {
       return transfer->begin_ns < other->end_ns && other->begin_ns < transfer->end_ns;
     });
   });
 }
 
-void expect_overlap(Channel& channel, c10::Device device, KernelTracer& tracer) {
-  const TensorSpec spec{{1 << 24}, at::kFloat};
+void expect_overlap(channel::Channel& channel, c10::Device device, profiler::KernelTracer& tracer) {
+  const channel::TensorSpec spec{{1 << 24}, at::kFloat};
   const auto options = at::TensorOptions(at::kFloat).device(device);
   const at::Tensor factor = at::rand({2048, 2048}, options);
   const at::Tensor values = at::rand(spec.shape, options);
   at::Tensor product = factor;
-  synchronize(device);
+  device::synchronize(device);
   channel.barrier();
   tracer.start();
   const int peer = 1 - channel.rank();
@@ -53,25 +53,26 @@ void expect_overlap(Channel& channel, c10::Device device, KernelTracer& tracer) 
   for (int i = 0; i < 100; ++i) product = at::matmul(product, factor).mul(1e-3);
   (void)receiving->wait();
   sending->wait();
-  synchronize(device);
+  device::synchronize(device);
   tracer.stop();
   EXPECT_TRUE(overlap(tracer.take()));
   channel.barrier();
 }
 
 int run(const std::string& name) {
-  std::unique_ptr<KernelTracer> tracer;
-  if (name == "overlap") tracer = make_cupti_tracer();  // before the first context
-  const LaunchInfo launch = *launch_from_environment(process_environment());
-  const auto meeting = join(launch, seconds(30));
-  std::unique_ptr<Channel> channel;
+  std::unique_ptr<profiler::KernelTracer> tracer;
+  if (name == "overlap") tracer = profiler::make_cupti_tracer();  // before the first context
+  const meeting::LaunchInfo launch = *launch::launch_from_environment(launch::process_environment());
+  const auto meeting = launch::join(launch, seconds(30));
+  std::unique_ptr<channel::Channel> channel;
   try {
-    share_gpu(launch.rank);
-    const c10::Device device = open_device("cuda:0");
-    const OwnStream stream(device);
+    channel::share_gpu(launch.rank);
+    const c10::Device device = device::open_device("cuda:0");
+    const device::OwnStream stream(device);
     const auto deadline = name == "late" ? seconds(3) : seconds(60);
-    channel = make_nccl_channel(launch, all_to_all(launch.ranks), make_gloo_channel(launch, seconds(60)), device,
-                                deadline, {.deterministic = name == "deterministic"});
+    channel =
+        channel::make_nccl_channel(launch, all_to_all(launch.ranks), channel::make_gloo_channel(launch, seconds(60)),
+                                   device, deadline, {.deterministic = name == "deterministic"});
     if (name == "deliveries") expect_deliveries(*channel, device);
     if (name == "sums" || name == "deterministic") expect_sums_of_all(*channel, device);
     if (name == "streams") expect_ordered_streams(*channel, device);
@@ -84,7 +85,7 @@ int run(const std::string& name) {
         while (std::chrono::steady_clock::now() < end) channel->barrier();
       });
       EXPECT_NE(error.find("edge 0 1"), std::string::npos) << error;
-      synchronize(device);
+      device::synchronize(device);
     }
     meeting->leave();
   } catch (const std::exception& error) {

@@ -69,7 +69,7 @@ inline void read_pipedream_arguments(PipedreamCase& one) {
 /// The profile `name`.txt in `folder`.
 inline Graph read_pipedream_profile(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name + ".txt";
-  return parse_pipedream(read_text(path), path);
+  return interchange::parse_pipedream(format::read_text(path), path);
 }
 
 /// The cases of `folder`/expected.json.

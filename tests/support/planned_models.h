@@ -15,28 +15,29 @@ namespace stagecraft::testing {
 
 /// A model with its graph, measured hastily: shapes are right, times are not of interest.
 struct PlannedModel {
-  Model model;
+  model::Model model;
   Graph graph;
-  std::unique_ptr<DataSource> data;
+  std::unique_ptr<data::DataSource> data;
 };
 
-inline PlannedModel planned_model(Model model, std::int64_t microbatch_samples, at::ScalarType compute = at::kFloat) {
+inline PlannedModel planned_model(model::Model model, std::int64_t microbatch_samples,
+                                  at::ScalarType compute = at::kFloat) {
   PlannedModel out;
   out.model = std::move(model);
-  out.data = make_data_source("synthetic", out.model, 3);
-  ProfileOptions options;
+  out.data = data::make_data_source("synthetic", out.model, 3);
+  profiler::ProfileOptions options;
   options.microbatch_samples = microbatch_samples;
   options.placement.compute = compute;
   options.warmup = 0;
   options.rule.fewest = options.rule.least = 1;
   options.rule.most_seconds = 0;
-  out.graph = profile_model(out.model, *out.data, options).graph;
+  out.graph = profiler::profile_model(out.model, *out.data, options).graph;
   return out;
 }
 
 inline PlannedModel planned_model(const std::string& name, const std::map<std::string, std::string>& set,
                                   std::int64_t microbatch_samples, at::ScalarType compute = at::kFloat) {
-  return planned_model(build_model(name, set), microbatch_samples, compute);
+  return planned_model(intake::build_model(name, set), microbatch_samples, compute);
 }
 
 /// The plan that cuts the model's layers, in order, before each layer number in `cuts`.

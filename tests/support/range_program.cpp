@@ -15,9 +15,10 @@ int main(int argc, char** argv) {
       testing::planned_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "2"}, {"classes", "2"}}, 1);
   if (what == "profile") return 0;  // making the plan profiles
   const Plan plan = testing::cut_plan(planned, {}, {1}, "gpipe", 2);
-  RunOptions options;
+  stagecraft::run::RunOptions options;
   options.steps = 2;
-  const RunResult result = run_local(plan, planned.model, *planned.data, options, std::chrono::milliseconds(60000));
+  const stagecraft::run::RunResult result =
+      stagecraft::run::run_local(plan, planned.model, *planned.data, options, std::chrono::milliseconds(60000));
   std::cout << result.measurement.losses.size() << "\n";
   return 0;
 }

@@ -57,9 +57,9 @@ bool listens_on_loopback_only(pid_t process) {
 }
 
 /// Never sent.
-void wait_for_rank_1(Channel& channel) { (void)channel.receive({{4}, at::kFloat}, 1, 3)->wait(); }
+void wait_for_rank_1(channel::Channel& channel) { (void)channel.receive({{4}, at::kFloat}, 1, 3)->wait(); }
 
-int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
+int run_case(const std::string& name, channel::Channel& channel, launch::Rendezvous& meeting) {
   const bool odd_one = channel.rank() == 1;
   channel.barrier();  // nobody is still connecting when one of them dies
   if (name == "exchange") {
@@ -97,7 +97,8 @@ int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
   }
   if (odd_one && name == "hostile") {
     // A member that does not keep to what a rendezvous writes: no number, control characters, no end.
-    const auto store = connect_store(*launch_from_environment(process_environment()), kMeetPrefix, kDeadline);
+    const auto store = meeting::connect_store(*launch::launch_from_environment(launch::process_environment()),
+                                              meeting::kMeetPrefix, kDeadline);
     store->set("rank/1", std::string(100000, '\x07'));
     store->set("failure", "1 \x1b[2Jall is well\nstagecraft: rank 0 is to blame" + std::string(100000, '.'));
     std::this_thread::sleep_for(kChannelDeadline);
@@ -107,7 +108,7 @@ int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
     std::this_thread::sleep_for(kHeartbeats);
     if (name == "kill") raise(SIGKILL);
     if (name == "stop") raise(SIGSTOP);
-    if (name == "throw") throw PeerError("the plan has 3 stages, the model 2");
+    if (name == "throw") throw meeting::PeerError("the plan has 3 stages, the model 2");
     return 12;
   }
   if (channel.rank() == 0 && name == "host_killed") raise(SIGKILL);
@@ -117,23 +118,23 @@ int run_case(const std::string& name, Channel& channel, Rendezvous& meeting) {
 }
 
 int run(const std::string& name, std::uint16_t port) {
-  LaunchInfo launch = *launch_from_environment(process_environment());
+  meeting::LaunchInfo launch = *launch::launch_from_environment(launch::process_environment());
   if (port != 0) {
     launch.served = false;
     launch.port = port;
   }
-  std::unique_ptr<Rendezvous> meeting;
-  std::unique_ptr<Channel> channel;  // lives until fail() was called: its end would be the others' first news
+  std::unique_ptr<launch::Rendezvous> meeting;
+  std::unique_ptr<channel::Channel> channel;  // lives until fail() was called: its end would be the others' first news
   try {
-    meeting = join(launch, kDeadline);
-    channel = make_gloo_channel(launch, kChannelDeadline, meeting->activity());
+    meeting = launch::join(launch, kDeadline);
+    channel = channel::make_gloo_channel(launch, kChannelDeadline, meeting->activity());
     const int status = run_case(name, *channel, *meeting);
     meeting->leave();
     return status;
-  } catch (const PeerError& error) {
+  } catch (const meeting::PeerError& error) {
     std::fprintf(stderr, "rank %d: %s\n", launch.rank, error.what());
     if (meeting) meeting->fail(error.what());
-    return exit_status(error);
+    return launch::exit_status(error);
   }
 }
 

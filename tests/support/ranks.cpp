@@ -15,28 +15,28 @@ namespace stagecraft {
 
 std::vector<std::string> suite_channels() {
   std::vector<std::string> out;
-  for (const ChannelKind& kind : channels()) {
+  for (const channel::ChannelKind& kind : channel::channels()) {
     if (kind.device != "cuda") out.push_back(kind.name);
   }
   return out;
 }
 
 void run_on_ranks(const std::string& name, int ranks, std::chrono::milliseconds deadline,
-                  const std::function<void(Channel&)>& body) {
-  const ChannelKind& kind = channel_by_name(name);
-  std::vector<std::unique_ptr<Channel>> channels(static_cast<std::size_t>(ranks));
+                  const std::function<void(channel::Channel&)>& body) {
+  const channel::ChannelKind& kind = channel::channel_by_name(name);
+  std::vector<std::unique_ptr<channel::Channel>> channels(static_cast<std::size_t>(ranks));
   if (kind.make_threads) channels = kind.make_threads(ranks, deadline);
-  std::optional<StoreServer> server;
+  std::optional<meeting::StoreServer> server;
   if (kind.make_process) server.emplace();
 
   std::mutex mutex;
   std::exception_ptr first;
   std::latch all_ended(ranks);
   const auto run_rank = [&](int rank) {
-    std::unique_ptr<Channel>& channel = channels[static_cast<std::size_t>(rank)];
+    std::unique_ptr<channel::Channel>& channel = channels[static_cast<std::size_t>(rank)];
     try {
       if (kind.make_process) {
-        LaunchInfo launch;
+        meeting::LaunchInfo launch;
         launch.rank = launch.local_rank = rank;
         launch.ranks = ranks;
         launch.port = server->port();

@@ -33,8 +33,10 @@ class CommandFolder {
   CommandFolder& operator=(const CommandFolder&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  void write(const std::string& name, const std::string& text) const { write_text((path_ / name).string(), text); }
-  [[nodiscard]] std::string read(const std::string& name) const { return read_text((path_ / name).string()); }
+  void write(const std::string& name, const std::string& text) const {
+    format::write_text((path_ / name).string(), text);
+  }
+  [[nodiscard]] std::string read(const std::string& name) const { return format::read_text((path_ / name).string()); }
 
   [[nodiscard]] Outcome run(const std::string& command) const {
     write("command.sh", command + "\n");

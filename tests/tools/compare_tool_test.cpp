@@ -18,8 +18,8 @@ class CompareTool : public ::testing::Test {
  protected:
   /// A predicted step of 4 s beside measured ones of 4 and 3.5 s.
   CompareTool() {
-    folder_.write("prediction.json", prediction_json(full_prediction()));
-    folder_.write("measured.json", measurement_json(full_measurement()));
+    folder_.write("prediction.json", format::prediction_json(full_prediction()));
+    folder_.write("measured.json", format::measurement_json(full_measurement()));
   }
   Outcome compare(const std::string& arguments) const { return folder_.run("stagecraft-compare " + arguments); }
 
@@ -35,7 +35,7 @@ TEST_F(CompareTool, PrintsATable) {
 }
 
 TEST_F(CompareTool, PrintsJson) {
-  const auto comparison = parse_comparison(compare("prediction.json measured.json --skip 1 --json").out, "out");
+  const auto comparison = format::parse_comparison(compare("prediction.json measured.json --skip 1 --json").out, "out");
   EXPECT_EQ(comparison.step.measured, 3.5_s);
   EXPECT_EQ(comparison.skipped, 1U);
 }
@@ -43,7 +43,7 @@ TEST_F(CompareTool, PrintsJson) {
 TEST_F(CompareTool, EndsWithOneOnBadInput) {
   Measurement other = full_measurement();
   other.timeline.stage_of_rank = {0, 0};
-  folder_.write("other.json", measurement_json(other));
+  folder_.write("other.json", format::measurement_json(other));
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"nowhere.json measured.json", "stagecraft-compare: nowhere.json: "},
            {"measured.json prediction.json",

@@ -71,7 +71,7 @@ void check_keys(const Json& object, const std::vector<std::string>& known) {
   }
 }
 
-Json read_json(const fs::path& path) { return Json::parse(read_text(path.string())); }
+Json read_json(const fs::path& path) { return Json::parse(format::read_text(path.string())); }
 
 std::vector<std::string> case_names() {
   std::vector<std::string> out;

@@ -49,11 +49,11 @@ class Outputs : public ::testing::Test {
 };
 
 TEST_F(Outputs, AreKnownByWhatTheyBeginWith) {
-  EXPECT_EQ(text_kind(folder_.read("g.json")), "stagecraft.graph");
-  EXPECT_EQ(text_kind(folder_.read("p.json")), "stagecraft.plan");
-  EXPECT_EQ(text_kind(folder_.read("graph.txt")), "PipeDream profile");
-  EXPECT_EQ(text_kind(chrome_trace(Timeline{}, "a \"title\"")), "Chrome trace");
-  EXPECT_EQ(text_kind(pipedream_conf_text({{0, 0}, {{0}}, {}})), "PipeDream configuration");
+  EXPECT_EQ(format::text_kind(folder_.read("g.json")), "stagecraft.graph");
+  EXPECT_EQ(format::text_kind(folder_.read("p.json")), "stagecraft.plan");
+  EXPECT_EQ(format::text_kind(folder_.read("graph.txt")), "PipeDream profile");
+  EXPECT_EQ(format::text_kind(interchange::chrome_trace(Timeline{}, "a \"title\"")), "Chrome trace");
+  EXPECT_EQ(format::text_kind(interchange::pipedream_conf_text({{0, 0}, {{0}}, {}})), "PipeDream configuration");
   for (const auto& [arguments, kind] : std::vector<std::pair<std::string, std::string>>{
            {"export actions p.json", "schedule CSV"},
            {"export actions p.json --transfers", "schedule CSV"},
@@ -65,22 +65,23 @@ TEST_F(Outputs, AreKnownByWhatTheyBeginWith) {
            {"graph g.json", "Graphviz picture"}}) {
     const Outcome o = folder_.run("stagecraft-" + arguments);
     EXPECT_EQ(o.status, 0) << o.err;
-    EXPECT_EQ(text_kind(o.out), kind) << arguments;
+    EXPECT_EQ(format::text_kind(o.out), kind) << arguments;
   }
-  EXPECT_EQ(text_kind("Et*3|(tt|)*29,m|L\n"), "Megatron-LM layout");
-  EXPECT_EQ(text_kind("<?xml version=\"1.0\"?>\n<!DOCTYPE svg PUBLIC \"a\"\n \"b\">\n<!-- c\n -->\n<svg width=\"1\">"),
+  EXPECT_EQ(format::text_kind("Et*3|(tt|)*29,m|L\n"), "Megatron-LM layout");
+  EXPECT_EQ(format::text_kind(
+                "<?xml version=\"1.0\"?>\n<!DOCTYPE svg PUBLIC \"a\"\n \"b\">\n<!-- c\n -->\n<svg width=\"1\">"),
             "SVG picture");
   for (const char* other : {"", "buy milk\n", "{}", "{\"format\": \"other\"}", "[1, 2]", "a,b\n1,2\n", "PK\x03\x04"})
-    EXPECT_EQ(text_kind(other), std::string(other) == "{}" ? "list of Chakra groups" : "") << other;
+    EXPECT_EQ(format::text_kind(other), std::string(other) == "{}" ? "list of Chakra groups" : "") << other;
 }
 
 TEST_F(Outputs, AreNotWhatIsRead) {
   for (const char* name : {"g.json", "./g.json", "folder/../g.json", "soft.json", "hard.json"}) {
-    EXPECT_THAT([&] { check_outputs({at("graph.txt"), at("g.json")}, {{at(name), ""}}, false); },
+    EXPECT_THAT([&] { format::check_outputs({at("graph.txt"), at("g.json")}, {{at(name), ""}}, false); },
                 refuses(at(name), "is also an input"));
-    check_outputs({at("g.json")}, {{at(name), ""}}, true);
+    format::check_outputs({at("g.json")}, {{at(name), ""}}, true);
   }
-  EXPECT_THAT([&] { check_outputs({at("g.json")}, {{at("soft.json"), ""}}, false); },
+  EXPECT_THAT([&] { format::check_outputs({at("g.json")}, {{at("soft.json"), ""}}, false); },
               refuses(at("soft.json"), "is also an input, as " + at("g.json") +
                                            ", so it is not replaced; use another name, or --force"));
 }
@@ -88,41 +89,42 @@ TEST_F(Outputs, AreNotWhatIsRead) {
 TEST_F(Outputs, AreNewEmptyOrOlderOnesOfTheSameKind) {
   folder_.write("empty", "");
   for (const char* name : {"new", "empty", "p.json", "-", ""})
-    check_outputs({}, {{std::string(name).size() < 2 ? name : at(name), "stagecraft.plan"}}, false);
-  check_outputs({}, {{"/dev/null", "stagecraft.plan"}}, false);
-  EXPECT_THAT([&] { check_outputs({}, {{at("g.json"), "stagecraft.plan"}}, false); },
+    format::check_outputs({}, {{std::string(name).size() < 2 ? name : at(name), "stagecraft.plan"}}, false);
+  format::check_outputs({}, {{"/dev/null", "stagecraft.plan"}}, false);
+  EXPECT_THAT([&] { format::check_outputs({}, {{at("g.json"), "stagecraft.plan"}}, false); },
               refuses(at("g.json"), "holds a stagecraft.graph, so no stagecraft.plan replaces it; use another name"));
-  EXPECT_THAT([&] { check_outputs({}, {{at("notes.txt"), "stagecraft.plan"}}, false); },
+  EXPECT_THAT([&] { format::check_outputs({}, {{at("notes.txt"), "stagecraft.plan"}}, false); },
               refuses(at("notes.txt"), "holds something that stagecraft did not write, so no stagecraft.plan"));
-  check_outputs({}, {{at("notes.txt"), "stagecraft.plan"}}, true);
+  format::check_outputs({}, {{at("notes.txt"), "stagecraft.plan"}}, true);
   EXPECT_EQ(folder_.read("notes.txt"), "buy milk\n");
 }
 
 TEST_F(Outputs, AreDifferentFiles) {
   for (const auto& [a, b] : std::vector<std::pair<std::string, std::string>>{
            {"new", "folder/../new"}, {"g.json", "hard.json"}, {"new", "new"}}) {
-    EXPECT_THAT([&] { check_outputs({}, {{at(a), ""}, {at(b), ""}}, true); },
+    EXPECT_THAT([&] { format::check_outputs({}, {{at(a), ""}, {at(b), ""}}, true); },
                 refuses(at(b), "is named for two outputs"));
   }
-  check_outputs({}, {{"-", ""}, {"-", ""}, {"/dev/null", ""}, {"/dev/null", ""}}, false);
+  format::check_outputs({}, {{"-", ""}, {"-", ""}, {"/dev/null", ""}, {"/dev/null", ""}}, false);
 }
 
 TEST_F(Outputs, CanBeWrittenAndTheProofLeavesNothing) {
   const auto count = [&] { return std::distance(std::filesystem::recursive_directory_iterator(folder_.path()), {}); };
   const auto before = count();
-  check_outputs({}, {{at("new"), "stagecraft.plan"}, {at("folder/new"), ""}}, false);
-  check_outputs_in(at("folder/one/two"), {}, {{"a.json", ""}}, false);
-  EXPECT_THAT([&] { check_outputs({}, {{at("none/new"), ""}}, false); },
+  format::check_outputs({}, {{at("new"), "stagecraft.plan"}, {at("folder/new"), ""}}, false);
+  format::check_outputs_in(at("folder/one/two"), {}, {{"a.json", ""}}, false);
+  EXPECT_THAT([&] { format::check_outputs({}, {{at("none/new"), ""}}, false); },
               refuses(at("none/new"), "cannot write: No such file or directory"));
-  EXPECT_THAT([&] { check_outputs({}, {{at("folder"), ""}}, false); }, refuses(at("folder"), "is a directory"));
-  EXPECT_THAT([&] { check_outputs_in(at("g.json"), {}, {}, false); }, refuses(at("g.json"), "is a file, expected a directory"));
-  EXPECT_THAT([&] { check_outputs_in(at("g.json/in"), {}, {}, false); },
+  EXPECT_THAT([&] { format::check_outputs({}, {{at("folder"), ""}}, false); }, refuses(at("folder"), "is a directory"));
+  EXPECT_THAT([&] { format::check_outputs_in(at("g.json"), {}, {}, false); },
+              refuses(at("g.json"), "is a file, expected a directory"));
+  EXPECT_THAT([&] { format::check_outputs_in(at("g.json/in"), {}, {}, false); },
               refuses(at("g.json/in"), "cannot write: Not a directory"));
   if (::geteuid() != 0) {  // root may write anywhere
     std::filesystem::permissions(at("folder"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    EXPECT_THAT([&] { check_outputs({}, {{at("folder/new"), ""}}, false); },
+    EXPECT_THAT([&] { format::check_outputs({}, {{at("folder/new"), ""}}, false); },
                 refuses(at("folder/new"), "cannot write: Permission denied"));
-    EXPECT_THAT([&] { check_outputs_in(at("folder/one"), {}, {}, false); },
+    EXPECT_THAT([&] { format::check_outputs_in(at("folder/one"), {}, {}, false); },
                 refuses(at("folder/one"), "cannot write: Permission denied"));
     std::filesystem::permissions(at("folder"), std::filesystem::perms::owner_all);
   }
@@ -132,7 +134,7 @@ TEST_F(Outputs, CanBeWrittenAndTheProofLeavesNothing) {
 // Every verb without LibTorch: none replaces its input, or another kind of document, and what it cannot write is told
 // before its inputs are read, which here cannot be read.
 TEST_F(Outputs, HoldForEveryVerb) {
-  folder_.write("t.json", topology_json(testing::flat_topology(2)));
+  folder_.write("t.json", format::topology_json(testing::flat_topology(2)));
   const auto refused = [&](const std::string& command, const std::string& message) {
     const std::string kept = "sha256sum *.json *.txt | grep -v -e out.txt -e err.txt";
     const std::string before = folder_.run(kept).out;
@@ -177,7 +179,7 @@ TEST_F(Outputs, HoldForEveryVerb) {
     EXPECT_EQ(folder_.run("stagecraft-graph g.json -o g.dot").status, 0);
   }
   EXPECT_EQ(folder_.run("stagecraft-plan g.json t.json -o g.json --force").status, 0);
-  EXPECT_EQ(text_kind(folder_.read("g.json")), "stagecraft.plan");
+  EXPECT_EQ(format::text_kind(folder_.read("g.json")), "stagecraft.plan");
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ class PredictTool : public ::testing::Test {
     graph.microbatch_samples = 5;
     const Topology topology = testing::flat_topology(2, 1000);
     plan_ = testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4);
-    folder_.write("graph.json", graph_json(graph));
-    folder_.write("topology.json", topology_json(topology));
-    folder_.write("plan.json", plan_json(plan_));
+    folder_.write("graph.json", format::graph_json(graph));
+    folder_.write("topology.json", format::topology_json(topology));
+    folder_.write("plan.json", format::plan_json(plan_));
   }
   Outcome predict(const std::string& arguments) const { return folder_.run("stagecraft-predict " + arguments); }
 
@@ -39,7 +39,7 @@ TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
   EXPECT_THAT(o.err, HasSubstr("step 15.0 s, 1.3 samples per second, bubble 20.0 %"));
-  EXPECT_DOUBLE_EQ(parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 15);
+  EXPECT_DOUBLE_EQ(format::parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 15);
   const auto trace = nlohmann::json::parse(folder_.read("t.json"));
   EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
 }
@@ -61,7 +61,7 @@ TEST_F(PredictTool, PutsATableThatIsTooWideIntoTwo) {
 TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
   const Outcome o = predict("graph.json topology.json plan.json -o -");
   EXPECT_EQ(o.status, 0);
-  EXPECT_GT(parse_prediction(o.out, "out").iteration, 15_s);  // with transfers
+  EXPECT_GT(format::parse_prediction(o.out, "out").iteration, 15_s);  // with transfers
 }
 
 TEST_F(PredictTool, WritesAChakraTraceARank) {
@@ -77,14 +77,14 @@ TEST_F(PredictTool, WritesAChakraTraceARank) {
 
 TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   // As in the fixture, but measured on a host of two processors, where two ranks take twice as long.
-  Graph graph = parse_graph(folder_.read("graph.json"), "graph.json");
+  Graph graph = format::parse_graph(folder_.read("graph.json"), "graph.json");
   graph.device = {"AMD EPYC", DeviceKind::Processor, 2};
   graph.slowdown = {1, 2};
-  folder_.write("graph.json", graph_json(graph));
+  folder_.write("graph.json", format::graph_json(graph));
   Topology gpus = testing::flat_topology(2, 1000);
   gpus.device.name = "H100-80GB";
   gpus.device.kind = DeviceKind::Gpu;
-  folder_.write("gpus.json", topology_json(gpus));
+  folder_.write("gpus.json", format::topology_json(gpus));
   const Outcome refused = predict("graph.json gpus.json plan.json -o p.json");
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(
@@ -98,7 +98,7 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +0 +1 +~1.00 s +~2.00 s +~12.0 s "));
   EXPECT_THAT(o.err, HasSubstr("~ marks figures that were not measured on this topology's devices: the graph was "
                                "measured on a processor (AMD EPYC)"));
-  EXPECT_EQ(parse_prediction(folder_.read("p.json"), "p.json").other_device,
+  EXPECT_EQ(format::parse_prediction(folder_.read("p.json"), "p.json").other_device,
             "the graph was measured on a processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)");
   // The fixture's topology does not say what its hosts have: the slowdown counts, which is told.
   const Outcome unknown = predict("graph.json topology.json plan.json --free-transfers");
@@ -113,23 +113,23 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
 // until stage 0's third backward ends at 21; stage 0's last 22-24. Stage 0 forwards in 1 + 2 + 2 + 2 s: 1.75 s each;
 // and backwards in 4 + 4 + 4 + 2: 3.5 s. Stage 1 in 2 + 2 + 2 + 2 and 2 + 4 + 4 + 3 s: 2 and 3.25 s.
 TEST_F(PredictTool, CountsTheSlowdownInForwardAndBackwardAsInCompute) {
-  Graph graph = parse_graph(folder_.read("graph.json"), "graph.json");
+  Graph graph = format::parse_graph(folder_.read("graph.json"), "graph.json");
   graph.slowdown = {1, 2};
-  folder_.write("graph.json", graph_json(graph));
+  folder_.write("graph.json", format::graph_json(graph));
   const Outcome o = predict("graph.json topology.json plan.json --free-transfers -o p.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, HasSubstr("step 24.0 s"));
   EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +0 +1 +1.75 s +3.50 s +21.0 s "));
   EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +1 +1 +2.00 s +3.25 s +21.0 s "));
-  for (const StagePrediction& s : parse_prediction(folder_.read("p.json"), "p.json").stages)
+  for (const StagePrediction& s : format::parse_prediction(folder_.read("p.json"), "p.json").stages)
     EXPECT_DOUBLE_EQ(((s.forward + s.backward) * 4).value, s.compute.value);
 }
 
 TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
-  Graph graph = parse_graph(folder_.read("graph.json"), "graph.json");
+  Graph graph = format::parse_graph(folder_.read("graph.json"), "graph.json");
   graph.options = {{"width", "8"}};
   for (Layer& layer : graph.layers) layer.forward = layer.backward = Timing{};
-  folder_.write("structure.json", graph_json(graph));
+  folder_.write("structure.json", format::graph_json(graph));
   const Outcome o = predict("structure.json topology.json plan.json");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.err,
@@ -141,9 +141,9 @@ TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
 TEST_F(PredictTool, TellsWhichDevicesDoNothing) {
   const Graph graph = testing::chain_graph({1}, {2});
   const Topology topology = testing::flat_topology(3);
-  folder_.write("one.json", graph_json(graph));
-  folder_.write("three.json", topology_json(topology));
-  folder_.write("two.json", plan_json(testing::one_layer_a_stage(graph, topology, {2}, "1f1b", 1)));
+  folder_.write("one.json", format::graph_json(graph));
+  folder_.write("three.json", format::topology_json(topology));
+  folder_.write("two.json", format::plan_json(testing::one_layer_a_stage(graph, topology, {2}, "1f1b", 1)));
   const Outcome o = predict("one.json three.json two.json -o p.json");
   EXPECT_THAT(o.err, HasSubstr("note: 2 of 3 devices are idle: 1 have no microbatch, 2 are not in any stage\n"));
   EXPECT_THAT(o.err, HasSubstr("bubble 50.0 %"));
@@ -157,33 +157,34 @@ TEST_F(PredictTool, TellsWhichDevicesDoNothing) {
 TEST_F(PredictTool, MarksAStageThatDoesNotFit) {
   Topology small = testing::flat_topology(2);
   small.device.memory = 10_B;
-  folder_.write("small.json", topology_json(small));
+  folder_.write("small.json", format::topology_json(small));
   EXPECT_THAT(predict("graph.json small.json plan.json").err, HasSubstr("does not fit"));
   EXPECT_THAT(predict("graph.json topology.json plan.json").err, ::testing::Not(HasSubstr("does not fit")));
 }
 
 TEST_F(PredictTool, TakesStepsOfAMillionMicrobatches) {
   plan_.microbatches = 1'000'000;
-  folder_.write("long.json", plan_json(plan_));
+  folder_.write("long.json", format::plan_json(plan_));
   const Outcome o = predict("graph.json topology.json long.json --free-transfers -o p.json");
   EXPECT_EQ(o.status, 0) << o.err;
   // (M + 1) periods of 3 s.
-  EXPECT_NEAR(parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 3'000'003, 0.003);
+  EXPECT_NEAR(format::parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 3'000'003, 0.003);
   EXPECT_THAT(o.err, HasSubstr(" of 1000000 microbatches; the step repeats itself"));
   const Outcome chakra = predict("graph.json topology.json long.json --chakra traces");
   EXPECT_EQ(chakra.status, 1);
   EXPECT_THAT(chakra.err, HasSubstr("--chakra traces: needs all microbatches of a step, "));
   plan_.schedule = "gpipe";
-  folder_.write("gpipe.json", plan_json(plan_));
+  folder_.write("gpipe.json", format::plan_json(plan_));
   const Outcome gpipe = predict("graph.json topology.json gpipe.json");
   EXPECT_EQ(gpipe.status, 1);
-  EXPECT_THAT(gpipe.err, HasSubstr("gpipe.json: 1000000 microbatches: the 2 stages of schedule \"gpipe\" do not repeat"));
+  EXPECT_THAT(gpipe.err,
+              HasSubstr("gpipe.json: 1000000 microbatches: the 2 stages of schedule \"gpipe\" do not repeat"));
   EXPECT_THAT(gpipe.err, HasSubstr("the limit is 524288"));  // 2^20 / 2
 }
 
 TEST_F(PredictTool, EndsWithOneOnBadInput) {
   plan_.stages[1].devices = {7};
-  folder_.write("far.json", plan_json(plan_));
+  folder_.write("far.json", format::plan_json(plan_));
   folder_.write("text.json", "a plan");
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"nowhere.json topology.json plan.json", "stagecraft-predict: nowhere.json: "},

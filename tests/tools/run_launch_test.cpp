@@ -25,10 +25,10 @@ class RunLaunch : public ::testing::Test {
   RunLaunch() {
     Plan plan = cut_plan(*planned_, {3}, {1, 1}, "1f1b", 4);
     plan.iteration.reset();
-    folder_.write("plan.json", plan_json(plan));
+    folder_.write("plan.json", format::plan_json(plan));
     plan.iteration = Seconds(2);
-    folder_.write("predicted.json", plan_json(plan));
-    folder_.write("replicated.json", plan_json(cut_plan(*planned_, {3}, {2, 1}, "1f1b", 5)));
+    folder_.write("predicted.json", format::plan_json(plan));
+    folder_.write("replicated.json", format::plan_json(cut_plan(*planned_, {3}, {2, 1}, "1f1b", 5)));
     folder_.write("hosts.txt", "127.0.0.1\n127.0.0.2 slots=2\n");
     folder_.write("shell",
                   "#!/bin/sh\n"
@@ -39,7 +39,7 @@ class RunLaunch : public ::testing::Test {
     std::filesystem::permissions(folder_.path() / "unreached", std::filesystem::perms::owner_all);
   }
   std::vector<double> losses(const std::string& file) const {
-    return parse_measurement(folder_.read(file), file).losses;
+    return format::parse_measurement(folder_.read(file), file).losses;
   }
 
   static testing::PlannedModel* planned_;
@@ -70,7 +70,7 @@ TEST_F(RunLaunch, GivesEachRankALogOfItsOwn) {
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(folder_.run("ls logs/run").out, "rank-0.log\nrank-1.log\nrank-2.log\n");
   EXPECT_THAT(o.err, HasSubstr("step 3/3 loss "));
-  EXPECT_EQ(parse_measurement(o.out, "out").losses.size(), 3U);
+  EXPECT_EQ(format::parse_measurement(o.out, "out").losses.size(), 3U);
   const std::string log = folder_.read("logs/run/rank-0.log");
   EXPECT_THAT(log, HasSubstr(o.out));
   EXPECT_EQ(log.size(), o.out.size() + o.err.size());

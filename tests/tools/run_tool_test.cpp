@@ -28,9 +28,9 @@ class RunTool : public ::testing::Test {
   }
   static void TearDownTestSuite() { delete planned_; }
   RunTool() {
-    folder_.write("plan.json", plan_json(cut_plan(*planned_, {3}, {1, 1}, "1f1b", 4)));
-    folder_.write("other.json", plan_json(cut_plan(*planned_, {3}, {1, 1}, "1f1b", 2)));
-    folder_.write("replicated.json", plan_json(cut_plan(*planned_, {3}, {2, 1}, "1f1b", 5)));
+    folder_.write("plan.json", format::plan_json(cut_plan(*planned_, {3}, {1, 1}, "1f1b", 4)));
+    folder_.write("other.json", format::plan_json(cut_plan(*planned_, {3}, {1, 1}, "1f1b", 2)));
+    folder_.write("replicated.json", format::plan_json(cut_plan(*planned_, {3}, {2, 1}, "1f1b", 5)));
   }
   Outcome run(const std::string& arguments) const {
     return folder_.run("stagecraft-run " + arguments + " --steps 3 --timeout 5");
@@ -63,7 +63,7 @@ double seconds_of(const std::function<void()>& call) {
 
 TEST_F(RunTool, TellsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
   const auto half = testing::planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3, at::kHalf);
-  folder_.write("half.json", plan_json(cut_plan(half, {3}, {1, 1}, "1f1b", 4)));
+  folder_.write("half.json", format::plan_json(cut_plan(half, {3}, {1, 1}, "1f1b", 4)));
   const Outcome trained = run("half.json --loss-scale 1024 --check");
   EXPECT_EQ(trained.status, 0) << trained.err;
   EXPECT_THAT(trained.err, HasSubstr("a step, loss scale 1024\n"));
@@ -159,11 +159,11 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
 }
 
 TEST_F(RunTool, SaysWhyThereIsNoGpu) {
-  if (!no_gpu_reason()) GTEST_SKIP() << "this machine has one";
+  if (!device::no_gpu_reason()) GTEST_SKIP() << "this machine has one";
   for (const char* how : {"", " --spawn"}) {
     const Outcome outcome = run(std::string("plan.json --device cuda") + how);
     EXPECT_EQ(outcome.status, 1) << how;
-    EXPECT_THAT(outcome.err, HasSubstr(*no_gpu_reason())) << how;
+    EXPECT_THAT(outcome.err, HasSubstr(*device::no_gpu_reason())) << how;
   }
 }
 
@@ -190,14 +190,14 @@ TEST_F(RunTool, TrainsInOneProcess) {
   const Outcome o = run("plan.json -o - --check");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, HasSubstr("all bit-equal"));
-  EXPECT_EQ(parse_measurement(o.out, "out").losses.size(), 3U);
+  EXPECT_EQ(format::parse_measurement(o.out, "out").losses.size(), 3U);
 }
 
 TEST_F(RunTool, SpawnsRanksThatEqualASingleProcess) {
   const Outcome o = run("replicated.json --spawn --check -o measured.json --trace trace.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, HasSubstr("all bit-equal"));
-  const Measurement measured = parse_measurement(folder_.read("measured.json"), "measured.json");
+  const Measurement measured = format::parse_measurement(folder_.read("measured.json"), "measured.json");
   EXPECT_THAT(measured.timeline.stage_of_rank, ::testing::ElementsAre(0, 0, 1));
   EXPECT_EQ(measured.timeline.steps.size(), 3U);
   EXPECT_EQ(measured.microbatches, 5);
@@ -276,7 +276,7 @@ TEST_F(RunTool, ResumesUnderAnotherPlan) {
   EXPECT_EQ(second.status, 0) << second.err;
   EXPECT_THAT(second.err, HasSubstr("resuming from saved/step-2\n"));
   EXPECT_THAT(second.err, HasSubstr("all bit-equal"));
-  const auto losses = [&](const char* file) { return parse_measurement(folder_.read(file), file).losses; };
+  const auto losses = [&](const char* file) { return format::parse_measurement(folder_.read(file), file).losses; };
   EXPECT_THAT(losses("rest.json"), ::testing::ElementsAre(losses("whole.json").back()));
   const Outcome done = run("plan.json --resume" + common);
   EXPECT_EQ(done.status, 0) << done.err;
@@ -328,7 +328,7 @@ TEST_F(RunTool, StartsAllRanksAgainFromTheLastCheckpoint) {
 
 TEST_F(RunTool, EndsWithTheReasonWhenACheckpointCannotBeWritten) {
   // A limit on a file's length, in blocks of 1024 bytes, stands for a disk that is full.
-  folder_.write("small.json", plan_json(cut_plan(*planned_, {}, {1}, "1f1b", 4)));
+  folder_.write("small.json", format::plan_json(cut_plan(*planned_, {}, {1}, "1f1b", 4)));
   EXPECT_EQ(folder_.run("stagecraft-run small.json --steps 2 --checkpoint saved").status, 0);
   const Outcome o =
       folder_.run("trap '' XFSZ; ulimit -f 1\nstagecraft-run small.json --steps 4 --checkpoint saved --resume");

@@ -21,11 +21,11 @@ class VerifyTool : public ::testing::Test {
     const Graph graph = testing::chain_graph({1, 1}, {2, 2}, 1000_B, 100_B);
     Topology topology = testing::flat_topology(2, 1000);
     plan_ = testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 2);
-    folder_.write("graph.json", graph_json(graph));
-    folder_.write("topology.json", topology_json(topology));
+    folder_.write("graph.json", format::graph_json(graph));
+    folder_.write("topology.json", format::topology_json(topology));
     topology.device.memory = 3000_B;
-    folder_.write("small.json", topology_json(topology));
-    folder_.write("plan.json", plan_json(plan_));
+    folder_.write("small.json", format::topology_json(topology));
+    folder_.write("plan.json", format::plan_json(plan_));
   }
   Outcome verify(const std::string& arguments) const { return folder_.run("stagecraft-verify " + arguments); }
 
@@ -59,7 +59,7 @@ TEST_F(VerifyTool, PrintsTheCircleOfADeadlock) {
 
 TEST_F(VerifyTool, ProvesStepsOfAnAsynchronousSchedule) {
   plan_.schedule = "pipedream";
-  folder_.write("pipedream.json", plan_json(plan_));
+  folder_.write("pipedream.json", format::plan_json(plan_));
   EXPECT_THAT(
       verify("pipedream.json --steps 5").out,
       HasSubstr("5 steps: each microbatch runs once on every stage, each edge keeps one order, no deadlock with "

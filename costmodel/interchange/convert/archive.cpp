@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 bool is_archive(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -10,4 +10,4 @@ bool is_archive(const std::string& path) {
   return in.read(first.data(), 4) && first == "PK\3\4";
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -8,12 +8,12 @@
 #include "costmodel/interchange/convert/python_package.h"
 #include "costmodel/plan.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// An exported model in stages.
 struct ArchiveStages {
   PythonPackage package;
-  std::map<std::string, WriteFile> archives;  ///< file name -> "stageN.pt2", which the package reads
+  std::map<std::string, format::WriteFile> archives;  ///< file name -> "stageN.pt2", which the package reads
 };
 
 /// Whether `path` begins as an archive does. False if it is absent.
@@ -24,4 +24,4 @@ struct ArchiveStages {
 /// Operators need LibTorch, so the implementation is in the executor.
 using ArchiveStager = std::function<ArchiveStages(const Plan& plan, const std::string& path)>;
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

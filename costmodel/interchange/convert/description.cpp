@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string_view>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr std::size_t kMostBytes = 65536;
@@ -236,4 +236,4 @@ std::optional<std::int64_t> whole_number(const Argument& argument) {
   return value;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// `name` = `literal`; by position if `name` is empty. `literal` is Python text of a number, True, False, None, a
 /// string of letters, digits, "_", "-" and ".", or a tuple of these: rewritten from the parsed value, so that it is
@@ -38,4 +38,4 @@ struct Description {
 /// The argument's value if it is an integer.
 [[nodiscard]] std::optional<std::int64_t> whole_number(const Argument& argument);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

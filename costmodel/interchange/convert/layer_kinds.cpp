@@ -9,7 +9,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/interchange/convert/python_text.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using Kind = ValueForm::Kind;
@@ -347,4 +347,4 @@ std::vector<std::string> known_kinds() {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

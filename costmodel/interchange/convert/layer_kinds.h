@@ -8,7 +8,7 @@
 
 #include "costmodel/interchange/convert/description.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// The output of a layer: a tensor, a tuple of these forms, a number (the length of an axis), or None. Unknown: the
 /// output of a user's layer; one tensor unless its items are read.
@@ -60,4 +60,4 @@ using OwnKinds = std::map<std::string, std::string>;
 /// Sources: Wu et al., arXiv 1609.08144; Bahdanau et al., arXiv 1409.0473.
 [[nodiscard]] std::string layers_text();
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -1,6 +1,6 @@
 #include "costmodel/interchange/convert/layer_kinds.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 std::string layers_text() {
   return R"python("""GNMT's own layers. Sequences are (time, batch, features); lengths are (batch,), integers."""
@@ -67,4 +67,4 @@ class Classifier(torch.nn.Module):
 )python";
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

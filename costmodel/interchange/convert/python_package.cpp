@@ -7,7 +7,7 @@
 
 #include "costmodel/interchange/convert/python_text.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr const char* kFusedHead = R"python(import torch
@@ -173,4 +173,4 @@ std::map<std::string, std::string> package_files(const PythonPackage& package) {
   return files;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

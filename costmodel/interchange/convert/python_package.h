@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// One stage of a model as Python. `text` is a file that imports only more_files of the package and defines `class
 /// StageN(torch.nn.Module)`, N the stage's number; forward takes `inputs` in order and returns `outputs`: the tensor if
@@ -52,4 +52,4 @@ inline constexpr const char* kPackageHeader = "# Written by stagecraft convert, 
 /// stages.
 [[nodiscard]] std::map<std::string, std::string> package_files(const PythonPackage& package);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -7,7 +7,7 @@
 #include <array>
 #include <unordered_set>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 constexpr std::array<std::string_view, 35> kKeywords{
@@ -71,4 +71,4 @@ std::string python_result(const std::vector<std::string>& parts) {
   return parts.size() == 1 ? parts.front() : python_tuple(parts);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// True for a valid variable name in Python: ASCII letters, digits and "_", not starting with a digit, not a keyword.
 [[nodiscard]] bool is_python_name(std::string_view text);
@@ -27,4 +27,4 @@ namespace stagecraft {
 /// The return value of a function that returns `parts`: the value itself if there is one, else a tuple.
 [[nodiscard]] std::string python_result(const std::vector<std::string>& parts);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

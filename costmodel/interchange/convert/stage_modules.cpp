@@ -11,7 +11,7 @@
 #include "costmodel/interchange/convert/python_text.h"
 #include "costmodel/interchange/convert/value_flow.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using Kind = ValueForm::Kind;
@@ -210,4 +210,4 @@ PythonPackage package_of(const Graph& graph, const std::vector<int>& stage_of_la
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

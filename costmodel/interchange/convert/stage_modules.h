@@ -8,7 +8,7 @@
 #include "costmodel/interchange/convert/python_package.h"
 #include "costmodel/plan.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// Each layer's stage in a plan for `graph`, -1 for inputs. Throws std::invalid_argument naming the layer that is not
 /// in any stage or in two, is not in the graph, or is an input.
@@ -30,4 +30,4 @@ namespace stagecraft {
 /// computes nothing.
 [[nodiscard]] PythonPackage package_of(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& own);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -10,7 +10,7 @@
 
 #include "costmodel/interchange/convert/python_text.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using Kind = ValueForm::Kind;
@@ -275,4 +275,4 @@ std::string received_text(const ValueFlow& flow, int layer, const ValueForm& for
   return python_tuple(items);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

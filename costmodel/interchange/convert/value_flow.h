@@ -7,7 +7,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/interchange/convert/layer_kinds.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 
 /// An output tensor of a layer: its value, or the item of its tuple at `path`. Sorted in the order of computation.
 struct Leaf {
@@ -58,4 +58,4 @@ struct ValueFlow {
 [[nodiscard]] std::string received_text(const ValueFlow& flow, int layer, const ValueForm& form,
                                         const std::vector<std::int64_t>& path);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

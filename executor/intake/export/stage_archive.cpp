@@ -15,14 +15,14 @@
 #include "executor/intake/export/stage_numbers.h"
 #include "executor/intake/pt2/flattened_blocks.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The JSON parts of the whole archive, unchanged.
 struct StageArchives::Documents {
-  Json program;
-  Json weights;
-  Json constants;
-  Json notes;  ///< null: none
+  format::Json program;
+  format::Json weights;
+  format::Json constants;
+  format::Json notes;  ///< null: none
 };
 
 namespace {
@@ -33,13 +33,13 @@ constexpr const char* kModel = "model";
 constexpr const char* kWeights = "data/weights/";
 constexpr const char* kConstants = "data/constants/";
 
-Json read_document(const Pt2Archive& archive, const std::string& name, Json otherwise) {
-  const ZipRecord* const record = archive.zip->find(archive.root + "/" + name);
+format::Json read_document(const Pt2Archive& archive, const std::string& name, format::Json otherwise) {
+  const files::ZipRecord* const record = archive.zip->find(archive.root + "/" + name);
   if (!record) return otherwise;
-  return parse_document(archive.zip->read(*record, kMostJsonBytes), archive.zip->path() + ": " + name);
+  return format::parse_document(archive.zip->read(*record, kMostJsonBytes), archive.zip->path() + ": " + name);
 }
 
-Json tensor_argument(const std::string& name) { return {{"as_tensor", {{"name", name}}}}; }
+format::Json tensor_argument(const std::string& name) { return {{"as_tensor", {{"name", name}}}}; }
 
 /// torch.utils._pytree's text for `leaves` tensors in a tuple, or for the arguments of a function that takes them.
 std::string tuple_spec(std::size_t leaves) {
@@ -68,19 +68,19 @@ std::set<std::string> guarded(const std::string& guard) {
 /// Writes one stage's program.
 class StageDocument {
  public:
-  StageDocument(const OperatorGraph& graph, const Json& whole, const StageGraph& stage)
+  StageDocument(const OperatorGraph& graph, const format::Json& whole, const StageGraph& stage)
       : graph_(graph), whole_(whole), old_(whole.at("graph_module").at("graph")), stage_(stage) {
     for (const GraphValue& value : graph.values) taken_.insert(value.name);
     for (const GraphNode& node : graph.nodes) taken_.insert(node.name);
   }
 
-  Json build() {
+  format::Json build() {
     add_inputs();
     for (const int v : stage_.copied) add_copy(v);
     for (const SizeSource& source : stage_.sizes) add_size(source);
     for (const int n : stage_.nodes) {
-      Json node = old_.at("nodes").at(index(n));
-      for (Json& input : node.at("inputs")) replace_values(input.at("arg"), copies_);
+      format::Json node = old_.at("nodes").at(index(n));
+      for (format::Json& input : node.at("inputs")) replace_values(input.at("arg"), copies_);
       nodes_.push_back(std::move(node));
       for (const int v : graph_.nodes[index(n)].gives) keep_entry(graph_.values[index(v)].name);
     }
@@ -110,7 +110,7 @@ class StageDocument {
     }
   }
 
-  void add_input(const std::string& value, const Json& spec) {
+  void add_input(const std::string& value, const format::Json& spec) {
     inputs_.push_back(tensor_argument(value));
     input_specs_.push_back(spec);
     keep_entry(value);
@@ -119,9 +119,9 @@ class StageDocument {
   void add_inputs() {
     std::set<std::string> held;
     for (const int v : stage_.held) held.insert(name(v));
-    const Json& specs = whole_.at("graph_module").at("signature").at("input_specs");
+    const format::Json& specs = whole_.at("graph_module").at("signature").at("input_specs");
     for (std::size_t i = 0; i < old_.at("inputs").size(); ++i) {
-      const Json& input = old_.at("inputs").at(i);
+      const format::Json& input = old_.at("inputs").at(i);
       if (!input.contains("as_tensor")) continue;
       const std::string value = input.at("as_tensor").at("name").get<std::string>();
       if (held.contains(value)) add_input(value, specs.at(i));
@@ -132,7 +132,7 @@ class StageDocument {
         arguments_.push_back(name(v));
         // If the graph has fewer axes, the file has an extra axis of 1 at position 1.
         const std::optional<TensorMeta>& known = graph_.values[index(v)].meta;
-        Json& meta = tables_["tensor_values"][name(v)];
+        format::Json& meta = tables_["tensor_values"][name(v)];
         if (!known || meta.at("sizes").size() == known->sizes.size()) continue;
         meta.at("sizes").erase(1);
         meta.at("strides").erase(1);
@@ -151,16 +151,16 @@ class StageDocument {
   void add_size(const SizeSource& source) {
     const GraphValue& number = graph_.values[index(source.number)];
     const GraphValue& tensor = graph_.values[index(source.tensor)];
-    const Json& extent = tables_["tensor_values"][tensor.name].at("sizes").at(index(source.axis));
+    const format::Json& extent = tables_["tensor_values"][tensor.name].at("sizes").at(index(source.axis));
     NumberNodes made =
         number_nodes({.tensor = tensor.name,
                       .axis = source.axis,
                       .extent = tensor.meta->sizes[index(source.axis)],
-                      .hint = extent.at("as_expr").value("hint", Json()).value("as_int", std::int64_t{1}),
+                      .hint = extent.at("as_expr").value("hint", format::Json()).value("as_int", std::int64_t{1}),
                       .number = number.name,
                       .expression = *number.number},
                      [&](const std::string& wanted) { return fresh(wanted); });
-    for (Json& node : made.nodes) nodes_.push_back(std::move(node));
+    for (format::Json& node : made.nodes) nodes_.push_back(std::move(node));
     for (auto& [value, entry] : made.entries) tables_["sym_int_values"][value] = std::move(entry);
     keep_entry(number.name);
   }
@@ -181,20 +181,20 @@ class StageDocument {
     return out;
   }
 
-  [[nodiscard]] Json calls() const {
+  [[nodiscard]] format::Json calls() const {
     std::set<std::string> used;
     for (const int n : stage_.nodes) {
       for (const ModuleFrame& frame : graph_.nodes[index(n)].modules) used.insert(frame.path);
     }
-    Json out = Json::array();
+    format::Json out = format::Json::array();
     out.push_back({{"fqn", ""},
                    {"signature",
-                    {{"inputs", Json::array()},
-                     {"outputs", Json::array()},
+                    {{"inputs", format::Json::array()},
+                     {"outputs", format::Json::array()},
                      {"in_spec", call_spec(arguments_.size())},
                      {"out_spec", result_spec(outputs_.size())},
                      {"forward_arg_names", arguments_}}}});
-    for (const Json& entry : whole_.at("graph_module").value("module_call_graph", Json::array())) {
+    for (const format::Json& entry : whole_.at("graph_module").value("module_call_graph", format::Json::array())) {
       const std::string path = entry.value("fqn", "");
       if (!path.empty() && used.contains(path.substr(0, path.find('@'))))
         out.push_back({{"fqn", path}, {"signature", nullptr}});
@@ -202,10 +202,10 @@ class StageDocument {
     return out;
   }
 
-  Json whole() {
-    Json out = whole_;
-    Json& module = out.at("graph_module");
-    Json& graph = module.at("graph");
+  format::Json whole() {
+    format::Json out = whole_;
+    format::Json& module = out.at("graph_module");
+    format::Json& graph = module.at("graph");
     graph["inputs"] = inputs_;
     graph["outputs"] = outputs_;
     graph["nodes"] = nodes_;
@@ -224,14 +224,14 @@ class StageDocument {
     module["module_call_graph"] = calls();
 
     const std::set<std::string> used = symbols();
-    Json ranges = Json::object();
+    format::Json ranges = format::Json::object();
     for (const auto& [key, range] : whole_.at("range_constraints").items()) {
       const bool wanted = std::ranges::any_of(used, [&](const std::string& s) { return key.find(s) != key.npos; });
       if (wanted) ranges[key] = range;
     }
     out["range_constraints"] = ranges;
-    Json guards = Json::array();
-    for (const Json& guard : whole_.value("guards_code", Json::array())) {
+    format::Json guards = format::Json::array();
+    for (const format::Json& guard : whole_.value("guards_code", format::Json::array())) {
       const std::set<std::string> names = guarded(guard.get<std::string>());
       const bool wanted = std::ranges::all_of(
           names, [&](const std::string& n) { return std::ranges::find(arguments_, n) != arguments_.end(); });
@@ -245,24 +245,24 @@ class StageDocument {
                                             "custom_obj_values"};
 
   const OperatorGraph& graph_;
-  const Json& whole_;
-  const Json& old_;
+  const format::Json& whole_;
+  const format::Json& old_;
   const StageGraph& stage_;
   std::set<std::string> taken_;
   ReplacedValues copies_;
   std::vector<std::string> arguments_;
-  Json inputs_ = Json::array(), outputs_ = Json::array(), nodes_ = Json::array();
-  Json input_specs_ = Json::array(), output_specs_ = Json::array();
-  std::map<std::string, Json> tables_{{"tensor_values", Json::object()},
-                                      {"sym_int_values", Json::object()},
-                                      {"sym_bool_values", Json::object()},
-                                      {"sym_float_values", Json::object()},
-                                      {"custom_obj_values", Json::object()}};
+  format::Json inputs_ = format::Json::array(), outputs_ = format::Json::array(), nodes_ = format::Json::array();
+  format::Json input_specs_ = format::Json::array(), output_specs_ = format::Json::array();
+  std::map<std::string, format::Json> tables_{{"tensor_values", format::Json::object()},
+                                              {"sym_int_values", format::Json::object()},
+                                              {"sym_bool_values", format::Json::object()},
+                                              {"sym_float_values", format::Json::object()},
+                                              {"custom_obj_values", format::Json::object()}};
 };
 
 /// The entries of `whole` for `names`.
-Json subset(const Json& whole, const std::set<std::string>& names) {
-  Json config = Json::object();
+format::Json subset(const format::Json& whole, const std::set<std::string>& names) {
+  format::Json config = format::Json::object();
   for (const auto& [key, value] : whole.at("config").items()) {
     if (names.contains(key)) config[key] = value;
   }
@@ -282,7 +282,7 @@ std::set<std::string> held_names(const Pt2Archive& archive, const StageGraph& st
 
 StageArchives::StageArchives(const Pt2Archive& archive, const OperatorGraph& graph, int loss)
     : archive_(archive), graph_(graph), loss_(loss) {
-  const Json nothing = {{"config", Json::object()}};
+  const format::Json nothing = {{"config", format::Json::object()}};
   auto documents = std::make_unique<Documents>();
   documents->program = flattened_blocks(read_document(archive, "models/" + archive.model + ".json", nullptr));
   documents->weights = read_document(archive, kWeights + archive.model + "_weights_config.json", nothing);
@@ -303,9 +303,9 @@ void StageArchives::write(const StageGraph& stage, const std::string& path) cons
   std::set<std::string> records;
   for (const std::string& name : names) records.insert(archive_.tensors.at(name).record);
 
-  ZipWriter zip(path);
+  files::ZipWriter zip(path);
   for (const std::string& name : records) {
-    const ZipRecord* const record = archive_.zip->find(name);
+    const files::ZipRecord* const record = archive_.zip->find(name);
     if (!record) throw FormatError(archive_.zip->path() + ": has no record \"" + name + "\"");
     zip.add(root + name.substr(archive_.root.size() + 1), archive_.zip->map(*record, /*check=*/true)->bytes());
   }
@@ -324,18 +324,19 @@ void StageArchives::write(const StageGraph& stage, const std::string& path) cons
 }
 
 std::string StageArchives::notes(const StageGraph& stage) const {
-  Json out = documents_->notes;
-  Json inputs = Json::array();
+  format::Json out = documents_->notes;
+  format::Json inputs = format::Json::array();
   for (const auto* const values : {&stage.received, &stage.inputs}) {
     for (const int v : *values) {
       const GraphValue& value = graph_.values[index(v)];
-      const Json& known = documents_->notes.value("inputs", Json::array());
-      const auto it = std::ranges::find_if(known, [&](const Json& n) { return n.value("name", "") == value.name; });
+      const format::Json& known = documents_->notes.value("inputs", format::Json::array());
+      const auto it =
+          std::ranges::find_if(known, [&](const format::Json& n) { return n.value("name", "") == value.name; });
       if (value.origin == GraphValue::Origin::Input && it != known.end()) {
         inputs.push_back(*it);
         continue;
       }
-      Json axis = nullptr;
+      format::Json axis = nullptr;
       const std::vector<SizeExpression>& sizes = value.meta->sizes;
       for (std::size_t a = 0; a < sizes.size() && axis.is_null(); ++a) {
         if (!symbols_of(sizes[a]).empty()) axis = a;
@@ -355,11 +356,11 @@ std::string StageArchives::notes(const StageGraph& stage) const {
     if (!symbols.contains(it->get<std::string>())) out.erase(it);
   }
   const std::set<std::string> held = held_names(archive_, stage);
-  Json tied = Json::array();
-  for (const Json& group : out.value("tied", Json::array())) {
-    Json own = Json::array();
+  format::Json tied = format::Json::array();
+  for (const format::Json& group : out.value("tied", format::Json::array())) {
+    format::Json own = format::Json::array();
     std::ranges::copy_if(group, std::back_inserter(own),
-                         [&](const Json& name) { return held.contains(name.get<std::string>()); });
+                         [&](const format::Json& name) { return held.contains(name.get<std::string>()); });
     if (own.size() > 1) tied.push_back(own);
   }
   out["tied"] = tied;
@@ -369,4 +370,4 @@ std::string StageArchives::notes(const StageGraph& stage) const {
   return out.dump(1);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -6,7 +6,7 @@
 #include "executor/intake/export/stage_graphs.h"
 #include "executor/intake/pt2/pt2_archive.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Writes stages of an archive as separate archives for torch.export.load.
 class StageArchives {
@@ -36,4 +36,4 @@ class StageArchives {
   std::unique_ptr<const Documents> documents_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

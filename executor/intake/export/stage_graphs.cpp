@@ -9,7 +9,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Origin = GraphValue::Origin;
@@ -219,4 +219,4 @@ std::vector<StageGraph> stage_graphs(const OperatorGraph& graph, const Grouping&
   return Cutter(graph, grouping, loss, groups_of_stages).run();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -5,7 +5,7 @@
 #include "executor/intake/graph/layer_groups.h"
 #include "executor/intake/graph/operator_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// A number that a stage needs and that the graph computes from a tensor which the stage does not have: it follows from
 /// the size of value `tensor` in `axis`.
@@ -34,4 +34,4 @@ struct StageGraph {
 [[nodiscard]] std::vector<StageGraph> stage_graphs(const OperatorGraph& graph, const Grouping& grouping, int loss,
                                                    const std::vector<std::vector<int>>& groups_of_stages);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

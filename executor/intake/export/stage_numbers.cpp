@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Kind = SizeExpression::Kind;
@@ -81,7 +81,7 @@ class NumberMaker {
   }
 
  private:
-  static Json name(const std::string& value) { return {{"as_sym_int", {{"as_name", value}}}}; }
+  static format::Json name(const std::string& value) { return {{"as_sym_int", {{"as_name", value}}}}; }
 
   static SizeExpression symbol_of(const SizeExpression& expression) {
     SizeExpression out;
@@ -97,27 +97,28 @@ class NumberMaker {
     std::string out = fresh_(wish);
     const Symbols symbols{{symbol_of(wanted_.extent).symbol, wanted_.hint / factor()}};
     out_.entries.emplace_back(
-        out, Json{{"as_expr",
-                   {{"expr_str", sympy_text(expression)}, {"hint", {{"as_int", evaluate(expression, symbols)}}}}}});
+        out,
+        format::Json{{"as_expr",
+                      {{"expr_str", sympy_text(expression)}, {"hint", {{"as_int", evaluate(expression, symbols)}}}}}});
     return out;
   }
 
   void add(const std::string& target, const std::string& value,
-           const std::vector<std::pair<std::string, Json>>& arguments) {
+           const std::vector<std::pair<std::string, format::Json>>& arguments) {
     out_.nodes.push_back(new_node(target, value, arguments, name(value)));
   }
 
   /// An argument for the expression; `result` names it, empty for a new name.
-  Json compute(const SizeExpression& expression, const std::string& result) {
+  format::Json compute(const SizeExpression& expression, const std::string& result) {
     if (expression.kind == Kind::Number) return {{"as_int", expression.number}};
     if (expression.kind == Kind::Symbol) return name(batch_);
-    Json left = compute(expression.parts.at(0), "");
+    format::Json left = compute(expression.parts.at(0), "");
     SizeExpression so_far;
     so_far.kind = expression.kind;
     so_far.parts = {expression.parts[0]};
     for (std::size_t i = 1; i < expression.parts.size(); ++i) {
       so_far.parts.push_back(expression.parts[i]);
-      const Json right = compute(expression.parts[i], "");
+      const format::Json right = compute(expression.parts[i], "");
       const bool last = i + 1 == expression.parts.size();
       const std::string value = last && !result.empty() ? result : named(wanted_.number + "_part", so_far);
       add(operator_of(expression.kind), value, {{"a", left}, {"b", right}});
@@ -134,16 +135,16 @@ class NumberMaker {
 
 }  // namespace
 
-Json new_node(const std::string& target, const std::string& name,
-              const std::vector<std::pair<std::string, Json>>& arguments, const Json& result) {
+format::Json new_node(const std::string& target, const std::string& name,
+                      const std::vector<std::pair<std::string, format::Json>>& arguments, const format::Json& result) {
   constexpr int kPositional = 1;
-  Json inputs = Json::array();
+  format::Json inputs = format::Json::array();
   for (const auto& [argument, value] : arguments)
     inputs.push_back({{"name", argument}, {"arg", value}, {"kind", kPositional}});
   return {{"target", target},
           {"inputs", inputs},
-          {"outputs", Json::array({result})},
-          {"metadata", Json::object()},
+          {"outputs", format::Json::array({result})},
+          {"metadata", format::Json::object()},
           {"is_hop_single_tensor_return", nullptr},
           {"name", name}};
 }
@@ -152,4 +153,4 @@ NumberNodes number_nodes(const WantedNumber& wanted, const std::function<std::st
   return NumberMaker(wanted, fresh).run();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -11,11 +11,12 @@
 
 // Only for stage_archive.cpp: nodes of torch.export's JSON.
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// A node that calls `target` and returns `result`; its name is the value's.
-[[nodiscard]] Json new_node(const std::string& target, const std::string& name,
-                            const std::vector<std::pair<std::string, Json>>& arguments, const Json& result);
+[[nodiscard]] format::Json new_node(const std::string& target, const std::string& name,
+                                    const std::vector<std::pair<std::string, format::Json>>& arguments,
+                                    const format::Json& result);
 
 /// A number that follows from a tensor's size.
 struct WantedNumber {
@@ -28,12 +29,12 @@ struct WantedNumber {
 };
 
 struct NumberNodes {
-  std::vector<Json> nodes;                            ///< in order
-  std::vector<std::pair<std::string, Json>> entries;  ///< of sym_int_values, for values with new names
+  std::vector<format::Json> nodes;                            ///< in order
+  std::vector<std::pair<std::string, format::Json>> entries;  ///< of sym_int_values, for values with new names
 };
 
 /// Nodes that compute it; `fresh` makes an unused name from the requested one.
 [[nodiscard]] NumberNodes number_nodes(const WantedNumber& wanted,
                                        const std::function<std::string(const std::string&)>& fresh);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -17,7 +17,7 @@
 #include "executor/intake/torchscript/torchscript_archive.h"
 #include "executor/model/stage_layers.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 constexpr const char* kExported = R"python(import pathlib
@@ -67,7 +67,7 @@ class ExportedStage(torch.nn.Module):
 
 std::vector<std::string> quoted(const std::vector<std::string>& names) {
   std::vector<std::string> out;
-  for (const std::string& name : names) out.push_back(python_string(name));
+  for (const std::string& name : names) out.push_back(interchange::python_string(name));
   return out;
 }
 
@@ -86,8 +86,8 @@ std::vector<std::string> names_of(const OperatorGraph& graph, const std::vector<
 }
 
 /// Parameters that share one tensor, with the stages that hold them.
-std::vector<std::vector<StageParameter>> tied_parameters(const Conversion& source) {
-  std::vector<std::vector<StageParameter>> out;
+std::vector<std::vector<interchange::StageParameter>> tied_parameters(const Conversion& source) {
+  std::vector<std::vector<interchange::StageParameter>> out;
   std::vector<StoredTensor> tensors;
   for (const ProgramInput& input : source.archive.program.inputs) {
     if (input.kind != ProgramInput::Kind::Parameter) continue;
@@ -107,15 +107,15 @@ std::vector<std::vector<StageParameter>> tied_parameters(const Conversion& sourc
   return out;
 }
 
-std::string stage_text(const StageModule& stage, std::size_t number,
-                       const std::vector<std::vector<StageParameter>>& tied) {
+std::string stage_text(const interchange::StageModule& stage, std::size_t number,
+                       const std::vector<std::vector<interchange::StageParameter>>& tied) {
   std::vector<std::string> groups;
   for (const auto& group : tied) {
     std::vector<std::string> names;
-    for (const StageParameter& parameter : group) {
+    for (const interchange::StageParameter& parameter : group) {
       if (parameter.stage == static_cast<int>(number)) names.push_back(parameter.name);
     }
-    if (names.size() > 1) groups.push_back(python_tuple(quoted(names)));
+    if (names.size() > 1) groups.push_back(interchange::python_tuple(quoted(names)));
   }
   return fmt::format(
       "from .exported import ExportedStage\n\n\n"
@@ -124,18 +124,19 @@ std::string stage_text(const StageModule& stage, std::size_t number,
       "    INPUTS = {1}\n"
       "    OUTPUTS = {2}\n"
       "    TIED = {3}\n",
-      number, python_tuple(quoted(stage.inputs)), python_tuple(quoted(stage.outputs)), python_tuple(groups));
+      number, interchange::python_tuple(quoted(stage.inputs)), interchange::python_tuple(quoted(stage.outputs)),
+      interchange::python_tuple(groups));
 }
 
 }  // namespace
 
-ArchiveStages stage_package(const std::string& path, const ModelSettings& settings,
-                            const LayersOfStages& layers_of_stages) {
+interchange::ArchiveStages stage_package(const std::string& path, const ModelSettings& settings,
+                                         const LayersOfStages& layers_of_stages) {
   if (const auto it = settings.find("loss"); it != settings.end() && it->second != "none") {
     throw std::invalid_argument(path + ": setting loss is \"" + it->second +
                                 "\", which is not part of the file; export the model with its loss");
   }
-  if (is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read))) {
+  if (is_torchscript_archive(files::ZipArchive(path, files::ZipArchive::Deflated::Read))) {
     throw FormatError(
         path +
         ": is a TorchScript file, which cannot be converted; use the .pt2 that stagecraft export-model writes of the "
@@ -144,7 +145,7 @@ ArchiveStages stage_package(const std::string& path, const ModelSettings& settin
   const auto source = std::make_shared<Conversion>();
   source->archive = read_pt2_archive(path);
   source->graph = pt2_graph(source->archive);
-  Model model = model_of_graph(source->graph, settings);
+  model::Model model = model_of_graph(source->graph, settings);
   model.name = path;
   const std::vector<std::vector<int>> layers = layers_of_stages(model);
   const int loss = loss_of_graph(source->graph, settings);
@@ -152,16 +153,16 @@ ArchiveStages stage_package(const std::string& path, const ModelSettings& settin
   source->stages = stage_graphs(source->graph, grouping, loss, layers);
   source->archives = std::make_unique<StageArchives>(source->archive, source->graph, loss);
 
-  ArchiveStages out;
+  interchange::ArchiveStages out;
   out.package.arch = std::filesystem::path(path).stem().string();
-  for (const ModelInput& input : source->graph.inputs) out.package.inputs.push_back(input.name);
+  for (const model::ModelInput& input : source->graph.inputs) out.package.inputs.push_back(input.name);
   out.package.outputs = names_of(source->graph, {loss});
   out.package.gives_loss = true;
   out.package.tied = tied_parameters(*source);
   out.package.more_files["exported.py"] = kExported;
   for (std::size_t s = 0; s < source->stages.size(); ++s) {
     const StageGraph& stage = source->stages[s];
-    StageModule module;
+    interchange::StageModule module;
     module.inputs = names_of(source->graph, stage.received);
     const std::vector<std::string> inputs = names_of(source->graph, stage.inputs);
     module.inputs.insert(module.inputs.end(), inputs.begin(), inputs.end());
@@ -175,4 +176,4 @@ ArchiveStages stage_package(const std::string& path, const ModelSettings& settin
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

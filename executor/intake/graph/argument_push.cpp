@@ -12,7 +12,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Kind = c10::TypeKind;
@@ -321,4 +321,4 @@ void push(const ArgumentPush& what, Frame& frame) {
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

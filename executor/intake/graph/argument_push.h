@@ -12,7 +12,7 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/graph/program_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// One argument to push onto the stack.
 struct ArgumentPush {
@@ -31,4 +31,4 @@ struct ArgumentPush {
 /// Pushes the argument onto the frame's stack. Device arguments are the frame's device.
 void push(const ArgumentPush& what, Frame& frame);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

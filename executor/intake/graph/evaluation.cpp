@@ -13,7 +13,7 @@
 #include "executor/intake/graph/observed_values.h"
 #include "executor/intake/graph/operator_call.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 const c10::FunctionSchema* schema_of(const ProgramNode& node) {
@@ -123,4 +123,4 @@ void check_evaluation(const OperatorGraph& graph, int root) {
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

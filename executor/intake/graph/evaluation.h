@@ -9,7 +9,7 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/graph/program_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The value in evaluation of argument `index` of a call of `schema`, if it differs from `given`, its value in
 /// training: dropout is off, and a normalisation that has running statistics (`statistics`) uses them.
@@ -23,4 +23,4 @@ namespace stagecraft {
 /// or constant that a node writes, or, unless graph.exact_evaluation, on random numbers.
 void check_evaluation(const OperatorGraph& graph, int root);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -6,7 +6,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 std::string last_word(const std::string& type) { return type.substr(type.rfind('.') + 1); }
@@ -64,4 +64,4 @@ LayerLabel label_of(const GraphNode& node, const Granularity& granularity) {
   return {};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -4,7 +4,7 @@
 
 #include "executor/intake/graph/operator_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// How nodes become layers.
 struct Granularity {
@@ -28,4 +28,4 @@ struct LayerLabel {
 /// Leaf: its innermost module; Depth: the one this many levels below the whole model; Operator: the node itself.
 [[nodiscard]] LayerLabel label_of(const GraphNode& node, const Granularity& granularity);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -16,7 +16,7 @@
 #include "executor/intake/graph/node_program.h"
 #include "executor/model/losses.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Origin = GraphValue::Origin;
@@ -71,7 +71,7 @@ class Assembler {
     std::ranges::sort(all_);
   }
 
-  Model run() {
+  model::Model run() {
     find_outputs();
     std::vector<NodeProgram> programs;
     for (std::size_t g = 0; g < grouping_.groups.size(); ++g)
@@ -93,7 +93,7 @@ class Assembler {
   }
 
   /// Where a layer finds `value`; only valid after run().
-  [[nodiscard]] ValueRef reference(int value) const {
+  [[nodiscard]] model::ValueRef reference(int value) const {
     const GraphValue& read = graph_.values[index(value)];
     if (read.origin == Origin::Input) return {-1, 0, input_of_.at(read.source)};
     if (const auto it = derived_input_.find(value); it != derived_input_.end()) return {-1, 0, it->second};
@@ -142,7 +142,7 @@ class Assembler {
     }
     for (auto& [value, program, tensors] : derived) {
       const GraphValue& made = graph_.values[index(value)];
-      ModelInput input{.name = made.name, .dtype = "", .shape = {}};
+      model::ModelInput input{.name = made.name, .dtype = "", .shape = {}};
       for (const int argument : program.arguments())
         input.sources.push_back(input_of_.at(graph_.values[index(argument)].source));
       input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)), held = std::move(tensors)](
@@ -152,10 +152,10 @@ class Assembler {
     }
   }
 
-  [[nodiscard]] ParameterSpec spec_of(int tensor) {
+  [[nodiscard]] model::ParameterSpec spec_of(int tensor) {
     const GraphTensor& held = graph_.tensors[index(tensor)];
     used_.insert(tensor);
-    ParameterSpec out{.name = held.name, .shape = held.shape};
+    model::ParameterSpec out{.name = held.name, .shape = held.shape};
     out.trainable = held.trainable;
     out.dtype = held.dtype;
     out.load = held.load;
@@ -173,7 +173,7 @@ class Assembler {
   }
 
   void add_layer(std::size_t g, NodeProgram program) {
-    LayerSpec layer;
+    model::LayerSpec layer;
     layer.name = grouping_.groups[g].name;
     layer.kind = grouping_.groups[g].kind;
     layer.outputs = static_cast<int>(outputs_[g].size());
@@ -187,7 +187,7 @@ class Assembler {
       places.emplace_back(trainable, trainable ? parameters++ : buffers++);
     }
     layer.forward = [program = std::make_shared<const NodeProgram>(std::move(program)),
-                     places = std::move(places)](const LayerCall& call) {
+                     places = std::move(places)](const model::LayerCall& call) {
       std::vector<at::Tensor> tensors;
       tensors.reserve(places.size());
       for (const auto& [trainable, place] : places)
@@ -214,7 +214,7 @@ class Assembler {
   std::map<int, int> input_of_;            // of the graph -> of the model
   std::map<int, int> derived_input_;       // value -> input of the model
   std::set<int> used_;
-  Model model_;
+  model::Model model_;
 };
 
 int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
@@ -231,9 +231,9 @@ int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
 }
 
 /// The output that a named loss takes.
-LossOutput loss_output(const OperatorGraph& graph, const GraphValue& value, ValueRef reference) {
+model::LossOutput loss_output(const OperatorGraph& graph, const GraphValue& value, model::ValueRef reference) {
   if (!value.meta) throw std::invalid_argument(graph.file + ": output \"" + value.name + "\" has no known shape");
-  LossOutput out{reference, {}, value.meta->dtype, 0};
+  model::LossOutput out{reference, {}, value.meta->dtype, 0};
   for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
     if (const auto number = constant_value(value.meta->sizes[axis]); number && !graph.symbols.empty()) {
       out.shape.push_back(*number);
@@ -247,9 +247,9 @@ LossOutput loss_output(const OperatorGraph& graph, const GraphValue& value, Valu
 }
 
 /// The first integer input: the tokens of a language model.
-std::string tokens_of(const Model& model) {
-  const auto it = std::ranges::find_if(model.inputs,
-                                       [](const ModelInput& input) { return input.dtype == "int64" && !input.derive; });
+std::string tokens_of(const model::Model& model) {
+  const auto it = std::ranges::find_if(
+      model.inputs, [](const model::ModelInput& input) { return input.dtype == "int64" && !input.derive; });
   return it == model.inputs.end() ? "" : it->name;
 }
 
@@ -276,7 +276,7 @@ int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings) {
   const bool is_loss = value.meta && value.meta->sizes.empty() && c10::isFloatingType(value.meta->dtype);
   if (loss == "none" && !is_loss) {
     std::vector<std::string> known;
-    for (const Loss& each : losses()) known.push_back(each.name);
+    for (const model::Loss& each : model::losses()) known.push_back(each.name);
     throw std::invalid_argument(
         fmt::format("{}: output \"{}\" is not a loss (one floating-point number); export the model with its loss, or "
                     "use --loss: {}",
@@ -289,39 +289,40 @@ Grouping groups_of_graph(const OperatorGraph& graph, int loss, const ModelSettin
   return layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")));
 }
 
-Model model_of_graph(OperatorGraph graph, const ModelSettings& settings, std::optional<Grouping> grouping) {
+model::Model model_of_graph(OperatorGraph graph, const ModelSettings& settings, std::optional<Grouping> grouping) {
   const int root = loss_of_graph(graph, settings);
   if (!grouping) grouping = groups_of_graph(graph, root, settings);
   Assembler assembler(graph, std::move(*grouping), root);
-  Model model = assembler.run();
+  model::Model model = assembler.run();
   const std::string loss = setting(settings, "loss", "none");
   if (loss != "none") {
     const GraphValue& value = graph.values[index(root)];
-    append_loss(model, loss, loss_output(graph, value, assembler.reference(root)), tokens_of(model));
+    model::append_loss(model, loss, loss_output(graph, value, assembler.reference(root)), tokens_of(model));
   }
   return model;
 }
 
-Model model_of_file(const std::string& path, const ModelSettings& settings, ModelMode mode, const GraphReader& reader) {
+model::Model model_of_file(const std::string& path, const ModelSettings& settings, model::ModelMode mode,
+                           const GraphReader& reader) {
   check_import_settings(settings);
-  OperatorGraph graph = reader.read(path, settings, ModelMode::Training);
+  OperatorGraph graph = reader.read(path, settings, model::ModelMode::Training);
   std::optional<Grouping> grouping;
-  if (mode == ModelMode::Evaluation) {
+  if (mode == model::ModelMode::Evaluation) {
     // Plans refer to the layers that the model has in training.
     const int trained = loss_of_graph(graph, settings);
     grouping = groups_of_graph(graph, trained, settings);
-    graph = reader.read(path, settings, ModelMode::Evaluation);
+    graph = reader.read(path, settings, model::ModelMode::Evaluation);
     const int evaluated = loss_of_graph(graph, settings);
     check_evaluation(graph, evaluated);
     if (!reader.same_nodes) grouping = groups_like(graph, evaluated, settings, *grouping);
   }
-  Model model = model_of_graph(std::move(graph), settings, std::move(grouping));
+  model::Model model = model_of_graph(std::move(graph), settings, std::move(grouping));
   model.mode = mode;
   model.name = path;
   model.options = settings;
-  for (ModelInput& input : model.inputs) input.range_setting = true;
+  for (model::ModelInput& input : model.inputs) input.range_setting = true;
   if (setting(settings, "layers", "auto") == "auto") model.options.erase("layers");
   return model;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -9,7 +9,7 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The value of `graph` that is the loss according to the settings. Throws std::invalid_argument for an unknown setting
 /// and for an output that is not a loss, FormatError for a graph without outputs.
@@ -24,12 +24,12 @@ namespace stagecraft {
 /// seeded with mix_seed(run seed, name of the node, step, microbatch), so that the numbers do not depend on cuts or
 /// schedule; threads take turns there. A value that follows only from the inputs and that several layers read is a
 /// derived input.
-[[nodiscard]] Model model_of_graph(OperatorGraph graph, const ModelSettings& settings,
-                                   std::optional<Grouping> grouping = {});
+[[nodiscard]] model::Model model_of_graph(OperatorGraph graph, const ModelSettings& settings,
+                                          std::optional<Grouping> grouping = {});
 
 /// A reader of one kind of file.
 struct GraphReader {
-  std::function<OperatorGraph(const std::string& path, const ModelSettings& settings, ModelMode mode)> read;
+  std::function<OperatorGraph(const std::string& path, const ModelSettings& settings, model::ModelMode mode)> read;
   bool same_nodes = true;  ///< whether the graphs of both modes have the same nodes and values
 };
 
@@ -39,7 +39,7 @@ struct GraphReader {
 ///
 /// For evaluation, the layers have the same names and the same nodes' values, and compute what model.eval() does in
 /// Python: see evaluation_value; buffers do not change. Throws FormatError as check_evaluation does.
-[[nodiscard]] Model model_of_file(const std::string& path, const ModelSettings& settings, ModelMode mode,
-                                  const GraphReader& reader);
+[[nodiscard]] model::Model model_of_file(const std::string& path, const ModelSettings& settings, model::ModelMode mode,
+                                         const GraphReader& reader);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

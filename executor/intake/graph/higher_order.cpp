@@ -18,7 +18,7 @@
 #include "executor/device/autocast.h"
 #include "executor/intake/graph/observed_values.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 enum class Form { Grad, Autocast, Branch };
@@ -253,7 +253,7 @@ struct BlockScope::Parts {
 
   std::unique_lock<std::recursive_mutex> turn;
   std::optional<GradMode> grad;
-  std::optional<AutocastScope> cached;
+  std::optional<device::AutocastScope> cached;
   std::optional<Plain> plain;
 };
 
@@ -382,7 +382,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
       const GradMode mode(how.enabled);
       out = inner.front()->run(std::move(given), frame);
     } else if (how.form == Form::Autocast) {
-      const AutocastScope scope(frame.device.type(), how.enabled, how.dtype, how.cache);
+      const device::AutocastScope scope(frame.device.type(), how.enabled, how.dtype, how.cache);
       out = inner.front()->run(std::move(given), frame);
     } else {
       const c10::IValue chosen = value_of(*condition);
@@ -395,4 +395,4 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
   };
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -9,7 +9,7 @@
 #include "executor/intake/graph/operator_call.h"
 #include "executor/intake/graph/program_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The block of a node. Throws FormatError that begins with `place` for arguments of other kinds.
 [[nodiscard]] GraphBlock graph_block(const ProgramBlock& block, const std::string& place);
@@ -38,4 +38,4 @@ class BlockScope {
 [[nodiscard]] NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
                                          const std::function<int(int)>& slot);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

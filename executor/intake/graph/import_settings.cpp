@@ -6,7 +6,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 /// FROM..TO.
@@ -52,4 +52,4 @@ std::map<std::string, std::pair<std::int64_t, std::int64_t>> input_ranges(const 
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Settings of a model, as set by `--set key=value` and kept in graphs and plans. For a model from a file:
 ///   layers      auto, leaf, op or depth=N (default auto)
@@ -31,4 +31,4 @@ void check_import_settings(const ModelSettings& settings);
 /// not FROM..TO.
 [[nodiscard]] std::map<std::string, std::pair<std::int64_t, std::int64_t>> input_ranges(const ModelSettings& settings);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

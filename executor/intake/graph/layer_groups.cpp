@@ -12,7 +12,7 @@
 #include "executor/intake/graph/higher_order.h"
 #include "executor/intake/graph/node_needs.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Origin = GraphValue::Origin;
@@ -404,4 +404,4 @@ std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& gr
   return {nodes.begin(), nodes.end()};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

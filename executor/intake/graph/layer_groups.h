@@ -7,7 +7,7 @@
 #include "executor/intake/graph/granularity.h"
 #include "executor/intake/graph/operator_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Nodes that make one layer.
 struct LayerGroup {
@@ -50,4 +50,4 @@ struct Grouping {
 /// Nodes of grouping.shared from which `value` follows, ascending, with all that write to their results.
 [[nodiscard]] std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& grouping, int value);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

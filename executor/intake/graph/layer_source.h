@@ -6,7 +6,7 @@
 #include "executor/intake/graph/import_settings.h"
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Where models come from: an entry of the table of layer sources (intake/layer_sources.h).
 struct LayerSource {
@@ -18,7 +18,7 @@ struct LayerSource {
   std::function<bool(const std::string& model)> has;
   /// The model: its name is `model`. Throws std::invalid_argument for settings that do not fit, FormatError for a file
   /// that cannot be read or run.
-  std::function<Model(const std::string& model, const ModelSettings& settings, ModelMode mode)> build;
+  std::function<model::Model(const std::string& model, const ModelSettings& settings, model::ModelMode mode)> build;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

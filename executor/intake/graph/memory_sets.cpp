@@ -4,7 +4,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 MemorySets::MemorySets(std::size_t values) : parent_(values) { std::iota(parent_.begin(), parent_.end(), 0); }
 
 void MemorySets::join(std::span<const std::pair<int, int>> aliases) {
@@ -16,4 +16,4 @@ int MemorySets::of(int value) {
   return value;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

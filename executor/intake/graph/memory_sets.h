@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Values that may share memory, as disjoint sets.
 class MemorySets {
@@ -22,4 +22,4 @@ class MemorySets {
   std::vector<int> parent_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// A frame of the module stack: call number `call`, from 0, of the module at `path`.
 struct ModuleFrame {
@@ -12,4 +12,4 @@ struct ModuleFrame {
   friend bool operator==(const ModuleFrame&, const ModuleFrame&) = default;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

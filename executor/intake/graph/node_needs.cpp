@@ -6,7 +6,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Origin = GraphValue::Origin;
@@ -99,4 +99,4 @@ std::vector<bool> repeatable_nodes(const OperatorGraph& graph, const std::vector
   return repeatable;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -6,7 +6,7 @@
 #include "executor/intake/graph/memory_sets.h"
 #include "executor/intake/graph/operator_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The memory of a graph's values, and what owns it.
 class GraphMemory {
@@ -38,4 +38,4 @@ class GraphMemory {
 [[nodiscard]] std::vector<bool> repeatable_nodes(const OperatorGraph& graph, const std::vector<bool>& needed,
                                                  GraphMemory& memory);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -15,7 +15,7 @@
 #include "executor/intake/graph/higher_order.h"
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Origin = GraphValue::Origin;
@@ -150,7 +150,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     tensors_.push_back(tensor);
     tensor_slots_.emplace_back();
     for (const int value : values) tensor_slots_.back().push_back(new_slot(value));
-    copied_tensors_.push_back(graph.mode == ModelMode::Evaluation &&
+    copied_tensors_.push_back(graph.mode == model::ModelMode::Evaluation &&
                               std::ranges::any_of(values, [&](int value) { return written.contains(value); }));
   }
   for (const int value : numbers) numbers_.emplace_back(new_slot(value), *graph.values[index(value)].number);
@@ -262,8 +262,8 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
       step.call(frame);
     } else {
       const std::lock_guard turn(random_turn());
-      set_seed(frame.device, mix_seed(how.seed, step.random, static_cast<std::uint64_t>(how.step),
-                                      static_cast<std::uint64_t>(how.microbatch)));
+      set_seed(frame.device, model::mix_seed(how.seed, step.random, static_cast<std::uint64_t>(how.step),
+                                             static_cast<std::uint64_t>(how.microbatch)));
       step.call(frame);
     }
     for (const int slot : step.release) frame.slots[index(slot)] = c10::IValue();
@@ -279,4 +279,4 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

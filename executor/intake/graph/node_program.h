@@ -11,7 +11,7 @@
 
 #include "executor/intake/graph/operator_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// What a run of a program needs besides its arguments.
 struct NodeRun {
@@ -72,4 +72,4 @@ class NodeProgram {
   bool keeps_casts_ = false;  ///< in a block of autocast
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -11,7 +11,7 @@
 #include "costmodel/index.h"
 #include "executor/intake/graph/operator_call.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Numbers = std::vector<c10::IValue>;
@@ -176,4 +176,4 @@ NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const s
   };
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -6,7 +6,7 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/graph/program_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Runs a node that computes numbers: torch.export writes Python's arithmetic (`_operator.add`, `torch.sym_float`,
 /// `math.trunc`) and sizes of tensors (`torch.ops.aten.sym_size.int`) as nodes. Integer division and remainder round as
@@ -14,4 +14,4 @@ namespace stagecraft {
 [[nodiscard]] NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
                                    const std::function<int(int)>& slot);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -5,7 +5,7 @@
 #include "costmodel/index.h"
 #include "executor/intake/graph/memory_sets.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 MemorySets memory_of(std::span<const NodeEffects> nodes, std::size_t values) {
@@ -49,4 +49,4 @@ int first_of_memory(std::span<const NodeEffects> nodes, int value, std::size_t v
   return value;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// What a node does with the values of its graph, as in GraphNode and NodeFacts.
 struct NodeEffects {
@@ -24,4 +24,4 @@ struct NodeEffects {
 /// Of the values that may share memory with `value`, the one that no node computes; `value` if there is none.
 [[nodiscard]] int first_of_memory(std::span<const NodeEffects> nodes, int value, std::size_t values);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -12,7 +12,7 @@
 #include "executor/intake/graph/higher_order.h"
 #include "executor/intake/graph/number_call.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 bool is_higher_order(const ProgramNode& node) { return node.target.starts_with("torch.ops.higher_order."); }
@@ -192,4 +192,4 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
   };
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -11,7 +11,7 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/graph/program_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// What `node` does, see operator_facts. `place` begins errors. Throws FormatError for a node that make_call refuses.
 [[nodiscard]] NodeFacts facts_of(const ProgramGraph& graph, const ProgramNode& node, const std::string& place);
@@ -31,4 +31,4 @@ namespace stagecraft {
 /// "aten::relu_" and "" of torch.ops.aten.relu_.default; throws FormatError for another kind of target.
 [[nodiscard]] c10::OperatorName operator_name(const std::string& target, const std::string& place);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 void collect_sets(const c10::AliasInfo* info, std::set<c10::Symbol>& out) {
@@ -171,4 +171,4 @@ NodeFacts operator_facts(const c10::FunctionSchema& schema, const c10::OperatorH
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// What matters to layers about a node's arguments and results: indices of values of its graph.
 struct NodeFacts {
@@ -35,4 +35,4 @@ struct CallArgument {
                                        const std::vector<CallArgument>& arguments,
                                        const std::vector<std::vector<int>>& results, const std::string& place);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -2,7 +2,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 std::string place_of(const OperatorGraph& graph, const GraphNode& node) {
   std::string out = graph.file + ": node \"" + node.name + "\" (" + node.target + ")";
@@ -31,4 +31,4 @@ std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>&
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

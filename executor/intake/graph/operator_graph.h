@@ -17,7 +17,7 @@
 #include "executor/intake/graph/tensor_meta.h"
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// A value of an imported graph: a number or a tensor; other values (lists, optionals of TorchScript) stay inside one
 /// layer.
@@ -87,11 +87,11 @@ struct OperatorGraph {
   std::vector<GraphValue> values;
   std::vector<GraphNode> nodes;
   std::vector<GraphTensor> tensors;
-  std::vector<ModelInput> inputs;
+  std::vector<model::ModelInput> inputs;
   std::vector<int> outputs;  ///< values that the model returns; -1: not a tensor
   int loss = -1;             ///< among outputs, if one is the loss
   std::vector<std::string> symbols;
-  ModelMode mode = ModelMode::Training;
+  model::ModelMode mode = model::ModelMode::Training;
   /// For evaluation: whether the file itself contains the evaluation graph. Otherwise it contains the training graph,
   /// set to evaluation as far as operators have arguments for that.
   bool exact_evaluation = false;
@@ -112,4 +112,4 @@ struct OperatorGraph {
 /// Values whose memory `nodes`, ascending, write: their own, and those of which these are views.
 [[nodiscard]] std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>& nodes);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -16,7 +16,7 @@
 #include "executor/intake/graph/module_frame.h"
 #include "executor/intake/graph/tensor_meta.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// A value of a graph: a tensor or a number, assigned once.
 struct ProgramValue {
@@ -79,4 +79,4 @@ struct ProgramGraph {
   std::vector<ArgumentValue> outputs;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Kind = SizeExpression::Kind;
@@ -298,4 +298,4 @@ std::string to_string(const SizeExpression& expression) {
   throw std::logic_error("unknown kind of size");
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

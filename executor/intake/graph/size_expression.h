@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// An integer that may depend on the batch size: a tree of operations over numbers and symbols.
 struct SizeExpression {
@@ -49,4 +49,4 @@ using Symbols = std::map<std::string, std::int64_t>;
 /// For people: "8*s77".
 [[nodiscard]] std::string to_string(const SizeExpression& expression);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

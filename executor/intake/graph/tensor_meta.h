@@ -7,7 +7,7 @@
 
 #include "executor/intake/graph/size_expression.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The file's description of a tensor.
 struct TensorMeta {
@@ -19,4 +19,4 @@ struct TensorMeta {
   bool requires_grad = false;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -11,7 +11,7 @@
 #include "executor/intake/pt2/program_metadata.h"
 #include "executor/intake/pt2/pt2_archive.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Kind = ProgramValue::Kind;
@@ -19,7 +19,7 @@ using Kind = ProgramValue::Kind;
 constexpr int kMajor = 8;
 
 /// "key,path,type" of each frame, joined by ";". A type may contain commas; a second call has "@1" in its key.
-std::vector<ModuleFrame> read_module_stack(const Cursor& at) {
+std::vector<ModuleFrame> read_module_stack(const format::Cursor& at) {
   const std::string text = at.text();
   std::vector<ModuleFrame> out;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -49,8 +49,8 @@ std::string describe(const std::string& name, const std::string& target, const s
   return fmt::format("node \"{}\" ({}){}", name, target, path);
 }
 
-ProgramArgument read_node_argument(const Cursor& at, const ProgramScope& scope) {
-  Fields parts(at);
+ProgramArgument read_node_argument(const format::Cursor& at, const ProgramScope& scope) {
+  format::Fields parts(at);
   ProgramArgument out;
   out.name = parts.required("name").text();
   out.value = read_argument(parts.required("arg"), scope);
@@ -59,19 +59,20 @@ ProgramArgument read_node_argument(const Cursor& at, const ProgramScope& scope) 
   return out;
 }
 
-ProgramBlock read_block(const Cursor& at, const ProgramScope& scope) {
-  Fields fields(at);
+ProgramBlock read_block(const format::Cursor& at, const ProgramScope& scope) {
+  format::Fields fields(at);
   ProgramBlock out;
   out.name = fields.required("node").text();
   out.target = fields.required("target").text();
-  out.arguments = fields.required("inputs").list([&](const Cursor& each) { return read_node_argument(each, scope); });
+  out.arguments =
+      fields.required("inputs").list([&](const format::Cursor& each) { return read_node_argument(each, scope); });
   (void)fields.required("graph");
   fields.done();
   return out;
 }
 
-ProgramNode read_node(const Cursor& at, std::size_t number, ProgramScope& scope) {
-  Fields fields(at);
+ProgramNode read_node(const format::Cursor& at, std::size_t number, ProgramScope& scope) {
+  format::Fields fields(at);
   ProgramNode out;
   out.target = fields.required("target").text();
   const auto name = fields.optional("name");
@@ -82,21 +83,21 @@ ProgramNode read_node(const Cursor& at, std::size_t number, ProgramScope& scope)
     if (stack != metadata->value().end()) out.modules = read_module_stack(metadata->inside(*stack));
     const auto blocks = metadata->value().find(kBlocksKey);
     if (blocks != metadata->value().end())
-      out.blocks = metadata->inside(*blocks).list([&](const Cursor& each) { return read_block(each, scope); });
+      out.blocks = metadata->inside(*blocks).list([&](const format::Cursor& each) { return read_block(each, scope); });
   }
   (void)fields.optional("is_hop_single_tensor_return");
-  const Cursor inputs = fields.required("inputs").under(describe(out.name, out.target, out.modules));
-  const Cursor outputs = fields.required("outputs").under(describe(out.name, out.target, out.modules));
+  const format::Cursor inputs = fields.required("inputs").under(describe(out.name, out.target, out.modules));
+  const format::Cursor outputs = fields.required("outputs").under(describe(out.name, out.target, out.modules));
   fields.done();
 
-  out.arguments = inputs.list([&](const Cursor& argument) { return read_node_argument(argument, scope); });
-  out.results = outputs.list([&](const Cursor& result) { return define_result(result, scope); });
+  out.arguments = inputs.list([&](const format::Cursor& argument) { return read_node_argument(argument, scope); });
+  out.results = outputs.list([&](const format::Cursor& result) { return define_result(result, scope); });
   return out;
 }
 
 /// Defines the inputs, in order; nothing for a literal.
-std::vector<std::optional<ValueIndex>> define_inputs(const Cursor& at, ProgramScope& scope) {
-  return at.list([&](const Cursor& input) -> std::optional<ValueIndex> {
+std::vector<std::optional<ValueIndex>> define_inputs(const format::Cursor& at, ProgramScope& scope) {
+  return at.list([&](const format::Cursor& input) -> std::optional<ValueIndex> {
     const Choice choice = read_choice(input);
     if (choice.key == "as_custom_obj") input.fail("found a custom object as an input, expected tensors and numbers");
     const bool number = choice.key.starts_with("as_sym_");
@@ -110,14 +111,14 @@ std::vector<std::optional<ValueIndex>> define_inputs(const Cursor& at, ProgramSc
 }
 
 /// Nodes and outputs of the graph at `at`, whose inputs are in `scope` already.
-void read_body(const Cursor& at, ProgramScope& scope, ProgramGraph& graph) {
-  Fields fields(at);
+void read_body(const format::Cursor& at, ProgramScope& scope, ProgramGraph& graph) {
+  format::Fields fields(at);
   for (const char* read : {"inputs", "tensor_values", "sym_int_values", "sym_bool_values"}) (void)fields.required(read);
   for (const char* read : {"is_single_tensor_return", "sym_float_values"}) (void)fields.optional(read);
   const auto objects = fields.optional("custom_obj_values");
   if (objects && !objects->value().empty()) objects->fail("found custom objects, expected a program without them");
-  const Cursor nodes = fields.required("nodes");
-  const Cursor outputs = fields.required("outputs");
+  const format::Cursor nodes = fields.required("nodes");
+  const format::Cursor outputs = fields.required("outputs");
   fields.done();
 
   std::unordered_set<std::string> names;
@@ -127,15 +128,15 @@ void read_body(const Cursor& at, ProgramScope& scope, ProgramGraph& graph) {
     if (!names.insert(graph.nodes.back().name).second)
       nodes.at(i).fail("node \"" + graph.nodes.back().name + "\" appears twice; names must be unique");
   }
-  graph.outputs = outputs.list([&](const Cursor& output) { return read_argument(output, scope); });
+  graph.outputs = outputs.list([&](const format::Cursor& output) { return read_argument(output, scope); });
   scope.check_tables();
 }
 
 /// The value to which an input of the signature refers.
-ValueIndex input_value(const Cursor& spec, Fields& fields, const std::optional<ValueIndex>& given,
+ValueIndex input_value(const format::Cursor& spec, format::Fields& fields, const std::optional<ValueIndex>& given,
                        const ProgramScope& scope) {
-  const Cursor argument = fields.required("arg");
-  const std::string name = Fields(argument).required("name").text();
+  const format::Cursor argument = fields.required("arg");
+  const std::string name = format::Fields(argument).required("name").text();
   if (!given || scope.value(*given).name != name)
     spec.fail(fmt::format("found value \"{}\", expected {} as in the graph", name,
                           given ? "\"" + scope.value(*given).name + "\"" : "a literal"));
@@ -143,9 +144,9 @@ ValueIndex input_value(const Cursor& spec, Fields& fields, const std::optional<V
   return *given;
 }
 
-ProgramInput read_input(const Cursor& at, const std::optional<ValueIndex>& given, const ProgramScope& scope) {
+ProgramInput read_input(const format::Cursor& at, const std::optional<ValueIndex>& given, const ProgramScope& scope) {
   const Choice choice = read_choice(at);
-  const Cursor& spec = choice.value;
+  const format::Cursor& spec = choice.value;
   ProgramInput out;
   if (choice.key == "custom_obj" || choice.key == "token")
     at.fail("found an input \"" + choice.key + "\", expected tensors and numbers");
@@ -154,7 +155,7 @@ ProgramInput read_input(const Cursor& at, const std::optional<ValueIndex>& given
     at.fail(
         unknown_name("input", choice.key, {"parameter", "buffer", "tensor_constant", "user_input", "constant_input"}));
   }
-  Fields fields(spec);
+  format::Fields fields(spec);
   if (choice.key == "parameter") {
     out = {ProgramInput::Kind::Parameter, input_value(spec, fields, given, scope),
            fields.required("parameter_name").text(), true};
@@ -178,7 +179,7 @@ ProgramInput read_input(const Cursor& at, const std::optional<ValueIndex>& given
   return out;
 }
 
-void check_output(const Cursor& at, const ArgumentValue& given, const ProgramScope& scope) {
+void check_output(const format::Cursor& at, const ArgumentValue& given, const ProgramScope& scope) {
   const Choice choice = read_choice(at);
   if (choice.key != "user_output" && choice.key != "loss_output") {
     for (const char* other : {"buffer_mutation", "parameter_mutation", "user_input_mutation", "gradient_to_parameter",
@@ -190,39 +191,39 @@ void check_output(const Cursor& at, const ArgumentValue& given, const ProgramSco
     }
     at.fail(unknown_name("output", choice.key, {"user_output", "loss_output"}));
   }
-  Fields fields(choice.value);
-  const Cursor argument = fields.required("arg");
+  format::Fields fields(choice.value);
+  const format::Cursor argument = fields.required("arg");
   fields.done();
   bool same = false;
   if (choice.key == "loss_output") {
     const auto* const value = std::get_if<ValueIndex>(&given);
-    same = value != nullptr && scope.value(*value).name == Fields(argument).required("name").text();
+    same = value != nullptr && scope.value(*value).name == format::Fields(argument).required("name").text();
   } else {
     same = read_argument(argument, scope) == given;
   }
   if (!same) argument.fail("the value differs from the graph's");
 }
 
-void check_versions(Fields& fields) {
-  const Cursor version = fields.required("schema_version");
-  Fields parts(version);
-  const Cursor major = parts.required("major");
+void check_versions(format::Fields& fields) {
+  const format::Cursor version = fields.required("schema_version");
+  format::Fields parts(version);
+  const format::Cursor major = parts.required("major");
   (void)parts.required("minor");
   parts.done();
   if (const std::int64_t found = read_int(major); found != kMajor)
     major.fail(fmt::format("found major version {}, expected {}: export with PyTorch 2.11", found, kMajor));
-  const Cursor verifiers = fields.required("verifiers");
-  const auto found = verifiers.list([](const Cursor& each) { return each.text(); });
+  const format::Cursor verifiers = fields.required("verifiers");
+  const auto found = verifiers.list([](const format::Cursor& each) { return each.text(); });
   if (found != std::vector<std::string>{"TRAINING"})
     verifiers.fail_type("[\"TRAINING\"], a program from torch.export.export, without run_decompositions()");
 }
 
 }  // namespace
 
-std::shared_ptr<const ProgramGraph> read_nested_graph(const Cursor& at, const std::set<std::string>& symbols) {
+std::shared_ptr<const ProgramGraph> read_nested_graph(const format::Cursor& at, const std::set<std::string>& symbols) {
   auto out = std::make_shared<ProgramGraph>();
   ProgramScope scope(at, symbols);
-  const Cursor inputs = Fields(at).required("inputs");
+  const format::Cursor inputs = format::Fields(at).required("inputs");
   const auto values = define_inputs(inputs, scope);
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i]) inputs.at(i).fail_type("a tensor or a number with a name");
@@ -235,18 +236,18 @@ std::shared_ptr<const ProgramGraph> read_nested_graph(const Cursor& at, const st
 
 namespace {
 
-ExportedProgram read_document(const Json& document, const std::string& place) {
-  const Cursor root(document, place);
-  Fields fields(root);
+ExportedProgram read_document(const format::Json& document, const std::string& place) {
+  const format::Cursor root(document, place);
+  format::Fields fields(root);
   check_versions(fields);
   ExportedProgram out;
   out.torch_version = fields.required("torch_version").text();
 
-  Fields module(fields.required("graph_module"));
-  const Cursor graph = module.required("graph");
-  Fields signature(module.required("signature"));
-  const Cursor input_specs = signature.required("input_specs");
-  const Cursor output_specs = signature.required("output_specs");
+  format::Fields module(fields.required("graph_module"));
+  const format::Cursor graph = module.required("graph");
+  format::Fields signature(module.required("signature"));
+  const format::Cursor input_specs = signature.required("input_specs");
+  const format::Cursor output_specs = signature.required("output_specs");
   signature.done();
   for (const char* unread : {"module_call_graph", "metadata", "treespec_namedtuple_fields"})
     (void)module.optional(unread);
@@ -254,13 +255,13 @@ ExportedProgram read_document(const Json& document, const std::string& place) {
 
   ProgramScope scope(graph, {});
   scope.set_open(true);
-  const auto given = define_inputs(Fields(graph).required("inputs"), scope);
+  const auto given = define_inputs(format::Fields(graph).required("inputs"), scope);
   scope.set_open(false);
   if (input_specs.elements() != given.size())
     input_specs.fail(fmt::format("found {} inputs, expected {} as in the graph", input_specs.elements(), given.size()));
   std::unordered_set<std::string> stored;
   for (std::size_t i = 0; i < given.size(); ++i) {
-    const Cursor spec = input_specs.at(i);
+    const format::Cursor spec = input_specs.at(i);
     out.inputs.push_back(read_input(spec, given[i], scope));
     const ProgramInput& input = out.inputs.back();
     if (input.kind == ProgramInput::Kind::Folded) continue;
@@ -290,7 +291,7 @@ ExportedProgram read_document(const Json& document, const std::string& place) {
 }  // namespace
 
 ExportedProgram read_exported_program(const std::string& json, const std::string& place) {
-  Json document = parse_document(json, place);
+  format::Json document = format::parse_document(json, place);
   ExportedProgram out = read_document(document, place);
   const bool blocks = std::ranges::any_of(out.graph.nodes, [](const ProgramNode& node) {
     return node.target.starts_with("torch.ops.higher_order.wrap_with_");
@@ -298,4 +299,4 @@ ExportedProgram read_exported_program(const std::string& json, const std::string
   return blocks ? read_document(flattened_blocks(std::move(document)), place) : out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

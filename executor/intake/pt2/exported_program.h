@@ -10,7 +10,7 @@
 
 #include "executor/intake/graph/program_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// An input of the whole graph.
 struct ProgramInput {
@@ -43,4 +43,4 @@ struct StoredTensor {
   friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -7,7 +7,7 @@
 
 #include "executor/intake/pt2/program_metadata.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Kind = ProgramValue::Kind;
@@ -18,8 +18,8 @@ constexpr std::array<const char*, 4> kKinds{"a tensor", "an integer", "a float",
 std::size_t number_of(Kind kind) { return static_cast<std::size_t>(kind); }
 
 /// The name in an object {"name": ...}.
-std::string read_name(const Cursor& at) {
-  Fields fields(at);
+std::string read_name(const format::Cursor& at) {
+  format::Fields fields(at);
   const std::string out = fields.required("name").text();
   fields.done();
   return out;
@@ -27,8 +27,8 @@ std::string read_name(const Cursor& at) {
 
 /// The number in {"as_name": ...} or {"as_int": 3}.
 template <class Read>
-auto read_number(const Cursor& at, const ProgramScope& scope, Kind kind, const std::string& literal, Read&& read)
-    -> std::variant<ValueIndex, decltype(read(at))> {
+auto read_number(const format::Cursor& at, const ProgramScope& scope, Kind kind, const std::string& literal,
+                 Read&& read) -> std::variant<ValueIndex, decltype(read(at))> {
   const Choice choice = read_choice(at);
   if (choice.key == "as_name") return scope.use(choice.value, choice.value.text(), kind);
   if (choice.key != literal) at.fail(unknown_name("key", choice.key, {"as_name", literal}));
@@ -36,15 +36,16 @@ auto read_number(const Cursor& at, const ProgramScope& scope, Kind kind, const s
 }
 
 template <class Read>
-ArgumentValue read_one_number(const Cursor& at, const ProgramScope& scope, Kind kind, const std::string& literal,
-                              Read&& read) {
+ArgumentValue read_one_number(const format::Cursor& at, const ProgramScope& scope, Kind kind,
+                              const std::string& literal, Read&& read) {
   return std::visit([](const auto& value) { return ArgumentValue(value); },
                     read_number(at, scope, kind, literal, read));
 }
 
 template <class Read>
-auto read_literals(const Cursor& at, const ProgramScope& scope, Kind kind, const std::string& literal, Read&& read) {
-  return at.list([&](const Cursor& item) {
+auto read_literals(const format::Cursor& at, const ProgramScope& scope, Kind kind, const std::string& literal,
+                   Read&& read) {
+  return at.list([&](const format::Cursor& item) {
     const auto value = read_number(item, scope, kind, literal, read);
     if (std::holds_alternative<ValueIndex>(value))
       item.fail(fmt::format("found {} computed by a node inside a list, expected literals", kKinds[number_of(kind)]));
@@ -52,35 +53,35 @@ auto read_literals(const Cursor& at, const ProgramScope& scope, Kind kind, const
   });
 }
 
-std::complex<double> read_complex(const Cursor& at) {
-  Fields fields(at);
+std::complex<double> read_complex(const format::Cursor& at) {
+  format::Fields fields(at);
   const std::complex<double> out(read_float(fields.required("real")), read_float(fields.required("imag")));
   fields.done();
   return out;
 }
 
-std::optional<ValueIndex> read_optional_tensor(const Cursor& at, const ProgramScope& scope) {
+std::optional<ValueIndex> read_optional_tensor(const format::Cursor& at, const ProgramScope& scope) {
   const Choice choice = read_choice(at);
   if (choice.key == "as_none") return std::nullopt;
   if (choice.key == "as_tensor") return scope.use(choice.value, read_name(choice.value), Kind::Tensor);
   at.fail(unknown_name("key", choice.key, {"as_none", "as_tensor"}));
 }
 
-std::shared_ptr<const ProgramGraph> read_graph_argument(const Cursor& at, const ProgramScope& scope) {
-  Fields fields(at);
+std::shared_ptr<const ProgramGraph> read_graph_argument(const format::Cursor& at, const ProgramScope& scope) {
+  format::Fields fields(at);
   (void)fields.required("name").text();
-  const Cursor graph = fields.required("graph");
+  const format::Cursor graph = fields.required("graph");
   fields.done();
   return read_nested_graph(graph, scope.symbols());
 }
 
-bool boolean(const Cursor& at) { return at.boolean(); }
-std::string text(const Cursor& at) { return at.text(); }
+bool boolean(const format::Cursor& at) { return at.boolean(); }
+std::string text(const format::Cursor& at) { return at.text(); }
 
-using ArgumentReader = ArgumentValue (*)(const Cursor&, const ProgramScope&);
+using ArgumentReader = ArgumentValue (*)(const format::Cursor&, const ProgramScope&);
 
 const std::unordered_map<std::string_view, ArgumentReader>& readers() {
-  using C = const Cursor&;
+  using C = const format::Cursor&;
   using S = const ProgramScope&;
   static const std::unordered_map<std::string_view, ArgumentReader> out{
       {"as_none", [](C, S) { return ArgumentValue(); }},
@@ -132,7 +133,8 @@ const std::unordered_map<std::string_view, ArgumentReader>& readers() {
 
 }  // namespace
 
-ProgramScope::ProgramScope(const Cursor& at, std::set<std::string> symbols) : at_(at), symbols_(std::move(symbols)) {
+ProgramScope::ProgramScope(const format::Cursor& at, std::set<std::string> symbols)
+    : at_(at), symbols_(std::move(symbols)) {
   for (std::size_t kind = 0; kind < kTables.size(); ++kind) {
     const auto table = at.value().find(kTables[kind]);
     if (table == at.value().end()) continue;
@@ -143,7 +145,8 @@ ProgramScope::ProgramScope(const Cursor& at, std::set<std::string> symbols) : at
   }
 }
 
-void ProgramScope::check_symbols(const Cursor& at, const std::string& name, const SizeExpression& expression) const {
+void ProgramScope::check_symbols(const format::Cursor& at, const std::string& name,
+                                 const SizeExpression& expression) const {
   if (open_ || expression.kind == SizeExpression::Kind::Number) return;
   for (const std::string& symbol : symbols_of(expression)) {
     if (!symbols_.contains(symbol)) {
@@ -154,11 +157,11 @@ void ProgramScope::check_symbols(const Cursor& at, const std::string& name, cons
   }
 }
 
-ValueIndex ProgramScope::define(const Cursor& at, const std::string& name, Kind kind) {
+ValueIndex ProgramScope::define(const format::Cursor& at, const std::string& name, Kind kind) {
   const auto entry = entry_of_[number_of(kind)].find(name);
   if (entry == entry_of_[number_of(kind)].end())
     at.fail(fmt::format("value \"{}\" is not in the graph's {}", name, kTables[number_of(kind)]));
-  const Cursor place = at_.inside(*entry->second);
+  const format::Cursor place = at_.inside(*entry->second);
   ProgramValue value;
   value.name = name;
   value.kind = kind;
@@ -175,7 +178,7 @@ ValueIndex ProgramScope::define(const Cursor& at, const std::string& name, Kind 
     const std::string literal = kind == Kind::Float ? "as_float" : "as_bool";
     if (choice.key == "as_expr") {
       // Such an expression may use any function: only its symbols matter.
-      const std::string expression = Fields(choice.value).required("expr_str").text();
+      const std::string expression = format::Fields(choice.value).required("expr_str").text();
       constexpr std::string_view kSymbol = "Symbol('";
       for (std::size_t i = expression.find(kSymbol); i != std::string::npos; i = expression.find(kSymbol, i)) {
         i += kSymbol.size();
@@ -194,7 +197,7 @@ ValueIndex ProgramScope::define(const Cursor& at, const std::string& name, Kind 
   return {static_cast<int>(values_.size()) - 1};
 }
 
-ValueIndex ProgramScope::use(const Cursor& at, const std::string& name, Kind kind) const {
+ValueIndex ProgramScope::use(const format::Cursor& at, const std::string& name, Kind kind) const {
   const auto found = index_of_.find(name);
   if (found == index_of_.end()) at.fail(fmt::format("value \"{}\" is used before an input or node makes it", name));
   const Kind is = value({found->second}).kind;
@@ -221,7 +224,7 @@ void ProgramScope::check_tables() const {
   }
 }
 
-ArgumentValue read_argument(const Cursor& at, const ProgramScope& scope) {
+ArgumentValue read_argument(const format::Cursor& at, const ProgramScope& scope) {
   const Choice choice = read_choice(at);
   const auto reader = readers().find(choice.key);
   if (reader != readers().end()) return reader->second(choice.value, scope);
@@ -233,7 +236,7 @@ ArgumentValue read_argument(const Cursor& at, const ProgramScope& scope) {
   at.fail(unknown_name("argument", choice.key, {known.begin(), known.end()}));
 }
 
-ProgramResult define_result(const Cursor& at, ProgramScope& scope) {
+ProgramResult define_result(const format::Cursor& at, ProgramScope& scope) {
   const Choice choice = read_choice(at);
   const auto number = [&](Kind kind) {
     const Choice name = read_choice(choice.value);
@@ -243,7 +246,8 @@ ProgramResult define_result(const Cursor& at, ProgramScope& scope) {
   if (choice.key == "as_none") return {};
   if (choice.key == "as_tensor") return {{scope.define(at, read_name(choice.value), Kind::Tensor)}, false};
   if (choice.key == "as_tensors") {
-    return {choice.value.list([&](const Cursor& item) { return scope.define(item, read_name(item), Kind::Tensor); }),
+    return {choice.value.list(
+                [&](const format::Cursor& item) { return scope.define(item, read_name(item), Kind::Tensor); }),
             true};
   }
   if (choice.key == "as_sym_int") return number(Kind::Int);
@@ -253,4 +257,4 @@ ProgramResult define_result(const Cursor& at, ProgramScope& scope) {
                        {"as_none", "as_tensor", "as_tensors", "as_sym_int", "as_sym_float", "as_sym_bool"}));
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -12,18 +12,18 @@
 
 // Only for the readers of this folder: the names of a graph's values, and arguments that use them.
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The values of one graph while it is read. All members throw FormatError with the place.
 class ProgramScope {
  public:
   /// `at` is the JSON of the graph, which outlives this; `symbols` are those that sizes may depend on.
-  ProgramScope(const Cursor& at, std::set<std::string> symbols);
+  ProgramScope(const format::Cursor& at, std::set<std::string> symbols);
 
   /// Defines the value `name`, once, from its entry in the graph's tables. Refuses sizes that depend on other symbols.
-  ValueIndex define(const Cursor& at, const std::string& name, ProgramValue::Kind kind);
+  ValueIndex define(const format::Cursor& at, const std::string& name, ProgramValue::Kind kind);
   /// The value `name`, which was defined before.
-  [[nodiscard]] ValueIndex use(const Cursor& at, const std::string& name, ProgramValue::Kind kind) const;
+  [[nodiscard]] ValueIndex use(const format::Cursor& at, const std::string& name, ProgramValue::Kind kind) const;
   /// From now on sizes may depend on the symbols of `value` as well.
   void admit_symbols(ValueIndex value);
 
@@ -37,23 +37,23 @@ class ProgramScope {
   void set_open(bool open) { open_ = open; }
 
  private:
-  void check_symbols(const Cursor& at, const std::string& name, const SizeExpression& expression) const;
+  void check_symbols(const format::Cursor& at, const std::string& name, const SizeExpression& expression) const;
 
-  Cursor at_;
+  format::Cursor at_;
   std::set<std::string> symbols_;
   bool open_ = false;
   std::vector<ProgramValue> values_;
   std::unordered_map<std::string, int> index_of_;
-  std::unordered_map<std::string_view, const Json*> entry_of_[4];  ///< by ProgramValue::Kind
+  std::unordered_map<std::string_view, const format::Json*> entry_of_[4];  ///< by ProgramValue::Kind
 };
 
 /// An argument of a node, an output of a graph or of the signature. Inner graphs are read with the scope's symbols.
-[[nodiscard]] ArgumentValue read_argument(const Cursor& at, const ProgramScope& scope);
+[[nodiscard]] ArgumentValue read_argument(const format::Cursor& at, const ProgramScope& scope);
 /// An output of a node, whose values it defines.
-[[nodiscard]] ProgramResult define_result(const Cursor& at, ProgramScope& scope);
+[[nodiscard]] ProgramResult define_result(const format::Cursor& at, ProgramScope& scope);
 
 /// The graph in the JSON at `at`, inside another one whose sizes depend on `symbols`.
-[[nodiscard]] std::shared_ptr<const ProgramGraph> read_nested_graph(const Cursor& at,
+[[nodiscard]] std::shared_ptr<const ProgramGraph> read_nested_graph(const format::Cursor& at,
                                                                     const std::set<std::string>& symbols);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -14,7 +14,7 @@
 #include "costmodel/index.h"
 #include "executor/intake/pt2/program_metadata.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using NumberRange = std::pair<std::int64_t, std::int64_t>;
@@ -218,12 +218,12 @@ bool is_implied(std::string_view guard, const InputSizes& sizes, const ExportedP
 
 }  // namespace
 
-std::map<std::string, NumberRange> read_ranges(const Cursor& at) {
+std::map<std::string, NumberRange> read_ranges(const format::Cursor& at) {
   if (!at.value().is_object()) at.fail_type("an object");
   std::map<std::string, NumberRange> out;
   for (const auto& [key, value] : at.value().items()) {
-    const Cursor place = at.inside(value);
-    Fields fields(place);
+    const format::Cursor place = at.inside(value);
+    format::Fields fields(place);
     const auto least = fields.optional("min_val");
     const auto most = fields.optional("max_val");
     fields.done();
@@ -252,7 +252,7 @@ std::map<std::string, NumberRange> read_ranges(const Cursor& at) {
   return out;
 }
 
-void check_guards(const Cursor& at, const ExportedProgram& program) {
+void check_guards(const format::Cursor& at, const ExportedProgram& program) {
   const InputSizes sizes(program);
   std::int64_t evaluations = kMostEvaluations;
   for (std::size_t i = 0; i < at.elements(); ++i) {
@@ -266,4 +266,4 @@ void check_guards(const Cursor& at, const ExportedProgram& program) {
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -6,14 +6,14 @@
 #include <limits>
 #include <stdexcept>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 constexpr std::size_t kMostDimensions = 64;
 
 /// The entry for the code at `at` in a table of codes; refuses what is not in it.
 template <class T, std::size_t n>
-T decode(const Cursor& at, const std::array<std::pair<std::int64_t, T>, n>& table, std::string_view wanted) {
+T decode(const format::Cursor& at, const std::array<std::pair<std::int64_t, T>, n>& table, std::string_view wanted) {
   const std::int64_t code = read_int(at);
   for (const auto& [known, value] : table) {
     if (known == code) return value;
@@ -23,7 +23,7 @@ T decode(const Cursor& at, const std::array<std::pair<std::int64_t, T>, n>& tabl
   at.fail(fmt::format("found code {}, expected {}: {}", code, wanted, codes));
 }
 
-std::vector<SizeExpression> read_sizes(const Cursor& at, std::string_view what) {
+std::vector<SizeExpression> read_sizes(const format::Cursor& at, std::string_view what) {
   std::vector<SizeExpression> out;
   const std::size_t n = at.elements();
   if (n > kMostDimensions) at.fail(fmt::format("found {} dimensions, expected at most {}", n, kMostDimensions));
@@ -38,12 +38,12 @@ std::vector<SizeExpression> read_sizes(const Cursor& at, std::string_view what) 
 
 }  // namespace
 
-Choice read_choice(const Cursor& at) {
+Choice read_choice(const format::Cursor& at) {
   if (!at.value().is_object() || at.value().size() != 1) at.fail_type("an object with exactly one key");
   return {at.value().begin().key(), at.inside(*at.value().begin())};
 }
 
-c10::ScalarType read_dtype(const Cursor& at) {
+c10::ScalarType read_dtype(const format::Cursor& at) {
   using Type = c10::ScalarType;
   static constexpr std::array<std::pair<std::int64_t, Type>, 18> kCodes{{
       {1, Type::Byte},
@@ -68,21 +68,21 @@ c10::ScalarType read_dtype(const Cursor& at) {
   return decode(at, kCodes, "a type of values");
 }
 
-c10::Layout read_layout(const Cursor& at) {
+c10::Layout read_layout(const format::Cursor& at) {
   static constexpr std::array<std::pair<std::int64_t, c10::Layout>, 1> kCodes{{{7, c10::Layout::Strided}}};
   return decode(at, kCodes, "a strided layout");
 }
 
-c10::MemoryFormat read_memory_format(const Cursor& at) {
+c10::MemoryFormat read_memory_format(const format::Cursor& at) {
   using Format = c10::MemoryFormat;
   static constexpr std::array<std::pair<std::int64_t, Format>, 4> kCodes{
       {{1, Format::Contiguous}, {2, Format::ChannelsLast}, {3, Format::ChannelsLast3d}, {4, Format::Preserve}}};
   return decode(at, kCodes, "a memory format");
 }
 
-c10::Device read_device(const Cursor& at) {
-  Fields fields(at);
-  const Cursor type = fields.required("type");
+c10::Device read_device(const format::Cursor& at) {
+  format::Fields fields(at);
+  const format::Cursor type = fields.required("type");
   const auto index = fields.optional("index");
   fields.done();
   static const std::vector<std::pair<std::string, c10::DeviceType>> known{
@@ -94,7 +94,7 @@ c10::Device read_device(const Cursor& at) {
   type.fail(unknown_name("device", name, {"cpu", "cuda", "meta"}));
 }
 
-double read_float(const Cursor& at) {
+double read_float(const format::Cursor& at) {
   if (at.value().is_string()) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const auto& text = at.value().get_ref<const std::string&>();
@@ -106,17 +106,17 @@ double read_float(const Cursor& at) {
   return at.number();
 }
 
-std::int64_t read_int(const Cursor& at) {
+std::int64_t read_int(const format::Cursor& at) {
   if (!at.value().is_number_integer()) at.fail_type("an integer");
   return at.integer(std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
 }
 
-SizeExpression read_size(const Cursor& at) {
+SizeExpression read_size(const format::Cursor& at) {
   const Choice choice = read_choice(at);
   if (choice.key == "as_int") return {read_int(choice.value)};
   if (choice.key != "as_expr") at.fail(unknown_name("key", choice.key, {"as_int", "as_expr"}));
-  Fields fields(choice.value);
-  const Cursor text = fields.required("expr_str");
+  format::Fields fields(choice.value);
+  const format::Cursor text = fields.required("expr_str");
   (void)fields.optional("hint");
   fields.done();
   try {
@@ -124,14 +124,14 @@ SizeExpression read_size(const Cursor& at) {
   } catch (const std::invalid_argument& e) { text.fail(e.what()); }
 }
 
-TensorMeta read_tensor_meta(const Cursor& at) {
-  Fields fields(at);
+TensorMeta read_tensor_meta(const format::Cursor& at) {
+  format::Fields fields(at);
   TensorMeta out;
   out.dtype = read_dtype(fields.required("dtype"));
-  const Cursor sizes = fields.required("sizes");
+  const format::Cursor sizes = fields.required("sizes");
   out.sizes = read_sizes(sizes, "size");
   out.strides = read_sizes(fields.required("strides"), "stride");
-  const Cursor offset = fields.required("storage_offset");
+  const format::Cursor offset = fields.required("storage_offset");
   out.storage_offset = read_size(offset);
   out.device = read_device(fields.required("device"));
   out.requires_grad = fields.required("requires_grad").boolean();
@@ -150,4 +150,4 @@ TensorMeta read_tensor_meta(const Cursor& at) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -14,7 +14,7 @@
 #include "costmodel/index.h"
 #include "executor/intake/pt2/program_metadata.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 /// More than any program or configuration takes.
@@ -23,16 +23,16 @@ constexpr std::uint64_t kMostWordBytes = 64;
 
 /// An archive's records under its root folder.
 struct Records {
-  const ZipArchive* zip;
+  const files::ZipArchive* zip;
   std::string root;
 
-  [[nodiscard]] const ZipRecord* find(const std::string& name) const { return zip->find(root + "/" + name); }
+  [[nodiscard]] const files::ZipRecord* find(const std::string& name) const { return zip->find(root + "/" + name); }
   [[nodiscard]] std::string place(const std::string& name) const { return zip->path() + ": " + name; }
 };
 
-std::string read_root(const ZipArchive& zip) {
+std::string read_root(const files::ZipArchive& zip) {
   std::string root;
-  for (const ZipRecord& record : zip.records()) {
+  for (const files::ZipRecord& record : zip.records()) {
     const std::size_t slash = record.name.find('/');
     if (slash == std::string::npos)
       throw FormatError(zip.path() + ": record \"" + record.name +
@@ -47,13 +47,14 @@ std::string read_root(const ZipArchive& zip) {
 }
 
 void check_word(const Records& records, const std::string& name, const std::string& wanted) {
-  const ZipRecord* const record = records.find(name);
+  const files::ZipRecord* const record = records.find(name);
   if (record == nullptr)
     throw FormatError(records.place(name) + ": is missing, expected an archive of torch.export.save");
   const std::string found = records.zip->read(*record, kMostWordBytes);
   if (found != wanted)
     throw FormatError(fmt::format("{}: found {}, expected \"{}\"", records.place(name),
-                                  Json(found).dump(-1, ' ', true, Json::error_handler_t::replace), wanted));
+                                  format::Json(found).dump(-1, ' ', true, format::Json::error_handler_t::replace),
+                                  wanted));
 }
 
 bool is_payload_name(const std::string& name) {
@@ -66,7 +67,7 @@ bool is_payload_name(const std::string& name) {
 std::string find_model(const Records& records) {
   const std::string folder = records.root + "/models/";
   std::vector<std::string> models;
-  for (const ZipRecord& record : records.zip->records()) {
+  for (const files::ZipRecord& record : records.zip->records()) {
     if (record.name.starts_with(folder) && record.name.ends_with(".json"))
       models.push_back(record.name.substr(folder.size(), record.name.size() - folder.size() - 5));
   }
@@ -83,7 +84,7 @@ std::string find_model(const Records& records) {
   return models[0];
 }
 
-std::vector<std::int64_t> numbers(const Cursor& at, const std::vector<SizeExpression>& expressions) {
+std::vector<std::int64_t> numbers(const format::Cursor& at, const std::vector<SizeExpression>& expressions) {
   std::vector<std::int64_t> out;
   for (const SizeExpression& each : expressions) {
     const auto value = constant_value(each);
@@ -94,7 +95,7 @@ std::vector<std::int64_t> numbers(const Cursor& at, const std::vector<SizeExpres
 }
 
 /// Refuses a tensor that exceeds its record.
-void check_bytes(const Cursor& at, const StoredTensor& tensor, const ZipRecord& record) {
+void check_bytes(const format::Cursor& at, const StoredTensor& tensor, const files::ZipRecord& record) {
   __extension__ using Wide = __int128;
   const auto value_bytes = static_cast<std::int64_t>(c10::elementSize(tensor.dtype));
   if (record.offset % static_cast<std::uint64_t>(value_bytes) != 0)
@@ -117,23 +118,23 @@ void check_bytes(const Cursor& at, const StoredTensor& tensor, const ZipRecord& 
 void read_configuration(const Records& records, const std::string& folder, const std::string& model,
                         const std::string& suffix, std::map<std::string, StoredTensor>& out) {
   const std::string name = folder + model + suffix;
-  const ZipRecord* const record = records.find(name);
+  const files::ZipRecord* const record = records.find(name);
   if (record == nullptr) return;
   const std::string place = records.place(name);
-  const Json document = parse_document(records.zip->read(*record, kMostJsonBytes), place);
-  const Cursor root(document, place);
-  Fields top(root);
-  const Cursor config = top.required("config");
+  const format::Json document = format::parse_document(records.zip->read(*record, kMostJsonBytes), place);
+  const format::Cursor root(document, place);
+  format::Fields top(root);
+  const format::Cursor config = top.required("config");
   top.done();
   if (!config.value().is_object()) config.fail_type("an object");
   for (const auto& [key, value] : config.value().items()) {
-    const Cursor at = config.inside(value);
-    Fields fields(at);
-    const Cursor path = fields.required("path_name");
+    const format::Cursor at = config.inside(value);
+    format::Fields fields(at);
+    const format::Cursor path = fields.required("path_name");
     const bool parameter = fields.required("is_param").boolean();
-    const Cursor pickled = fields.required("use_pickle");
+    const format::Cursor pickled = fields.required("use_pickle");
     if (pickled.boolean()) pickled.fail("found a pickled payload, expected the plain bytes of a tensor");
-    const Cursor meta_place = fields.required("tensor_meta");
+    const format::Cursor meta_place = fields.required("tensor_meta");
     fields.done();
     const std::string file = path.text();
     if (!is_payload_name(file))
@@ -146,7 +147,7 @@ void read_configuration(const Records& records, const std::string& folder, const
                         .storage_offset = numbers(meta_place, {meta.storage_offset})[0],
                         .parameter = parameter,
                         .requires_grad = meta.requires_grad};
-    const ZipRecord* const payload = records.zip->find(tensor.record);
+    const files::ZipRecord* const payload = records.zip->find(tensor.record);
     if (payload == nullptr) path.fail("the archive has no record \"" + tensor.record + "\"");
     check_bytes(at, tensor, *payload);
     if (!out.emplace(key, std::move(tensor)).second) at.fail("\"" + key + "\" is both a weight and a constant");
@@ -196,10 +197,10 @@ std::vector<std::string> keys_of(const std::map<std::string, T>& map) {
 }
 
 ExportNotes read_notes(const std::string& text, const std::string& place, const Pt2Archive& archive) {
-  const Json document = parse_document(text, place);
-  const Cursor root(document, place);
-  Fields fields(root);
-  check_header(fields, "stagecraft.pt2", 2);
+  const format::Json document = format::parse_document(text, place);
+  const format::Cursor root(document, place);
+  format::Fields fields(root);
+  format::check_header(fields, "stagecraft.pt2", 2);
   ExportNotes out;
   std::set<std::string> symbols;
   std::map<std::string, const ProgramValue*> given;
@@ -216,10 +217,10 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
   }
   constexpr std::int64_t kMost = std::int64_t{1} << 62;
   if (const auto inputs = fields.optional("inputs")) {
-    out.inputs = inputs->list([&](const Cursor& at) {
-      Fields parts(at);
+    out.inputs = inputs->list([&](const format::Cursor& at) {
+      format::Fields parts(at);
       ExportedInput input;
-      const Cursor name = parts.required("name");
+      const format::Cursor name = parts.required("name");
       input.name = name.text();
       const auto value = given.find(input.name);
       if (value == given.end()) name.fail(unknown_name("input", input.name, keys_of(given)));
@@ -236,7 +237,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
     });
   }
   if (const auto samples = fields.optional("samples")) {
-    Fields parts(*samples);
+    format::Fields parts(*samples);
     const std::int64_t least = parts.required("least").integer(1, kMost);
     out.samples = {least, parts.required("most").integer(least, kMost)};
     parts.done();
@@ -245,8 +246,8 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
     out.loss_output =
         static_cast<int>(loss->integer(0, static_cast<std::int64_t>(archive.program.graph.outputs.size()) - 1));
   if (const auto tied = fields.optional("tied")) {
-    out.tied = tied->list([&](const Cursor& names) {
-      return names.list([&](const Cursor& at) {
+    out.tied = tied->list([&](const format::Cursor& names) {
+      return names.list([&](const format::Cursor& at) {
         const std::string name = at.text();
         if (!archive.tensors.contains(name)) at.fail(unknown_name("tensor", name, keys_of(archive.tensors)));
         return name;
@@ -266,8 +267,8 @@ bool is_pt2_archive(const std::string& path) {
   std::string first(4, '\0');
   if (!in.read(first.data(), 4) || first != "PK\3\4") return false;
   try {
-    const ZipArchive zip(path);
-    return std::ranges::any_of(zip.records(), [](const ZipRecord& record) {
+    const files::ZipArchive zip(path);
+    return std::ranges::any_of(zip.records(), [](const files::ZipRecord& record) {
       return record.name.ends_with("/archive_format") && std::ranges::count(record.name, '/') == 1;
     });
   } catch (const FormatError&) { return path.ends_with(".pt2"); }
@@ -275,7 +276,7 @@ bool is_pt2_archive(const std::string& path) {
 
 Pt2Archive read_pt2_archive(const std::string& path) {
   Pt2Archive out;
-  out.zip = std::make_shared<const ZipArchive>(path);
+  out.zip = std::make_shared<const files::ZipArchive>(path);
   out.root = read_root(*out.zip);
   const Records records{out.zip.get(), out.root};
   check_word(records, "archive_format", "pt2");
@@ -287,10 +288,10 @@ Pt2Archive read_pt2_archive(const std::string& path) {
   read_configuration(records, "data/weights/", out.model, "_weights_config.json", out.tensors);
   read_configuration(records, "data/constants/", out.model, "_constants_config.json", out.tensors);
   check_tensors(out, records);
-  if (const ZipRecord* const notes = records.find("extra/stagecraft.json")) {
+  if (const files::ZipRecord* const notes = records.find("extra/stagecraft.json")) {
     out.notes = read_notes(out.zip->read(*notes, kMostJsonBytes), records.place("extra/stagecraft.json"), out);
   }
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

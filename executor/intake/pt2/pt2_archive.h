@@ -11,7 +11,7 @@
 #include "executor/files/zip_archive.h"
 #include "executor/intake/pt2/exported_program.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// What `stagecraft export-model` adds about a model input in extra/stagecraft.json.
 struct ExportedInput {
@@ -31,7 +31,7 @@ struct ExportNotes {
 
 /// An archive that torch.export.save wrote, read and checked, without executing or unpickling anything.
 struct Pt2Archive {
-  std::shared_ptr<const ZipArchive> zip;
+  std::shared_ptr<const files::ZipArchive> zip;
   std::string root;   ///< folder that holds all records
   std::string model;  ///< its only model
   ExportedProgram program;
@@ -52,4 +52,4 @@ struct Pt2Archive {
 /// models/model.json").
 [[nodiscard]] ExportedProgram read_exported_program(const std::string& json, const std::string& place);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -15,7 +15,7 @@
 #include "executor/intake/graph/higher_order.h"
 #include "executor/intake/graph/operator_call.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Origin = GraphValue::Origin;
@@ -47,10 +47,10 @@ void collect(const ArgumentValue& argument, std::vector<int>& out) {
 class GraphBuilder {
  public:
   GraphBuilder(const Pt2Archive& archive, const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
-               ModelMode mode)
+               model::ModelMode mode)
       : archive_(archive), ranges_(ranges) {
     ExportedProgram program = archive.program;
-    if (mode == ModelMode::Evaluation) program.graph = evaluating(std::move(program.graph));
+    if (mode == model::ModelMode::Evaluation) program.graph = evaluating(std::move(program.graph));
     program_ = std::make_shared<const ExportedProgram>(std::move(program));
     out_.file = archive.zip->path();
     out_.mode = mode;
@@ -169,9 +169,9 @@ class GraphBuilder {
       const auto it = std::ranges::find(archive_.notes->inputs, input.name, &ExportedInput::name);
       if (it != archive_.notes->inputs.end()) notes = &*it;
     }
-    ModelInput out{.name = input.name, .dtype = "", .shape = {}};
+    model::ModelInput out{.name = input.name, .dtype = "", .shape = {}};
     try {
-      out.dtype = dtype_name(value.meta->dtype);
+      out.dtype = device::dtype_name(value.meta->dtype);
     } catch (const std::invalid_argument&) {
       throw FormatError(out_.file + ": input \"" + input.name + "\" has type " + c10::toString(value.meta->dtype) +
                         ", which no data source provides");
@@ -286,7 +286,7 @@ class GraphBuilder {
   void check_ranges() const {
     for (const auto& [name, range] : ranges_) {
       std::vector<std::string> known;
-      for (const ModelInput& input : out_.inputs) known.push_back(input.name);
+      for (const model::ModelInput& input : out_.inputs) known.push_back(input.name);
       if (std::ranges::find(known, name) == known.end())
         throw std::invalid_argument(out_.file + ": " + unknown_name("input", name, known));
     }
@@ -317,10 +317,10 @@ class GraphBuilder {
 
 }  // namespace
 
-at::Tensor load_tensor(const ZipArchive& archive, const StoredTensor& stored) {
-  const ZipRecord* const record = archive.find(stored.record);
+at::Tensor load_tensor(const files::ZipArchive& archive, const StoredTensor& stored) {
+  const files::ZipRecord* const record = archive.find(stored.record);
   if (!record) throw FormatError(archive.path() + ": has no record \"" + stored.record + "\"");
-  std::shared_ptr<MappedRecord> bytes = archive.map(*record, /*check=*/true);
+  std::shared_ptr<files::MappedRecord> bytes = archive.map(*record, /*check=*/true);
   const auto options = at::TensorOptions(stored.dtype);
   const auto item = static_cast<std::int64_t>(c10::elementSize(stored.dtype));
   std::byte* const begin = bytes->bytes().data() + stored.storage_offset * item;
@@ -331,8 +331,9 @@ at::Tensor load_tensor(const ZipArchive& archive, const StoredTensor& stored) {
 }
 
 OperatorGraph pt2_graph(const Pt2Archive& archive,
-                        const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges, ModelMode mode) {
+                        const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
+                        model::ModelMode mode) {
   return GraphBuilder(archive, ranges, mode).build();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

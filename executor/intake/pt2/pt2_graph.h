@@ -6,11 +6,11 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/pt2/pt2_archive.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The tensor that `archive` stores: a private mapping of its bytes, which may be trained in place; each call makes a
 /// new one. Throws FormatError, with file and record, if the CRC is wrong.
-[[nodiscard]] at::Tensor load_tensor(const ZipArchive& archive, const StoredTensor& stored);
+[[nodiscard]] at::Tensor load_tensor(const files::ZipArchive& archive, const StoredTensor& stored);
 
 /// The graph of an archive. Tied parameters have the name that comes first among the graph's inputs. The batch axis of
 /// an input is the axis with the only symbol, or that of the notes.
@@ -24,6 +24,6 @@ namespace stagecraft {
 /// modes.
 [[nodiscard]] OperatorGraph pt2_graph(const Pt2Archive& archive,
                                       const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges = {},
-                                      ModelMode mode = ModelMode::Training);
+                                      model::ModelMode mode = model::ModelMode::Training);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

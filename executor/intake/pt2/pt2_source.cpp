@@ -7,10 +7,10 @@
 #include "executor/intake/pt2/pt2_archive.h"
 #include "executor/intake/pt2/pt2_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
-OperatorGraph read_graph(const std::string& path, const ModelSettings& settings, ModelMode mode) {
+OperatorGraph read_graph(const std::string& path, const ModelSettings& settings, model::ModelMode mode) {
   for (const auto& [key, text] : settings) {
     if (key == "samples" || key.starts_with("input.")) {
       throw std::invalid_argument(path + ": setting " + key +
@@ -28,12 +28,13 @@ LayerSource pt2_source() {
           .ending = ".pt2",
           .has =
               [](const std::string& path) {
-                return has_record_in_folder(ZipArchive(path, ZipArchive::Deflated::Read), "archive_format");
+                return files::has_record_in_folder(files::ZipArchive(path, files::ZipArchive::Deflated::Read),
+                                                   "archive_format");
               },
           .build =
-              [](const std::string& path, const ModelSettings& settings, ModelMode mode) {
+              [](const std::string& path, const ModelSettings& settings, model::ModelMode mode) {
                 return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = true});
               }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

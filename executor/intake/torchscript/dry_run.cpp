@@ -15,12 +15,12 @@
 #include "executor/device/dtype.h"
 #include "executor/intake/torchscript/torchscript_archive.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 namespace jit = torch::jit;
 
-at::Tensor random_input(const std::vector<std::int64_t>& sizes, c10::ScalarType dtype, const ModelInput& model,
+at::Tensor random_input(const std::vector<std::int64_t>& sizes, c10::ScalarType dtype, const model::ModelInput& model,
                         std::uint64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   const auto options = at::TensorOptions(dtype);
@@ -75,8 +75,8 @@ bool same_shape(const std::vector<c10::IValue>& a, const std::vector<c10::IValue
   return true;
 }
 
-std::vector<at::Tensor> random_inputs(const DryRuns& runs, const ModelInput& model, std::size_t number) {
-  const c10::ScalarType dtype = dtype_of(model.dtype);
+std::vector<at::Tensor> random_inputs(const DryRuns& runs, const model::ModelInput& model, std::size_t number) {
+  const c10::ScalarType dtype = device::dtype_of(model.dtype);
   std::vector<at::Tensor> out;
   for (std::size_t run = 0; run < runs.samples.size(); ++run) {
     std::vector<std::int64_t> sizes = model.shape;
@@ -96,4 +96,4 @@ KeepGenerator::~KeepGenerator() {
   generator_.set_state(kept_);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

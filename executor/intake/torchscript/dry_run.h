@@ -17,7 +17,7 @@ namespace torch::jit {
 struct Node;
 }  // namespace torch::jit
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The operation of `node`; thread-safe.
 [[nodiscard]] std::function<void(torch::jit::Stack&)> operation_of(torch::jit::Node* node);
@@ -33,7 +33,8 @@ namespace stagecraft {
 [[nodiscard]] bool same_shape(const std::vector<c10::IValue>& a, const std::vector<c10::IValue>& b);
 
 /// Input `model` in each dry run: random, seeded by `number`, the input's number.
-[[nodiscard]] std::vector<at::Tensor> random_inputs(const DryRuns& runs, const ModelInput& model, std::size_t number);
+[[nodiscard]] std::vector<at::Tensor> random_inputs(const DryRuns& runs, const model::ModelInput& model,
+                                                    std::size_t number);
 
 /// Restores the state of the CPU's default generator, from which dry runs draw, on destruction.
 class KeepGenerator {
@@ -48,4 +49,4 @@ class KeepGenerator {
   at::Tensor kept_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

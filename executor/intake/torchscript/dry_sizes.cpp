@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 std::optional<SizeExpression> affine(const DryRuns& runs, std::span<const std::int64_t> found) {
   const auto& samples = runs.samples;
@@ -64,4 +64,4 @@ std::optional<TensorMeta> meta_of(const DryRuns& runs, std::span<const at::Tenso
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -10,7 +10,7 @@
 
 #include "executor/intake/graph/tensor_meta.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The name of the batch size in results of dry runs.
 inline const std::string kBatch = "batch";
@@ -28,4 +28,4 @@ struct DryRuns {
 /// undefined or sparse, or a size or stride is not affine.
 [[nodiscard]] std::optional<TensorMeta> meta_of(const DryRuns& runs, std::span<const at::Tensor> found);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

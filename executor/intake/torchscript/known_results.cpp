@@ -10,7 +10,7 @@
 #include "executor/intake/torchscript/dry_run.h"
 #include "executor/intake/torchscript/script_operators.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 namespace jit = torch::jit;
@@ -93,4 +93,4 @@ std::optional<std::vector<ScriptValue>> known_results(const OperatorGraph& graph
   return std::vector<ScriptValue>{{.kind = Kind::Items, .items = std::move(items)}};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -12,7 +12,7 @@ namespace torch::jit {
 struct Node;
 }  // namespace torch::jit
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The results of `node`, which calls operator `name`, if they are known before the model runs, from constants, the
 /// batch size or the shapes in `graph`. Absent if it must run. `where` begins errors. Throws FormatError as dry_run
@@ -22,4 +22,4 @@ namespace stagecraft {
                                                                     const std::vector<ScriptValue>& arguments,
                                                                     const std::string& where);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -7,7 +7,7 @@
 
 #include "executor/device/dtype.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 constexpr std::size_t kMostAxes = 16;
@@ -22,7 +22,7 @@ std::optional<std::int64_t> whole(std::string_view text) {
 
 }  // namespace
 
-ModelInput parse_model_input(const std::string& name, const std::string& text) {
+model::ModelInput parse_model_input(const std::string& name, const std::string& text) {
   const auto refuse = [&](const std::string& why) {
     throw std::invalid_argument("input \"" + name + "\" is \"" + text + "\": " + why +
                                 ", expected TYPE[SIZES] of one sample, such as float32[3,224,224] or int64[], then "
@@ -32,9 +32,9 @@ ModelInput parse_model_input(const std::string& name, const std::string& text) {
   const std::size_t open = all.find('[');
   const std::size_t close = all.find(']');
   if (open == std::string_view::npos || close == std::string_view::npos || close < open) refuse("found no sizes");
-  ModelInput out{.name = name, .dtype = std::string(all.substr(0, open)), .shape = {}};
+  model::ModelInput out{.name = name, .dtype = std::string(all.substr(0, open)), .shape = {}};
   try {
-    (void)dtype_of(out.dtype);
+    (void)device::dtype_of(out.dtype);
   } catch (const std::invalid_argument& e) { refuse(e.what()); }
   std::string_view sizes = all.substr(open + 1, close - open - 1);
   while (!sizes.empty()) {
@@ -62,4 +62,4 @@ ModelInput parse_model_input(const std::string& name, const std::string& text) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -7,7 +7,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 /// `argument` with slots in place of values.
@@ -75,4 +75,4 @@ NodeCall script_call(const ScriptCall& call, const std::function<int(int)>& slot
   };
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

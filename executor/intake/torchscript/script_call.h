@@ -11,7 +11,7 @@
 
 #include "executor/intake/graph/operator_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// An argument of a call in TorchScript: a constant, a value of the graph, or a list or tuple of such.
 struct ScriptArgument {
@@ -41,4 +41,4 @@ struct ScriptCall {
 /// Runs `call` on a frame. Device arguments are the frame's device.
 [[nodiscard]] NodeCall script_call(const ScriptCall& call, const std::function<int(int)>& slot);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

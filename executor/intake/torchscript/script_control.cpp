@@ -14,7 +14,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 namespace jit = torch::jit;
@@ -138,7 +138,7 @@ class Extractor {
       const c10::FunctionSchema* const schema = node->maybeSchema();
       if (!schema) return;
       // Schemas of normalisations do not declare that they update their statistics in training.
-      if (state_.mode() == ModelMode::Evaluation) return;
+      if (state_.mode() == model::ModelMode::Evaluation) return;
       for (std::size_t i = 0; i < std::min(schema->arguments().size(), node->inputs().size()); ++i) {
         const std::string& name = schema->arguments()[i].name();
         if (name != "running_mean" && name != "running_var") continue;
@@ -171,4 +171,4 @@ ScriptControl script_control(jit::Node* node, ScriptState& state, const std::fun
   return Extractor(node, state, lookup, held, place).run();
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

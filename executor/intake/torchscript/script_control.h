@@ -15,7 +15,7 @@ struct Node;
 struct Value;
 }  // namespace torch::jit
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// A branch or loop as separate code.
 struct ScriptControl {
@@ -33,4 +33,4 @@ struct ScriptControl {
                                            const std::function<ScriptValue(const at::Tensor&)>& held,
                                            const std::string& place);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -10,7 +10,7 @@
 #include "executor/intake/graph/operator_facts.h"
 #include "executor/intake/torchscript/script_operators.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Kind = ScriptValue::Kind;
@@ -84,8 +84,8 @@ int InputNumbers::input_behind(const c10::FunctionSchema& schema, const std::vec
 }
 
 void InputNumbers::follow_classes(const std::string& name, const c10::FunctionSchema& schema,
-                                  const std::vector<ScriptValue>& arguments, const std::vector<ModelInput>& inputs,
-                                  const std::string& where) {
+                                  const std::vector<ScriptValue>& arguments,
+                                  const std::vector<model::ModelInput>& inputs, const std::string& where) {
   const bool scores = name == "cross_entropy_loss" || name == "nll_loss" || name == "nll_loss_nd";
   if (!scores && name != "embedding") return;
   const int input = input_behind(schema, arguments, scores ? "target" : "indices");
@@ -95,7 +95,7 @@ void InputNumbers::follow_classes(const std::string& name, const c10::FunctionSc
   if (sizes.dim() == 0) return;
   const std::int64_t classes = sizes.size(scores && sizes.dim() > 1 ? 1 : 0);
   classes_.emplace(input, classes);
-  const ModelInput& model = inputs[index(input)];
+  const model::ModelInput& model = inputs[index(input)];
   if (model.classes > classes) {
     throw std::invalid_argument(where + ": has " + std::to_string(classes) + (scores ? " classes" : " rows") +
                                 "; found range " + std::to_string(model.least) + ".." + std::to_string(model.classes) +
@@ -111,11 +111,11 @@ void InputNumbers::follow_results(const std::string& name, const c10::FunctionSc
   if (input >= 0) inputs_behind_[results[0].value] = input;
 }
 
-void InputNumbers::set_classes(std::vector<ModelInput>& inputs) const {
+void InputNumbers::set_classes(std::vector<model::ModelInput>& inputs) const {
   for (const auto& [input, classes] : classes_) {
-    ModelInput& model = inputs[index(input)];
+    model::ModelInput& model = inputs[index(input)];
     if (model.classes == 0) model.classes = classes;
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -10,7 +10,7 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/torchscript/script_value.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Adds to `node`, a call of `schema`, what it does to memory and whether it is random, from operator_facts and from
 /// the dry runs.  `where` begins errors. Throws FormatError as operator_facts.
@@ -28,14 +28,14 @@ class InputNumbers {
   /// is the operator's without its namespace. Throws std::invalid_argument that begins with `where` if the given range
   /// exceeds them.
   void follow_classes(const std::string& name, const c10::FunctionSchema& schema,
-                      const std::vector<ScriptValue>& arguments, const std::vector<ModelInput>& inputs,
+                      const std::vector<ScriptValue>& arguments, const std::vector<model::ModelInput>& inputs,
                       const std::string& where);
   /// Finds which results contain the values of an input.
   void follow_results(const std::string& name, const c10::FunctionSchema& schema,
                       const std::vector<ScriptValue>& arguments, const std::vector<ScriptValue>& results);
 
   /// Sets the number of classes that was found where no range was given.
-  void set_classes(std::vector<ModelInput>& inputs) const;
+  void set_classes(std::vector<model::ModelInput>& inputs) const;
 
  private:
   [[nodiscard]] int input_behind(const c10::FunctionSchema& schema, const std::vector<ScriptValue>& arguments,
@@ -45,4 +45,4 @@ class InputNumbers {
   std::map<int, std::int64_t> classes_;  // by input
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -11,7 +11,7 @@
 #include "costmodel/index.h"
 #include "executor/intake/torchscript/dry_run.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Kind = ScriptValue::Kind;
@@ -77,7 +77,7 @@ ScriptValue ScriptGraph::held_tensor(const at::Tensor& tensor) {
   return held_value(state_.index_of(tensor, "constant" + std::to_string(graph_.tensors.size())));
 }
 
-ScriptValue ScriptGraph::add_input(const ModelInput& model) {
+ScriptValue ScriptGraph::add_input(const model::ModelInput& model) {
   const std::vector<at::Tensor> tensors = random_inputs(runs_, model, graph_.inputs.size());
   const int value = static_cast<int>(graph_.values.size());
   graph_.values.push_back({.name = unique(model.name),
@@ -216,4 +216,4 @@ OperatorGraph ScriptGraph::take() {
   return std::move(graph_);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -17,7 +17,7 @@
 #include "executor/intake/torchscript/script_state.h"
 #include "executor/intake/torchscript/script_value.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The graph of a module during layout: the values, nodes and tensors to which the code's names refer.
 class ScriptGraph {
@@ -37,7 +37,7 @@ class ScriptGraph {
   /// The value of a tensor in the code: one of the module's, or a new constant.
   ScriptValue held_tensor(const at::Tensor& tensor);
   /// A new input of the graph.
-  ScriptValue add_input(const ModelInput& model);
+  ScriptValue add_input(const model::ModelInput& model);
   /// Adds the values in `result` to the outputs.
   void add_output(const ScriptValue& result);
 
@@ -68,4 +68,4 @@ class ScriptGraph {
   std::map<std::string, int> names_;
 };
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -7,7 +7,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 constexpr std::size_t kLongestList = 200'000;
@@ -74,4 +74,4 @@ std::optional<std::vector<ScriptValue>> on_items(const std::string& name, const 
   return std::nullopt;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

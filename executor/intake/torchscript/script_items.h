@@ -7,7 +7,7 @@
 
 #include "executor/intake/torchscript/script_value.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// The results of operator `name`, which has `results` results, if they follow from the list or tuple that is its first
 /// argument (its length, an item, a slice, an extended list; `append` changes the list) or from what is None; absent if
@@ -17,4 +17,4 @@ namespace stagecraft {
                                                                const std::vector<ScriptValue>& arguments,
                                                                std::size_t results, const std::string& place);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -22,7 +22,7 @@
 #include "executor/intake/torchscript/script_items.h"
 #include "executor/intake/torchscript/script_operators.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 namespace jit = torch::jit;
@@ -59,7 +59,7 @@ class Layout {
     return {.kind = Kind::Module, .constant = module};
   }
 
-  ScriptValue add_input(const ModelInput& model) {
+  ScriptValue add_input(const model::ModelInput& model) {
     const int input = static_cast<int>(graph_.graph().inputs.size());
     ScriptValue out = graph_.add_input(model);
     numbers_.add(out.value, input);
@@ -320,7 +320,7 @@ class Layout {
     const c10::FunctionSchema* const schema = node->maybeSchema();
     if (!schema || has_side_effects(name) || !(name.starts_with("aten::") || name.starts_with("prim::")))
       refuse(*node, "cannot run in stages; only PyTorch's own operators (\"aten\") can");
-    if (state_.mode() == ModelMode::Evaluation) set_for_evaluation(*schema, arguments);
+    if (state_.mode() == model::ModelMode::Evaluation) set_for_evaluation(*schema, arguments);
     const std::string last = name.substr(6);
     GraphNode out = graph_.new_node(last, "torch.ops." + name.substr(0, 4) + "." + last + "." +
                                               (schema->overload_name().empty() ? "default" : schema->overload_name()));
@@ -361,4 +361,4 @@ OperatorGraph lay_out_script(const std::string& file, ScriptState& state, const 
   return Layout(file, state, samples).run(inputs);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

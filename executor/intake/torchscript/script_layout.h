@@ -10,11 +10,11 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/torchscript/script_state.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// An argument of forward: a tensor of the model's inputs, or a constant.
 struct ScriptInput {
-  ModelInput model;
+  model::ModelInput model;
   std::optional<c10::IValue> constant = {};
 };
 
@@ -23,4 +23,4 @@ struct ScriptInput {
 [[nodiscard]] OperatorGraph lay_out_script(const std::string& file, ScriptState& state,
                                            const std::vector<ScriptInput>& inputs, std::optional<std::int64_t> samples);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

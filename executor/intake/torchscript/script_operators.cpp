@@ -4,7 +4,7 @@
 #include <array>
 #include <cstddef>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 template <std::size_t N>
@@ -48,4 +48,4 @@ bool moves_numbers(const std::string& name) {
   return is_one_of(name, kNames);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

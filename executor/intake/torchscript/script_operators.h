@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Operators of TorchScript by name, such as "aten::size". These return facts about a tensor that do not depend on its
 /// values.
@@ -16,4 +16,4 @@ namespace stagecraft {
 /// Without namespace: the result contains values of the first argument.
 [[nodiscard]] bool moves_numbers(const std::string& name);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

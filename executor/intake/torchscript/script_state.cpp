@@ -4,7 +4,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 bool tied(const at::Tensor& a, const at::Tensor& b) {
@@ -22,7 +22,7 @@ bool saved_training(const c10::ivalue::Object& module) {
 
 }  // namespace
 
-ScriptState::ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, ModelMode mode)
+ScriptState::ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, model::ModelMode mode)
     : root_(root), mode_(mode), saved_evaluating_(!saved_training(*root)) {
   visit(root_, "");
 }
@@ -66,7 +66,7 @@ const std::string* ScriptState::path_of(const c10::ivalue::Object* module) const
 
 bool ScriptState::training(const c10::ivalue::Object& module) {
   asked_ = true;
-  return mode_ == ModelMode::Training && (saved_evaluating_ || saved_training(module));
+  return mode_ == model::ModelMode::Training && (saved_evaluating_ || saved_training(module));
 }
 
 std::string class_name(const c10::ivalue::Object& module) {
@@ -80,4 +80,4 @@ std::string class_name(const c10::ivalue::Object& module) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

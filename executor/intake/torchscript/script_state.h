@@ -9,7 +9,7 @@
 
 #include "executor/model/model.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// A tensor that a loaded module holds.
 struct HeldTensor {
@@ -22,7 +22,7 @@ struct HeldTensor {
 /// Modules and tensors of a loaded TorchScript module, by their names in Python.
 class ScriptState {
  public:
-  ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, ModelMode mode);
+  ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, model::ModelMode mode);
 
   [[nodiscard]] const c10::intrusive_ptr<c10::ivalue::Object>& root() const { return root_; }
   [[nodiscard]] const std::vector<HeldTensor>& held() const { return held_; }
@@ -34,7 +34,7 @@ class ScriptState {
   /// Attribute `training` for the mode. For training: as saved, or true for all modules if the root was saved for
   /// evaluation; for evaluation: false.
   [[nodiscard]] bool training(const c10::ivalue::Object& module);
-  [[nodiscard]] ModelMode mode() const { return mode_; }
+  [[nodiscard]] model::ModelMode mode() const { return mode_; }
   /// Whether the laid-out code computes the model's evaluation: it was saved for that, or it reads `training`, which a
   /// trace does not.
   [[nodiscard]] bool exact_evaluation() const { return saved_evaluating_ || asked_; }
@@ -45,7 +45,7 @@ class ScriptState {
   c10::intrusive_ptr<c10::ivalue::Object> root_;
   std::vector<HeldTensor> held_;
   std::map<const c10::ivalue::Object*, std::string> paths_;
-  ModelMode mode_;
+  model::ModelMode mode_;
   bool saved_evaluating_ = false;
   bool asked_ = false;  ///< for `training`
 };
@@ -53,4 +53,4 @@ class ScriptState {
 /// "torch.nn.modules.linear.Linear" of a class that the file calls "__torch__.torch.nn...___torch_mangle_3.Linear".
 [[nodiscard]] std::string class_name(const c10::ivalue::Object& module);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 ScriptValue constant_value_of(const c10::IValue& value) {
   const bool list = value.isList();
@@ -63,4 +63,4 @@ bool is_static(const ScriptValue& value) {
   return out;
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

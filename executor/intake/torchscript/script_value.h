@@ -11,7 +11,7 @@
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/torchscript/script_call.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 struct ScriptNumber;
 struct ScriptItems;
@@ -65,4 +65,4 @@ struct ScriptItems {
 /// Calls `visit` with each value in it that is not a list or tuple.
 void for_each_value(const ScriptValue& value, const std::function<void(const ScriptValue&)>& visit);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

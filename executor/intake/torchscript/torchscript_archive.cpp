@@ -11,7 +11,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 constexpr std::uint64_t kMostCodeBytes = std::uint64_t{1} << 26;
@@ -19,7 +19,7 @@ constexpr std::uint64_t kMostInflatedBytes = std::uint64_t{1} << 28;  ///< of al
 constexpr std::uint64_t kMostPickleBytes = std::uint64_t{1} << 28;
 
 /// The folder of all records, with its slash; empty if there is none.
-std::string root_of(const ZipArchive& archive) {
+std::string root_of(const files::ZipArchive& archive) {
   if (archive.records().empty()) return {};
   const std::string& first = archive.records().front().name;
   const std::size_t slash = first.find('/');
@@ -70,16 +70,17 @@ std::string first_line(const std::string& text) {
   return line;
 }
 
-bool is_torchscript_archive(const ZipArchive& archive) {
+bool is_torchscript_archive(const files::ZipArchive& archive) {
   const std::string root = root_of(archive);
   return !root.empty() && archive.find(root + "data.pkl") && archive.find(root + "constants.pkl") &&
-         std::ranges::any_of(archive.records(), [&](const ZipRecord& r) { return r.name.starts_with(root + "code/"); });
+         std::ranges::any_of(archive.records(),
+                             [&](const files::ZipRecord& r) { return r.name.starts_with(root + "code/"); });
 }
 
-c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const ZipArchive& archive) {
+c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const files::ZipArchive& archive) {
   const std::string root = root_of(archive);
   std::uint64_t inflated = 0;
-  for (const ZipRecord& record : archive.records()) {
+  for (const files::ZipRecord& record : archive.records()) {
     const auto fail = [&](const std::string& what) {
       throw FormatError(fmt::format("{}: record \"{}\": {}", archive.path(), record.name, what));
     };
@@ -108,4 +109,4 @@ c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const ZipArchive& archi
   }
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -14,7 +14,7 @@
 #include "executor/intake/torchscript/script_state.h"
 #include "executor/intake/torchscript/torchscript_archive.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 std::string listed(const std::vector<std::string>& names) {
@@ -25,7 +25,8 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInputs& told, ModelMode mode) {
+OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScriptInputs& told,
+                                model::ModelMode mode) {
   const std::string& file = archive.path();
   ScriptState state(load_torchscript(archive), mode);
   const torch::jit::Function* const forward = state.root()->type()->findMethod("forward");
@@ -62,4 +63,4 @@ OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInpu
   return lay_out_script(file, state, inputs, told.samples);
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -9,7 +9,7 @@
 #include "executor/files/zip_archive.h"
 #include "executor/intake/graph/operator_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// What a TorchScript file does not contain.
 struct TorchScriptInputs {
@@ -31,7 +31,7 @@ struct TorchScriptInputs {
 ///
 /// For evaluation, every module's attribute `training` is false, and training arguments in a trace are set by
 /// evaluation_value.
-[[nodiscard]] OperatorGraph torchscript_graph(const ZipArchive& archive, const TorchScriptInputs& inputs,
-                                              ModelMode mode = ModelMode::Training);
+[[nodiscard]] OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScriptInputs& inputs,
+                                              model::ModelMode mode = model::ModelMode::Training);
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

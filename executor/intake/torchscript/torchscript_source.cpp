@@ -8,10 +8,10 @@
 #include "executor/intake/torchscript/torchscript_archive.h"
 #include "executor/intake/torchscript/torchscript_graph.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
-OperatorGraph read_graph(const std::string& path, const ModelSettings& settings, ModelMode mode) {
+OperatorGraph read_graph(const std::string& path, const ModelSettings& settings, model::ModelMode mode) {
   TorchScriptInputs told;
   told.ranges = input_ranges(settings);
   for (const auto& [key, text] : settings) {
@@ -25,22 +25,23 @@ OperatorGraph read_graph(const std::string& path, const ModelSettings& settings,
       throw std::invalid_argument("setting samples is \"" + text + "\", expected an integer of at least 1");
     told.samples = samples;
   }
-  return torchscript_graph(ZipArchive(path, ZipArchive::Deflated::Read), told, mode);
+  return torchscript_graph(files::ZipArchive(path, files::ZipArchive::Deflated::Read), told, mode);
 }
 
 }  // namespace
 
 LayerSource torchscript_source() {
-  return {
-      .name = "torchscript",
-      .models = "a .pt archive of torch.jit.save",
-      .ending = ".pt",
-      .has =
-          [](const std::string& path) { return is_torchscript_archive(ZipArchive(path, ZipArchive::Deflated::Read)); },
-      .build =
-          [](const std::string& path, const ModelSettings& settings, ModelMode mode) {
-            return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = false});
-          }};
+  return {.name = "torchscript",
+          .models = "a .pt archive of torch.jit.save",
+          .ending = ".pt",
+          .has =
+              [](const std::string& path) {
+                return is_torchscript_archive(files::ZipArchive(path, files::ZipArchive::Deflated::Read));
+              },
+          .build =
+              [](const std::string& path, const ModelSettings& settings, model::ModelMode mode) {
+                return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = false});
+              }};
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

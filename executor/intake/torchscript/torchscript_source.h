@@ -2,9 +2,9 @@
 
 #include "executor/intake/graph/layer_source.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 
 /// Archives that torch.jit.save wrote, see torchscript_graph. The settings describe their inputs.
 [[nodiscard]] LayerSource torchscript_source();
 
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

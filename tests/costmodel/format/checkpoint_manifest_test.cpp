@@ -6,7 +6,7 @@
 #include "costmodel/errors.h"
 #include "tests/costmodel/documents.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using testing::HasSubstr;
@@ -54,4 +54,4 @@ TEST(CheckpointManifest, NamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -13,7 +13,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using testing::AllOf;
@@ -114,4 +114,4 @@ TEST_F(Files, ADashIsStandardInputAndOutput) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -12,7 +12,7 @@
 #include "costmodel/format/files.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 namespace fs = std::filesystem;
@@ -97,4 +97,4 @@ TEST(WriteFolder, NamesWhatStandsInItsPlace) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -7,7 +7,7 @@
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using testing::AllOf;
@@ -144,8 +144,7 @@ TEST(ReadGraph, NamesThePointerOfANumberOutOfRange) {
   expect_refused(bytes, "\"parameter_bytes\": 1.5", where + "1.5, expected an integer");
   expect_refused(bytes, "\"parameter_bytes\": 1152921504606846977", where + "1152921504606846977, expected");
   expect_refused(bytes, "\"parameter_bytes\": 18446744073709551615", where + "18446744073709551615, expected");
-  expect_refused(bytes, "\"parameter_bytes\": 1000000000000000000000000000000",
-                 where + "1e+30, expected an integer");
+  expect_refused(bytes, "\"parameter_bytes\": 1000000000000000000000000000000", where + "1e+30, expected an integer");
   expect_refused("\"microbatch_samples\": 2", "\"microbatch_samples\": 0",
                  "/microbatch_samples: found 0, expected an integer from 1");
   expect_refused("1.0, 1.5", "1.0, 0.5", "/slowdown/1: found 0.5, expected a factor of at least 1");
@@ -171,4 +170,4 @@ TEST(ReadGraph, NamesWhatDoesNotFitTogether) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -5,7 +5,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using testing::HasSubstr;
@@ -70,4 +70,4 @@ TEST(SafetensorsHeader, KnowsTheBytesOfEachDtype) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -15,7 +15,7 @@
 
 // The schemas and the readers must say the same. What is checked is a document in which every key stands.
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -217,4 +217,4 @@ INSTANTIATE_TEST_SUITE_P(Documents, Schema,
                          [](const auto& param) { return param.param; });
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -10,7 +10,7 @@
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -81,4 +81,4 @@ TEST(TimelineJson, NamesWhatIsWrongWithATimeline) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -7,7 +7,7 @@
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using testing::AllOf;
@@ -112,4 +112,4 @@ TEST(ShippedTopology, OfTwoProcessorsReads) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -7,7 +7,7 @@
 
 #include "costmodel/format/json_string.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 TEST(Utf8, ReplacesOnlyTheBytesThatAreWrong) {
@@ -40,4 +40,4 @@ TEST(JsonString, ComesBackFromAnyBytes) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

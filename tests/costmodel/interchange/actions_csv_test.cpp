@@ -11,7 +11,7 @@
 #include "costmodel/verify.h"
 #include "tests/costmodel/interleavings.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using stagecraft::testing::row_plan;
@@ -41,7 +41,7 @@ TEST(ActionsCsv, ReadsEveryWord) {
 }
 
 TEST(ActionsCsv, ReadsAnOverlapAsItsPartsInOrder) {
-  EXPECT_EQ(parse_actions_row("(1F2; 1B0)OVERLAP_F_B"), parse_actions_row("1F2,1B0"));
+  EXPECT_EQ(format::parse_actions_row("(1F2; 1B0)OVERLAP_F_B"), format::parse_actions_row("1F2,1B0"));
 }
 
 TEST(ActionsCsv, KeepsAnEmptyLineForARankWithNothingToDo) {
@@ -78,12 +78,12 @@ TEST(ActionsCsv, NamesTheCellThatItRefuses) {
 }
 
 TEST(ActionsCsv, RefusesToWriteWhatItHasNoCellFor) {
-  EXPECT_THAT([] { (void)actions_row({{ActionKind::Update, 0, -1, -1}}); },
+  EXPECT_THAT([] { (void)format::actions_row({{ActionKind::Update, 0, -1, -1}}); },
               ThrowsMessage<std::invalid_argument>("0UPDATE has no cell in the CSV format"));
-  EXPECT_THAT([] { (void)actions_row({{ActionKind::SendActivation, 0, 3, 2}}); },
+  EXPECT_THAT([] { (void)format::actions_row({{ActionKind::SendActivation, 0, 3, 2}}); },
               ThrowsMessage<std::invalid_argument>(
                   "0SEND_F3 to stage 2: the CSV format has transfers between adjacent stages only"));
-  EXPECT_THAT([] { (void)actions_row({{ActionKind::WeightGradient, 0, 3, -1}}); },
+  EXPECT_THAT([] { (void)format::actions_row({{ActionKind::WeightGradient, 0, 3, -1}}); },
               ThrowsMessage<std::invalid_argument>("0W3 has no backward in the list"));
 }
 
@@ -106,7 +106,7 @@ TEST(ActionsCsv, GivesBackTheListsOfEverySchedule) {
       validate(listed);
       EXPECT_EQ(action_lists(listed), action_lists(plan)) << plan.schedule;
       EXPECT_TRUE(std::holds_alternative<Verified>(verify(listed, action_lists(listed)))) << plan.schedule;
-      const Plan again = parse_plan(plan_json(listed), "plan.json");
+      const Plan again = format::parse_plan(format::plan_json(listed), "plan.json");
       EXPECT_EQ(again, listed);
     }
   }
@@ -167,35 +167,35 @@ TEST(Listed, IsRefusedByAPlanThatItDoesNotFit) {
 TEST(PlanDocument, NamesThePlaceOfAWrongAction) {
   Plan plan = row_plan("listed", {1, 1}, 1);
   plan.listed = parse_actions_csv("0F0,0B0\n1F0,1B0", "s.csv");
-  std::string text = plan_json(plan);
+  std::string text = format::plan_json(plan);
   text.replace(text.find("1F0,1B0"), 7, "1F0,1C0");
-  EXPECT_THAT([&] { (void)parse_plan(text, "plan.json"); },
+  EXPECT_THAT([&] { (void)format::parse_plan(text, "plan.json"); },
               ThrowsMessage<FormatError>(HasSubstr("plan.json: /actions/1: cell 2: found \"1C0\", expected a stage")));
 }
 
 TEST(PlanDocument, ReadsOlderVersions) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
   for (const char* version : {"\"version\": 1", "\"version\": 2", "\"version\": 3"}) {
-    std::string text = plan_json(plan);
+    std::string text = format::plan_json(plan);
     text.replace(text.find("\"version\": 4"), 12, version);
-    EXPECT_EQ(parse_plan(text, "plan.json"), plan);
+    EXPECT_EQ(format::parse_plan(text, "plan.json"), plan);
   }
 }
 
 TEST(PlanDocument, HoldsTiedParameters) {
   Plan plan = row_plan("1f1b", {1, 1}, 2);
   plan.tied = {{"weight", {"l0", "l1"}}};
-  const std::string text = plan_json(plan);
-  EXPECT_EQ(parse_plan(text, "plan.json"), plan);
+  const std::string text = format::plan_json(plan);
+  EXPECT_EQ(format::parse_plan(text, "plan.json"), plan);
   EXPECT_THAT(text, HasSubstr(R"("tied": [)"));
   std::string wrong = text;
   wrong.replace(wrong.rfind("\"l1\""), 4, "\"l7\"");
-  EXPECT_THAT([&] { (void)parse_plan(wrong, "plan.json"); },
+  EXPECT_THAT([&] { (void)format::parse_plan(wrong, "plan.json"); },
               ThrowsMessage<FormatError>("plan.json: /: tied parameter \"weight\": layer \"l7\" is not in any stage"));
 }
 
 TEST(PlanDocument, LeavesOutWhatIsNotSet) {
-  const std::string text = plan_json(row_plan("1f1b", {1}, 2));  // whose tensors would have a dtype
+  const std::string text = format::plan_json(row_plan("1f1b", {1}, 2));  // whose tensors would have a dtype
   for (const char* key : {"dtype", "gradient_bucket_bytes", "recompute", "tied"})
     EXPECT_EQ(text.find(key), std::string::npos) << key;
 }
@@ -204,10 +204,10 @@ TEST(PlanDocument, RefusesARecomputeEveryThatSaysNothing) {
   Plan plan = row_plan("1f1b", {1, 1}, 2);
   plan.stages[1].recompute = true;
   plan.stages[1].recompute_every = 3;
-  EXPECT_EQ(parse_plan(plan_json(plan), "plan.json"), plan);
+  EXPECT_EQ(format::parse_plan(format::plan_json(plan), "plan.json"), plan);
   plan.stages[1].recompute = false;
   EXPECT_THAT(
-      [&] { (void)parse_plan(plan_json(plan), "plan.json"); },
+      [&] { (void)format::parse_plan(format::plan_json(plan), "plan.json"); },
       ThrowsMessage<FormatError>("plan.json: /stages/1/recompute_every: has no effect without \"recompute\": true"));
 }
 
@@ -236,4 +236,4 @@ TEST(PlanOfLists, RefusesStagesThatLieOtherwise) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -15,7 +15,7 @@
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using testing::chain_graph;
@@ -500,4 +500,4 @@ TEST(Chakra, WritesAFileARankAndTheGroups) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 TEST(ChromeTrace, HasOneCompleteEventForEachSpan) {
@@ -45,4 +45,4 @@ TEST(ChromeTrace, IsJsonWhateverTheTitleAndWithoutSpans) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

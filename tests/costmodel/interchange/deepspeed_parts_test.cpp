@@ -7,7 +7,7 @@
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::ElementsAre;
@@ -81,4 +81,4 @@ TEST(DeepspeedPartition, RefusesAnotherList) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

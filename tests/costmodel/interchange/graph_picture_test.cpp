@@ -14,7 +14,7 @@
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::HasSubstr;
@@ -138,8 +138,8 @@ TEST(GraphDot, KeepsTextReadableOnEveryColour) {
 class GraphTool : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_.write("graph.json", graph_json(small()));
-    folder_.write("plan.json", plan_json(plan_of_small()));
+    folder_.write("graph.json", format::graph_json(small()));
+    folder_.write("plan.json", format::plan_json(plan_of_small()));
   }
   Outcome run(const std::string& command) const { return folder_.run(command); }
   bool has_dot() const { return run("dot -V").status == 0; }
@@ -155,13 +155,13 @@ TEST_F(GraphTool, WritesTheTextOfTheLibrary) {
 
 TEST_F(GraphTool, TakesPipeDreamsProfile) {
   const std::string path = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/gnmt.txt";
-  EXPECT_EQ(run("stagecraft-graph " + path).out, graph_dot(parse_pipedream(read_text(path), path)));
+  EXPECT_EQ(run("stagecraft-graph " + path).out, graph_dot(parse_pipedream(format::read_text(path), path)));
 }
 
 TEST_F(GraphTool, NamesFileAndLayerOfWhatDoesNotFit) {
   Plan plan = testing::row_plan("1f1b", {1}, 4);
   plan.stages[0].layers = {"a"};
-  folder_.write("plan.json", plan_json(plan));
+  folder_.write("plan.json", format::plan_json(plan));
   EXPECT_EQ(run("stagecraft-graph graph.json --plan plan.json").err,
             "stagecraft-graph: plan.json: layer \"b\" of the graph is not in any stage\n");
   folder_.write("graph.txt", "node1 -- Add\n");
@@ -188,7 +188,7 @@ TEST_F(GraphTool, DrawsEveryLayer) {
   // A name of markup and backslashes is drawn as it stands.
   Graph graph = small();
   graph.layers[1].id = graph.layers[1].name = "a<b>\\N";
-  folder_.write("odd.json", graph_json(graph));
+  folder_.write("odd.json", format::graph_json(graph));
   const Outcome odd = run("stagecraft-graph odd.json --svg");
   EXPECT_EQ(odd.err, "");
   EXPECT_THAT(odd.out, HasSubstr(">a&lt;b&gt;\\N</text>"));
@@ -208,7 +208,7 @@ std::map<std::string, double> drawn_at(const std::string& plain) {
 TEST_F(GraphTool, ReadsFromLeftToRightOverStagesAndTheirColumns) {
   if (!has_dot()) GTEST_SKIP() << "no dot, which the package graphviz has";
   const std::string path = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/resnet50.txt";
-  const Graph graph = parse_pipedream(read_text(path), path);
+  const Graph graph = parse_pipedream(format::read_text(path), path);
   const std::vector<int> list = layer_list(graph);
   Plan plan = testing::row_plan("1f1b", {1, 1, 1}, 4);
   const std::vector<std::size_t> bounds{0, 40, 100, list.size()};
@@ -238,4 +238,4 @@ TEST_F(GraphTool, ReadsFromLeftToRightOverStagesAndTheirColumns) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

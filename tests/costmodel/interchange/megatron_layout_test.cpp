@@ -10,7 +10,7 @@
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::ElementsAre;
@@ -142,4 +142,4 @@ TEST(MegatronLayout, RefusesAGraphOfOtherLayers) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

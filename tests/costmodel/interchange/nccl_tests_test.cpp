@@ -8,7 +8,7 @@
 #include "costmodel/errors.h"
 #include "tests/support/nccl_tests_text.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::AllOf;
@@ -173,4 +173,4 @@ TEST(MeasuredTopology, SaysWhatItCannotHold) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

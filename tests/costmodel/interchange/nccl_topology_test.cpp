@@ -6,7 +6,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using testing::AllOf;
@@ -25,7 +25,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 /// The dump without its NVLinks.
 std::string without_nvlinks() {
-  std::string text = read_text(kDump);
+  std::string text = format::read_text(kDump);
   for (std::size_t at = 0; (at = text.find("<nvlink", at)) != text.npos;) text.erase(at, text.find("/>", at) + 2 - at);
   return text;
 }
@@ -46,7 +46,7 @@ std::string to_gpu(const char* bus, int count) {
 }
 
 TEST(ParseNcclTopology, CountsDevicesAndAddsUpTheNvlinksToSwitches) {
-  const Topology topology = parse_nccl_topology(read_text(kDump), "dump.xml");
+  const Topology topology = parse_nccl_topology(format::read_text(kDump), "dump.xml");
   ASSERT_EQ(topology.levels.size(), 2U);
   EXPECT_EQ(topology.levels[0].name, "node");
   EXPECT_EQ(topology.levels[0].count, 4);
@@ -118,7 +118,7 @@ TEST(ParseNcclTopology, TellsHostsByTheirHash) {
 }
 
 TEST(ParseNcclTopology, LeavesOutGpusWithoutARankAndTheClusterWithoutANet) {
-  std::string text = replaced(read_text(kDump), "rank=\"3\" ", "");
+  std::string text = replaced(format::read_text(kDump), "rank=\"3\" ", "");
   const std::size_t net = text.find("<net ");
   text.erase(net, text.find("/>", net) + 2 - net);
   const Topology topology = parse_nccl_topology(text, "dump.xml");
@@ -129,7 +129,7 @@ TEST(ParseNcclTopology, LeavesOutGpusWithoutARankAndTheClusterWithoutANet) {
 
 TEST(ParseNcclTopology, NamesTheDamagedElement) {
   const auto refused = [](const std::string& from, const std::string& to, const std::string& message) {
-    std::string text = read_text(kDump);
+    std::string text = format::read_text(kDump);
     const std::size_t at = text.find(from);
     ASSERT_NE(at, text.npos) << from;
     text.replace(at, from.size(), to);
@@ -165,4 +165,4 @@ TEST(ParseNcclTopology, SaysWhatNoTopologyCanHold) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

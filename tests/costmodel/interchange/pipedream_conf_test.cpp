@@ -7,7 +7,7 @@
 #include "costmodel/interchange/pipedream.h"
 #include "tests/costmodel/interleavings.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::ElementsAre;
@@ -180,4 +180,4 @@ TEST(StagedGraph, NamesALayerThatThePlanLacks) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

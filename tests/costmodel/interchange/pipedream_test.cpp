@@ -10,7 +10,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using testing::AllOf;
@@ -27,7 +27,7 @@ std::string node(const std::string& id, const std::string& description, const st
 /// The profile text after import, a graph document, and export.
 std::string round_trip(const std::string& text) {
   const Graph graph = parse_pipedream(text, "graph.txt");
-  const Graph again = parse_graph(graph_json(graph), "graph.json");
+  const Graph again = format::parse_graph(format::graph_json(graph), "graph.json");
   EXPECT_EQ(again, graph);
   return pipedream_text(again);
 }
@@ -40,12 +40,13 @@ class PublishedProfile : public testing::TestWithParam<const char*> {};
 
 TEST_P(PublishedProfile, ComesBackByteForByte) {
   const std::string text =
-      read_text(std::string(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/") + GetParam() + ".txt");
+      format::read_text(std::string(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/") + GetParam() + ".txt");
   EXPECT_EQ(round_trip(text), text);
 }
 
 TEST_P(PublishedProfile, ComesBackByteForByteWithStages) {
-  std::string text = read_text(std::string(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/") + GetParam() + ".txt");
+  std::string text =
+      format::read_text(std::string(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/") + GetParam() + ".txt");
   std::string staged;
   int count = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -260,4 +261,4 @@ TEST(PipedreamText, NamesTheLayerItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

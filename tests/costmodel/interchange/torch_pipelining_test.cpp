@@ -7,7 +7,7 @@
 
 // That the program runs is for tests/tools/torch_pipelining_test.sh to show.
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::HasSubstr;
@@ -52,4 +52,4 @@ TEST(TorchPipeliningScript, RefusesWhatTorchCannotRunAndSaysWhatWouldBeRight) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

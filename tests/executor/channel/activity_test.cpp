@@ -11,7 +11,7 @@
 
 #include "executor/channel/control_tags.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using std::chrono::seconds;
@@ -74,4 +74,4 @@ TEST(Activity, IsNeverReadHalfWritten) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -17,7 +17,7 @@
 // The conformance suite of a channel's collectives: every case runs on every channel with 2, 3 and 4 ranks, the parts
 // of an all-reduce with 1 to 5.
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using ::testing::HasSubstr;
@@ -235,4 +235,4 @@ TEST_P(PartsOfAllReduce, NameWhatCannotBeDone) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -19,7 +19,7 @@
 // The NCCL channel over a library that only pretends: streams are threads, transfers keep NCCL's rules, nothing is
 // buffered. What the real library does with the same calls is for a machine with GPUs.
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using stagecraft::testing::break_pretended;
@@ -100,7 +100,7 @@ TEST(NcclChannel, TellsWhichTransferIsLate) {
         channel.barrier();
       });
     });
-  } catch (const PeerError&) {}
+  } catch (const meeting::PeerError&) {}
   stall_pretended("");
   // Whoever notices first tells both.
   for (const std::string& error : errors) {
@@ -120,7 +120,7 @@ TEST(NcclChannel, TellsAnErrorOfTheLibrary) {
         while (std::chrono::steady_clock::now() < end) channel.barrier();
       });
     });
-  } catch (const PeerError&) {}
+  } catch (const meeting::PeerError&) {}
   break_pretended("");
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("edge 1 0: ncclResult_t 6 (remote error)"));
 }
@@ -138,9 +138,9 @@ TEST(NcclChannel, AbortEndsTheTransfersOfAllRanks) {
 }
 
 TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {
-  const StoreServer server;
+  const meeting::StoreServer server;
   auto controls = make_local_channels(2, kLong);
-  LaunchInfo launch;
+  meeting::LaunchInfo launch;
   launch.rank = 1;
   launch.ranks = 2;
   launch.port = server.port();
@@ -157,22 +157,22 @@ TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {
 }
 
 /// Trains over the pretended NCCL and over local channels: the same bits, and the calls that the program foretells.
-void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const RunOptions& options,
+void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const run::RunOptions& options,
                          const std::string& what) {
   const BoundPlan bound_plan(plan);
-  const BoundModel bound = bind_model(bound_plan, planned.model);
+  const run::BoundModel bound = run::bind_model(bound_plan, planned.model);
   const bool asynchronous = bound_plan.asynchronous();
-  const NcclProgram program = nccl_program(bound, static_cast<int>(options.steps));
+  const NcclProgram program = run::nccl_program(bound, static_cast<int>(options.steps));
   const int count = static_cast<int>(bound_plan.ranks().size());
   (void)take_pretended_calls();
   const auto begin = std::chrono::steady_clock::now();
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  RunResult result;
+  run::RunResult result;
   run_on_nccl(count, program, std::chrono::minutes(1), [&](int rank, Channel& channel) {
-    RunResult own = run_rank(bound, *planned.data, options, rank, channel, now);
+    run::RunResult own = run::run_rank(bound, *planned.data, options, rank, channel, now);
     if (rank == 0) result = std::move(own);
   });
-  const RunResult expected = run_local(plan, planned.model, *planned.data, options, std::chrono::minutes(1));
+  const run::RunResult expected = run::run_local(plan, planned.model, *planned.data, options, std::chrono::minutes(1));
   EXPECT_EQ(result.measurement.losses, expected.measurement.losses) << what;
   if (options.check) {
     EXPECT_EQ(result.check->different, 0) << what;
@@ -202,7 +202,7 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const Ru
 TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesTheForetoldCalls) {
   const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
   const int layers = static_cast<int>(mlp.model.layers.size());
-  RunOptions options;
+  run::RunOptions options;
   options.steps = 2;
   options.optimizer.learning_rate = 0.01;
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "forward", "pipedream", "pipedream-2bw"}) {
@@ -224,7 +224,7 @@ TEST(NcclRun, CarriesTiedParametersSkipsAndSeveralStagesOnARank) {
   const PlannedModel gpt = planned_model(
       "gpt", {{"layers", "3"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
   const int layers = static_cast<int>(gpt.model.layers.size());
-  RunOptions options;
+  run::RunOptions options;
   options.steps = 3;
   options.check = true;
   expect_trains_alike(gpt, cut_plan(gpt, even_cuts(layers, 3), {2, 1, 1}, "1f1b", 4), options, "gpt 2 1 1");
@@ -242,4 +242,4 @@ TEST(NcclRun, CarriesTiedParametersSkipsAndSeveralStagesOnARank) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

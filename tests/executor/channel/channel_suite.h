@@ -26,8 +26,8 @@ class ChannelSuite : public ::testing::TestWithParam<std::tuple<std::string, int
   static int ranks() { return std::get<1>(GetParam()); }
   /// A channel of GPUs matches the messages of an edge by their order alone, and learns nothing of their shapes: what a
   /// verified plan guarantees it does not check again. Its waits do not stop the host.
-  static bool is_of_gpus() { return channel_by_name(std::get<0>(GetParam())).device == "cuda"; }
-  static void on_ranks(const std::function<void(Channel&)>& body, std::chrono::milliseconds deadline = kLong) {
+  static bool is_of_gpus() { return channel::channel_by_name(std::get<0>(GetParam())).device == "cuda"; }
+  static void on_ranks(const std::function<void(channel::Channel&)>& body, std::chrono::milliseconds deadline = kLong) {
     run_on_ranks(std::get<0>(GetParam()), ranks(), deadline, body);
   }
 };
@@ -38,7 +38,7 @@ inline std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string
 }
 
 /// Values that no other (rank, tag, message, index) has, as far as the dtype can tell them apart.
-inline at::Tensor numbered(const TensorSpec& spec, int from, int tag, int message) {
+inline at::Tensor numbered(const channel::TensorSpec& spec, int from, int tag, int message) {
   at::Tensor values = at::empty(spec.shape, at::kLong);
   auto* out = values.mutable_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < values.numel(); ++i) out[i] = ((i * 5 + message) * 16 + tag) * 8 + from;
@@ -51,7 +51,7 @@ inline bool same(const at::Tensor& a, const at::Tensor& b) { return a.scalar_typ
 inline std::string error_of(const std::function<void()>& body) {
   try {
     body();
-  } catch (const PeerError& error) { return error.what(); }
+  } catch (const meeting::PeerError& error) { return error.what(); }
   return "no error";
 }
 

@@ -11,7 +11,7 @@
 
 // The conformance suite of channels: every case runs on every channel with 2, 3 and 4 ranks.
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using ::testing::HasSubstr;
@@ -234,4 +234,4 @@ TEST_P(ChannelSuite, NobodyLeavesABarrierBeforeAllHaveCome) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -2,7 +2,7 @@
 
 #include "executor/channel/channel.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 /// Of 7 values and 3 members by hand: [0, 2), [2, 4), [4, 7).
@@ -15,4 +15,4 @@ TEST(ChunkBegin, CoversAllValuesInOrder) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -10,7 +10,7 @@
 
 // What a peer may say that is no rank of this run, or a broken one.
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using ::testing::HasSubstr;
@@ -75,4 +75,4 @@ TEST(PeerProof, IsNotFooledByItsOwnWords) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

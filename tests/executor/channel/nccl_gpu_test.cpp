@@ -8,13 +8,14 @@
 // The NCCL channel over the real library. Ranks are processes that share one GPU, each as if on a host of its own:
 // their transfers take the detour through the host, but calls, streams and events are those of any run.
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 class NcclOnAGpu : public GpuTest {
  protected:
   static int run(int ranks, const std::string& name) {
-    return spawn(ranks, {std::string(STAGECRAFT_BIN_DIR) + "/nccl_rank_program", name}, std::chrono::seconds(10));
+    return launch::spawn(ranks, {std::string(STAGECRAFT_BIN_DIR) + "/nccl_rank_program", name},
+                         std::chrono::seconds(10));
   }
 };
 
@@ -36,4 +37,4 @@ TEST_F(NcclOnAGpu, EndsATransferThatIsLate) { EXPECT_EQ(run(2, "late"), 0); }
 TEST_F(NcclOnAGpu, TransfersWhileItComputes) { EXPECT_EQ(run(2, "overlap"), 0); }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -20,8 +20,8 @@ namespace stagecraft {
 namespace {
 
 /// What the suite's cases send and reduce: every edge under every tag, and the groups that they add up over.
-NcclProgram program_of_the_suite(int ranks) {
-  NcclProgram out;
+channel::NcclProgram program_of_the_suite(int ranks) {
+  channel::NcclProgram out;
   std::vector<int> all(static_cast<std::size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
   std::vector<int> tags(32);
@@ -38,7 +38,7 @@ NcclProgram program_of_the_suite(int ranks) {
     out.communicators.push_back({"sum of the outer two", {0, ranks - 1}, tags, true, 0});
     out.communicators.push_back({"sum of the first two", {0, 1}, tags, true, 0});
   }
-  out.rounds = assign_rounds(out.communicators);
+  out.rounds = channel::assign_rounds(out.communicators);
   return out;
 }
 
@@ -47,16 +47,16 @@ NcclProgram program_of_the_suite(int ranks) {
 std::vector<std::string> suite_channels() { return {"nccl"}; }
 
 void run_on_ranks(const std::string& /*name*/, int ranks, std::chrono::milliseconds deadline,
-                  const std::function<void(Channel&)>& body) {
-  run_on_nccl(ranks, program_of_the_suite(ranks), deadline, [&](int, Channel& channel) { body(channel); },
+                  const std::function<void(channel::Channel&)>& body) {
+  run_on_nccl(ranks, program_of_the_suite(ranks), deadline, [&](int, channel::Channel& channel) { body(channel); },
               {.deterministic = true});
 }
 
-void run_on_nccl(int ranks, const NcclProgram& program, std::chrono::milliseconds deadline,
-                 const std::function<void(int rank, Channel&)>& body, const NcclOptions& options) {
+void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::milliseconds deadline,
+                 const std::function<void(int rank, channel::Channel&)>& body, const channel::NcclOptions& options) {
   constexpr std::chrono::milliseconds kControlDeadline{20000};
-  const StoreServer server;
-  auto controls = make_local_channels(ranks, kControlDeadline);
+  const meeting::StoreServer server;
+  auto controls = channel::make_local_channels(ranks, kControlDeadline);
   std::mutex mutex;
   std::exception_ptr first;
   std::latch all_ended(ranks);
@@ -64,15 +64,15 @@ void run_on_nccl(int ranks, const NcclProgram& program, std::chrono::millisecond
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
-        std::unique_ptr<Channel> channel;
+        std::unique_ptr<channel::Channel> channel;
         try {
-          LaunchInfo launch;
+          meeting::LaunchInfo launch;
           launch.rank = launch.local_rank = rank;
           launch.ranks = ranks;
           launch.port = server.port();
           launch.served = true;
-          channel = make_nccl_channel(launch, program, std::move(controls[static_cast<std::size_t>(rank)]),
-                                      c10::Device(c10::kCPU), deadline, options);
+          channel = channel::make_nccl_channel(launch, program, std::move(controls[static_cast<std::size_t>(rank)]),
+                                               c10::Device(c10::kCPU), deadline, options);
           body(rank, *channel);
         } catch (const std::exception& error) {
           const std::lock_guard lock(mutex);

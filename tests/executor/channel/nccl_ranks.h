@@ -9,7 +9,8 @@ namespace stagecraft {
 
 /// Runs `body` once per rank, each in a thread with an NCCL channel over the library that pretends, on CPU tensors. All
 /// end, then the channels go, and nothing of the library may be left. Rethrows the first exception.
-void run_on_nccl(int ranks, const NcclProgram& program, std::chrono::milliseconds deadline,
-                 const std::function<void(int rank, Channel&)>& body, const NcclOptions& options = {});
+void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::milliseconds deadline,
+                 const std::function<void(int rank, channel::Channel&)>& body,
+                 const channel::NcclOptions& options = {});
 
 }  // namespace stagecraft

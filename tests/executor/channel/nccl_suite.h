@@ -17,8 +17,8 @@
 namespace stagecraft {
 
 /// Edges both ways between any two ranks, three tags each, and reductions of all ranks and of the outer two.
-inline NcclProgram all_to_all(int ranks) {
-  NcclProgram out;
+inline channel::NcclProgram all_to_all(int ranks) {
+  channel::NcclProgram out;
   std::vector<int> all(static_cast<std::size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
   for (const int from : all) {
@@ -30,21 +30,21 @@ inline NcclProgram all_to_all(int ranks) {
   }
   out.communicators.push_back({"sum of all", all, {100, 101}, true, 0});
   if (ranks > 2) out.communicators.push_back({"sum of two", {0, ranks - 1}, {100}, true, 0});
-  out.rounds = assign_rounds(out.communicators);
+  out.rounds = channel::assign_rounds(out.communicators);
   return out;
 }
 
 /// Every element of every dtype arrives, in order, on every edge, though everything is posted before anything is waited
 /// for, in an order that on one stream a peer would be a deadlock.
-inline void expect_deliveries(Channel& channel, c10::Device device) {
-  const std::vector<TensorSpec> specs{{{7, 11}, at::kFloat},     {{5}, at::kLong},  {{2, 3}, at::kBFloat16},
-                                      {{0, 3}, at::kFloat},      {{}, at::kDouble}, {{9}, at::kBool},
-                                      {{1000, 1000}, at::kFloat}};
+inline void expect_deliveries(channel::Channel& channel, c10::Device device) {
+  const std::vector<channel::TensorSpec> specs{{{7, 11}, at::kFloat},     {{5}, at::kLong},  {{2, 3}, at::kBFloat16},
+                                               {{0, 3}, at::kFloat},      {{}, at::kDouble}, {{9}, at::kBool},
+                                               {{1000, 1000}, at::kFloat}};
   const int rank = channel.rank();
   const auto tag = [](std::size_t i) { return static_cast<int>(i % 3); };
   const auto values = [&](std::size_t i, int from) { return numbered(specs[i], from, tag(i), static_cast<int>(i)); };
-  std::vector<std::unique_ptr<Sending>> sends;
-  std::vector<std::unique_ptr<Receiving>> receives;
+  std::vector<std::unique_ptr<channel::Sending>> sends;
+  std::vector<std::unique_ptr<channel::Receiving>> receives;
   for (int peer = 0; peer < channel.ranks(); ++peer) {
     if (peer == rank) continue;
     for (std::size_t i = 0; i < specs.size(); ++i)
@@ -62,7 +62,7 @@ inline void expect_deliveries(Channel& channel, c10::Device device) {
 }
 
 /// Two reductions that are under way together, and one over the control channel.
-inline void expect_sums_of_all(Channel& channel, c10::Device device) {
+inline void expect_sums_of_all(channel::Channel& channel, c10::Device device) {
   const int ranks = channel.ranks();
   std::vector<int> all(static_cast<std::size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
@@ -76,15 +76,15 @@ inline void expect_sums_of_all(Channel& channel, c10::Device device) {
   EXPECT_TRUE(one.eq(sum).all().item<bool>());
   EXPECT_TRUE(two.eq(10 * sum).all().item<bool>());
   at::Tensor control = at::full({3}, 1.0);
-  channel.all_reduce(control, all, kStopTag);
+  channel.all_reduce(control, all, channel::kStopTag);
   EXPECT_TRUE(control.eq(ranks).all().item<bool>());
 }
 
 /// What a sender writes after the wait for its send does not change what arrives, and what a receiver still reads is
 /// not overwritten by what comes next: the order of the streams is right.
-inline void expect_ordered_streams(Channel& channel, c10::Device device) {
+inline void expect_ordered_streams(channel::Channel& channel, c10::Device device) {
   constexpr int kMessages = 200;
-  const TensorSpec spec{{256, 1024}, at::kFloat};
+  const channel::TensorSpec spec{{256, 1024}, at::kFloat};
   const auto options = at::TensorOptions(at::kFloat).device(device);
   if (channel.rank() == 0) {
     at::Tensor values = at::full(spec.shape, 0.0, options);

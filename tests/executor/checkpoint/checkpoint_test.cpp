@@ -22,7 +22,7 @@
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::checkpoint {
 namespace {
 
 using std::chrono::milliseconds;
@@ -40,12 +40,12 @@ class Checkpoint : public ::testing::Test {
  protected:
   [[nodiscard]] std::string folder(const std::string& name = "saved") const { return (files_.path() / name).string(); }
   /// The manifest of a checkpoint with one file, which is written into the folder that begin_checkpoint gave.
-  static CheckpointManifest written(const std::string& partial, std::int64_t step) {
-    CheckpointManifest manifest = full_checkpoint();
+  static format::CheckpointManifest written(const std::string& partial, std::int64_t step) {
+    format::CheckpointManifest manifest = full_checkpoint();
     manifest.step = step;
     manifest.finite = true;
-    const FileDigest digest =
-        write_safetensors(partial + "/part-0.safetensors", {{"a", at::tensor({static_cast<float>(step)})}});
+    const files::FileDigest digest =
+        files::write_safetensors(partial + "/part-0.safetensors", {{"a", at::tensor({static_cast<float>(step)})}});
     manifest.files = {{"part-0.safetensors", digest.bytes, digest.crc32}};
     return manifest;
   }
@@ -87,7 +87,9 @@ TEST_F(Checkpoint, IsNotThereWhicheverWriteOfTheCommitIsTheLast) {
       [](const std::string&) {},
       [](const std::string& partial) { std::ofstream(partial + "/part-0.safetensors.partial.1") << "half"; },
       [](const std::string& partial) { (void)written(partial, 6); },
-      [](const std::string& partial) { write_text(partial + "/manifest.json", checkpoint_json(written(partial, 6))); }};
+      [](const std::string& partial) {
+        format::write_text(partial + "/manifest.json", format::checkpoint_json(written(partial, 6)));
+      }};
   for (const auto& end : ends) {
     end(begin_checkpoint(folder(), 6));
     EXPECT_THAT(names(), ElementsAre("step-3", "step-6.partial"));
@@ -120,28 +122,31 @@ TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
   damage([&] { fs::remove(file); }, file + ": cannot read: No such file or directory");
   damage(
       [&] {
-        std::string text = read_text(folder() + "/step-6/manifest.json");
+        std::string text = format::read_text(folder() + "/step-6/manifest.json");
         text.replace(text.find("\"learning_rate\": 0.5"), 20, "\"learning_rate\": 0.7");
-        write_text(folder() + "/step-6/manifest.json", text);
+        format::write_text(folder() + "/step-6/manifest.json", text);
       },
       folder() + "/step-6/manifest.json: /manifest_crc32: found ");
   damage([&] { fs::resize_file(folder() + "/step-6/manifest.json", 20); }, folder() + "/step-6/manifest.json: line ");
   damage(
-      [&] { write_text(folder() + "/step-6/manifest.json", checkpoint_json(check_checkpoint(folder() + "/step-3"))); },
+      [&] {
+        format::write_text(folder() + "/step-6/manifest.json",
+                           format::checkpoint_json(check_checkpoint(folder() + "/step-3")));
+      },
       folder() + "/step-6/manifest.json: /step: found 3, which does not match the folder");
 }
 
 TEST_F(Checkpoint, OfAnOlderVersionKeepsItsChecksum) {
   // As version 2 wrote it: the checksum is that of the document with zeros in its place.
-  CheckpointManifest manifest = written(begin_checkpoint(folder(), 3), 3);
+  format::CheckpointManifest manifest = written(begin_checkpoint(folder(), 3), 3);
   manifest.manifest_crc32 = 0;
-  std::string text = checkpoint_json(manifest);
+  std::string text = format::checkpoint_json(manifest);
   text.replace(text.find("\"version\": 3"), 12, "\"version\": 2");
   const std::size_t finite = text.find("\"finite\"");
   text.erase(finite, text.find("\"plan_hash\"") - finite);
-  const std::uint32_t crc = crc32_of(text);
+  const std::uint32_t crc = files::crc32_of(text);
   text.replace(text.find("\"00000000\""), 10, fmt::format("\"{:08x}\"", crc));
-  write_text(partial_path(folder(), 3) + "/manifest.json", text);
+  format::write_text(partial_path(folder(), 3) + "/manifest.json", text);
   fs::rename(partial_path(folder(), 3), checkpoint_path(folder(), 3));
   EXPECT_EQ(latest(), 3) << told_;
   EXPECT_TRUE(check_checkpoint(checkpoint_path(folder(), 3)).finite);
@@ -149,7 +154,7 @@ TEST_F(Checkpoint, OfAnOlderVersionKeepsItsChecksum) {
 
 TEST_F(Checkpoint, ThatIsNotFiniteIsToldAndTheOneBeforeTaken) {
   save(3);
-  CheckpointManifest spoilt = written(begin_checkpoint(folder(), 6), 6);
+  format::CheckpointManifest spoilt = written(begin_checkpoint(folder(), 6), 6);
   spoilt.finite = false;
   commit_checkpoint(folder(), spoilt, {3});
   EXPECT_EQ(latest(), 3);
@@ -160,7 +165,7 @@ TEST_F(Checkpoint, ThatIsNotFiniteIsToldAndTheOneBeforeTaken) {
 
 TEST_F(Checkpoint, IsRefusedWhenAFileIsNotThereAsReported) {
   save(3);
-  CheckpointManifest manifest = written(begin_checkpoint(folder(), 6), 6);
+  format::CheckpointManifest manifest = written(begin_checkpoint(folder(), 6), 6);
   manifest.files.push_back({"part-1.safetensors", 10_B, 0});
   EXPECT_THAT(
       [&] { commit_checkpoint(folder(), manifest, {}); },
@@ -188,8 +193,8 @@ TEST_F(Checkpoint, NamesAFolderThatCannotBeWritten) {
 /// Runs of small models with checkpoints.
 class CheckpointedRun : public Checkpoint {
  protected:
-  static RunOptions options(const std::string& optimizer, const std::string& where, std::int64_t steps) {
-    RunOptions out;
+  static run::RunOptions options(const std::string& optimizer, const std::string& where, std::int64_t steps) {
+    run::RunOptions out;
     out.steps = steps;
     out.optimizer.name = optimizer;
     out.optimizer.momentum = optimizer == "sgd" ? 0.9 : 0;
@@ -199,33 +204,33 @@ class CheckpointedRun : public Checkpoint {
     out.checkpoint.data = "synthetic";
     return out;
   }
-  static RunResult run(const PlannedModel& planned, const Plan& plan, const RunOptions& options) {
-    return run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
+  static run::RunResult run(const PlannedModel& planned, const Plan& plan, const run::RunOptions& options) {
+    return run::run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
   }
   /// Six steps under `first` against three under `first` and three more under `second`.
   void expect_same(const PlannedModel& planned, const Plan& first, const Plan& second, const std::string& optimizer) {
     const std::string what = planned.model.name + " with " + optimizer;
     fs::remove_all(folder("whole"));
     fs::remove_all(folder("halves"));
-    const RunResult whole = run(planned, first, options(optimizer, folder("whole"), 6));
-    const RunResult half = run(planned, first, options(optimizer, folder("halves"), 3));
-    RunOptions more = options(optimizer, folder("halves"), 6);
+    const run::RunResult whole = run(planned, first, options(optimizer, folder("whole"), 6));
+    const run::RunResult half = run(planned, first, options(optimizer, folder("halves"), 3));
+    run::RunOptions more = options(optimizer, folder("halves"), 6);
     more.check = true;
-    const RunResult rest = run(planned, second, more);
+    const run::RunResult rest = run(planned, second, more);
     EXPECT_EQ(rest.first_step, 3) << what;
     std::vector<double> losses = half.measurement.losses;
     losses.insert(losses.end(), rest.measurement.losses.begin(), rest.measurement.losses.end());
     EXPECT_EQ(losses, whole.measurement.losses) << what;
     EXPECT_EQ(rest.check->different + rest.check->losses_different, 0) << what;
-    const TensorFiles one = tensors(folder("whole") + "/step-6");
-    const TensorFiles two = tensors(folder("halves") + "/step-6");
+    const files::TensorFiles one = tensors(folder("whole") + "/step-6");
+    const files::TensorFiles two = tensors(folder("halves") + "/step-6");
     EXPECT_EQ(one.names(), two.names()) << what;
     for (const std::string& name : one.names()) EXPECT_TRUE(at::equal(one.read(name), two.read(name))) << what << name;
   }
-  static TensorFiles tensors(const std::string& path) {
+  static files::TensorFiles tensors(const std::string& path) {
     std::vector<std::string> paths;
-    for (const CheckpointFile& file : check_checkpoint(path).files) paths.push_back(path + "/" + file.name);
-    return TensorFiles(paths);
+    for (const format::CheckpointFile& file : check_checkpoint(path).files) paths.push_back(path + "/" + file.name);
+    return files::TensorFiles(paths);
   }
   static PlannedModel mlp() { return planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "3"}}, 3); }
 };
@@ -250,7 +255,8 @@ TEST_F(CheckpointedRun, GoesOnBitForBitWithReplicasThatSumInTheSameOrder) {
 }
 
 TEST_F(CheckpointedRun, GoesOnBitForBitWithParametersOfOtherLayouts) {
-  const PlannedModel convnet = planned_model(testing::laid_out_model(build_model("convnet", {{"channels", "4"}})), 2);
+  const PlannedModel convnet =
+      planned_model(testing::laid_out_model(intake::build_model("convnet", {{"channels", "4"}})), 2);
   const int n = static_cast<int>(convnet.model.layers.size());
   for (const char* optimizer : {"sgd", "adamw"}) {
     expect_same(convnet, cut_plan(convnet, {n / 2}, {2, 1}, "1f1b", 2), cut_plan(convnet, {n / 2}, {2, 1}, "gpipe", 2),
@@ -277,12 +283,12 @@ TEST_F(CheckpointedRun, HoldsFullNamesOnce) {
       "gpt", {{"layers", "1"}, {"width", "8"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}, 2);
   const int n = static_cast<int>(gpt.model.layers.size());
   (void)run(gpt, cut_plan(gpt, {n / 2}, {2, 1}, "1f1b", 2), options("adam", folder(), 1));
-  const CheckpointManifest manifest = check_checkpoint(folder() + "/step-1");
+  const format::CheckpointManifest manifest = check_checkpoint(folder() + "/step-1");
   EXPECT_EQ(manifest.files.size(), 2U) << "one a stage, replicas write none";
   EXPECT_EQ(manifest.samples, 1 * 2 * 2);
   std::set<std::string> expected;
-  for (const LayerSpec& layer : gpt.model.layers) {
-    for (const ParameterSpec& parameter : layer.parameters) {
+  for (const model::LayerSpec& layer : gpt.model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) {
       for (const char* before : {"", "optimizer.first/", "optimizer.second/", "optimizer.steps/"})
         expected.insert(before + parameter.name);
     }
@@ -294,27 +300,28 @@ TEST_F(CheckpointedRun, IsRefusedByAnotherRunNamingWhatDiffers) {
   const PlannedModel small = mlp();
   const Plan plan = cut_plan(small, {}, {1}, "1f1b", 2);
   (void)run(small, plan, options("sgd", folder(), 1));
-  const auto refusal = [&](const std::function<void(RunOptions&)>& change, const std::string& message) {
-    RunOptions other = options("sgd", folder(), 2);
+  const auto refusal = [&](const std::function<void(run::RunOptions&)>& change, const std::string& message) {
+    run::RunOptions other = options("sgd", folder(), 2);
     change(other);
     EXPECT_THAT([&] { (void)run(small, plan, other); },
                 ThrowsMessage<FormatError>(HasSubstr(folder() + "/step-1/manifest.json: " + message)));
   };
-  refusal([](RunOptions& o) { o.seed = 9; }, "/seed: found 1, this run has 9");
-  refusal([](RunOptions& o) { o.checkpoint.data = "text:a"; }, "/data: found \"synthetic\", this run has \"text:a\"");
+  refusal([](run::RunOptions& o) { o.seed = 9; }, "/seed: found 1, this run has 9");
+  refusal([](run::RunOptions& o) { o.checkpoint.data = "text:a"; },
+          "/data: found \"synthetic\", this run has \"text:a\"");
   refusal(
-      [](RunOptions& o) {
+      [](run::RunOptions& o) {
         o.optimizer.name = "adam";
         o.optimizer.momentum = 0;
       },
       "/optimizer/name: found \"sgd\", this run has \"adam\"");
-  refusal([](RunOptions& o) { o.optimizer.momentum = 0; }, "/optimizer/momentum: found 0.9, this run has 0");
+  refusal([](run::RunOptions& o) { o.optimizer.momentum = 0; }, "/optimizer/momentum: found 0.9, this run has 0");
   const PlannedModel other = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "2"}}, 3);
   EXPECT_THAT([&] { (void)run(other, cut_plan(other, {}, {1}, "1f1b", 2), options("sgd", folder(), 2)); },
               ThrowsMessage<FormatError>(HasSubstr("/options: found {inputs=12, layers=3, width=16}, this run has")));
   EXPECT_THAT([&] { (void)run(small, cut_plan(small, {}, {1}, "1f1b", 4), options("sgd", folder(), 2)); },
               ThrowsMessage<FormatError>(HasSubstr("/samples: found 6, this run has 12")));
-  RunOptions again = options("sgd", folder(), 2);
+  run::RunOptions again = options("sgd", folder(), 2);
   again.checkpoint.resume = false;
   EXPECT_THAT(
       [&] { (void)run(small, plan, again); },
@@ -324,66 +331,67 @@ TEST_F(CheckpointedRun, IsRefusedByAnotherRunNamingWhatDiffers) {
 TEST_F(CheckpointedRun, NamesTensorsThatAreMissingOrUnknownOrOfAnotherShape) {
   const PlannedModel small = mlp();
   (void)run(small, cut_plan(small, {}, {1}, "1f1b", 2), options("adam", folder(), 1));
-  const TensorFiles whole = tensors(folder() + "/step-1");
-  NamedTensors all;
+  const files::TensorFiles whole = tensors(folder() + "/step-1");
+  files::NamedTensors all;
   for (const std::string& name : whole.names()) all[name] = whole.read(name);
-  const auto verdict = [&](const std::function<void(NamedTensors&)>& change) -> std::string {
-    NamedTensors changed = all;
+  const auto verdict = [&](const std::function<void(files::NamedTensors&)>& change) -> std::string {
+    files::NamedTensors changed = all;
     change(changed);
-    write_safetensors(folder("changed"), changed);
-    const TensorFiles files({folder("changed")});
+    files::write_safetensors(folder("changed"), changed);
+    const files::TensorFiles files({folder("changed")});
     std::vector<int> layers(small.model.layers.size());
     std::iota(layers.begin(), layers.end(), 0);
-    StageProgram program(small.model, layers, {}, {}, 1);
+    stage::StageProgram program(small.model, layers, {}, {}, 1);
     std::vector<at::Tensor> values;
-    for (const Parameter& parameter : program.parameters()) values.push_back(parameter.value);
-    OptimizerOptions adam;
+    for (const stage::Parameter& parameter : program.parameters()) values.push_back(parameter.value);
+    stage::OptimizerOptions adam;
     adam.name = "adam";
-    Optimizer optimizer(adam, values);
+    stage::Optimizer optimizer(adam, values);
     try {
       check_names(files, small.model, adam);
       load_state(files, program, optimizer);
     } catch (const FormatError& e) { return e.what(); }
     return "";
   };
-  EXPECT_EQ(verdict([](NamedTensors&) {}), "");
+  EXPECT_EQ(verdict([](files::NamedTensors&) {}), "");
   const std::string place = folder("changed") + ": ";
-  EXPECT_EQ(verdict([](NamedTensors& t) { t.erase("fc1.weight"); }), place + "tensor \"fc1.weight\" is missing");
-  EXPECT_EQ(verdict([](NamedTensors& t) {
+  EXPECT_EQ(verdict([](files::NamedTensors& t) { t.erase("fc1.weight"); }), place + "tensor \"fc1.weight\" is missing");
+  EXPECT_EQ(verdict([](files::NamedTensors& t) {
               t.erase("fc1.weight");
               t.erase("fc2.bias");
             }),
             place + "tensor \"fc1.weight\" is missing, and 1 more");
-  EXPECT_EQ(verdict([](NamedTensors& t) { t.erase("optimizer.second/fc1.bias"); }),
+  EXPECT_EQ(verdict([](files::NamedTensors& t) { t.erase("optimizer.second/fc1.bias"); }),
             place + "tensor \"optimizer.second/fc1.bias\" is missing");
-  EXPECT_THAT(verdict([](NamedTensors& t) { t["fc9.weight"] = t["fc1.weight"]; }),
+  EXPECT_THAT(verdict([](files::NamedTensors& t) { t["fc9.weight"] = t["fc1.weight"]; }),
               HasSubstr(place + "unknown tensor \"fc9.weight\", known are fc1.bias, fc1.weight, "));
-  EXPECT_EQ(verdict([](NamedTensors& t) { t["fc1.bias"] = t["fc1.weight"]; }),
+  EXPECT_EQ(verdict([](files::NamedTensors& t) { t["fc1.bias"] = t["fc1.weight"]; }),
             place + "tensor \"fc1.bias\": found Float [16, 12], expected Float [16]");
-  EXPECT_EQ(verdict([](NamedTensors& t) { t["fc1.bias"] = t["fc1.bias"].to(at::kDouble); }),
+  EXPECT_EQ(verdict([](files::NamedTensors& t) { t["fc1.bias"] = t["fc1.bias"].to(at::kDouble); }),
             place + "tensor \"fc1.bias\": found Double [16], expected Float [16]");
 }
 
 TEST_F(CheckpointedRun, BeginsWithTheWeightsOfAFile) {
   const PlannedModel small = mlp();
-  NamedTensors weights;
-  for (const LayerSpec& layer : small.model.layers) {
-    for (const ParameterSpec& parameter : layer.parameters) weights[parameter.name] = initial_value(parameter, 77);
+  files::NamedTensors weights;
+  for (const model::LayerSpec& layer : small.model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters)
+      weights[parameter.name] = model::initial_value(parameter, 77);
   }
-  write_safetensors(folder("weights"), weights);
+  files::write_safetensors(folder("weights"), weights);
   // Weights of seed 77 in a run of seed 1 whose data, without dropout, do not depend on the run's seed here.
-  RunOptions from_file = options("sgd", "", 2);
+  run::RunOptions from_file = options("sgd", "", 2);
   from_file.checkpoint.weights = folder("weights");
-  RunOptions from_seed = options("sgd", "", 2);
+  run::RunOptions from_seed = options("sgd", "", 2);
   from_seed.seed = 77;
   const Plan plan = cut_plan(small, {3}, {2, 1}, "1f1b", 2);
   EXPECT_EQ(run(small, plan, from_file).measurement.losses, run(small, plan, from_seed).measurement.losses);
   weights.erase("fc2.weight");
-  write_safetensors(folder("weights"), weights);
+  files::write_safetensors(folder("weights"), weights);
   EXPECT_THAT([&] { (void)run(small, plan, from_file); },
               ThrowsMessage<FormatError>(folder("weights") + ": tensor \"fc2.weight\" is missing"));
   weights["optimizer.first/fc2.weight"] = weights["fc1.weight"];
-  write_safetensors(folder("weights"), weights);
+  files::write_safetensors(folder("weights"), weights);
   EXPECT_THAT(
       [&] { (void)run(small, plan, from_file); },
       ThrowsMessage<FormatError>(HasSubstr("unknown tensor \"optimizer.first/fc2.weight\", known are fc1.bias")));
@@ -393,26 +401,28 @@ TEST_F(CheckpointedRun, KeepsBuffersInTheirTypes) {
   const PlannedModel counting = planned_model(testing::counting_model(), 2);
   const Plan plan = cut_plan(counting, {2}, {2, 1}, "1f1b", 3);
   (void)run(counting, plan, options("sgd", folder(), 2));
-  const auto saved = [&](int step) { return TensorFiles({checkpoint_path(folder(), step) + "/part-0.safetensors"}); };
+  const auto saved = [&](int step) {
+    return files::TensorFiles({checkpoint_path(folder(), step) + "/part-0.safetensors"});
+  };
   EXPECT_EQ(saved(2).read("fc1.calls").item<std::int64_t>(), testing::kNoDouble + 2 * 3);
   EXPECT_EQ(saved(2).read("fc1.mean").scalar_type(), at::kDouble);
   EXPECT_EQ(saved(2).read("fc1.last").scalar_type(), at::kBFloat16);
-  RunOptions on = options("sgd", folder(), 4);
+  run::RunOptions on = options("sgd", folder(), 4);
   on.checkpoint.resume = true;
   (void)run(counting, plan, on);
   (void)run(counting, plan, options("sgd", folder("whole"), 4));
-  const TensorFiles whole({checkpoint_path(folder("whole"), 4) + "/part-0.safetensors"});
+  const files::TensorFiles whole({checkpoint_path(folder("whole"), 4) + "/part-0.safetensors"});
   EXPECT_EQ(whole.read("fc1.calls").item<std::int64_t>(), testing::kNoDouble + 4 * 3);
   for (const std::string& name : whole.names()) EXPECT_TRUE(at::equal(saved(4).read(name), whole.read(name))) << name;
 }
 
 TEST_F(CheckpointedRun, LeavesOutWhatNoFileHoldsUnlessItChanges) {
   PlannedModel small = mlp();
-  std::vector<ParameterSpec>& parameters = small.model.layers[0].parameters;
+  std::vector<model::ParameterSpec>& parameters = small.model.layers[0].parameters;
   parameters.push_back({.name = "fc1.turns", .shape = {2}, .trainable = false, .dtype = at::kComplexDouble});
   const Plan plan = cut_plan(small, {3}, {1, 1}, "1f1b", 2);
   (void)run(small, plan, options("sgd", folder(), 2));
-  RunOptions on = options("sgd", folder(), 3);
+  run::RunOptions on = options("sgd", folder(), 3);
   on.checkpoint.resume = true;
   EXPECT_EQ(run(small, plan, on).first_step, 2);
   parameters.back().written = true;
@@ -425,11 +435,11 @@ TEST_F(CheckpointedRun, LeavesOutWhatNoFileHoldsUnlessItChanges) {
 
 TEST_F(CheckpointedRun, EndsOnAllRanksAfterTheStepInWhichOneIsAskedTo) {
   const PlannedModel small = mlp();
-  RunOptions stopped = options("sgd", folder(), 100);
+  run::RunOptions stopped = options("sgd", folder(), 100);
   stopped.checkpoint.every = 2;
   std::atomic<int> asked = 0;
   stopped.checkpoint.stop = [&] { return ++asked == 11; };  // one of three ranks, in the fourth step
-  const RunResult result = run(small, cut_plan(small, {3}, {2, 1}, "1f1b", 4), stopped);
+  const run::RunResult result = run(small, cut_plan(small, {3}, {2, 1}, "1f1b", 4), stopped);
   EXPECT_EQ(result.steps_done, 4);
   EXPECT_EQ(result.measurement.losses.size(), 4U);
   EXPECT_EQ(asked, 4 * 3) << "all ranks were asked in each step";
@@ -440,14 +450,14 @@ TEST_F(CheckpointedRun, LeavesTheStepsThatAreDone) {
   const PlannedModel small = mlp();
   const Plan plan = cut_plan(small, {3}, {1, 1}, "1f1b", 2);
   (void)run(small, plan, options("sgd", folder(), 3));
-  RunOptions again = options("sgd", folder(), 3);
+  run::RunOptions again = options("sgd", folder(), 3);
   std::string told;
   again.checkpoint.tell = [&](const std::string& text) { told += text; };
-  const RunResult result = run(small, plan, again);
+  const run::RunResult result = run(small, plan, again);
   EXPECT_EQ(told, "resuming from " + folder() + "/step-3");
   EXPECT_EQ(result.steps_done, 3);
   EXPECT_THAT(result.measurement.losses, IsEmpty());
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::checkpoint

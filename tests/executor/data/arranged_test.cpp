@@ -9,7 +9,7 @@
 #include "executor/data/sources.h"
 #include "executor/intake/layer_sources.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 using testing::ElementsAre;
@@ -40,14 +40,14 @@ std::vector<float> values(const at::Tensor& tensor) {
 
 /// Two given inputs with a derived one, their difference, between them; the first has its samples on axis 1, the last
 /// has no samples.
-Model mixed() {
-  Model model;
-  ModelInput columns{.name = "columns", .dtype = "float32", .shape = {2}};
+model::Model mixed() {
+  model::Model model;
+  model::ModelInput columns{.name = "columns", .dtype = "float32", .shape = {2}};
   columns.batch_axis = 1;
-  ModelInput difference{.name = "difference", .dtype = "float32", .shape = {}};
+  model::ModelInput difference{.name = "difference", .dtype = "float32", .shape = {}};
   difference.derive = [](std::span<const at::Tensor> sources) { return sources[0].sub(sources[1]).unsqueeze(0); };
   difference.sources = {2, 2};
-  ModelInput table{.name = "table", .dtype = "float32", .shape = {2}};
+  model::ModelInput table{.name = "table", .dtype = "float32", .shape = {2}};
   table.batch_axis = std::nullopt;
   model.inputs = {columns, difference, table};
   return model;
@@ -71,7 +71,7 @@ TEST(ArrangedSource, GivesTheFirstSampleOfAllWhereThereIsNoAxis) {
 }
 
 TEST(ArrangedSource, DerivesFromWhatTheLayersRead) {
-  Model model = mixed();
+  model::Model model = mixed();
   model.inputs[1].sources = {0, 2};
   model.inputs[1].derive = [](std::span<const at::Tensor> sources) {
     return sources[1].unsqueeze(1).sub(sources[0]);  // [2, 1] - [2, samples]
@@ -97,15 +97,15 @@ TEST(ArrangedSource, AsksForWhatIsNeededAndOnce) {
 TEST(ArrangedSource, LeavesAPlainSourceAlone) {
   auto inner = std::make_unique<Numbered>();
   const DataSource* const before = inner.get();
-  Model model;
+  model::Model model;
   model.inputs = {{"x", "float32", {2}}};
   EXPECT_EQ(arranged_source(std::move(inner), model).get(), before);
 }
 
 TEST(MakeDataSource, OpensSourcesForTheGivenInputsAlone) {
   // fashion-mnist fits two inputs: the third, derived one, is no matter of its own.
-  Model model = build_model("mlp", {});
-  ModelInput doubled{.name = "doubled", .dtype = "", .shape = {}};
+  model::Model model = intake::build_model("mlp", {});
+  model::ModelInput doubled{.name = "doubled", .dtype = "", .shape = {}};
   doubled.derive = [](std::span<const at::Tensor> sources) { return sources[0].mul(2); };
   doubled.sources = {1};
   model.inputs.push_back(doubled);
@@ -115,4 +115,4 @@ TEST(MakeDataSource, OpensSourcesForTheGivenInputsAlone) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::data

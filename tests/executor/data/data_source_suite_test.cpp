@@ -15,7 +15,7 @@
 
 // The conformance suite of data sources: every case runs on every entry of the table.
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 using ::testing::HasSubstr;
@@ -42,7 +42,7 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
     const auto it = trials.find(GetParam());
     ASSERT_NE(it, trials.end()) << "the suite has no small data for data source " << GetParam();
     trial_ = it->second;
-    model_ = build_model(trial_.model, trial_.settings);
+    model_ = intake::build_model(trial_.model, trial_.settings);
     for (std::size_t i = 0; i < model_.inputs.size(); ++i) all_.push_back(static_cast<int>(i));
   }
 
@@ -52,7 +52,7 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
 
   testing::CommandFolder folder_;
   Trial trial_;
-  Model model_;
+  model::Model model_;
   std::vector<int> all_;
 
  private:
@@ -80,8 +80,8 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
       images[i].fill_(static_cast<double>(i));
       targets[i].fill_(i);
     }
-    (void)write_safetensors((folder_.path() / "samples.safetensors").string(),
-                            {{"image", images}, {"target", targets}});
+    (void)files::write_safetensors((folder_.path() / "samples.safetensors").string(),
+                                   {{"image", images}, {"target", targets}});
     const std::string samples = (folder_.path() / "samples.safetensors").string();
     return {
         {"synthetic", {"mlp", {}, "", 0}},
@@ -114,11 +114,11 @@ TEST_P(DataSourceSuite, GivesWhatTheModelAsksFor) {
   const auto batch = open()->batch(0, 0, 1, kSamples, all_);
   ASSERT_EQ(batch.size(), model_.inputs.size());
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    const ModelInput& input = model_.inputs[i];
+    const model::ModelInput& input = model_.inputs[i];
     std::vector<std::int64_t> shape = input.shape;
     shape.insert(shape.begin() + *input.batch_axis, kSamples);
     EXPECT_EQ(batch[i].sizes(), at::IntArrayRef(shape)) << input.name;
-    EXPECT_EQ(batch[i].scalar_type(), dtype_of(input.dtype)) << input.name;
+    EXPECT_EQ(batch[i].scalar_type(), device::dtype_of(input.dtype)) << input.name;
     EXPECT_TRUE(batch[i].is_contiguous()) << input.name;
     if (input.classes == 0) continue;
     EXPECT_GE(batch[i].min().item<std::int64_t>(), input.least) << input.name;
@@ -203,4 +203,4 @@ TEST_P(DataSourceSuite, SaysWhetherItTakesAnArgument) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::data

@@ -17,7 +17,7 @@
 #include "executor/device/dtype.h"
 #include "executor/intake/layer_sources.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 using testing::AllOf;
@@ -85,7 +85,7 @@ class SmallFashionMnist : public testing::Test {
     write_gzip(labels_, labels(30));
   }
   std::unique_ptr<DataSource> open(const std::string& model = "convnet", std::uint64_t seed = 1) const {
-    return make_data_source("fashion-mnist:" + folder_.path(), build_model(model, {}), seed);
+    return make_data_source("fashion-mnist:" + folder_.path(), intake::build_model(model, {}), seed);
   }
   void expect_error(const std::string& file, const std::string& text) const {
     EXPECT_THAT([&] { (void)open(); }, ThrowsMessage<FormatError>(AllOf(StartsWith(file + ": "), HasSubstr(text))));
@@ -148,7 +148,7 @@ TEST_F(SmallFashionMnist, GivesTheShapeThatTheModelAsksFor) {
 
 TEST_F(SmallFashionMnist, GivesEverySampleOnceAndInOrderForEvaluation) {
   const auto source =
-      make_data_source("fashion-mnist:" + folder_.path(), build_model("mlp", {}), 1, DataOrder::Evaluation);
+      make_data_source("fashion-mnist:" + folder_.path(), intake::build_model("mlp", {}), 1, DataOrder::Evaluation);
   ASSERT_EQ(source->samples(), 30);
   // Labels of the files are 0, 1, ..., 9 three times over; microbatch 1 of step 1 begins at sample (1 * 2 + 1) * 4.
   EXPECT_THAT(values(source->batch(1, 1, 2, 4, std::array{1})[0]), ElementsAre(2, 3, 4, 5));
@@ -156,7 +156,7 @@ TEST_F(SmallFashionMnist, GivesEverySampleOnceAndInOrderForEvaluation) {
 }
 
 TEST_F(SmallFashionMnist, ReadsTheImagesForTestsBesideThoseForTraining) {
-  const Model model = build_model("mlp", {});
+  const model::Model model = intake::build_model("mlp", {});
   EXPECT_THAT([&] { (void)make_data_source("fashion-mnist-test:" + folder_.path(), model, 1); },
               ThrowsMessage<FormatError>(HasSubstr("/t10k-images-idx3-ubyte.gz: cannot be opened")));
   fs::rename(images_, folder_ / "t10k-images-idx3-ubyte.gz");
@@ -176,14 +176,14 @@ TEST_F(SmallFashionMnist, NamesWhatTheModelWantsAndWhatTheDataGive) {
               ThrowsMessage<std::invalid_argument>(
                   "data source fashion-mnist gives image float32[1, 28, 28] or float32[784], target int64[]; model "
                   "resnet18 needs image float32[3, 224, 224], target int64[]"));
-  EXPECT_THAT([&] { (void)make_data_source("fashion-mnist", build_model("mlp", {{"classes", "9"}}), 1); },
+  EXPECT_THAT([&] { (void)make_data_source("fashion-mnist", intake::build_model("mlp", {{"classes", "9"}}), 1); },
               ThrowsMessage<std::invalid_argument>(
                   "data source fashion-mnist has 10 classes, model mlp has 9: set classes=10"));
 }
 
 TEST_F(SmallFashionMnist, SaysWhereToGetAMissingDirectory) {
   EXPECT_THAT(
-      [] { (void)make_data_source("fashion-mnist:/nowhere", build_model("mlp", {}), 1); },
+      [] { (void)make_data_source("fashion-mnist:/nowhere", intake::build_model("mlp", {}), 1); },
       ThrowsMessage<FormatError>("/nowhere: no such directory; install Debian's package dataset-fashion-mnist or "
                                  "give a directory as fashion-mnist:DIR"));
   fs::remove(labels_);
@@ -249,7 +249,7 @@ TEST_F(SmallFashionMnist, RefusesALabelOutOfRange) {
 
 TEST(FashionMnist, IsNormalisedOverTheTrainingSet) {
   if (!fs::is_directory("/usr/share/datasets/fashion-mnist")) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
-  const auto source = make_data_source("fashion-mnist", build_model("mlp", {}), 1);
+  const auto source = make_data_source("fashion-mnist", intake::build_model("mlp", {}), 1);
   const auto batch = source->batch(0, 0, 1, 60000, kBoth);
   EXPECT_NEAR(batch[0].mean().item<double>(), 0, 1e-3);
   EXPECT_NEAR(batch[0].std().item<double>(), 1, 1e-3);
@@ -262,7 +262,7 @@ class SmallText : public testing::Test {
   std::unique_ptr<DataSource> open(const std::string& text, const std::map<std::string, std::string>& set,
                                    const std::string& model = "gpt") const {
     write_bytes(file_, text);
-    return make_data_source("text:" + file_, build_model(model, set), 1);
+    return make_data_source("text:" + file_, intake::build_model(model, set), 1);
   }
   Folder folder_;
   std::string file_ = folder_ / "text";
@@ -285,8 +285,9 @@ TEST_F(SmallText, GivesBytesAndTheBytesAfterThem) {
 
 TEST_F(SmallText, GivesConsecutiveWindowsForEvaluation) {
   write_bytes(file_, "abcdefghijk");
-  const auto source = make_data_source("text:" + file_, build_model("gpt", {{"sequence", "3"}, {"vocabulary", "256"}}),
-                                       1, DataOrder::Evaluation);
+  const auto source =
+      make_data_source("text:" + file_, intake::build_model("gpt", {{"sequence", "3"}, {"vocabulary", "256"}}), 1,
+                       DataOrder::Evaluation);
   // Windows begin at a, d and g; the one at j would need three bytes after it.
   EXPECT_EQ(source->samples(), 3);
   const auto batch = source->batch(0, 0, 1, 4, kBoth);
@@ -320,7 +321,7 @@ TEST_F(SmallText, NamesWhatTheModelWantsAndWhatTheDataGive) {
 }
 
 TEST(MakeDataSource, ListsTheKnown) {
-  const Model model = build_model("mlp", {});
+  const model::Model model = intake::build_model("mlp", {});
   EXPECT_THAT([&] { (void)make_data_source("imagenet", model, 1); },
               ThrowsMessage<std::invalid_argument>(
                   "unknown data source \"imagenet\", known are synthetic, fashion-mnist, fashion-mnist-test, tensors, "
@@ -332,7 +333,7 @@ TEST(MakeDataSource, ListsTheKnown) {
 }
 
 TEST(MakeDataSource, SaysThatATextIsMissing) {
-  EXPECT_THAT([] { (void)make_data_source("text:/nowhere", build_model("gpt", {}), 1); },
+  EXPECT_THAT([] { (void)make_data_source("text:/nowhere", intake::build_model("gpt", {}), 1); },
               ThrowsMessage<FormatError>(HasSubstr("/nowhere")));
 }
 
@@ -354,11 +355,11 @@ TEST_F(SmallText, GivesAStepTheSameSamplesHoweverCut) {
 }
 
 TEST(Synthetic, GivesAStepTheSameSamplesHoweverCut) {
-  expect_one_step_however_cut(*make_data_source("synthetic", build_model("mlp", {}), 1));
+  expect_one_step_however_cut(*make_data_source("synthetic", intake::build_model("mlp", {}), 1));
 }
 
 TEST(Synthetic, FollowsShapeTypeAndClasses) {
-  const Model model = build_model("transformer", {{"vocabulary", "5"}, {"sequence", "1000"}});
+  const model::Model model = intake::build_model("transformer", {{"vocabulary", "5"}, {"sequence", "1000"}});
   const auto batch = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 2, kBoth);
   EXPECT_EQ(batch[0].sizes().vec(), (std::vector<std::int64_t>{2, 1000}));
   EXPECT_TRUE(batch[0].flatten().bincount().size(0) == 5);
@@ -366,7 +367,7 @@ TEST(Synthetic, FollowsShapeTypeAndClasses) {
 }
 
 TEST(Synthetic, GivesEveryType) {
-  Model model;
+  model::Model model;
   for (const char* dtype : {"float32", "float64", "float16", "bfloat16"})
     model.inputs.push_back({.name = dtype, .dtype = dtype, .shape = {50}});
   for (const char* dtype : {"int64", "int32", "int16", "uint8"})
@@ -376,7 +377,7 @@ TEST(Synthetic, GivesEveryType) {
   std::iota(all.begin(), all.end(), 0);
   const auto batch = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 40, all);
   for (std::size_t i = 0; i < all.size(); ++i) {
-    EXPECT_EQ(dtype_name(batch[i].scalar_type()), model.inputs[i].dtype);
+    EXPECT_EQ(device::dtype_name(batch[i].scalar_type()), model.inputs[i].dtype);
     const at::Tensor values = batch[i].to(at::kDouble);
     if (batch[i].is_floating_point()) {
       // Of 2000 values of deviation 1 the mean deviates by 1 / sqrt(2000).
@@ -391,7 +392,7 @@ TEST(Synthetic, GivesEveryType) {
 }
 
 TEST(Synthetic, RefusesWholeNumbersThatNothingBounds) {
-  Model model;
+  model::Model model;
   model.name = "gpt2.pt2";
   model.inputs = {{.name = "tokens", .dtype = "int64", .shape = {4}}};
   EXPECT_THAT([&] { (void)make_data_source("synthetic", model, 1); },
@@ -409,7 +410,7 @@ TEST(Synthetic, RefusesWholeNumbersThatNothingBounds) {
 }
 
 TEST(Synthetic, IsAFunctionOfStepAndMicrobatchFromAnyThread) {
-  const auto source = make_data_source("synthetic", build_model("mlp", {}), 1);
+  const auto source = make_data_source("synthetic", intake::build_model("mlp", {}), 1);
   std::vector<at::Tensor> alone, together(16);
   for (int i = 0; i < 16; ++i) alone.push_back(source->batch(i / 4, i % 4, 4, 3, kBoth)[0]);
   {
@@ -425,4 +426,4 @@ TEST(Synthetic, IsAFunctionOfStepAndMicrobatchFromAnyThread) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::data

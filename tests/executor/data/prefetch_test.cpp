@@ -7,7 +7,7 @@
 #include <atomic>
 #include <stdexcept>
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 std::vector<at::Tensor> numbered(std::int64_t i) { return {at::full({1}, i, at::TensorOptions().dtype(at::kLong))}; }
@@ -42,4 +42,4 @@ TEST(Prefetch, ThrowsWhatLoadingThrewAfterWhatCameBefore) {
 TEST(Prefetch, EndsWithoutBeingAsked) { const Prefetch prefetch(numbered, 4); }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::data

@@ -15,7 +15,7 @@
 #include "executor/files/safetensors.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::data {
 namespace {
 
 using ::testing::HasSubstr;
@@ -24,8 +24,8 @@ using ::testing::ThrowsMessage;
 constexpr std::array kBoth{0, 1};
 
 /// An input x [2, samples] of float32, and an input y of a token below 10 a sample.
-Model columns_and_tokens() {
-  Model model;
+model::Model columns_and_tokens() {
+  model::Model model;
   model.name = "m";
   model.inputs = {{.name = "x", .dtype = "float32", .shape = {2}}, {.name = "y", .dtype = "int64", .shape = {}}};
   model.inputs[0].batch_axis = 1;
@@ -37,7 +37,7 @@ class TensorsSource : public ::testing::Test {
  protected:
   [[nodiscard]] std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
   /// Seven samples: sample i is the column [i, 10 + i] and the token i.
-  [[nodiscard]] static NamedTensors seven() {
+  [[nodiscard]] static files::NamedTensors seven() {
     const at::Tensor row = at::arange(7, at::TensorOptions().dtype(at::kFloat));
     return {{"x", at::cat({row.unsqueeze(0), row.add(10).unsqueeze(0)})},
             {"y", at::arange(7, at::TensorOptions().dtype(at::kLong))},
@@ -55,7 +55,7 @@ class TensorsSource : public ::testing::Test {
     std::ofstream(path(name), std::ios::binary) << out;
   }
   void write_seven_npy() const {
-    const NamedTensors tensors = seven();
+    const files::NamedTensors tensors = seven();
     write_npy("x.npy", "<f4", "(2, 7)", tensors.at("x"));
     write_npy("y.npy", "<i8", "(7,)", tensors.at("y"));
   }
@@ -67,11 +67,11 @@ class TensorsSource : public ::testing::Test {
   }
 
   testing::CommandFolder folder_;
-  Model model_ = columns_and_tokens();
+  model::Model model_ = columns_and_tokens();
 };
 
 TEST_F(TensorsSource, GivesSamplesInOrderAndBeginsAgain) {
-  write_safetensors(path("d.safetensors"), seven());
+  files::write_safetensors(path("d.safetensors"), seven());
   write_seven_npy();
   for (const std::string& where :
        {path("d.safetensors"), folder_.path().string(), "x=" + path("x.npy") + ",y=" + path("y.npy")}) {
@@ -85,7 +85,7 @@ TEST_F(TensorsSource, GivesSamplesInOrderAndBeginsAgain) {
 }
 
 TEST_F(TensorsSource, TakesEachSampleOnceAnEpochInAnOrderOfItsOwn) {
-  write_safetensors(path("d.safetensors"), seven());
+  files::write_safetensors(path("d.safetensors"), seven());
   const auto source = open("tensors:" + path("d.safetensors"));
   std::set<std::vector<std::int64_t>> orders;
   for (int epoch = 0; epoch < 5; ++epoch) {
@@ -104,9 +104,9 @@ TEST_F(TensorsSource, TakesEachSampleOnceAnEpochInAnOrderOfItsOwn) {
 }
 
 TEST_F(TensorsSource, GivesTheSameTensorWhereThereIsNoBatchAxis) {
-  NamedTensors tensors = seven();
+  files::NamedTensors tensors = seven();
   tensors["table"] = at::arange(6, at::TensorOptions().dtype(at::kHalf)).view({2, 3});
-  write_safetensors(path("d.safetensors"), tensors);
+  files::write_safetensors(path("d.safetensors"), tensors);
   model_.inputs.push_back({.name = "table", .dtype = "float16", .shape = {2, 3}});
   model_.inputs.back().batch_axis = std::nullopt;
   const auto source = open("tensors:" + path("d.safetensors"));
@@ -129,7 +129,7 @@ TEST_F(TensorsSource, ReadsValuesWhereverTheyStandInTheFile) {
 }
 
 TEST_F(TensorsSource, NamesWhatIsMissing) {
-  write_safetensors(path("d.safetensors"), {{"x", seven().at("x")}, {"z", at::zeros({1})}});
+  files::write_safetensors(path("d.safetensors"), {{"x", seven().at("x")}, {"z", at::zeros({1})}});
   refuses("tensors:" + path("d.safetensors"),
           path("d.safetensors") + ": found no tensor for input \"y\"; there are x, z");
   write_npy("x.npy", "<f4", "(2, 7)", seven().at("x"));
@@ -145,9 +145,9 @@ TEST_F(TensorsSource, NamesWhatIsMissing) {
 
 TEST_F(TensorsSource, NamesTheInputThatDoesNotFit) {
   const auto with = [&](const std::string& name, const at::Tensor& tensor) {
-    NamedTensors tensors = seven();
+    files::NamedTensors tensors = seven();
     tensors[name] = tensor;
-    write_safetensors(path("d.safetensors"), tensors);
+    files::write_safetensors(path("d.safetensors"), tensors);
   };
   const std::string source = "tensors:" + path("d.safetensors");
   with("x", at::zeros({3, 7}));
@@ -166,12 +166,12 @@ TEST_F(TensorsSource, NamesTheInputThatDoesNotFit) {
 
 TEST_F(TensorsSource, NamesTheFirstValueOutOfRange) {
   model_.inputs[1].shape = {3};
-  NamedTensors tensors = seven();
+  files::NamedTensors tensors = seven();
   at::Tensor tokens = at::ones({7, 3}, at::kLong);
   tokens.select(0, 5).fill_(10);
   tokens.select(0, 6).fill_(-1);
   tensors["y"] = tokens;
-  write_safetensors(path("d.safetensors"), tensors);
+  files::write_safetensors(path("d.safetensors"), tensors);
   refuses("tensors:" + path("d.safetensors"), "input \"y\": found 10 at [5, 0], expected 0..10 (upper end excluded)");
   model_.inputs[1].classes = 11;
   refuses("tensors:" + path("d.safetensors"), "input \"y\": found -1 at [6, 0], expected 0..11 (upper end excluded)");
@@ -189,4 +189,4 @@ TEST_F(TensorsSource, RefusesABoolThatIsNone) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::data

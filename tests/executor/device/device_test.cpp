@@ -7,7 +7,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 using testing::AllOf;
@@ -39,4 +39,4 @@ TEST(OpenDevice, SaysWhyThereIsNoGpuAndWhatToDo) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::device

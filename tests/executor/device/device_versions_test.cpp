@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 // The wheel that setup pins brings CUDA 13 and NCCL 2.28; a build without CUDA has none of them.
@@ -18,4 +18,4 @@ TEST(DeviceVersions, AreThoseOfTheLibrariesThatTheBuildUses) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::device

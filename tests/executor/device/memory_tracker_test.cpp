@@ -5,7 +5,7 @@
 
 #include <thread>
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 at::Tensor kibibyte() { return at::empty({256}, at::kFloat); }
@@ -44,4 +44,4 @@ TEST(MemoryTracker, ABlockCountsForItsOwnerWhicheverRankFreesIt) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::device

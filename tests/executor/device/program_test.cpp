@@ -14,7 +14,7 @@
 #include "costmodel/errors.h"
 #include "executor/device/allocator.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 using ::testing::HasSubstr;
@@ -70,4 +70,4 @@ TEST(Program, NamesTheAllocatorWithItsVersion) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -12,7 +12,7 @@
 
 // What a tool that listens to NVTX hears, without a GPU: tests/support/nvtx_listener.cpp is loaded into a child.
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 using ::testing::Contains;
@@ -85,4 +85,4 @@ TEST(Ranges, OfAProfileAreLayersInIterations) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::device

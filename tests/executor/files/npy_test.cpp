@@ -8,7 +8,7 @@
 #include "costmodel/errors.h"
 #include "tests/support/mutated.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 using ::testing::ElementsAre;
@@ -101,4 +101,4 @@ TEST(NpyHeader, MutatedGivesErrorsAndNeverAnythingElse) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -15,7 +15,7 @@
 #include "costmodel/format/files.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 using ::testing::HasSubstr;
@@ -164,4 +164,4 @@ TEST_F(Safetensors, LeaveTheOldFileWhenTheDiskIsFull) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::files

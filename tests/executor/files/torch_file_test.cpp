@@ -22,7 +22,7 @@
 #include "tests/support/mutated.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 using ::testing::ElementsAre;
@@ -101,29 +101,29 @@ TEST_F(TorchFiles, AreToldFromSafetensorsByTheirFirstBytes) {
 }
 
 TEST_F(TorchFiles, SetCountsWhereTheModelHasThem) {
-  Model model = build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
+  model::Model model = intake::build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
   NamedTensors weights{{"fc1.weight", at::zeros({10, 2})},
                        {"fc1.bias", at::zeros({10})},
                        {"fc1.num_batches_tracked", at::scalar_tensor(5, at::kLong)}};
   write_safetensors(path("w"), weights);
-  EXPECT_NO_THROW(check_weight_names(TensorFiles({path("w")}), model)) << "nobody needs the count";
-  ParameterSpec count{.name = "fc1.num_batches_tracked", .shape = {}, .trainable = false, .dtype = at::kLong};
+  EXPECT_NO_THROW(checkpoint::check_weight_names(TensorFiles({path("w")}), model)) << "nobody needs the count";
+  model::ParameterSpec count{.name = "fc1.num_batches_tracked", .shape = {}, .trainable = false, .dtype = at::kLong};
   model.layers[0].parameters.push_back(count);
-  StageProgram program(model, {0, 1}, {}, {}, 1);
-  EXPECT_NO_THROW(check_weight_names(TensorFiles({path("w")}), model));
-  load_weights(TensorFiles({path("w")}), program);
+  stage::StageProgram program(model, {0, 1}, {}, {}, 1);
+  EXPECT_NO_THROW(checkpoint::check_weight_names(TensorFiles({path("w")}), model));
+  checkpoint::load_weights(TensorFiles({path("w")}), program);
   EXPECT_EQ(program.buffers().front().value.item<std::int64_t>(), 5);
   for (const at::ScalarType other : {at::kFloat, at::kInt}) {
     weights["fc1.num_batches_tracked"] = at::scalar_tensor(5, other);
     write_safetensors(path("w"), weights);
-    EXPECT_THAT([&] { load_weights(TensorFiles({path("w")}), program); },
+    EXPECT_THAT([&] { checkpoint::load_weights(TensorFiles({path("w")}), program); },
                 ThrowsMessage<FormatError>(path("w") + ": tensor \"fc1.num_batches_tracked\": found " +
                                            c10::toString(other) + " [], expected Long []"));
   }
 }
 
 TEST_F(TorchFiles, SetTheFirstParametersByName) {
-  const Model model = build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
+  const model::Model model = intake::build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
   ASSERT_EQ(model.layers.size(), 2U);  // one linear layer, the loss
   const std::int64_t classes = model.layers[0].parameters[0].shape[0];
   std::string storage(static_cast<std::size_t>(3 * classes) * 4, '\0');
@@ -139,16 +139,16 @@ TEST_F(TorchFiles, SetTheFirstParametersByName) {
   write("good", "\x80\x02}(" + short_text("fc1.weight") + weight + short_text("fc1.bias") + bias + "u.",
         {{"0", storage}});
   const TensorFiles good({path("good")});
-  EXPECT_NO_THROW(check_weight_names(good, model));
-  StageProgram program(model, {0, 1}, {}, {}, 1);
-  load_weights(good, program);
+  EXPECT_NO_THROW(checkpoint::check_weight_names(good, model));
+  stage::StageProgram program(model, {0, 1}, {}, {}, 1);
+  checkpoint::load_weights(good, program);
   const at::Tensor all = at::arange(values, at::TensorOptions().dtype(at::kFloat));
   EXPECT_TRUE(at::equal(program.parameters()[0].value, all.narrow(0, 0, 2 * classes).view({2, classes}).t()));
   EXPECT_TRUE(at::equal(program.parameters()[1].value, all.narrow(0, 2 * classes, classes)));
   write("short", dict("fc1.weight", weight), {{"0", storage}});
-  EXPECT_THAT([&] { check_weight_names(TensorFiles({path("short")}), model); },
+  EXPECT_THAT([&] { checkpoint::check_weight_names(TensorFiles({path("short")}), model); },
               ThrowsMessage<FormatError>(path("short") + ": tensor \"fc1.bias\" is missing"));
-  EXPECT_THAT([&] { check_weight_names(TensorFiles({kByPython}), model); },
+  EXPECT_THAT([&] { checkpoint::check_weight_names(TensorFiles({kByPython}), model); },
               ThrowsMessage<FormatError>(HasSubstr("weights.pt: unknown tensor \"bfloat16\", known are fc1.bias")));
 }
 
@@ -237,7 +237,7 @@ TEST_F(TorchFiles, HaveAFolderThatIsCalledAsTheFileWas) {
 TEST_F(TorchFiles, NameADamagedStorage) {
   const std::string storage = "eight by";
   write("damaged", dict("w", tensor("0", 2, 0, {2}, {1})), {{"0", storage}});
-  std::string text = read_text(path("damaged"));
+  std::string text = format::read_text(path("damaged"));
   const std::size_t at = text.find(storage);
   ASSERT_NE(at, std::string::npos);
   text[at] = 'E';
@@ -270,7 +270,7 @@ TEST_F(TorchFiles, RefuseAFormatOfAnotherVersion) {
 TEST_F(TorchFiles, MutatedGiveErrorsAndNeverAnythingElse) {
   constexpr std::uint64_t kSeed = 5;
   std::mt19937_64 random(kSeed);
-  const std::string whole = read_text(kByPython);
+  const std::string whole = format::read_text(kByPython);
   int refused = 0;
   for (int round = 0; round < 1500; ++round) {
     std::string text = whole;
@@ -308,4 +308,4 @@ TEST(StateDict, MutatedGivesErrorsAndNeverAnythingElse) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -11,7 +11,7 @@
 #include "tests/support/run_command.h"
 #include "tests/support/zip_text.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 using ::testing::HasSubstr;
@@ -211,4 +211,4 @@ TEST_F(ZipArchives, MutatedGiveErrorsAndNeverAnythingElse) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::files

@@ -10,7 +10,7 @@
 #include "costmodel/format/files.h"
 #include "executor/files/zip_archive.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 using testing::HasSubstr;
@@ -51,7 +51,7 @@ TEST_F(ZipWriterTest, TheSameRecordsGiveTheSameBytes) {
     zip.add("m/x", "one");
     zip.finish();
   }
-  EXPECT_EQ(read_text(path("a.pt2")), read_text(path("b.pt2")));
+  EXPECT_EQ(format::read_text(path("a.pt2")), format::read_text(path("b.pt2")));
 }
 
 TEST_F(ZipWriterTest, LeavesNothingUnlessFinished) {
@@ -84,4 +84,4 @@ TEST_F(ZipWriterTest, SaysThatTheDiskIsFull) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::files

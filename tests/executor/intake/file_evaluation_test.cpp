@@ -25,7 +25,7 @@
 
 // Models from files that evaluate.
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using testing::ElementsAre;
@@ -40,14 +40,14 @@ const std::map<std::string, std::string> kImage{
     {"input.x", "float32[3,8,8]"}, {"input.target", "int64[]"}, {"range.target", "0..4"}};
 const std::map<std::string, std::string> kVector{{"input.x", "float32[8]"}, {"input.target", "int64[]"}};
 
-std::vector<std::string> layer_names(const Model& model) {
+std::vector<std::string> layer_names(const model::Model& model) {
   std::vector<std::string> out;
-  for (const LayerSpec& layer : model.layers) out.push_back(layer.name);
+  for (const model::LayerSpec& layer : model.layers) out.push_back(layer.name);
   return out;
 }
 
 /// Parameters and buffers of which no buffer is what it was at first.
-Parameters trained_parameters(const Model& model) {
+Parameters trained_parameters(const model::Model& model) {
   Parameters out = make_parameters(model, 1);
   for (auto& [name, value] : out) {
     if (name.ends_with("running_mean")) value = at::randn(value.sizes());
@@ -72,7 +72,7 @@ Parameters copied(const Parameters& parameters) {
 }
 
 TEST(FileEvaluation, OfAnArchiveUsesTheRunningStatisticsAndLeavesThem) {
-  const Model model = build_model(kNet, {}, ModelMode::Evaluation);
+  const model::Model model = build_model(kNet, {}, model::ModelMode::Evaluation);
   EXPECT_EQ(layer_names(model), layer_names(build_model(kNet, {})));
   const Parameters parameters = trained_parameters(model);
   const Parameters before = copied(parameters);
@@ -87,7 +87,7 @@ TEST(FileEvaluation, OfAnArchiveUsesTheRunningStatisticsAndLeavesThem) {
   const at::Tensor wanted = at::cross_entropy_loss(
       at::linear(at::flatten(at::relu(normal), 1).mul(at("scale")), at("fc.weight"), at("fc.bias")), y);
   EXPECT_TRUE(found.equal(wanted)) << found << wanted;
-  const Model training = build_model(kNet, {});
+  const model::Model training = build_model(kNet, {});
   EXPECT_FALSE(run_model(training, parameters, {x, y}).equal(wanted));
   EXPECT_THAT(changed(before, parameters), ElementsAre("bn.num_batches_tracked", "bn.running_mean", "bn.running_var"));
 }
@@ -95,17 +95,17 @@ TEST(FileEvaluation, OfAnArchiveUsesTheRunningStatisticsAndLeavesThem) {
 TEST(FileEvaluation, OfAStageLeavesParametersAndBuffers) {
   for (const auto& [file, settings] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
            {kNet, {}}, {kTraced, kImage}, {kScripted, kVector}}) {
-    const Model model = build_model(file, settings, ModelMode::Evaluation);
+    const model::Model model = build_model(file, settings, model::ModelMode::Evaluation);
     EXPECT_EQ(layer_names(model), layer_names(build_model(file, settings))) << file;
     std::vector<int> layers(model.layers.size());
     std::iota(layers.begin(), layers.end(), 0);
-    StageProgram program(model, layers, {}, {}, 1);
+    stage::StageProgram program(model, layers, {}, {}, 1);
     program.evaluate();
     Parameters before;
     const auto held = [&] {
       Parameters out;
-      for (const Parameter& each : program.parameters()) out[each.name] = each.value.detach().clone();
-      for (const Parameter& each : program.buffers()) out[each.name] = each.value.clone();
+      for (const stage::Parameter& each : program.parameters()) out[each.name] = each.value.detach().clone();
+      for (const stage::Parameter& each : program.buffers()) out[each.name] = each.value.clone();
       return out;
     };
     before = held();
@@ -123,8 +123,8 @@ TEST(FileEvaluation, OfAStageLeavesParametersAndBuffers) {
 }
 
 TEST(FileEvaluation, OfAModelThatWasReadForTrainingIsRefused) {
-  const Model model = build_model(kNet, {});
-  StageProgram program(model, {0}, {}, {{0, 0, -1}}, 1);
+  const model::Model model = build_model(kNet, {});
+  stage::StageProgram program(model, {0}, {}, {{0, 0, -1}}, 1);
   EXPECT_THAT([&] { program.evaluate(); },
               ThrowsMessage<std::logic_error>("the model was read for training, not for evaluation"));
 }
@@ -190,7 +190,7 @@ TEST(EvaluatingGraph, ReachesInnerGraphs) {
 class CheckEvaluation : public testing::Test {
  protected:
   CheckEvaluation() {
-    sketch_.graph.mode = ModelMode::Evaluation;
+    sketch_.graph.mode = model::ModelMode::Evaluation;
     sketch_.graph.evaluation_advice = "export it again";
     sketch_.value("x", Origin::Input);
     for (const char* name : {"mean", "calls"}) {
@@ -283,4 +283,4 @@ TEST(LayersLike, AreOneWhereTheyAreInTraining) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

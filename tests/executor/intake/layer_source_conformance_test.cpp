@@ -12,7 +12,7 @@
 #include "executor/model/builtin_models.h"
 #include "tests/executor/model/model_runner.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 /// A model of one of the sources.
@@ -40,7 +40,7 @@ std::vector<Sample> samples() {
       {"gpt", {{"width", "16"}, {"heads", "2"}, {"layers", "3"}, {"vocabulary", "50"}, {"sequence", "6"}}},
   };
   std::vector<Sample> out;
-  for (const std::string& name : builtin_model_names()) out.push_back({name, "built-in", name, small.at(name)});
+  for (const std::string& name : model::builtin_model_names()) out.push_back({name, "built-in", name, small.at(name)});
   const std::string golden = STAGECRAFT_SOURCE_DIR "/tests/golden/";
   out.push_back({"net_pt2", "pt2", golden + "pt2/net.pt2"});
   out.push_back({"tied_pt2", "pt2", golden + "pt2/tied.pt2"});
@@ -56,7 +56,7 @@ std::vector<Sample> samples() {
   return out;
 }
 
-Model model_of(const Sample& sample, ModelMode mode = ModelMode::Training) {
+model::Model model_of(const Sample& sample, model::ModelMode mode = model::ModelMode::Training) {
   return build_model(sample.model, sample.settings, mode);
 }
 
@@ -73,17 +73,17 @@ TEST(LayerSources, HaveASampleEachInThisSuite) {
   }
 }
 
-std::vector<at::Tensor> make_batch(const Model& model, std::int64_t samples) {
+std::vector<at::Tensor> make_batch(const model::Model& model, std::int64_t samples) {
   std::vector<int> all(model.inputs.size());
   std::iota(all.begin(), all.end(), 0);
-  return make_data_source("synthetic", model, 7)->batch(0, 0, 1, samples, all);
+  return data::make_data_source("synthetic", model, 7)->batch(0, 0, 1, samples, all);
 }
 
 class LayerSourceConformance : public testing::TestWithParam<Sample> {
  protected:
   // Threads that spin for work this small take ten times as long on a busy machine.
   static void SetUpTestSuite() { at::set_num_threads(1); }
-  Model model_ = model_of(GetParam());
+  model::Model model_ = model_of(GetParam());
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, LayerSourceConformance, testing::ValuesIn(samples()),
@@ -94,10 +94,10 @@ TEST_P(LayerSourceConformance, NamesLayersOnceAndReadsEarlierOnesOnly) {
   std::set<std::pair<int, int>> read;
   std::set<int> inputs;
   for (std::size_t i = 0; i < model_.layers.size(); ++i) {
-    const LayerSpec& layer = model_.layers[i];
+    const model::LayerSpec& layer = model_.layers[i];
     EXPECT_TRUE(layers.insert(layer.name).second) << layer.name;
     EXPECT_FALSE(layer.kind.empty()) << layer.name;
-    for (const ValueRef& ref : layer.inputs) {
+    for (const model::ValueRef& ref : layer.inputs) {
       if (ref.layer < 0) {
         ASSERT_TRUE(ref.input >= 0 && ref.input < static_cast<int>(model_.inputs.size())) << layer.name;
         inputs.insert(ref.input);
@@ -110,7 +110,7 @@ TEST_P(LayerSourceConformance, NamesLayersOnceAndReadsEarlierOnesOnly) {
   }
   EXPECT_EQ(inputs.size(), model_.inputs.size()) << "an input that no layer reads";
   std::size_t outputs = 0;
-  for (const LayerSpec& layer : model_.layers) outputs += static_cast<std::size_t>(layer.outputs);
+  for (const model::LayerSpec& layer : model_.layers) outputs += static_cast<std::size_t>(layer.outputs);
   EXPECT_EQ(read.size(), outputs - 1) << "every output but the loss is read";
   if (GetParam().source != "built-in") return;
   EXPECT_EQ(model_.layers.back().name, "loss");
@@ -119,9 +119,9 @@ TEST_P(LayerSourceConformance, NamesLayersOnceAndReadsEarlierOnesOnly) {
 }
 
 TEST_P(LayerSourceConformance, GivesAParameterOneMeaning) {
-  std::map<std::string, const ParameterSpec*> seen;
-  for (const LayerSpec& layer : model_.layers)
-    for (const ParameterSpec& spec : layer.parameters) {
+  std::map<std::string, const model::ParameterSpec*> seen;
+  for (const model::LayerSpec& layer : model_.layers)
+    for (const model::ParameterSpec& spec : layer.parameters) {
       const auto [at, fresh] = seen.emplace(spec.name, &spec);
       if (fresh) continue;
       EXPECT_EQ(at->second->shape, spec.shape) << spec.name;
@@ -134,8 +134,8 @@ TEST_P(LayerSourceConformance, GivesAParameterOneMeaning) {
 TEST_P(LayerSourceConformance, HoldsTheBytesThatItsParametersSay) {
   std::int64_t trained = 0;
   for (const auto& [name, value] : make_parameters(model_, 1)) {
-    for (const LayerSpec& layer : model_.layers)
-      for (const ParameterSpec& spec : layer.parameters) {
+    for (const model::LayerSpec& layer : model_.layers)
+      for (const model::ParameterSpec& spec : layer.parameters) {
         if (spec.name != name) continue;
         std::int64_t values = 1;
         for (const std::int64_t extent : spec.shape) values *= extent;
@@ -145,11 +145,11 @@ TEST_P(LayerSourceConformance, HoldsTheBytesThatItsParametersSay) {
       }
     if (value.requires_grad()) trained += static_cast<std::int64_t>(value.nbytes());
   }
-  EXPECT_EQ(4 * parameter_count(model_), trained);
+  EXPECT_EQ(4 * model::parameter_count(model_), trained);
 }
 
 TEST_P(LayerSourceConformance, BuildsEqualModelsTwice) {
-  const Model again = model_of(GetParam());
+  const model::Model again = model_of(GetParam());
   ASSERT_EQ(again.layers.size(), model_.layers.size());
   for (std::size_t i = 0; i < model_.layers.size(); ++i) EXPECT_EQ(again.layers[i].name, model_.layers[i].name);
   const Parameters first = make_parameters(model_, 1), second = make_parameters(again, 1);
@@ -187,16 +187,16 @@ TEST_P(LayerSourceConformance, BuildsTheSameFromOneSeedAndAnotherFromAnother) {
   std::set<double> sums;
   std::size_t random = 0;
   for (const auto& [name, value] : make_parameters(model_, 1)) {
-    ParameterSpec spec;
-    for (const LayerSpec& layer : model_.layers)
-      for (const ParameterSpec& each : layer.parameters)
+    model::ParameterSpec spec;
+    for (const model::LayerSpec& layer : model_.layers)
+      for (const model::ParameterSpec& each : layer.parameters)
         if (each.name == name) spec = each;
     EXPECT_EQ(value.sizes().vec(), spec.shape) << name;
-    EXPECT_TRUE(value.equal(initial_value(spec, 1))) << name;
-    EXPECT_NE(value.data_ptr(), initial_value(spec, 1).data_ptr()) << name << " is not the caller's own";
+    EXPECT_TRUE(value.equal(model::initial_value(spec, 1))) << name;
+    EXPECT_NE(value.data_ptr(), model::initial_value(spec, 1).data_ptr()) << name << " is not the caller's own";
     if (spec.load) continue;
-    if (spec.init == Init::Zeros || spec.init == Init::Ones) continue;
-    EXPECT_FALSE(value.equal(initial_value(spec, 2))) << name;
+    if (spec.init == model::Init::Zeros || spec.init == model::Init::Ones) continue;
+    EXPECT_FALSE(value.equal(model::initial_value(spec, 2))) << name;
     sums.insert(value.sum().item<double>());
     ++random;
   }
@@ -244,15 +244,15 @@ TEST_P(LayerSourceConformance, RepeatsItselfBitForBitFromOneRandomSeed) {
   const auto first = gradients(1), again = gradients(1), other = gradients(2);
   for (const auto& [name, value] : first) EXPECT_TRUE(value.equal(again.at(name))) << name;
   bool drops = false;
-  for (const BuiltinModel& model : builtin_models())
+  for (const model::BuiltinModel& model : model::builtin_models())
     if (model.name == GetParam().name)
-      for (const ModelOption& option : model.options) drops |= option.name == "dropout_percent";
+      for (const model::ModelOption& option : model.options) drops |= option.name == "dropout_percent";
   EXPECT_EQ(first.at("loss").equal(other.at("loss")), !drops);
 }
 
 TEST_P(LayerSourceConformance, GivesAMicrobatchTheMeanOfItsSamplesWithoutRandomness) {
   // Only batch norm ties samples together, and it does not when it does not train.
-  const Model model = model_of(GetParam(), ModelMode::Evaluation);
+  const model::Model model = model_of(GetParam(), model::ModelMode::Evaluation);
   const Parameters parameters = make_parameters(model, 1);
   const std::vector<at::Tensor> inputs = make_batch(model, 2);
   const auto loss = [&](std::int64_t from, std::int64_t count) {
@@ -264,4 +264,4 @@ TEST_P(LayerSourceConformance, GivesAMicrobatchTheMeanOfItsSamplesWithoutRandomn
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

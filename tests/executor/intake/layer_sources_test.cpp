@@ -21,7 +21,7 @@
 #include "executor/intake/pt2/pt2_graph.h"
 #include "tests/executor/model/model_runner.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using testing::ElementsAre;
@@ -32,22 +32,22 @@ using testing::ThrowsMessage;
 const std::string kNet = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
 const std::string kTied = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/tied.pt2";
 
-std::vector<std::string> layer_names(const Model& model) {
+std::vector<std::string> layer_names(const model::Model& model) {
   std::vector<std::string> out;
-  for (const LayerSpec& layer : model.layers) out.push_back(layer.name);
+  for (const model::LayerSpec& layer : model.layers) out.push_back(layer.name);
   return out;
 }
 
-std::vector<std::string> parameter_names(const LayerSpec& layer) {
+std::vector<std::string> parameter_names(const model::LayerSpec& layer) {
   std::vector<std::string> out;
-  for (const ParameterSpec& each : layer.parameters) out.push_back(each.name);
+  for (const model::ParameterSpec& each : layer.parameters) out.push_back(each.name);
   std::ranges::sort(out);
   return out;
 }
 
-const ParameterSpec& parameter(const Model& model, const std::string& name) {
-  for (const LayerSpec& layer : model.layers) {
-    for (const ParameterSpec& each : layer.parameters) {
+const model::ParameterSpec& parameter(const model::Model& model, const std::string& name) {
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& each : layer.parameters) {
       if (each.name == name) return each;
     }
   }
@@ -55,7 +55,7 @@ const ParameterSpec& parameter(const Model& model, const std::string& name) {
 }
 
 TEST(ImportModel, HasTheNamesOfTheModules) {
-  const Model model = build_model(kNet, {});
+  const model::Model model = build_model(kNet, {});
   EXPECT_EQ(model.name, kNet);
   EXPECT_THAT(model.options, IsEmpty());
   EXPECT_THAT(layer_names(model), ElementsAre("conv", "bn", "fc"));
@@ -67,7 +67,7 @@ TEST(ImportModel, HasTheNamesOfTheModules) {
 }
 
 TEST(ImportModel, TellsHowBuffersMove) {
-  const Model model = build_model(kNet, {});
+  const model::Model model = build_model(kNet, {});
   EXPECT_EQ(parameter(model, "bn.running_mean").decay, 0.9);
   EXPECT_EQ(parameter(model, "bn.num_batches_tracked").decay, 1);
   EXPECT_EQ(parameter(model, "bn.num_batches_tracked").dtype, at::kLong);
@@ -78,12 +78,12 @@ TEST(ImportModel, TellsHowBuffersMove) {
 }
 
 TEST(ImportModel, GivesTiedParametersOneName) {
-  const Model model = build_model(kTied, {});
+  const model::Model model = build_model(kTied, {});
   EXPECT_THAT(layer_names(model), ElementsAre("embedding", "lstm", "head"));
   EXPECT_THAT(parameter_names(model.layers[0]), ElementsAre("embedding.weight"));
   EXPECT_THAT(parameter_names(model.layers[2]), ElementsAre("embedding.weight"));
   // 11 x 8 once, and an LSTM's 4 x 8 x 8 twice with two biases of 4 x 8.
-  EXPECT_EQ(parameter_count(model), 11 * 8 + 2 * 4 * 8 * 8 + 2 * 4 * 8);
+  EXPECT_EQ(model::parameter_count(model), 11 * 8 + 2 * 4 * 8 * 8 + 2 * 4 * 8);
 }
 
 TEST(Pt2Graph, TakesAnAxisTooManyFromAnLstmsStates) {
@@ -102,7 +102,7 @@ TEST(Pt2Graph, TakesAnAxisTooManyFromAnLstmsStates) {
 }
 
 TEST(ImportModel, ComputesWhatTheModelSays) {
-  const Model model = build_model(kTied, {{"layers", "op"}});
+  const model::Model model = build_model(kTied, {{"layers", "op"}});
   EXPECT_GT(model.layers.size(), 3U);
   const Parameters parameters = make_parameters(model, 1);
   const at::Tensor words = at::randint(11, {5, 4}, at::kLong), next = at::randint(11, {5, 4}, at::kLong);
@@ -122,13 +122,13 @@ TEST(ImportModel, ComputesWhatTheModelSays) {
 }
 
 TEST(ImportModel, MovesBuffersWhereItTrains) {
-  const Model model = build_model(kNet, {});
+  const model::Model model = build_model(kNet, {});
   const Parameters parameters = make_parameters(model, 1);
   const std::vector<at::Tensor> inputs{at::randn({3, 1, 8, 8}), at::randint(3, {3}, at::kLong)};
   (void)run_model(model, parameters, inputs);
   EXPECT_EQ(parameters.at("bn.num_batches_tracked").item<std::int64_t>(), 1);
   // A fresh start is not touched by it.
-  EXPECT_EQ(initial_value(parameter(model, "bn.num_batches_tracked"), 1).item<std::int64_t>(), 0);
+  EXPECT_EQ(model::initial_value(parameter(model, "bn.num_batches_tracked"), 1).item<std::int64_t>(), 0);
 }
 
 TEST(ModelDigest, TellsFilesApartByWhatTheyHold) {
@@ -182,21 +182,22 @@ TEST(ImportModel, TakesARangeUpToRowsAndClasses) {
 
 TEST(ImportModel, DrawsNoLabelThatTheLossIgnores) {
   // -100 is the label that cross entropy leaves out.
-  const Model model = build_model(kNet, {{"range.y", "-100..3"}});
+  const model::Model model = build_model(kNet, {{"range.y", "-100..3"}});
   EXPECT_EQ(model.inputs[1].least, -100);
   EXPECT_EQ(model.inputs[1].least_drawn, 0);
-  const at::Tensor labels = make_data_source("synthetic", model, 1)->batch(0, 0, 1, 400, std::vector<int>{1}).at(0);
+  const at::Tensor labels =
+      data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 400, std::vector<int>{1}).at(0);
   EXPECT_EQ(labels.min().item<std::int64_t>(), 0);
   EXPECT_EQ(labels.max().item<std::int64_t>(), 2);
 }
 
 TEST(ImportModel, AppendsALossByName) {
   // Output 1 is twice the class scores, made without gradients.
-  const Model model = build_model(kNet, {{"loss", "mse"}, {"loss_output", "1"}});
+  const model::Model model = build_model(kNet, {{"loss", "mse"}, {"loss_output", "1"}});
   EXPECT_EQ(model.layers.back().name, "loss");
   EXPECT_EQ(model.inputs.back().name, "target");
   EXPECT_EQ(model.inputs.back().shape, (std::vector<std::int64_t>{3}));
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

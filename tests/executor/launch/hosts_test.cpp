@@ -7,7 +7,7 @@
 #include "executor/meeting/secret.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 /// What read_hosts gives for a file hosts.txt with this text, or throws; its messages without the folder.
@@ -67,10 +67,10 @@ TEST(PlaceRanks, SaysBothNumbersWhenSlotsAreTooFew) {
 TEST(RemoteCommand, ReachesTheProgramWordByWord) {
   const testing::CommandFolder folder;
   std::filesystem::create_directory(folder.path() / "it's here");
-  const std::string command =
-      remote_command({"/bin/sh", "-c", "pwd; printf '%s|' \"$A\" \"$STAGECRAFT_SECRET\" \"$@\"; exit 7", "sh", "a b",
-                      "'\"$HOME`x`\\", "", "*"},
-                     {{"A", "1 '2'"}, {kSecretVariable, "not this one"}}, (folder.path() / "it's here").string());
+  const std::string command = remote_command(
+      {"/bin/sh", "-c", "pwd; printf '%s|' \"$A\" \"$STAGECRAFT_SECRET\" \"$@\"; exit 7", "sh", "a b", "'\"$HOME`x`\\",
+       "", "*"},
+      {{"A", "1 '2'"}, {meeting::kSecretVariable, "not this one"}}, (folder.path() / "it's here").string());
   EXPECT_EQ(command.find("not this one"), std::string::npos);
   folder.write("far.sh", command + "\n");
   const testing::Outcome o = folder.run("printf 'from input\\nmore\\n' | sh far.sh");
@@ -102,4 +102,4 @@ TEST(RankLogPath, SortsByRank) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

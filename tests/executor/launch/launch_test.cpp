@@ -5,7 +5,7 @@
 #include "executor/launch/rendezvous.h"
 #include "executor/meeting/launch_info.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 using Environment = std::map<std::string, std::string>;
@@ -42,7 +42,7 @@ TEST(LaunchFromEnvironment, IsAbsentWithoutALauncher) {
 }
 
 TEST(LaunchFromEnvironment, ReadsTorchrun) {
-  const LaunchInfo launch = launch_from_environment(kTorchrun).value();
+  const meeting::LaunchInfo launch = launch_from_environment(kTorchrun).value();
   EXPECT_EQ(launch.rank, 5);
   EXPECT_EQ(launch.ranks, 8);
   EXPECT_EQ(launch.local_rank, 1);
@@ -56,7 +56,7 @@ TEST(LaunchFromEnvironment, ReadsTorchrun) {
 TEST(LaunchFromEnvironment, ReadsTheAgentOfTorchrun) {
   Environment environment = with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True");
   environment = with(with(environment, "TORCHELASTIC_RUN_ID", "job"), "TORCHELASTIC_RESTART_COUNT", "2");
-  const LaunchInfo launch = launch_from_environment(environment).value();
+  const meeting::LaunchInfo launch = launch_from_environment(environment).value();
   EXPECT_TRUE(launch.agent);
   EXPECT_FALSE(launch.served);
   EXPECT_EQ(launch.run_id, "job.2");
@@ -64,9 +64,10 @@ TEST(LaunchFromEnvironment, ReadsTheAgentOfTorchrun) {
 }
 
 TEST(LaunchFromEnvironment, KnowsItsOwnSpawn) {
-  const LaunchInfo launch = launch_from_environment(with(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True"),
-                                                         "TORCHELASTIC_RUN_ID", "stagecraft-12"))
-                                .value();
+  const meeting::LaunchInfo launch =
+      launch_from_environment(
+          with(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True"), "TORCHELASTIC_RUN_ID", "stagecraft-12"))
+          .value();
   EXPECT_EQ(launch.launcher, "stagecraft");
   EXPECT_TRUE(launch.served);
   EXPECT_FALSE(launch.agent);
@@ -75,7 +76,7 @@ TEST(LaunchFromEnvironment, KnowsItsOwnSpawn) {
 TEST(LaunchFromEnvironment, TakesSecretAndAddressToListenOnFromEveryLauncher) {
   for (const Environment& base : {kTorchrun, kSlurm, kOpenMpi}) {
     EXPECT_EQ(launch_from_environment(base)->secret, "");
-    const LaunchInfo launch =
+    const meeting::LaunchInfo launch =
         launch_from_environment(with(with(base, "STAGECRAFT_SECRET", "s3"), "STAGECRAFT_LISTEN", "10.0.0.7")).value();
     EXPECT_EQ(launch.secret, "s3");
     EXPECT_EQ(launch.listen, "10.0.0.7");
@@ -83,7 +84,7 @@ TEST(LaunchFromEnvironment, TakesSecretAndAddressToListenOnFromEveryLauncher) {
 }
 
 TEST(LaunchFromEnvironment, ReadsSlurm) {
-  const LaunchInfo launch = launch_from_environment(kSlurm).value();
+  const meeting::LaunchInfo launch = launch_from_environment(kSlurm).value();
   EXPECT_EQ(launch.rank, 5);
   EXPECT_EQ(launch.ranks, 8);
   EXPECT_EQ(launch.local_rank, 1);
@@ -133,7 +134,7 @@ TEST(LaunchFromEnvironment, RefusesABrokenNodeList) {
 }
 
 TEST(LaunchFromEnvironment, ReadsOpenMpiOnOneMachine) {
-  const LaunchInfo launch = launch_from_environment(kOpenMpi).value();
+  const meeting::LaunchInfo launch = launch_from_environment(kOpenMpi).value();
   EXPECT_EQ(launch.rank, 1);
   EXPECT_EQ(launch.ranks, 2);
   EXPECT_EQ(launch.local_rank, 1);
@@ -141,7 +142,8 @@ TEST(LaunchFromEnvironment, ReadsOpenMpiOnOneMachine) {
   EXPECT_EQ(launch.port, 29500);
   EXPECT_EQ(launch.run_id, "0");
   EXPECT_EQ(launch.launcher, "open mpi");
-  const LaunchInfo numbered = launch_from_environment(with(kOpenMpi, "OMPI_MCA_ess_base_jobid", "12005")).value();
+  const meeting::LaunchInfo numbered =
+      launch_from_environment(with(kOpenMpi, "OMPI_MCA_ess_base_jobid", "12005")).value();
   EXPECT_EQ(numbered.port, 20005);
   EXPECT_EQ(numbered.run_id, "12005");
 }
@@ -154,7 +156,7 @@ TEST(LaunchFromEnvironment, AsksForTheHostOfSeveralMachinesOfOpenMpi) {
 
 TEST(LaunchFromEnvironment, MasterAddressAndPortWin) {
   for (const Environment& base : {kSlurm, kOpenMpi}) {
-    const LaunchInfo launch =
+    const meeting::LaunchInfo launch =
         launch_from_environment(with(with(base, "MASTER_ADDR", "green"), "MASTER_PORT", "99")).value();
     EXPECT_EQ(launch.host, "green");
     EXPECT_EQ(launch.port, 99);
@@ -204,8 +206,8 @@ TEST(LaunchFromEnvironment, NamesWhatIsOutOfRange) {
 }
 
 /// The third rank of its machine, under torchrun.
-LaunchInfo seventh_of_eight() {
-  LaunchInfo launch;
+meeting::LaunchInfo seventh_of_eight() {
+  meeting::LaunchInfo launch;
   launch.rank = 6;
   launch.ranks = 8;
   launch.local_rank = 2;
@@ -214,7 +216,7 @@ LaunchInfo seventh_of_eight() {
 }
 
 TEST(GpuOfRank, IsTheLocalRanksUnlessSlurmGaveEachTaskItsOwn) {
-  LaunchInfo launch = seventh_of_eight();
+  meeting::LaunchInfo launch = seventh_of_eight();
   EXPECT_EQ(gpu_of_rank(launch, 4, false), 2);
   EXPECT_EQ(gpu_of_rank(launch, 2, true), 0);
   EXPECT_EQ(gpu_of_rank(launch, 1, true), 0);
@@ -224,7 +226,7 @@ TEST(GpuOfRank, IsTheLocalRanksUnlessSlurmGaveEachTaskItsOwn) {
 }
 
 TEST(GpuOfRank, SaysWhatHelpsWhereThereAreTooFew) {
-  const LaunchInfo launch = seventh_of_eight();
+  const meeting::LaunchInfo launch = seventh_of_eight();
   EXPECT_THAT([&] { (void)gpu_of_rank(launch, 1, false); },
               ::testing::ThrowsMessage<std::invalid_argument>(
                   "rank 6 has local rank 3 on a machine with 1 GPU: start fewer ranks there, or use --share-gpu"));
@@ -232,4 +234,4 @@ TEST(GpuOfRank, SaysWhatHelpsWhereThereAreTooFew) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -12,7 +12,7 @@
 
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 using ::testing::HasSubstr;
@@ -79,4 +79,4 @@ TEST(RankLog, LosesNothingWhenTheCopyingProcessIsKilled) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -12,7 +12,7 @@
 
 // Runs of real processes: rank_program under spawn. Its deadline for a silent rank is 2 s.
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 using std::chrono::milliseconds;
@@ -44,7 +44,7 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
-std::string free_port() { return std::to_string(StoreServer().port()); }
+std::string free_port() { return std::to_string(meeting::StoreServer().port()); }
 
 TEST(Spawn, RanksExchangeAndEndWell) {
   for (const int ranks : {1, 2, 3}) {
@@ -137,10 +137,10 @@ TEST(Spawn, RefusesWhatItCannotStart) {
 }
 
 TEST(Rendezvous, ARankThatEndsBecauseOfAnotherSaysSoByItsStatus) {
-  using Cause = PeerError::Cause;
-  EXPECT_EQ(exit_status(PeerError("a shape", Cause::Found)), 1);
-  EXPECT_EQ(exit_status(PeerError("lost rank 1", Cause::Peer)), 3);
-  EXPECT_EQ(exit_status(PeerError("late", Cause::Deadline).within("rank 0: ", ", at a barrier")), 4);
+  using Cause = meeting::PeerError::Cause;
+  EXPECT_EQ(exit_status(meeting::PeerError("a shape", Cause::Found)), 1);
+  EXPECT_EQ(exit_status(meeting::PeerError("lost rank 1", Cause::Peer)), 3);
+  EXPECT_EQ(exit_status(meeting::PeerError("late", Cause::Deadline).within("rank 0: ", ", at a barrier")), 4);
 }
 
 TEST(Rendezvous, AKilledRankEndsTheOthersAndIsNamed) {
@@ -220,23 +220,23 @@ TEST(Rendezvous, AStoppedMeetingPointEndsTheRun) {
 }
 
 TEST(Rendezvous, SaysThatTheMeetingPointWasNotReached) {
-  LaunchInfo launch;
+  meeting::LaunchInfo launch;
   launch.rank = 1;
   launch.ranks = 2;
   launch.port = static_cast<std::uint16_t>(std::stoi(free_port()));
   try {
     (void)join(launch, milliseconds(1000));
     FAIL() << "nobody serves that port";
-  } catch (const PeerError& error) {
+  } catch (const meeting::PeerError& error) {
     EXPECT_THAT(error.what(), HasSubstr("rank 1 did not reach the meeting point at 127.0.0.1:" +
                                         std::to_string(launch.port) + " within 1.0 s"));
   }
 }
 
 TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
-  const StoreServer server({.secret = "ours"});
+  const meeting::StoreServer server({.secret = "ours"});
   const auto error_of_joining = [&](int rank, const std::string& secret) -> std::string {
-    LaunchInfo launch;
+    meeting::LaunchInfo launch;
     launch.rank = rank;
     launch.ranks = 2;
     launch.port = server.port();
@@ -244,7 +244,7 @@ TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
     launch.secret = secret;
     try {
       (void)join(launch, milliseconds(300));
-    } catch (const PeerError& error) { return error.what(); }
+    } catch (const meeting::PeerError& error) { return error.what(); }
     return "no error";
   };
   const std::string place = "the meeting point at 127.0.0.1:" + std::to_string(server.port());
@@ -255,8 +255,8 @@ TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
 }
 
 TEST(Rendezvous, TakesNoLongValueInAnExchange) {
-  const StoreServer server;
-  LaunchInfo launch;
+  const meeting::StoreServer server;
+  meeting::LaunchInfo launch;
   launch.port = server.port();
   launch.served = true;
   const auto meeting = join(launch, milliseconds(20000));
@@ -264,23 +264,25 @@ TEST(Rendezvous, TakesNoLongValueInAnExchange) {
   try {
     (void)meeting->exchange("plan", std::string((1 << 20) + 1, 'x'));
     FAIL() << "the value is too long";
-  } catch (const PeerError& error) {
+  } catch (const meeting::PeerError& error) {
     EXPECT_STREQ(error.what(), "rank 0 has 1048577 bytes as \"plan\", must be at most 1048576");
   }
   meeting->leave();
 }
 
 TEST(Rendezvous, NamesTheRanksThatDidNotJoin) {
-  const StoreServer server;
-  LaunchInfo launch;
+  const meeting::StoreServer server;
+  meeting::LaunchInfo launch;
   launch.ranks = 3;
   launch.port = server.port();
   launch.served = true;
   try {
     (void)join(launch, milliseconds(300));
     FAIL() << "ranks 1 and 2 do not exist";
-  } catch (const PeerError& error) { EXPECT_STREQ(error.what(), "rank 0 waited 0.3 s for ranks 1, 2 to join the run"); }
+  } catch (const meeting::PeerError& error) {
+    EXPECT_STREQ(error.what(), "rank 0 waited 0.3 s for ranks 1, 2 to join the run");
+  }
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 void wait_until_asked(const StopSignals& signals) {
@@ -37,4 +37,4 @@ TEST(StopSignals, AskOnceAndThenLetSignalsEndTheProcess) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

@@ -13,7 +13,7 @@
 
 // The store at which ranks meet, and who may not come in. "Strangers" know no secret.
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 using std::chrono::milliseconds;
@@ -251,4 +251,4 @@ TEST(MeetingStore, TakesNoMoreThanItHasRoomFor) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

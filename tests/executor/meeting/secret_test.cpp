@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 TEST(Secret, AuthenticatorsAreThoseOfTheStandard) {
@@ -28,4 +28,4 @@ TEST(Secret, RandomOnesAreHexadecimalAndDiffer) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -7,7 +7,7 @@
 
 #include "executor/channel/channel.h"
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 using ::testing::ElementsAre;
@@ -102,4 +102,4 @@ TEST(Wire, ShowsNoControlCharactersOfOthers) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -8,7 +8,7 @@
 #include "executor/model/builtin_models.h"
 #include "tests/executor/model/model_runner.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 using Options = std::map<std::string, std::string>;
@@ -16,7 +16,7 @@ using Options = std::map<std::string, std::string>;
 std::vector<at::Tensor> make_batch(const Model& model, std::int64_t samples) {
   std::vector<int> all(model.inputs.size());
   std::iota(all.begin(), all.end(), 0);
-  return make_data_source("synthetic", model, 7)->batch(0, 0, 1, samples, all);
+  return data::make_data_source("synthetic", model, 7)->batch(0, 0, 1, samples, all);
 }
 
 struct Start {
@@ -68,4 +68,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& start) { return start.param.name; });
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::model

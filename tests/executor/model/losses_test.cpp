@@ -9,7 +9,7 @@
 
 #include "executor/model/blocks.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 using ::testing::ElementsAre;
@@ -143,4 +143,4 @@ TEST(AppendLoss, SaysWhatItCannotTake) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::model

@@ -11,11 +11,11 @@ namespace stagecraft {
 /// Parameters and buffers of a model by name; shared names are one tensor.
 using Parameters = std::map<std::string, at::Tensor>;
 
-inline Parameters make_parameters(const Model& model, std::uint64_t seed) {
+inline Parameters make_parameters(const model::Model& model, std::uint64_t seed) {
   Parameters out;
-  for (const LayerSpec& layer : model.layers)
-    for (const ParameterSpec& spec : layer.parameters)
-      if (!out.contains(spec.name)) out[spec.name] = initial_value(spec, seed).set_requires_grad(spec.trainable);
+  for (const model::LayerSpec& layer : model.layers)
+    for (const model::ParameterSpec& spec : layer.parameters)
+      if (!out.contains(spec.name)) out[spec.name] = model::initial_value(spec, seed).set_requires_grad(spec.trainable);
   return out;
 }
 
@@ -25,27 +25,27 @@ struct RunOptions {
 };
 
 /// The outputs of every layer.
-inline std::vector<std::vector<at::Tensor>> run_layers(const Model& model, const Parameters& parameters,
+inline std::vector<std::vector<at::Tensor>> run_layers(const model::Model& model, const Parameters& parameters,
                                                        const std::vector<at::Tensor>& inputs,
                                                        const RunOptions& options = {}) {
   std::vector<std::vector<at::Tensor>> outputs;
-  for (const LayerSpec& layer : model.layers) {
+  for (const model::LayerSpec& layer : model.layers) {
     std::vector<at::Tensor> arguments, trainable, buffers;
-    for (const ValueRef& ref : layer.inputs)
+    for (const model::ValueRef& ref : layer.inputs)
       arguments.push_back(
           ref.layer < 0 ? inputs.at(static_cast<std::size_t>(ref.input))
                         : outputs.at(static_cast<std::size_t>(ref.layer)).at(static_cast<std::size_t>(ref.output)));
-    for (const ParameterSpec& spec : layer.parameters)
+    for (const model::ParameterSpec& spec : layer.parameters)
       (spec.trainable ? trainable : buffers).push_back(parameters.at(spec.name));
-    outputs.push_back(
-        layer.forward({arguments, trainable, buffers, mix_seed(options.random_seed, layer.name), options.training}));
+    outputs.push_back(layer.forward(
+        {arguments, trainable, buffers, model::mix_seed(options.random_seed, layer.name), options.training}));
   }
   return outputs;
 }
 
 /// The loss.
-inline at::Tensor run_model(const Model& model, const Parameters& parameters, const std::vector<at::Tensor>& inputs,
-                            const RunOptions& options = {}) {
+inline at::Tensor run_model(const model::Model& model, const Parameters& parameters,
+                            const std::vector<at::Tensor>& inputs, const RunOptions& options = {}) {
   return run_layers(model, parameters, inputs, options).back().at(0);
 }
 

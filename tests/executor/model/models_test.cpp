@@ -12,7 +12,7 @@
 #include "executor/model/blocks.h"
 #include "tests/executor/model/model_runner.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 using testing::ElementsAre;
@@ -30,7 +30,7 @@ struct Published {
 class PublishedCount : public testing::TestWithParam<Published> {};
 
 TEST_P(PublishedCount, IsTheModelsCount) {
-  EXPECT_EQ(parameter_count(build_model(GetParam().name, GetParam().set)), GetParam().parameters);
+  EXPECT_EQ(parameter_count(intake::build_model(GetParam().name, GetParam().set)), GetParam().parameters);
 }
 
 // torchvision's table for the image models, the released checkpoints for GPT-2, PyTorch's pipelining example for the
@@ -49,7 +49,7 @@ const LayerSpec& find(const Model& model, const std::string& name) {
 }
 
 TEST(Alexnet, HasTheTwentyTwoLayersOfTheExample) {
-  const Model model = build_model("alexnet", {});
+  const Model model = intake::build_model("alexnet", {});
   std::vector<std::int64_t> counts;
   for (const LayerSpec& layer : model.layers) counts.push_back(parameter_count(layer));
   EXPECT_THAT(counts, ElementsAre(23296, 0, 0, 307392, 0, 0, 663936, 0, 884992, 0, 590080, 0, 0, 0, 0, 0, 37752832, 0,
@@ -61,18 +61,18 @@ TEST(Transformer, HasTheParametersOfADecoderLayer) {
   constexpr std::int64_t attention = 3 * w * w + 3 * w + w * w + w;
   constexpr std::int64_t feedforward = (w * inner + inner) + (inner * w + w);
   static_assert(2 * attention + feedforward + 3 * 2 * w == 4204032);
-  EXPECT_EQ(parameter_count(find(build_model("transformer", {}), "layers.7")), 4204032);
+  EXPECT_EQ(parameter_count(find(intake::build_model("transformer", {}), "layers.7")), 4204032);
 }
 
 TEST(Gpt, HasTheParametersOfABlock) {
   constexpr std::int64_t w = 768;
   constexpr std::int64_t attention = (w * 3 * w + 3 * w) + (w * w + w);
   constexpr std::int64_t feedforward = (w * 4 * w + 4 * w) + (4 * w * w + w);
-  EXPECT_EQ(parameter_count(find(build_model("gpt", {}), "h.0")), attention + feedforward + 2 * 2 * w);
+  EXPECT_EQ(parameter_count(find(intake::build_model("gpt", {}), "h.0")), attention + feedforward + 2 * 2 * w);
 }
 
 TEST(Gpt, CountsTheTiedEmbeddingOnce) {
-  const Model model = build_model("gpt", {});
+  const Model model = intake::build_model("gpt", {});
   EXPECT_EQ(find(model, "embedding").parameters[0].name, find(model, "lm_head").parameters[0].name);
   EXPECT_EQ(parameter_count(find(model, "lm_head")), 50257 * 768);
 }
@@ -85,11 +85,11 @@ TEST(Gnmt, HasTheParametersOfEightLayersASide) {
   const std::int64_t decoder = lstm_count(h, h) + 7 * lstm_count(2 * h, h);
   const std::int64_t attention = 2 * h * h + h + 1 + h;  // W, U, v, g, b
   const std::int64_t rest = 2 * v * h + (h * v + v);     // embeddings, classifier
-  EXPECT_EQ(parameter_count(build_model("gnmt", {})), encoder + decoder + attention + rest);
+  EXPECT_EQ(parameter_count(intake::build_model("gnmt", {})), encoder + decoder + attention + rest);
 }
 
 TEST(Gnmt, HasTheParameterBytesOfPipeDreamsProfile) {
-  const Model model = build_model("gnmt", {{"layers", "4"}});
+  const Model model = intake::build_model("gnmt", {{"layers", "4"}});
   const auto bytes = [&](const std::string& name) { return 4 * parameter_count(find(model, name)); };
   EXPECT_EQ(bytes("encoder.embedding"), 132382720);
   EXPECT_EQ(bytes("decoder.embedding"), 132382720);
@@ -103,7 +103,7 @@ TEST(Gnmt, HasTheParameterBytesOfPipeDreamsProfile) {
 }
 
 TEST(Gnmt, GivesTheContextToEveryDecoderLayerBehindTheFirst) {
-  const Model model = build_model("gnmt", {});
+  const Model model = intake::build_model("gnmt", {});
   int readers = 0;
   for (const LayerSpec& layer : model.layers)
     for (const ValueRef& ref : layer.inputs)
@@ -114,7 +114,7 @@ TEST(Gnmt, GivesTheContextToEveryDecoderLayerBehindTheFirst) {
 // ---- what the table says of bad input
 
 TEST(BuildModel, ListsTheKnownModels) {
-  EXPECT_THAT([] { (void)build_model("lenet", {}); },
+  EXPECT_THAT([] { (void)intake::build_model("lenet", {}); },
               ThrowsMessage<std::invalid_argument>(
                   "unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, resnet50, gnmt, "
                   "transformer, gpt, and files that end in .pt2 or .pt"));
@@ -122,26 +122,26 @@ TEST(BuildModel, ListsTheKnownModels) {
 
 TEST(BuildModel, ListsTheKnownOptions) {
   EXPECT_THAT(
-      [] { (void)build_model("mlp", {{"depth", "3"}}); },
+      [] { (void)intake::build_model("mlp", {{"depth", "3"}}); },
       ThrowsMessage<std::invalid_argument>("mlp: unknown option \"depth\", known are inputs, width, layers, classes"));
 }
 
 TEST(BuildModel, RefusesWhatIsNotAWholeNumberInRange) {
   for (const char* text : {"", "x", "3x", "2.5", "0", "-1", "1048577", "99999999999999999999"})
-    EXPECT_THAT([&] { (void)build_model("mlp", {{"width", text}}); },
+    EXPECT_THAT([&] { (void)intake::build_model("mlp", {{"width", text}}); },
                 ThrowsMessage<std::invalid_argument>("mlp: option width is \"" + std::string(text) +
                                                      "\", must be an integer from 1 to 1048576"));
 }
 
 TEST(BuildModel, RefusesHeadsThatDoNotDivideTheWidth) {
-  EXPECT_THAT([] { (void)build_model("gpt", {{"heads", "7"}}); },
+  EXPECT_THAT([] { (void)intake::build_model("gpt", {{"heads", "7"}}); },
               ThrowsMessage<std::invalid_argument>("gpt: width 768 is not a multiple of heads 7"));
-  EXPECT_THAT([] { (void)build_model("transformer", {{"heads", "7"}}); },
+  EXPECT_THAT([] { (void)intake::build_model("transformer", {{"heads", "7"}}); },
               ThrowsMessage<std::invalid_argument>("transformer: width 512 is not a multiple of heads 7"));
 }
 
 TEST(BuildModel, KeepsTheOptionsThatAreNotDefaults) {
-  const Model model = build_model("mlp", {{"width", "1024"}, {"layers", "3"}});
+  const Model model = intake::build_model("mlp", {{"width", "1024"}, {"layers", "3"}});
   EXPECT_EQ(model.name, "mlp");
   EXPECT_EQ(model.options, (Options{{"layers", "3"}}));
 }
@@ -188,7 +188,7 @@ TEST(InitialValue, HasTheSpreadAsked) {
 at::Tensor row(std::initializer_list<float> values) { return at::tensor(std::vector<float>(values)); }
 
 TEST(Mlp, GivesLossAndGradientsComputedByHand) {
-  const Model model = build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "2"}, {"classes", "2"}});
+  const Model model = intake::build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "2"}, {"classes", "2"}});
   Parameters parameters;
   const auto set = [&](const std::string& name, const at::Tensor& value) {
     parameters[name] = value.clone().set_requires_grad(true);
@@ -250,7 +250,7 @@ TEST(Lstm, FollowsItsRecurrence) {
 }
 
 TEST(BahdanauAttention, WeighsTwoTokensAsByHand) {
-  const Model model = build_model("gnmt", {{"hidden", "1"}, {"layers", "2"}, {"vocabulary", "3"}});
+  const Model model = intake::build_model("gnmt", {{"hidden", "1"}, {"layers", "2"}, {"vocabulary", "3"}});
   // W = 0, U = 1, b = 0, memory 0 and 1: scores 0 and g tanh(1) = ln 3, so 1/4 and 3/4. |v| must not matter.
   const at::Tensor context = call_layer(
       find(model, "decoder.attention"), {row({5}).view({1, 1, 1}), row({0, 1}).view({1, 2, 1})},
@@ -286,7 +286,7 @@ TEST(Dropout, ZeroesItsShareAndScalesTheRest) {
 /// Whether the loss at position 0 of a language model sees the last token.
 bool sees_the_future(const std::string& name, Options set) {
   set.merge(Options{{"width", "16"}, {"layers", "2"}, {"heads", "2"}, {"vocabulary", "11"}, {"sequence", "4"}});
-  const Model model = build_model(name, set);
+  const Model model = intake::build_model(name, set);
   const Parameters parameters = make_parameters(model, 1);
   const auto logits = [&](std::int64_t last) {
     const at::Tensor tokens = at::tensor(std::vector<std::int64_t>{1, 2, 3, last}).view({1, 4});
@@ -303,4 +303,4 @@ TEST(Transformer, SeesLaterTokensUnlessCausal) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::model

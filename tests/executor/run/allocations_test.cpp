@@ -105,7 +105,7 @@ const Places looked_at;
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -126,9 +126,9 @@ class Pause {
 };
 
 /// The model, whose layers' own allocations (each returns a vector) do not count.
-Model uncounted(Model model) {
-  for (LayerSpec& layer : model.layers) {
-    layer.forward = [forward = std::move(layer.forward)](const LayerCall& call) {
+model::Model uncounted(model::Model model) {
+  for (model::LayerSpec& layer : model.layers) {
+    layer.forward = [forward = std::move(layer.forward)](const model::LayerCall& call) {
       const Pause pause;
       return forward(call);
     };
@@ -138,11 +138,11 @@ Model uncounted(Model model) {
 
 /// Allocations of all ranks in the steps after the first three, on local channels.
 std::int64_t allocations(const PlannedModel& planned, const Plan& plan, int steps) {
-  const Model model = uncounted(planned.model);
+  const model::Model model = uncounted(planned.model);
   const BoundPlan bound_plan(plan);
   const BoundModel bound = bind_model(bound_plan, model);
   const int count = static_cast<int>(bound_plan.ranks().size());
-  auto channels = make_local_channels(count, std::chrono::milliseconds(60000));
+  auto channels = channel::make_local_channels(count, std::chrono::milliseconds(60000));
   own_allocations = 0;
   places.clear();
   {
@@ -201,4 +201,4 @@ TEST(Allocations, AreNoneInAStepOnTheLocalChannel) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

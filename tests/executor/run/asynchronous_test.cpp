@@ -13,7 +13,7 @@
 // Asynchronous schedules against one process that computes each microbatch with the parameters that the schedule says,
 // stage by stage, and applies each update when the last of its microbatches is done.
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -30,7 +30,7 @@ using Tensors = std::vector<at::Tensor>;
 struct StageState {
   std::vector<std::size_t> places;
   std::vector<Tensors> versions;
-  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<stage::Optimizer> optimizer;
   std::map<int, std::vector<Tensors>> sums;  ///< by update and replica
   std::map<int, int> missing;                ///< microbatches that each update waits for
 };
@@ -42,8 +42,8 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
   shape.steps = steps;
   std::vector<int> all(planned.model.layers.size());
   std::iota(all.begin(), all.end(), 0);
-  StageProgram program(planned.model, all, {}, {}, options.seed);
-  const auto layers = layers_of_stages(plan, planned.model);
+  stage::StageProgram program(planned.model, all, {}, {}, options.seed);
+  const auto layers = model::layers_of_stages(plan, planned.model);
 
   std::vector<StageState> stages(plan.stages.size());
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -54,7 +54,7 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
       stages[s].places.push_back(i);
       first.push_back(program.parameters()[i].value);
     }
-    stages[s].optimizer = std::make_unique<Optimizer>(options.optimizer, first);
+    stages[s].optimizer = std::make_unique<stage::Optimizer>(options.optimizer, first);
     stages[s].versions.push_back(first);
     for (int m = 0; m < plan.microbatches * steps; ++m)
       ++stages[s].missing[update_of(schedule, shape, static_cast<int>(s), m)];
@@ -80,10 +80,10 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
     }
     program.bind(bound);
     const int step = m / plan.microbatches;
-    Flight flight = program.forward({},
-                                    planned.data->batch(step, m % plan.microbatches, plan.microbatches,
-                                                        *plan.microbatch_samples, program.data_inputs()),
-                                    step, m % plan.microbatches);
+    stage::Flight flight = program.forward({},
+                                           planned.data->batch(step, m % plan.microbatches, plan.microbatches,
+                                                               *plan.microbatch_samples, program.data_inputs()),
+                                           step, m % plan.microbatches);
     losses[static_cast<std::size_t>(step)] += flight.loss.item<double>();
     (void)program.backward(std::move(flight), {});
     for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -138,7 +138,7 @@ TEST(AsynchronousRun, EqualsASingleProcessWithItsDelaysBitForBit) {
               {"vocabulary", "16"},
               {"feedforward", "8"},
               {"sequence", "4"}}}}) {
-    Model built = build_model(model.name, model.set);
+    model::Model built = intake::build_model(model.name, model.set);
     if (model.laid_out) built = testing::laid_out_model(std::move(built));
     const PlannedModel planned = planned_model(std::move(built), 2);
     const int layers = static_cast<int>(planned.model.layers.size());
@@ -203,4 +203,4 @@ TEST(AsynchronousRun, RefusesWhatWouldMakeEveryUpdateWait) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

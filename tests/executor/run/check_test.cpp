@@ -11,7 +11,7 @@
 #include "executor/run/bound_model.h"
 #include "tests/support/planned_models.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -127,4 +127,4 @@ TEST(OtherOrders, AreThoseOfReplicasTiesAndLayersOutOfOrder) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -15,7 +15,7 @@
 
 // Plans whose schedule is forward.
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -33,9 +33,9 @@ using ::testing::ThrowsMessage;
 constexpr std::uint64_t kSeed = 4;
 
 /// `samples` samples of other data, one pass after the other.
-class Finite : public DataSource {
+class Finite : public data::DataSource {
  public:
-  Finite(const DataSource& data, std::int64_t samples) : data_(data), samples_(samples) {}
+  Finite(const data::DataSource& data, std::int64_t samples) : data_(data), samples_(samples) {}
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
                                 std::span<const int> inputs) const override {
     std::vector<at::Tensor> out(inputs.size());
@@ -49,7 +49,7 @@ class Finite : public DataSource {
   std::optional<std::int64_t> samples() const override { return samples_; }
 
  private:
-  const DataSource& data_;
+  const data::DataSource& data_;
   std::int64_t samples_;
 };
 
@@ -61,15 +61,16 @@ RunOptions options_for(std::int64_t steps) {
 }
 
 /// Losses of the microbatches of a whole model without stages, computed as for training or for evaluation.
-std::vector<double> losses_of(const PlannedModel& planned, const DataSource& data, bool training, int count,
+std::vector<double> losses_of(const PlannedModel& planned, const data::DataSource& data, bool training, int count,
                               std::int64_t samples) {
   std::vector<int> layers(planned.model.layers.size());
   std::iota(layers.begin(), layers.end(), 0);
-  StageProgram program(planned.model, layers, {}, {}, kSeed);
+  stage::StageProgram program(planned.model, layers, {}, {}, kSeed);
   if (!training) program.evaluate();
   std::vector<double> out;
   for (int m = 0; m < count; ++m) {
-    const Flight flight = program.forward({}, data.batch(0, m, count, samples, program.data_inputs()), 0, m, false);
+    const stage::Flight flight =
+        program.forward({}, data.batch(0, m, count, samples, program.data_inputs()), 0, m, false);
     out.push_back(flight.loss.item<double>());
   }
   return out;
@@ -143,7 +144,7 @@ TEST(Evaluation, OfDataWithoutAnEndTakesTheStepsThatWereAsked) {
 std::map<std::string, std::string> contents(const std::string& folder) {
   std::map<std::string, std::string> out;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file()) out[entry.path().string()] = read_text(entry.path().string());
+    if (entry.is_regular_file()) out[entry.path().string()] = format::read_text(entry.path().string());
   }
   return out;
 }
@@ -188,4 +189,4 @@ TEST(Evaluation, OfACheckpointChangesNothing) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

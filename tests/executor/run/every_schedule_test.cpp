@@ -7,7 +7,7 @@
 
 // Every entry of the table of schedules runs, trains as one process does, and keeps the order of its lists.
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -96,4 +96,4 @@ TEST_P(EverySchedule, RunsSeveralStagesOnARank) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

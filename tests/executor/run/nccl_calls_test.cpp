@@ -8,10 +8,10 @@
 
 #include "tests/support/planned_models.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
-NcclProgram program_of(const Plan& plan, const Model& model, int steps = 1) {
+channel::NcclProgram program_of(const Plan& plan, const model::Model& model, int steps = 1) {
   const BoundPlan bound(plan);
   return nccl_program(bind_model(bound, model), steps);
 }
@@ -23,10 +23,10 @@ using stagecraft::testing::PlannedModel;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::vector<std::string> texts(const NcclProgram& program, std::size_t rank) {
+std::vector<std::string> texts(const channel::NcclProgram& program, std::size_t rank) {
   std::vector<std::string> out;
-  for (const NcclCall& call : program.calls[rank]) {
-    const CommunicatorPlan& on = program.communicators[static_cast<std::size_t>(call.communicator)];
+  for (const channel::NcclCall& call : program.calls[rank]) {
+    const channel::CommunicatorPlan& on = program.communicators[static_cast<std::size_t>(call.communicator)];
     out.push_back(on.name + ": " + to_string(call));
   }
   return out;
@@ -41,10 +41,10 @@ TEST(NcclProgram, HasACommunicatorForEachDirectedEdgeAndReduction) {
   // Two replicas, then one: microbatches 0 and 2 on rank 0, 1 on rank 1. 1f1b with w = (1, 0): rank 0 has F0 F2 B0 B2
   // (it receives for a microbatch at most two ahead), rank 2 has F0 B0 F1 B1 F2 B2.
   const Plan plan = cut_plan(mlp(), {2}, {2, 1}, "1f1b", 3);
-  const NcclProgram program = program_of(plan, mlp().model);
-  EXPECT_EQ(find_mismatch(program), "");
+  const channel::NcclProgram program = program_of(plan, mlp().model);
+  EXPECT_EQ(channel::find_mismatch(program), "");
   std::vector<std::string> names;
-  for (const CommunicatorPlan& each : program.communicators) names.push_back(each.name);
+  for (const channel::CommunicatorPlan& each : program.communicators) names.push_back(each.name);
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
                          "boundary 0, activations from rank 0 to rank 2", "boundary 0, gradients from rank 2 to rank 0",
                          "boundary 0, activations from rank 1 to rank 2", "boundary 0, gradients from rank 2 to rank 1",
@@ -77,13 +77,13 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
           if (std::string(schedule) == "pipedream-2bw" && microbatches < 12) continue;
           const Plan plan = cut_plan(*planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule,
                                      microbatches);
-          const NcclProgram program = program_of(plan, planned->model, 4);
-          EXPECT_EQ(find_mismatch(program), "") << schedule;
+          const channel::NcclProgram program = program_of(plan, planned->model, 4);
+          EXPECT_EQ(channel::find_mismatch(program), "") << schedule;
           ++programs;
           for (std::size_t a = 0; a < program.communicators.size(); ++a) {
             for (std::size_t b = 0; b < a; ++b) {
-              const CommunicatorPlan& one = program.communicators[a];
-              const CommunicatorPlan& other = program.communicators[b];
+              const channel::CommunicatorPlan& one = program.communicators[a];
+              const channel::CommunicatorPlan& other = program.communicators[b];
               EXPECT_LE(other.round, one.round);
               if (one.round != other.round) continue;
               for (const int rank : one.ranks) EXPECT_EQ(std::ranges::count(other.ranks, rank), 0) << one.name;
@@ -99,14 +99,14 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
 TEST(NcclProgram, KeepsEachBucketsPlace) {
   Plan plan = cut_plan(mlp(), {}, {2}, "1f1b", 2);
   plan.gradient_bucket_bytes = Bytes(1000);
-  const NcclProgram program = program_of(plan, mlp().model);
+  const channel::NcclProgram program = program_of(plan, mlp().model);
   std::int64_t values = 0;
-  for (const NcclCall& call : program.calls[1]) {
-    EXPECT_EQ(call.kind, NcclCall::Kind::AllReduce);
+  for (const channel::NcclCall& call : program.calls[1]) {
+    EXPECT_EQ(call.kind, channel::NcclCall::Kind::AllReduce);
     values += call.spec.shape[0];
   }
   EXPECT_GT(program.calls[1].size(), 2U);
-  EXPECT_EQ(values, parameter_count(mlp().model));
+  EXPECT_EQ(values, model::parameter_count(mlp().model));
   EXPECT_EQ(program.communicators.size(), 1U);
   EXPECT_EQ(program.communicators[0].tags.size(), program.calls[1].size());
   EXPECT_EQ(program.reduction({0, 1}, program.calls[1].front().tag), 0);
@@ -114,14 +114,16 @@ TEST(NcclProgram, KeepsEachBucketsPlace) {
 }
 
 TEST(FindMismatch, NamesTheFirstCallThatFindsNoCounterpart) {
-  NcclProgram program;
+  channel::NcclProgram program;
   program.communicators = {{"edge", {0, 1}, {4}, false, 0}, {"sum", {0, 1}, {9}, true, 1}};
-  const TensorSpec spec{{2, 3}, at::kFloat};
-  const std::vector<NcclCall> sender{{NcclCall::Kind::Send, 0, 4, spec}, {NcclCall::Kind::AllReduce, 1, 9, spec}};
-  const std::vector<NcclCall> receiver{{NcclCall::Kind::Receive, 0, 4, spec}, {NcclCall::Kind::AllReduce, 1, 9, spec}};
-  const auto found = [&](const std::vector<NcclCall>& first, const std::vector<NcclCall>& second) {
+  const channel::TensorSpec spec{{2, 3}, at::kFloat};
+  const std::vector<channel::NcclCall> sender{{channel::NcclCall::Kind::Send, 0, 4, spec},
+                                              {channel::NcclCall::Kind::AllReduce, 1, 9, spec}};
+  const std::vector<channel::NcclCall> receiver{{channel::NcclCall::Kind::Receive, 0, 4, spec},
+                                                {channel::NcclCall::Kind::AllReduce, 1, 9, spec}};
+  const auto found = [&](const std::vector<channel::NcclCall>& first, const std::vector<channel::NcclCall>& second) {
     program.calls = {first, second};
-    return find_mismatch(program);
+    return channel::find_mismatch(program);
   };
   EXPECT_EQ(found(sender, receiver), "");
   auto other = receiver;
@@ -142,7 +144,7 @@ TEST(FindMismatch, NamesTheFirstCallThatFindsNoCounterpart) {
 TEST(AssignRounds, UsesNoMoreRoundsThanTheEdgesOfTwoRanksTogether) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
-    std::vector<CommunicatorPlan> edges;
+    std::vector<channel::CommunicatorPlan> edges;
     std::vector<int> degree(8);
     for (int i = 0; i < 20; ++i) {
       const int from = static_cast<int>(random() % 8);
@@ -151,11 +153,11 @@ TEST(AssignRounds, UsesNoMoreRoundsThanTheEdgesOfTwoRanksTogether) {
       ++degree[static_cast<std::size_t>(from)];
       ++degree[static_cast<std::size_t>(to)];
     }
-    const int rounds = assign_rounds(edges);
+    const int rounds = channel::assign_rounds(edges);
     EXPECT_LE(rounds, 2 * *std::ranges::max_element(degree) - 1) << "seed " << seed;
     for (int round = 0; round < rounds; ++round) {
       std::vector<int> busy(8);
-      for (const CommunicatorPlan& edge : edges) {
+      for (const channel::CommunicatorPlan& edge : edges) {
         for (const int rank : edge.ranks) busy[static_cast<std::size_t>(rank)] += edge.round == round ? 1 : 0;
       }
       EXPECT_LE(*std::ranges::max_element(busy), 1) << "seed " << seed;
@@ -165,4 +167,4 @@ TEST(AssignRounds, UsesNoMoreRoundsThanTheEdgesOfTwoRanksTogether) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

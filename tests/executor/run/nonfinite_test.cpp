@@ -14,7 +14,7 @@
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -33,38 +33,38 @@ TEST(AllFinite, FindsOneValueAnywhere) {
   for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
     for (const std::int64_t place : {0, 7, 30}) {
       at::Tensor values = at::full({31}, std::numeric_limits<float>::max());
-      EXPECT_TRUE(all_finite(values));
+      EXPECT_TRUE(stage::all_finite(values));
       values[place] = bad;
-      EXPECT_FALSE(all_finite(values)) << place;
-      EXPECT_FALSE(all_finite(values.to(at::kDouble))) << place;
-      EXPECT_FALSE(all_finite(values.to(at::kBFloat16))) << place;
+      EXPECT_FALSE(stage::all_finite(values)) << place;
+      EXPECT_FALSE(stage::all_finite(values.to(at::kDouble))) << place;
+      EXPECT_FALSE(stage::all_finite(values.to(at::kBFloat16))) << place;
     }
   }
-  EXPECT_TRUE(all_finite(at::full({3}, -std::numeric_limits<float>::denorm_min())));
-  EXPECT_TRUE(all_finite(at::ones({3}, at::kLong)));
-  EXPECT_TRUE(all_finite(at::ones({0})));
+  EXPECT_TRUE(stage::all_finite(at::full({3}, -std::numeric_limits<float>::denorm_min())));
+  EXPECT_TRUE(stage::all_finite(at::ones({3}, at::kLong)));
+  EXPECT_TRUE(stage::all_finite(at::ones({0})));
 }
 
 TEST(AllFinite, LooksAtTheValuesOfAViewAlone) {
   const at::Tensor whole = at::full({4, 4}, kInfinity);
   at::Tensor part = whole.narrow(1, 1, 2);
   part.fill_(1);
-  EXPECT_TRUE(all_finite(part));
-  EXPECT_FALSE(all_finite(whole.t()));
+  EXPECT_TRUE(stage::all_finite(part));
+  EXPECT_FALSE(stage::all_finite(whole.t()));
 }
 
 TEST(OnNonfinite, IsNamed) {
-  EXPECT_EQ(parse_on_nonfinite("stop"), OnNonfinite::Stop);
-  EXPECT_EQ(parse_on_nonfinite("warn"), OnNonfinite::Warn);
-  EXPECT_EQ(parse_on_nonfinite("skip"), OnNonfinite::Skip);
-  EXPECT_THAT([] { (void)parse_on_nonfinite("ignore"); },
+  EXPECT_EQ(stage::parse_on_nonfinite("stop"), stage::OnNonfinite::Stop);
+  EXPECT_EQ(stage::parse_on_nonfinite("warn"), stage::OnNonfinite::Warn);
+  EXPECT_EQ(stage::parse_on_nonfinite("skip"), stage::OnNonfinite::Skip);
+  EXPECT_THAT([] { (void)stage::parse_on_nonfinite("ignore"); },
               ThrowsMessage<std::invalid_argument>("unknown action \"ignore\", known are stop, warn, skip"));
 }
 
 /// Data whose first input is infinite in microbatch 1 of step `step`.
-class BadData : public DataSource {
+class BadData : public data::DataSource {
  public:
-  BadData(const DataSource& data, std::int64_t step) : data_(data), step_(step) {}
+  BadData(const data::DataSource& data, std::int64_t step) : data_(data), step_(step) {}
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
                                 std::span<const int> inputs) const override {
     std::vector<at::Tensor> out = data_.batch(step, microbatch, microbatches, samples, inputs);
@@ -75,14 +75,14 @@ class BadData : public DataSource {
   }
 
  private:
-  const DataSource& data_;
+  const data::DataSource& data_;
   std::int64_t step_;
 };
 
 class Nonfinite : public ::testing::Test {
  protected:
   [[nodiscard]] std::string folder() const { return (files_.path() / "checkpoints").string(); }
-  RunOptions options(std::int64_t steps, OnNonfinite what = OnNonfinite::Stop) {
+  RunOptions options(std::int64_t steps, stage::OnNonfinite what = stage::OnNonfinite::Stop) {
     RunOptions out;
     out.steps = steps;
     out.on_nonfinite = what;
@@ -96,7 +96,7 @@ class Nonfinite : public ::testing::Test {
     };
     return out;
   }
-  RunResult run(const Plan& plan, const DataSource& data, const RunOptions& options) const {
+  RunResult run(const Plan& plan, const data::DataSource& data, const RunOptions& options) const {
     return run_local(plan, planned_.model, data, options, milliseconds(60000));
   }
   [[nodiscard]] std::vector<std::string> names() const {
@@ -134,10 +134,10 @@ TEST_F(Nonfinite, LossEndsTheRunWithStepRankAndCheckpoint) {
 }
 
 /// A loss of finite values whose gradient overflows: the square root of 0 has an infinite slope.
-Model steep_at_zero() {
-  Model model = build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}});
-  LayerSpec& first = model.layers.front();
-  first.forward = [inner = first.forward](const LayerCall& call) {
+model::Model steep_at_zero() {
+  model::Model model = intake::build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}});
+  model::LayerSpec& first = model.layers.front();
+  first.forward = [inner = first.forward](const model::LayerCall& call) {
     std::vector<at::Tensor> out = inner(call);
     if (call.step == 1) out[0] = out[0].add(call.parameters[0].mul(0).sum().sqrt());
     return out;
@@ -162,7 +162,7 @@ TEST_F(Nonfinite, StepIsLeftOutOnAllRanksAsIfItHadNotBeen) {
     const Plan plan =
         cut_plan(planned_, replicas.size() > 1 ? std::vector<int>{half_} : std::vector<int>{}, replicas, "1f1b", 2);
     told_.clear();
-    RunOptions wanted = options(2, OnNonfinite::Skip);
+    RunOptions wanted = options(2, stage::OnNonfinite::Skip);
     wanted.optimizer.name = "adam";
     const RunResult result = run(plan, bad, wanted);
     EXPECT_EQ(result.nonfinite_steps, 1);
@@ -171,11 +171,12 @@ TEST_F(Nonfinite, StepIsLeftOutOnAllRanksAsIfItHadNotBeen) {
     // Parameters, optimizer state and statistics after step 2 are those after step 1.
     const auto file = [&](int step) {
       std::vector<std::string> paths;
-      const std::string path = checkpoint_path(folder(), step);
-      for (const CheckpointFile& each : check_checkpoint(path).files) paths.push_back(path + "/" + each.name);
-      return TensorFiles(paths);
+      const std::string path = checkpoint::checkpoint_path(folder(), step);
+      for (const format::CheckpointFile& each : checkpoint::check_checkpoint(path).files)
+        paths.push_back(path + "/" + each.name);
+      return files::TensorFiles(paths);
     };
-    const TensorFiles before = file(1), after = file(2);
+    const files::TensorFiles before = file(1), after = file(2);
     EXPECT_EQ(before.names(), after.names());
     for (const std::string& name : before.names()) EXPECT_TRUE(before.read(name).equal(after.read(name))) << name;
   }
@@ -184,11 +185,11 @@ TEST_F(Nonfinite, StepIsLeftOutOnAllRanksAsIfItHadNotBeen) {
 TEST_F(Nonfinite, ValuesEvictNoCheckpointThatIsFinite) {
   const BadData bad(*planned_.data, 2);
   const Plan plan = cut_plan(planned_, {half_}, {1, 1}, "1f1b", 2);
-  const RunResult result = run(plan, bad, options(6, OnNonfinite::Warn));
+  const RunResult result = run(plan, bad, options(6, stage::OnNonfinite::Warn));
   EXPECT_EQ(result.nonfinite_steps, 4);  // of the last stage: once the parameters are spoilt, they stay so
   EXPECT_THAT(names(), ElementsAre("step-1", "step-2", "step-6"));
-  EXPECT_TRUE(check_checkpoint(folder() + "/step-2").finite);
-  EXPECT_FALSE(check_checkpoint(folder() + "/step-6").finite);
+  EXPECT_TRUE(checkpoint::check_checkpoint(folder() + "/step-2").finite);
+  EXPECT_FALSE(checkpoint::check_checkpoint(folder() + "/step-6").finite);
   EXPECT_THAT(told_, HasSubstr(folder() + "/step-3 contains infinities or NaNs; earlier checkpoints are kept"));
   told_.clear();
   const RunResult again = run(plan, *planned_.data, options(4));
@@ -212,10 +213,10 @@ TEST_F(Nonfinite, KeepsAsManyCheckpointsAsAsked) {
 
 TEST_F(Nonfinite, SkipNeedsAStepThatAllRanksShare) {
   const Plan plan = cut_plan(planned_, {half_}, {1, 1}, "pipedream", 2);
-  EXPECT_THAT([&] { (void)run(plan, *planned_.data, options(2, OnNonfinite::Skip)); },
+  EXPECT_THAT([&] { (void)run(plan, *planned_.data, options(2, stage::OnNonfinite::Skip)); },
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("schedule \"pipedream\" is asynchronous, so ranks cannot skip a step together")));
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

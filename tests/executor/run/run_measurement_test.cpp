@@ -12,7 +12,7 @@
 #include "tests/support/chains.h"
 #include "tests/support/planned_models.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -50,7 +50,7 @@ std::vector<Span> spans_of(int rank, int step) {
 /// A run of `steps` steps on two ranks; what rank 0 saved comes before what it ended with.
 std::vector<Measurement> run(int steps, int first_step = 0) {
   const BoundPlan plan = two_replicas();
-  const auto channels = make_local_channels(2, milliseconds(20000));
+  const auto channels = channel::make_local_channels(2, milliseconds(20000));
   std::vector<Measurement> out;
   const auto rank = [&](int number) {
     RunMeasurement measurement(
@@ -123,23 +123,23 @@ TEST(RunMeasurement, SavesWhatThereIsAsTheRunGoesOn) {
 
 TEST(RunMeasurement, RefusesSpansInAnotherOrderThanTheListSays) {
   const BoundPlan plan = two_replicas();
-  const auto channels = make_local_channels(2, milliseconds(20000));
+  const auto channels = channel::make_local_channels(2, milliseconds(20000));
   RunMeasurement measurement(plan, actions_of(0), 0, *channels[0], 0, {});
   std::vector<Span> spans = spans_of(0, 0);
   std::swap(spans[0], spans[1]);
   EXPECT_THAT([&] { measurement.add(spans); },
-              ThrowsMessage<PeerError>(
+              ThrowsMessage<meeting::PeerError>(
                   "the run did not follow its plan: rank 0, step 1, entry 1: measured \"0B0\", the list has \"0F0\""));
 }
 
 TEST(RunMeasurement, RefusesARunThatEndsTooEarly) {
   const BoundPlan plan = two_replicas();
-  const auto channels = make_local_channels(2, milliseconds(20000));
+  const auto channels = channel::make_local_channels(2, milliseconds(20000));
   RunMeasurement measurement(plan, actions_of(0), 0, *channels[0], 0, {});
   measurement.add(spans_of(0, 0));
   Check check;
   EXPECT_THAT([&] { (void)measurement.finish(2, {}, check); },
-              ThrowsMessage<PeerError>(HasSubstr("rank 0, step 2, entry 1: measured nothing, the list has")));
+              ThrowsMessage<meeting::PeerError>(HasSubstr("rank 0, step 2, entry 1: measured nothing, the list has")));
 }
 
 TEST(RunMeasurement, OfARealRunDoesNotGrowWithItsSpans) {
@@ -167,4 +167,4 @@ TEST(RunMeasurement, OfARealRunDoesNotGrowWithItsSpans) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

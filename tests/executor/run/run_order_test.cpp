@@ -11,7 +11,7 @@
 
 // What ran is what the schedule says: on local channels all ranks read one clock, so that times compare too.
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -210,4 +210,4 @@ TEST(RunOrder, IsTheSchedulesOnEveryRankAndKeepsEveryDependencyInTime) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 TEST(SpeedText, SetsThePredictionBesideTheMeasurement) {
@@ -28,4 +28,4 @@ TEST(ClosingText, TakesTheStepsBehindTheFirstTwo) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

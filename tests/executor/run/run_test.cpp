@@ -14,7 +14,7 @@
 #include "tests/support/laid_out_model.h"
 #include "tests/support/planned_models.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -136,11 +136,11 @@ TEST(Run, MeasuresTimelinesThatBecomeChakraTraces) {
     RunOptions options;
     options.steps = 2;
     const RunResult result = run_local(plan, planned->model, *planned->data, options, milliseconds(60000));
-    const ChakraTrace trace = chakra_trace(result.measurement.timeline, plan, planned->graph);
+    const interchange::ChakraTrace trace = interchange::chakra_trace(result.measurement.timeline, plan, planned->graph);
     std::size_t nodes = 0;
-    for (const std::vector<ChakraNode>& rank : trace.ranks) {
+    for (const std::vector<interchange::ChakraNode>& rank : trace.ranks) {
       nodes += rank.size();
-      for (const ChakraNode& node : rank) {
+      for (const interchange::ChakraNode& node : rank) {
         for (const auto* ids : {&node.control_dependencies, &node.data_dependencies}) {
           for (const std::uint64_t id : *ids) EXPECT_LE(rank.at(id).start_us + rank.at(id).duration_us, node.start_us);
         }
@@ -187,8 +187,8 @@ TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
   for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
            {"convnet", {{"channels", "4"}}},
            {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
-    const PlannedModel plain = planned_model(testing::contiguous_model(build_model(name, set)), 2);
-    const PlannedModel planned = planned_model(testing::laid_out_model(build_model(name, set)), 2);
+    const PlannedModel plain = planned_model(testing::contiguous_model(intake::build_model(name, set)), 2);
+    const PlannedModel planned = planned_model(testing::laid_out_model(intake::build_model(name, set)), 2);
     const int layers = static_cast<int>(planned.model.layers.size());
     for (const char* optimizer : {"sgd", "adam", "adamw"}) {
       for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {2}, {2, 1}, {1, 2}}) {
@@ -312,10 +312,10 @@ TEST(Run, TheLossFallsAndDoesNotDependOnThePlan) {
 }
 
 /// Holds up the first stage's microbatch 1 for longer than kHurry.
-class LateData : public DataSource {
+class LateData : public data::DataSource {
  public:
   static constexpr milliseconds kHurry{600};
-  explicit LateData(const DataSource& data) : data_(data) {}
+  explicit LateData(const data::DataSource& data) : data_(data) {}
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
                                 std::span<const int> inputs) const override {
     if (microbatch == 1 && std::ranges::count(inputs, 0) > 0) std::this_thread::sleep_for(2 * kHurry);
@@ -323,7 +323,7 @@ class LateData : public DataSource {
   }
 
  private:
-  const DataSource& data_;
+  const data::DataSource& data_;
 };
 
 TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
@@ -332,8 +332,8 @@ TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
     (void)run_local(cut_plan(planned, {3}, {1, 1}, "gpipe", 2), planned.model, LateData(*planned.data), RunOptions{},
                     LateData::kHurry);
     FAIL() << "rank 0 does not send in time";
-  } catch (const PeerError& error) {
-    EXPECT_EQ(error.cause(), PeerError::Cause::Deadline);
+  } catch (const meeting::PeerError& error) {
+    EXPECT_EQ(error.cause(), meeting::PeerError::Cause::Deadline);
     EXPECT_THAT(
         error.what(),
         ::testing::MatchesRegex(
@@ -346,9 +346,9 @@ TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
 /// A rank's channel that tells another length of its result.
 class Boasting : public testing::ForwardingChannel {
  public:
-  Boasting(Channel& channel, std::int64_t length) : ForwardingChannel(channel), length_(length) {}
-  std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
-    if (tag != kLengthTag) return ForwardingChannel::send(tensor, to, tag);
+  Boasting(channel::Channel& channel, std::int64_t length) : ForwardingChannel(channel), length_(length) {}
+  std::unique_ptr<channel::Sending> send(const at::Tensor& tensor, int to, int tag) override {
+    if (tag != channel::kLengthTag) return ForwardingChannel::send(tensor, to, tag);
     at::Tensor length = tensor.clone();
     *length.data_ptr<std::int64_t>() = length_;
     return ForwardingChannel::send(length, to, tag);
@@ -368,8 +368,8 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
   // time of each of 10 steps and as many as may be kept.
   const std::int64_t most = (1 << 20) + 64 * 512 * (9 + 4 + 2) + 256 * (10 + 64);
   for (const std::int64_t length : {std::int64_t{-1}, most + 1, std::int64_t{1} << 60}) {
-    const auto channels = make_local_channels(2, milliseconds(20000));
-    const auto run = [&](int rank, Channel& channel) {
+    const auto channels = channel::make_local_channels(2, milliseconds(20000));
+    const auto run = [&](int rank, channel::Channel& channel) {
       return run_rank(bound, *planned.data, RunOptions{}, rank, channel, [] { return 0.0; });
     };
     std::jthread peer([&] {
@@ -377,15 +377,15 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
       (void)run(1, boasting);
     });
     EXPECT_THAT([&] { (void)run(0, *channels[0]); },
-                ThrowsMessage<PeerError>("rank 1 announces a result of " + std::to_string(length) +
-                                         " bytes, the plan allows at most " + std::to_string(most)));
+                ThrowsMessage<meeting::PeerError>("rank 1 announces a result of " + std::to_string(length) +
+                                                  " bytes, the plan allows at most " + std::to_string(most)));
   }
 }
 
 TEST(Run, RefusesAPlanOfAnotherModel) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "2"}}, 2);
   const Plan plan = cut_plan(planned, {1}, {1, 1}, "1f1b", 2);
-  const Model other = build_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "3"}});
+  const model::Model other = intake::build_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "3"}});
   EXPECT_THAT([&] { (void)run_local(plan, other, *planned.data, {}, milliseconds(5000)); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("is not in any stage of the plan")));
 }
@@ -400,4 +400,4 @@ TEST(Run, NamesRankActionAndShapesOfATensorThatThePlanDoesNotExpect) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

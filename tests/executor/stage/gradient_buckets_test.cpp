@@ -10,7 +10,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using ::testing::ElementsAre;
@@ -27,22 +27,23 @@ TEST(GradientBuckets, TakeTheLastParametersFirstUntilTheyHoldEnough) {
 }
 
 /// Counts what was started and waited for; sums nothing.
-class CountingChannel : public Channel {
+class CountingChannel : public channel::Channel {
  public:
   int rank() const override { return 0; }
   int ranks() const override { return 2; }
-  std::unique_ptr<Sending> send(const at::Tensor&, int, int) override { return nullptr; }
-  std::unique_ptr<Receiving> receive(const TensorSpec&, int, int) override { return nullptr; }
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>&, int tag) override {
-    started.emplace_back(tag - kBucketsTag, values.numel());
+  std::unique_ptr<channel::Sending> send(const at::Tensor&, int, int) override { return nullptr; }
+  std::unique_ptr<channel::Receiving> receive(const channel::TensorSpec&, int, int) override { return nullptr; }
+  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>&,
+                                                      int tag) override {
+    started.emplace_back(tag - channel::kBucketsTag, values.numel());
     sums.push_back(values.sum().item<double>());
     return std::make_unique<Wait>(*this);
   }
   void barrier() override {}
   void abort(const std::string&) override {}
-  Activity& activity() override { return activity_; }
+  channel::Activity& activity() override { return activity_; }
 
-  struct Wait : Reducing {
+  struct Wait : channel::Reducing {
     explicit Wait(CountingChannel& c) : channel(c) {}
     void wait() override { ++channel.waited; }
     CountingChannel& channel;
@@ -52,7 +53,7 @@ class CountingChannel : public Channel {
   int waited = 0;
 
  private:
-  Activity activity_;
+  channel::Activity activity_;
 };
 
 /// A chain y = (((x w0) w1) w2): its backward has the gradient of w2 first.
@@ -121,7 +122,7 @@ TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
 }
 
 TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {
-  auto channels = make_local_channels(2, std::chrono::seconds(20));
+  auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
   std::vector<Chain> chains(2);
   {
     std::vector<std::jthread> ranks;
@@ -141,4 +142,4 @@ TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

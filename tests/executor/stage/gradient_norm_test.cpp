@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 Parameter with_gradient(const std::string& name, int layer, double gradient) {
@@ -32,4 +32,4 @@ TEST(ClipDivisor, BringsTheMeanGradientsNormDownToTheLimit) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -14,7 +14,7 @@
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -30,19 +30,19 @@ PlannedModel mlp_in(at::ScalarType compute) {
   return planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3, compute);
 }
 
-RunOptions checked(std::int64_t steps) {
-  RunOptions options;
+run::RunOptions checked(std::int64_t steps) {
+  run::RunOptions options;
   options.steps = steps;
   options.check = true;
   options.optimizer.momentum = 0.9;
   return options;
 }
 
-RunResult run(const PlannedModel& planned, const Plan& plan, const RunOptions& options) {
-  return run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
+run::RunResult run(const PlannedModel& planned, const Plan& plan, const run::RunOptions& options) {
+  return run::run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
 }
 
-void expect_bit_equal(const RunResult& result, const std::string& what) {
+void expect_bit_equal(const run::RunResult& result, const std::string& what) {
   EXPECT_GT(result.check->values, 0) << what;
   EXPECT_EQ(result.check->different, 0) << what;
   EXPECT_EQ(result.check->losses_different, 0) << what;
@@ -113,7 +113,7 @@ TEST(RunInLowPrecision, EqualsASingleProcessBitForBitForEveryReplicaVector) {
          std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
       const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 5);
       EXPECT_EQ(plan.dtype, compute == at::kHalf ? "float16" : "bfloat16");
-      const RunResult result = run(planned, plan, checked(3));
+      const run::RunResult result = run(planned, plan, checked(3));
       expect_bit_equal(result, plan.dtype);
       EXPECT_EQ(result.loss_scale.has_value(), compute == at::kHalf);
     }
@@ -125,30 +125,31 @@ TEST(RunInLowPrecision, LosesStepsThatOverflowOnEveryRankAndGoesOn) {
   const int layers = static_cast<int>(planned.model.layers.size());
   for (const double clip : {0.0, 0.05}) {
     const Plan plan = cut_plan(planned, even_cuts(layers, 3), {2, 1, 2}, "1f1b", 4);
-    RunOptions options = checked(30);
+    run::RunOptions options = checked(30);
     options.optimizer.clip_norm = clip;
     testing::CommandFolder folder;
     options.checkpoint.folder = (folder.path() / "checkpoints").string();
     options.checkpoint.data = "synthetic";
     options.steps = 1;
     options.loss_scale.fixed = 0x1p60;  // far beyond float16's 65504
-    const RunResult first = run(planned, plan, options);
+    const run::RunResult first = run(planned, plan, options);
     EXPECT_EQ(first.skipped_steps, 1);
     EXPECT_EQ(first.loss_scale->scale, 0x1p60);
     // No weight moved.
-    TensorFiles files({options.checkpoint.folder + "/step-1/part-0.safetensors",
-                       options.checkpoint.folder + "/step-1/part-1.safetensors",
-                       options.checkpoint.folder + "/step-1/part-2.safetensors"});
-    for (const LayerSpec& layer : planned.model.layers) {
-      for (const ParameterSpec& parameter : layer.parameters)
-        EXPECT_TRUE(at::equal(files.read(parameter.name), initial_value(parameter, options.seed))) << parameter.name;
+    files::TensorFiles files({options.checkpoint.folder + "/step-1/part-0.safetensors",
+                              options.checkpoint.folder + "/step-1/part-1.safetensors",
+                              options.checkpoint.folder + "/step-1/part-2.safetensors"});
+    for (const model::LayerSpec& layer : planned.model.layers) {
+      for (const model::ParameterSpec& parameter : layer.parameters)
+        EXPECT_TRUE(at::equal(files.read(parameter.name), model::initial_value(parameter, options.seed)))
+            << parameter.name;
     }
     // A dynamic scale halves until steps count again, which are those of a single process.
     options.checkpoint = {};
     options.steps = 60;
     options.loss_scale = {.growth_interval = 1000};
     options.loss_scale.first = 0x1p60;
-    const RunResult result = run(planned, plan, options);
+    const run::RunResult result = run(planned, plan, options);
     expect_bit_equal(result, "after overflows");
     EXPECT_GT(result.skipped_steps, 10);
     EXPECT_LT(result.skipped_steps, 60);
@@ -161,7 +162,7 @@ TEST(RunInLowPrecision, GoesOnWithTheScaleOfACheckpoint) {
   const Plan plan = cut_plan(planned, {4}, {2, 1}, "1f1b", 4);
   testing::CommandFolder folder;
   const auto options = [&](const std::string& name, std::int64_t steps) {
-    RunOptions out;
+    run::RunOptions out;
     out.steps = steps;
     out.optimizer.momentum = 0.9;
     out.loss_scale = {.growth_interval = 4};
@@ -171,14 +172,14 @@ TEST(RunInLowPrecision, GoesOnWithTheScaleOfACheckpoint) {
     out.checkpoint.resume = true;
     return out;
   };
-  const RunResult whole = run(planned, plan, options("whole", 40));
+  const run::RunResult whole = run(planned, plan, options("whole", 40));
   EXPECT_GT(whole.skipped_steps, 0);
   (void)run(planned, plan, options("parts", 17));
-  const RunResult parts = run(planned, plan, options("parts", 40));
+  const run::RunResult parts = run(planned, plan, options("parts", 40));
   EXPECT_EQ(parts.loss_scale, whole.loss_scale);
   for (const char* part : {"part-0.safetensors", "part-1.safetensors"}) {
-    EXPECT_EQ(file_digest((folder.path() / "whole/step-40" / part).string()),
-              file_digest((folder.path() / "parts/step-40" / part).string()));
+    EXPECT_EQ(files::file_digest((folder.path() / "whole/step-40" / part).string()),
+              files::file_digest((folder.path() / "parts/step-40" / part).string()));
   }
 }
 
@@ -196,4 +197,4 @@ TEST(RunInLowPrecision, NamesWhatCannotBeRun) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -14,7 +14,7 @@
 #include "tests/support/counting_model.h"
 #include "tests/support/planned_models.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using stagecraft::testing::counting_model;
@@ -34,17 +34,17 @@ using Statistics = std::map<std::string, std::vector<at::Tensor>>;
 
 Statistics after_training(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
   const BoundPlan bound_plan(plan);
-  const BoundModel bound = bind_model(bound_plan, planned.model);
+  const run::BoundModel bound = run::bind_model(bound_plan, planned.model);
   const int count = static_cast<int>(bound_plan.ranks().size());
-  const auto channels = make_local_channels(count, std::chrono::milliseconds(60000));
+  const auto channels = channel::make_local_channels(count, std::chrono::milliseconds(60000));
   Statistics out;
   std::mutex mutex;
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
-        SynchronousWorker worker(bound, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
-                                 {.optimizer = optimizer, .seed = kSeed});
+        run::SynchronousWorker worker(bound, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
+                                      {.optimizer = optimizer, .seed = kSeed});
         for (int step = 0; step < kSteps; ++step) {
           worker.compute(step);
           worker.update_step(step);
@@ -61,8 +61,8 @@ Statistics after_training(const PlannedModel& planned, const Plan& plan, const O
 
 Statistics of_a_single_process(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
   const BoundPlan bound(plan);
-  const BoundModel model = bind_model(bound, planned.model);
-  Reference reference(model, *planned.data, optimizer, kSeed);
+  const run::BoundModel model = run::bind_model(bound, planned.model);
+  run::Reference reference(model, *planned.data, optimizer, kSeed);
   for (int step = 0; step < kSteps; ++step) {
     reference.compute(step);
     reference.update();
@@ -131,10 +131,10 @@ TEST(MovingStatistics, KeepEachBufferInItsType) {
 }
 
 TEST(MovingStatistics, CountWhatTheyExchange) {
-  const Model model = counting_model();
+  const model::Model model = counting_model();
   // Of a layer: 8 bytes of one int64, 16 of two float64 and 2 of a bfloat16; nothing of the frozen one.
   EXPECT_EQ(moving_values(model, {0}), 8 + 16 + 2);
-  const Model norm = build_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}});
+  const model::Model norm = intake::build_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}});
   EXPECT_EQ(norm.layers[1].kind, "BatchNorm2d");
   EXPECT_EQ(moving_values(norm, {1}), 2 * 4);  // mean and variance of four channels
 }
@@ -142,8 +142,8 @@ TEST(MovingStatistics, CountWhatTheyExchange) {
 TEST(MovingStatistics, RefuseADecayThatTheTypeCannotHold) {
   for (const auto& [dtype, decay, word] :
        {std::tuple{at::kLong, 0.5, "int64 decays by 0.5"}, std::tuple{at::kBool, 1.0, "bool decays by 1"}}) {
-    Model model = counting_model();
-    ParameterSpec& calls = model.layers[0].parameters[2];
+    model::Model model = counting_model();
+    model::ParameterSpec& calls = model.layers[0].parameters[2];
     calls.load = {};
     calls.dtype = dtype;
     calls.decay = decay;
@@ -155,4 +155,4 @@ TEST(MovingStatistics, RefuseADecayThatTheTypeCannotHold) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

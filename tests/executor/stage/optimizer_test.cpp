@@ -9,7 +9,7 @@
 
 #include <cmath>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using ::testing::HasSubstr;
@@ -146,4 +146,4 @@ TEST(Optimizer, TakesAFactorOnItsRate) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

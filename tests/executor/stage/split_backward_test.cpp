@@ -10,32 +10,32 @@
 #include "profiler/model_graph.h"
 #include "tests/profiler/small_models.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 /// The layers of a model from `first` on, as a stage that gets its values from before.
 struct Tail {
-  explicit Tail(const Small& small) : model(build_model(small.name, small.set)) {
+  explicit Tail(const Small& small) : model(intake::build_model(small.name, small.set)) {
     const int count = static_cast<int>(model.layers.size());
     const int first = count / 2;
     std::vector<int> layers;
     std::map<std::pair<int, int>, ReceivedValue> crossing;
     for (int layer = first; layer < count; ++layer) {
       layers.push_back(layer);
-      for (const ValueRef& value : model.layers[static_cast<std::size_t>(layer)].inputs) {
+      for (const model::ValueRef& value : model.layers[static_cast<std::size_t>(layer)].inputs) {
         if (value.layer >= 0 && value.layer < first) crossing[{value.layer, value.output}] = {value, true};
       }
     }
     Whole whole(model);
-    const auto outputs = layer_outputs(model, whole.batch, 1, {});
+    const auto outputs = profiler::layer_outputs(model, whole.batch, 1, {});
     std::vector<ReceivedValue> received;
     for (const auto& [key, value] : crossing) {
       received.push_back(value);
       values.push_back(outputs[static_cast<std::size_t>(key.first)][static_cast<std::size_t>(key.second)].detach());
       received.back().gradient = values.back().is_floating_point();
     }
-    program = std::make_unique<StageProgram>(model, layers, received, std::vector<ValueRef>{}, 1);
-    const auto source = make_data_source("synthetic", model, 1);
+    program = std::make_unique<StageProgram>(model, layers, received, std::vector<model::ValueRef>{}, 1);
+    const auto source = data::make_data_source("synthetic", model, 1);
     data = source->batch(0, 0, 1, 2, program->data_inputs());
   }
   Flight forward() { return program->forward(values, data, 0, 0); }
@@ -48,7 +48,7 @@ struct Tail {
       out.push_back(parameter.value.grad().defined() ? parameter.value.grad().clone() : at::Tensor());
     return out;
   }
-  Model model;
+  model::Model model;
   std::unique_ptr<StageProgram> program;
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> data;
@@ -129,4 +129,4 @@ TEST(SplitBackward, KeepsARootThatLeadsToWeightsAlone) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -10,26 +10,26 @@
 
 #include "executor/model/blocks.h"
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 /// A first layer whose output a second one turns, with a weight that goes through sgn too, into the loss.
-Model signs() {
-  Model model;
-  const ValueRef x = append(model, ModelInput{"x", "float32", {3}});
-  const ValueRef hidden = relu(model, "first", x);
-  append(model, {.name = "loss",
-                 .kind = "Signs",
-                 .inputs = {hidden},
-                 .parameters = {ones("weight", {3})},
-                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> {
-                   return {call.inputs[0].sgn().sum().add(call.parameters[0].sgn().sum())};
-                 }});
+model::Model signs() {
+  model::Model model;
+  const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {3}});
+  const model::ValueRef hidden = model::relu(model, "first", x);
+  model::append(model, {.name = "loss",
+                        .kind = "Signs",
+                        .inputs = {hidden},
+                        .parameters = {model::ones("weight", {3})},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          return {call.inputs[0].sgn().sum().add(call.parameters[0].sgn().sum())};
+                        }});
   return model;
 }
 
 TEST(StageProgram, GivesMemoryToZeroGradientsThatHaveNone) {
-  const Model model = signs();
+  const model::Model model = signs();
   // What autograd gives here: without it this test proves nothing.
   at::Tensor leaf = at::ones({2, 3}).requires_grad_(true);
   leaf.sgn().sum().backward();
@@ -58,13 +58,16 @@ TEST(StageProgram, GivesMemoryToZeroGradientsThatHaveNone) {
 }
 
 TEST(StageProgram, MakesExpandedGradientsContiguous) {
-  Model model;
-  const ValueRef hidden = relu(model, "first", append(model, ModelInput{"x", "float32", {3}}));
-  append(model, {.name = "loss",
-                 .kind = "Sum",
-                 .inputs = {hidden},
-                 .parameters = {},
-                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> { return {call.inputs[0].sum()}; }});
+  model::Model model;
+  const model::ValueRef hidden =
+      model::relu(model, "first", model::append(model, model::ModelInput{"x", "float32", {3}}));
+  model::append(model, {.name = "loss",
+                        .kind = "Sum",
+                        .inputs = {hidden},
+                        .parameters = {},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          return {call.inputs[0].sum()};
+                        }});
   StageProgram program(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
   const auto gradients = program.backward(program.forward({at::ones({2, 3})}, {}, 0, 0), {});
   EXPECT_TRUE(gradients[0].is_contiguous());
@@ -72,23 +75,25 @@ TEST(StageProgram, MakesExpandedGradientsContiguous) {
 }
 
 TEST(StageProgram, CopiesForARecomputeWhatAForwardMayWriteAndNothingElse) {
-  Model model;
-  const ValueRef x = append(model, ModelInput{"x", "float32", {3}});
+  model::Model model;
+  const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {3}});
   std::vector<std::set<const void*>> seen(3);  // by buffer: where it was when the layer ran
-  ParameterSpec moving = zeros("moving", {3}), written = zeros("written", {3}), frozen = ones("frozen", {3});
+  model::ParameterSpec moving = model::zeros("moving", {3}), written = model::zeros("written", {3}),
+                       frozen = model::ones("frozen", {3});
   moving.trainable = written.trainable = frozen.trainable = false;
   moving.decay = 0.5;
   written.written = true;
-  append(model, {.name = "loss",
-                 .kind = "Scale",
-                 .inputs = {x},
-                 .parameters = {ones("weight", {3}), moving, written, frozen},
-                 .forward = [&seen](const LayerCall& call) -> std::vector<at::Tensor> {
-                   for (std::size_t i = 0; i < seen.size(); ++i) seen[i].insert(call.buffers[i].const_data_ptr());
-                   call.buffers[0].mul_(0.5).add_(1);
-                   call.buffers[1].add_(1);
-                   return {call.inputs[0].mul(call.parameters[0]).mul(call.buffers[2]).sum()};
-                 }});
+  model::append(model, {.name = "loss",
+                        .kind = "Scale",
+                        .inputs = {x},
+                        .parameters = {model::ones("weight", {3}), moving, written, frozen},
+                        .forward = [&seen](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          for (std::size_t i = 0; i < seen.size(); ++i)
+                            seen[i].insert(call.buffers[i].const_data_ptr());
+                          call.buffers[0].mul_(0.5).add_(1);
+                          call.buffers[1].add_(1);
+                          return {call.inputs[0].mul(call.parameters[0]).mul(call.buffers[2]).sum()};
+                        }});
   StageProgram program(model, {0}, {}, {}, 1);
   program.recompute_every(0);
   (void)program.backward(program.forward({}, {at::ones({2, 3})}, 0, 0), {});
@@ -101,4 +106,4 @@ TEST(StageProgram, CopiesForARecomputeWhatAForwardMayWriteAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
@@ -149,4 +149,4 @@ TEST(Quality, AddsUpOverTraces) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

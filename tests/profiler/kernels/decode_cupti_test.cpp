@@ -9,7 +9,7 @@
 
 #include "profiler/kernels/attribution.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::ElementsAre;
@@ -203,4 +203,4 @@ TEST(DecodeCupti, SurvivesDamagedBuffers) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -7,7 +7,7 @@
 #include <set>
 #include <stdexcept>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 Attributed work(std::int64_t layer, std::int64_t begin_ns, std::int64_t end_ns, std::int64_t launched_ns = 1,
@@ -198,4 +198,4 @@ TEST(Debias, KeepsTheIdentityToTheNanosecond) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

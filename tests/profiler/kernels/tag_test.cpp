@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 TEST(TagId, HasStepMicrobatchPhaseAndLayerFromTheTop) {
@@ -37,4 +37,4 @@ TEST(TagId, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

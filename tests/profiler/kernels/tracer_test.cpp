@@ -6,7 +6,7 @@
 #include "costmodel/errors.h"
 #include "executor/device/device.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::AllOf;
@@ -34,7 +34,7 @@ TEST(CuptiRefusal, OffersEventsWhereADeviceCannotBeTraced) {
 }
 
 TEST(CuptiTracer, SaysWhatIsMissingWithoutAGpu) {
-  const auto reason = no_gpu_reason();
+  const auto reason = device::no_gpu_reason();
   if (!reason) GTEST_SKIP() << "this machine has a GPU";
   try {
     (void)make_cupti_tracer();
@@ -45,4 +45,4 @@ TEST(CuptiTracer, SaysWhatIsMissingWithoutAGpu) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

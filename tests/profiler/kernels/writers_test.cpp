@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using nlohmann::json;
@@ -195,4 +195,4 @@ TEST(SharesCsv, HasALineForEachPartOfEachStep) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -3,7 +3,7 @@
 #include "executor/device/device_versions.h"
 
 int main() {
-  const auto versions = stagecraft::device_library_versions();
+  const auto versions = stagecraft::device::device_library_versions();
   for (const auto& [library, version] : versions) std::cout << library << " " << version << "\n";
   return versions.size() == 3 ? 0 : 1;
 }

@@ -8,7 +8,7 @@
 
 #include "costmodel/interchange/convert/python_text.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::ElementsAre;
@@ -157,4 +157,4 @@ TEST(PythonText, WritesTuplesOfAnyLength) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -12,7 +12,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/interchange/pipedream.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::ElementsAre;
@@ -313,7 +313,7 @@ TEST(StagesOf, AreThePlansOrTheGraphs) {
 TEST(PackageOf, KnowsEveryKindOfThePublishedProfiles) {
   for (const char* name : {"alexnet", "gnmt", "resnet18", "resnet50", "vgg16"}) {
     const std::string path = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/" + std::string(name) + ".txt";
-    const Graph graph = parse_pipedream(read_text(path), path);
+    const Graph graph = parse_pipedream(format::read_text(path), path);
     std::vector<int> stages;
     for (const Layer& layer : graph.layers) stages.push_back(is_input(layer) ? -1 : 0);
     const PythonPackage package = package_of(graph, stages, {});
@@ -323,4 +323,4 @@ TEST(PackageOf, KnowsEveryKindOfThePublishedProfiles) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -7,7 +7,7 @@
 
 #include "tests/support/graph_sketch.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using testing::ElementsAre;
@@ -183,4 +183,4 @@ TEST(StageGraphs, RefuseAStageThatReadsFromALaterOne) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -5,7 +5,7 @@
 
 #include <map>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using testing::ElementsAre;
@@ -16,15 +16,15 @@ const std::string kSymbol = "Symbol('s0', positive=True, integer=True)";
 
 /// Each node as "result = target(arguments)".
 std::vector<std::string> lines(const NumberNodes& made) {
-  const auto shown = [](const Json& argument) {
+  const auto shown = [](const format::Json& argument) {
     if (argument.contains("as_int")) return argument.at("as_int").dump();
     if (argument.contains("as_tensor")) return argument.at("as_tensor").at("name").get<std::string>();
     return argument.at("as_sym_int").at("as_name").get<std::string>();
   };
   std::vector<std::string> out;
-  for (const Json& node : made.nodes) {
+  for (const format::Json& node : made.nodes) {
     std::string arguments;
-    for (const Json& input : node.at("inputs")) {
+    for (const format::Json& input : node.at("inputs")) {
       arguments += (arguments.empty() ? "" : ", ") + input.at("name").get<std::string>() + "=" + shown(input.at("arg"));
     }
     EXPECT_EQ(node.at("outputs").size(), 1U);
@@ -62,7 +62,7 @@ TEST(NumberNodes, DivideAMultiple) {
                                         "n = _operator.floordiv(a=n_size, b=2)"));
   ASSERT_EQ(found.entries.size(), 1U);
   EXPECT_EQ(found.entries[0].first, "n_size");
-  const Json& entry = found.entries[0].second.at("as_expr");
+  const format::Json& entry = found.entries[0].second.at("as_expr");
   EXPECT_EQ(entry.at("expr_str"), "Mul(Integer(2), " + kSymbol + ")");
   EXPECT_EQ(entry.at("hint").at("as_int"), 6);
 }
@@ -97,4 +97,4 @@ TEST(NumberNodes, EntriesReadBackAsTheyWereMeant) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -7,7 +7,7 @@
 
 #include "tests/support/graph_sketch.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using testing::ElementsAre;
@@ -354,4 +354,4 @@ TEST(ParseGranularity, ListsWhatThereIs) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

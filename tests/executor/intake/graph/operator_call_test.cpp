@@ -12,7 +12,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using testing::ElementsAre;
@@ -260,4 +260,4 @@ TEST(HigherOrder, RunsItsGraphWithoutGradients) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

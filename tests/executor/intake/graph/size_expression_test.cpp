@@ -7,7 +7,7 @@
 #include <random>
 #include <stdexcept>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using ::testing::ElementsAre;
@@ -154,4 +154,4 @@ TEST(SizeExpressions, HaveBounds) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -11,7 +11,7 @@
 #include "executor/intake/pt2/pt2_archive.h"
 #include "tests/support/pt2_text.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using ::testing::AllOf;
@@ -400,4 +400,4 @@ TEST(ExportedPrograms, MutatedGiveErrorsAndNeverAnythingElse) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -6,7 +6,7 @@
 #include "executor/intake/pt2/pt2_archive.h"
 #include "tests/support/pt2_text.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using ::testing::ElementsAre;
@@ -75,18 +75,18 @@ TEST(FlattenedBlocks, NameWhatTheyKeepAndTakeAResultThatIsAnOperandForIt) {
 }
 
 TEST(FlattenedBlocks, AreRestoredAsTheyWere) {
-  const Json flat = flattened_blocks(parse_document(longer_block(), "p"));
-  Json whole = flat;
-  Json& graph = whole["graph_module"]["graph"];
-  const Json nodes = graph["nodes"];
+  const format::Json flat = flattened_blocks(format::parse_document(longer_block(), "p"));
+  format::Json whole = flat;
+  format::Json& graph = whole["graph_module"]["graph"];
+  const format::Json nodes = graph["nodes"];
   restore_blocks(graph, nodes, {"difference"});
   ASSERT_EQ(graph["nodes"].size(), 5U);
-  const Json& block = graph["nodes"][3];
+  const format::Json& block = graph["nodes"][3];
   EXPECT_EQ(block["name"], "quiet");
   EXPECT_EQ(block["target"], "torch.ops.higher_order.wrap_with_set_grad_enabled");
-  EXPECT_EQ(block["inputs"][0]["arg"], Json::parse(R"({"as_bool": false})"));
+  EXPECT_EQ(block["inputs"][0]["arg"], format::Json::parse(R"({"as_bool": false})"));
   EXPECT_EQ(block["inputs"][1]["arg"]["as_graph"]["name"], "submod_1");
-  EXPECT_EQ(block["outputs"], Json::parse(R"([{"as_tensor": {"name": "quiet"}}])"));
+  EXPECT_EQ(block["outputs"], format::Json::parse(R"([{"as_tensor": {"name": "quiet"}}])"));
   EXPECT_FALSE(graph["tensor_values"].contains("quiet_doubled"));
   EXPECT_EQ(
       names_of(read_exported_program(whole.dump(), "p").graph),
@@ -94,24 +94,25 @@ TEST(FlattenedBlocks, AreRestoredAsTheyWere) {
 }
 
 TEST(FlattenedBlocks, AreRestoredInPart) {
-  const Json flat = flattened_blocks(parse_document(longer_block(), "p"));
-  Json graph = flat["graph_module"]["graph"];
-  const Json nodes = graph["nodes"];
+  const format::Json flat = flattened_blocks(format::parse_document(longer_block(), "p"));
+  format::Json graph = flat["graph_module"]["graph"];
+  const format::Json nodes = graph["nodes"];
   // A stage that begins inside the block: it takes what the stage before made of it.
-  graph["inputs"] = Json::parse(R"([{"as_tensor": {"name": "quiet_doubled"}}, {"as_tensor": {"name": "left"}}])");
-  restore_blocks(graph, Json::array({nodes[4], nodes[5]}), {"difference"});
+  graph["inputs"] =
+      format::Json::parse(R"([{"as_tensor": {"name": "quiet_doubled"}}, {"as_tensor": {"name": "left"}}])");
+  restore_blocks(graph, format::Json::array({nodes[4], nodes[5]}), {"difference"});
   ASSERT_EQ(graph["nodes"].size(), 2U);
-  const Json& block = graph["nodes"][0];
-  EXPECT_EQ(block["inputs"][2]["arg"], Json::parse(R"({"as_tensor": {"name": "quiet_doubled"}})"));
-  const Json& inner = block["inputs"][1]["arg"]["as_graph"]["graph"];
+  const format::Json& block = graph["nodes"][0];
+  EXPECT_EQ(block["inputs"][2]["arg"], format::Json::parse(R"({"as_tensor": {"name": "quiet_doubled"}})"));
+  const format::Json& inner = block["inputs"][1]["arg"]["as_graph"]["graph"];
   ASSERT_EQ(inner["nodes"].size(), 1U);
   EXPECT_TRUE(inner["tensor_values"].contains("quiet_doubled"));
   EXPECT_TRUE(inner["tensor_values"].contains("quiet"));
   // The other half gives what the stage behind it takes.
   graph = flat["graph_module"]["graph"];
-  restore_blocks(graph, Json::array({nodes[2], nodes[3]}), {"quiet_doubled"});
-  EXPECT_EQ(graph["nodes"][1]["outputs"], Json::parse(R"([{"as_tensor": {"name": "quiet_doubled"}}])"));
+  restore_blocks(graph, format::Json::array({nodes[2], nodes[3]}), {"quiet_doubled"});
+  EXPECT_EQ(graph["nodes"][1]["outputs"], format::Json::parse(R"([{"as_tensor": {"name": "quiet_doubled"}}])"));
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

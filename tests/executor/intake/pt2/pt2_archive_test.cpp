@@ -11,7 +11,7 @@
 #include "tests/support/pt2_text.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using testing::archive_parts;
@@ -253,4 +253,4 @@ TEST_F(Pt2Archives, MutatedGiveErrorsAndNeverAnythingElse) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -23,7 +23,7 @@
 #include "executor/intake/layer_sources.h"
 #include "executor/run/check.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using testing::ElementsAre;
@@ -35,33 +35,34 @@ const std::map<std::string, std::string> kImage{
     {"input.x", "float32[3,8,8]"}, {"input.target", "int64[]"}, {"range.target", "0..4"}};
 const std::map<std::string, std::string> kVector{{"input.x", "float32[8]"}, {"input.target", "int64[]"}};
 
-std::vector<std::string> layer_names(const Model& model) {
+std::vector<std::string> layer_names(const model::Model& model) {
   std::vector<std::string> out;
-  for (const LayerSpec& layer : model.layers) out.push_back(layer.name);
+  for (const model::LayerSpec& layer : model.layers) out.push_back(layer.name);
   return out;
 }
 
 /// Plain SGD over the layers of a model: as a whole, or with every layer cut from the others as if it were a stage.
 class Trainer {
  public:
-  Trainer(const Model& model, bool cut) : model_(model), cut_(cut) {
-    for (const LayerSpec& layer : model.layers) {
-      for (const ParameterSpec& spec : layer.parameters) {
-        if (!tensors.contains(spec.name)) tensors[spec.name] = initial_value(spec, 0).requires_grad_(spec.trainable);
+  Trainer(const model::Model& model, bool cut) : model_(model), cut_(cut) {
+    for (const model::LayerSpec& layer : model.layers) {
+      for (const model::ParameterSpec& spec : layer.parameters) {
+        if (!tensors.contains(spec.name))
+          tensors[spec.name] = model::initial_value(spec, 0).requires_grad_(spec.trainable);
       }
     }
   }
 
   at::Tensor microbatch(const std::vector<at::Tensor>& inputs, std::int64_t step, int number) {
     std::vector<std::vector<at::Tensor>> given(model_.layers.size()), given_grads(model_.layers.size());
-    std::vector<std::vector<std::pair<ValueRef, at::Tensor>>> received(model_.layers.size());
+    std::vector<std::vector<std::pair<model::ValueRef, at::Tensor>>> received(model_.layers.size());
     // What several layers hold is added up from the last one, as autograd does, before it joins other microbatches'.
     std::vector<std::vector<std::pair<std::string, at::Tensor>>> own(model_.layers.size());
     std::map<std::string, at::Tensor> sums;
     for (std::size_t l = 0; l < model_.layers.size(); ++l) {
-      const LayerSpec& layer = model_.layers[l];
+      const model::LayerSpec& layer = model_.layers[l];
       std::vector<at::Tensor> arguments, parameters, buffers;
-      for (const ValueRef& ref : layer.inputs) {
+      for (const model::ValueRef& ref : layer.inputs) {
         if (ref.layer < 0) {
           arguments.push_back(inputs.at(static_cast<std::size_t>(ref.input)));
           continue;
@@ -73,7 +74,7 @@ class Trainer {
         }
         arguments.push_back(value);
       }
-      for (const ParameterSpec& spec : layer.parameters) {
+      for (const model::ParameterSpec& spec : layer.parameters) {
         at::Tensor tensor = tensors[spec.name];
         if (cut_ && spec.trainable) own[l].emplace_back(spec.name, tensor = tensor.detach().requires_grad_());
         (spec.trainable ? parameters : buffers).push_back(tensor);
@@ -132,7 +133,7 @@ class Trainer {
   std::map<std::string, at::Tensor> tensors;
 
  private:
-  const Model& model_;
+  const model::Model& model_;
   bool cut_;
 };
 
@@ -140,7 +141,7 @@ class Trainer {
 using Trained = std::map<std::string, at::Tensor>;
 
 /// Trains `model` on the record's data as the record did.
-Trained trained(const Model& model, const SafetensorsFile& record, bool cut) {
+Trained trained(const model::Model& model, const files::SafetensorsFile& record, bool cut) {
   Trained out;
   Trainer trainer(model, cut);
   const at::Tensor losses = record.read("loss");
@@ -148,7 +149,7 @@ Trained trained(const Model& model, const SafetensorsFile& record, bool cut) {
   for (std::int64_t step = 0; step < losses.size(0); ++step) {
     for (std::int64_t m = 0; m < losses.size(1); ++m) {
       std::vector<at::Tensor> inputs;
-      for (const ModelInput& input : model.inputs)
+      for (const model::ModelInput& input : model.inputs)
         inputs.push_back(record.read(input.name).narrow(0, (step * losses.size(1) + m) * 2, 2).clone());
       own[step][m] = trainer.microbatch(inputs, step, static_cast<int>(m));
     }
@@ -159,8 +160,8 @@ Trained trained(const Model& model, const SafetensorsFile& record, bool cut) {
   }
   out["loss"] = own;
   std::set<std::string> constants;
-  for (const LayerSpec& layer : model.layers) {
-    for (const ParameterSpec& spec : layer.parameters) {
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& spec : layer.parameters) {
       if (spec.constant) constants.insert(spec.name);
     }
   }
@@ -174,23 +175,23 @@ Trained trained(const Model& model, const SafetensorsFile& record, bool cut) {
 /// which another processor made, everything is within rounding (train_as_python.* makes its records here and compares
 /// bits).
 void expect_as_python(const std::string& name, const std::map<std::string, std::string>& settings) {
-  const Model model = build_model(kGolden + name + ".pt", settings);
-  const SafetensorsFile record(kGolden + name + ".safetensors");
+  const model::Model model = build_model(kGolden + name + ".pt", settings);
+  const files::SafetensorsFile record(kGolden + name + ".safetensors");
   const Trained whole = trained(model, record, false);
   const Trained cut = trained(model, record, true);
   EXPECT_GE(whole.size(), 3U * 8);
   ASSERT_EQ(whole.size(), cut.size());
-  std::map<std::string, std::vector<ComparedTensor>> compared;  // by what the tensors are
+  std::map<std::string, std::vector<run::ComparedTensor>> compared;  // by what the tensors are
   for (const auto& [key, tensor] : whole) {
     EXPECT_TRUE(at::equal(tensor, cut.at(key))) << key << " of the cut model";
     const std::size_t slash = std::min(key.find('/'), key.size() - 1);
     compared[key.substr(0, slash)].push_back({key, 0, tensor, record.read(key)});
   }
-  Check check;
-  check.tolerance = kOtherKernelsTolerance;
+  run::Check check;
+  check.tolerance = run::kOtherKernelsTolerance;
   check.other_kernels = true;
-  for (const auto& [what, tensors] : compared) compare_tensors(tensors, check);
-  EXPECT_TRUE(is_close(check)) << check_text(check);
+  for (const auto& [what, tensors] : compared) run::compare_tensors(tensors, check);
+  EXPECT_TRUE(run::is_close(check)) << run::check_text(check);
 }
 
 TEST(TorchScript, TrainsATracedModelAsPythonDoes) {
@@ -212,9 +213,9 @@ TEST(TorchScript, MakesLayersOfModules) {
 }
 
 TEST(TorchScript, KnowsHowStatisticsMove) {
-  const Model model = build_model(kGolden + "cnn_traced.pt", kImage);
+  const model::Model model = build_model(kGolden + "cnn_traced.pt", kImage);
   std::map<std::string, std::optional<double>> decays;
-  for (const ParameterSpec& spec : model.layers.at(1).parameters) {
+  for (const model::ParameterSpec& spec : model.layers.at(1).parameters) {
     EXPECT_FALSE(spec.written) << spec.name;
     if (!spec.trainable && !spec.constant) decays[spec.name] = spec.decay;
   }
@@ -226,7 +227,7 @@ TEST(TorchScript, KnowsHowStatisticsMove) {
 
 TEST(TorchScript, FindsTheClassesOfATarget) {
   // The head of the model gives 4 scores.
-  const Model model = build_model(kGolden + "control_flow_scripted.pt", kVector);
+  const model::Model model = build_model(kGolden + "control_flow_scripted.pt", kVector);
   EXPECT_EQ(model.inputs.at(1).name, "target");
   EXPECT_EQ(model.inputs.at(1).classes, 4);
 }
@@ -319,4 +320,4 @@ TEST(TorchScript, SurvivesDamage) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake
