@@ -1,9 +1,11 @@
 #include <benchmark/benchmark.h>
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "costmodel/predict.h"
 #include "costmodel/simulate.h"
 #include "tests/support/chains.h"
@@ -19,13 +21,14 @@ struct Case {
 };
 
 Case chain(int stages, int microbatches) {
-  const std::vector<double> forward(stages, 1e-3);
-  const std::vector<double> backward(stages, 2e-3);
+  const std::size_t count = stagecraft::to_index(stages);
+  const std::vector<double> forward(count, 1e-3);
+  const std::vector<double> backward(count, 2e-3);
   Case out;
   out.graph = stagecraft::testing::chain_graph(forward, backward, stagecraft::Bytes(100'000));
   out.topology = stagecraft::testing::flat_topology(stages);
-  out.plan = stagecraft::testing::one_layer_a_stage(out.graph, out.topology, std::vector<int>(stages, 1), "1f1b",
-                                                    microbatches);
+  out.plan =
+      stagecraft::testing::one_layer_a_stage(out.graph, out.topology, std::vector<int>(count, 1), "1f1b", microbatches);
   return out;
 }
 

@@ -5,14 +5,13 @@
 #include <tuple>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/index.h"
 
 namespace stagecraft {
 namespace {
 
 /// Steps after which replicas of different counts return to their start together, if few enough to replay.
 constexpr int kLongestCycle = 60;
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 std::vector<std::vector<Action>> lists_of(const BoundPlan& bound, const std::vector<bool>& reduces, int steps,
                                           int prefetch) {
@@ -24,8 +23,8 @@ std::vector<std::vector<Action>> lists_of(const BoundPlan& bound, const std::vec
                                 std::to_string(steps));
   }
   const PipelineShape shape = bound.shape(steps);
-  const auto source = [&](int boundary) { return plan.boundaries[at(boundary)].source; };
-  const auto destination = [&](int boundary) { return plan.boundaries[at(boundary)].destination; };
+  const auto source = [&](int boundary) { return plan.boundaries[to_index(boundary)].source; };
+  const auto destination = [&](int boundary) { return plan.boundaries[to_index(boundary)].destination; };
 
   const bool placed = std::any_of(plan.listed.begin(), plan.listed.end(), [](const auto& list) {
     return std::any_of(list.begin(), list.end(), [](const Action& action) { return action.peer >= 0; });
@@ -34,7 +33,7 @@ std::vector<std::vector<Action>> lists_of(const BoundPlan& bound, const std::vec
   std::vector<std::vector<Action>> out;
   for (int position = 0; position < bound.positions(); ++position) {
     for (int replica = 0; replica < bound.replicas(position); ++replica) {
-      const int rank = static_cast<int>(out.size());
+      const int rank = to_int(out.size());
       const std::vector<Action> computing = schedule.compute_actions(shape, position, replica);
 
       // Receives by directed edge (kind, peer rank, stage, peer stage) in the order of their consumers; each is posted
@@ -46,7 +45,7 @@ std::vector<std::vector<Action>> lists_of(const BoundPlan& bound, const std::vec
         if (peer == rank) return;
         auto& edge = consumers[{kind, peer, consumer.stage, peer_stage}];
         edge.push_back(at);
-        const std::size_t back = std::min(edge.size(), static_cast<std::size_t>(std::max(prefetch, 1)));
+        const std::size_t back = std::min(edge.size(), to_index(std::max(prefetch, 1)));
         posted[edge[edge.size() - back]].push_back({kind, consumer.stage, consumer.microbatch, peer_stage});
       };
       for (std::size_t i = 0; i < computing.size() && !placed; ++i) {
@@ -64,9 +63,9 @@ std::vector<std::vector<Action>> lists_of(const BoundPlan& bound, const std::vec
       for (std::size_t i = 0; i < computing.size(); ++i) {
         list.insert(list.end(), posted[i].begin(), posted[i].end());
         const Action& action = computing[i];
-        if (action.kind == ActionKind::Update && reduces[at(action.stage)])
+        if (action.kind == ActionKind::Update && reduces[to_index(action.stage)])
           list.push_back({ActionKind::Reduce, action.stage, -1, -1});
-        if (action.kind == ActionKind::Reduce && !reduces[at(action.stage)]) continue;
+        if (action.kind == ActionKind::Reduce && !reduces[to_index(action.stage)]) continue;
         list.push_back(action);
         if (placed) continue;
         if (action.kind == ActionKind::Forward) {
@@ -84,7 +83,7 @@ std::vector<std::vector<Action>> lists_of(const BoundPlan& bound, const std::vec
       if (schedule.trains && !bound.asynchronous()) {
         for (int s = position; s < shape.stages; s += bound.positions()) {
           const Action reduce{ActionKind::Reduce, s, -1, -1};
-          if (reduces[at(s)] && std::find(list.begin(), list.end(), reduce) == list.end()) list.push_back(reduce);
+          if (reduces[to_index(s)] && std::find(list.begin(), list.end(), reduce) == list.end()) list.push_back(reduce);
         }
         for (int s = position; s < shape.stages; s += bound.positions())
           list.push_back({ActionKind::Update, s, -1, -1});
@@ -115,7 +114,7 @@ StepWindow step_window(const Plan& plan) {
   int held = 1;
   int cycle = 1;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const int replicas = static_cast<int>(plan.stages[s].devices.size());
+    const int replicas = to_int(plan.stages[s].devices.size());
     held = std::max(held, (plan.warmups[s] + 1) * replicas);
     cycle = std::min(std::lcm(cycle, replicas), kLongestCycle);
   }

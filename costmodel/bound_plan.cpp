@@ -6,13 +6,15 @@
 #include <unordered_map>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 
 BoundPlan::BoundPlan(Plan plan) : plan_(std::move(plan)) {
   validate(plan_);
   schedule_ = schedule_of(plan_);
   ranks_ = stagecraft::ranks(plan_);
-  for (const Stage& stage : plan_.stages) replicas_.push_back(static_cast<int>(stage.devices.size()));
+  for (const Stage& stage : plan_.stages) replicas_.push_back(to_int(stage.devices.size()));
   int next = 0;
   for (int s = 0; s < stages(); ++s) {
     const bool first_of_position = s < positions();
@@ -27,12 +29,12 @@ void BoundPlan::bind_boundaries() {
   incoming_.resize(plan_.stages.size());
   outgoing_.resize(plan_.stages.size());
   for (const Boundary& boundary : plan_.boundaries) {
-    const int number = static_cast<int>(has_gradient_.size());
-    incoming_[index(boundary.destination)].push_back(number);
-    outgoing_[index(boundary.source)].push_back(number);
+    const int number = to_int(has_gradient_.size());
+    incoming_[to_index(boundary.destination)].push_back(number);
+    outgoing_[to_index(boundary.source)].push_back(number);
     has_gradient_.push_back(stagecraft::has_gradient(boundary));
     first_tag_.push_back(tags_);
-    tags_ += 2 * static_cast<int>(boundary.tensors.size());
+    tags_ += 2 * to_int(boundary.tensors.size());
   }
 }
 
@@ -43,7 +45,7 @@ void BoundPlan::bind_tied() {
   if (plan_.tied.empty()) return;
   std::unordered_map<std::string, int> stage_of;
   for (int s = 0; s < stages(); ++s) {
-    for (const std::string& layer : plan_.stages[index(s)].layers) stage_of[layer] = s;
+    for (const std::string& layer : plan_.stages[to_index(s)].layers) stage_of[layer] = s;
   }
   for (const TiedLayers& parameter : plan_.tied) {
     std::set<int> held_by;
@@ -52,13 +54,13 @@ void BoundPlan::bind_tied() {
     for (const int stage : held_by) {
       const std::vector<int> replicas = ranks_of(stage);
       members.insert(replicas.begin(), replicas.end());
-      if (held_by.size() > 1) reduces_[index(stage)] = true;
-      const int one = reduce_groups_[index(stage)];
-      const int other = reduce_groups_[index(*held_by.begin())];
+      if (held_by.size() > 1) reduces_[to_index(stage)] = true;
+      const int one = reduce_groups_[to_index(stage)];
+      const int other = reduce_groups_[to_index(*held_by.begin())];
       std::ranges::replace(reduce_groups_, std::max(one, other), std::min(one, other));
     }
     tied_.push_back({parameter.parameter,
-                     static_cast<int>(tied_.size()),
+                     to_int(tied_.size()),
                      {held_by.begin(), held_by.end()},
                      {members.begin(), members.end()}});
   }
@@ -71,14 +73,14 @@ PipelineShape BoundPlan::shape(int steps) const {
 }
 
 std::vector<int> BoundPlan::ranks_of(int stage) const {
-  std::vector<int> out(index(replicas(stage)));
+  std::vector<int> out(to_index(replicas(stage)));
   std::iota(out.begin(), out.end(), first_rank(stage));
   return out;
 }
 
 std::optional<int> BoundPlan::boundary(int stage, int peer) const {
   for (const int b : stage < peer ? outgoing(stage) : incoming(stage)) {
-    const Boundary& found = plan_.boundaries[index(b)];
+    const Boundary& found = plan_.boundaries[to_index(b)];
     if ((stage < peer ? found.destination : found.source) == peer) return b;
   }
   return std::nullopt;

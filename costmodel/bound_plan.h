@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "costmodel/plan.h"
 
 namespace stagecraft {
@@ -34,15 +35,15 @@ class BoundPlan {
   /// this object moves or ends.
   [[nodiscard]] PipelineShape shape(int steps = 1) const;
 
-  [[nodiscard]] int stages() const { return static_cast<int>(replicas_.size()); }
+  [[nodiscard]] int stages() const { return to_int(replicas_.size()); }
   /// Number of pipeline positions: stages that differ by a multiple of it run on the same ranks.
   [[nodiscard]] int positions() const { return stages() / plan_.chunks; }
-  [[nodiscard]] int replicas(int stage) const { return replicas_[index(stage)]; }
+  [[nodiscard]] int replicas(int stage) const { return replicas_[to_index(stage)]; }
 
   /// The ranks by number, as ranks(plan).
   [[nodiscard]] const std::vector<RankRole>& ranks() const { return ranks_; }
   /// Rank of the stage's replica 0; the other replicas have the next ranks.
-  [[nodiscard]] int first_rank(int stage) const { return first_rank_[index(stage)]; }
+  [[nodiscard]] int first_rank(int stage) const { return first_rank_[to_index(stage)]; }
   /// The stage's ranks, by replica.
   [[nodiscard]] std::vector<int> ranks_of(int stage) const;
   /// The replica of `stage` that runs `microbatch`. With an asynchronous schedule, microbatch numbers continue from
@@ -58,16 +59,16 @@ class BoundPlan {
   /// Index in Plan::boundaries of the boundary between two stages, in either order; absent if there is none.
   [[nodiscard]] std::optional<int> boundary(int stage, int peer) const;
   /// Indices of the boundaries into the stage, in the plan's order.
-  [[nodiscard]] const std::vector<int>& incoming(int stage) const { return incoming_[index(stage)]; }
+  [[nodiscard]] const std::vector<int>& incoming(int stage) const { return incoming_[to_index(stage)]; }
   /// Indices of the boundaries out of the stage, in the plan's order.
-  [[nodiscard]] const std::vector<int>& outgoing(int stage) const { return outgoing_[index(stage)]; }
+  [[nodiscard]] const std::vector<int>& outgoing(int stage) const { return outgoing_[to_index(stage)]; }
   /// Whether any gradient comes back over the boundary.
-  [[nodiscard]] bool has_gradient(int boundary) const { return has_gradient_[index(boundary)]; }
+  [[nodiscard]] bool has_gradient(int boundary) const { return has_gradient_[to_index(boundary)]; }
   /// Number of message tags.
   [[nodiscard]] int tags() const { return tags_; }
   /// Tag, from 0 to tags(), for tensor `tensor` over a boundary in one direction; `gradient`: back.
   [[nodiscard]] int tag(int boundary, std::size_t tensor, bool gradient) const {
-    return first_tag_[index(boundary)] + 2 * static_cast<int>(tensor) + (gradient ? 1 : 0);
+    return first_tag_[to_index(boundary)] + 2 * to_int(tensor) + (gradient ? 1 : 0);
   }
 
   /// In the order of Plan::tied.
@@ -76,7 +77,7 @@ class BoundPlan {
   /// stage number among them. They reduce together.
   [[nodiscard]] const std::vector<int>& reduce_groups() const { return reduce_groups_; }
   /// Whether the stage sums gradients with other ranks: with its replicas, or for tied parameters with other stages.
-  [[nodiscard]] bool reduces(int stage) const { return reduces_[index(stage)]; }
+  [[nodiscard]] bool reduces(int stage) const { return reduces_[to_index(stage)]; }
 
   /// The list of each rank, as action_lists(plan, ...) describes them, with a Reduce for each stage that reduces.
   /// `steps`: how many steps they cover, 1 unless the schedule is asynchronous. `prefetch`: microbatches by which
@@ -86,7 +87,6 @@ class BoundPlan {
   [[nodiscard]] StepWindow step_window() const { return stagecraft::step_window(plan_); }
 
  private:
-  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   void bind_boundaries();
   void bind_tied();
 

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -53,7 +55,7 @@ std::string mebibytes(Bytes bytes) { return fmt::format("{:.1f} MiB", static_cas
 
 std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
   const std::vector<StepTime>& steps = timeline.steps;
-  std::vector<std::vector<Seconds>> busy(static_cast<std::size_t>(timeline.ranks), std::vector<Seconds>(steps.size()));
+  std::vector<std::vector<Seconds>> busy(to_index(timeline.ranks), std::vector<Seconds>(steps.size()));
   for (const Span& span : timeline.spans) {
     switch (span.action.kind) {
       case ActionKind::SendActivation:
@@ -68,7 +70,7 @@ std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
     auto step = std::ranges::upper_bound(steps, span.start, {}, &StepTime::end);
     for (; step != steps.end() && step->start < span.end; ++step) {
       const Seconds inside = std::min(span.end, step->end) - std::max(span.start, step->start);
-      busy[static_cast<std::size_t>(span.rank)][static_cast<std::size_t>(step - steps.begin())] += inside;
+      busy[to_index(span.rank)][to_index(step - steps.begin())] += inside;
     }
   }
   // Spans of a step reach into its neighbours, so spans of all three must have been kept.
@@ -127,7 +129,7 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   const std::vector<double> predicted_idle = idle_shares(prediction.timeline);
   const std::vector<double> measured_idle = idle_shares(measured, out.skipped);
   for (std::size_t rank = 0; rank < std::min(predicted_idle.size(), measured_idle.size()); ++rank)
-    out.bubbles.push_back({static_cast<int>(rank), {predicted_idle[rank], measured_idle[rank]}});
+    out.bubbles.push_back({to_int(rank), {predicted_idle[rank], measured_idle[rank]}});
   for (const RankMemory& p : prediction.timeline.memory) {
     for (const RankMemory& m : measured.memory) {
       if (p.rank != m.rank) continue;

@@ -13,6 +13,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/folder.h"
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "costmodel/interchange/convert/stage_modules.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/interchange/pipedream_conf.h"
@@ -95,16 +96,16 @@ Parted part_by_stage_ids(const Request& request, const std::string& text) {
       for (std::size_t i = 0; i < parted.layers.size(); ++i) {
         const int stage = out.stage_of_layer[i];
         if (stage < 0) continue;
-        plan.stages.resize(std::max(plan.stages.size(), static_cast<std::size_t>(stage) + 1));
-        plan.stages[static_cast<std::size_t>(stage)].layers.push_back(parted.layers[i].id);
+        plan.stages.resize(std::max(plan.stages.size(), stagecraft::to_index(stage) + 1));
+        plan.stages[stagecraft::to_index(stage)].layers.push_back(parted.layers[i].id);
       }
       out.stage_of_layer = stagecraft::interchange::stages_of(out.graph, plan);
     }
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
   const int stages = *std::max_element(out.stage_of_layer.begin(), out.stage_of_layer.end()) + 1;
   std::vector<int> replicas = request.replicas;
-  if (replicas.empty()) replicas.assign(static_cast<std::size_t>(stages), 1);
-  if (replicas.size() != static_cast<std::size_t>(stages)) {
+  if (replicas.empty()) replicas.assign(stagecraft::to_index(stages), 1);
+  if (replicas.size() != stagecraft::to_index(stages)) {
     throw std::invalid_argument(
         fmt::format("--replicas: found {} numbers, {} has {} stages", replicas.size(), request.plan, stages));
   }

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -33,7 +35,7 @@ Data data_of(const std::vector<FitPoint>& points) {
   Data out{Eigen::ArrayXd(n), Eigen::ArrayXd(n), Eigen::ArrayXd::Ones(n)};
   const bool weighted = std::all_of(points.begin(), points.end(), [](const FitPoint& p) { return p.spread.value > 0; });
   for (Eigen::Index i = 0; i < n; ++i) {
-    const FitPoint& point = points[static_cast<std::size_t>(i)];
+    const FitPoint& point = points[to_index(i)];
     out.bytes[i] = static_cast<double>(point.bytes.value);
     out.time[i] = point.time.value;
     if (weighted) out.weight[i] = std::pow(std::max(point.spread / point.time, kLeastSpread), -2);
@@ -80,7 +82,7 @@ Eigen::VectorXd not_negative_least_squares(const Eigen::MatrixXd& columns, const
     least = value;
     best.setZero();
     for (std::size_t i = 0; i < used.size(); ++i) best[used[i]] = x[static_cast<Eigen::Index>(i)];
-    if (used.size() == static_cast<std::size_t>(n)) break;  // the unconstrained optimum is feasible
+    if (used.size() == to_index(n)) break;  // the unconstrained optimum is feasible
   }
   return best.cwiseQuotient(norms);
 }
@@ -187,7 +189,7 @@ CurveFit fit_without_holding_out(const std::vector<FitPoint>& points) {
   CurveFit out;
   Candidate chosen;
   for (int segments = 1; segments <= kMostSegments; ++segments) {
-    if (segments > 1 && points.size() < 2 * static_cast<std::size_t>(segments) + 1) break;
+    if (segments > 1 && points.size() < 2 * to_index(segments) + 1) break;
     Candidate candidate = best_of(data, places, segments);
     const double error = std::max(candidate.error, kNoDifference * kNoDifference);
     out.bic.push_back(n * std::log(error) + 2 * segments * std::log(n));
@@ -244,7 +246,7 @@ CurveFit fit_curve(const std::vector<FitPoint>& points) {
   }
   std::sort(all.begin(), all.end());
   const std::size_t n = all.size();
-  residuals.points = static_cast<int>(n);
+  residuals.points = to_int(n);
   residuals.median = (all[(n - 1) / 2] + all[n / 2]) / 2;
   residuals.p95 = all[(n * 95 + 99) / 100 - 1];
   out.held_out = residuals;

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -69,7 +71,7 @@ bool are_equal_parts(const std::vector<Group>& groups, const Group& gpus) {
 }
 
 Level level(const char* name, std::size_t count, BytesPerSecond bandwidth) {
-  return {name, static_cast<int>(count), {bandwidth, kLatency, {}, {}}};
+  return {name, to_int(count), {bandwidth, kLatency, {}, {}}};
 }
 
 /// The levels inside one host, and the links that join them.

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft {
 namespace {
@@ -54,12 +55,12 @@ std::vector<int> kahn(const Graph& graph) {
   std::vector<int> waiting(n, 0);
   std::vector<std::vector<int>> consumers(n);
   for (const Edge& edge : graph.edges) {
-    ++waiting[static_cast<std::size_t>(edge.destination)];
-    consumers[static_cast<std::size_t>(edge.source)].push_back(edge.destination);
+    ++waiting[to_index(edge.destination)];
+    consumers[to_index(edge.source)].push_back(edge.destination);
   }
   std::priority_queue<int, std::vector<int>, std::greater<>> ready;
   for (std::size_t i = 0; i < n; ++i) {
-    if (waiting[i] == 0) ready.push(static_cast<int>(i));
+    if (waiting[i] == 0) ready.push(to_int(i));
   }
   std::vector<int> order;
   order.reserve(n);
@@ -67,8 +68,8 @@ std::vector<int> kahn(const Graph& graph) {
     const int layer = ready.top();
     ready.pop();
     order.push_back(layer);
-    for (const int consumer : consumers[static_cast<std::size_t>(layer)]) {
-      if (--waiting[static_cast<std::size_t>(consumer)] == 0) ready.push(consumer);
+    for (const int consumer : consumers[to_index(layer)]) {
+      if (--waiting[to_index(consumer)] == 0) ready.push(consumer);
     }
   }
   return order;
@@ -90,21 +91,20 @@ void validate(const Graph& graph) {
   }
   if (graph.device.host_processors < 0) refuse("the host has fewer than 0 processors");
   if (graph.iteration) check_timing(*graph.iteration, "the iteration time");
-  const int n = static_cast<int>(graph.layers.size());
+  const int n = to_int(graph.layers.size());
   std::set<std::tuple<int, int, int>> seen;
   for (const Edge& edge : graph.edges) {
     if (edge.source < 0 || edge.source >= n || edge.destination < 0 || edge.destination >= n) {
       refuse("an edge names a layer that does not exist");
     }
-    const std::string& from = graph.layers[static_cast<std::size_t>(edge.source)].id;
-    const std::string where =
-        "edge \"" + from + "\" to \"" + graph.layers[static_cast<std::size_t>(edge.destination)].id + "\"";
+    const std::string& from = graph.layers[to_index(edge.source)].id;
+    const std::string where = "edge \"" + from + "\" to \"" + graph.layers[to_index(edge.destination)].id + "\"";
     if (edge.source == edge.destination) refuse(where + " joins a layer to itself");
-    const int outputs = static_cast<int>(graph.layers[static_cast<std::size_t>(edge.source)].outputs.size());
+    const int outputs = to_int(graph.layers[to_index(edge.source)].outputs.size());
     if (edge.output && (*edge.output < 0 || *edge.output >= outputs)) {
       refuse(where + " reads output " + std::to_string(*edge.output) + ", the layer has " + std::to_string(outputs));
     }
-    if (is_input(graph.layers[static_cast<std::size_t>(edge.destination)])) refuse(where + " goes into an input layer");
+    if (is_input(graph.layers[to_index(edge.destination)])) refuse(where + " goes into an input layer");
     if (!edge.output && !seen.insert({edge.source, edge.destination, -1}).second) refuse(where + " appears twice");
   }
   (void)topological_order(graph);
@@ -114,21 +114,19 @@ std::vector<int> topological_order(const Graph& graph) {
   std::vector<int> order = kahn(graph);
   if (order.size() != graph.layers.size()) {
     std::vector<bool> done(graph.layers.size(), false);
-    for (const int layer : order) done[static_cast<std::size_t>(layer)] = true;
+    for (const int layer : order) done[to_index(layer)] = true;
     // Walking backwards over unfinished layers must return to one: each has an unfinished source.
-    int at = static_cast<int>(std::find(done.begin(), done.end(), false) - done.begin());
+    int at = to_int(std::find(done.begin(), done.end(), false) - done.begin());
     std::vector<int> unfinished_source(graph.layers.size(), -1);
     for (const Edge& edge : graph.edges) {
-      if (!done[static_cast<std::size_t>(edge.source)]) {
-        unfinished_source[static_cast<std::size_t>(edge.destination)] = edge.source;
-      }
+      if (!done[to_index(edge.source)]) { unfinished_source[to_index(edge.destination)] = edge.source; }
     }
     std::vector<bool> visited(graph.layers.size(), false);
-    while (!visited[static_cast<std::size_t>(at)]) {
-      visited[static_cast<std::size_t>(at)] = true;
-      at = unfinished_source[static_cast<std::size_t>(at)];
+    while (!visited[to_index(at)]) {
+      visited[to_index(at)] = true;
+      at = unfinished_source[to_index(at)];
     }
-    refuse("layer \"" + graph.layers[static_cast<std::size_t>(at)].id + "\" is on a cycle; a graph must be acyclic");
+    refuse("layer \"" + graph.layers[to_index(at)].id + "\" is on a cycle; a graph must be acyclic");
   }
   return order;
 }
@@ -159,7 +157,7 @@ void check_has_times(const Graph& graph) {
 int layer_index(const Graph& graph, const std::string& id) {
   std::vector<std::string> ids;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
-    if (graph.layers[i].id == id) return static_cast<int>(i);
+    if (graph.layers[i].id == id) return to_int(i);
     ids.push_back(graph.layers[i].id);
   }
   throw std::invalid_argument(unknown_name("layer", id, ids));

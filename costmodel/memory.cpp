@@ -5,6 +5,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 
 int in_flight(const std::vector<Action>& list, int stage) {
@@ -60,17 +62,17 @@ struct Recomputed {
 };
 
 Recomputed recomputed(const Graph& graph, const Stage& stage) {
-  const int length = stage.recompute_every > 0 ? stage.recompute_every : static_cast<int>(stage.layers.size());
+  const int length = stage.recompute_every > 0 ? stage.recompute_every : to_int(stage.layers.size());
   std::unordered_map<std::string, int> segment_of;
-  for (std::size_t i = 0; i < stage.layers.size(); ++i) segment_of[stage.layers[i]] = static_cast<int>(i) / length;
+  for (std::size_t i = 0; i < stage.layers.size(); ++i) segment_of[stage.layers[i]] = to_int(i) / length;
   std::map<int, Bytes> saved;
   const auto segment = [&](int layer) {
-    const auto it = segment_of.find(graph.layers[static_cast<std::size_t>(layer)].id);
+    const auto it = segment_of.find(graph.layers[to_index(layer)].id);
     return it == segment_of.end() ? -1 : it->second;
   };
   Recomputed out;
-  for (int i = 0; i < static_cast<int>(graph.layers.size()); ++i) {
-    const Layer& layer = graph.layers[static_cast<std::size_t>(i)];
+  for (int i = 0; i < to_int(graph.layers.size()); ++i) {
+    const Layer& layer = graph.layers[to_index(i)];
     if (segment(i) < 0) continue;
     Bytes& sum = saved[segment(i)];
     sum += layer.saved_bytes.value_or(activation_bytes(layer));
@@ -82,8 +84,8 @@ Recomputed recomputed(const Graph& graph, const Stage& stage) {
       crossing.emplace(edge.source, edge.output.value_or(-1));
   }
   for (const auto& [source, output] : crossing) {
-    const Layer& layer = graph.layers[static_cast<std::size_t>(source)];
-    out.kept += output < 0 ? activation_bytes(layer) : layer.outputs[static_cast<std::size_t>(output)].bytes;
+    const Layer& layer = graph.layers[to_index(source)];
+    out.kept += output < 0 ? activation_bytes(layer) : layer.outputs[to_index(output)].bytes;
   }
   return out;
 }
@@ -91,7 +93,7 @@ Recomputed recomputed(const Graph& graph, const Stage& stage) {
 }  // namespace
 
 RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int in_flight) {
-  const Stage& own = plan.plan().stages[static_cast<std::size_t>(stage)];
+  const Stage& own = plan.plan().stages[to_index(stage)];
   const ScheduleEntry& schedule = plan.schedule();
   const std::set<std::string> ids(own.layers.begin(), own.layers.end());
   std::vector<bool> mine(graph.layers.size());
@@ -111,17 +113,16 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   }
   std::set<int> inputs;
   for (const Edge& edge : graph.edges) {
-    if (mine[static_cast<std::size_t>(edge.destination)] &&
-        is_input(graph.layers[static_cast<std::size_t>(edge.source)])) {
+    if (mine[to_index(edge.destination)] && is_input(graph.layers[to_index(edge.source)])) {
       inputs.insert(edge.source);
     }
   }
   Bytes loaded;
-  for (const int i : inputs) loaded += activation_bytes(graph.layers[static_cast<std::size_t>(i)]);
+  for (const int i : inputs) loaded += activation_bytes(graph.layers[to_index(i)]);
   Bytes received;
   Bytes receiving;
   const auto tensors = [&](int boundary) -> const std::vector<BoundaryTensor>& {
-    return plan.plan().boundaries[static_cast<std::size_t>(boundary)].tensors;
+    return plan.plan().boundaries[to_index(boundary)].tensors;
   };
   for (const int b : plan.incoming(stage)) {
     for (const BoundaryTensor& tensor : tensors(b)) received += tensor.bytes;

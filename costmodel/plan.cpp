@@ -10,6 +10,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft {
 namespace {
@@ -24,34 +25,34 @@ std::string stage_text(int stage) { return "stage " + std::to_string(stage); }
 std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& stage_of_layer) {
   std::vector<int> position(graph.layers.size());
   const std::vector<int> order = topological_order(graph);
-  for (std::size_t i = 0; i < order.size(); ++i) position[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
+  for (std::size_t i = 0; i < order.size(); ++i) position[to_index(order[i])] = to_int(i);
 
   // (position of the layer, output, layer) -> later stages that read it.
   std::map<std::tuple<int, int, int>, std::set<int>> readers;
   for (const Edge& edge : graph.edges) {
-    const int from = stage_of_layer[static_cast<std::size_t>(edge.source)];
-    const int to = stage_of_layer[static_cast<std::size_t>(edge.destination)];
+    const int from = stage_of_layer[to_index(edge.source)];
+    const int to = stage_of_layer[to_index(edge.destination)];
     if (from < 0 || from == to) continue;
     if (from > to) {
-      refuse("layer \"" + graph.layers[static_cast<std::size_t>(edge.destination)].id + "\" in " + stage_text(to) +
-             " reads layer \"" + graph.layers[static_cast<std::size_t>(edge.source)].id + "\" in the later " +
-             stage_text(from) + ", data must flow to the same or a later stage");
+      refuse("layer \"" + graph.layers[to_index(edge.destination)].id + "\" in " + stage_text(to) + " reads layer \"" +
+             graph.layers[to_index(edge.source)].id + "\" in the later " + stage_text(from) +
+             ", data must flow to the same or a later stage");
     }
-    readers[{position[static_cast<std::size_t>(edge.source)], edge.output.value_or(-1), edge.source}].insert(to);
+    readers[{position[to_index(edge.source)], edge.output.value_or(-1), edge.source}].insert(to);
   }
   std::map<std::pair<int, int>, std::vector<std::tuple<int, int, int>>> crossing;  // by source and destination stage
   for (const auto& [value, stages] : readers) {
-    int from = stage_of_layer[static_cast<std::size_t>(std::get<2>(value))];
+    int from = stage_of_layer[to_index(std::get<2>(value))];
     for (const int to : stages) crossing[{std::exchange(from, to), to}].push_back(value);
   }
   std::vector<Boundary> out;
   for (const auto& [stages, values] : crossing) {
     Boundary boundary{stages.first, stages.second, {}};
     for (const auto& [at, output, index] : values) {
-      const Layer& layer = graph.layers[static_cast<std::size_t>(index)];
+      const Layer& layer = graph.layers[to_index(index)];
       BoundaryTensor tensor{layer.id, {}, activation_bytes(layer), {}, "", true};
       if (output >= 0) {
-        const Output& o = layer.outputs[static_cast<std::size_t>(output)];
+        const Output& o = layer.outputs[to_index(output)];
         tensor = {layer.id, output, o.bytes, o.shape, o.dtype, o.requires_grad};
       }
       boundary.tensors.push_back(std::move(tensor));
@@ -120,7 +121,7 @@ bool has_gradient(const Boundary& boundary) {
 std::optional<FarReader> far_reader(const Plan& plan) {
   std::unordered_map<std::string, int> stage_of;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& layer : plan.stages[s].layers) stage_of[layer] = static_cast<int>(s);
+    for (const std::string& layer : plan.stages[s].layers) stage_of[layer] = to_int(s);
   }
   for (const Boundary& boundary : plan.boundaries) {
     for (const BoundaryTensor& tensor : boundary.tensors) {
@@ -151,7 +152,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   int next_device = 0;
   for (const int replicas : partition.replicas) {
     if (replicas < 1) {
-      refuse(stage_text(static_cast<int>(plan.stages.size())) + " has " + std::to_string(replicas) +
+      refuse(stage_text(to_int(plan.stages.size())) + " has " + std::to_string(replicas) +
              " replicas, must be at least 1");
     }
     Stage stage;
@@ -165,17 +166,17 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
            std::to_string(device_count(topology)));
   }
   for (const int layer : topological_order(graph)) {
-    const int stage = partition.stage_of_layer[static_cast<std::size_t>(layer)];
-    const std::string& id = graph.layers[static_cast<std::size_t>(layer)].id;
-    if (is_input(graph.layers[static_cast<std::size_t>(layer)])) {
+    const int stage = partition.stage_of_layer[to_index(layer)];
+    const std::string& id = graph.layers[to_index(layer)].id;
+    if (is_input(graph.layers[to_index(layer)])) {
       if (stage != -1) refuse("input layer \"" + id + "\" is assigned to " + stage_text(stage) + ", inputs have none");
       continue;
     }
-    if (stage < 0 || stage >= static_cast<int>(plan.stages.size())) {
+    if (stage < 0 || stage >= to_int(plan.stages.size())) {
       refuse("layer \"" + id + "\" is assigned to " + stage_text(stage) + ", there are 0.." +
              std::to_string(plan.stages.size() - 1));
     }
-    plan.stages[static_cast<std::size_t>(stage)].layers.push_back(id);
+    plan.stages[to_index(stage)].layers.push_back(id);
   }
   plan.boundaries = boundaries_of(graph, partition.stage_of_layer);
   plan.tied = tied_of(graph, plan.stages);
@@ -195,7 +196,7 @@ void validate_listed(const Plan& plan) {
     refuse("the schedule lists " + std::to_string(plan.listed.size()) + " ranks, the plan has " +
            std::to_string(roles.size()));
   }
-  const int stages = static_cast<int>(plan.stages.size());
+  const int stages = to_int(plan.stages.size());
   for (std::size_t rank = 0; rank < roles.size(); ++rank) {
     const auto& own = roles[rank].stages;
     for (const Action& action : plan.listed[rank]) {
@@ -204,7 +205,7 @@ void validate_listed(const Plan& plan) {
         refuse(where + ": the rank does not have that stage");
       if (action.kind == ActionKind::Update) refuse(where + ": lists do not contain updates; they follow the list");
       if (action.kind == ActionKind::Reduce) continue;
-      const int replicas = static_cast<int>(plan.stages[static_cast<std::size_t>(action.stage)].devices.size());
+      const int replicas = to_int(plan.stages[to_index(action.stage)].devices.size());
       if (action.microbatch < 0 || action.microbatch >= plan.microbatches) {
         refuse(where + ": microbatches are 0.." + std::to_string(plan.microbatches - 1));
       }
@@ -220,7 +221,7 @@ void validate_tied(const Plan& plan) {
   if (plan.tied.empty()) return;
   std::unordered_map<std::string, int> position;
   for (const Stage& stage : plan.stages) {
-    for (const std::string& layer : stage.layers) position.emplace(layer, static_cast<int>(position.size()));
+    for (const std::string& layer : stage.layers) position.emplace(layer, to_int(position.size()));
   }
   std::set<std::string> names;
   for (const TiedLayers& tied : plan.tied) {
@@ -254,7 +255,7 @@ ScheduleEntry schedule_of(const Plan& plan) {
 }
 
 void validate(const Plan& plan) {
-  const int stages = static_cast<int>(plan.stages.size());
+  const int stages = to_int(plan.stages.size());
   if (stages == 0) refuse("the plan has no stages");
   if (plan.gradient_bucket_bytes && *plan.gradient_bucket_bytes < Bytes(1)) {
     refuse("gradient buckets hold " + std::to_string(plan.gradient_bucket_bytes->value) + " bytes, must be at least 1");
@@ -264,7 +265,7 @@ void validate(const Plan& plan) {
   check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));
   const int positions = stages / plan.chunks;
   for (int s = 0; s < stages; ++s) {
-    const Stage& stage = plan.stages[static_cast<std::size_t>(s)];
+    const Stage& stage = plan.stages[to_index(s)];
     if (stage.layers.empty()) refuse(stage_text(s) + " has no layers");
     if (stage.devices.empty()) refuse(stage_text(s) + " has no devices");
     if (stage.recompute_every < 0) {
@@ -290,18 +291,17 @@ void validate(const Plan& plan) {
     }
   }
   for (int s = positions; s < stages; ++s) {
-    if (plan.stages[static_cast<std::size_t>(s)].devices !=
-        plan.stages[static_cast<std::size_t>(s % positions)].devices) {
+    if (plan.stages[to_index(s)].devices != plan.stages[to_index(s % positions)].devices) {
       refuse(stage_text(s) + " must be on the devices of " + stage_text(s % positions) +
              ", as chunks of one position do");
     }
   }
-  if (static_cast<int>(plan.warmups.size()) != stages) {
+  if (to_int(plan.warmups.size()) != stages) {
     refuse("the plan has " + std::to_string(plan.warmups.size()) + " warm-up counts for " + std::to_string(stages) +
            " stages");
   }
   for (int s = 0; s < stages; ++s) {
-    const int warmup = plan.warmups[static_cast<std::size_t>(s)];
+    const int warmup = plan.warmups[to_index(s)];
     if (warmup < 0) refuse(stage_text(s) + ": the warm-up count " + std::to_string(warmup) + " is negative");
   }
   if (plan.schedule == kListed) {
@@ -346,11 +346,11 @@ void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) 
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& id : plan.stages[s].layers) {
-      stage_of_layer[static_cast<std::size_t>(layer_index(graph, id))] = static_cast<int>(s);
+      stage_of_layer[to_index(layer_index(graph, id))] = to_int(s);
     }
     for (const int device : plan.stages[s].devices) {
       if (device >= device_count(topology)) {
-        refuse(stage_text(static_cast<int>(s)) + ": device " + std::to_string(device) + " does not exist, topology \"" +
+        refuse(stage_text(to_int(s)) + ": device " + std::to_string(device) + " does not exist, topology \"" +
                topology.name + "\" has 0.." + std::to_string(device_count(topology) - 1));
       }
     }
@@ -390,10 +390,10 @@ void validate(const BoundPlan& plan, const Graph& graph, const Topology& topolog
 
 PipelineShape pipeline_shape(const Plan& plan) {
   PipelineShape shape;
-  shape.stages = static_cast<int>(plan.stages.size());
+  shape.stages = to_int(plan.stages.size());
   shape.microbatches = plan.microbatches;
   shape.chunks = plan.chunks;
-  for (const Stage& stage : plan.stages) shape.replicas.push_back(static_cast<int>(stage.devices.size()));
+  for (const Stage& stage : plan.stages) shape.replicas.push_back(to_int(stage.devices.size()));
   shape.warmups = plan.warmups;
   shape.listed = plan.listed;
   return shape;
@@ -401,12 +401,12 @@ PipelineShape pipeline_shape(const Plan& plan) {
 
 std::vector<RankRole> ranks(const Plan& plan) {
   std::vector<RankRole> out;
-  const int stages = static_cast<int>(plan.stages.size());
+  const int stages = to_int(plan.stages.size());
   const int positions = stages / plan.chunks;
   for (int d = 0; d < positions; ++d) {
-    const std::vector<int>& devices = plan.stages[static_cast<std::size_t>(d)].devices;
+    const std::vector<int>& devices = plan.stages[to_index(d)].devices;
     for (std::size_t r = 0; r < devices.size(); ++r) {
-      RankRole role{devices[r], static_cast<int>(r), {}};
+      RankRole role{devices[r], to_int(r), {}};
       for (int s = d; s < stages; s += positions) role.stages.push_back(s);
       out.push_back(std::move(role));
     }
@@ -415,10 +415,9 @@ std::vector<RankRole> ranks(const Plan& plan) {
 }
 
 int rank_of(const Plan& plan, int stage, int replica) {
-  const int positions = static_cast<int>(plan.stages.size()) / plan.chunks;
+  const int positions = to_int(plan.stages.size()) / plan.chunks;
   int rank = replica;
-  for (int d = 0; d < stage % positions; ++d)
-    rank += static_cast<int>(plan.stages[static_cast<std::size_t>(d)].devices.size());
+  for (int d = 0; d < stage % positions; ++d) rank += to_int(plan.stages[to_index(d)].devices.size());
   return rank;
 }
 

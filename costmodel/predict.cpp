@@ -11,13 +11,12 @@
 #include <unordered_map>
 
 #include "costmodel/collectives.h"
+#include "costmodel/index.h"
 #include "costmodel/memory.h"
 #include "costmodel/table.h"
 
 namespace stagecraft {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 /// Latency and transmission of a message of these bytes, tensor by tensor.
 Transfer transfer_cost(const Link& link, const Boundary& boundary, bool gradient) {
@@ -55,12 +54,12 @@ std::vector<Seconds> loading_times(const Graph& graph, const StageLayers& layers
   }
   std::set<std::pair<std::size_t, int>> reads;  // (stage, input)
   for (const Edge& edge : graph.edges) {
-    const Layer& source = graph.layers[at(edge.source)];
+    const Layer& source = graph.layers[to_index(edge.source)];
     if (!is_input(source) || source.forward.count == 0) continue;
-    reads.emplace(stage_of.at(&graph.layers[at(edge.destination)]), edge.source);
+    reads.emplace(stage_of.at(&graph.layers[to_index(edge.destination)]), edge.source);
   }
   std::vector<Seconds> out(layers.size());
-  for (const auto& [stage, input] : reads) out[stage] += graph.layers[at(input)].forward.median;
+  for (const auto& [stage, input] : reads) out[stage] += graph.layers[to_index(input)].forward.median;
   return out;
 }
 
@@ -103,8 +102,8 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
 std::vector<int> devices_of_group(const BoundPlan& plan, int stage) {
   std::vector<int> out;
   for (int other = 0; other < plan.stages(); ++other) {
-    if (plan.reduce_groups()[at(other)] != plan.reduce_groups()[at(stage)]) continue;
-    const std::vector<int>& devices = plan.plan().stages[at(other)].devices;
+    if (plan.reduce_groups()[to_index(other)] != plan.reduce_groups()[to_index(stage)]) continue;
+    const std::vector<int>& devices = plan.plan().stages[to_index(other)].devices;
     out.insert(out.end(), devices.begin(), devices.end());
   }
   return out;
@@ -113,7 +112,7 @@ std::vector<int> devices_of_group(const BoundPlan& plan, int stage) {
 /// Sets the costs of summing a stage's gradients: over its replicas, and `tied` bytes over all their holders.
 void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
                 const BoundPlan& plan, int stage, Bytes tied, double closure) {
-  const std::vector<int>& devices = plan.plan().stages[at(stage)].devices;
+  const std::vector<int>& devices = plan.plan().stages[to_index(stage)].devices;
   if (plan.plan().gradient_bucket_bytes && !plan.asynchronous()) {
     cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes, closure);
   } else {
@@ -131,9 +130,9 @@ std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology,
   const std::vector<Bytes> tied = tied_bytes(graph, plan);
   std::vector<StageCost> out;
   for (int s = 0; s < plan.stages(); ++s) {
-    StageCost cost = compute_cost(layers[at(s)], plan.plan().stages[at(s)].recompute, closure);
-    cost.forward += loading[at(s)];
-    add_reduce(cost, layers[at(s)], topology, plan, s, tied[at(s)], closure);
+    StageCost cost = compute_cost(layers[to_index(s)], plan.plan().stages[to_index(s)].recompute, closure);
+    cost.forward += loading[to_index(s)];
+    add_reduce(cost, layers[to_index(s)], topology, plan, s, tied[to_index(s)], closure);
     out.push_back(std::move(cost));
   }
   return out;
@@ -145,10 +144,10 @@ class TransferCosts {
   TransferCosts(const BoundPlan& plan, const Topology& topology, bool free) : topology_(topology) {
     for (const RankRole& role : plan.ranks()) device_of_rank_.push_back(role.device);
     const int devices = device_count(topology);
-    for (int level = 0; level < static_cast<int>(topology.levels.size()); ++level) {
+    for (int level = 0; level < to_int(topology.levels.size()); ++level) {
       first_port_.push_back(ports_);
       ports_ += 2 * (group_below(topology, level, devices - 1) + 1);
-      const Link& link = topology.levels[at(level)].link;
+      const Link& link = topology.levels[to_index(level)].link;
       for (const bool gradient : {false, true}) {
         auto& row = by_level_[gradient].emplace_back();
         for (const Boundary& boundary : plan.plan().boundaries)
@@ -160,12 +159,12 @@ class TransferCosts {
   int ports() const { return ports_; }
 
   Transfer operator()(int boundary, bool gradient, int from_rank, int to_rank) const {
-    const int from = device_of_rank_[at(from_rank)];
-    const int to = device_of_rank_[at(to_rank)];
+    const int from = device_of_rank_[to_index(from_rank)];
+    const int to = device_of_rank_[to_index(to_rank)];
     const int level = joining_level(topology_, from, to);
-    Transfer out = by_level_[gradient][at(level)][at(boundary)];
-    out.egress = first_port_[at(level)] + 2 * group_below(topology_, level, from);
-    out.ingress = first_port_[at(level)] + 2 * group_below(topology_, level, to) + 1;
+    Transfer out = by_level_[gradient][to_index(level)][to_index(boundary)];
+    out.egress = first_port_[to_index(level)] + 2 * group_below(topology_, level, from);
+    out.ingress = first_port_[to_index(level)] + 2 * group_below(topology_, level, to) + 1;
     return out;
   }
 
@@ -270,12 +269,12 @@ std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& time
   std::map<std::pair<int, Seconds>, Seconds> all_there;
   for (const Span& span : timeline.spans) {
     if (span.action.kind != ActionKind::Reduce) continue;
-    Seconds& last = all_there[{groups[at(span.action.stage)], span.end}];
+    Seconds& last = all_there[{groups[to_index(span.action.stage)], span.end}];
     last = std::max(last, span.start);
   }
   std::vector<Shares> out(input.stages.size());
   for (const Span& span : timeline.spans) {
-    Shares& stage = out[at(span.action.stage)];
+    Shares& stage = out[to_index(span.action.stage)];
     const auto within = [&](Seconds from, Seconds to) {
       return std::max(std::min(to, end) - std::max(from, begin), Seconds(0));
     };
@@ -292,7 +291,7 @@ std::vector<Shares> shares_of(const SimulationInput& input, const Timeline& time
         stage.update += time;
         break;
       case ActionKind::Reduce:
-        stage.reduce += within(all_there.at({groups[at(span.action.stage)], span.end}), span.end);
+        stage.reduce += within(all_there.at({groups[to_index(span.action.stage)], span.end}), span.end);
         break;
       case ActionKind::ReceiveActivation:
       case ActionKind::ReceiveGradient: {
@@ -330,8 +329,8 @@ std::variant<Replay, Infeasible> replay_whole(const Graph& graph, const Topology
   // From the end of one step to the end of another, several steps later if steps overlap.
   const StepWindow window = plan.step_window();
   const bool flushed = window.steps == 1;
-  const Seconds begin = flushed ? Seconds(0) : out.timeline.steps[at(window.first)].end;
-  const Seconds end = out.timeline.steps[at(window.last)].end;
+  const Seconds begin = flushed ? Seconds(0) : out.timeline.steps[to_index(window.first)].end;
+  const Seconds end = out.timeline.steps[to_index(window.last)].end;
   out.steps = flushed ? 1 : window.last - window.first;
   out.time = end - begin;
   out.shares = shares_of(out.input, out.timeline, begin, end);
@@ -376,10 +375,10 @@ std::optional<Replay> replay_ends(const Graph& graph, const Topology& topology, 
     const std::int64_t count = least + (plan.microbatches - least) % (kCycles * cycle);
     if (count > most || count >= plan.microbatches) break;
     Plan shorter = plan;
-    shorter.microbatches = static_cast<int>(count);
+    shorter.microbatches = to_int(count);
     Replay out{.input = input_of(graph, topology, BoundPlan(shorter), options)};
     PeriodSearch watch;
-    watch.cycle = static_cast<int>(cycle);
+    watch.cycle = to_int(cycle);
     auto simulated = simulate_and_watch(out.input, watch);
     if (std::holds_alternative<Infeasible>(simulated)) return std::nullopt;
     const int left = plan.microbatches - shorter.microbatches;
@@ -440,7 +439,7 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology
   const int steps = replayed.steps;
   const double microbatches = static_cast<double>(plan.plan().microbatches) * steps;
   for (int s = 0; s < plan.stages(); ++s) {
-    const Shares& shares = replayed.shares[at(s)];
+    const Shares& shares = replayed.shares[to_index(s)];
     StagePrediction stage;
     stage.stage = s;
     stage.replicas = plan.replicas(s);
@@ -452,7 +451,7 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology
     stage.reduce = shares.reduce / parts;
     stage.exposed_transfer = shares.exposed_transfer / parts;
     const int rank = plan.first_rank(s);
-    stage.in_flight = in_flight(replayed.input.lists[at(rank)], s);
+    stage.in_flight = in_flight(replayed.input.lists[to_index(rank)], s);
     stage.memory = stage_memory(graph, plan, s, stage.in_flight);
     stage.memory.rank = rank;
     stage.fits = !topology.device.memory || stage.memory.total <= *topology.device.memory;
@@ -462,29 +461,29 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology
   for (int first = 0; first < plan.positions(); ++first) {
     Seconds used;
     for (int s = first; s < plan.stages(); s += plan.positions()) {
-      const StagePrediction& chunk = out[at(s)];
+      const StagePrediction& chunk = out[to_index(s)];
       used += chunk.compute + chunk.update + chunk.reduce + chunk.exposed_transfer;
     }
-    out[at(first)].bubble = std::max(iteration - used, Seconds(0));
+    out[to_index(first)].bubble = std::max(iteration - used, Seconds(0));
   }
   return out;
 }
 
 /// Sets the idle devices.
 void add_idle_devices(Prediction& prediction, const BoundPlan& plan) {
-  std::vector<bool> is_used(at(prediction.devices), false);
+  std::vector<bool> is_used(to_index(prediction.devices), false);
   std::vector<bool> has_work(plan.ranks().size(), false);
   for (const Span& span : prediction.timeline.spans) {
-    if (span.action.microbatch >= 0) has_work[at(span.rank)] = true;
+    if (span.action.microbatch >= 0) has_work[to_index(span.rank)] = true;
   }
   for (std::size_t rank = 0; rank < has_work.size(); ++rank) {
     const int device = plan.ranks()[rank].device;
-    is_used[at(device)] = true;
+    is_used[to_index(device)] = true;
     if (!has_work[rank]) prediction.idle_devices.push_back(device);
   }
   std::sort(prediction.idle_devices.begin(), prediction.idle_devices.end());
   for (int device = 0; device < prediction.devices; ++device) {
-    if (!is_used[at(device)]) prediction.unused_devices.push_back(device);
+    if (!is_used[to_index(device)]) prediction.unused_devices.push_back(device);
   }
 }
 
@@ -493,10 +492,10 @@ std::vector<RankMemory> rank_memories(const BoundPlan& plan, const std::vector<S
   std::vector<RankMemory> out;
   for (const RankRole& role : plan.ranks()) {
     RankMemory memory;
-    memory.rank = static_cast<int>(out.size());
+    memory.rank = to_int(out.size());
     for (const int s : role.stages) {
-      memory.total += stages[at(s)].memory.total;
-      for (const auto& [part, bytes] : stages[at(s)].memory.parts) memory.parts[part] += bytes;
+      memory.total += stages[to_index(s)].memory.total;
+      for (const auto& [part, bytes] : stages[to_index(s)].memory.parts) memory.parts[part] += bytes;
     }
     out.push_back(std::move(memory));
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft {
 namespace {
@@ -23,8 +24,6 @@ constexpr std::array<std::pair<Queues, const char*>, 4> kWords{{
 /// Most ranks in a message.
 constexpr std::size_t kManyRanks = 16;
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 bool is_gradient(ActionKind kind) { return kind == ActionKind::SendGradient || kind == ActionKind::ReceiveGradient; }
 bool is_send(ActionKind kind) { return kind == ActionKind::SendActivation || kind == ActionKind::SendGradient; }
 
@@ -38,23 +37,23 @@ class Replay {
     messages_.resize(table.count());
     for (std::size_t rank = 0; rank < lists.size(); ++rank) {
       for (const Action& action : lists[rank]) {
-        if (action.kind == ActionKind::Reduce) members_[groups_[at(action.stage)]].insert(static_cast<int>(rank));
+        if (action.kind == ActionKind::Reduce) members_[groups_[to_index(action.stage)]].insert(to_int(rank));
       }
     }
   }
 
   std::optional<std::string> run() {
-    for (std::size_t rank = 0; rank < lists_.size(); ++rank) ready_.push_back(static_cast<int>(rank));
+    for (std::size_t rank = 0; rank < lists_.size(); ++rank) ready_.push_back(to_int(rank));
     while (!ready_.empty()) {
       const int rank = ready_.back();
       ready_.pop_back();
       advance(rank);
     }
     for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
-      if (next_[rank] < lists_[rank].size()) return explain(Place{static_cast<int>(rank), -1});
+      if (next_[rank] < lists_[rank].size()) return explain(Place{to_int(rank), -1});
     }
     for (std::size_t q = 0; q < queues_.size(); ++q) {
-      if (queues_[q].head < queues_[q].messages.size()) { return explain(Place{queues_[q].rank, static_cast<int>(q)}); }
+      if (queues_[q].head < queues_[q].messages.size()) { return explain(Place{queues_[q].rank, to_int(q)}); }
     }
     return std::nullopt;
   }
@@ -90,20 +89,20 @@ class Replay {
     if (kind_ == Queues::Edge) key = {rank, 2 * boundary + (is_gradient(action.kind) ? 1 : 0), from, to};
     if (kind_ == Queues::Boundary) key = {rank, 2 * boundary + (is_gradient(action.kind) ? 1 : 0), 0, 0};
     if (kind_ == Queues::Pair) key = {rank, 0, std::min(from, to), std::max(from, to)};
-    const auto [it, fresh] = queue_numbers_.emplace(key, static_cast<int>(queues_.size()));
+    const auto [it, fresh] = queue_numbers_.emplace(key, to_int(queues_.size()));
     if (fresh) queues_.push_back({rank, {}, 0});
     return it->second;
   }
   bool first(int queue, int message) const {
-    const Queue& q = queues_[at(queue)];
+    const Queue& q = queues_[to_index(queue)];
     return q.head < q.messages.size() && q.messages[q.head] == message;
   }
 
   void begin(int rank, const Action& action) {
     const int message = table_.message(action);
     const int queue = queue_of(rank, action, message);
-    (is_send(action.kind) ? messages_[at(message)].send : messages_[at(message)].receive) = queue;
-    queues_[at(queue)].messages.push_back(message);
+    (is_send(action.kind) ? messages_[to_index(message)].send : messages_[to_index(message)].receive) = queue;
+    queues_[to_index(queue)].messages.push_back(message);
     move(message);
   }
   /// Moves the message if it can, then those queued behind it.
@@ -112,11 +111,11 @@ class Replay {
     while (!tries.empty()) {
       const int message = tries.back();
       tries.pop_back();
-      Message& m = messages_[at(message)];
+      Message& m = messages_[to_index(message)];
       if (m.moved || m.send < 0 || m.receive < 0 || !first(m.send, message) || !first(m.receive, message)) continue;
       m.moved = true;
       for (const int q : {m.send, m.receive}) {
-        Queue& queue = queues_[at(q)];
+        Queue& queue = queues_[to_index(q)];
         if (++queue.head < queue.messages.size()) tries.push_back(queue.messages[queue.head]);
       }
       ready_.push_back(receiver(message));
@@ -124,15 +123,15 @@ class Replay {
   }
 
   void advance(int rank) {
-    const auto& list = lists_[at(rank)];
-    while (next_[at(rank)] < list.size()) {
-      const Action& action = list[next_[at(rank)]];
+    const auto& list = lists_[to_index(rank)];
+    while (next_[to_index(rank)] < list.size()) {
+      const Action& action = list[next_[to_index(rank)]];
       switch (action.kind) {
         case ActionKind::SendActivation:
         case ActionKind::ReceiveActivation:
         case ActionKind::SendGradient:
         case ActionKind::ReceiveGradient:
-          ++next_[at(rank)];
+          ++next_[to_index(rank)];
           begin(rank, action);
           break;
         case ActionKind::Reduce:
@@ -140,34 +139,34 @@ class Replay {
           break;
         default:
           if (missing(action) >= 0) return;
-          ++next_[at(rank)];
+          ++next_[to_index(rank)];
       }
     }
   }
   /// A message that the action needs and that has not arrived, -1 if it can run.
   int missing(const Action& action) const {
     for (const int message : table_.inputs(action)) {
-      if (!messages_[at(message)].moved) return message;
+      if (!messages_[to_index(message)].moved) return message;
     }
     return -1;
   }
   bool reduced(int rank, const Action& action) {
-    if (joined_[at(rank)]) return false;
-    const int group = groups_[at(action.stage)];
-    joined_[at(rank)] = true;
+    if (joined_[to_index(rank)]) return false;
+    const int group = groups_[to_index(action.stage)];
+    joined_[to_index(rank)] = true;
     if (++arrived_[group] < members_[group].size()) return false;
     arrived_[group] = 0;
     for (const int member : members_[group]) {
-      joined_[at(member)] = false;
-      ++next_[at(member)];
+      joined_[to_index(member)] = false;
+      ++next_[to_index(member)];
       if (member != rank) ready_.push_back(member);
     }
     return true;
   }
 
   // --- messages about deadlocks ---
-  const Action& stuck(int rank) const { return lists_[at(rank)][next_[at(rank)]]; }
-  bool ended(int rank) const { return next_[at(rank)] >= lists_[at(rank)].size(); }
+  const Action& stuck(int rank) const { return lists_[to_index(rank)][next_[to_index(rank)]]; }
+  bool ended(int rank) const { return next_[to_index(rank)] >= lists_[to_index(rank)].size(); }
   static std::string of_rank(const Action& action, int rank) {
     return action_text(action) + " of rank " + std::to_string(rank);
   }
@@ -175,17 +174,18 @@ class Replay {
   /// What the place waits for, and where that waits in turn; no place if it will never come.
   std::pair<std::string, std::optional<Place>> follow(const Place& place) {
     if (place.queue >= 0) {
-      const Queue& queue = queues_[at(place.queue)];
+      const Queue& queue = queues_[to_index(place.queue)];
       const int message = queue.messages[queue.head];
-      const bool sending = messages_[at(message)].send == place.queue;
+      const bool sending = messages_[to_index(message)].send == place.queue;
       return other_end(of_rank(sending ? table_.send(message) : table_.receive(message), place.rank), message,
                        !sending);
     }
     const Action& action = stuck(place.rank);
     const std::string who = of_rank(action, place.rank);
     if (action.kind == ActionKind::Reduce) {
-      for (const int member : members_[groups_[at(action.stage)]]) {
-        const bool here = joined_[at(member)] && groups_[at(stuck(member).stage)] == groups_[at(action.stage)];
+      for (const int member : members_[groups_[to_index(action.stage)]]) {
+        const bool here =
+            joined_[to_index(member)] && groups_[to_index(stuck(member).stage)] == groups_[to_index(action.stage)];
         if (here) continue;
         if (ended(member)) return {who + " waits for rank " + std::to_string(member) + ", which has ended", {}};
         return {
@@ -194,7 +194,7 @@ class Replay {
       }
     }
     const int message = missing(action);
-    const int queue = messages_[at(message)].receive;
+    const int queue = messages_[to_index(message)].receive;
     if (queue >= 0 && first(queue, message)) return other_end(who, message, true);
     if (queue < 0) return {who + " waits for " + action_text(table_.receive(message)) + ", which never starts", {}};
     return {who + " waits for " + action_text(table_.receive(message)) + ", which is queued behind " + head_text(queue),
@@ -204,16 +204,16 @@ class Replay {
   std::pair<std::string, std::optional<Place>> other_end(const std::string& who, int message, bool sending) {
     const Action& action = sending ? table_.send(message) : table_.receive(message);
     const int rank = runner(action);
-    const int queue = sending ? messages_[at(message)].send : messages_[at(message)].receive;
+    const int queue = sending ? messages_[to_index(message)].send : messages_[to_index(message)].receive;
     std::string text = who + " waits for " + of_rank(action, rank) + ", which ";
     if (queue >= 0) return {text + "is queued behind " + head_text(queue), Place{rank, queue}};
     if (ended(rank)) return {text + "has ended without it", {}};
     return {text + "is blocked at " + action_text(stuck(rank)), Place{rank, -1}};
   }
   std::string head_text(int queue) const {
-    const Queue& q = queues_[at(queue)];
+    const Queue& q = queues_[to_index(queue)];
     const int message = q.messages[q.head];
-    return action_text(messages_[at(message)].send == queue ? table_.send(message) : table_.receive(message));
+    return action_text(messages_[to_index(message)].send == queue ? table_.send(message) : table_.receive(message));
   }
 
   std::string explain(Place place) {
@@ -224,7 +224,7 @@ class Replay {
     while (here) {
       const auto again = std::find(seen.begin(), seen.end(), *here);
       if (again != seen.end()) {
-        circle = static_cast<std::size_t>(again - seen.begin());
+        circle = to_index(again - seen.begin());
         break;
       }
       seen.push_back(*here);
@@ -277,10 +277,10 @@ Queues queues_by_name(const std::string& word) {
   throw std::invalid_argument(unknown_name("kind of queue", word, known));
 }
 
-std::size_t MessageTable::count() const { return 2 * plan_.plan().boundaries.size() * at(microbatches_); }
+std::size_t MessageTable::count() const { return 2 * plan_.plan().boundaries.size() * to_index(microbatches_); }
 
 const Boundary& MessageTable::boundary_of(int message) const {
-  return plan_.plan().boundaries[at(message / 2 / microbatches_)];
+  return plan_.plan().boundaries[to_index(message / 2 / microbatches_)];
 }
 
 int MessageTable::message(int boundary, bool gradient, int microbatch) const {
@@ -311,7 +311,7 @@ std::vector<int> MessageTable::messages(const Action& compute, bool incoming) co
   const bool gradient = compute.kind == ActionKind::Backward;
   const bool earlier = incoming != gradient;
   for (const int b : earlier ? plan_.incoming(compute.stage) : plan_.outgoing(compute.stage)) {
-    const Boundary& boundary = plan_.plan().boundaries[at(b)];
+    const Boundary& boundary = plan_.plan().boundaries[to_index(b)];
     const int peer = earlier ? boundary.source : boundary.destination;
     if (gradient && !plan_.has_gradient(b)) continue;
     if (runner(peer, compute.microbatch) == runner(compute.stage, compute.microbatch)) continue;

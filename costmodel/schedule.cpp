@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft {
 namespace {
@@ -30,7 +31,7 @@ constexpr std::array<Word, 9> kWords{{
 }};
 
 int replicas_of(const PipelineShape& shape, int stage) {
-  return shape.replicas.empty() ? 1 : shape.replicas[static_cast<std::size_t>(stage)];
+  return shape.replicas.empty() ? 1 : shape.replicas[to_index(stage)];
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
     throw std::invalid_argument(who + " does not support replicas; gpipe and 1f1b do");
   }
   for (std::size_t s = 0; schedule.weights == Weights::StepBefore && s < shape.warmups.size(); ++s) {
-    const int held = (shape.warmups[s] + 1) * replicas_of(shape, static_cast<int>(s));
+    const int held = (shape.warmups[s] + 1) * replicas_of(shape, to_int(s));
     if (shape.microbatches >= held) continue;
     throw std::invalid_argument(who + ": " + std::to_string(shape.microbatches) +
                                 " microbatches per step are fewer than the " + std::to_string(held) + " that stage " +

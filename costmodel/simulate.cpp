@@ -11,6 +11,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -80,17 +82,17 @@ class Simulation {
         microbatches_(plan_.plan().microbatches * input.steps),
         step_of_rank_(input.lists.size(), 0) {
     const std::size_t stages = in_.stages.size();
-    const std::size_t m = static_cast<std::size_t>(microbatches_);
+    const std::size_t m = to_index(microbatches_);
     for (std::size_t b = 0; b < boundaries_.size(); ++b) {
       const int source = boundaries_[b].source;
       const int destination = boundaries_[b].destination;
       const int cycle = std::lcm(plan_.replicas(source), plan_.replicas(destination));
-      first_lane_.push_back(static_cast<int>(lanes_.size()));
+      first_lane_.push_back(to_int(lanes_.size()));
       lane_cycle_.push_back(std::min(cycle, microbatches_));
       for (int i = 0; i < lane_cycle_.back(); ++i) {
         for (const bool gradient : {false, true}) {
           Lane lane;
-          lane.boundary = static_cast<int>(b);
+          lane.boundary = to_int(b);
           lane.gradient = gradient;
           lane.from = plan_.runner(gradient ? destination : source, i);
           lane.to = plan_.runner(gradient ? source : destination, i);
@@ -106,10 +108,10 @@ class Simulation {
     since_.assign(in_.lists.size(), 0);
     running_.assign(in_.lists.size(), -1);
     waited_.assign(in_.lists.size(), false);
-    port_flows_.resize(static_cast<std::size_t>(in_.ports));
+    port_flows_.resize(to_index(in_.ports));
     int hosts = 0;
     for (const int host : in_.host_of_rank) hosts = std::max(hosts, host + 1);
-    host_flows_.resize(static_cast<std::size_t>(hosts));
+    host_flows_.resize(to_index(hosts));
     reduce_waiting_.resize(stages);
     reduce_members_.assign(stages, 0);
     for (const auto& list : in_.lists) {
@@ -117,17 +119,17 @@ class Simulation {
       for (const Action& action : list) {
         if (action.kind == ActionKind::Reduce) reducing.insert(action.stage);
       }
-      for (const int stage : reducing) ++reduce_members_[at(plan_.reduce_groups()[at(stage)])];
+      for (const int stage : reducing) ++reduce_members_[to_index(plan_.reduce_groups()[to_index(stage)])];
     }
     timeline_.spans.reserve(action_count(in_));
   }
 
   std::variant<Timeline, Infeasible> run() {
-    for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) advance(static_cast<int>(rank));
+    for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) advance(to_int(rank));
     while (!events_.empty()) {
       const Event event = events_.top();
       events_.pop();
-      Flow& flow = flows_[at(event.flow)];
+      Flow& flow = flows_[to_index(event.flow)];
       if (!flow.active || flow.version != event.version) continue;
       now_ = event.time;
       finish(event.flow);
@@ -136,18 +138,18 @@ class Simulation {
         watch_->progress(std::accumulate(next_.begin(), next_.end(), 0.0) / static_cast<double>(action_count(in_)));
     }
     for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) {
-      if (next_[rank] < in_.lists[rank].size()) return Infeasible{circle(static_cast<int>(rank))};
+      if (next_[rank] < in_.lists[rank].size()) return Infeasible{circle(to_int(rank))};
     }
-    timeline_.ranks = static_cast<int>(in_.lists.size());
+    timeline_.ranks = to_int(in_.lists.size());
     for (const auto& list : in_.lists) timeline_.stage_of_rank.push_back(list.empty() ? -1 : list.front().stage);
     std::stable_sort(timeline_.spans.begin(), timeline_.spans.end(), [](const Span& a, const Span& b) {
       return a.rank != b.rank ? a.rank < b.rank : a.start < b.start;
     });
-    std::vector<Seconds> ends(at(in_.steps));
-    for (const Span& span : timeline_.spans) ends[at(span.step)] = std::max(ends[at(span.step)], span.end);
+    std::vector<Seconds> ends(to_index(in_.steps));
+    for (const Span& span : timeline_.spans) ends[to_index(span.step)] = std::max(ends[to_index(span.step)], span.end);
     Seconds start;
     for (int step = 0; step < in_.steps; ++step) {
-      const Seconds end = std::max(start, ends[at(step)]);
+      const Seconds end = std::max(start, ends[to_index(step)]);
       timeline_.steps.push_back({step, start, end});
       start = end;
     }
@@ -155,10 +157,11 @@ class Simulation {
   }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  std::size_t slot(int stage, int microbatch) const { return at(stage) * at(microbatches_) + at(microbatch); }
+  std::size_t slot(int stage, int microbatch) const {
+    return to_index(stage) * to_index(microbatches_) + to_index(microbatch);
+  }
   int lane_of(int boundary, bool gradient, int microbatch) const {
-    return first_lane_[at(boundary)] + 2 * (microbatch % lane_cycle_[at(boundary)]) + (gradient ? 1 : 0);
+    return first_lane_[to_index(boundary)] + 2 * (microbatch % lane_cycle_[to_index(boundary)]) + (gradient ? 1 : 0);
   }
   int boundary_between(int stage, int peer) const {
     if (const std::optional<int> boundary = plan_.boundary(stage, peer)) return *boundary;
@@ -169,10 +172,10 @@ class Simulation {
     if (action.microbatch >= 0) {
       const int step = action.microbatch / plan_.plan().microbatches;
       const bool gradient = action.kind == ActionKind::Backward || action.kind == ActionKind::WeightGradient;
-      if (gradient) step_of_rank_[at(rank)] = step;
+      if (gradient) step_of_rank_[to_index(rank)] = step;
       timeline_.spans.push_back({rank, step, action, Seconds(start), Seconds(end)});
     } else {
-      timeline_.spans.push_back({rank, step_of_rank_[at(rank)], action, Seconds(start), Seconds(end)});
+      timeline_.spans.push_back({rank, step_of_rank_[to_index(rank)], action, Seconds(start), Seconds(end)});
     }
   }
 
@@ -182,12 +185,12 @@ class Simulation {
     flow.since = now_;
   }
   void schedule(int id) {
-    Flow& flow = flows_[at(id)];
+    Flow& flow = flows_[to_index(id)];
     ++flow.version;
     events_.push({now_ + flow.remaining / flow.rate, sequence_++, id, flow.version});
   }
   void set_rate(int id, double rate) {
-    Flow& flow = flows_[at(id)];
+    Flow& flow = flows_[to_index(id)];
     if (flow.rate == rate) return;
     settle(flow);
     flow.rate = rate;
@@ -198,24 +201,26 @@ class Simulation {
     flow.active = true;
     if (free_.empty()) {
       flows_.push_back(flow);
-      return static_cast<int>(flows_.size()) - 1;
+      return to_int(flows_.size()) - 1;
     }
     const int id = free_.back();
     free_.pop_back();
-    flow.version = flows_[at(id)].version;
-    flows_[at(id)] = flow;
+    flow.version = flows_[to_index(id)].version;
+    flows_[to_index(id)] = flow;
     return id;
   }
-  double port_share(int port) const { return port < 0 ? 1.0 : 1.0 / static_cast<double>(port_flows_[at(port)].size()); }
+  double port_share(int port) const {
+    return port < 0 ? 1.0 : 1.0 / static_cast<double>(port_flows_[to_index(port)].size());
+  }
   void share_port(int port) {
     if (port < 0) return;
-    for (const int id : port_flows_[at(port)]) {
-      const Flow& flow = flows_[at(id)];
+    for (const int id : port_flows_[to_index(port)]) {
+      const Flow& flow = flows_[to_index(id)];
       set_rate(id, std::min(port_share(flow.egress), port_share(flow.ingress)));
     }
   }
   void share_host(int host) {
-    const auto& flows = host_flows_[at(host)];
+    const auto& flows = host_flows_[to_index(host)];
     if (flows.empty()) return;
     const std::size_t k = flows.size();
     const std::size_t known = in_.slowdown.size();
@@ -231,17 +236,17 @@ class Simulation {
     flow.remaining = cost.value;
     flow.owner = rank;
     const int id = start_flow(flow);
-    running_[at(rank)] = id;
+    running_[to_index(rank)] = id;
     schedule(id);
     if (shares_host()) {
-      const int host = in_.host_of_rank[at(rank)];
-      host_flows_[at(host)].push_back(id);
+      const int host = in_.host_of_rank[to_index(rank)];
+      host_flows_[to_index(host)].push_back(id);
       share_host(host);
     }
   }
 
   void start_transfer(int lane_id) {
-    Lane& lane = lanes_[at(lane_id)];
+    Lane& lane = lanes_[to_index(lane_id)];
     lane.busy = true;
     const Transfer cost = in_.transfer(lane.boundary, lane.gradient, lane.from, lane.to);
     lane.transmission = cost.transmission.value;
@@ -259,21 +264,21 @@ class Simulation {
   }
   void start_wire(Flow flow, double started) {
     flow.kind = Flow::Kind::Wire;
-    flow.remaining = lanes_[at(flow.owner)].transmission;
+    flow.remaining = lanes_[to_index(flow.owner)].transmission;
     flow.rate = 1;
     const int id = start_flow(flow);
-    flows_[at(id)].started = started;
+    flows_[to_index(id)].started = started;
     schedule(id);
     for (const int port : {flow.egress, flow.ingress}) {
-      if (port >= 0) port_flows_[at(port)].push_back(id);
+      if (port >= 0) port_flows_[to_index(port)].push_back(id);
     }
     share_port(flow.egress);
     share_port(flow.ingress);
   }
 
   void finish(int id) {
-    const Flow flow = flows_[at(id)];
-    flows_[at(id)].active = false;
+    const Flow flow = flows_[to_index(id)];
+    flows_[to_index(id)].active = false;
     free_.push_back(id);
     switch (flow.kind) {
       case Flow::Kind::Latency:
@@ -281,14 +286,14 @@ class Simulation {
         break;
       case Flow::Kind::Wire:
         for (const int port : {flow.egress, flow.ingress}) {
-          if (port >= 0) std::erase(port_flows_[at(port)], id);
+          if (port >= 0) std::erase(port_flows_[to_index(port)], id);
         }
         share_port(flow.egress);
         share_port(flow.ingress);
         arrive(flow.owner, flow.started);
         break;
       case Flow::Kind::Delivery:
-        deliver(lanes_[at(flow.owner)], flow.microbatch, flow.started);
+        deliver(lanes_[to_index(flow.owner)], flow.microbatch, flow.started);
         break;
       case Flow::Kind::Reduce:
         step(flow.owner);
@@ -296,8 +301,8 @@ class Simulation {
         break;
       case Flow::Kind::Compute:
         if (shares_host()) {
-          const int host = in_.host_of_rank[at(flow.owner)];
-          std::erase(host_flows_[at(host)], id);
+          const int host = in_.host_of_rank[to_index(flow.owner)];
+          std::erase(host_flows_[to_index(host)], id);
           share_host(host);
         }
         computed(flow.owner, flow.started);
@@ -307,7 +312,7 @@ class Simulation {
 
   // --- messages ---
   void try_lane(int lane_id) {
-    Lane& lane = lanes_[at(lane_id)];
+    Lane& lane = lanes_[to_index(lane_id)];
     if (lane.busy || lane.moved >= lane.sent.size() || lane.moved >= lane.posted.size()) return;
     if (lane.sent[lane.moved] != lane.posted[lane.moved]) {
       throw std::invalid_argument("rank " + std::to_string(lane.from) + " sends microbatch " +
@@ -317,21 +322,21 @@ class Simulation {
     start_transfer(lane_id);
   }
   void arrive(int lane_id, double started) {
-    Lane& lane = lanes_[at(lane_id)];
+    Lane& lane = lanes_[to_index(lane_id)];
     const int microbatch = lane.sent[lane.moved++];
     lane.busy = false;
     try_lane(lane_id);
     deliver(lane, microbatch, started);
   }
   void deliver(const Lane& lane, int microbatch, double started) {
-    const Boundary& pair = boundaries_[at(lane.boundary)];
+    const Boundary& pair = boundaries_[to_index(lane.boundary)];
     const bool gradient = lane.gradient;
     record(lane.from,
            {gradient ? ActionKind::SendGradient : ActionKind::SendActivation, gradient ? pair.destination : pair.source,
             microbatch, gradient ? pair.source : pair.destination},
            started, now_);
-    arrived_[gradient][at(lane.boundary)][at(microbatch)] = now_;
-    if (running_[at(lane.to)] < 0) advance(lane.to);
+    arrived_[gradient][to_index(lane.boundary)][to_index(microbatch)] = now_;
+    if (running_[to_index(lane.to)] < 0) advance(lane.to);
   }
 
   // --- repetition ---
@@ -350,7 +355,7 @@ class Simulation {
       const bool gradient = action.kind == ActionKind::Backward;
       if (action.kind != ActionKind::Forward && !gradient) continue;
       for (const int b : gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage)) {
-        const double arrival = arrived_[gradient][at(b)][at(action.microbatch)];
+        const double arrival = arrived_[gradient][to_index(b)][to_index(action.microbatch)];
         out.counts.push_back(arrival < kNever);
         if (arrival < kNever) out.times.push_back(arrival - now_);
       }
@@ -369,7 +374,7 @@ class Simulation {
     auto events = events_;
     for (; !events.empty(); events.pop()) {
       const Event& event = events.top();
-      const Flow& flow = flows_[at(event.flow)];
+      const Flow& flow = flows_[to_index(event.flow)];
       if (!flow.active || flow.version != event.version) continue;
       for (const int each : {static_cast<int>(flow.kind), flow.owner, flow.egress, flow.ingress})
         out.counts.push_back(each);
@@ -429,19 +434,19 @@ class Simulation {
 
   // --- ranks ---
   void computed(int rank, double started) {
-    const Action& action = in_.lists[at(rank)][next_[at(rank)]];
+    const Action& action = in_.lists[to_index(rank)][next_[to_index(rank)]];
     record(rank, action, started, now_);
     end_cycle(rank, action);
     if (action.kind == ActionKind::Forward) forward_done_[slot(action.stage, action.microbatch)] = true;
     if (action.kind == ActionKind::Backward) backward_done_[slot(action.stage, action.microbatch)] = true;
-    running_[at(rank)] = -1;
+    running_[to_index(rank)] = -1;
     step(rank);
     advance(rank);
   }
   void step(int rank) {
-    ++next_[at(rank)];
-    since_[at(rank)] = now_;
-    waited_[at(rank)] = false;
+    ++next_[to_index(rank)];
+    since_[to_index(rank)] = now_;
+    waited_[to_index(rank)] = false;
   }
 
   /// Whether the inputs of a compute action have arrived; the waits become spans, in the order of the boundaries.
@@ -452,21 +457,21 @@ class Simulation {
     if (gradient && !forward_done_[slot(action.stage, action.microbatch)]) return false;
     const std::vector<int>& joined = gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage);
     for (const int b : joined) {
-      const Boundary& pair = boundaries_[at(b)];
+      const Boundary& pair = boundaries_[to_index(b)];
       const int peer = gradient ? pair.destination : pair.source;
       if (gradient && !plan_.has_gradient(b)) continue;
       if (plan_.runner(peer, action.microbatch) == rank) {
         if (!(gradient ? backward_done_ : forward_done_)[slot(peer, action.microbatch)]) return false;
-      } else if (arrived_[gradient][at(b)][at(action.microbatch)] > now_) {
+      } else if (arrived_[gradient][to_index(b)][to_index(action.microbatch)] > now_) {
         return false;
       }
     }
-    double since = since_[at(rank)];
+    double since = since_[to_index(rank)];
     for (const int b : joined) {
-      const Boundary& pair = boundaries_[at(b)];
+      const Boundary& pair = boundaries_[to_index(b)];
       const int peer = gradient ? pair.destination : pair.source;
       if ((gradient && !plan_.has_gradient(b)) || plan_.runner(peer, action.microbatch) == rank) continue;
-      const double end = std::max(since, arrived_[gradient][at(b)][at(action.microbatch)]);
+      const double end = std::max(since, arrived_[gradient][to_index(b)][to_index(action.microbatch)]);
       record(rank,
              {gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, action.stage, action.microbatch,
               peer},
@@ -477,7 +482,7 @@ class Simulation {
   }
 
   Seconds cost(const Action& action) const {
-    const StageCost& stage = in_.stages[at(action.stage)];
+    const StageCost& stage = in_.stages[to_index(action.stage)];
     if (action.kind == ActionKind::Forward) return stage.forward;
     if (action.kind == ActionKind::Backward) return stage.backward;
     if (action.kind == ActionKind::WeightGradient) return stage.weight_gradient;
@@ -485,9 +490,9 @@ class Simulation {
   }
 
   void advance(int rank) {
-    const auto& list = in_.lists[at(rank)];
-    while (next_[at(rank)] < list.size()) {
-      const Action& action = list[next_[at(rank)]];
+    const auto& list = in_.lists[to_index(rank)];
+    while (next_[to_index(rank)] < list.size()) {
+      const Action& action = list[next_[to_index(rank)]];
       switch (action.kind) {
         case ActionKind::SendActivation:
         case ActionKind::SendGradient:
@@ -511,7 +516,7 @@ class Simulation {
     const bool gradient = action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
     const int boundary = boundary_between(action.stage, action.peer);
     const int lane_id = lane_of(boundary, gradient, action.microbatch);
-    Lane& lane = lanes_[at(lane_id)];
+    Lane& lane = lanes_[to_index(lane_id)];
     if (in_.mode == TransferMode::Rendezvous) {
       (send ? lane.sent : lane.posted).push_back(action.microbatch);
       try_lane(lane_id);
@@ -526,29 +531,29 @@ class Simulation {
     }
   }
   void join_reduce(int rank, const Action& action) {
-    if (waited_[at(rank)]) return;
-    waited_[at(rank)] = true;
-    const int group = plan_.reduce_groups()[at(action.stage)];
-    auto& waiting = reduce_waiting_[at(group)];
+    if (waited_[to_index(rank)]) return;
+    waited_[to_index(rank)] = true;
+    const int group = plan_.reduce_groups()[to_index(action.stage)];
+    auto& waiting = reduce_waiting_[to_index(group)];
     waiting.push_back({rank, now_});
-    if (static_cast<int>(waiting.size()) < reduce_members_[at(group)]) return;
+    if (to_int(waiting.size()) < reduce_members_[to_index(group)]) return;
     std::vector<std::pair<int, double>> members;
     members.swap(waiting);
     // A stage's buckets are reduced one at a time, each once all its replicas have it.
     double left = 0;
     std::map<int, std::vector<double>> arrivals;  // by stage
     for (const auto& [member, since] : members)
-      arrivals[in_.lists[at(member)][next_[at(member)]].stage].push_back(since);
+      arrivals[in_.lists[to_index(member)][next_[to_index(member)]].stage].push_back(since);
     for (const auto& [stage, times] : arrivals) {
       const double last = *std::max_element(times.begin(), times.end());
       double end = 0;
-      for (const ReduceBucket& bucket : in_.stages[at(stage)].buckets)
+      for (const ReduceBucket& bucket : in_.stages[to_index(stage)].buckets)
         end = std::max(end, last - bucket.before_end.value) + bucket.time.value;
       left = std::max(left, end - now_);
     }
-    const Seconds cost_of_group = in_.stages[at(action.stage)].reduce + Seconds(left);
+    const Seconds cost_of_group = in_.stages[to_index(action.stage)].reduce + Seconds(left);
     for (const auto& [member, since] : members) {
-      record(member, in_.lists[at(member)][next_[at(member)]], since, now_ + cost_of_group.value);
+      record(member, in_.lists[to_index(member)][next_[to_index(member)]], since, now_ + cost_of_group.value);
       Flow flow;
       flow.kind = Flow::Kind::Reduce;
       flow.owner = member;
@@ -558,7 +563,7 @@ class Simulation {
   }
 
   std::string describe(int rank) const {
-    const Action& action = in_.lists[at(rank)][next_[at(rank)]];
+    const Action& action = in_.lists[to_index(rank)][next_[to_index(rank)]];
     std::string out = "rank " + std::to_string(rank) + " (stage " + std::to_string(action.stage) + ") is blocked at " +
                       to_string(action.kind);
     if (action.microbatch >= 0) out += " of microbatch " + std::to_string(action.microbatch);
@@ -567,7 +572,7 @@ class Simulation {
   std::string circle(int rank) const {
     std::string out = "deadlock: " + describe(rank);
     for (std::size_t r = 0; r < in_.lists.size(); ++r) {
-      if (static_cast<int>(r) != rank && next_[r] < in_.lists[r].size()) out += "; " + describe(static_cast<int>(r));
+      if (to_int(r) != rank && next_[r] < in_.lists[r].size()) out += "; " + describe(to_int(r));
     }
     return out;
   }

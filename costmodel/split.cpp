@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft {
 namespace {
@@ -22,14 +23,14 @@ std::vector<std::string> told(const std::vector<std::string>& layers) {
 std::vector<int> layer_list(const Graph& graph) {
   std::vector<int> layers;
   for (const int index : topological_order(graph)) {
-    if (!is_input(graph.layers[static_cast<std::size_t>(index)])) layers.push_back(index);
+    if (!is_input(graph.layers[to_index(index)])) layers.push_back(index);
   }
   return layers;
 }
 
 std::vector<std::string> layer_ids(const Graph& graph) {
   std::vector<std::string> out;
-  for (const int index : layer_list(graph)) out.push_back(graph.layers[static_cast<std::size_t>(index)].id);
+  for (const int index : layer_list(graph)) out.push_back(graph.layers[to_index(index)].id);
   return out;
 }
 
@@ -43,7 +44,7 @@ std::vector<int> bounds_at(const std::vector<std::string>& layers, const std::ve
           std::find_if(layers.begin(), layers.end(), [&](const std::string& id) { return id.starts_with(name + "."); });
     }
     if (it == layers.end() || name.empty()) throw std::invalid_argument(unknown_name("layer", name, told(layers)));
-    const int at = static_cast<int>(it - layers.begin());
+    const int at = to_int(it - layers.begin());
     if (at == 0) {
       throw std::invalid_argument("\"" + name + "\" begins the first stage; give the first layers of " +
                                   "the later stages");
@@ -54,13 +55,13 @@ std::vector<int> bounds_at(const std::vector<std::string>& layers, const std::ve
     }
     bounds.push_back(at);
   }
-  bounds.push_back(static_cast<int>(layers.size()));
+  bounds.push_back(to_int(layers.size()));
   return bounds;
 }
 
 Partition partition_of_bounds(const Graph& graph, const std::vector<int>& bounds) {
   const std::vector<int> layers = layer_list(graph);
-  const int count = static_cast<int>(layers.size());
+  const int count = to_int(layers.size());
   if (bounds.size() < 2 || bounds.front() != 0 || bounds.back() != count) {
     throw std::invalid_argument("bounds must increase from 0 to " + std::to_string(count) + ", the number of layers");
   }
@@ -73,9 +74,7 @@ Partition partition_of_bounds(const Graph& graph, const std::vector<int>& bounds
   out.stage_of_layer.assign(graph.layers.size(), -1);
   out.replicas.assign(bounds.size() - 1, 1);
   for (std::size_t s = 0; s + 1 < bounds.size(); ++s) {
-    for (int i = bounds[s]; i < bounds[s + 1]; ++i) {
-      out.stage_of_layer[static_cast<std::size_t>(layers[static_cast<std::size_t>(i)])] = static_cast<int>(s);
-    }
+    for (int i = bounds[s]; i < bounds[s + 1]; ++i) { out.stage_of_layer[to_index(layers[to_index(i)])] = to_int(s); }
   }
   return out;
 }

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <string_view>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -19,7 +21,7 @@ constexpr std::string_view kCut = "...";
 bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
 std::size_t characters(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character));
+  return to_index(std::count_if(text.begin(), text.end(), begins_character));
 }
 
 /// Byte at which character number `n` begins.
@@ -61,7 +63,7 @@ std::vector<std::vector<std::size_t>> parts(const std::vector<std::size_t>& widt
 
 std::string table_text(const std::vector<TableColumn>& columns, const std::vector<std::vector<std::string>>& rows,
                        int width) {
-  const auto limit = static_cast<std::size_t>(width);
+  const auto limit = to_index(width);
   std::vector<std::size_t> widths;
   for (std::size_t c = 0; c < columns.size(); ++c) {
     std::size_t widest = characters(columns[c].title);

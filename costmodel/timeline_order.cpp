@@ -4,6 +4,8 @@
 
 #include <ranges>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -12,7 +14,7 @@ std::string quoted(const Action& action) { return '"' + action_text(action) + '"
 }  // namespace
 
 std::vector<Action> measured_actions(const BoundPlan& plan, const std::vector<Action>& list) {
-  const auto boundary = [&](int b) -> const Boundary& { return plan.plan().boundaries[static_cast<std::size_t>(b)]; };
+  const auto boundary = [&](int b) -> const Boundary& { return plan.plan().boundaries[to_index(b)]; };
   std::vector<Action> out;
   for (const Action& action : list) {
     if (action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient) continue;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft {
 namespace {
@@ -63,7 +64,7 @@ Topology with_measured(Topology declared, const Topology& measured) {
     for (const Level& other : declared.levels) known.push_back(other.name);
     const auto at = std::find(known.begin(), known.end(), level.name);
     if (at == known.end()) throw std::invalid_argument(unknown_name("level", level.name, known));
-    declared.levels[static_cast<std::size_t>(at - known.begin())].link = level.link;
+    declared.levels[to_index(at - known.begin())].link = level.link;
   }
   const auto take = [](Curve& to, const Curve& from) {
     if (!from.points.empty()) to = from;
@@ -81,13 +82,13 @@ int device_count(const Topology& topology) {
 
 int group_below(const Topology& topology, int level, int device) {
   int size = 1;
-  for (int k = 0; k < level; ++k) size *= topology.levels[static_cast<std::size_t>(k)].count;
+  for (int k = 0; k < level; ++k) size *= topology.levels[to_index(k)].count;
   return device / size;
 }
 
 int joining_level(const Topology& topology, int a, int b) {
   int joining = 0;
-  for (int k = 0; k < static_cast<int>(topology.levels.size()); ++k) {
+  for (int k = 0; k < to_int(topology.levels.size()); ++k) {
     if (group_below(topology, k, a) != group_below(topology, k, b)) joining = k;
   }
   return joining;

@@ -9,6 +9,8 @@
 #include <span>
 #include <stdexcept>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -49,7 +51,7 @@ Bytes parse_bytes(std::string_view text) {
   if (error == std::errc::result_out_of_range) refuse(", which is out of range");
   if (error != std::errc() || !std::isfinite(number)) refuse("");
   std::string suffix;
-  for (const char c : text.substr(static_cast<std::size_t>(end - text.data()))) {
+  for (const char c : text.substr(to_index(end - text.data()))) {
     if (c != ' ' || !suffix.empty()) suffix += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   long double factor = suffix.empty() ? 1 : 0;

@@ -6,13 +6,12 @@
 #include <tuple>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "costmodel/memory.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
 std::string count_text(std::size_t count, const std::string& what) {
@@ -58,7 +57,7 @@ class Verifier {
     proof_.summary =
         count_text(lists_.size(), "rank") + ", " + count_text(proof_.actions, "action") + ", " +
         count_text(proof_.messages, "message") +
-        (options_.steps > 1 ? ", " + count_text(at(options_.steps), "step") : std::string()) +
+        (options_.steps > 1 ? ", " + count_text(to_index(options_.steps), "step") : std::string()) +
         ": each microbatch runs once on every stage, each edge keeps one order, no deadlock with one queue for each " +
         to_string(options_.queues) + ", at most " + std::to_string(held) + " in flight" +
         (versions > 1 ? " and " + std::to_string(versions) + " weight versions" : std::string()) + " on a rank";
@@ -69,9 +68,11 @@ class Verifier {
   using Refusal = std::optional<std::string>;
 
   std::string place(int rank, std::size_t index) const {
-    return rank_text(rank) + ", entry " + std::to_string(index + 1) + ": " + action_text(lists_[at(rank)][index]);
+    return rank_text(rank) + ", entry " + std::to_string(index + 1) + ": " + action_text(lists_[to_index(rank)][index]);
   }
-  std::size_t slot(int stage, int microbatch) const { return at(stage) * at(table_.microbatches()) + at(microbatch); }
+  std::size_t slot(int stage, int microbatch) const {
+    return to_index(stage) * to_index(table_.microbatches()) + to_index(microbatch);
+  }
   std::size_t slot(const Action& a) const { return slot(a.stage, a.microbatch); }
   bool splits(int stage, int microbatch) const {
     return schedule_.splits_backward && (plan_.listed.empty() || split_.contains({stage, microbatch}));
@@ -82,7 +83,7 @@ class Verifier {
     return backward && (a.kind == ActionKind::WeightGradient) == splits(a.stage, a.microbatch);
   }
   bool reduces(int stage) const {
-    return bound_.replicas(stage) > 1 || std::count(groups_.begin(), groups_.end(), groups_[at(stage)]) > 1;
+    return bound_.replicas(stage) > 1 || std::count(groups_.begin(), groups_.end(), groups_[to_index(stage)]) > 1;
   }
 
   /// Every action exists and is on the rank that runs it.
@@ -90,10 +91,10 @@ class Verifier {
     if (lists_.size() != roles_.size()) {
       return "found " + count_text(lists_.size(), "list") + ", the plan has " + count_text(roles_.size(), "rank");
     }
-    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
-      const RankRole& role = roles_[at(rank)];
-      for (std::size_t i = 0; i < lists_[at(rank)].size(); ++i) {
-        const Action& a = lists_[at(rank)][i];
+    for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
+      const RankRole& role = roles_[to_index(rank)];
+      for (std::size_t i = 0; i < lists_[to_index(rank)].size(); ++i) {
+        const Action& a = lists_[to_index(rank)][i];
         if (std::find(role.stages.begin(), role.stages.end(), a.stage) == role.stages.end()) {
           return place(rank, i) + " belongs to stage " + std::to_string(a.stage) + ", which the rank does not run";
         }
@@ -127,9 +128,9 @@ class Verifier {
   /// Nothing appears twice, nothing is missing.
   Refusal complete() {
     std::map<std::tuple<ActionKind, int, int, int>, std::size_t> seen;
-    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
+    for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
       seen.clear();
-      const auto& list = lists_[at(rank)];
+      const auto& list = lists_[to_index(rank)];
       proof_.actions += list.size();
       for (std::size_t i = 0; i < list.size(); ++i) {
         const Action& a = list[i];
@@ -141,8 +142,9 @@ class Verifier {
         if (seen.erase({a.kind, a.stage, a.microbatch, a.peer}) > 0) return std::nullopt;
         return rank_text(rank) + " lacks " + action_text(a);
       };
-      for (const int stage : roles_[at(rank)].stages) {
-        for (const int m : own_microbatches(table_.microbatches(), bound_.replicas(stage), roles_[at(rank)].replica)) {
+      for (const int stage : roles_[to_index(rank)].stages) {
+        for (const int m :
+             own_microbatches(table_.microbatches(), bound_.replicas(stage), roles_[to_index(rank)].replica)) {
           for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward, ActionKind::WeightGradient}) {
             if (kind != ActionKind::Forward && !schedule_.trains) continue;
             if (kind == ActionKind::WeightGradient && !splits(stage, m)) continue;
@@ -169,8 +171,8 @@ class Verifier {
 
   /// Producers before consumers on each rank.
   Refusal ordered() {
-    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
-      const auto& list = lists_[at(rank)];
+    for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
+      const auto& list = lists_[to_index(rank)];
       std::set<std::tuple<ActionKind, int, int, int>> done;
       const auto after = [&](std::size_t i, const Action& needed) -> Refusal {
         if (done.contains({needed.kind, needed.stage, needed.microbatch, needed.peer})) return std::nullopt;
@@ -200,7 +202,7 @@ class Verifier {
     const bool forward = a.kind == ActionKind::Forward;
     for (const int b : forward ? bound_.incoming(a.stage) : bound_.outgoing(a.stage)) {
       if (!forward && !bound_.has_gradient(b)) continue;
-      const int peer = forward ? plan_.boundaries[at(b)].source : plan_.boundaries[at(b)].destination;
+      const int peer = forward ? plan_.boundaries[to_index(b)].source : plan_.boundaries[to_index(b)].destination;
       if (bound_.runner(peer, a.microbatch) == rank) out.push_back(of(a.kind, peer));
     }
     return out;
@@ -209,23 +211,23 @@ class Verifier {
   /// Every gradient goes into its Update, and every microbatch finds its parameters.
   Refusal applied() {
     if (!schedule_.trains) {
-      for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
-        for (std::size_t i = 0; i < lists_[at(rank)].size(); ++i) {
-          if (lists_[at(rank)][i].microbatch < 0)
+      for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
+        for (std::size_t i = 0; i < lists_[to_index(rank)].size(); ++i) {
+          if (lists_[to_index(rank)][i].microbatch < 0)
             return place(rank, i) + " is not allowed in schedule \"" + plan_.schedule + "\"";
         }
       }
       return std::nullopt;
     }
-    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
-      for (const int stage : roles_[at(rank)].stages) {
+    for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
+      for (const int stage : roles_[to_index(rank)].stages) {
         if (Refusal refusal = applied(rank, stage)) return refusal;
       }
     }
     return std::nullopt;
   }
   Refusal applied(int rank, int stage) {
-    const auto& list = lists_[at(rank)];
+    const auto& list = lists_[to_index(rank)];
     const int wanted = update_of(schedule_, shape_, stage, table_.microbatches() - 1) + 1;
     const auto number = [](int n) { return "update " + std::to_string(n); };
     int updates = 0;
@@ -252,14 +254,14 @@ class Verifier {
         const bool early = schedule_.weights == Weights::StepBefore && updates < own - 1;
         const bool late = schedule_.weights != Weights::Newest && updates > own;
         if (early || late) {
-          return place(rank, i) + " comes after " + count_text(at(updates), "update") + ", too " +
+          return place(rank, i) + " comes after " + count_text(to_index(updates), "update") + ", too " +
                  (early ? "few" : "many") + " for its step " + std::to_string(a.microbatch / plan_.microbatches);
         }
       }
     }
     if (updates == wanted) return std::nullopt;
-    return rank_text(rank) + " lacks " + std::to_string(wanted - updates) + " of " + count_text(at(wanted), "update") +
-           " of stage " + std::to_string(stage);
+    return rank_text(rank) + " lacks " + std::to_string(wanted - updates) + " of " +
+           count_text(to_index(wanted), "update") + " of stage " + std::to_string(stage);
   }
 
   /// Both ends of each edge see one order.
@@ -296,25 +298,25 @@ class Verifier {
 
   /// Microbatches and versions are within the schedule's bounds.
   Refusal bounded() {
-    for (int rank = 0; rank < static_cast<int>(lists_.size()); ++rank) {
-      RankProof& proof = proof_.ranks[at(rank)];
-      const int position = roles_[at(rank)].stages.front() % bound_.positions();
+    for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
+      RankProof& proof = proof_.ranks[to_index(rank)];
+      const int position = roles_[to_index(rank)].stages.front() % bound_.positions();
       proof.in_flight_bound = schedule_.in_flight_bound(shape_, position);
       proof.versions_bound = weight_versions_bound(schedule_, shape_, position);
       std::map<std::pair<int, int>, int> held;  // (stage, microbatch) -> version
       int updates = 0;
-      for (const Action& a : lists_[at(rank)]) {
+      for (const Action& a : lists_[to_index(rank)]) {
         if (a.kind == ActionKind::Forward) {
           const int before = update_of(schedule_, shape_, a.stage, a.microbatch) - 1;
           held[{a.stage, a.microbatch}] = schedule_.weights == Weights::StepBefore ? std::max(before, 0) : updates;
-          proof.in_flight = std::max(proof.in_flight, static_cast<int>(held.size()));
+          proof.in_flight = std::max(proof.in_flight, to_int(held.size()));
         }
         if (is_gradient(a) || !schedule_.trains) held.erase({a.stage, a.microbatch});
         if (a.kind == ActionKind::Update) ++updates;
         if (schedule_.weights == Weights::Flushed) continue;
         std::set<int> versions{updates};
         for (const auto& [microbatch, version] : held) versions.insert(version);
-        proof.versions = std::max(proof.versions, static_cast<int>(versions.size()));
+        proof.versions = std::max(proof.versions, to_int(versions.size()));
       }
       if (proof.in_flight > proof.in_flight_bound) {
         return rank_text(rank) + " holds " + std::to_string(proof.in_flight) + " microbatches at once, schedule \"" +
@@ -367,7 +369,7 @@ std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vect
     }
     proof->ranks[rank].peak = peak;
     if (topology.device.memory && peak > *topology.device.memory) {
-      return Infeasible{rank_text(static_cast<int>(rank)) + " needs " + format_bytes(peak) + ", its device has " +
+      return Infeasible{rank_text(to_int(rank)) + " needs " + format_bytes(peak) + ", its device has " +
                         format_bytes(*topology.device.memory)};
     }
     if (peak > *proof->ranks[neediest].peak) neediest = rank;

@@ -12,6 +12,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
 #include "costmodel/format/plan_hash.h"
+#include "costmodel/index.h"
 #include "costmodel/interchange/chrome_trace.h"
 #include "costmodel/tool.h"
 #include "executor/channel/channels.h"
@@ -199,7 +200,7 @@ void fit_options(Options& o, const Job& job) {
 
 /// The NCCL calls of the ranks, proved to match.
 stagecraft::channel::NcclProgram proved_nccl_program(const stagecraft::run::BoundModel& bound, std::int64_t steps) {
-  const int covered = static_cast<int>(std::min<std::int64_t>(steps, bound.plan.step_window().steps));
+  const int covered = stagecraft::to_int(std::min<std::int64_t>(steps, bound.plan.step_window().steps));
   stagecraft::channel::NcclProgram program = stagecraft::run::nccl_program(bound, std::max(covered, 1));
   if (const std::string wrong = stagecraft::channel::find_mismatch(program); !wrong.empty())
     throw std::logic_error("transfers of the plan do not match: " + wrong);
@@ -207,7 +208,7 @@ stagecraft::channel::NcclProgram proved_nccl_program(const stagecraft::run::Boun
 }
 
 int run_process(const stagecraft::meeting::LaunchInfo& launch, const Job& job, Options o, milliseconds deadline) {
-  const int wanted = static_cast<int>(job.plan.ranks().size());
+  const int wanted = stagecraft::to_int(job.plan.ranks().size());
   if (launch.ranks != wanted) {
     throw std::invalid_argument(
         fmt::format("{}: the plan needs {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
@@ -304,7 +305,7 @@ void check_state(const Options& o, const Job& job) {
   if (o.spawn && o.device == "cuda") {
     if (const auto reason = stagecraft::device::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
     stagecraft::meeting::LaunchInfo last;
-    last.ranks = static_cast<int>(job.plan.ranks().size());
+    last.ranks = stagecraft::to_int(job.plan.ranks().size());
     last.rank = last.local_rank = last.ranks - 1;
     (void)stagecraft::launch::gpu_of_rank(last, stagecraft::device::gpu_count(), o.share_gpu);
   }
@@ -332,7 +333,7 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   CheckpointOptions& checkpoint = o.run.checkpoint;
   checkpoint.data = o.data;
   if (!launch) check_state(o, job);
-  if (starts) return start_ranks(o, static_cast<int>(job.plan.ranks().size()), arguments, deadline);
+  if (starts) return start_ranks(o, stagecraft::to_int(job.plan.ranks().size()), arguments, deadline);
   std::optional<stagecraft::launch::StopSignals> signals;
   if (!checkpoint.folder.empty()) {
     signals.emplace();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/index.h"
 #include "costmodel/memory.h"
 
 namespace stagecraft::partitioner {
@@ -14,7 +15,7 @@ Bytes peak_memory(const Graph& graph, const Plan& plan) {
   const auto lists = bound.action_lists(bound.step_window().steps, PredictOptions{}.prefetch);
   Bytes most;
   for (int s = 0; s < bound.stages(); ++s) {
-    const int microbatches = in_flight(lists[static_cast<std::size_t>(bound.first_rank(s))], s);
+    const int microbatches = in_flight(lists[to_index(bound.first_rank(s))], s);
     most = std::max(most, stage_memory(graph, bound, s, microbatches).total);
   }
   return most;

@@ -4,6 +4,8 @@
 #include <bit>
 #include <numeric>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::partitioner {
 namespace {
 
@@ -27,9 +29,7 @@ void unite(Word* row, const Word* other, std::size_t words) {
 template <class Visit>
 void each_bit(const Word* row, std::size_t words, Visit&& visit) {
   for (std::size_t w = 0; w < words; ++w) {
-    for (Word left = row[w]; left != 0; left &= left - 1) {
-      visit(w * 64 + static_cast<std::size_t>(std::countr_zero(left)));
-    }
+    for (Word left = row[w]; left != 0; left &= left - 1) { visit(w * 64 + to_index(std::countr_zero(left))); }
   }
 }
 
@@ -49,13 +49,13 @@ bool is_getitem(const Layer& layer) {
 Prepared prepare(const Graph& graph) {
   const std::size_t layers = graph.layers.size();
   std::vector<bool> feeds(layers, false);
-  for (const Edge& edge : graph.edges) feeds[static_cast<std::size_t>(edge.source)] = true;
+  for (const Edge& edge : graph.edges) feeds[to_index(edge.source)] = true;
   std::vector<int> node_of_layer(layers, -1);
   std::vector<int> layer_of_node;
   for (const int index : topological_order(graph)) {
-    const auto i = static_cast<std::size_t>(index);
+    const auto i = to_index(index);
     if (is_input(graph.layers[i]) || (!feeds[i] && is_getitem(graph.layers[i]))) continue;
-    node_of_layer[i] = static_cast<int>(layer_of_node.size());
+    node_of_layer[i] = to_int(layer_of_node.size());
     layer_of_node.push_back(index);
   }
   const std::size_t nodes = layer_of_node.size();
@@ -63,11 +63,11 @@ Prepared prepare(const Graph& graph) {
   Prepared p{std::move(layer_of_node), 0, {nodes, words}, {nodes, words}, {nodes, words}};
   BitRows producers(nodes, words);
   for (const Edge& edge : graph.edges) {
-    const int from = node_of_layer[static_cast<std::size_t>(edge.source)];
-    const int to = node_of_layer[static_cast<std::size_t>(edge.destination)];
+    const int from = node_of_layer[to_index(edge.source)];
+    const int to = node_of_layer[to_index(edge.destination)];
     if (from < 0 || to < 0) continue;
-    set_bit(p.consumers.row(static_cast<std::size_t>(from)), static_cast<std::size_t>(to));
-    set_bit(producers.row(static_cast<std::size_t>(to)), static_cast<std::size_t>(from));
+    set_bit(p.consumers.row(to_index(from)), to_index(to));
+    set_bit(producers.row(to_index(to)), to_index(from));
   }
   int earliest = -1;
   for (std::size_t v = 0; v < nodes; ++v) {
@@ -100,7 +100,7 @@ Prepared prepare(const Graph& graph) {
 class Grower {
  public:
   Grower(const Prepared& prepared, int most)
-      : p_(prepared), most_(static_cast<std::size_t>(most)), words_(prepared.ancestors.words), table_(1024, kFree) {}
+      : p_(prepared), most_(to_index(most)), words_(prepared.ancestors.words), table_(1024, kFree) {}
 
   /// False if there are more than `most`.
   bool grow() {
@@ -212,7 +212,7 @@ std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int mo
   }
   std::vector<Costs> nodes;
   for (const int index : p.layer_of_node) {
-    const Layer& layer = graph.layers[static_cast<std::size_t>(index)];
+    const Layer& layer = graph.layers[to_index(index)];
     nodes.push_back(
         {layer.forward.median + layer.backward.median, activation_bytes(layer), layer.parameter_bytes, Bytes(0), 1});
   }
@@ -228,7 +228,7 @@ std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int mo
   });
   Downsets sets;
   sets.layer_of_node = p.layer_of_node;
-  sets.words = static_cast<int>(words);
+  sets.words = to_int(words);
   sets.members.assign(words, 0);
   sets.compute.emplace_back(0);
   for (auto* column : {&sets.activation, &sets.parameter, &sets.boundary}) column->emplace_back(0);

@@ -7,6 +7,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
+#include "costmodel/index.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::partitioner {
@@ -28,19 +29,18 @@ struct Downsets {
   std::vector<Bytes> boundary;
 
   /// Number of sets, including the empty one.
-  [[nodiscard]] int count() const { return static_cast<int>(compute.size()); }
+  [[nodiscard]] int count() const { return to_int(compute.size()); }
   /// True if set `outer` has every member of set `inner`.
   [[nodiscard]] bool contains(int outer, int inner) const {
-    const std::uint64_t* o = members.data() + static_cast<std::size_t>(outer) * static_cast<std::size_t>(words);
-    const std::uint64_t* i = members.data() + static_cast<std::size_t>(inner) * static_cast<std::size_t>(words);
+    const std::uint64_t* o = members.data() + to_index(outer) * to_index(words);
+    const std::uint64_t* i = members.data() + to_index(inner) * to_index(words);
     for (int w = 0; w < words; ++w) {
       if (i[w] & ~o[w]) return false;
     }
     return true;
   }
   [[nodiscard]] bool has(int set, int node) const {
-    const auto at =
-        static_cast<std::size_t>(set) * static_cast<std::size_t>(words) + static_cast<std::size_t>(node / 64);
+    const auto at = to_index(set) * to_index(words) + to_index(node / 64);
     return members[at] >> (node % 64) & 1;
   }
 };

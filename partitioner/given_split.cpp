@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "costmodel/split.h"
 
 namespace stagecraft::partitioner {
@@ -21,7 +22,7 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     const int stage = partition.stage_of_layer[i];
     if (stage < 0) continue;
-    times[static_cast<std::size_t>(stage)] += graph.layers[i].forward.median + graph.layers[i].backward.median;
+    times[to_index(stage)] += graph.layers[i].forward.median + graph.layers[i].backward.median;
   }
   Candidate out;
   Seconds slowest;

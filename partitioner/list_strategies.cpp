@@ -10,12 +10,13 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "costmodel/split.h"
 
 namespace stagecraft::partitioner {
 namespace {
 
-const Layer& layer_at(const Graph& graph, int index) { return graph.layers[static_cast<std::size_t>(index)]; }
+const Layer& layer_at(const Graph& graph, int index) { return graph.layers[to_index(index)]; }
 
 Seconds both_ways(const Layer& layer) { return layer.forward.median + layer.backward.median; }
 
@@ -23,16 +24,14 @@ Seconds both_ways(const Layer& layer) { return layer.forward.median + layer.back
 /// reached.
 std::vector<int> filled_bounds(const std::vector<double>& weights, int parts, double limit,
                                const std::vector<int>& replicas) {
-  const int layers = static_cast<int>(weights.size());
+  const int layers = to_int(weights.size());
   std::vector<int> bounds = {0};
   for (int part = 0; part < parts; ++part) {
     int at = bounds.back();
     const int furthest = layers - (parts - 1 - part);  // at least one layer for each later run
-    const double most = replicas.empty() ? limit : limit * replicas[static_cast<std::size_t>(part)];
+    const double most = replicas.empty() ? limit : limit * replicas[to_index(part)];
     double sum = 0;
-    while (at < furthest && sum + weights[static_cast<std::size_t>(at)] <= most) {
-      sum += weights[static_cast<std::size_t>(at++)];
-    }
+    while (at < furthest && sum + weights[to_index(at)] <= most) { sum += weights[to_index(at++)]; }
     bounds.push_back(at);
   }
   return bounds;
@@ -56,11 +55,11 @@ std::vector<int> at_work(std::vector<int> replicas, const PlanSettings& settings
 
 int stage_count(const Topology& topology, const Constraints& constraints) {
   const std::vector<int>& replicas = constraints.replicas;
-  return constraints.stages.value_or(replicas.empty() ? device_count(topology) : static_cast<int>(replicas.size()));
+  return constraints.stages.value_or(replicas.empty() ? device_count(topology) : to_int(replicas.size()));
 }
 
 void check(const std::vector<int>& replicas, int stages) {
-  if (!replicas.empty() && static_cast<int>(replicas.size()) != stages) {
+  if (!replicas.empty() && to_int(replicas.size()) != stages) {
     throw std::invalid_argument("replicas: found " + std::to_string(replicas.size()) + " numbers for " +
                                 std::to_string(stages) + " stages, expected one per stage");
   }
@@ -80,14 +79,14 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
     return Infeasible{std::to_string(stages) + " stages need as many devices, the topology has " +
                       std::to_string(device_count(topology))};
   }
-  if (stages > static_cast<int>(layers.size())) {
+  if (stages > to_int(layers.size())) {
     return Infeasible{std::to_string(stages) + " stages need as many layers, the graph has " +
                       std::to_string(layers.size()) + " besides its inputs"};
   }
-  if (replicas.empty()) replicas.assign(static_cast<std::size_t>(stages), 1);
+  if (replicas.empty()) replicas.assign(to_index(stages), 1);
   const std::vector<int> working = at_work(replicas, constraints.plan);
   const std::vector<int> bounds = balance.by_replicas ? balanced_bounds(balance.weights, stages, working)
-                                                      : uniform_bounds(static_cast<int>(layers.size()), stages);
+                                                      : uniform_bounds(to_int(layers.size()), stages);
   const std::int64_t devices = std::accumulate(replicas.begin(), replicas.end(), std::int64_t{0});
   if (devices > device_count(topology)) {
     return Infeasible{"the replicas need " + std::to_string(devices) + " devices, the topology has " +
@@ -99,10 +98,10 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   Seconds slowest;
   for (int stage = 0; stage < stages; ++stage) {
     Seconds time;
-    const auto s = static_cast<std::size_t>(stage);
+    const auto s = to_index(stage);
     for (int i = bounds[s]; i < bounds[s + 1]; ++i) {
-      const int layer = layers[static_cast<std::size_t>(i)];
-      candidate.partition.stage_of_layer[static_cast<std::size_t>(layer)] = stage;
+      const int layer = layers[to_index(i)];
+      candidate.partition.stage_of_layer[to_index(layer)] = stage;
       time += both_ways(layer_at(graph, layer));
     }
     slowest = std::max(slowest, time / working[s]);
@@ -116,8 +115,8 @@ std::optional<double> heaviest(const Graph& graph, const Topology& topology, con
                                const Balance& balance, const Plan& plan) {
   const std::vector<int>& layers = balance.layers;
   std::vector<int> replicas;
-  for (const Stage& stage : plan.stages) replicas.push_back(static_cast<int>(stage.devices.size()));
-  const auto stages = static_cast<std::size_t>(stage_count(topology, constraints));
+  for (const Stage& stage : plan.stages) replicas.push_back(to_int(stage.devices.size()));
+  const auto stages = to_index(stage_count(topology, constraints));
   const std::vector<int> wanted = constraints.replicas.empty() ? std::vector<int>(stages, 1) : constraints.replicas;
   if (replicas != wanted) return std::nullopt;
   const std::vector<int> working = at_work(replicas, constraints.plan);
@@ -231,7 +230,7 @@ std::vector<int> uniform_bounds(int layers, int parts) {
 }
 
 std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts, const std::vector<int>& replicas) {
-  if (parts < 1 || parts > static_cast<int>(weights.size())) {
+  if (parts < 1 || parts > to_int(weights.size())) {
     throw std::invalid_argument("balanced bounds: found " + std::to_string(parts) + " parts, expected 1 to " +
                                 std::to_string(weights.size()));
   }
@@ -245,8 +244,8 @@ std::vector<int> balanced_bounds(const std::vector<double>& weights, int parts, 
   std::uint64_t high = std::bit_cast<std::uint64_t>(std::numeric_limits<double>::max());
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
-    const bool fits = filled_bounds(weights, parts, std::bit_cast<double>(middle), replicas).back() ==
-                      static_cast<int>(weights.size());
+    const bool fits =
+        filled_bounds(weights, parts, std::bit_cast<double>(middle), replicas).back() == to_int(weights.size());
     (fits ? high : low) = fits ? middle : middle + 1;
   }
   return filled_bounds(weights, parts, std::bit_cast<double>(low), replicas);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "partitioner/downsets.h"
 #include "partitioner/pipedream_search.h"
 
@@ -31,19 +32,17 @@ std::vector<int> stage_of_layer(const Graph& graph, const Downsets& sets, const 
   std::vector<int> result(graph.layers.size(), -1);
   std::vector<bool> placed(graph.layers.size(), false);
   for (std::size_t node = 0; node < sets.layer_of_node.size(); ++node) {
-    const auto layer = static_cast<std::size_t>(sets.layer_of_node[node]);
+    const auto layer = to_index(sets.layer_of_node[node]);
     for (std::size_t s = 0; s < stages.size() && !placed[layer]; ++s) {
-      if (!sets.has(stages[s].to, static_cast<int>(node))) continue;
-      result[layer] = static_cast<int>(s);
+      if (!sets.has(stages[s].to, to_int(node))) continue;
+      result[layer] = to_int(s);
       placed[layer] = true;
     }
   }
   std::vector<std::vector<std::size_t>> sources(graph.layers.size());
-  for (const Edge& edge : graph.edges) {
-    sources[static_cast<std::size_t>(edge.destination)].push_back(static_cast<std::size_t>(edge.source));
-  }
+  for (const Edge& edge : graph.edges) { sources[to_index(edge.destination)].push_back(to_index(edge.source)); }
   for (const int index : topological_order(graph)) {
-    const auto layer = static_cast<std::size_t>(index);
+    const auto layer = to_index(index);
     if (placed[layer] || is_input(graph.layers[layer])) continue;
     result[layer] = 0;
     for (const std::size_t source : sources[layer]) result[layer] = std::max(result[layer], result[source]);
@@ -130,10 +129,9 @@ std::optional<int> set_behind(const Downsets& sets, const std::vector<int>& stag
   for (int set = 0; set < sets.count(); ++set) {
     bool same = true;
     for (std::size_t node = 0; node < sets.layer_of_node.size() && same; ++node) {
-      const int stage = stage_of_layer[static_cast<std::size_t>(sets.layer_of_node[node])];
+      const int stage = stage_of_layer[to_index(sets.layer_of_node[node])];
       // PipeDream skips layers that are in no set.
-      same = !sets.has(sets.count() - 1, static_cast<int>(node)) ||
-             sets.has(set, static_cast<int>(node)) == (stage <= last);
+      same = !sets.has(sets.count() - 1, to_int(node)) || sets.has(set, to_int(node)) == (stage <= last);
     }
     if (same) return set;
   }
@@ -147,12 +145,11 @@ std::optional<double> objective(const Graph& graph, const Topology& topology, co
   const Downsets& sets = std::get<Downsets>(grown);
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers)
-      stage_of_layer[static_cast<std::size_t>(layer_index(graph, id))] = static_cast<int>(s);
+    for (const std::string& id : plan.stages[s].layers) stage_of_layer[to_index(layer_index(graph, id))] = to_int(s);
   }
   std::vector<SearchStage> stages;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const auto set = set_behind(sets, stage_of_layer, static_cast<int>(s));
+    const auto set = set_behind(sets, stage_of_layer, to_int(s));
     if (!set) return std::nullopt;
     stages.push_back({stages.empty() ? 0 : stages.back().to, *set, plan.stages[s].devices});
   }
@@ -180,7 +177,7 @@ std::variant<Candidate, Infeasible> pipedream_candidate(const Graph& graph, cons
   candidate.endless = true;
   candidate.partition.stage_of_layer = stage_of_layer(graph, sets, answer.stages);
   for (const SearchStage& stage : answer.stages) {
-    candidate.partition.replicas.push_back(static_cast<int>(stage.devices.size()));
+    candidate.partition.replicas.push_back(to_int(stage.devices.size()));
     candidate.devices.push_back(stage.devices);
   }
   return candidate;

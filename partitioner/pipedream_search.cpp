@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::partitioner {
 namespace {
 
@@ -12,8 +14,6 @@ constexpr Seconds kNever{std::numeric_limits<double>::infinity()};
 constexpr double kMargin = 1 + 1e-9;
 constexpr Seconds kNotAsked{-1};
 constexpr std::size_t kMostTableBytes = std::size_t{96} << 20;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 using SecondsPerByte = Quantity<struct SecondsPerByteTag, double>;
 
@@ -53,10 +53,12 @@ struct PairTable {
   std::vector<int> sets;
   std::vector<Seconds> values;
 
-  std::size_t index(int from, int to) const { return at(row_of_set[at(from)]) * sets.size() + at(row_of_set[at(to)]); }
-  Seconds& between(int from, int to) { return values[index(from, to)]; }
-  Seconds between(int from, int to) const { return values[index(from, to)]; }
-  bool knows(int set) const { return row_of_set[at(set)] >= 0; }
+  std::size_t place(int from, int to) const {
+    return to_index(row_of_set[to_index(from)]) * sets.size() + to_index(row_of_set[to_index(to)]);
+  }
+  Seconds& between(int from, int to) { return values[place(from, to)]; }
+  Seconds between(int from, int to) const { return values[place(from, to)]; }
+  bool knows(int set) const { return row_of_set[to_index(set)] >= 0; }
 };
 
 /// A set after which ranges from one base may be cut, or at which they may end, and the possible machine counts after
@@ -82,18 +84,19 @@ bool within_limit(int n, int used, int replicas, Bytes bytes, const PipedreamOpt
 
 /// For a stage between two cuts, including its boundaries.
 Seconds later_time(const LevelCosts& costs, Seconds compute, Bytes parameters, Bytes boundary, int r) {
-  return longer((compute + costs.sync[at(r)] * parameters) / r, costs.transfer[at(r)] * boundary);
+  return longer((compute + costs.sync[to_index(r)] * parameters) / r, costs.transfer[to_index(r)] * boundary);
 }
 
 /// Bytes across the cuts of the stage between two sets, as charged to it.
 Bytes boundary_of(const Downsets& sets, int from, int to) {
-  if (to == sets.count() - 1) return sets.boundary[at(from)];
-  return std::max(sets.boundary[at(from)], sets.boundary[at(to)]);
+  if (to == sets.count() - 1) return sets.boundary[to_index(from)];
+  return std::max(sets.boundary[to_index(from)], sets.boundary[to_index(to)]);
 }
 
 /// Activations and parameters of the range between two sets.
 Bytes memory_of(const Downsets& sets, int from, int to) {
-  return sets.activation[at(to)] - sets.activation[at(from)] + sets.parameter[at(to)] - sets.parameter[at(from)];
+  return sets.activation[to_index(to)] - sets.activation[to_index(from)] + sets.parameter[to_index(to)] -
+         sets.parameter[to_index(from)];
 }
 
 /// True if some set lies strictly between the two; then PipeDream lets machines stay idle.
@@ -125,7 +128,7 @@ class Search {
     allowed_ = &allowed;
     bound_ = bound * kMargin;
     if (!ask()) return false;
-    const int top = static_cast<int>(levels_.size()) - 1;
+    const int top = to_int(levels_.size()) - 1;
     for (int level = 0; level < top; ++level) answer_all(level);
     time = times_from(top, 0, {{last_, bound_}});
     return true;
@@ -134,14 +137,14 @@ class Search {
   /// Stages of the optimum of the last `solve`, whose value `time` is finite.
   std::vector<SearchStage> stages(Seconds time) {
     stages_.clear();
-    trace(static_cast<int>(levels_.size()) - 1, 0, last_, time * kMargin, {0});
+    trace(to_int(levels_.size()) - 1, 0, last_, time * kMargin, {0});
     return std::move(stages_);
   }
 
  private:
   /// Cuts that matter for the ranges from `base` at `level`, ascending; bounds that need not hold are infinite.
   void find_cuts(int level, int base, const std::vector<Target>& targets) {
-    const LevelCosts& costs = levels_[at(level)];
+    const LevelCosts& costs = levels_[to_index(level)];
     const int n = costs.machines;
     bound_here_ = Seconds(0);
     for (const Target& target : targets) bound_here_ = longer(bound_here_, target.bound);
@@ -153,12 +156,12 @@ class Search {
       const int set = *first;
       const bool target = targets[next].set == set;
       if (target) ++next;
-      const Seconds behind = sets_.compute[at(set)] - sets_.compute[at(base)];
+      const Seconds behind = sets_.compute[to_index(set)] - sets_.compute[to_index(base)];
       int low = 1;
       while (low <= n && is_longer(behind, low * unit)) ++low;
       int high = n;
       if (!target) {
-        const Seconds ahead = sets_.compute[at(targets[next].set)] - sets_.compute[at(set)];
+        const Seconds ahead = sets_.compute[to_index(targets[next].set)] - sets_.compute[to_index(set)];
         high = n - 1;
         while (high >= low &&
                (is_longer(ahead, (n - high) * unit) || is_longer(boundary_time(costs, set, n - high), bound_here_)))
@@ -172,15 +175,15 @@ class Search {
 
   /// The shortest time of a transfer after `set` if the stage that is charged has at most `replicas`.
   Seconds boundary_time(const LevelCosts& costs, int set, int replicas) const {
-    return costs.transfer[at(options_.straight_pipeline ? 1 : replicas)] * sets_.boundary[at(set)];
+    return costs.transfer[to_index(options_.straight_pipeline ? 1 : replicas)] * sets_.boundary[to_index(set)];
   }
 
   std::vector<Target> targets_of(int level, int base) const {
-    if (level + 1 == static_cast<int>(levels_.size())) {
+    if (level + 1 == to_int(levels_.size())) {
       if (base == 0) return {{last_, bound_}};
       return {};
     }
-    const PairTable& table = tables_[at(level) + 1];
+    const PairTable& table = tables_[to_index(level) + 1];
     std::vector<Target> targets;
     for (const int set : table.sets) {
       if (set > base && table.between(base, set) != kNotAsked) targets.push_back({set, table.between(base, set)});
@@ -189,27 +192,27 @@ class Search {
   }
 
   std::vector<int> bases_of(int level) const {
-    if (level + 1 == static_cast<int>(levels_.size())) return {0};
-    return tables_[at(level) + 1].sets;
+    if (level + 1 == to_int(levels_.size())) return {0};
+    return tables_[to_index(level) + 1].sets;
   }
 
   /// Fills the tables with bounds, outermost level first.
   bool ask() {
-    for (int level = static_cast<int>(levels_.size()) - 1; level >= 1; --level) {
-      PairTable& table = tables_[at(level)];
-      std::vector<char> used(at(last_ + 1), 0);
+    for (int level = to_int(levels_.size()) - 1; level >= 1; --level) {
+      PairTable& table = tables_[to_index(level)];
+      std::vector<char> used(to_index(last_ + 1), 0);
       for (const int base : bases_of(level)) {
         const std::vector<Target> targets = targets_of(level, base);
         if (targets.empty()) continue;
         find_cuts(level, base, targets);
-        used[at(base)] = 1;
-        for (const Cut& cut : cuts_) used[at(cut.set)] = 1;
+        used[to_index(base)] = 1;
+        for (const Cut& cut : cuts_) used[to_index(cut.set)] = 1;
       }
       table.sets.clear();
       table.row_of_set.assign(used.size(), -1);
       for (int set = 0; set <= last_; ++set) {
-        if (!used[at(set)]) continue;
-        table.row_of_set[at(set)] = static_cast<int>(table.sets.size());
+        if (!used[to_index(set)]) continue;
+        table.row_of_set[to_index(set)] = to_int(table.sets.size());
         table.sets.push_back(set);
       }
       if (table.sets.size() * table.sets.size() * sizeof(Seconds) > kMostTableBytes / (levels_.size() - 1))
@@ -227,13 +230,13 @@ class Search {
 
   /// Marks the pairs that can become stages with the `cuts_` of `base`.
   void ask_from(int level, int base) {
-    const LevelCosts& costs = levels_[at(level)];
-    PairTable& table = tables_[at(level)];
+    const LevelCosts& costs = levels_[to_index(level)];
+    PairTable& table = tables_[to_index(level)];
     const auto mark = [&](int from, int to, int replicas) {
       if (options_.straight_pipeline) replicas = std::min(replicas, 1);
       if (replicas < 1) return;
       const Seconds bound = bound_here_ * replicas;
-      if (is_longer(sets_.compute[at(to)] - sets_.compute[at(from)], bound * costs.group_devices)) return;
+      if (is_longer(sets_.compute[to_index(to)] - sets_.compute[to_index(from)], bound * costs.group_devices)) return;
       Seconds& known = table.between(from, to);
       known = longer(known, bound);
     };
@@ -248,7 +251,7 @@ class Search {
 
   /// Replaces the bounds that the level above requested with times.
   void answer_all(int level) {
-    PairTable& table = tables_[at(level) + 1];
+    PairTable& table = tables_[to_index(level) + 1];
     for (const int base : table.sets) {
       const std::vector<Target> targets = targets_of(level, base);
       if (targets.empty()) {
@@ -257,16 +260,16 @@ class Search {
       }
       times_from(level, base, targets);
       for (const int set : table.sets) table.between(base, set) = kNever;
-      const int n = levels_[at(level)].machines;
+      const int n = levels_[to_index(level)].machines;
       for (std::size_t i = 0; i < cuts_.size(); ++i) {
-        if (cuts_[i].target) table.between(base, cuts_[i].set) = times_[i * at(n + 1) + at(n)];
+        if (cuts_[i].target) table.between(base, cuts_[i].set) = times_[i * to_index(n + 1) + to_index(n)];
       }
     }
   }
 
   Seconds work(int level, int from, int to) const {
-    if (level == 0) return sets_.compute[at(to)] - sets_.compute[at(from)];
-    const PairTable& table = tables_[at(level)];
+    if (level == 0) return sets_.compute[to_index(to)] - sets_.compute[to_index(from)];
+    const PairTable& table = tables_[to_index(level)];
     return table.knows(from) && table.knows(to) ? table.between(from, to) : kNever;
   }
 
@@ -280,19 +283,19 @@ class Search {
 
   Seconds single_time(int level, int base, int set, int r) const {
     if (options_.straight_pipeline && r > 1) return kNever;
-    const LevelCosts& costs = levels_[at(level)];
+    const LevelCosts& costs = levels_[to_index(level)];
     if (least_used(costs.machines, r, memory_of(sets_, base, set)) > r) return kNever;
-    const Bytes bytes = sets_.parameter[at(set)] - sets_.parameter[at(base)];
-    return (work(level, base, set) + costs.sync_single[at(r)] * bytes) / r;
+    const Bytes bytes = sets_.parameter[to_index(set)] - sets_.parameter[to_index(base)];
+    return (work(level, base, set) + costs.sync_single[to_index(r)] * bytes) / r;
   }
 
   /// Fills `times_[cut * (n + 1) + r]`: the least time of a range from `base` to each cut on r machines, infinite where
   /// it does not matter. Returns the last cut's on all machines.
   Seconds times_from(int level, int base, const std::vector<Target>& targets) {
     find_cuts(level, base, targets);
-    const LevelCosts& costs = levels_[at(level)];
+    const LevelCosts& costs = levels_[to_index(level)];
     const int n = costs.machines;
-    const std::size_t row = at(n + 1);
+    const std::size_t row = to_index(n + 1);
     times_.assign(cuts_.size() * row, kNever);
     const Seconds reach = bound_here_ * costs.group_devices;
     std::size_t first = 0;
@@ -300,18 +303,18 @@ class Search {
       const Cut to = cuts_[t];
       Seconds* mine = times_.data() + t * row;
       for (int r = to.low; r <= to.high; ++r) mine[r] = single_time(level, base, to.set, r);
-      const Seconds total = sets_.compute[at(to.set)];
-      while (first < t && is_longer(total - sets_.compute[at(cuts_[first].set)], (n - 1) * reach)) ++first;
+      const Seconds total = sets_.compute[to_index(to.set)];
+      while (first < t && is_longer(total - sets_.compute[to_index(cuts_[first].set)], (n - 1) * reach)) ++first;
       for (std::size_t f = first; f < t; ++f) {
         const Cut from = cuts_[f];
         int most = options_.straight_pipeline ? 1 : to.high - from.low;
         if (to.high - from.low < 1) continue;
-        const Seconds compute_left = total - sets_.compute[at(from.set)];
+        const Seconds compute_left = total - sets_.compute[to_index(from.set)];
         if (is_longer(compute_left, most * reach) || !sets_.contains(to.set, from.set)) continue;
         const Seconds* theirs = times_.data() + f * row;
         const Seconds compute = work(level, from.set, to.set);
         if (is_longer(compute, bound_here_ * most)) continue;
-        const Bytes bytes = sets_.parameter[at(to.set)] - sets_.parameter[at(from.set)];
+        const Bytes bytes = sets_.parameter[to_index(to.set)] - sets_.parameter[to_index(from.set)];
         const Bytes boundary = boundary_of(sets_, from.set, to.set);
         for (int q = 1; q <= most; ++q) {
           const Seconds time = later_time(costs, compute, bytes, boundary, q);
@@ -327,7 +330,7 @@ class Search {
       }
     }
     if (cuts_.empty() || !cuts_.back().target) return kNever;
-    return times_[(cuts_.size() - 1) * row + at(n)];
+    return times_[(cuts_.size() - 1) * row + to_index(n)];
   }
 
   /// Appends the stages of the optimum from `base` to `end` at `level`. `origins`: the first device of each copy of the
@@ -336,8 +339,8 @@ class Search {
     times_from(level, base, {{end, bound}});
     const std::vector<Cut> cuts = cuts_;
     const std::vector<Seconds> times = times_;
-    const LevelCosts& costs = levels_[at(level)];
-    const std::size_t row = at(costs.machines + 1);
+    const LevelCosts& costs = levels_[to_index(level)];
+    const std::size_t row = to_index(costs.machines + 1);
     struct Found {
       int from;
       int to;
@@ -348,7 +351,7 @@ class Search {
     int r = costs.machines;
     while (true) {
       const int to = cuts[t].set;
-      while (options_.use_fewer_machines && r > 1 && times[t * row + at(r) - 1] <= times[t * row + at(r)] &&
+      while (options_.use_fewer_machines && r > 1 && times[t * row + to_index(r) - 1] <= times[t * row + to_index(r)] &&
              splittable(sets_, base, to)) {
         --r;
       }
@@ -358,10 +361,10 @@ class Search {
       for (std::size_t f = 0; f < t; ++f) {
         if (!sets_.contains(to, cuts[f].set)) continue;
         const Seconds compute = work(level, cuts[f].set, to);
-        const Bytes bytes = sets_.parameter[at(to)] - sets_.parameter[at(cuts[f].set)];
+        const Bytes bytes = sets_.parameter[to_index(to)] - sets_.parameter[to_index(cuts[f].set)];
         for (int q = 1; q < r && (q == 1 || !options_.straight_pipeline); ++q) {
           if (least_used(costs.machines, q, memory_of(sets_, cuts[f].set, to)) > r) continue;
-          const Seconds time = longer(times[f * row + at(r - q)],
+          const Seconds time = longer(times[f * row + to_index(r - q)],
                                       later_time(costs, compute, bytes, boundary_of(sets_, cuts[f].set, to), q));
           if (is_longer(best, time)) {
             best = time;
@@ -405,13 +408,14 @@ class Search {
 /// A chain of at most `most` sets between the first and the last, evenly spread in compute, small in boundary.
 std::vector<int> coarse_chain(const Downsets& sets, int most) {
   const int last = sets.count() - 1;
-  const Seconds step = sets.compute[at(last)] / most;
+  const Seconds step = sets.compute[to_index(last)] / most;
   std::vector<int> chain = {0};
   int set = 1;
   for (int part = 1; part <= most && set < last; ++part) {
     int best = -1;
-    for (; set < last && (part == most || sets.compute[at(set)] <= static_cast<double>(part) * step); ++set) {
-      if ((best < 0 || sets.boundary[at(set)] < sets.boundary[at(best)]) && sets.contains(set, chain.back()))
+    for (; set < last && (part == most || sets.compute[to_index(set)] <= static_cast<double>(part) * step); ++set) {
+      if ((best < 0 || sets.boundary[to_index(set)] < sets.boundary[to_index(best)]) &&
+          sets.contains(set, chain.back()))
         best = set;
     }
     if (best >= 0) chain.push_back(best);
@@ -425,8 +429,8 @@ std::vector<int> coarse_chain(const Downsets& sets, int most) {
 std::variant<SearchAnswer, Infeasible> pipedream_search(const Downsets& sets, const std::vector<SearchLevel>& levels,
                                                         const PipedreamOptions& options) {
   Search search(sets, levels, options);
-  std::vector<int> all(at(sets.count()));
-  for (int set = 0; set < sets.count(); ++set) all[at(set)] = set;
+  std::vector<int> all(to_index(sets.count()));
+  for (int set = 0; set < sets.count(); ++set) all[to_index(set)] = set;
   const auto too_many = [&] {
     return Infeasible{"the graph's " + std::to_string(sets.count() - 1) + " down-sets are too many for " +
                       std::to_string(levels.size()) +
@@ -450,20 +454,20 @@ std::optional<Seconds> pipedream_time(const Downsets& sets, const SearchLevel& l
                                       const std::vector<SearchStage>& stages, const PipedreamOptions& options) {
   const LevelCosts costs(level, 1, 1, options);
   int idle = level.machines;
-  for (const SearchStage& stage : stages) idle -= static_cast<int>(stage.devices.size());
+  for (const SearchStage& stage : stages) idle -= to_int(stage.devices.size());
   if (idle < 0 || (idle > 0 && !options.use_fewer_machines)) return std::nullopt;
   Seconds slowest;
   int used = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const auto& [from, to, devices] = stages[s];
-    const int r = static_cast<int>(devices.size());
+    const int r = to_int(devices.size());
     if (r > 1 && options.straight_pipeline) return std::nullopt;
     used += r;
     const Bytes memory = memory_of(sets, from, to);
     if (options.use_memory_constraint && !within_limit(level.machines, used, r, memory, options)) return std::nullopt;
-    const Bytes parameters = sets.parameter[at(to)] - sets.parameter[at(from)];
+    const Bytes parameters = sets.parameter[to_index(to)] - sets.parameter[to_index(from)];
     const Bytes boundary = s == 0 ? Bytes(0) : boundary_of(sets, from, to);
-    const Seconds compute = sets.compute[at(to)] - sets.compute[at(from)];
+    const Seconds compute = sets.compute[to_index(to)] - sets.compute[to_index(from)];
     slowest = longer(slowest, later_time(costs, compute, parameters, boundary, r));
     // Machines stay idle after the first range that can be split: the stages after them then hold the least.
     if (idle > 0 && splittable(sets, 0, to)) {

@@ -10,6 +10,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
+#include "costmodel/index.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/plan_formats.h"
 #include "costmodel/progress.h"
@@ -261,7 +262,7 @@ void print(const Request& request, const Graph& graph, const partitioner::Ranked
     stagecraft::Seconds time;
     stagecraft::Bytes parameters;
     for (const std::string& id : stage.layers) {
-      const stagecraft::Layer& layer = graph.layers[static_cast<std::size_t>(stagecraft::layer_index(graph, id))];
+      const stagecraft::Layer& layer = graph.layers[stagecraft::to_index(stagecraft::layer_index(graph, id))];
       time += layer.forward.median + layer.backward.median;
       parameters += layer.parameter_bytes;
     }
@@ -391,9 +392,9 @@ void take_lists(Request& request, const Plan& shape) {
   request.constraints.plan.schedule = shape.schedule;
   request.constraints.plan.listed = shape.listed;
   partitioner::Constraints& constraints = request.constraints;
-  constraints.stages = static_cast<int>(shape.stages.size());
+  constraints.stages = stagecraft::to_int(shape.stages.size());
   constraints.replicas.clear();
-  for (const Stage& stage : shape.stages) constraints.replicas.push_back(static_cast<int>(stage.devices.size()));
+  for (const Stage& stage : shape.stages) constraints.replicas.push_back(stagecraft::to_int(stage.devices.size()));
   if (request.strategy == partitioner::kDefaultStrategy) request.strategy = "profile";
 }
 

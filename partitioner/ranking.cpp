@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/remedies.h"
@@ -43,7 +44,7 @@ std::string count_text(int count, const char* what) {
 }
 
 int layers_in_stages(const Graph& graph) {
-  return static_cast<int>(
+  return to_int(
       std::count_if(graph.layers.begin(), graph.layers.end(), [](const Layer& layer) { return !is_input(layer); }));
 }
 
@@ -90,7 +91,7 @@ std::vector<Ask> asks(const Graph& graph, const Topology& topology, const Constr
       continue;
     }
     for (const int count : replica_counts(devices, stages, microbatches)) {
-      if (count > 1) wanted.replicas.assign(static_cast<std::size_t>(stages), count);
+      if (count > 1) wanted.replicas.assign(to_index(stages), count);
       profile(count > 1 ? origin + " of " + count_text(count, "replica") : origin, wanted);
     }
     const bool uneven = devices / stages >= 1 && devices % stages != 0;
@@ -136,8 +137,8 @@ void check_constraints(const Candidate& candidate, const Constraints& wanted) {
     throw std::invalid_argument("its replicas are " + replicas_text(replicas) + ", expected " +
                                 replicas_text(wanted.replicas));
   }
-  if (wanted.stages && static_cast<int>(replicas.size()) != *wanted.stages) {
-    throw std::invalid_argument("it has " + count_text(static_cast<int>(replicas.size()), "stage") + ", expected " +
+  if (wanted.stages && to_int(replicas.size()) != *wanted.stages) {
+    throw std::invalid_argument("it has " + count_text(to_int(replicas.size()), "stage") + ", expected " +
                                 std::to_string(*wanted.stages));
   }
 }
@@ -150,7 +151,7 @@ std::optional<Candidate> without_idle_replicas(Candidate candidate, std::optiona
     if (replicas <= *microbatches) continue;
     any = true;
     replicas = *microbatches;
-    if (!candidate.devices.empty()) candidate.devices[s].resize(static_cast<std::size_t>(*microbatches));
+    if (!candidate.devices.empty()) candidate.devices[s].resize(to_index(*microbatches));
   }
   if (!any) return std::nullopt;
   return candidate;
@@ -192,7 +193,7 @@ Seconds least_iteration(const std::map<std::string, Seconds>& time_of, const Pla
   for (const Stage& stage : plan.stages) {
     Seconds time;
     for (const std::string& layer : stage.layers) time += time_of.at(layer);
-    const int replicas = static_cast<int>(stage.devices.size());
+    const int replicas = to_int(stage.devices.size());
     const double most = microbatches ? (plan.microbatches + replicas - 1) / replicas
                                      : static_cast<double>(plan.microbatches) / replicas;
     out = std::max(out, time * most);
@@ -203,7 +204,7 @@ Seconds least_iteration(const std::map<std::string, Seconds>& time_of, const Pla
 int devices_of(const Plan& plan) {
   std::set<int> devices;
   for (const Stage& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
-  return static_cast<int>(devices.size());
+  return to_int(devices.size());
 }
 
 /// Bytes of the rank that needs the most.

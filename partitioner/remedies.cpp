@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft::partitioner {
@@ -60,7 +61,7 @@ bool try_recomputing(Remedies& remedies, const std::string& before, const Graph&
                      PlanSettings settings) {
   settings.recompute = true;
   std::vector<int> lengths{0};
-  for (int length = 1; length < static_cast<int>(graph.layers.size()); length *= 2) lengths.push_back(length);
+  for (int length = 1; length < to_int(graph.layers.size()); length *= 2) lengths.push_back(length);
   return std::any_of(lengths.begin(), lengths.end(), [&](int length) {
     settings.recompute_every = length;
     const std::string name = length == 0 ? "--recompute" : "--recompute-every " + std::to_string(length);

@@ -46,7 +46,7 @@ struct BackwardWatcher::State : c10::DebugInfoBase {
   };
 
   void tell(int layer, Phase phase) {
-    if (!ranges.empty()) device::push_range(ranges[index(layer)], 0);
+    if (!ranges.empty()) device::push_range(ranges[to_index(layer)], 0);
     open = !ranges.empty();
     on_node(layer, phase);
   }

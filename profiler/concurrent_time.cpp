@@ -39,7 +39,7 @@ std::vector<double> iterate_together(Subject& subject, const std::vector<at::Ten
   std::vector<double> out;
   // All continue until the leader has enough samples, so that every sample is taken under load.
   while (!together.stop) {
-    subject.iterate(batch, static_cast<int>(out.size()), timer);
+    subject.iterate(batch, to_int(out.size()), timer);
     out.push_back(timer.take().front());
     const double spent = steady_seconds() - start;
     const bool enough = out.size() >= kEnoughSamples && spent > options.rule.most_seconds / 8;
@@ -56,7 +56,7 @@ Seconds concurrent_time(const model::Model& model, const std::vector<at::Tensor>
   std::vector<std::unique_ptr<Subject>> subjects;
   for (int i = 0; i < count; ++i)
     subjects.push_back(std::make_unique<Subject>(model, options.optimizer, options.seed, options.placement, false));
-  std::vector<std::vector<double>> samples(index(count));
+  std::vector<std::vector<double>> samples(to_index(count));
   std::vector<std::jthread> threads;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     threads.emplace_back([&, i] { samples[i] = iterate_together(*subjects[i], batch, options, i == 0, together); });

@@ -27,22 +27,22 @@ struct Alone {
       inputs.push_back(tensor(value.value, outputs));
     const std::vector<int> read = inputs_read(model);
     for (const int input : program.data_inputs())
-      data.push_back(batch[static_cast<std::size_t>(std::ranges::find(read, input) - read.begin())]);
+      data.push_back(batch[to_index(std::ranges::find(read, input) - read.begin())]);
     for (const model::ValueRef& value : sent_by(model, layer)) {
       const at::Tensor output = tensor(value, outputs);
       gradients.push_back(output.requires_grad() ? at::ones_like(output) : at::Tensor());
     }
   }
   static at::Tensor tensor(const model::ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
-    return outputs[index(value.layer)][index(value.output)].detach();
+    return outputs[to_index(value.layer)][to_index(value.output)].detach();
   }
   static bool has_gradient(const model::ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
-    return outputs[index(value.layer)][index(value.output)].requires_grad();
+    return outputs[to_index(value.layer)][to_index(value.output)].requires_grad();
   }
   static std::vector<stage::ReceivedValue> received_by(const model::Model& model, int layer,
                                                        const std::vector<std::vector<at::Tensor>>& outputs) {
     std::map<std::pair<int, int>, stage::ReceivedValue> once;
-    for (const model::ValueRef& value : model.layers[index(layer)].inputs) {
+    for (const model::ValueRef& value : model.layers[to_index(layer)].inputs) {
       if (value.layer >= 0) once[{value.layer, value.output}] = {value, has_gradient(value, outputs)};
     }
     std::vector<stage::ReceivedValue> out;
@@ -52,8 +52,8 @@ struct Alone {
   static std::vector<model::ValueRef> sent_by(const model::Model& model, int layer) {
     std::vector<model::ValueRef> out;
     // The last layer's loss is not sent; the program starts its backward by itself.
-    if (layer + 1 == static_cast<int>(model.layers.size())) return out;
-    for (int i = 0; i < model.layers[index(layer)].outputs; ++i) out.push_back({.layer = layer, .output = i});
+    if (layer + 1 == to_int(model.layers.size())) return out;
+    for (int i = 0; i < model.layers[to_index(layer)].outputs; ++i) out.push_back({.layer = layer, .output = i});
     return out;
   }
   stage::StageProgram program;
@@ -75,7 +75,7 @@ std::vector<IsolatedTime> isolated_times(const model::Model& model, const std::v
   std::vector<IsolatedTime> out;
   for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
     if (progress) progress(model.layers[layer].name);
-    Alone alone(model, static_cast<int>(layer), batch, outputs, seed, placement);
+    Alone alone(model, to_int(layer), batch, outputs, seed, placement);
     const std::unique_ptr<Marks> marks = host ? make_host_marks() : make_event_marks(placement.device);
     const auto marked = [&](const auto& work) {
       if (!host) at::Tensor(overwritten).zero_();
@@ -99,7 +99,7 @@ std::vector<IsolatedTime> isolated_times(const model::Model& model, const std::v
       const std::vector<std::int64_t> times = marks->take();
       if (round == 0) continue;  // the first one makes buffers and chooses algorithms
       for (std::size_t i = 0; i + 1 < times.size(); i += 2) {
-        auto& samples = i / 2 < index(kRunsAtOnce) ? forward : backward;
+        auto& samples = i / 2 < to_index(kRunsAtOnce) ? forward : backward;
         samples.push_back(static_cast<double>(times[i + 1] - times[i]) * kSecondsPerNanosecond);
       }
       stop = should_stop({.iteration_error = rule.layer_error,

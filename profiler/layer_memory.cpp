@@ -26,8 +26,8 @@ void LayerMemory::begin(int layer) {
 
 void LayerMemory::end(int layer) {
   const std::int64_t live = tracker_.live().value;
-  growth_[index(layer)] += live - live_;
-  std::int64_t& transient = transient_[index(layer)];
+  growth_[to_index(layer)] += live - live_;
+  std::int64_t& transient = transient_[to_index(layer)];
   transient = std::max(transient, tracker_.peak().value - std::max(live, live_));
   watcher_.end(layer);
 }
@@ -49,7 +49,7 @@ void LayerMemory::switch_to(int layer) {
   // What the engine sets up before the first node belongs to that node.
   const int owner = current_ < 0 ? layer : current_;
   if (owner >= 0) {
-    std::int64_t& transient = transient_[index(owner)];
+    std::int64_t& transient = transient_[to_index(owner)];
     transient = std::max(transient, tracker_.peak().value - live_);
     live_ = tracker_.live().value;
     begin_peak();

@@ -50,8 +50,7 @@ at::Tensor to_tensor(const Order& order) {
 
 Order to_order(const at::Tensor& tensor) {
   const auto* words = tensor.const_data_ptr<std::int64_t>();
-  return {{static_cast<LinkOperation>(words[0]), Bytes(words[1]), static_cast<int>(words[2]),
-           static_cast<int>(words[3]), static_cast<int>(words[4])},
+  return {{static_cast<LinkOperation>(words[0]), Bytes(words[1]), to_int(words[2]), to_int(words[3]), to_int(words[4])},
           words[5],
           words[6]};
 }
@@ -144,7 +143,7 @@ class ChannelPart {
   template <typename Call>
   Work collective(const LinkTask& task, Call call) {
     if (channel_.rank() >= task.ranks) return {};
-    std::vector<int> members(index(task.ranks));
+    std::vector<int> members(to_index(task.ranks));
     std::iota(members.begin(), members.end(), 0);
     return [this, values = floats(task.bytes), members, call]() mutable { call(channel_, values, members); };
   }
@@ -165,7 +164,7 @@ class ChannelMeter : public LinkMeter {
     give({task, samples, batch});
     std::vector<double> out = part_.carry_out({task, samples, batch});
     const std::vector<int> clocks = ChannelPart::clocks(task);
-    if (clocks.front() != 0) out.assign(static_cast<std::size_t>(samples), 0);
+    if (clocks.front() != 0) out.assign(to_index(samples), 0);
     for (const int rank : clocks) {
       if (rank == 0) continue;
       const at::Tensor theirs = channel_.receive({{samples}, at::kDouble}, rank, kSamplesTag)->wait();
@@ -253,7 +252,7 @@ LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& opt
   const Seconds ours = time.sum(channel);
   if (!before || !after) return out;
   out.processors = ProcessorUse{ours / lasted, std::max(0.0, (*after - *before - ours) / lasted),
-                                static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
+                                to_int(std::max(1U, std::thread::hardware_concurrency()))};
   return out;
 }
 

@@ -43,7 +43,7 @@ struct Gpu {
 /// The devices that take part in `task`, in the order of their ranks in the communicator.
 std::vector<int> members_of(const LinkTask& task) {
   if (task.operation == SendReceive && task.ranks == 2) return {task.from, task.to};
-  std::vector<int> out(index(task.ranks));
+  std::vector<int> out(to_index(task.ranks));
   std::iota(out.begin(), out.end(), 0);
   return out;
 }
@@ -56,7 +56,7 @@ class NcclMeter : public LinkMeter {
       gpus_.push_back({device, device::make_stream(), {}, {}});
     }
   }
-  int ranks() const override { return static_cast<int>(gpus_.size()); }
+  int ranks() const override { return to_int(gpus_.size()); }
   bool copies() const override { return true; }
   // Events resolve about half a microsecond (cudaEventElapsedTime): 0.5 % of this.
   Seconds shortest_sample() const override { return Seconds(1e-4); }
@@ -77,7 +77,7 @@ class NcclMeter : public LinkMeter {
       for (std::size_t i = 0; i < members.size(); ++i) {
         threads.emplace_back([&, i] {
           try {
-            times[i] = times_of(task, static_cast<int>(i), gpus_.at(index(members[i])), samples, batch);
+            times[i] = times_of(task, to_int(i), gpus_.at(to_index(members[i])), samples, batch);
           } catch (...) {
             const std::lock_guard lock(mutex);
             if (!first) first = std::current_exception();
@@ -101,9 +101,9 @@ class NcclMeter : public LinkMeter {
  private:
   void make_room(const LinkTask& task, const std::vector<int>& members) {
     // What is sent and what is received, each with shares rounded up.
-    const auto bytes = 2 * (static_cast<std::size_t>(task.bytes.value) + members.size() * sizeof(float));
+    const auto bytes = 2 * (to_index(task.bytes.value) + members.size() * sizeof(float));
     for (const int member : members) {
-      Gpu& gpu = gpus_.at(index(member));
+      Gpu& gpu = gpus_.at(to_index(member));
       const device::DeviceGuard guard(gpu.device);
       if (gpu.bytes < bytes) {
         gpu.memory = {};  // before allocating the larger one, so that both need not fit
@@ -125,7 +125,7 @@ class NcclMeter : public LinkMeter {
     communicators_.clear();
     communicators_of_.clear();
     std::vector<ncclComm_t> raw(members.size());
-    device::check(ncclCommInitAll(raw.data(), static_cast<int>(members.size()), members.data()), "ncclCommInitAll");
+    device::check(ncclCommInitAll(raw.data(), to_int(members.size()), members.data()), "ncclCommInitAll");
     for (const ncclComm_t communicator : raw) communicators_.emplace_back(communicator);
     communicators_of_ = members;
   }
@@ -140,7 +140,7 @@ class NcclMeter : public LinkMeter {
     device::check(cudaEventRecord(events.front().get(), stream), "cudaEventRecord");
     for (std::int64_t sample = 0; sample < samples && !failed_; ++sample) {
       for (std::int64_t i = 0; i < batch; ++i) enqueue(task, rank, gpu);
-      device::check(cudaEventRecord(events[static_cast<std::size_t>(sample) + 1].get(), stream), "cudaEventRecord");
+      device::check(cudaEventRecord(events[to_index(sample) + 1].get(), stream), "cudaEventRecord");
     }
     wait(stream, rank, task);
     const bool there_and_back = task.ranks > 1 && (task.operation == SendReceive || task.operation == Pairs);
@@ -157,14 +157,14 @@ class NcclMeter : public LinkMeter {
   void enqueue(const LinkTask& task, int rank, const Gpu& gpu) {
     const cudaStream_t stream = gpu.stream.get();
     auto* values = static_cast<float*>(gpu.memory.get());
-    const auto bytes = static_cast<std::size_t>(task.bytes.value);
+    const auto bytes = to_index(task.bytes.value);
     const std::size_t count = bytes / sizeof(float);
-    const std::size_t members = index(task.ranks);
+    const std::size_t members = to_index(task.ranks);
     const std::size_t share = (count + members - 1) / members;
     float* other = values + share * members;
     // In place, as gradients are reduced, except for one rank, which would have nothing to do.
-    float* own = task.ranks == 1 ? other : values + share * index(rank);
-    const auto communicator = [&] { return communicators_.at(index(rank)).get(); };
+    float* own = task.ranks == 1 ? other : values + share * to_index(rank);
+    const auto communicator = [&] { return communicators_.at(to_index(rank)).get(); };
     const auto send = [&](int to) {
       device::check(ncclSend(values, count, ncclFloat, to, communicator(), stream), "ncclSend");
     };
@@ -218,7 +218,7 @@ class NcclMeter : public LinkMeter {
       if (status == cudaSuccess) return;
       if (status != cudaErrorNotReady) device::check(status, "cudaStreamQuery");
       if (failed_) throw DeviceError("another rank failed");
-      if (const std::size_t place = index(rank); place < communicators_.size()) {
+      if (const std::size_t place = to_index(rank); place < communicators_.size()) {
         ncclResult_t result = ncclSuccess;
         device::check(ncclCommGetAsyncError(communicators_[place].get(), &result), "ncclCommGetAsyncError");
         if (result != ncclInProgress) device::check(result, curve_name(task.operation, task.ranks).c_str());

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/curve_fit.h"
+#include "costmodel/index.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft::profiler {
@@ -92,7 +93,7 @@ std::vector<std::string> distrust(const LinkMeasurement& measured) {
   std::size_t points = 0, vague = 0;
   for (const LinkCurve& curve : measured.curves) {
     points += curve.points.size();
-    vague += static_cast<std::size_t>(
+    vague += to_index(
         std::ranges::count_if(curve.points, [](const LinkPoint& p) { return relative_error(p.time) > kVague; }));
   }
   if (2 * vague > points) {

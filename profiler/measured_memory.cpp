@@ -25,7 +25,7 @@ void fill_gradient_bytes(std::span<Layer> layers, const std::vector<stage::Param
   for (const stage::Parameter& parameter : parameters) {
     const at::Tensor& gradient = parameter.value.grad();
     if (gradient.defined())
-      *layers[index(parameter.layer)].gradient_bytes += Bytes(static_cast<std::int64_t>(gradient.nbytes()));
+      *layers[to_index(parameter.layer)].gradient_bytes += Bytes(static_cast<std::int64_t>(gradient.nbytes()));
   }
 }
 

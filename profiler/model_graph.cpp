@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "costmodel/index.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::profiler {
@@ -70,15 +71,15 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
     for (const model::ParameterSpec& parameter : spec.parameters) own.insert(parameter.name);
     for (const std::string& name : own) ++holders[name];
   }
-  const int inputs = static_cast<int>(model.inputs.size());
+  const int inputs = to_int(model.inputs.size());
   const std::vector<int> read = inputs_read(model);
   for (const model::ModelInput& input : model.inputs) {
     Layer layer;
     layer.id = layer.name = input_id(input);
     layer.kind = kInputKind;
-    const auto place = std::ranges::lower_bound(read, static_cast<int>(graph.layers.size()));
-    if (place != read.end() && *place == static_cast<int>(graph.layers.size())) {
-      layer.outputs = {output_of(batch.at(static_cast<std::size_t>(place - read.begin())))};
+    const auto place = std::ranges::lower_bound(read, to_int(graph.layers.size()));
+    if (place != read.end() && *place == to_int(graph.layers.size())) {
+      layer.outputs = {output_of(batch.at(to_index(place - read.begin())))};
     } else if (!input.derive) {
       layer.outputs = {unread(input, samples)};
     }
@@ -101,7 +102,7 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
     graph.layers.push_back(std::move(layer));
     for (const model::ValueRef& argument : spec.inputs) {
       const int source = argument.layer >= 0 ? inputs + argument.layer : argument.input;
-      graph.edges.push_back({source, inputs + static_cast<int>(i), argument.layer >= 0 ? argument.output : 0});
+      graph.edges.push_back({source, inputs + to_int(i), argument.layer >= 0 ? argument.output : 0});
     }
   }
   return graph;

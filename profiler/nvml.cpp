@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "costmodel/version.h"
 
 namespace stagecraft::profiler {
@@ -55,7 +56,7 @@ std::string text(const Nvml& nvml, const std::string& name, const Call& call, Ar
 
 std::string bus_of(const NvmlPciInfo& pci) {
   const auto* const end = std::find(std::begin(pci.bus_id), std::end(pci.bus_id), '\0');
-  return plain_bus({pci.bus_id, static_cast<std::size_t>(end - pci.bus_id)});
+  return plain_bus({pci.bus_id, to_index(end - pci.bus_id)});
 }
 
 BytesPerSecond pci_of(const Nvml& nvml, NvmlDevice* device) {
@@ -63,7 +64,7 @@ BytesPerSecond pci_of(const Nvml& nvml, NvmlDevice* device) {
   const unsigned generation = asked<unsigned>(nvml.pci_generation, device).value_or(0);
   const unsigned width = asked<unsigned>(nvml.pci_width, device).value_or(0);
   return pci_bandwidth(generation < kGigatransfers.size() ? kGigatransfers[generation] : 0,
-                       width == 0 ? 16 : static_cast<int>(std::min(width, 32U)));
+                       width == 0 ? 16 : to_int(std::min(width, 32U)));
 }
 
 std::optional<double> clock_hz(const Nvml& nvml, NvmlDevice* device, int clock) {
@@ -158,13 +159,13 @@ Discovery discover(const Nvml& nvml) {
   std::set<std::string> buses;
   for (unsigned i = 0; i < count; ++i) {
     check(nvml, nvml.handle(i, &handles[i]), "nvmlDeviceGetHandleByIndex_v2");
-    out.devices.push_back(device_of(nvml, handles[i], static_cast<int>(i)));
+    out.devices.push_back(device_of(nvml, handles[i], to_int(i)));
     buses.insert(out.devices.back().links.bus);
   }
   for (unsigned i = 0; i < count; ++i) add_nvlinks(nvml, handles[i], buses, out.devices[i].links);
   for (unsigned a = 0; a < count; ++a) {
     for (unsigned b = a + 1; b < count; ++b) {
-      DiscoveredPair pair{static_cast<int>(a), static_cast<int>(b), 0, ""};
+      DiscoveredPair pair{to_int(a), to_int(b), 0, ""};
       const auto& links = out.devices[a].links.links;
       if (const auto at = links.find(out.devices[b].links.bus); at != links.end()) pair.nvlinks = at->second;
       if (const auto level = asked<int>(nvml.common_ancestor, handles[a], handles[b])) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "costmodel/timeline.h"
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
@@ -140,7 +141,7 @@ void ProfileSession::warm_up() {
   // Memory is counted together with gradients and optimizer state, which the first iteration creates.
   for (; warm < std::max(options_.warmup, 1); ++warm) {
     if (warm > 0 && limit_.left() < (kLeastIterations + 1) * iteration_) break;
-    tell("warm-up", static_cast<std::size_t>(warm) + 1);
+    tell("warm-up", to_index(warm) + 1);
     const double begin = steady_seconds();
     subject_.iterate(batch_, warm, timer_);
     device::synchronize(device_);
@@ -164,7 +165,7 @@ void ProfileSession::start_watch() {
   const std::vector<stage::Parameter>& parameters = subject_.program().parameters();
   std::vector<device::RangeName> ranges;
   for (const model::LayerSpec& layer : model_.layers) ranges.push_back(device::range_name(layer.name + " backward"));
-  const int last_layer = static_cast<int>(model_.layers.size()) - 1;
+  const int last_layer = to_int(model_.layers.size()) - 1;
   watch_ = tracer_ ? make_tracing_watch(parameters, *tracer_, device_, last_layer, ranges)
                    : make_marking_watch(parameters, host_ ? make_host_marks() : make_event_marks(device_), ranges);
   if (limit_.left() > kLeastIterations * iteration_) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/device/device.h"
 #include "executor/device/processor.h"
 
@@ -13,7 +14,7 @@ namespace stagecraft::profiler {
 
 namespace {
 
-int processors_here() { return static_cast<int>(std::thread::hardware_concurrency()); }
+int processors_here() { return to_int(std::thread::hardware_concurrency()); }
 
 }  // namespace
 

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::profiler {
 namespace {
 
@@ -72,7 +74,7 @@ void add_shares(std::span<Layer> layers, ProfileQuality& quality, const StepShar
   }
   for (const auto& [part, time] : step.parts) {
     if (part.phase == Phase::None || part.phase == Phase::Data) continue;
-    std::optional<LayerShare>& share = share_in(layers[static_cast<std::size_t>(part.layer)], part.phase);
+    std::optional<LayerShare>& share = share_in(layers[to_index(part.layer)], part.phase);
     if (!share) share = LayerShare{};
     share->busy_ns += time.busy_ns;
     share->share_ns += time.share_ns();

@@ -90,7 +90,7 @@ void SavedBytes::account(const at::Tensor& tensor) {
 
 std::vector<Bytes> SavedBytes::by_layer() const {
   std::vector<Bytes> out(layers_);
-  for (const SavedStorage& storage : storages_) out[index(storage.layer)] += storage.bytes;
+  for (const SavedStorage& storage : storages_) out[to_index(storage.layer)] += storage.bytes;
   return out;
 }
 

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::format {
 namespace {
 
@@ -45,7 +47,7 @@ std::string_view trimmed(std::string_view text) {
 
 std::vector<std::string_view> split(std::string_view text, char by) {
   std::vector<std::string_view> out;
-  for (std::size_t from = 0;; from = out.back().data() - text.data() + out.back().size() + 1) {
+  for (std::size_t from = 0;; from = to_index(out.back().data() - text.data()) + out.back().size() + 1) {
     const auto end = text.find(by, from);
     out.push_back(text.substr(from, end == text.npos ? text.npos : end - from));
     if (end == text.npos) return out;
@@ -69,7 +71,7 @@ int take_number(std::string_view& text, int most) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || !is_digit(text.front()) || error != std::errc() || value >= most) return -1;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  text.remove_prefix(to_index(end - text.data()));
   return value;
 }
 

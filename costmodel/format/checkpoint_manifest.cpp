@@ -5,6 +5,7 @@
 #include <set>
 
 #include "costmodel/format/cursor.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
@@ -75,7 +76,7 @@ CheckpointManifest parse_checkpoint(const std::string& text, const std::string& 
   read_optimizer(fields.required("optimizer"), out);
   out.data = fields.required("data").text();
   out.samples = fields.required("samples").integer(0, kMany);
-  out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, 1 << 20));
+  out.microbatches = to_int(fields.required("microbatches").integer(1, 1 << 20));
   out.microbatch_samples = fields.required("microbatch_samples").integer(1, kMany);
   if (const auto v = fields.optional("loss_scale")) {
     Fields scale(*v);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "costmodel/format/cursor.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
@@ -50,7 +51,7 @@ Compared<T> read_object(const Cursor& at, const std::string& unit) {
   return out;
 }
 
-int whole(const Cursor& at) { return static_cast<int>(at.integer(0, kMost)); }
+int whole(const Cursor& at) { return to_int(at.integer(0, kMost)); }
 
 ActionComparison read_action(const Cursor& at) {
   Fields fields(at);
@@ -122,8 +123,8 @@ Comparison parse_comparison(const std::string& text, const std::string& file) {
   out.step = read_object<Seconds>(fields.required("step"), "_s");
   if (const auto samples = fields.optional("samples")) out.samples_per_s = read_object<double>(*samples, "_per_s");
   out.spread = fields.required("spread_s").seconds();
-  out.steps = static_cast<std::size_t>(fields.required("steps").integer(1, kMost));
-  out.skipped = static_cast<std::size_t>(whole(fields.required("skipped")));
+  out.steps = to_index(fields.required("steps").integer(1, kMost));
+  out.skipped = to_index(whole(fields.required("skipped")));
   out.ended = fields.required("ended").boolean();
   out.actions = fields.required("actions").list(read_action);
   out.bubbles = fields.required("bubbles").list(read_bubble);

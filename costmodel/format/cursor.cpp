@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::format {
 namespace {
 
@@ -19,7 +21,7 @@ bool is_flat(const Json& value) {
 }
 
 void append(std::string& out, const Json& value, int indent) {
-  const std::string pad(static_cast<std::size_t>(indent + 2), ' ');
+  const std::string pad(to_index(indent + 2), ' ');
   if (value.is_structured() && !value.empty() && !(is_flat(value) && (value.is_array() || value.size() <= 4))) {
     out += value.is_array() ? "[\n" : "{\n";
     bool first = true;
@@ -30,7 +32,7 @@ void append(std::string& out, const Json& value, int indent) {
       if (value.is_object()) out += Json(it.key()).dump() + ": ";
       append(out, *it, indent + 2);
     }
-    out += "\n" + std::string(static_cast<std::size_t>(indent), ' ') + (value.is_array() ? "]" : "}");
+    out += "\n" + std::string(to_index(indent), ' ') + (value.is_array() ? "]" : "}");
   } else if (value.is_structured()) {
     out += value.is_array() ? "[" : "{";
     bool first = true;
@@ -79,7 +81,7 @@ class DocumentBuilder {
     auto key = begin_of(keys_, open_.back().keys);
     Json out = Json::object();
     std::vector<Json::object_t::value_type>& members = out.get_ref<Json::object_t&>();
-    members.reserve(static_cast<std::size_t>(keys_.end() - key));
+    members.reserve(to_index(keys_.end() - key));
     for (auto value = begin_of(values_, open_.back().values); value != values_.end(); ++value)
       members.emplace_back(std::move(*key++), std::move(*value));
     return close(std::move(out));
@@ -93,7 +95,7 @@ class DocumentBuilder {
     std::size_t column = 1;
     for (std::size_t i = 0; i + 1 < end && i < text_->size(); ++i) {
       column = (*text_)[i] == '\n' ? 1 : column + 1;
-      line += (*text_)[i] == '\n' ? 1 : 0;
+      if ((*text_)[i] == '\n') ++line;
     }
     // The parser's text begins "[json.exception.parse_error.101] parse error at line 1, column 2: "; ours replaces
     // that.
@@ -197,7 +199,7 @@ DeviceKind read_device_kind(const Cursor& at) {
   at.fail(unknown_name("kind", word, {device_kind_word(DeviceKind::Processor), device_kind_word(DeviceKind::Gpu)}));
 }
 
-int read_processors(const Cursor& at) { return static_cast<int>(at.integer(1, 1 << 20)); }
+int read_processors(const Cursor& at) { return to_int(at.integer(1, 1 << 20)); }
 
 Provenance read_provenance(const Cursor& at) {
   Fields fields(at);

@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
@@ -64,7 +65,7 @@ void write_text(const std::string& path, const std::string& text) {
       errno = reason;
       fail(path, "cannot write");
     }
-    done += static_cast<std::size_t>(n);
+    done += to_index(n);
   }
   const int synced = ::fsync(descriptor) == 0 ? 0 : errno;
   const int closed = ::close(descriptor) == 0 ? synced : errno;

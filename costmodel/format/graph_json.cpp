@@ -1,6 +1,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
@@ -142,7 +143,7 @@ Layer read_layer(const Cursor& at) {
   if (const auto v = fields.optional("forward_share")) out.forward_share = read_share(*v);
   if (const auto v = fields.optional("backward_share")) out.backward_share = read_share(*v);
   if (const auto v = fields.optional("update_share")) out.update_share = read_share(*v);
-  if (const auto v = fields.optional("stage")) out.stage = static_cast<int>(v->integer(0, 1 << 20));
+  if (const auto v = fields.optional("stage")) out.stage = to_int(v->integer(0, 1 << 20));
   fields.done();
   return out;
 }
@@ -207,7 +208,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
   out.layers = layers.list(read_layer);
   std::map<std::string, int> index;
   for (std::size_t i = 0; i < out.layers.size(); ++i) {
-    if (!index.emplace(out.layers[i].id, static_cast<int>(i)).second) {
+    if (!index.emplace(out.layers[i].id, to_int(i)).second) {
       layers.at(i).fail("id \"" + out.layers[i].id + "\" appears twice");
     }
   }
@@ -222,7 +223,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
     Edge e;
     e.source = layer("source");
     e.destination = layer("destination");
-    if (const auto v = edge.optional("output")) e.output = static_cast<int>(v->integer(0, 1 << 20));
+    if (const auto v = edge.optional("output")) e.output = to_int(v->integer(0, 1 << 20));
     edge.done();
     return e;
   });
@@ -254,8 +255,8 @@ std::string graph_json(const Graph& graph) {
   out["edges"] = Json::array();
   for (const Edge& edge : graph.edges) {
     Json e;
-    e["source"] = graph.layers[static_cast<std::size_t>(edge.source)].id;
-    e["destination"] = graph.layers[static_cast<std::size_t>(edge.destination)].id;
+    e["source"] = graph.layers[to_index(edge.source)].id;
+    e["destination"] = graph.layers[to_index(edge.destination)].id;
     if (edge.output) e["output"] = *edge.output;
     out["edges"].push_back(e);
   }

@@ -13,6 +13,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
@@ -49,7 +50,7 @@ std::string head_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::string head(kHeadBytes, '\0');
   in.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<std::size_t>(in.gcount()));
+  head.resize(to_index(in.gcount()));
   return head;
 }
 

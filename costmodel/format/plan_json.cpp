@@ -2,6 +2,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
@@ -11,7 +12,7 @@ constexpr int kVersion = 4;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMostDevices = 1 << 24;
 
-int whole(const Cursor& at) { return static_cast<int>(at.integer(0, kMostDevices)); }
+int whole(const Cursor& at) { return to_int(at.integer(0, kMostDevices)); }
 
 Stage read_stage(const Cursor& at) {
   Fields fields(at);
@@ -20,7 +21,7 @@ Stage read_stage(const Cursor& at) {
   out.devices = fields.required("devices").list(whole);
   if (const auto v = fields.optional("recompute")) out.recompute = v->boolean();
   if (const auto v = fields.optional("recompute_every")) {
-    out.recompute_every = static_cast<int>(v->integer(1, kMostDevices));
+    out.recompute_every = to_int(v->integer(1, kMostDevices));
     if (!out.recompute) v->fail("has no effect without \"recompute\": true");
   }
   fields.done();
@@ -95,9 +96,9 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("options")) out.options = read_text_map(*v);
   if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMany);
   if (const auto v = fields.optional("dtype")) out.dtype = v->text();
-  out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, 1 << 20));
+  out.microbatches = to_int(fields.required("microbatches").integer(1, 1 << 20));
   out.schedule = fields.required("schedule").text();
-  if (const auto v = fields.optional("chunks")) out.chunks = static_cast<int>(v->integer(1, 1 << 20));
+  if (const auto v = fields.optional("chunks")) out.chunks = to_int(v->integer(1, 1 << 20));
   if (const auto v = fields.optional("strategy")) out.strategy = v->text();
   if (const auto v = fields.optional("steady_state_s")) out.steady_state = v->seconds();
   if (const auto v = fields.optional("iteration_s")) out.iteration = v->seconds();
@@ -108,7 +109,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
     out.warmups = v->list(whole);
   } else {
     std::vector<int> replicas;
-    for (const Stage& stage : out.stages) replicas.push_back(std::max<int>(1, static_cast<int>(stage.devices.size())));
+    for (const Stage& stage : out.stages) replicas.push_back(std::max<int>(1, to_int(stage.devices.size())));
     out.warmups = warmup_counts(replicas);
   }
   if (const auto v = fields.optional("gradient_bucket_bytes"))

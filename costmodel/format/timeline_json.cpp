@@ -3,6 +3,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
@@ -11,8 +12,8 @@ constexpr int kPredictionVersion = 2;
 constexpr int kTimelineVersion = 2;
 constexpr int kMost = 1 << 24;
 
-int whole(const Cursor& at) { return static_cast<int>(at.integer(0, kMost)); }
-int whole_or_none(const Cursor& at) { return static_cast<int>(at.integer(-1, kMost)); }
+int whole(const Cursor& at) { return to_int(at.integer(0, kMost)); }
+int whole_or_none(const Cursor& at) { return to_int(at.integer(-1, kMost)); }
 
 /// JSON has no NaN and no infinity: a loss that is not finite is written as null and read as NaN.
 double read_loss(const Cursor& at) {
@@ -82,10 +83,10 @@ Json timeline_object(const Timeline& timeline) {
 Timeline read_timeline(const Cursor& at) {
   Fields fields(at);
   Timeline out;
-  out.ranks = static_cast<int>(fields.required("ranks").integer(1, kMost));
+  out.ranks = to_int(fields.required("ranks").integer(1, kMost));
   const Cursor stages = fields.required("stage_of_rank");
   out.stage_of_rank = stages.list(whole);
-  if (out.stage_of_rank.size() != static_cast<std::size_t>(out.ranks)) {
+  if (out.stage_of_rank.size() != to_index(out.ranks)) {
     stages.fail(std::to_string(out.stage_of_rank.size()) + " entries for " + std::to_string(out.ranks) + " ranks");
   }
   out.steps = fields.required("steps").list([](const Cursor& c) {
@@ -118,7 +119,7 @@ StagePrediction read_stage(const Cursor& at) {
   Fields fields(at);
   StagePrediction out;
   out.stage = whole(fields.required("stage"));
-  out.replicas = static_cast<int>(fields.required("replicas").integer(1, kMost));
+  out.replicas = to_int(fields.required("replicas").integer(1, kMost));
   out.forward = fields.required("forward_s").seconds();
   out.backward = fields.required("backward_s").seconds();
   out.compute = fields.required("compute_s").seconds();
@@ -173,7 +174,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   out.iteration = fields.required("iteration_s").seconds();
   if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
   out.bubble = fields.required("bubble").number();
-  if (const auto v = fields.optional("devices")) out.devices = static_cast<int>(v->integer(1, kMost));
+  if (const auto v = fields.optional("devices")) out.devices = to_int(v->integer(1, kMost));
   if (const auto v = fields.optional("unused_devices")) out.unused_devices = v->list(whole);
   if (const auto v = fields.optional("idle_devices")) out.idle_devices = v->list(whole);
   out.stages = fields.required("stages").list(read_stage);
@@ -205,7 +206,7 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
   Measurement out;
   out.model = fields.required("model").text();
   out.schedule = fields.required("schedule").text();
-  out.microbatches = static_cast<int>(fields.required("microbatches").integer(1, kMost));
+  out.microbatches = to_int(fields.required("microbatches").integer(1, kMost));
   if (const auto v = fields.optional("microbatch_samples"))
     out.microbatch_samples = v->integer(1, std::int64_t{1} << 53);
   out.losses = fields.required("losses").list(read_loss);
@@ -215,7 +216,7 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
     Fields kept(*v);
     out.kept.first = whole(kept.required("first"));
     out.kept.last = whole(kept.required("last"));
-    out.kept.every = static_cast<int>(kept.required("every").integer(1, kMost));
+    out.kept.every = to_int(kept.required("every").integer(1, kMost));
     kept.done();
   }
   out.timeline = read_timeline(fields.required("timeline"));

@@ -1,6 +1,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
@@ -30,7 +31,7 @@ std::map<int, Curve> read_collective(const Cursor& at) {
   for (std::size_t i = 0; i < at.elements(); ++i) {
     Fields entry(at.at(i));
     const Cursor ranks = entry.required("ranks");
-    const int n = static_cast<int>(ranks.integer(2, 1 << 24));
+    const int n = to_int(ranks.integer(2, 1 << 24));
     if (!out.emplace(n, read_curve(entry.required("points"))).second) {
       ranks.fail("a curve for " + std::to_string(n) + " ranks already exists");
     }
@@ -61,7 +62,7 @@ Level read_level(const Cursor& at) {
   Fields fields(at);
   Level out;
   out.name = fields.required("name").text();
-  out.count = static_cast<int>(fields.required("count").integer(1, 1 << 24));
+  out.count = to_int(fields.required("count").integer(1, 1 << 24));
   out.link.bandwidth = BytesPerSecond(fields.required("bandwidth_bytes_per_s").positive());
   out.link.latency = fields.required("latency_s").seconds();
   if (const auto v = fields.optional("origin")) out.link.origin = read_origin(*v);

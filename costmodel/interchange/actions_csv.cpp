@@ -8,6 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/actions_row.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::interchange {
 
@@ -55,7 +56,7 @@ Plan plan_of_lists(const std::vector<std::vector<Action>>& lists) {
     }
     ++ranks.back();
   }
-  const int positions = static_cast<int>(columns.size());
+  const int positions = to_int(columns.size());
   if (stages % positions != 0) {
     throw std::invalid_argument("the lists hold " + std::to_string(stages) + " stages on " + std::to_string(positions) +
                                 " positions, expected the same number on each");
@@ -65,7 +66,7 @@ Plan plan_of_lists(const std::vector<std::vector<Action>>& lists) {
   int device = 0;
   std::vector<int> replicas;
   for (int s = 0; s < stages; ++s) {
-    const std::size_t position = static_cast<std::size_t>(s % positions);
+    const std::size_t position = to_index(s % positions);
     if (!columns[position].contains(s)) {
       throw std::invalid_argument("stage " + std::to_string(s) + " is not at position " + std::to_string(position) +
                                   " of " + std::to_string(positions) + ": position d holds the stages d, d + " +

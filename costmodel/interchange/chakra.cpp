@@ -13,12 +13,11 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "costmodel/index.h"
 #include "costmodel/memory.h"
 
 namespace stagecraft::interchange {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Field numbers of the schema.
 enum class Metadata : protozero::pbf_tag_type { Version = 1, Attribute = 2 };
@@ -69,21 +68,21 @@ class Builder {
       Bytes outputs;
       Bytes parameters;
       for (const std::string& id : stage.layers) {
-        const Layer& layer = graph.layers[at(layer_index(graph, id))];
+        const Layer& layer = graph.layers[to_index(layer_index(graph, id))];
         outputs += activation_bytes(layer);
         parameters += layer.parameter_bytes;
       }
       outputs_.push_back(outputs);
       parameters_.push_back(parameters);
     }
-    if (timeline.ranks != static_cast<int>(lists_.size())) {
+    if (timeline.ranks != to_int(lists_.size())) {
       throw std::invalid_argument("the timeline has " + std::to_string(timeline.ranks) + " ranks, the plan has " +
                                   std::to_string(lists_.size()));
     }
     spans_.resize(lists_.size());
     std::set<int> steps;
     for (const Span& span : timeline.spans) {
-      if (!spans_.at(at(span.rank))[span.step].emplace(key(span.action), &span).second)
+      if (!spans_.at(to_index(span.rank))[span.step].emplace(key(span.action), &span).second)
         throw std::invalid_argument(place(span.rank, span.step, span.action) + " has two spans");
       steps.insert(span.step);
     }
@@ -99,16 +98,16 @@ class Builder {
       trace_.ranks.emplace_back();
       computed_.reset();
       updated_.clear();
-      for (const int step : steps_) build_step(static_cast<int>(rank), step);
+      for (const int step : steps_) build_step(to_int(rank), step);
     }
     return std::move(trace_);
   }
 
  private:
   void build_step(int rank, int step) {
-    std::map<Key, const Span*>& spans = spans_[at(rank)][step];
+    std::map<Key, const Span*>& spans = spans_[to_index(rank)][step];
     made_.clear();
-    for (const Action& action : lists_[at(rank)]) {
+    for (const Action& action : lists_[to_index(rank)]) {
       const auto it = spans.find(key(action));
       if (it == spans.end()) throw std::invalid_argument(place(rank, step, action) + " has no span in the timeline");
       const Span& span = *it->second;
@@ -126,7 +125,7 @@ class Builder {
   }
 
   ChakraNode& add(int rank, const Span& span, ChakraKind kind) {
-    auto& nodes = trace_.ranks[at(rank)];
+    auto& nodes = trace_.ranks[to_index(rank)];
     ChakraNode node;
     node.id = nodes.size();
     node.kind = kind;
@@ -150,13 +149,13 @@ class Builder {
   void add_computation(int rank, const Span& span) {
     ChakraNode& node = add(rank, span, ChakraKind::Compute);
     const auto [kind, stage, microbatch, peer] = span.action;
-    node.bytes = parameters_[at(stage)];
-    if (kind != ActionKind::Update) node.bytes += outputs_[at(stage)];
+    node.bytes = parameters_[to_index(stage)];
+    if (kind != ActionKind::Update) node.bytes += outputs_[to_index(stage)];
     switch (kind) {
       case ActionKind::Forward:
         if (const auto it = updated_.find(stage); it != updated_.end()) node.data_dependencies.push_back(it->second);
         for (const int b : bound_.incoming(stage)) {
-          const int source = plan_.boundaries[at(b)].source;
+          const int source = plan_.boundaries[to_index(b)].source;
           read(node, {ActionKind::ReceiveActivation, stage, microbatch, source});
           read(node, {ActionKind::Forward, source, microbatch, -1});
         }
@@ -164,7 +163,7 @@ class Builder {
       case ActionKind::Backward:
         read(node, {ActionKind::Forward, stage, microbatch, -1});
         for (const int b : bound_.outgoing(stage)) {
-          const int destination = plan_.boundaries[at(b)].destination;
+          const int destination = plan_.boundaries[to_index(b)].destination;
           read(node, {ActionKind::ReceiveGradient, stage, microbatch, destination});
           if (bound_.has_gradient(b)) read(node, {ActionKind::Backward, destination, microbatch, -1});
         }
@@ -198,12 +197,11 @@ class Builder {
     node.from = sends ? rank : other;
     node.to = sends ? other : rank;
     const int boundary = bound_.boundary(stage, peer).value();
-    for (const BoundaryTensor& tensor : plan_.boundaries[at(boundary)].tensors) {
+    for (const BoundaryTensor& tensor : plan_.boundaries[to_index(boundary)].tensors) {
       if (!gradient || tensor.gradient) node.bytes += tensor.bytes;
     }
-    node.tag =
-        ((span.step * plan_.microbatches + microbatch) * static_cast<int>(plan_.boundaries.size()) + boundary) * 2 +
-        (gradient ? 1 : 0);
+    node.tag = ((span.step * plan_.microbatches + microbatch) * to_int(plan_.boundaries.size()) + boundary) * 2 +
+               (gradient ? 1 : 0);
     if (sends) read(node, {gradient ? ActionKind::Backward : ActionKind::Forward, stage, microbatch, -1});
   }
 
@@ -213,7 +211,7 @@ class Builder {
     const std::vector<int>& groups = bound_.reduce_groups();
     std::vector<int> out;
     for (int s = 0; s < bound_.stages(); ++s) {
-      if (groups[at(s)] != groups[at(stage)]) continue;
+      if (groups[to_index(s)] != groups[to_index(stage)]) continue;
       const std::vector<int> ranks = bound_.ranks_of(s);
       out.insert(out.end(), ranks.begin(), ranks.end());
     }
@@ -225,21 +223,21 @@ class Builder {
   void add_reduction(int rank, const Span& span) {
     const int stage = span.action.stage;
     const int stages = bound_.stages();
-    const Bytes own = parameters_[at(stage)] - tied_[at(stage)];
+    const Bytes own = parameters_[to_index(stage)] - tied_[to_index(stage)];
     const bool replicated = bound_.replicas(stage) > 1;
-    const bool tied = tied_[at(stage)] > Bytes(0);
+    const bool tied = tied_[to_index(stage)] > Bytes(0);
     Span part = span;
     std::optional<std::uint64_t> first;
     for (const bool among_holders : {false, true}) {
       if (!(among_holders ? tied : replicated)) continue;
       part.start = first ? part.end : span.start;
       // One follows the other; their time is divided by their bytes.
-      part.end =
-          !among_holders && tied ? span.start + (span.end - span.start) * (own / parameters_[at(stage)]) : span.end;
+      part.end = !among_holders && tied ? span.start + (span.end - span.start) * (own / parameters_[to_index(stage)])
+                                        : span.end;
       ChakraNode& node = add(rank, part, ChakraKind::AllReduce);
-      node.bytes = among_holders ? tied_[at(stage)] : own;
+      node.bytes = among_holders ? tied_[to_index(stage)] : own;
       // ASTRA-sim reads group 0 as all ranks, so ours begin at 1.
-      node.group = among_holders ? stages + 1 + bound_.reduce_groups()[at(stage)] : 1 + stage;
+      node.group = among_holders ? stages + 1 + bound_.reduce_groups()[to_index(stage)] : 1 + stage;
       trace_.groups.emplace(node.group, holders(stage, among_holders));
       read_gradients(node, stage);
       computed_ = first = node.id;

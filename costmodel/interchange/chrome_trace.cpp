@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "costmodel/format/json_string.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -50,9 +51,7 @@ std::string chrome_trace(const Timeline& timeline, const std::string& title) {
   static constexpr const char* kTracks[] = {"compute", "wait", "send"};
   const auto back = std::back_inserter(out);
   for (int rank = 0; rank < timeline.ranks; ++rank) {
-    const int stage = rank < static_cast<int>(timeline.stage_of_rank.size())
-                          ? timeline.stage_of_rank[static_cast<std::size_t>(rank)]
-                          : -1;
+    const int stage = rank < to_int(timeline.stage_of_rank.size()) ? timeline.stage_of_rank[to_index(rank)] : -1;
     fmt::format_to(
         back,
         R"j({{"ph": "M", "pid": {0}, "tid": 0, "name": "process_name", "args": {{"name": "rank {0} (stage {1})"}}}},)j"

@@ -7,6 +7,7 @@
 
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/json_string.h"
+#include "costmodel/index.h"
 #include "costmodel/split.h"
 
 namespace stagecraft::interchange {
@@ -28,7 +29,7 @@ std::vector<int> read_parts(const format::Cursor& at) {
     if (i > 0 && found <= out.back()) {
       bound.fail_type("a bound above " + std::to_string(out.back()) + ", a stage has at least one layer");
     }
-    out.push_back(static_cast<int>(found));
+    out.push_back(to_int(found));
   }
   if (out.size() < 2) at.fail("found " + std::to_string(out.size()) + " bounds, expected at least two");
   return out;
@@ -77,7 +78,7 @@ DeepspeedParts parse_deepspeed_parts(const std::string& text, const std::string&
   out.parts = read_parts(fields.required("parts"));
   if (const auto layers = fields.optional("layers")) {
     out.layers = layers->list([](const format::Cursor& c) { return c.text(); });
-    if (static_cast<int>(out.layers.size()) != out.parts.back()) {
+    if (to_int(out.layers.size()) != out.parts.back()) {
       layers->fail("found " + std::to_string(out.layers.size()) + " layers, the last bound is " +
                    std::to_string(out.parts.back()));
     }
@@ -109,7 +110,7 @@ DeepspeedParts deepspeed_parts(const Plan& plan) {
                                   ", but DeepSpeed needs the same number for every stage");
     }
     out.layers.insert(out.layers.end(), stage.layers.begin(), stage.layers.end());
-    out.parts.push_back(static_cast<int>(out.layers.size()));
+    out.parts.push_back(to_int(out.layers.size()));
   }
   if (const auto far = far_reader(plan)) {
     throw std::invalid_argument("layer \"" + far->layer + "\" of stage " + std::to_string(far->stage) +
@@ -131,7 +132,7 @@ std::string deepspeed_module(const DeepspeedParts& parts) {
   std::string layers;
   std::size_t stage = 0;
   for (std::size_t i = 0; i < parts.layers.size(); ++i) {
-    if (static_cast<int>(i) == parts.parts[stage]) layers += fmt::format("    # stage {}\n", stage++);
+    if (to_int(i) == parts.parts[stage]) layers += fmt::format("    # stage {}\n", stage++);
     layers += "    " + format::json_string(parts.layers[i]) + ",\n";
   }
   return fmt::format(kModule, fmt::arg("stages", parts.parts.size() - 1),
@@ -140,7 +141,7 @@ std::string deepspeed_module(const DeepspeedParts& parts) {
 
 Partition deepspeed_partition(const DeepspeedParts& parts, const Graph& graph) {
   const std::vector<std::string> ids = layer_ids(graph);
-  const int count = static_cast<int>(ids.size());
+  const int count = to_int(ids.size());
   std::vector<int> bounds = parts.parts;
   const bool loss_apart = bounds.back() == count - 1 && is_loss(ids.back());
   if (bounds.back() != count && !loss_apart) {

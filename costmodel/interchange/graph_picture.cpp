@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "costmodel/format/utf8.h"
+#include "costmodel/index.h"
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/split.h"
 #include "costmodel/table.h"
@@ -107,7 +108,7 @@ class Picture {
         "  edge [color=\"#555555\", arrowsize=0.6, fontname=\"Helvetica\", fontsize=9];\n";
     out_ += "  label=<" + legend() + ">;\n";
     for (std::size_t i = 0; i < graph_.layers.size(); ++i) {
-      if (is_input(graph_.layers[i])) node(static_cast<int>(i), "  ");
+      if (is_input(graph_.layers[i])) node(to_int(i), "  ");
     }
     for (std::size_t c = 0; c < columns_.size();) c = stage_columns(c);
     order_columns();
@@ -125,7 +126,7 @@ class Picture {
     const auto longest =
         static_cast<std::size_t>(std::max(12.0, std::ceil(static_cast<double>(order.size()) / columns)));
     std::map<int, std::vector<int>> of_stage;
-    for (const int layer : order) of_stage[stage_of_[static_cast<std::size_t>(layer)]].push_back(layer);
+    for (const int layer : order) of_stage[stage_of_[to_index(layer)]].push_back(layer);
     column_of_.assign(graph_.layers.size(), -1);
     for (const auto& [stage, layers] : of_stage) {
       const std::size_t parts = (layers.size() + longest - 1) / longest;
@@ -134,17 +135,16 @@ class Picture {
         column.stage = stage;
         const auto begin = layers.begin() + static_cast<long>(layers.size() * p / parts);
         column.layers.assign(begin, layers.begin() + static_cast<long>(layers.size() * (p + 1) / parts));
-        for (const int layer : column.layers)
-          column_of_[static_cast<std::size_t>(layer)] = static_cast<int>(columns_.size()) - 1;
+        for (const int layer : column.layers) column_of_[to_index(layer)] = to_int(columns_.size()) - 1;
       }
     }
   }
 
   const char* colour(int layer) const {
-    const Layer& l = graph_.layers[static_cast<std::size_t>(layer)];
+    const Layer& l = graph_.layers[to_index(layer)];
     if (is_input(l)) return kInputColour;
-    const int stage = stage_of_[static_cast<std::size_t>(layer)];
-    if (stage >= 0) return kStageColours[static_cast<std::size_t>(stage) % kStageColours.size()];
+    const int stage = stage_of_[to_index(layer)];
+    if (stage >= 0) return kStageColours[to_index(stage) % kStageColours.size()];
     for (const Heat& heat : kHeat) {
       if (share(l) >= heat.share) return heat.colour;
     }
@@ -153,7 +153,7 @@ class Picture {
   double share(const Layer& layer) const { return total_ > Seconds(0) ? both_ways(layer) / total_ : 0; }
 
   void node(int index, const std::string& indent) {
-    const Layer& layer = graph_.layers[static_cast<std::size_t>(index)];
+    const Layer& layer = graph_.layers[to_index(index)];
     std::string label = "<B>" + escaped(layer.id, kLongest) + "</B>";
     if (!layer.kind.empty() && layer.kind != layer.id) label += " " + escaped(layer.kind, kLongest);
     if (!is_input(layer)) {
@@ -173,7 +173,7 @@ class Picture {
     std::size_t end = first + 1;
     while (stage >= 0 && end < columns_.size() && columns_[end].stage == stage) ++end;
     if (stage >= 0) {
-      const std::string colour = kStageColours[static_cast<std::size_t>(stage) % kStageColours.size()];
+      const std::string colour = kStageColours[to_index(stage) % kStageColours.size()];
       out_ += fmt::format(
           "  subgraph cluster_stage{} {{\n    label=<{}>; style=\"filled,rounded\"; fillcolor=\"{}40\"; "
           "color=\"#555555\"; "
@@ -191,7 +191,7 @@ class Picture {
   }
 
   std::string stage_label(int stage) const {
-    const Stage& s = plan_->stages[static_cast<std::size_t>(stage)];
+    const Stage& s = plan_->stages[to_index(stage)];
     Seconds time;
     Bytes parameters;
     std::size_t layers = 0;
@@ -256,18 +256,18 @@ class Picture {
     std::map<std::pair<int, int>, std::set<int>> arrows;
     for (const Edge& edge : graph_.edges) arrows[{edge.source, edge.destination}].insert(edge.output.value_or(-1));
     for (const auto& [ends, outputs] : arrows) {
-      const Layer& source = graph_.layers[static_cast<std::size_t>(ends.first)];
+      const Layer& source = graph_.layers[to_index(ends.first)];
       Bytes bytes = activation_bytes(source);
       if (!outputs.contains(-1)) {
         bytes = Bytes(0);
-        for (const int output : outputs) bytes += source.outputs[static_cast<std::size_t>(output)].bytes;
+        for (const int output : outputs) bytes += source.outputs[to_index(output)].bytes;
       }
-      const int from = stage_of_[static_cast<std::size_t>(ends.first)];
-      const int to = stage_of_[static_cast<std::size_t>(ends.second)];
+      const int from = stage_of_[to_index(ends.first)];
+      const int to = stage_of_[to_index(ends.second)];
       const bool crosses = from != to && from >= 0;
       const bool large = bytes > Bytes(0) && bytes.value >= largest_.value / 2 && !is_input(source);
-      const int column = column_of_[static_cast<std::size_t>(ends.first)];
-      const bool leaves = column >= 0 && column != column_of_[static_cast<std::size_t>(ends.second)];
+      const int column = column_of_[to_index(ends.first)];
+      const bool leaves = column >= 0 && column != column_of_[to_index(ends.second)];
       out_ += fmt::format(
           "  n{} -> n{} [{}{}{}];\n", ends.first, ends.second, leaves ? "constraint=false, " : "",
           crosses ? "penwidth=2, color=\"#000000\", " : "",

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "costmodel/split.h"
 
 namespace stagecraft::interchange {
@@ -78,7 +79,7 @@ class LayoutReader {
     const std::size_t begin = ++at_;
     std::size_t value = 0;
     while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9' && value <= kMost) {
-      value = value * 10 + static_cast<std::size_t>(text_[at_++] - '0');
+      value = value * 10 + to_index(text_[at_++] - '0');
     }
     if (at_ == begin || value < 1 || value > kMost) {
       fail(begin, "found no repetition from 1 to " + std::to_string(kMost) + " after \"*\"");
@@ -154,14 +155,14 @@ int append_blocks(std::vector<LayoutUnit>& out, const std::vector<std::string>& 
                   const std::string& container, char letter) {
   int at = begin;
   std::set<std::string> seen;
-  while (at < static_cast<int>(ids.size())) {
-    const auto number = number_under(ids[static_cast<std::size_t>(at)], container);
+  while (at < to_int(ids.size())) {
+    const auto number = number_under(ids[to_index(at)], container);
     if (!number) break;
     const std::string name = container + "." + *number;
     if (at == begin || out.back().name != name) {
       if (!seen.insert(name).second) {
-        throw std::invalid_argument("layer \"" + ids[static_cast<std::size_t>(at)] +
-                                    "\" is separate from the rest of " + name + "; " + kExpressible);
+        throw std::invalid_argument("layer \"" + ids[to_index(at)] + "\" is separate from the rest of " + name + "; " +
+                                    kExpressible);
       }
       out.push_back({letter, name, at, at});
     }
@@ -223,10 +224,10 @@ std::string megatron_layout_text(const std::vector<std::string>& stages) {
 std::vector<LayoutUnit> layout_units(const std::vector<std::string>& ids) {
   if (ids.empty()) throw std::invalid_argument("there are no layers");
   const std::string container = block_container(ids);
-  const int count = static_cast<int>(ids.size());
+  const int count = to_int(ids.size());
   int first = 0;
-  while (!number_under(ids[static_cast<std::size_t>(first)], container)) {
-    const std::string& id = ids[static_cast<std::size_t>(first)];
+  while (!number_under(ids[to_index(first)], container)) {
+    const std::string& id = ids[to_index(first)];
     if (!speaks_of(id, "emb|wte|wpe|tok|pos|drop|rotary")) {
       throw std::invalid_argument("layer \"" + id + "\" comes before the blocks of \"" + container +
                                   "\" and is not an embedding; " + kExpressible);
@@ -240,7 +241,7 @@ std::vector<LayoutUnit> layout_units(const std::vector<std::string>& ids) {
   int at = append_blocks(out, ids, first, container, 't');
   for (bool more = true; more && at < count;) {
     more = false;
-    for (const Place& place : places(ids[static_cast<std::size_t>(at)])) {
+    for (const Place& place : places(ids[to_index(at)])) {
       if (more || !is_prediction(place.container)) continue;
       at = append_blocks(out, ids, at, place.container, 'm');
       more = true;
@@ -250,11 +251,11 @@ std::vector<LayoutUnit> layout_units(const std::vector<std::string>& ids) {
   const auto later = std::find_if(ids.begin() + loss, ids.end(),
                                   [&](const std::string& id) { return number_under(id, container).has_value(); });
   if (later != ids.end()) {
-    throw std::invalid_argument("layer \"" + ids[static_cast<std::size_t>(loss)] + "\" is between the blocks \"" +
-                                out.back().name + "\" and \"" + *later + "\"; " + kExpressible);
+    throw std::invalid_argument("layer \"" + ids[to_index(loss)] + "\" is between the blocks \"" + out.back().name +
+                                "\" and \"" + *later + "\"; " + kExpressible);
   }
   for (; at < count; ++at) {
-    const std::string& id = ids[static_cast<std::size_t>(at)];
+    const std::string& id = ids[to_index(at)];
     if (!speaks_of(id, "norm|(^|\\.)ln|head|out|linear|logit|proj|loss|criterion|softmax|classifier")) {
       throw std::invalid_argument("layer \"" + id + "\" comes after the blocks of \"" + container +
                                   "\" and is not a norm, output layer or loss; " + kExpressible);
@@ -279,20 +280,19 @@ std::vector<std::string> megatron_layout(const Plan& plan) {
                                   ", but Megatron-LM needs the same number for every stage");
     }
     ids.insert(ids.end(), stage.layers.begin(), stage.layers.end());
-    stage_of.insert(stage_of.end(), stage.layers.size(), static_cast<int>(s));
+    stage_of.insert(stage_of.end(), stage.layers.size(), to_int(s));
   }
   std::vector<std::string> out(plan.stages.size());
   for (const LayoutUnit& unit : layout_units(ids)) {
-    const int stage = stage_of[static_cast<std::size_t>(unit.begin)];
+    const int stage = stage_of[to_index(unit.begin)];
     for (int at = unit.begin; at < unit.end; ++at) {
-      const int other = stage_of[static_cast<std::size_t>(at)];
+      const int other = stage_of[to_index(at)];
       if (other == stage) continue;
-      throw std::invalid_argument("layer \"" + ids[static_cast<std::size_t>(at)] + "\" of " + unit.name +
-                                  " is in stage " + std::to_string(other) + ", its first layer in stage " +
-                                  std::to_string(stage) + "; a layout has one letter " + std::string(1, unit.letter) +
-                                  " for all of it");
+      throw std::invalid_argument("layer \"" + ids[to_index(at)] + "\" of " + unit.name + " is in stage " +
+                                  std::to_string(other) + ", its first layer in stage " + std::to_string(stage) +
+                                  "; a layout has one letter " + std::string(1, unit.letter) + " for all of it");
     }
-    out[static_cast<std::size_t>(stage)] += unit.letter;
+    out[to_index(stage)] += unit.letter;
   }
   return out;
 }

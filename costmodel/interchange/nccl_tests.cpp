@@ -8,6 +8,7 @@
 
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/utf8.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -134,14 +135,13 @@ class TextReader {
       return at;
     };
     // The first "algbw" is the out-of-place one, whatever options -I or -S add.
-    const std::size_t bandwidth =
-        static_cast<std::size_t>(std::find(columns_.begin(), columns_.end(), "algbw") - columns_.begin());
+    const std::size_t bandwidth = to_index(std::find(columns_.begin(), columns_.end(), "algbw") - columns_.begin());
     wanted(bandwidth, "algbw");
     time_ = wanted(bandwidth - 1, "time");
     wrong_ = wanted(bandwidth + 2, "#wrong");
-    in_place_wrong_ = static_cast<std::size_t>(
-        std::find(columns_.begin() + static_cast<std::ptrdiff_t>(wrong_) + 1, columns_.end(), "#wrong") -
-        columns_.begin());
+    in_place_wrong_ =
+        to_index(std::find(columns_.begin() + static_cast<std::ptrdiff_t>(wrong_) + 1, columns_.end(), "#wrong") -
+                 columns_.begin());
   }
 
   void take_row(const std::vector<std::string>& found) {
@@ -210,7 +210,7 @@ NcclTest read_json(const format::Cursor& root) {
     const format::Cursor group = device.required("group");
     if (group.integer(0, kMostRanks) != 0) group.fail_type("0: all ranks must be in one test");
     if (static_cast<std::int64_t>(out.hosts.size()) + each > kMostRanks) devices.fail("more than 2^20 ranks");
-    out.hosts.insert(out.hosts.end(), static_cast<std::size_t>(each), host);
+    out.hosts.insert(out.hosts.end(), to_index(each), host);
   }
   if (out.hosts.empty()) devices.fail_type("a device");
   const format::Cursor results = fields.required("results");
@@ -286,7 +286,7 @@ Topology measured_topology(const std::vector<NcclTest>& tests) {
   Level node{"node", 0, {}};
   Level cluster{"cluster", 0, {}};
   for (const NcclTest& test : tests) {
-    const int ranks = static_cast<int>(test.hosts.size());
+    const int ranks = to_int(test.hosts.size());
     const std::string what = test.operation + " of " + std::to_string(ranks) + " ranks";
     const std::set<std::string> hosts(test.hosts.begin(), test.hosts.end());
     if (ranks < 2) throw std::invalid_argument(what + ", must be at least 2");

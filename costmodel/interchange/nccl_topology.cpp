@@ -9,6 +9,7 @@
 #include "costmodel/declared_links.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/utf8.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -35,7 +36,7 @@ class DumpReader {
   }
 
   [[noreturn]] void fail_at(std::ptrdiff_t offset, const std::string& message) const {
-    const std::size_t end = std::min(static_cast<std::size_t>(std::max<std::ptrdiff_t>(offset, 0)), text_.size());
+    const std::size_t end = std::min(to_index(std::max<std::ptrdiff_t>(offset, 0)), text_.size());
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end), '\n');
     throw FormatError(file_ + ": line " + std::to_string(line) + ": " + message);
   }
@@ -85,7 +86,7 @@ class DumpReader {
     // "16.0 GT/s PCIe"; anything but a number counts as unknown.
     double gigatransfers = 0;
     std::from_chars(speed.data(), speed.data() + speed.size(), gigatransfers);
-    return {pci.offset_debug(), pci_bandwidth(gigatransfers, lanes == 0 ? 16 : static_cast<int>(lanes))};
+    return {pci.offset_debug(), pci_bandwidth(gigatransfers, lanes == 0 ? 16 : to_int(lanes))};
   }
 
   void add_gpu(const pugi::xml_node& node, const std::string& host, const std::vector<PciHop>& path) {
@@ -95,13 +96,13 @@ class DumpReader {
     }
     DeclaredGpu gpu;
     gpu.rank = number(node, "rank", 0, 1 << 24);
-    gpu.compute_capability = static_cast<int>(number(node, "sm", 10, 1000));
+    gpu.compute_capability = to_int(number(node, "sm", 10, 1000));
     gpu.host = host;
     gpu.path = path;
     if (path.empty()) fail(node, "found outside of a <pci>");
     gpu.bus = plain_bus(attribute(node.parent(), "busid"));
     for (const pugi::xml_node link : node.children("nvlink")) {
-      const int count = static_cast<int>(number(link, "count", 0, 1024));
+      const int count = to_int(number(link, "count", 0, 1024));
       const std::string target = plain_bus(attribute(link, "target"));
       const std::string kind = attribute(link, "tclass");
       if (kind.starts_with("0x068001")) continue;  // a processor's NVLink
@@ -141,7 +142,7 @@ Topology parse_nccl_topology(const std::string& text, const std::string& file) {
   try {
     out.levels = declared_levels(dump.gpus, notes);
   } catch (const std::invalid_argument& e) { dump.fail_at(0, std::string("<system>: ") + e.what()); }
-  const int hosts = static_cast<int>(dump.gpus.size()) / device_count(out);
+  const int hosts = to_int(dump.gpus.size()) / device_count(out);
   if (hosts > 1 && dump.net_bandwidth == 0) dump.fail_at(0, "<system>: found several hosts and no <net>");
   if (dump.net_bandwidth > 0) {
     out.levels.push_back({"cluster", hosts, {BytesPerSecond(dump.net_bandwidth), dump.net_latency, {}, {}}});

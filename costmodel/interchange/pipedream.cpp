@@ -16,6 +16,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/utf8.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -75,7 +76,7 @@ std::optional<Bytes> whole_bytes(std::string_view text) {
 
 std::string bytes_text(Bytes bytes, int decimals) {
   std::string out = std::to_string(bytes.value);
-  if (decimals > 0) out += "." + std::string(static_cast<std::size_t>(decimals), '0');
+  if (decimals > 0) out += "." + std::string(to_index(decimals), '0');
   return out;
 }
 
@@ -184,7 +185,7 @@ class Reader {
     layer.name = parts[1];
     layer.kind = layer.name.starts_with(kInputKind) ? kInputKind : layer.name.substr(0, layer.name.find('('));
     if (layer.id.empty()) fail("the layer's id is empty");
-    const auto [it, fresh] = index_.emplace(layer.id, static_cast<int>(graph_.layers.size()));
+    const auto [it, fresh] = index_.emplace(layer.id, to_int(graph_.layers.size()));
     if (!fresh) fail(fmt::format("id \"{}\" is already in line {}", layer.id, it->second + 1));
     read_meta(parts[2], layer);
     if (parts.size() == 4) layer.stage = stage_of(parts[3]);
@@ -248,7 +249,7 @@ class Reader {
     };
     const Edge edge{layer(parts[0]), layer(parts[1]), {}};
     if (edge.source == edge.destination) fail(fmt::format("layer {} has an edge to itself", quoted(parts[0])));
-    if (is_input(graph_.layers[static_cast<std::size_t>(edge.destination)])) {
+    if (is_input(graph_.layers[to_index(edge.destination)])) {
       fail(fmt::format("layer {} is an input, expected no edge into it", quoted(parts[1])));
     }
     if (!edges_.insert({edge.source, edge.destination}).second) fail("edge " + quoted(line) + " is already above");
@@ -284,7 +285,7 @@ class Reader {
       for (const std::string_view element : list_elements(texts.activation)) {
         const std::size_t point = element.find('.');
         const std::size_t decimals = point == element.npos ? 0 : element.size() - point - 1;
-        if (decimals <= kMostDecimals) ++uses[static_cast<int>(decimals)];
+        if (decimals <= kMostDecimals) ++uses[to_int(decimals)];
       }
     }
     int usual = kUsualDecimals;
@@ -371,8 +372,8 @@ std::string pipedream_text(const Graph& graph) {
   std::set<std::pair<int, int>> written;
   for (const Edge& edge : graph.edges) {
     if (!written.insert({edge.source, edge.destination}).second) continue;
-    lines.push_back("\t" + graph.layers[static_cast<std::size_t>(edge.source)].id + std::string(kSeparator) +
-                    graph.layers[static_cast<std::size_t>(edge.destination)].id);
+    lines.push_back("\t" + graph.layers[to_index(edge.source)].id + std::string(kSeparator) +
+                    graph.layers[to_index(edge.destination)].id);
   }
   const auto line_ends = graph.provenance.notes.find(kLineEndsNote);
   const std::string end = line_ends != graph.provenance.notes.end() && line_ends->second == "crlf" ? "\r\n" : "\n";

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/format/cursor.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -16,7 +17,7 @@ constexpr const char* kModules = "module_to_stage_map";
 constexpr const char* kRanks = "stage_to_rank_map";
 constexpr const char* kDepths = "stage_to_depth_map";
 
-int whole(const format::Cursor& at, std::int64_t most = kMostRanks) { return static_cast<int>(at.integer(0, most)); }
+int whole(const format::Cursor& at, std::int64_t most = kMostRanks) { return to_int(at.integer(0, most)); }
 
 /// The values of an object whose keys are the stages "0" .. "stages - 1", in their order.
 std::vector<format::Cursor> by_stage(const format::Cursor& at, std::size_t stages) {
@@ -41,7 +42,7 @@ std::vector<int> read_modules(const format::Cursor& at) {
     at.fail("found " + std::to_string(out.size()) + " modules, expected at least a stage's and the loss");
   const int last = *std::max_element(out.begin(), out.end());
   const std::set<int> used(out.begin(), out.end() - 1);
-  for (int s = 0, n = static_cast<int>(used.size()); s < n; ++s) {
+  for (int s = 0, n = to_int(used.size()); s < n; ++s) {
     if (!used.contains(s)) at.fail("stage " + std::to_string(s) + " has no module, but a later one has");
   }
   if (out.back() != last) {
@@ -86,7 +87,7 @@ std::string map_text(const std::vector<Value>& values, Text text) {
 }
 
 std::vector<int> up_to(int count) {
-  std::vector<int> out(static_cast<std::size_t>(count));
+  std::vector<int> out(to_index(count));
   std::iota(out.begin(), out.end(), 0);
   return out;
 }
@@ -98,7 +99,7 @@ PipedreamConf parse_pipedream_conf(const std::string& text, const std::string& f
   format::Fields fields(format::Cursor(json, file));
   PipedreamConf out;
   out.module_to_stage = read_modules(fields.required(kModules));
-  const std::size_t stages = static_cast<std::size_t>(out.module_to_stage.back()) + 1;
+  const std::size_t stages = to_index(out.module_to_stage.back()) + 1;
   out.ranks = read_ranks(fields.required(kRanks), stages);
   if (const auto depths = fields.optional(kDepths)) {
     for (const format::Cursor& depth : by_stage(*depths, stages)) out.depths.push_back(whole(depth));
@@ -118,7 +119,7 @@ std::string pipedream_conf_text(const PipedreamConf& conf) {
 }
 
 PipedreamConfs pipedream_confs(const std::vector<std::vector<int>>& ranks_of_stages) {
-  const int stages = static_cast<int>(ranks_of_stages.size());
+  const int stages = to_int(ranks_of_stages.size());
   std::set<int> all;
   PipedreamConfs out;
   out.model_parallel.module_to_stage = up_to(stages);
@@ -127,10 +128,9 @@ PipedreamConfs pipedream_confs(const std::vector<std::vector<int>>& ranks_of_sta
   out.hybrid.ranks = ranks_of_stages;
   for (int s = 0; s < stages; ++s) {
     out.model_parallel.ranks.push_back({s});
-    all.insert(ranks_of_stages[static_cast<std::size_t>(s)].begin(),
-               ranks_of_stages[static_cast<std::size_t>(s)].end());
+    all.insert(ranks_of_stages[to_index(s)].begin(), ranks_of_stages[to_index(s)].end());
   }
-  out.data_parallel.module_to_stage.assign(static_cast<std::size_t>(stages) + 1, 0);
+  out.data_parallel.module_to_stage.assign(to_index(stages) + 1, 0);
   out.data_parallel.ranks = {{all.begin(), all.end()}};
   return out;
 }
@@ -143,7 +143,7 @@ PipedreamConfs pipedream_confs(const Plan& plan, bool depths) {
   std::set<int> devices;
   for (const Stage& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
   std::map<int, int> rank_of_device;
-  for (const int device : devices) rank_of_device.emplace(device, static_cast<int>(rank_of_device.size()));
+  for (const int device : devices) rank_of_device.emplace(device, to_int(rank_of_device.size()));
   std::vector<std::vector<int>> ranks;
   for (const Stage& stage : plan.stages) {
     std::vector<int>& own = ranks.emplace_back();
@@ -181,7 +181,7 @@ Graph staged_graph(Graph graph, const Plan& plan) {
   for (Layer& layer : graph.layers) layer.stage = is_input(layer) ? std::optional<int>(0) : std::nullopt;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& id : plan.stages[s].layers) {
-      graph.layers[static_cast<std::size_t>(layer_index(graph, id))].stage = static_cast<int>(s);
+      graph.layers[to_index(layer_index(graph, id))].stage = to_int(s);
     }
   }
   for (const Layer& layer : graph.layers) {
@@ -191,7 +191,7 @@ Graph staged_graph(Graph graph, const Plan& plan) {
 }
 
 Partition pipedream_conf_partition(const PipedreamConf& conf, const Graph& graph) {
-  const int modules = static_cast<int>(conf.module_to_stage.size()) - 1;
+  const int modules = to_int(conf.module_to_stage.size()) - 1;
   Partition out;
   int most = -1;
   for (const Layer& layer : graph.layers) {
@@ -205,14 +205,13 @@ Partition pipedream_conf_partition(const PipedreamConf& conf, const Graph& graph
           "\" of the graph has no stage; use the graph with stage ids from which the configuration was made");
     }
     most = std::max(most, *layer.stage);
-    out.stage_of_layer.push_back(*layer.stage < modules ? conf.module_to_stage[static_cast<std::size_t>(*layer.stage)]
-                                                        : -1);
+    out.stage_of_layer.push_back(*layer.stage < modules ? conf.module_to_stage[to_index(*layer.stage)] : -1);
   }
   if (most != modules - 1) {
     throw std::invalid_argument("found " + std::to_string(modules) +
                                 " modules besides the loss, the graph has the stages 0.." + std::to_string(most));
   }
-  for (const auto& ranks : conf.ranks) out.replicas.push_back(static_cast<int>(ranks.size()));
+  for (const auto& ranks : conf.ranks) out.replicas.push_back(to_int(ranks.size()));
   return out;
 }
 

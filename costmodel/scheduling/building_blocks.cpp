@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::scheduling {
 
 int replicas_of(const PipelineShape& shape, int stage) {
-  return shape.replicas.empty() ? 1 : shape.replicas[static_cast<std::size_t>(stage)];
+  return shape.replicas.empty() ? 1 : shape.replicas[to_index(stage)];
 }
 
 int all_microbatches(const PipelineShape& shape) { return shape.microbatches * shape.steps; }
@@ -21,8 +23,7 @@ int most_own(const PipelineShape& shape, int stage) {
 
 std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int position, int replica) {
   const std::vector<int> own = own_of(shape, position, replica);
-  const std::size_t warmup =
-      std::min(own.size(), static_cast<std::size_t>(shape.warmups[static_cast<std::size_t>(position)]));
+  const std::size_t warmup = std::min(own.size(), to_index(shape.warmups[to_index(position)]));
   std::vector<Action> out;
   for (std::size_t i = 0; i < own.size() + warmup; ++i) {
     if (i < own.size()) out.push_back(compute(ActionKind::Forward, position, own[i]));
@@ -32,7 +33,7 @@ std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int pos
 }
 
 int warmup_and_one(const PipelineShape& shape, int position) {
-  return std::min(most_own(shape, position), shape.warmups[static_cast<std::size_t>(position)] + 1);
+  return std::min(most_own(shape, position), shape.warmups[to_index(position)] + 1);
 }
 
 }  // namespace stagecraft::scheduling

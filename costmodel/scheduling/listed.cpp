@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "costmodel/scheduling/building_blocks.h"
 
 namespace stagecraft::scheduling {
@@ -11,7 +12,7 @@ namespace {
 const std::vector<Action>& listed(const PipelineShape& shape, int position, int replica) {
   int rank = replica;
   for (int d = 0; d < position; ++d) rank += replicas_of(shape, d);
-  return shape.listed[static_cast<std::size_t>(rank)];
+  return shape.listed[to_index(rank)];
 }
 
 /// The maximum over the position's replicas, see ScheduleEntry::in_flight_bound.
@@ -27,7 +28,7 @@ int listed_in_flight(const PipelineShape& shape, int position) {
     std::set<std::pair<int, int>> held;
     for (const Action& a : list) {
       if (a.kind == ActionKind::Forward) held.insert({a.stage, a.microbatch});
-      most = std::max(most, static_cast<int>(held.size()));
+      most = std::max(most, to_int(held.size()));
       const auto it = release.find({a.stage, a.microbatch});
       if (it == release.end() || it->second == a.kind) held.erase({a.stage, a.microbatch});
     }

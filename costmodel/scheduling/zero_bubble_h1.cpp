@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "costmodel/index.h"
 #include "costmodel/scheduling/building_blocks.h"
 
 namespace stagecraft::scheduling {
@@ -14,7 +15,7 @@ std::vector<Action> zero_bubble_h1(const PipelineShape& shape, int position, int
     out.push_back(action);
     if (action.kind != ActionKind::Backward) continue;
     pending.push_back(action.microbatch);
-    if (static_cast<int>(pending.size()) > position) {
+    if (to_int(pending.size()) > position) {
       out.push_back(compute(ActionKind::WeightGradient, position, pending.front()));
       pending.pop_front();
     }

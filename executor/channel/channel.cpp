@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/device/dtype.h"
 
@@ -200,11 +201,11 @@ void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& me
   std::vector<std::unique_ptr<Receiving>> receives;
   for (std::int64_t i = 0; i < chunks.members; ++i) {
     if (i == chunks.mine) continue;
-    receives.push_back(channel.receive(spec_of(chunks[i]), members[i], tag));
-    sends.push_back(channel.send(own, members[i], tag));
+    receives.push_back(channel.receive(spec_of(chunks[i]), members[to_index(i)], tag));
+    sends.push_back(channel.send(own, members[to_index(i)], tag));
   }
   for (std::int64_t i = 0, next = 0; i < chunks.members; ++i) {
-    if (i != chunks.mine) chunks[i].copy_(receives[next++]->wait());
+    if (i != chunks.mine) chunks[i].copy_(receives[to_index(next++)]->wait());
   }
   for (auto& sending : sends) sending->wait();
 }

@@ -16,6 +16,7 @@
 #include <new>
 #include <unordered_map>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
 
@@ -98,7 +99,7 @@ struct Meeting {
 /// State shared by the ranks.
 struct World {
   World(int ranks, std::chrono::milliseconds longest)
-      : inboxes(ranks), activities(ranks), memory(ranks), deadline(longest) {}
+      : inboxes(to_index(ranks)), activities(to_index(ranks)), memory(to_index(ranks)), deadline(longest) {}
 
   std::vector<Inbox> inboxes;
   std::vector<Activity> activities;                            ///< by rank
@@ -123,14 +124,14 @@ class Pooled : public Interface {
  public:
   template <typename... Arguments>
   static std::unique_ptr<Operation> make(const std::shared_ptr<World>& world, int rank, Arguments&&... arguments) {
-    return std::unique_ptr<Operation>(new (world->memory[rank])
+    return std::unique_ptr<Operation>(new (world->memory[to_index(rank)])
                                           Operation(world, rank, std::forward<Arguments>(arguments)...));
   }
   static void* operator new(std::size_t bytes, std::pmr::memory_resource& memory) { return memory.allocate(bytes); }
   /// Reached through the interface's virtual destructor.
   static void operator delete(Pooled* self, std::destroying_delete_t) {
     const std::shared_ptr<World> world = self->world_;
-    std::pmr::memory_resource& memory = world->memory[self->rank_];
+    std::pmr::memory_resource& memory = world->memory[to_index(self->rank_)];
     auto* const operation = static_cast<Operation*>(self);
     operation->~Operation();
     memory.deallocate(operation, sizeof(Operation));
@@ -153,7 +154,7 @@ class LocalReceiving : public Pooled<LocalReceiving, Receiving> {
  public:
   LocalReceiving(std::shared_ptr<World> world, int rank, const TensorSpec& spec, int from, int tag)
       : Pooled(std::move(world), rank),
-        inbox_(world_->inboxes[rank]),
+        inbox_(world_->inboxes[to_index(rank)]),
         shape_(spec.shape.begin(), spec.shape.end()),
         dtype_(spec.dtype),
         from_(from),
@@ -181,7 +182,7 @@ class LocalReceiving : public Pooled<LocalReceiving, Receiving> {
       seen = now;
       if (auto parcel = look()) return *std::move(parcel);
     }
-    Activity& activity = world_->activities[rank_];
+    Activity& activity = world_->activities[to_index(rank_)];
     activity.wait_for(from_, tag_);
     std::unique_lock lock(inbox_.mutex);
     while (true) {
@@ -238,7 +239,7 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
   spin(over);
   if (over()) return;
   const auto end = Clock::now() + world.deadline;
-  Activity& activity = world.activities[rank];
+  Activity& activity = world.activities[to_index(rank)];
   std::unique_lock lock(meeting.mutex);
   const auto is_absent = [&](std::size_t i) { return meeting.rounds[i] < round; };
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -295,7 +296,7 @@ class LocalReducing : public Pooled<LocalReducing, Reducing> {
         meeting_(meeting),
         members_(meeting.members),
         tag_(tag),
-        mine_(static_cast<std::size_t>(std::find(members_.begin(), members_.end(), rank) - members_.begin())),
+        mine_(to_index(std::find(members_.begin(), members_.end(), rank) - members_.begin())),
         round_(come(*world_, meeting_, members_, mine_, values.detach())) {}
 
   void wait() override {
@@ -325,13 +326,13 @@ class LocalChannel : public Channel {
   LocalChannel(std::shared_ptr<World> world, int rank) : world_(std::move(world)), rank_(rank) {}
 
   int rank() const override { return rank_; }
-  int ranks() const override { return static_cast<int>(world_->inboxes.size()); }
+  int ranks() const override { return to_int(world_->inboxes.size()); }
 
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
     check_edge(*this, to, tag);
     check_sendable(tensor);
     world_->throw_if_aborted();
-    Inbox& inbox = world_->inboxes[to];
+    Inbox& inbox = world_->inboxes[to_index(to)];
     Parcel parcel = pack(tensor);
     bool wake = false;
     {
@@ -356,13 +357,13 @@ class LocalChannel : public Channel {
 
   void barrier() override {
     std::vector<int> all(world_->inboxes.size());
-    for (int i = 0; i < ranks(); ++i) all[i] = i;
+    for (int i = 0; i < ranks(); ++i) all[to_index(i)] = i;
     Meeting& meeting = find_meeting(all, kBarrierTag);
-    await(*world_, meeting, all, rank_, come(*world_, meeting, all, rank_, std::nullopt), kBarrierTag,
+    await(*world_, meeting, all, rank_, come(*world_, meeting, all, to_index(rank_), std::nullopt), kBarrierTag,
           [] { return std::string("at a barrier"); });
   }
 
-  Activity& activity() override { return world_->activities[rank_]; }
+  Activity& activity() override { return world_->activities[to_index(rank_)]; }
 
   void abort(const std::string& reason) override {
     {

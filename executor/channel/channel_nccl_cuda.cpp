@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/channel_nccl.h"
 #include "executor/channel/nccl_transfers.h"
@@ -108,7 +109,7 @@ class NcclChannel : public Channel {
     }
     auto operation = enqueue(*found->first, "all-reduce", tag, [&](NcclLane& lane, NcclOperation& operation_) {
       order_after_compute(lane, operation_);
-      const auto count = static_cast<std::size_t>(own.numel());
+      const auto count = to_index(own.numel());
       if (count == 0) return ncclSuccess;
       if (gathered.defined()) {
         return ncclAllGather(own.const_data_ptr(), gathered.data_ptr(), count, ncclFloat, lane.communicator.get(),
@@ -163,8 +164,7 @@ class NcclChannel : public Channel {
     config.maxCTAs = options_.most_ctas;
     config.commName = lane.plan.name.c_str();
     ncclComm_t raw = nullptr;
-    const ncclResult_t begun =
-        ncclCommInitRankConfig(&raw, static_cast<int>(plan.ranks.size()), id, static_cast<int>(place), &config);
+    const ncclResult_t begun = ncclCommInitRankConfig(&raw, to_int(plan.ranks.size()), id, to_int(place), &config);
     lane.communicator = device::NcclCommunicator(raw);
     settle(lane, begun, "ncclCommInitRankConfig");
     // The first call sets up the connection and waits for the other end, whatever its size. Do it here: in a step,

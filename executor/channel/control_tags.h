@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel.h"
 
 // Tags of the runtime's exchanges, and which ranks take part in most of them.
@@ -26,7 +27,7 @@ inline constexpr int kBarrierTag = Channel::kMostTags - 1;
 
 /// Every rank of `channel`, ascending.
 [[nodiscard]] inline std::vector<int> all_ranks(const Channel& channel) {
-  std::vector<int> out(static_cast<std::size_t>(channel.ranks()));
+  std::vector<int> out(to_index(channel.ranks()));
   std::iota(out.begin(), out.end(), 0);
   return out;
 }

@@ -7,14 +7,11 @@
 #include <map>
 #include <set>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 
 namespace stagecraft::channel {
-namespace {
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
+namespace {}  // namespace
 
 std::string to_string(const NcclCall& call) {
   const char* kind = call.kind == NcclCall::Kind::Send      ? "send"
@@ -26,7 +23,7 @@ std::string to_string(const NcclCall& call) {
 int NcclProgram::reduction(const std::vector<int>& members, int tag) const {
   for (std::size_t c = 0; c < communicators.size(); ++c) {
     const CommunicatorPlan& each = communicators[c];
-    if (each.reduces && each.ranks == members && std::ranges::binary_search(each.tags, tag)) return static_cast<int>(c);
+    if (each.reduces && each.ranks == members && std::ranges::binary_search(each.tags, tag)) return to_int(c);
   }
   return -1;
 }
@@ -47,8 +44,7 @@ int assign_rounds(std::vector<CommunicatorPlan>& communicators) {
 std::string find_mismatch(const NcclProgram& program) {
   std::vector<std::map<int, std::vector<const NcclCall*>>> calls(program.communicators.size());  // by rank
   for (std::size_t rank = 0; rank < program.calls.size(); ++rank) {
-    for (const NcclCall& call : program.calls[rank])
-      calls[at_(call.communicator)][static_cast<int>(rank)].push_back(&call);
+    for (const NcclCall& call : program.calls[rank]) calls[to_index(call.communicator)][to_int(rank)].push_back(&call);
   }
   const auto bytes = [](const NcclCall& call) {
     return static_cast<std::int64_t>(c10::elementSize(call.spec.dtype)) * c10::multiply_integers(call.spec.shape);

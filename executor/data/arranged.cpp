@@ -2,6 +2,7 @@
 #include <map>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/data/sources.h"
 
 namespace stagecraft::data {
@@ -47,14 +48,14 @@ class Arranged : public DataSource {
   }
 
  private:
-  const model::ModelInput& at(int index) const { return inputs_.at(static_cast<std::size_t>(index)); }
+  const model::ModelInput& at(int index) const { return inputs_.at(to_index(index)); }
 
   /// Puts the inner source's tensors for `wanted`, none of them derived, into `out`.
   void fetch(const std::vector<int>& wanted, std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
              std::map<int, at::Tensor>& out) const {
     if (wanted.empty()) return;
     std::vector<int> places;
-    for (const int index : wanted) places.push_back(place_[static_cast<std::size_t>(index)]);
+    for (const int index : wanted) places.push_back(place_[to_index(index)]);
     std::vector<at::Tensor> got = inner_->batch(step, microbatch, microbatches, samples, places);
     for (std::size_t i = 0; i < wanted.size(); ++i) out[wanted[i]] = std::move(got[i]);
   }

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/data/sources.h"
 
 namespace stagecraft::data {
@@ -47,7 +48,7 @@ class GzipFile {
       if (got == 0)
         throw FormatError(
             fmt::format("{}: ends after {} bytes of its {}, must have {}", path_, done, what, out.size()));
-      done += static_cast<std::size_t>(got);
+      done += to_index(got);
     }
   }
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 
@@ -21,7 +22,7 @@ class Synthetic : public DataSource {
     const std::int64_t first = (step * microbatches + microbatch) * samples;
     std::vector<at::Tensor> out;
     for (const int index : inputs) {
-      const model::ModelInput& input = inputs_.at(static_cast<std::size_t>(index));
+      const model::ModelInput& input = inputs_.at(to_index(index));
       std::vector<std::int64_t> shape{samples};
       shape.insert(shape.end(), input.shape.begin(), input.shape.end());
       const at::Tensor values = at::empty(shape, at::TensorOptions().dtype(device::dtype_of(input.dtype)));
@@ -49,7 +50,7 @@ class Synthetic : public DataSource {
 
 /// The smallest and the largest value of an integer type.
 std::pair<std::int64_t, std::int64_t> whole_numbers(at::ScalarType dtype) {
-  const int bits = 8 * static_cast<int>(c10::elementSize(dtype));
+  const int bits = 8 * to_int(c10::elementSize(dtype));
   if (dtype == at::kByte) return {0, 255};
   const std::int64_t most = std::numeric_limits<std::int64_t>::max() >> (64 - bits);
   return {-most - 1, most};

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 #include "executor/files/npy.h"
@@ -38,7 +39,7 @@ class MappedFile {
     const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     struct stat status{};
     if (file >= 0 && ::fstat(file, &status) == 0 && status.st_size > 0) {
-      bytes_ = static_cast<std::size_t>(status.st_size);
+      bytes_ = to_index(status.st_size);
       begin_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file, 0);
     }
     const int reason = errno;
@@ -76,8 +77,7 @@ struct FileTensor {
 FileTensor open_npy(const std::string& path) {
   FileTensor out{.path = path, .file = std::make_shared<MappedFile>(path), .shape = {}};
   const std::int64_t head = std::min(out.file->bytes(), files::kMostNpyHeader);
-  const files::NpyHeader header =
-      files::parse_npy_header({out.file->at(0), static_cast<std::size_t>(head)}, out.file->bytes(), path);
+  const files::NpyHeader header = files::parse_npy_header({out.file->at(0), to_index(head)}, out.file->bytes(), path);
   out.dtype = header.dtype;
   out.shape = header.shape;
   out.begin = header.begin;
@@ -159,7 +159,7 @@ std::string spec_text(const std::string& dtype, const std::vector<std::string>& 
 /// Throws unless type and shape are the input's, whatever the number of samples.
 void check_shape(const FileTensor& tensor, const model::ModelInput& input) {
   std::vector<std::int64_t> without = tensor.shape;
-  const bool has_axis = !input.batch_axis || static_cast<std::size_t>(*input.batch_axis) < tensor.shape.size();
+  const bool has_axis = !input.batch_axis || to_index(*input.batch_axis) < tensor.shape.size();
   if (input.batch_axis && has_axis) without.erase(without.begin() + *input.batch_axis);
   if (has_axis && without == input.shape && device::dtype_name(tensor.dtype) == input.dtype) return;
   std::vector<std::string> found, wanted;
@@ -206,7 +206,7 @@ class Tensors : public DataSource {
     const std::int64_t first = (step * microbatches + microbatch) * samples;
     std::vector<at::Tensor> out;
     for (const int input : inputs) {
-      const auto index = static_cast<std::size_t>(input);
+      const auto index = to_index(input);
       const FileTensor& tensor = tensors_.at(index);
       const at::Tensor all = tensor.bytes(tensor.shape);
       const std::optional<int>& axis = inputs_[index].batch_axis;
@@ -249,7 +249,7 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
     const model::ModelInput& input = model.inputs[i];
     check_shape(tensors[i], input);
     if (!input.batch_axis) continue;
-    const std::int64_t own = tensors[i].shape[static_cast<std::size_t>(*input.batch_axis)];
+    const std::int64_t own = tensors[i].shape[to_index(*input.batch_axis)];
     if (own == 0)
       throw FormatError(
           fmt::format("{}: input \"{}\": found 0 samples, must be at least 1", tensors[i].path, input.name));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "costmodel/index.h"
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device_versions.h"
 
@@ -22,7 +23,7 @@ std::map<std::string, std::string> device_library_versions() {
   int nccl = 0;  // 10000 major + 100 minor + patch
   check(ncclGetVersion(&nccl), "ncclGetVersion");
   return {{"cuda runtime", dotted(runtime / 1000, runtime % 1000 / 10)},
-          {"cupti", dotted(static_cast<int>(cupti) / 10000, static_cast<int>(cupti) / 100 % 100)},
+          {"cupti", dotted(to_int(cupti) / 10000, to_int(cupti) / 100 % 100)},
           {"nccl", dotted(nccl / 10000, nccl / 100 % 100) + "." + std::to_string(nccl % 100)}};
 }
 

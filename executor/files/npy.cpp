@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::files {
 namespace {
@@ -70,7 +71,7 @@ class Literal {
       const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + end_, value);
       if (error != std::errc() || value < 0) fail("a non-negative integer or \")\"");
       if (out.size() == kMostAxes) fail(fmt::format("at most {} axes", kMostAxes));
-      at_ = static_cast<std::size_t>(end - text_.data());
+      at_ = to_index(end - text_.data());
       out.push_back(value);
       if (take(',')) continue;
       expect(')');
@@ -118,7 +119,7 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   std::size_t length = 0;
   for (std::size_t i = 0; i < width; ++i) length |= byte(kLength + i) << (8 * i);
   const std::size_t begin = kLength + width;
-  if (length > static_cast<std::size_t>(kMostNpyHeader) - begin || length > text.size() - begin)
+  if (length > to_index(kMostNpyHeader) - begin || length > text.size() - begin)
     throw FormatError(fmt::format("{}: found a header of {} bytes, expected at most {}, all of it in the file", file,
                                   length, kMostNpyHeader - static_cast<std::int64_t>(begin)));
 

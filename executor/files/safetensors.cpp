@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/files/safetensors_dtypes.h"
 
 namespace stagecraft::files {
@@ -57,7 +58,7 @@ bool read_exactly(int descriptor, const std::string& path, void* to, std::size_t
     if (n == 0) return false;
     out += n;
     offset += n;
-    count -= static_cast<std::size_t>(n);
+    count -= to_index(n);
   }
   return true;
 }
@@ -69,7 +70,7 @@ void write_all(int descriptor, const std::string& path, const void* data, std::s
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(path, "write");
     at += n;
-    count -= static_cast<std::size_t>(n);
+    count -= to_index(n);
   }
 }
 
@@ -92,10 +93,10 @@ FileDigest file_digest(const std::string& path) {
   const Descriptor file(open_for_reading(path));
   const std::int64_t bytes = file_bytes(file.get(), path);
   constexpr std::int64_t kBuffer = 1 << 20;
-  std::vector<char> buffer(static_cast<std::size_t>(std::min(kBuffer, std::max<std::int64_t>(bytes, 1))));
+  std::vector<char> buffer(to_index(std::min(kBuffer, std::max<std::int64_t>(bytes, 1))));
   uLong crc = ::crc32(0, nullptr, 0);
   for (std::int64_t at = 0; at < bytes;) {
-    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(bytes - at, kBuffer));
+    const auto count = to_index(std::min<std::int64_t>(bytes - at, kBuffer));
     if (!read_exactly(file.get(), path, buffer.data(), count, at)) throw FormatError(path + ": was truncated");
     crc = ::crc32_z(crc, reinterpret_cast<const Bytef*>(buffer.data()), count);
     at += static_cast<std::int64_t>(count);
@@ -143,7 +144,7 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   if (it == header_.tensors.end()) throw FormatError(path_ + ": " + unknown_name("tensor", name, names()));
   const format::SafetensorsEntry& entry = it->second;
   at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
-  const auto count = static_cast<std::size_t>(entry.end.value - entry.begin.value);
+  const auto count = to_index(entry.end.value - entry.begin.value);
   if (!read_exactly(descriptor_, path_, out.data_ptr(), count, data_begin_ + entry.begin.value))
     throw FormatError(path_ + ": tensor \"" + name + "\": the file was truncated");
   return out;

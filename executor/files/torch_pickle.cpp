@@ -107,7 +107,7 @@ class Machine {
       step(code);
     }
   }
-  [[nodiscard]] const Object& object(int number) const { return objects_[index(number)]; }
+  [[nodiscard]] const Object& object(int number) const { return objects_[to_index(number)]; }
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
@@ -144,7 +144,7 @@ class Machine {
   int make(Object object) {
     if (objects_.size() == kMostObjects) fail(fmt::format("found more than {} values", kMostObjects));
     objects_.push_back(std::move(object));
-    return static_cast<int>(objects_.size()) - 1;
+    return to_int(objects_.size()) - 1;
   }
   void push(Object object) { stack_.push_back(make(std::move(object))); }
   int pop() {
@@ -155,7 +155,7 @@ class Machine {
   }
   Object& top(PickledKind wanted) {
     if (stack_.empty()) fail("the stack is empty");
-    Object& out = objects_[index(stack_.back())];
+    Object& out = objects_[to_index(stack_.back())];
     if (out.kind != wanted) fail(fmt::format("found {}, expected {}", word(out.kind), word(wanted)));
     return out;
   }
@@ -173,8 +173,8 @@ class Machine {
   }
   void push_tuple(std::vector<int> members) { push({.kind = PickledKind::Tuple, .members = std::move(members)}); }
   void push_tuple(int count) {
-    std::vector<int> members(index(count));
-    for (int i = count - 1; i >= 0; --i) members[index(i)] = pop();
+    std::vector<int> members(to_index(count));
+    for (int i = count - 1; i >= 0; --i) members[to_index(i)] = pop();
     push_tuple(std::move(members));
   }
   void push_text(std::string text) { push({.kind = PickledKind::Text, .text = std::move(text)}); }

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::files {
 namespace {
@@ -39,7 +40,7 @@ bool read_at(int file, std::uint64_t offset, void* out, std::size_t count) {
     if (got <= 0) return false;
     out = static_cast<char*>(out) + got;
     offset += static_cast<std::uint64_t>(got);
-    count -= static_cast<std::size_t>(got);
+    count -= to_index(got);
   }
   return true;
 }

@@ -11,6 +11,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "costmodel/index.h"
 #include "executor/meeting/secret.h"
 
 namespace stagecraft::launch {
@@ -73,7 +74,7 @@ std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks) {
   int slots = 0;
   for (const Host& host : hosts) {
     slots += host.slots;
-    for (int i = 0; i < host.slots && static_cast<int>(places.size()) < ranks; ++i) places.push_back({host.name, i});
+    for (int i = 0; i < host.slots && to_int(places.size()) < ranks; ++i) places.push_back({host.name, i});
   }
   if (slots < ranks) {
     throw std::invalid_argument(fmt::format(

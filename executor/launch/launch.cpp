@@ -5,6 +5,7 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/secret.h"
 
@@ -45,9 +46,9 @@ constexpr std::int64_t kMostIds = std::int64_t{1} << 62;
 meeting::LaunchInfo ranks_from(const Environment& environment, const std::string& rank, const std::string& ranks,
                                const std::string& local_rank) {
   meeting::LaunchInfo launch;
-  launch.ranks = static_cast<int>(to_number(ranks, need(environment, ranks, rank), 1, kMostRanks));
-  launch.rank = static_cast<int>(to_number(rank, need(environment, rank, rank), 0, launch.ranks - 1));
-  launch.local_rank = static_cast<int>(to_number(local_rank, need(environment, local_rank, rank), 0, launch.ranks - 1));
+  launch.ranks = to_int(to_number(ranks, need(environment, ranks, rank), 1, kMostRanks));
+  launch.rank = to_int(to_number(rank, need(environment, rank, rank), 0, launch.ranks - 1));
+  launch.local_rank = to_int(to_number(local_rank, need(environment, local_rank, rank), 0, launch.ranks - 1));
   return launch;
 }
 

@@ -18,6 +18,7 @@
 #include <iostream>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::launch {
 namespace {
@@ -39,7 +40,7 @@ void write_all(int to, const char* data, std::size_t length) {
     if (written <= 0)
       return;  // a closed terminal does not end the log, and a full disk does not end the terminal's output
     data += written;
-    length -= static_cast<std::size_t>(written);
+    length -= to_index(written);
   }
 }
 
@@ -117,8 +118,8 @@ void RankLog::copy(std::array<Stream, 2> streams, int log) {
         streams[i].from = -1;
         continue;
       }
-      write_all(log, buffer.data(), static_cast<std::size_t>(length));
-      write_all(streams[i].to, buffer.data(), static_cast<std::size_t>(length));
+      write_all(log, buffer.data(), to_index(length));
+      write_all(streams[i].to, buffer.data(), to_index(length));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/launch/exit_status.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
@@ -63,7 +64,7 @@ class StoreRendezvous : public Rendezvous {
         launch_(meeting::find_meeting(launch, deadline)),
         deadline_(deadline),
         period_(std::clamp(deadline / 8, std::chrono::milliseconds(20), std::chrono::milliseconds(250))),
-        heard_(launch.ranks) {
+        heard_(to_index(launch.ranks)) {
     store_ = meeting::connect_store(launch_, meeting::kMeetPrefix, deadline);
     watch_store_ = meeting::connect_store(launch_, meeting::kMeetPrefix, deadline);
     store_->compareSet(kFailureKey, {}, to_bytes(kNoFailure));
@@ -84,7 +85,7 @@ class StoreRendezvous : public Rendezvous {
     std::vector<std::string> keys;
     for (int rank = 0; rank < launch_.ranks; ++rank) keys.push_back(fmt::format("exchange/{}/{}/{}", key, round, rank));
     try {
-      store_->set(keys[launch_.rank], value);
+      store_->set(keys[to_index(launch_.rank)], value);
     } catch (const std::exception&) { throw meeting::PeerError(gone(), meeting::PeerError::Cause::Peer); }
     wait_for_all(keys, fmt::format("send \"{}\"", key));
     std::vector<std::string> values;
@@ -156,7 +157,7 @@ class StoreRendezvous : public Rendezvous {
     std::string why;
     try {
       for (int rank = 0; rank < launch_.ranks; ++rank) {
-        if (store_->check({keys[rank]})) continue;
+        if (store_->check({keys[to_index(rank)]})) continue;
         absent.push_back(rank);
         if (store_->check({meeting::refused_key(std::to_string(rank))}))
           why += fmt::format("; rank {} has a different secret than the meeting point", rank);
@@ -237,8 +238,8 @@ class StoreRendezvous : public Rendezvous {
     bool all_left = true;
     for (int rank = 0; rank < launch_.ranks; ++rank) {
       if (rank == launch_.rank) continue;
-      Heard& heard = heard_[rank];
-      std::string beat = to_text(values[rank + 1]);
+      Heard& heard = heard_[to_index(rank)];
+      std::string beat = to_text(values[to_index(rank + 1)]);
       heard.silent = beat == heard.beat ? heard.silent + passed : Seconds(0);
       heard.beat = std::move(beat);
       if (heard.beat == kLeft) continue;
@@ -253,8 +254,8 @@ class StoreRendezvous : public Rendezvous {
   }
 
   [[noreturn]] void accuse(int rank) {
-    const std::string text = finding(
-        launch_.rank, fmt::format("rank {} has been silent for {}", rank, meeting::seconds_text(heard_[rank].silent)));
+    const std::string text = finding(launch_.rank, fmt::format("rank {} has been silent for {}", rank,
+                                                               meeting::seconds_text(heard_[to_index(rank)].silent)));
     // The first finding is kept, so that all ranks report the same.
     const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(text)));
     end(first, first == text);
@@ -277,7 +278,7 @@ class StoreRendezvous : public Rendezvous {
       std::string lines;
       bool begun = false;
       for (int rank = 0; rank < launch_.ranks; ++rank) {
-        const Heard& heard = heard_[rank];
+        const Heard& heard = heard_[to_index(rank)];
         const bool own = rank == launch_.rank;
         std::string text = own ? activity_->text() : heard.beat == kLeft ? "has left" : after_number(heard.beat);
         begun = begun || !text.empty();

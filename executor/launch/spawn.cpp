@@ -17,6 +17,7 @@
 #include <optional>
 #include <sstream>
 
+#include "costmodel/index.h"
 #include "executor/launch/exit_status.h"
 #include "executor/launch/launch.h"
 #include "executor/launch/rendezvous.h"
@@ -186,8 +187,8 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
   launch["TORCHELASTIC_RUN_ID"] = id;
   launch["TORCHELASTIC_RESTART_COUNT"] = std::to_string(number_of_start);
   launch["TORCHELASTIC_USE_AGENT_STORE"] = server ? "True" : "False";
-  std::vector<Place> places(ranks);
-  for (int rank = 0; rank < ranks; ++rank) places[rank] = {"localhost", rank};
+  std::vector<Place> places(to_index(ranks));
+  for (int rank = 0; rank < ranks; ++rank) places[to_index(rank)] = {"localhost", rank};
   MeetingAddress meeting{"127.0.0.1", server ? std::to_string(server->port()) : ""};
   if (!server) {
     places = place_ranks(options.hosts, ranks);
@@ -202,9 +203,9 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
   std::vector<Start> out;
   for (int rank = 0; rank < ranks; ++rank) {
     launch["RANK"] = std::to_string(rank);
-    launch["LOCAL_RANK"] = std::to_string(places[rank].local_rank);
+    launch["LOCAL_RANK"] = std::to_string(places[to_index(rank)].local_rank);
     Start next;
-    if (is_local(places[rank].host)) {
+    if (is_local(places[to_index(rank)].host)) {
       next.arguments = arguments;
       next.environment = launch;
       next.environment.insert(own.begin(), own.end());
@@ -212,7 +213,7 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
       std::map<std::string, std::string> there = launch;
       there[kTetherVariable] = "1";
       there.merge(handed_over(own));
-      next.host = places[rank].host;
+      next.host = places[to_index(rank)].host;
       next.environment = own;
       next.arguments = shell;
       next.arguments.push_back(next.host);
@@ -254,14 +255,14 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
     for (const Child& child : running) pass_on(child, number);
   };
   for (int rank = 0; rank < ranks; ++rank) {
-    running.push_back(start(all[rank], signals.before()));
-    if (running[rank].process < 0) {
+    running.push_back(start(all[to_index(rank)], signals.before()));
+    if (running[to_index(rank)].process < 0) {
       const std::string why = std::strerror(errno);
       signal_all(SIGKILL);
-      for (int other = 0; other < rank; ++other) waitpid(running[other].process, nullptr, 0);
+      for (int other = 0; other < rank; ++other) waitpid(running[to_index(other)].process, nullptr, 0);
       throw meeting::PeerError(fmt::format("cannot start rank {}: {}", rank, why));
     }
-    if (!running[rank].host.empty()) tell(running[rank], secret);
+    if (!running[to_index(rank)].host.empty()) tell(running[to_index(rank)], secret);
   }
 
   int left = ranks;
@@ -281,7 +282,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
     bool failed = false;
     for (int rank = 0; rank < ranks; ++rank) {
       int raw = 0;
-      Child& child = running[rank];
+      Child& child = running[to_index(rank)];
       if (child.process < 0 || waitpid(child.process, &raw, WNOHANG | WUNTRACED | WCONTINUED) != child.process)
         continue;
       child.halted = WIFSTOPPED(raw);
@@ -305,7 +306,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
     if (failed && (result == 0 || cause)) {
       if (result == 0) failed_at = Clock::now();
       result = status_of(first_raw);
-      print(ending(first, running[first].host, first_raw));
+      print(ending(first, running[to_index(first)].host, first_raw));
     }
     // Ranks that ended well no longer watch each other.
     const bool all_halted = left > 0 && left < ranks && std::ranges::count(running, true, &Child::halted) == left;
@@ -316,7 +317,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
     if (result != 0 && left > 0 && !killed && Clock::now() - failed_at >= grace) {
       std::vector<int> stuck;
       for (int rank = 0; rank < ranks; ++rank) {
-        if (running[rank].process > 0) stuck.push_back(rank);
+        if (running[to_index(rank)].process > 0) stuck.push_back(rank);
       }
       print(fmt::format("{} did not end within {} and {} killed", meeting::name_ranks(stuck),
                         meeting::seconds_text(grace), stuck.size() == 1 ? "is" : "are"));

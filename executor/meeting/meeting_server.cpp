@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/meeting/meeting_protocol.h"
 #include "executor/meeting/meeting_store.h"
 
@@ -104,7 +105,7 @@ class StoreServer::Loop {
       if (each.waiting) next = std::min(next, each.waiting->end);
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
-    return static_cast<int>(std::max<std::int64_t>(left, 0)) + 1;
+    return to_int(std::max<std::int64_t>(left, 0)) + 1;
   }
 
   void accept_one() {
@@ -128,7 +129,7 @@ class StoreServer::Loop {
     if ((events & POLLOUT) != 0) {
       const ssize_t count = ::send(client.socket.get(), client.out.data(), client.out.size(), MSG_NOSIGNAL);
       if (count < 0) return errno == EAGAIN || errno == EINTR;
-      client.out.erase(0, static_cast<std::size_t>(count));
+      client.out.erase(0, to_index(count));
       return !client.out.empty() || (!client.closing && next_message(client));
     }
     if ((events & POLLIN) == 0) return false;
@@ -136,7 +137,7 @@ class StoreServer::Loop {
     const ssize_t count = ::recv(client.socket.get(), chunk, sizeof chunk, 0);
     if (count < 0) return errno == EAGAIN || errno == EINTR;
     if (count == 0 || client.waiting) return false;
-    client.in.append(chunk, static_cast<std::size_t>(count));
+    client.in.append(chunk, to_index(count));
     return next_message(client);
   }
 

@@ -9,6 +9,8 @@
 #include <span>
 #include <stdexcept>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::meeting {
 namespace {
 
@@ -36,8 +38,7 @@ std::string authenticator(const std::string& key, const std::string& text) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int length = 0;
   const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
-  if (::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, text.size(), digest.data(), &length) ==
-      nullptr) {
+  if (::HMAC(::EVP_sha256(), key.data(), to_int(key.size()), bytes, text.size(), digest.data(), &length) == nullptr) {
     throw std::runtime_error("OpenSSL cannot compute HMAC-SHA256");
   }
   return hexadecimal({digest.data(), length});

@@ -16,6 +16,7 @@
 #include <memory>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/meeting/peer_error.h"
 
 namespace stagecraft::meeting {
@@ -43,7 +44,7 @@ void wait_until_ready(const Socket& socket, short events, Clock::time_point end)
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
     pollfd entry{socket.get(), events, 0};
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
+    const int ready = ::poll(&entry, 1, to_int(std::clamp<std::int64_t>(left, 0, 1 << 30)));
     if (ready > 0) return;
     if (ready == 0) throw PeerError("timed out", PeerError::Cause::Deadline);
     if (errno != EINTR) throw gone(std::strerror(errno));
@@ -175,7 +176,7 @@ void send_message(const Socket& socket, const Message& message, std::chrono::mil
     wait_until_ready(socket, POLLOUT, end);
     const ssize_t count = ::send(socket.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
     if (count >= 0) {
-      sent += static_cast<std::size_t>(count);
+      sent += to_index(count);
     } else if (errno != EAGAIN && errno != EINTR) {
       throw gone(std::strerror(errno));
     }
@@ -192,7 +193,7 @@ Message receive_message(const Socket& socket, std::string& buffer, std::size_t m
     const ssize_t count = ::recv(socket.get(), chunk, sizeof chunk, 0);
     if (count == 0) throw gone("the connection was closed");
     if (count > 0) {
-      buffer.append(chunk, static_cast<std::size_t>(count));
+      buffer.append(chunk, to_index(count));
     } else if (errno != EAGAIN && errno != EINTR) {
       throw gone(std::strerror(errno));
     }

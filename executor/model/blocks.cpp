@@ -23,6 +23,8 @@
 
 #include <cmath>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::model {
 namespace {
 
@@ -71,12 +73,12 @@ double fan_in_scale(std::int64_t fan_in) { return 1 / std::sqrt(static_cast<doub
 
 ValueRef append(Model& model, LayerSpec layer) {
   model.layers.push_back(std::move(layer));
-  return {.layer = static_cast<int>(model.layers.size()) - 1};
+  return {.layer = to_int(model.layers.size()) - 1};
 }
 
 ValueRef append(Model& model, ModelInput input) {
   model.inputs.push_back(std::move(input));
-  return {.input = static_cast<int>(model.inputs.size()) - 1};
+  return {.input = to_int(model.inputs.size()) - 1};
 }
 
 ValueRef conv2d(Model& model, const std::string& name, ValueRef in, const ConvShape& shape) {

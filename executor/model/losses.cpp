@@ -72,8 +72,8 @@ void append_next_token(Model& model, const LossOutput& output, const std::string
   for (const ModelInput& input : model.inputs) known.push_back(input.name);
   const auto found = std::ranges::find(known, tokens);
   if (found == known.end()) throw std::invalid_argument("loss next_token: " + unknown_name("input", tokens, known));
-  const auto at = static_cast<int>(found - known.begin());
-  const ModelInput& input = model.inputs[index(at)];
+  const auto at = to_int(found - known.begin());
+  const ModelInput& input = model.inputs[to_index(at)];
   const std::vector<std::int64_t> wanted{output.shape[0]};
   if (input.derive || input.shape != wanted || input.batch_axis != output.batch_axis ||
       !at::isIntegralType(device::dtype_of(input.dtype), /*includeBool=*/false)) {

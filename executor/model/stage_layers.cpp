@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::model {
 
@@ -18,7 +19,7 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
   std::unordered_map<std::string, int> index;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    index[model.layers[i].name] = static_cast<int>(i);
+    index[model.layers[i].name] = to_int(i);
     names.push_back(model.layers[i].name);
   }
   std::vector<std::vector<int>> out;

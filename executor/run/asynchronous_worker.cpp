@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 #include "executor/stage/tensor_layout.h"
 
@@ -56,7 +57,7 @@ AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, channe
 }
 
 AsynchronousWorker::StageState& AsynchronousWorker::state_of(const ResidentStage& own) {
-  return states_[static_cast<std::size_t>(&own - stages_.data())];
+  return states_[to_index(&own - stages_.data())];
 }
 
 void AsynchronousWorker::on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 #include "executor/model/stage_layers.h"
 
@@ -56,8 +57,8 @@ void check_buffers(const BoundModel& bound) {
   if (bound.plan.asynchronous() || !bound.plan.schedule().trains) return;
   for (int stage = 0; stage < bound.plan.stages(); ++stage) {
     if (bound.plan.replicas(stage) < 2) continue;
-    for (const int index : bound.layers[static_cast<std::size_t>(stage)]) {
-      const model::LayerSpec& layer = bound.model.layers[static_cast<std::size_t>(index)];
+    for (const int index : bound.layers[to_index(stage)]) {
+      const model::LayerSpec& layer = bound.model.layers[to_index(index)];
       const auto buffer =
           std::ranges::find_if(layer.parameters, [](const auto& each) { return !each.trainable && each.written; });
       if (buffer == layer.parameters.end()) continue;

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <map>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::run {
 namespace {
 
@@ -110,7 +112,7 @@ std::vector<std::string> other_orders(const BoundModel& bound) {
   }
   std::vector<int> stage_of(model.layers.size());
   for (std::size_t s = 0; s < layers.size(); ++s) {
-    for (const int layer : layers[s]) stage_of[static_cast<std::size_t>(layer)] = static_cast<int>(s);
+    for (const int layer : layers[s]) stage_of[to_index(layer)] = to_int(s);
   }
   std::map<std::pair<int, int>, std::vector<int>> readers;  // layer and output -> stages of its readers, in model order
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
@@ -121,7 +123,7 @@ std::vector<std::string> other_orders(const BoundModel& bound) {
   for (const auto& [value, stages] : readers) {
     if (stages.size() < 3 || std::ranges::is_sorted(stages)) continue;
     out.push_back(fmt::format("the layers that read \"{}\" do not run in the order of the stages",
-                              model.layers[static_cast<std::size_t>(value.first)].name));
+                              model.layers[to_index(value.first)].name));
     break;
   }
   return out;

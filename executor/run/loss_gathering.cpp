@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 
 namespace stagecraft::run {
@@ -14,9 +15,9 @@ constexpr std::size_t kManySends = 4;
 
 /// The stage that holds the model's last layer, which computes the loss.
 int loss_stage(const BoundModel& bound) {
-  const int last = static_cast<int>(bound.model.layers.size()) - 1;
+  const int last = to_int(bound.model.layers.size()) - 1;
   const auto holds = [last](const std::vector<int>& layers) { return std::ranges::find(layers, last) != layers.end(); };
-  return static_cast<int>(std::ranges::find_if(bound.layers, holds) - bound.layers.begin());
+  return to_int(std::ranges::find_if(bound.layers, holds) - bound.layers.begin());
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ void LossGathering::send(const stage::MicrobatchLosses& losses) {
 
 std::vector<double> LossGathering::receive(int first) {
   const int microbatches = plan_.plan().microbatches;
-  std::vector<double> losses(static_cast<std::size_t>(microbatches));
+  std::vector<double> losses(to_index(microbatches));
   for (std::size_t replica = 0; replica < sources_.size(); ++replica) {
     std::vector<int> own;
     for (int m = 0; m < microbatches; ++m) {
@@ -65,7 +66,7 @@ std::vector<double> LossGathering::receive(int first) {
               ->wait();
       values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
     }
-    for (std::size_t i = 0; i < own.size(); ++i) losses[static_cast<std::size_t>(own[i])] = values[i];
+    for (std::size_t i = 0; i < own.size(); ++i) losses[to_index(own[i])] = values[i];
   }
   return losses;
 }

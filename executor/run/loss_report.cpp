@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::run {
 
 LossReport::LossReport(bool evaluates, const std::optional<WholePass>& pass) {
@@ -11,7 +13,7 @@ LossReport::LossReport(bool evaluates, const std::optional<WholePass>& pass) {
 }
 
 double LossReport::add(std::vector<double> losses) {
-  if (left_ && *left_ < static_cast<std::int64_t>(losses.size())) losses.resize(static_cast<std::size_t>(*left_));
+  if (left_ && *left_ < static_cast<std::int64_t>(losses.size())) losses.resize(to_index(*left_));
   const auto count = static_cast<std::int64_t>(losses.size());
   const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
   if (evaluation_) {

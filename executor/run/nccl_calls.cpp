@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
@@ -17,14 +18,12 @@
 namespace stagecraft::run {
 namespace {
 
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
-
 /// Values of each trainable parameter of `layers` that is not among `tied`, in the order of a StageProgram.
 std::vector<std::int64_t> parameter_values(const model::Model& model, const std::vector<int>& layers,
                                            const std::vector<stage::TiedGradient>& tied) {
   std::vector<std::int64_t> out;
   for (const int layer : layers) {
-    for (const model::ParameterSpec& parameter : model.layers[at_(layer)].parameters) {
+    for (const model::ParameterSpec& parameter : model.layers[to_index(layer)].parameters) {
       if (!parameter.trainable || std::ranges::count(tied, parameter.name, &stage::TiedGradient::name) > 0) continue;
       out.push_back(c10::multiply_integers(parameter.shape));
     }
@@ -47,7 +46,7 @@ class Communicators {
                       false,
                       0});
     }
-    return static_cast<int>(it->second);
+    return to_int(it->second);
   }
   int reduction(const std::vector<int>& members, bool ties) {
     const auto [it, fresh] = reductions_.emplace(std::pair(members, ties), out_.size());
@@ -58,10 +57,10 @@ class Communicators {
                       true,
                       0});
     }
-    return static_cast<int>(it->second);
+    return to_int(it->second);
   }
   void carries(int communicator, int tag) {
-    std::vector<int>& tags = out_[at_(communicator)].tags;
+    std::vector<int>& tags = out_[to_index(communicator)].tags;
     const auto it = std::lower_bound(tags.begin(), tags.end(), tag);
     if (it == tags.end() || *it != tag) tags.insert(it, tag);
   }
@@ -88,7 +87,7 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
   };
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     std::vector<channel::NcclCall>& calls = out.calls.emplace_back();
-    const auto ties = tied_of_rank(bound, static_cast<int>(rank));
+    const auto ties = tied_of_rank(bound, to_int(rank));
     const auto reduce_ties = [&] {
       for (const stage::TiedGradient& tie : ties) {
         if (tie.ranks.size() < 2) continue;
@@ -108,9 +107,9 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           const bool out_going = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
           const int b = *plan.boundary(action.stage, action.peer);
           const int peer = plan.runner(action.peer, action.microbatch);
-          const int own = static_cast<int>(rank);
+          const int own = to_int(rank);
           const int edge = communicators.edge(b, gradient, out_going ? own : peer, out_going ? peer : own);
-          const auto& tensors = plan.plan().boundaries[at_(b)].tensors;
+          const auto& tensors = plan.plan().boundaries[to_index(b)].tensors;
           for (std::size_t t = 0; t < tensors.size(); ++t) {
             if (gradient && !tensors[t].gradient) continue;
             add(calls, out_going ? channel::NcclCall::Kind::Send : channel::NcclCall::Kind::Receive, edge,
@@ -123,11 +122,12 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           if (members.size() > 1) {
             const int group = communicators.reduction(members, false);
             const auto buckets =
-                asynchronous ? stage::gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], {}), {})
-                             : stage::gradient_buckets(parameter_values(model, bound.layers[at_(action.stage)], ties),
-                                                       plan.plan().gradient_bucket_bytes);
+                asynchronous
+                    ? stage::gradient_buckets(parameter_values(model, bound.layers[to_index(action.stage)], {}), {})
+                    : stage::gradient_buckets(parameter_values(model, bound.layers[to_index(action.stage)], ties),
+                                              plan.plan().gradient_bucket_bytes);
             for (std::size_t i = 0; i < buckets.size(); ++i) {
-              add(calls, channel::NcclCall::Kind::AllReduce, group, channel::kBucketsTag + static_cast<int>(i),
+              add(calls, channel::NcclCall::Kind::AllReduce, group, channel::kBucketsTag + to_int(i),
                   {{buckets[i].end - buckets[i].begin}, at::kFloat});
             }
           }
@@ -141,7 +141,7 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
     if (reduces == 0 && plan.schedule().trains) reduce_ties();
     if (asynchronous) continue;
     for (const int stage : plan.ranks()[rank].stages) {
-      const std::int64_t values = stage::moving_values(model, bound.layers[at_(stage)]);
+      const std::int64_t values = stage::moving_values(model, bound.layers[to_index(stage)]);
       const std::vector<int> members = plan.ranks_of(stage);
       if (members.size() < 2 || values == 0) continue;
       add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(members, false), channel::kStatisticsTag,
@@ -153,9 +153,9 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
   for (const channel::CommunicatorPlan& each : out.communicators) before.push_back(each.name);
   out.rounds = channel::assign_rounds(out.communicators);
   std::map<std::string, int> now;
-  for (std::size_t c = 0; c < out.communicators.size(); ++c) now[out.communicators[c].name] = static_cast<int>(c);
+  for (std::size_t c = 0; c < out.communicators.size(); ++c) now[out.communicators[c].name] = to_int(c);
   for (auto& calls : out.calls) {
-    for (channel::NcclCall& call : calls) call.communicator = now.at(before[at_(call.communicator)]);
+    for (channel::NcclCall& call : calls) call.communicator = now.at(before[to_index(call.communicator)]);
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/device/ranges.h"
 
 namespace stagecraft::run {
@@ -61,7 +62,7 @@ void RankRun::make_worker(const data::DataSource& data) {
       .seed = options_.seed,
       .now = seconds_now_,
       .first_step = first_step_,
-      .steps = static_cast<int>(std::max<std::int64_t>(options_.steps - first_step_, 1)),
+      .steps = to_int(std::max<std::int64_t>(options_.steps - first_step_, 1)),
       .device = options_.device,
   };
   if (!bound_.plan.asynchronous()) {
@@ -178,14 +179,14 @@ void RankRun::tell_until(std::int64_t end) {
 void RankRun::tell(std::int64_t step) {
   std::vector<double> losses;
   try {
-    losses = losses_.receive(asynchronous_ ? static_cast<int>(step - first_step_) * plan_.microbatches : 0);
+    losses = losses_.receive(asynchronous_ ? to_int(step - first_step_) * plan_.microbatches : 0);
   } catch (const meeting::PeerError& e) {
     throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
   }
   const double loss = report_->add(std::move(losses));
   measurement_->add_loss(loss);
   if (!progress_) return;
-  const auto k = static_cast<std::size_t>(step - first_step_);
+  const auto k = to_index(step - first_step_);
   progress_({step, steps_, loss, Seconds(ends_[k + 1] - ends_[k]),
              worker_->loss_scaler() ? std::optional(worker_->loss_scaler()->scale()) : std::nullopt});
 }

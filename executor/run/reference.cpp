@@ -7,6 +7,7 @@
 #include <ranges>
 #include <set>
 
+#include "costmodel/index.h"
 #include "executor/device/dtype.h"
 #include "executor/stage/gradient_norm.h"
 
@@ -21,7 +22,7 @@ Reference::Reference(const BoundModel& bound, const data::DataSource& data, cons
       stage_of_layer_(bound.model.layers.size()) {
   const model::Model& model = bound.model;
   for (std::size_t s = 0; s < bound.layers.size(); ++s) {
-    for (const int layer : bound.layers[s]) stage_of_layer_[static_cast<std::size_t>(layer)] = static_cast<int>(s);
+    for (const int layer : bound.layers[s]) stage_of_layer_[to_index(layer)] = to_int(s);
   }
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
@@ -31,15 +32,14 @@ Reference::Reference(const BoundModel& bound, const data::DataSource& data, cons
   std::vector<at::Tensor> values;
   for (const stage::Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<stage::Optimizer>(optimizer, std::move(values));
-  statistics_ = std::make_unique<stage::MovingStatistics>(model, *program_, [this](int layer) {
-    return bound_.replicas(stage_of_layer_[static_cast<std::size_t>(layer)]) > 1;
-  });
+  statistics_ = std::make_unique<stage::MovingStatistics>(
+      model, *program_, [this](int layer) { return bound_.replicas(stage_of_layer_[to_index(layer)]) > 1; });
 }
 
 void Reference::compute(std::int64_t step) {
   step_ = step;
   std::vector<stage::Parameter>& parameters = program_->parameters();
-  const auto stage_of = [&](std::size_t i) { return stage_of_layer_[static_cast<std::size_t>(parameters[i].layer)]; };
+  const auto stage_of = [&](std::size_t i) { return stage_of_layer_[to_index(parameters[i].layer)]; };
   // Layers of one stage that share a parameter count as one holder.
   std::map<std::string, std::map<int, std::vector<std::size_t>>> holders;  // name -> stage -> parameters
   for (std::size_t i = 0; i < parameters.size(); ++i) holders[parameters[i].name][stage_of(i)].push_back(i);
@@ -48,7 +48,7 @@ void Reference::compute(std::int64_t step) {
   for (const auto& [name, by_stage] : holders) {
     for (const auto& [stage, own] : by_stage) {
       std::vector<at::Tensor>& of_replicas = sums[own.front()];
-      of_replicas.resize(static_cast<std::size_t>(bound_.replicas(stage)));
+      of_replicas.resize(to_index(bound_.replicas(stage)));
       if (of_replicas.size() < 2) continue;
       for (at::Tensor& sum : of_replicas)
         sum = at::zeros_like(parameters[own.front()].value, at::TensorOptions().requires_grad(false));
@@ -71,7 +71,7 @@ void Reference::compute(std::int64_t step) {
       for (const auto& [stage, own] : by_stage) {
         at::Tensor uses;
         for (const std::size_t i : std::views::reverse(own)) add(uses, parameters[i].value.grad());
-        add(sums[own.front()][static_cast<std::size_t>(bound_.replica_of(stage, m))], uses);
+        add(sums[own.front()][to_index(bound_.replica_of(stage, m))], uses);
       }
     }
   }

@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::run {
 namespace {
 
@@ -17,7 +19,7 @@ struct CrossingValues {
 CrossingValues find_crossing_values(const model::Model& model, const BoundPlan& bound, ResidentStage& resident) {
   const Plan& plan = bound.plan();
   std::unordered_map<std::string, int> index;
-  for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = static_cast<int>(i);
+  for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = to_int(i);
   CrossingValues out;
   std::map<std::pair<int, int>, int> sent_slot;
   for (const Boundary& boundary : plan.boundaries) {
@@ -25,11 +27,10 @@ CrossingValues find_crossing_values(const model::Model& model, const BoundPlan& 
     for (const BoundaryTensor& tensor : boundary.tensors) {
       const model::ValueRef value{index.at(tensor.layer), *tensor.output, -1};
       if (boundary.destination == resident.stage) {
-        slots.push_back(static_cast<int>(out.received.size()));
+        slots.push_back(to_int(out.received.size()));
         out.received.push_back({value, tensor.gradient});
       } else if (boundary.source == resident.stage) {
-        const auto [it, fresh] =
-            sent_slot.emplace(std::pair(value.layer, value.output), static_cast<int>(out.sent.size()));
+        const auto [it, fresh] = sent_slot.emplace(std::pair(value.layer, value.output), to_int(out.sent.size()));
         if (fresh) out.sent.push_back(value);
         slots.push_back(it->second);
       }
@@ -49,7 +50,7 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microb
   out.outgoing = bound.plan.outgoing(stage);
   out.replica_ranks = bound.plan.ranks_of(stage);
   CrossingValues values = find_crossing_values(bound.model, bound.plan, out);
-  const auto number = static_cast<std::size_t>(stage);
+  const auto number = to_index(stage);
   out.program = std::make_unique<stage::StageProgram>(bound.model, bound.layers[number], std::move(values.received),
                                                       std::move(values.sent), seed, placement);
   const Stage& planned = bound.plan.plan().stages[number];
@@ -58,7 +59,7 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microb
   std::vector<at::Tensor> parameters;
   for (const stage::Parameter& parameter : out.program->parameters()) parameters.push_back(parameter.value);
   out.optimizer = std::make_unique<stage::Optimizer>(optimizer, std::move(parameters));
-  const auto count = static_cast<std::size_t>(microbatches);
+  const auto count = to_index(microbatches);
   out.flights.resize(count);
   out.input_gradients.resize(count);
   out.rests.resize(count);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "costmodel/verify.h"
 #include "executor/channel/channel_local.h"
 #include "executor/launch/rank_group.h"
@@ -16,7 +17,7 @@ namespace stagecraft::run {
 
 void verify_lists(const BoundPlan& plan, std::int64_t steps) {
   // For an asynchronous schedule, the steps up to its steady state cover all cases.
-  const int covered = static_cast<int>(std::clamp<std::int64_t>(steps, 1, plan.step_window().steps));
+  const int covered = to_int(std::clamp<std::int64_t>(steps, 1, plan.step_window().steps));
   const auto result =
       verify(plan.plan(), plan.action_lists(covered), {.steps = covered, .reduce_groups = plan.reduce_groups()});
   if (const auto* infeasible = std::get_if<Infeasible>(&result))
@@ -49,13 +50,12 @@ RunResult run_rank(const BoundModel& bound, const data::DataSource& data, const 
 RunResult run_local(const BoundModel& bound, const data::DataSource& data, const RunOptions& options,
                     std::chrono::milliseconds deadline, const std::function<void(const Progress&)>& progress) {
   verify_lists(bound.plan, options.steps);
-  const auto channels = channel::make_local_channels(static_cast<int>(bound.plan.ranks().size()), deadline);
+  const auto channels = channel::make_local_channels(to_int(bound.plan.ranks().size()), deadline);
   const auto begin = std::chrono::steady_clock::now();
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   std::vector<RunResult> results(channels.size());
   launch::run_as_threads(channels, [&](channel::Channel& channel) {
-    results[static_cast<std::size_t>(channel.rank())] =
-        run_rank(bound, data, options, channel.rank(), channel, now, progress);
+    results[to_index(channel.rank())] = run_rank(bound, data, options, channel.rank(), channel, now, progress);
   });
   return std::move(results.front());
 }

@@ -10,6 +10,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/plan_hash.h"
+#include "costmodel/index.h"
 #include "costmodel/version.h"
 #include "executor/channel/control_tags.h"
 #include "executor/stage/finite.h"
@@ -101,12 +102,12 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
   const model::Model& model = bound.model;
   const std::vector<RankRole>& roles = bound.plan.ranks();
   for (std::size_t r = 0; r < roles.size(); ++r) {
-    if (roles[r].replica == 0) writers_.push_back(static_cast<int>(r));
+    if (roles[r].replica == 0) writers_.push_back(to_int(r));
   }
   for (std::size_t s = 0; s < bound.layers.size(); ++s) {
     for (const int layer : bound.layers[s]) {
-      for (const model::ParameterSpec& parameter : model.layers[static_cast<std::size_t>(layer)].parameters)
-        stage_of_.emplace(parameter.name, static_cast<int>(s));
+      for (const model::ParameterSpec& parameter : model.layers[to_index(layer)].parameters)
+        stage_of_.emplace(parameter.name, to_int(s));
     }
   }
   if (!options.folder.empty()) {
@@ -237,7 +238,7 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
     written.files.push_back({part(static_cast<std::ptrdiff_t>(i)), own.bytes, own.crc32});
   }
   written.finite = finite;
-  const auto stay = static_cast<std::size_t>(options_.keep - (finite ? 1 : 0));
+  const auto stay = to_index(options_.keep - (finite ? 1 : 0));
   if (finite_.size() > stay) finite_.erase(finite_.begin(), finite_.end() - static_cast<std::ptrdiff_t>(stay));
   checkpoint::commit_checkpoint(options_.folder, written, finite_);
   if (finite) {

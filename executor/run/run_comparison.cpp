@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::run {
 
 RunComparison::RunComparison(const BoundModel& bound, const data::DataSource& data, const RunOptions& options) {
@@ -37,8 +39,7 @@ void RunComparison::compare_step(std::int64_t step, const StageWorker& worker, c
   }
   reference_->compute(step);
   if (!reference_->overflow()) compare_gradients(step, worker);
-  for (const auto& [microbatch, loss] : losses)
-    compare_loss(loss, reference_->losses()[static_cast<std::size_t>(microbatch)], check_);
+  for (const auto& [microbatch, loss] : losses) compare_loss(loss, reference_->losses()[to_index(microbatch)], check_);
   reference_->update();
 }
 

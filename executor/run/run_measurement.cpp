@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 
 namespace stagecraft::run {
@@ -89,9 +90,9 @@ RunMeasurement::RunMeasurement(const BoundPlan& bound, const std::vector<Action>
       first_step_(first_step),
       save_(std::move(save)),
       save_every_(save_every),
-      order_(bound.plan(), actions, rank, static_cast<int>(first_step)),
-      keeper_(static_cast<int>(first_step)),
-      others_(static_cast<std::size_t>(channel.ranks())) {
+      order_(bound.plan(), actions, rank, to_int(first_step)),
+      keeper_(to_int(first_step)),
+      others_(to_index(channel.ranks())) {
   const Plan& plan = bound.plan();
   header_.model = plan.model;
   header_.schedule = plan.schedule;
@@ -103,7 +104,7 @@ RunMeasurement::RunMeasurement(const BoundPlan& bound, const std::vector<Action>
 
 StepTime& RunMeasurement::time_at(std::size_t place) {
   while (times_.size() <= place) {
-    times_.push_back({static_cast<int>(first_step_ + static_cast<std::int64_t>(times_.size())),
+    times_.push_back({to_int(first_step_ + static_cast<std::int64_t>(times_.size())),
                       Seconds(std::numeric_limits<double>::max()), Seconds(std::numeric_limits<double>::lowest())});
   }
   return times_[place];
@@ -113,7 +114,7 @@ void RunMeasurement::add(const std::vector<Span>& spans) {
   for (const Span& span : spans) {
     if (const auto wrong = order_.next(span)) throw meeting::PeerError("the run did not follow its plan: " + *wrong);
     keeper_.add(span);
-    const auto place = static_cast<std::size_t>(span.step - first_step_);
+    const auto place = to_index(span.step - first_step_);
     cover(time_at(place), span.start, span.end);
   }
 }
@@ -134,7 +135,7 @@ void RunMeasurement::take(const Measurement& part) {
   for (const StepTime& step : part.timeline.steps) {
     const std::int64_t place = step.step - first_step_;
     if (place < 0 || place > std::numeric_limits<int>::max()) continue;
-    cover(time_at(static_cast<std::size_t>(place)), step.start, step.end);
+    cover(time_at(to_index(place)), step.start, step.end);
   }
   memory_.insert(memory_.end(), part.timeline.memory.begin(), part.timeline.memory.end());
 }
@@ -169,7 +170,7 @@ std::int64_t RunMeasurement::most_bytes() const {
   std::size_t actions = 0;
   for (const auto& list : plan_.action_lists()) actions = std::max(actions, list.size());
   // A wait for a value that stays on the rank is a span without an action; updates end each step.
-  const std::size_t waits = 2 * static_cast<std::size_t>(plan_.plan().microbatches) * plan_.plan().boundaries.size();
+  const std::size_t waits = 2 * to_index(plan_.plan().microbatches) * plan_.plan().boundaries.size();
   const auto of_step = static_cast<std::int64_t>(actions + waits + plan_.plan().stages.size());
   return kOtherBytes + SpanKeeper::kMost * kSpanBytes * of_step +
          kStepBytes * (static_cast<std::int64_t>(times_.size()) + SpanKeeper::kMost);
@@ -196,10 +197,10 @@ void RunMeasurement::receive(Check& check) {
                                " bytes, the plan allows at most " + std::to_string(most));
     }
     const at::Tensor body = channel_.receive({{count}, at::kByte}, other, channel::kResultTag)->wait();
-    Measurement part = unpack(
-        std::string(static_cast<const char*>(body.const_data_ptr()), static_cast<std::size_t>(count)), other, check);
+    Measurement part =
+        unpack(std::string(static_cast<const char*>(body.const_data_ptr()), to_index(count)), other, check);
     take(part);
-    others_[static_cast<std::size_t>(other)] = std::move(part.timeline.spans);
+    others_[to_index(other)] = std::move(part.timeline.spans);
   }
 }
 
@@ -233,7 +234,7 @@ void RunMeasurement::save_if_due() {
 
 Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check& check) {
   const bool synchronous = !plan_.asynchronous();
-  if (const auto wrong = order_.end(synchronous ? static_cast<int>(steps) : steps > 0 ? 1 : 0))
+  if (const auto wrong = order_.end(synchronous ? to_int(steps) : steps > 0 ? 1 : 0))
     throw meeting::PeerError("the run did not follow its plan: " + *wrong);
   memory_.push_back(std::move(memory));
   move(true, check);

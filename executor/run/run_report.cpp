@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "costmodel/index.h"
 #include "costmodel/schedule.h"
 #include "costmodel/units_text.h"
 
@@ -57,7 +58,7 @@ std::string roles_text(const BoundPlan& plan) {
   const auto lists = plan.action_lists();
   for (std::size_t rank = 0; rank < roles.size(); ++rank) {
     const int s = roles[rank].stages.front();
-    const auto& layers = plan.plan().stages[static_cast<std::size_t>(s)].layers;
+    const auto& layers = plan.plan().stages[to_index(s)].layers;
     out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions per step\n", rank,
                        roles[rank].device, s, roles[rank].replica, layers.size(), layers.front(), layers.back(),
                        lists[rank].size());

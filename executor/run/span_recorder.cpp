@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/device/device.h"
 
 namespace stagecraft::run {
@@ -13,7 +14,7 @@ SpanRecorder::SpanRecorder(int rank, c10::Device device, std::function<double()>
 
 void SpanRecorder::record(const Action& action, std::int64_t step, device::DeviceClock::Moment start) {
   const device::DeviceClock::Moment end = clock_.mark();
-  const Span span{rank_, static_cast<int>(step), action, Seconds(start.seconds), Seconds(end.seconds)};
+  const Span span{rank_, to_int(step), action, Seconds(start.seconds), Seconds(end.seconds)};
   if (device_.is_cpu()) {
     spans_.push_back(span);
   } else {

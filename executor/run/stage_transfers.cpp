@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/device/dtype.h"
 
@@ -12,8 +13,6 @@ namespace stagecraft::run {
 namespace {
 
 constexpr std::size_t kManySends = 32;
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
@@ -35,8 +34,8 @@ StageTransfers::StageTransfers(const BoundPlan& plan, int rank, channel::Channel
   for (const bool gradient : {false, true}) {
     posted_[gradient].resize(boundaries.size());
     handed_[gradient].resize(boundaries.size());
-    for (auto& by_microbatch : posted_[gradient]) by_microbatch.resize(at_(microbatches));
-    for (auto& by_microbatch : handed_[gradient]) by_microbatch.resize(at_(microbatches));
+    for (auto& by_microbatch : posted_[gradient]) by_microbatch.resize(to_index(microbatches));
+    for (auto& by_microbatch : handed_[gradient]) by_microbatch.resize(to_index(microbatches));
   }
 }
 
@@ -44,21 +43,22 @@ void StageTransfers::post(const Action& action) {
   const bool gradient = action.kind == ActionKind::ReceiveGradient;
   const int b = *plan_.boundary(action.stage, action.peer);
   const int from = plan_.runner(action.peer, action.microbatch);
-  auto& posted = posted_[gradient][at_(b)][at_(action.microbatch)];
-  const auto& tensors = plan_.plan().boundaries[at_(b)].tensors;
+  auto& posted = posted_[gradient][to_index(b)][to_index(action.microbatch)];
+  const auto& tensors = plan_.plan().boundaries[to_index(b)].tensors;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (gradient && !tensors[t].gradient) continue;
-    posted.push_back(channel_.receive(specs_[at_(b)][t], from, plan_.tag(b, t, gradient)));
+    posted.push_back(channel_.receive(specs_[to_index(b)][t], from, plan_.tag(b, t, gradient)));
   }
 }
 
 at::Tensor StageTransfers::planned(const Action& action, int boundary, std::size_t t, const at::Tensor& tensor) const {
   at::Tensor out = tensor.detach().contiguous();
-  const channel::TensorSpec& spec = specs_[at_(boundary)][t];
+  const channel::TensorSpec& spec = specs_[to_index(boundary)][t];
   if (!channel::same_spec(spec, out)) {
-    throw std::invalid_argument(
-        describe(rank_, action) + ": layer \"" + plan_.plan().boundaries[at_(boundary)].tensors[t].layer + "\" gives " +
-        describe(channel::spec_of(out)) + ", the plan has " + describe(spec) + "; profile and plan the model again");
+    throw std::invalid_argument(describe(rank_, action) + ": layer \"" +
+                                plan_.plan().boundaries[to_index(boundary)].tensors[t].layer + "\" gives " +
+                                describe(channel::spec_of(out)) + ", the plan has " + describe(spec) +
+                                "; profile and plan the model again");
   }
   return out;
 }
@@ -67,29 +67,30 @@ void StageTransfers::send(const Action& action, const std::vector<int>& slots, c
   const bool gradient = action.kind == ActionKind::SendGradient;
   const int b = *plan_.boundary(action.stage, action.peer);
   const int to = plan_.runner(action.peer, action.microbatch);
-  const auto& joined = plan_.plan().boundaries[at_(b)].tensors;
+  const auto& joined = plan_.plan().boundaries[to_index(b)].tensors;
   for (std::size_t t = 0; t < joined.size(); ++t) {
     if (gradient && !joined[t].gradient) continue;
-    sending_.push_back(channel_.send(planned(action, b, t, tensors[at_(slots[t])]), to, plan_.tag(b, t, gradient)));
+    sending_.push_back(
+        channel_.send(planned(action, b, t, tensors[to_index(slots[t])]), to, plan_.tag(b, t, gradient)));
   }
 }
 
 void StageTransfers::hand_over(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
                                const std::vector<at::Tensor>& tensors) {
-  const Boundary& joined = plan_.plan().boundaries[at_(boundary)];
+  const Boundary& joined = plan_.plan().boundaries[to_index(boundary)];
   if (plan_.runner(gradient ? joined.source : joined.destination, action.microbatch) != rank_) return;
   for (std::size_t t = 0; t < joined.tensors.size(); ++t) {
     if (gradient && !joined.tensors[t].gradient) continue;
-    handed_[gradient][at_(boundary)][at_(action.microbatch)].push_back(
-        planned(action, boundary, t, tensors[at_(slots[t])]));
+    handed_[gradient][to_index(boundary)][to_index(action.microbatch)].push_back(
+        planned(action, boundary, t, tensors[to_index(slots[t])]));
   }
 }
 
 void StageTransfers::take(int boundary, bool gradient, int microbatch, std::vector<at::Tensor>& out) {
-  auto& handed = handed_[gradient][at_(boundary)][at_(microbatch)];
+  auto& handed = handed_[gradient][to_index(boundary)][to_index(microbatch)];
   std::ranges::move(handed, std::back_inserter(out));
   handed.clear();
-  auto& posted = posted_[gradient][at_(boundary)][at_(microbatch)];
+  auto& posted = posted_[gradient][to_index(boundary)][to_index(microbatch)];
   for (const auto& receiving : posted) out.push_back(receiving->wait());
   posted.clear();
 }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "costmodel/timeline_order.h"
 #include "executor/device/dtype.h"
 
@@ -16,10 +17,8 @@ constexpr std::size_t kBatchesAhead = 2;
 /// Number of spans for which room is reserved; longer runs allocate more.
 constexpr std::size_t kMostSpansAhead = std::size_t{1} << 20;
 
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
-
 std::size_t spans_of(const Plan& plan, const std::vector<Action>& actions, int times) {
-  return std::min(kMostSpansAhead, measured_actions(plan, actions).size() * at_(std::max(times, 1)));
+  return std::min(kMostSpansAhead, measured_actions(plan, actions).size() * to_index(std::max(times, 1)));
 }
 
 }  // namespace
@@ -34,7 +33,7 @@ StageWorker::StageWorker(const BoundModel& bound, int rank, channel::Channel& ch
       placement_{options.device, device::compute_type(plan_.dtype)},
       first_step_(options.first_step),
       list_steps_(list_steps),
-      actions_(bound.plan.action_lists(list_steps).at(at_(rank))),
+      actions_(bound.plan.action_lists(list_steps).at(to_index(rank))),
       transfers_(bound.plan, rank, channel, plan_.microbatches * list_steps),
       spans_(rank, options.device, options.now, spans_of(plan_, actions_, options.steps / list_steps)),
       losses_(options.device),
@@ -45,7 +44,7 @@ StageWorker::StageWorker(const BoundModel& bound, int rank, channel::Channel& ch
     ranges_.push_back(device::range_name(name));
   }
   wait_range_ = device::range_name("wait");
-  for (const int stage : bound.plan.ranks().at(at_(rank)).stages) {
+  for (const int stage : bound.plan.ranks().at(to_index(rank)).stages) {
     ResidentStage own =
         make_resident_stage(bound, stage, plan_.microbatches * list_steps, optimizer_, options.seed, placement_);
     for (const Action& action : actions_) {
@@ -67,7 +66,7 @@ void StageWorker::load_ahead(ResidentStage& own, const data::DataSource& data) {
       [&plan = plan_, &data, order, first_step = first_step_, steps = list_steps_, device = placement_.device,
        inputs = own.program->data_inputs()](std::int64_t i) {
         const auto count = static_cast<std::int64_t>(order.size());
-        const int microbatch = order[static_cast<std::size_t>(i % count)];
+        const int microbatch = order[to_index(i % count)];
         std::vector<at::Tensor> batch =
             data.batch(first_step + i / count * steps + microbatch / plan.microbatches, microbatch % plan.microbatches,
                        plan.microbatches, *plan.microbatch_samples, inputs);
@@ -133,7 +132,7 @@ void StageWorker::perform(std::size_t index, std::int64_t step) {
 }
 
 const std::vector<int>& StageWorker::slots(const Action& transfer) {
-  return resident(transfer.stage).slots[at_(*bound_.plan.boundary(transfer.stage, transfer.peer))];
+  return resident(transfer.stage).slots[to_index(*bound_.plan.boundary(transfer.stage, transfer.peer))];
 }
 
 void StageWorker::run(const Action& action, std::int64_t step) {
@@ -155,13 +154,13 @@ void StageWorker::run(const Action& action, std::int64_t step) {
       weight_gradient(action);
       break;
     case ActionKind::SendActivation:
-      transfers_.send(action, slots(action), resident(action.stage).flights[at_(action.microbatch)].sent);
+      transfers_.send(action, slots(action), resident(action.stage).flights[to_index(action.microbatch)].sent);
       break;
     case ActionKind::SendGradient: {
-      std::vector<at::Tensor>& gradients = resident(action.stage).input_gradients[at_(action.microbatch)];
+      std::vector<at::Tensor>& gradients = resident(action.stage).input_gradients[to_index(action.microbatch)];
       transfers_.send(action, slots(action), gradients);
       // The transfer holds them as long as it needs them.
-      for (const int slot : slots(action)) gradients[at_(slot)].reset();
+      for (const int slot : slots(action)) gradients[to_index(slot)].reset();
       break;
     }
     case ActionKind::Reduce:
@@ -178,7 +177,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
 
 void StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step,
                         std::vector<at::Tensor>& out) {
-  const Boundary& joined = plan_.boundaries[at_(boundary)];
+  const Boundary& joined = plan_.boundaries[to_index(boundary)];
   const device::Range range(wait_range_, consumer.microbatch);
   const device::DeviceClock::Moment start = spans_.mark();
   transfers_.take(boundary, gradient, consumer.microbatch, out);
@@ -189,7 +188,7 @@ void StageWorker::await(const Action& consumer, int boundary, bool gradient, std
 
 void StageWorker::forward(const Action& action, std::int64_t step) {
   ResidentStage& own = resident(action.stage);
-  stage::Flight& flight = own.flights[at_(action.microbatch)];
+  stage::Flight& flight = own.flights[to_index(action.microbatch)];
   flight.clear();
   for (const int b : own.incoming) await(action, b, false, step, flight.received);
   const device::DeviceClock::Moment start = spans_.mark();
@@ -204,23 +203,23 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
     if (placement_.device.is_cpu() && !std::isfinite(flight.loss.item<double>()))
       guard_.found(step, "the loss of microbatch " + std::to_string(action.microbatch % plan_.microbatches));
   }
-  for (const int b : own.outgoing) transfers_.hand_over(action, b, false, own.slots[at_(b)], flight.sent);
+  for (const int b : own.outgoing) transfers_.hand_over(action, b, false, own.slots[to_index(b)], flight.sent);
   spans_.record(action, step, start);
 }
 
 void StageWorker::backward(const Action& action, std::int64_t step) {
   ResidentStage& own = resident(action.stage);
-  stage::Flight& flight = own.flights[at_(action.microbatch)];
+  stage::Flight& flight = own.flights[to_index(action.microbatch)];
   // Later stages' gradients first, as in an unsplit backward.
   sent_gradients_.assign(flight.sent.size(), at::Tensor());
   for (auto b = own.outgoing.rbegin(); b != own.outgoing.rend(); ++b) {
-    const Boundary& boundary = plan_.boundaries[at_(*b)];
+    const Boundary& boundary = plan_.boundaries[to_index(*b)];
     if (!bound_.plan.has_gradient(*b)) continue;
     await(action, *b, true, step, arrived_);
     std::size_t next = 0;
     for (std::size_t t = 0; t < boundary.tensors.size(); ++t) {
       if (!boundary.tensors[t].gradient) continue;
-      at::Tensor& sum = sent_gradients_[at_(own.slots[at_(*b)][t])];
+      at::Tensor& sum = sent_gradients_[to_index(own.slots[to_index(*b)][t])];
       sum = sum.defined() ? sum.add(arrived_[next]) : arrived_[next];
       ++next;
     }
@@ -229,18 +228,18 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   const device::DeviceClock::Moment start = spans_.mark();
   before_backward(own, action);
   const bool split = own.split.contains(action.microbatch);
-  std::vector<at::Tensor>& gradients = own.input_gradients[at_(action.microbatch)];
+  std::vector<at::Tensor>& gradients = own.input_gradients[to_index(action.microbatch)];
   own.program->backward(flight, sent_gradients_, loss_gradient(), gradients,
-                        split ? &own.rests[at_(action.microbatch)] : nullptr);
+                        split ? &own.rests[to_index(action.microbatch)] : nullptr);
   sent_gradients_.clear();
-  for (const int b : own.incoming) transfers_.hand_over(action, b, true, own.slots[at_(b)], gradients);
+  for (const int b : own.incoming) transfers_.hand_over(action, b, true, own.slots[to_index(b)], gradients);
   after_backward(own, action, !split);
   spans_.record(action, step, start);
 }
 
 void StageWorker::weight_gradient(const Action& action) {
   ResidentStage& own = resident(action.stage);
-  own.rests[at_(action.microbatch)].of_weights();
+  own.rests[to_index(action.microbatch)].of_weights();
   after_backward(own, action, true);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "executor/stage/gradient_norm.h"
 
 namespace stagecraft::run {
@@ -24,7 +25,7 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
     : StageWorker(bound, rank, channel, data, options, 1),
       trainable_(stage::trainable_names(bound.model)),
       ties_(channel, tied_of_rank(bound, rank), programs_of(stages_)),
-      reduces_(static_cast<std::size_t>(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind))) {
+      reduces_(to_index(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind))) {
   for (const ResidentStage& own : stages_) {
     StageState& state = states_.emplace_back();
     for (const Action& action : actions_) {
@@ -37,9 +38,7 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
   }
 }
 
-std::size_t SynchronousWorker::place_of(const ResidentStage& own) const {
-  return static_cast<std::size_t>(&own - stages_.data());
-}
+std::size_t SynchronousWorker::place_of(const ResidentStage& own) const { return to_index(&own - stages_.data()); }
 
 void SynchronousWorker::prepare_gradients() {
   for (ResidentStage& own : stages_) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 #include "executor/stage/tensor_layout.h"
 
@@ -20,10 +21,10 @@ std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& va
   std::int64_t end = 0;
   for (const std::int64_t count : values) end += count;
   std::vector<GradientBucket> out;
-  int last = static_cast<int>(values.size());
+  int last = to_int(values.size());
   std::int64_t begin = end;
   for (int i = last - 1; i >= 0; --i) {
-    begin -= values[static_cast<std::size_t>(i)];
+    begin -= values[to_index(i)];
     const auto bytes = (end - begin) * static_cast<std::int64_t>(sizeof(float));
     if (i > 0 && (!bucket_bytes || bytes < bucket_bytes->value)) continue;
     out.push_back({i, last, begin, end});
@@ -64,8 +65,7 @@ struct GradientReduction::State {
   void start_next() {
     const at::NoGradGuard no_graph;
     const std::size_t bucket = started.size();
-    started.push_back(
-        channel.start_all_reduce(parts[bucket], replicas, channel::kBucketsTag + static_cast<int>(bucket)));
+    started.push_back(channel.start_all_reduce(parts[bucket], replicas, channel::kBucketsTag + to_int(bucket)));
   }
   void ready(std::size_t parameter) {
     if (!last) return;
@@ -92,7 +92,7 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<int>
   s.bucket_of.resize(s.leaves.size());
   for (std::size_t b = 0; b < s.buckets.size(); ++b) {
     s.parts.push_back(s.flat.narrow(0, s.buckets[b].begin, s.buckets[b].end - s.buckets[b].begin));
-    for (int i = s.buckets[b].first; i < s.buckets[b].last; ++i) s.bucket_of[static_cast<std::size_t>(i)] = b;
+    for (int i = s.buckets[b].first; i < s.buckets[b].last; ++i) s.bucket_of[to_index(i)] = b;
   }
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < s.leaves.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 
 namespace stagecraft::stage {
@@ -32,7 +33,7 @@ std::map<std::string, double> gather_squared_norms(channel::Channel& channel, co
   at::Tensor rows = at::full({channel.ranks() * count}, kAbsent, at::TensorOptions().dtype(at::kDouble));
   double* const values = rows.data_ptr<double>();
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto it = own.find(names[static_cast<std::size_t>(i)]);
+    const auto it = own.find(names[to_index(i)]);
     if (it != own.end()) values[channel.rank() * count + i] = it->second;
   }
   channel::all_gather(channel, rows, channel::all_ranks(channel), channel::kNormTag);
@@ -41,7 +42,7 @@ std::map<std::string, double> gather_squared_norms(channel::Channel& channel, co
     for (std::int64_t i = 0; i < count; ++i) {
       // NaN is kept: a diverging run must show.
       const double value = rows.const_data_ptr<double>()[rank * count + i];
-      if (value != kAbsent) out.emplace(names[static_cast<std::size_t>(i)], value);
+      if (value != kAbsent) out.emplace(names[to_index(i)], value);
     }
   }
   return out;

@@ -8,6 +8,7 @@
 
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
 
@@ -43,7 +44,7 @@ const model::ParameterSpec& spec_of(const model::LayerSpec& layer, const std::st
 std::int64_t moving_values(const model::Model& model, const std::vector<int>& layers) {
   std::int64_t out = 0;
   for (const int index : layers) {
-    for (const model::ParameterSpec& buffer : model.layers[static_cast<std::size_t>(index)].parameters) {
+    for (const model::ParameterSpec& buffer : model.layers[to_index(index)].parameters) {
       if (!buffer.trainable && buffer.decay) out += record_values(c10::multiply_integers(buffer.shape), buffer.dtype);
     }
   }
@@ -53,7 +54,7 @@ std::int64_t moving_values(const model::Model& model, const std::vector<int>& la
 MovingStatistics::MovingStatistics(const model::Model& model, const StageProgram& program,
                                    const std::function<bool(int)>& wanted) {
   for (const Parameter& buffer : program.buffers()) {
-    const model::LayerSpec& layer = model.layers[static_cast<std::size_t>(buffer.layer)];
+    const model::LayerSpec& layer = model.layers[to_index(buffer.layer)];
     const std::optional<double> decay = spec_of(layer, buffer.name).decay;
     if (!decay || !wanted(buffer.layer)) continue;
     const at::ScalarType dtype = buffer.value.scalar_type();

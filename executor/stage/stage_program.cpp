@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "costmodel/index.h"
 #include "executor/device/autocast.h"
 #include "executor/device/program.h"
 #include "executor/stage/tensor_layout.h"
@@ -29,9 +30,8 @@ Key key(const model::ValueRef& value) {
 }  // namespace
 
 std::string to_string(const model::Model& model, const model::ValueRef& value) {
-  if (value.layer < 0) return "input \"" + model.inputs[static_cast<std::size_t>(value.input)].name + "\"";
-  return "layer \"" + model.layers[static_cast<std::size_t>(value.layer)].name + "\" output " +
-         std::to_string(value.output);
+  if (value.layer < 0) return "input \"" + model.inputs[to_index(value.input)].name + "\"";
+  return "layer \"" + model.layers[to_index(value.layer)].name + "\" output " + std::to_string(value.output);
 }
 
 StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
@@ -46,7 +46,7 @@ StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, s
   }
   std::set<int> inputs;
   for (const int index : layers) {
-    for (const model::ValueRef& argument : model.layers[static_cast<std::size_t>(index)].inputs) {
+    for (const model::ValueRef& argument : model.layers[to_index(index)].inputs) {
       if (argument.layer < 0) inputs.insert(argument.input);
     }
   }
@@ -55,7 +55,7 @@ StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, s
 
   std::map<int, std::size_t> last_reader;
   for (const int index : layers) {
-    const model::LayerSpec& spec = model.layers[static_cast<std::size_t>(index)];
+    const model::LayerSpec& spec = model.layers[to_index(index)];
     LocalLayer layer;
     layer.spec = &spec;
     layer.index = index;
@@ -94,7 +94,7 @@ StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, s
     sent_slots_.push_back(it->second);
     kept.insert(it->second);
   }
-  if (!layers.empty() && layers.back() == static_cast<int>(model.layers.size()) - 1) {
+  if (!layers.empty() && layers.back() == to_int(model.layers.size()) - 1) {
     loss_slot_ = layers_.back().results.front();
     kept.insert(loss_slot_);
   }
@@ -162,7 +162,7 @@ void StageProgram::forward(Flight& flight, bool keep_graph, LayerObserver* obser
       // Later layers release what they are the last to read.
       for (const int slot : segment.outputs) {
         if (const auto it = std::ranges::lower_bound(kept_slots_, slot); it != kept_slots_.end() && *it == slot)
-          flight.kept.push_back(values[static_cast<std::size_t>(slot)]);
+          flight.kept.push_back(values[to_index(slot)]);
       }
     }
   } else {
@@ -173,18 +173,18 @@ void StageProgram::forward(Flight& flight, bool keep_graph, LayerObserver* obser
 }
 
 void StageProgram::begin(Flight& flight, Values& values) const {
-  values.assign(static_cast<std::size_t>(slots_), at::Tensor());
+  values.assign(to_index(slots_), at::Tensor());
   for (std::size_t i = 0; i < received_slots_.size(); ++i) {
     // A leaf of this stage's graph over the sender's data.
     at::Tensor leaf = flight.received[i].detach();
     if (received_[i].gradient) leaf.requires_grad_(true);
     flight.received[i] = leaf;
-    values[static_cast<std::size_t>(received_slots_[i])] = std::move(leaf);
+    values[to_index(received_slots_[i])] = std::move(leaf);
   }
   for (std::size_t i = 0; i < data_slots_.size(); ++i) {
     if (flight.data[i].device() != placement_.device)
       flight.data[i] = flight.data[i].to(placement_.device, /*non_blocking=*/true);
-    values[static_cast<std::size_t>(data_slots_[i])] = flight.data[i];
+    values[to_index(data_slots_[i])] = flight.data[i];
   }
 }
 
@@ -201,7 +201,7 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     const device::Range range(layer.range, flight.microbatch);
     if (observer) observer->begin(layer.index);
     arguments.clear();
-    for (const int slot : layer.arguments) arguments.push_back(values[static_cast<std::size_t>(slot)]);
+    for (const int slot : layer.arguments) arguments.push_back(values[to_index(slot)]);
     model::LayerCall call;
     call.inputs = arguments;
     call.parameters = layer.parameters;
@@ -227,7 +227,7 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
                              " tensors, its description has " + std::to_string(layer.results.size()));
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-      const auto slot = static_cast<std::size_t>(layer.results[i]);
+      const auto slot = to_index(layer.results[i]);
       if (how.drop_graph) {
         // Not with a forward without autograd: some kernels (oneDNN's LSTM) then give different last bits.
         const bool differentiable = results[i].requires_grad();
@@ -237,15 +237,15 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
       values[slot] = std::move(results[i]);
     }
     arguments.clear();
-    for (const int slot : layer.last_use) values[static_cast<std::size_t>(slot)].reset();
+    for (const int slot : layer.last_use) values[to_index(slot)].reset();
     if (observer) observer->end(layer.index);
   }
 }
 
 void StageProgram::end(Flight& flight, const Values& values) const {
   flight.sent.clear();
-  for (const int slot : sent_slots_) flight.sent.push_back(values[static_cast<std::size_t>(slot)]);
-  if (loss_slot_ >= 0) flight.loss = values[static_cast<std::size_t>(loss_slot_)];
+  for (const int slot : sent_slots_) flight.sent.push_back(values[to_index(slot)]);
+  if (loss_slot_ >= 0) flight.loss = values[to_index(loss_slot_)];
 }
 
 std::vector<at::Tensor> StageProgram::backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,

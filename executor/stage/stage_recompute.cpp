@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "executor/device/program.h"
 #include "executor/stage/stage_program.h"
 #include "executor/stage/tensor_layout.h"
@@ -16,28 +17,24 @@
 // backward begins with the sum over the later segments.
 
 namespace stagecraft::stage {
-namespace {
-
-std::size_t at_(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
+namespace {}  // namespace
 
 void StageProgram::recompute_every(int layers) {
-  const std::size_t length = layers > 0 ? at_(layers) : std::max<std::size_t>(layers_.size(), 1);
+  const std::size_t length = layers > 0 ? to_index(layers) : std::max<std::size_t>(layers_.size(), 1);
   segments_.clear();
-  std::vector<int> filled_by(at_(slots_), -1);  // segments; -1: from outside
+  std::vector<int> filled_by(to_index(slots_), -1);  // segments; -1: from outside
   std::set<int> kept;
   for (std::size_t first = 0; first < layers_.size(); first += length) {
     Segment segment{first, std::min(first + length, layers_.size()), {}, {}};
-    const int own = static_cast<int>(segments_.size());
+    const int own = to_int(segments_.size());
     std::set<int> inputs;
     for (std::size_t l = segment.first; l < segment.last; ++l) {
       for (const int slot : layers_[l].arguments) {
-        if (filled_by[at_(slot)] == own) continue;
+        if (filled_by[to_index(slot)] == own) continue;
         inputs.insert(slot);
-        if (filled_by[at_(slot)] >= 0) kept.insert(slot);
+        if (filled_by[to_index(slot)] >= 0) kept.insert(slot);
       }
-      for (const int slot : layers_[l].results) filled_by[at_(slot)] = own;
+      for (const int slot : layers_[l].results) filled_by[to_index(slot)] = own;
     }
     segment.inputs.assign(inputs.begin(), inputs.end());
     segments_.push_back(std::move(segment));
@@ -47,7 +44,7 @@ void StageProgram::recompute_every(int layers) {
   wanted.insert(sent_slots_.begin(), sent_slots_.end());
   if (loss_slot_ >= 0) wanted.insert(loss_slot_);
   for (const int slot : wanted) {
-    if (filled_by[at_(slot)] >= 0) segments_[at_(filled_by[at_(slot)])].outputs.push_back(slot);
+    if (filled_by[to_index(slot)] >= 0) segments_[to_index(filled_by[to_index(slot)])].outputs.push_back(slot);
   }
 }
 
@@ -55,39 +52,40 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
                                         SplitBackward* rest, double loss_gradient, std::vector<at::Tensor>& found) {
   Values given;
   begin(flight, given);
-  for (std::size_t i = 0; i < kept_slots_.size(); ++i) given[at_(kept_slots_[i])] = std::move(flight.kept[i]);
-  Values gradients(at_(slots_));
+  for (std::size_t i = 0; i < kept_slots_.size(); ++i) given[to_index(kept_slots_[i])] = std::move(flight.kept[i]);
+  Values gradients(to_index(slots_));
   for (std::size_t i = 0; i < sent_slots_.size(); ++i) {
-    if (sent_gradients[i].defined()) gradients[at_(sent_slots_[i])] = laid_out_like(sent_gradients[i], flight.sent[i]);
+    if (sent_gradients[i].defined())
+      gradients[to_index(sent_slots_[i])] = laid_out_like(sent_gradients[i], flight.sent[i]);
   }
-  if (loss_slot_ >= 0) gradients[at_(loss_slot_)] = at::full_like(flight.loss, loss_gradient);
+  if (loss_slot_ >= 0) gradients[to_index(loss_slot_)] = at::full_like(flight.loss, loss_gradient);
 
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
     torch::autograd::variable_list roots, root_gradients, leaves;
     std::vector<int> leaf_slots;
-    Values values(at_(slots_));
+    Values values(to_index(slots_));
     for (const int slot : segment->inputs) {
-      const at::Tensor& value = given[at_(slot)];
+      const at::Tensor& value = given[to_index(slot)];
       if (!value.requires_grad()) {
-        values[at_(slot)] = value;
+        values[to_index(slot)] = value;
         continue;
       }
       leaves.push_back(value.detach());
       leaves.back().requires_grad_(true);
       leaf_slots.push_back(slot);
-      values[at_(slot)] = leaves.back();
-      if (!gradients[at_(slot)].defined()) continue;
+      values[to_index(slot)] = leaves.back();
+      if (!gradients[to_index(slot)].defined()) continue;
       // The sum over later segments comes first, and this one continues it: a node before the leaf holds it.
-      values[at_(slot)] = at::alias(leaves.back());
-      roots.push_back(values[at_(slot)]);
-      root_gradients.push_back(std::exchange(gradients[at_(slot)], at::Tensor()));
+      values[to_index(slot)] = at::alias(leaves.back());
+      roots.push_back(values[to_index(slot)]);
+      root_gradients.push_back(std::exchange(gradients[to_index(slot)], at::Tensor()));
     }
     run(flight, segment->first, segment->last, values, {.write_buffers = false, .drop_graph = false}, nullptr);
     for (const int slot : segment->outputs) {
-      at::Tensor gradient = std::exchange(gradients[at_(slot)], at::Tensor());
-      given[at_(slot)].reset();
-      if (!values[at_(slot)].requires_grad() || !gradient.defined()) continue;
-      roots.push_back(values[at_(slot)]);
+      at::Tensor gradient = std::exchange(gradients[to_index(slot)], at::Tensor());
+      given[to_index(slot)].reset();
+      if (!values[to_index(slot)].requires_grad() || !gradient.defined()) continue;
+      roots.push_back(values[to_index(slot)]);
       root_gradients.push_back(std::move(gradient));
     }
     values.clear();
@@ -95,15 +93,15 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
     if (rest) {
       auto [of_leaves, own] = SplitBackward::of_inputs(roots, root_gradients, leaves);
       rest->before(std::move(own));
-      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = of_leaves[i];
+      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[to_index(leaf_slots[i])] = of_leaves[i];
     } else {
       try {
         torch::autograd::backward(roots, root_gradients);
       } catch (const c10::Error& e) { device::rethrow_at(backward_text(), e); }
-      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[at_(leaf_slots[i])] = leaves[i].grad();
+      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[to_index(leaf_slots[i])] = leaves[i].grad();
     }
   }
-  for (const int slot : received_slots_) found.push_back(gradients[at_(slot)]);
+  for (const int slot : received_slots_) found.push_back(gradients[to_index(slot)]);
 }
 
 }  // namespace stagecraft::stage

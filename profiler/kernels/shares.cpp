@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::profiler {
 namespace {
 
@@ -55,7 +57,7 @@ class Working {
     const auto count = static_cast<std::int64_t>(parts_.size());
     const std::int64_t rest = length % count;
     for (std::int64_t i = 0; i < count; ++i) {
-      PartTime& part = *parts_[static_cast<std::size_t>(i)].first;
+      PartTime& part = *parts_[to_index(i)].first;
       part.busy_ns += length;
       part.active_ns += length / count + ((i + turn_) % count < rest ? 1 : 0);
     }

@@ -3,6 +3,8 @@
 #include <array>
 #include <stdexcept>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::profiler {
 namespace {
 
@@ -42,7 +44,7 @@ Tag decode_tag(std::uint64_t id) {
   const std::uint64_t phase = id >> kLayerBits & ((1U << kPhaseBits) - 1);
   if (phase == 0 || phase >= names().size()) return {};
   return {static_cast<std::int64_t>(id & (static_cast<std::uint64_t>(kMostLayers) - 1)), static_cast<Phase>(phase),
-          static_cast<int>(id >> kMicrobatchShift & kCountMask), static_cast<int>(id >> kStepShift)};
+          to_int(id >> kMicrobatchShift & kCountMask), to_int(id >> kStepShift)};
 }
 
 const std::string& name_of(Phase phase) { return names().at(static_cast<std::size_t>(phase)); }

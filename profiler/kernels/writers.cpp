@@ -8,6 +8,7 @@
 
 #include "costmodel/format/json_string.h"
 #include "costmodel/format/utf8.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::profiler {
 namespace {
@@ -31,7 +32,7 @@ constexpr const char* kColours[] = {"thread_state_running",
                                     "olive"};
 
 const char* colour_of(const Tag& tag) {
-  return tag.phase == Phase::None ? "grey" : kColours[static_cast<std::size_t>(tag.layer) % std::size(kColours)];
+  return tag.phase == Phase::None ? "grey" : kColours[to_index(tag.layer) % std::size(kColours)];
 }
 
 bool has_layer(Phase phase) { return phase != Phase::None && phase != Phase::Data; }
@@ -39,7 +40,7 @@ bool has_layer(Phase phase) { return phase != Phase::None && phase != Phase::Dat
 /// Empty where the phase has no layer.
 std::string layer_name(std::int64_t layer, Phase phase, const std::vector<std::string>& layers) {
   if (!has_layer(phase)) return "";
-  const auto i = static_cast<std::size_t>(layer);
+  const auto i = to_index(layer);
   return layer >= 0 && i < layers.size() ? format::valid_utf8(layers[i]) : "layer " + std::to_string(layer);
 }
 
@@ -134,7 +135,7 @@ class DeviceEvents {
 
   void activity(std::size_t index, int track) {
     const auto& [work, tag, launched] = trace_.activities[index];
-    const auto name = static_cast<std::size_t>(work.name);
+    const auto name = to_index(work.name);
     slice(track, work.begin_ns, work.end_ns,
           work.name >= 0 && name < names_.size() ? names_[name] : format::json_string(kind_name(work.kind)),
           colour_of(tag));
@@ -204,7 +205,7 @@ std::string activities_csv(const AttributedTrace& trace, const std::vector<std::
   std::vector<std::string> names;
   for (const std::string& name : trace.names) names.push_back(field(format::valid_utf8(name)));
   for (const auto& [work, tag, launched] : trace.activities) {
-    const auto name = static_cast<std::size_t>(work.name);
+    const auto name = to_index(work.name);
     if (tag.phase == Phase::None) {
       out += ",,";
     } else {

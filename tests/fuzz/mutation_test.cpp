@@ -149,7 +149,7 @@ TEST_P(Reader, TakesAMutatedDocumentWholeOrThrowsFormatError) {
       std::string text = reader.seeds[below(random, reader.seeds.size())];
       for (std::size_t n = 1 + below(random, 3); n > 0; --n) mutate(text, random);
       try {
-        taken += reader.check(text) ? 1 : 0;
+        if (reader.check(text)) ++taken;
       } catch (const std::exception& e) { FAIL() << "round " << round << ": " << e.what() << "\n" << text; }
     }
     std::cout << "taken: " << taken << "\n";

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::interchange {
 namespace {
 
@@ -191,14 +193,14 @@ class Parser {
     while (stop < end && (is_digit(*stop) || is_letter(*stop) || *stop == '.' || *stop == '-' || *stop == '+')) ++stop;
     std::int64_t whole = 0;
     if (const auto [at, error] = std::from_chars(begin, stop, whole); error == std::errc() && at == stop) {
-      at_ += static_cast<std::size_t>(stop - begin);
+      at_ += to_index(stop - begin);
       return std::to_string(whole);
     }
     double real = 0;
     const auto [at, error] = std::from_chars(begin, stop, real);
     if (error != std::errc() || at != stop || !std::isfinite(real))
       fail("a finite number, at most 2^63 if it is an integer");
-    at_ += static_cast<std::size_t>(stop - begin);
+    at_ += to_index(stop - begin);
     return fmt::format("{}", real == 0 ? 0.0 : real);  // no "-0"
   }
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "costmodel/interchange/convert/python_text.h"
 
 namespace stagecraft::interchange {
@@ -101,7 +102,7 @@ void check(const PythonPackage& package) {
   }
   for (const auto& group : package.tied) {
     for (const StageParameter& parameter : group) {
-      if (parameter.stage < 0 || parameter.stage >= static_cast<int>(package.stages.size())) {
+      if (parameter.stage < 0 || parameter.stage >= to_int(package.stages.size())) {
         throw std::invalid_argument(fmt::format("tied parameter \"{}\": there is no stage {}, the package has {}",
                                                 parameter.name, parameter.stage, package.stages.size()));
       }

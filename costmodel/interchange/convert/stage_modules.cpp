@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "costmodel/index.h"
 #include "costmodel/interchange/convert/python_text.h"
 #include "costmodel/interchange/convert/value_flow.h"
 
@@ -18,14 +19,12 @@ using Kind = ValueForm::Kind;
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
-
 bool is_own(const FlowNode& node) { return node.call.gives.kind == Kind::Unknown; }
 bool is_in_layers(const FlowNode& node) { return !is_own(node) && node.call.constructor.starts_with("layers."); }
 
 /// The value of `source` as a line of `stage` writes it.
 std::string value_text(const ValueFlow& flow, int source, int stage) {
-  const FlowNode& n = flow.nodes[index(source)];
+  const FlowNode& n = flow.nodes[to_index(source)];
   if (n.form.kind == Kind::Nothing) return "None";
   if (n.form.kind == Kind::Number) {
     return fmt::format("{}.size({})", value_text(flow, n.sources.front(), stage), n.call.numbers.front());
@@ -37,7 +36,7 @@ std::string view_text(const ValueFlow& flow, const FlowNode& node, const std::ve
   std::string tensor;
   std::vector<std::string> lengths;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (flow.nodes[index(node.sources[i])].form.kind == Kind::Number) {
+    if (flow.nodes[to_index(node.sources[i])].form.kind == Kind::Number) {
       lengths.push_back(values[i]);
     } else {
       tensor = values[i];
@@ -51,7 +50,8 @@ std::string view_text(const ValueFlow& flow, const FlowNode& node, const std::ve
 
 std::string item_text(const ValueFlow& flow, const FlowNode& node, const std::string& value) {
   const int source = node.sources.front();
-  if (flow.nodes[index(source)].stage != node.stage) return received_text(flow, source, node.form, node.call.numbers);
+  if (flow.nodes[to_index(source)].stage != node.stage)
+    return received_text(flow, source, node.form, node.call.numbers);
   return fmt::format("{}[{}]", value, node.call.numbers.front());
 }
 
@@ -79,9 +79,9 @@ std::string call_text(const ValueFlow& flow, const FlowNode& node) {
 
 /// Whether it does not matter if the module overwrites its input.
 bool may_overwrite(const ValueFlow& flow, const FlowNode& node) {
-  const FlowNode& from = flow.nodes[index(node.sources.front())];
+  const FlowNode& from = flow.nodes[to_index(node.sources.front())];
   const auto reads_values = [&](int reader) {
-    const FlowNode& n = flow.nodes[index(reader)];
+    const FlowNode& n = flow.nodes[to_index(reader)];
     return n.used && n.form.kind != Kind::Number;
   };
   return from.stage == node.stage && from.call.fresh && from.form.kind == Kind::Tensor && !from.output &&
@@ -121,7 +121,7 @@ StageModule stage_module(const ValueFlow& flow, int stage) {
   std::string modules;
   std::string lines;
   for (const int layer : flow.order) {
-    const FlowNode& n = flow.nodes[index(layer)];
+    const FlowNode& n = flow.nodes[to_index(layer)];
     if (n.stage != stage || !n.used || is_inline(n)) continue;
     lines += fmt::format("        {} = {}\n", n.name, call_text(flow, n));
     if (n.call.operation != Operation::Module) continue;
@@ -132,11 +132,11 @@ StageModule stage_module(const ValueFlow& flow, int stage) {
   if (lines.empty()) refuse(fmt::format("stage {} computes no tensor; move its layers to an adjacent stage", stage));
 
   StageModule out;
-  for (const Leaf& leaf : flow.inputs[index(stage)]) out.inputs.push_back(leaf_name(flow, leaf));
+  for (const Leaf& leaf : flow.inputs[to_index(stage)]) out.inputs.push_back(leaf_name(flow, leaf));
   std::vector<std::string> results;
-  for (const Leaf& leaf : flow.outputs[index(stage)]) {
+  for (const Leaf& leaf : flow.outputs[to_index(stage)]) {
     out.outputs.push_back(leaf_name(flow, leaf));
-    results.push_back(flow.nodes[index(leaf.layer)].name);
+    results.push_back(flow.nodes[to_index(leaf.layer)].name);
     for (const std::int64_t item : leaf.path) results.back() += fmt::format("[{}]", item);
   }
   std::string import_lines = "import torch\n";
@@ -164,7 +164,7 @@ std::vector<int> stages_of(const Graph& graph, const Plan& plan) {
       int& stage = out[it->second];
       if (is_input(graph.layers[it->second])) refuse(fmt::format("stage {}: layer \"{}\" is an input", s, id));
       if (stage >= 0) refuse(fmt::format("stage {}: layer \"{}\" is already in stage {}", s, id, stage));
-      stage = static_cast<int>(s);
+      stage = to_int(s);
     }
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -185,7 +185,7 @@ std::vector<int> stages_of(const Graph& graph) {
     stages.insert(*layer.stage);
   }
   if (stages.empty()) refuse("there are no layers but inputs");
-  for (int s = 0; s < static_cast<int>(stages.size()); ++s) {
+  for (int s = 0; s < to_int(stages.size()); ++s) {
     if (!stages.contains(s)) refuse(fmt::format("stage {} has no layers, but a later stage has", s));
   }
   return out;
@@ -198,15 +198,15 @@ PythonPackage package_of(const Graph& graph, const std::vector<int>& stage_of_la
   std::set<Leaf> read;
   for (const std::vector<Leaf>& stage : flow.inputs) read.insert(stage.begin(), stage.end());
   for (const Leaf& leaf : read) {
-    if (flow.nodes[index(leaf.layer)].stage < 0) out.inputs.push_back(leaf_name(flow, leaf));
+    if (flow.nodes[to_index(leaf.layer)].stage < 0) out.inputs.push_back(leaf_name(flow, leaf));
   }
   for (std::size_t i = 0; i < flow.nodes.size(); ++i) {
     const FlowNode& node = flow.nodes[i];
     if (node.used && is_in_layers(node)) out.more_files["layers.py"] = layers_text();
     if (!node.output) continue;
-    for (const Leaf& leaf : leaves(flow, static_cast<int>(i))) out.outputs.push_back(leaf_name(flow, leaf));
+    for (const Leaf& leaf : leaves(flow, to_int(i))) out.outputs.push_back(leaf_name(flow, leaf));
   }
-  for (int s = 0; s < static_cast<int>(flow.inputs.size()); ++s) out.stages.push_back(stage_module(flow, s));
+  for (int s = 0; s < to_int(flow.inputs.size()); ++s) out.stages.push_back(stage_module(flow, s));
   return out;
 }
 

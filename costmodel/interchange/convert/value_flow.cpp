@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "costmodel/interchange/convert/python_text.h"
 
 namespace stagecraft::interchange {
@@ -15,8 +16,6 @@ namespace {
 
 using Kind = ValueForm::Kind;
 using Path = std::vector<std::int64_t>;
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 const char* form_text(const ValueForm& form) {
   switch (form.kind) {
@@ -43,7 +42,7 @@ Path below(const Path& path, std::size_t item) {
 }
 
 void add_leaves(const ValueFlow& flow, int layer, const ValueForm& form, const Path& path, std::vector<Leaf>& out) {
-  if (form.kind != Kind::Tuple) return out.push_back({flow.nodes[index(layer)].position, layer, path});
+  if (form.kind != Kind::Tuple) return out.push_back({flow.nodes[to_index(layer)].position, layer, path});
   for (std::size_t i = 0; i < form.items.size(); ++i) add_leaves(flow, layer, form.items[i], below(path, i), out);
 }
 
@@ -63,10 +62,10 @@ class Builder {
   ValueFlow flow() { return std::move(flow_); }
 
  private:
-  FlowNode& node(int layer) { return flow_.nodes[index(layer)]; }
-  const std::string& id(int layer) const { return graph_.layers[index(layer)].id; }
-  const std::string& kind(int layer) const { return graph_.layers[index(layer)].kind; }
-  bool is_input_layer(int layer) const { return is_input(graph_.layers[index(layer)]); }
+  FlowNode& node(int layer) { return flow_.nodes[to_index(layer)]; }
+  const std::string& id(int layer) const { return graph_.layers[to_index(layer)].id; }
+  const std::string& kind(int layer) const { return graph_.layers[to_index(layer)].kind; }
+  bool is_input_layer(int layer) const { return is_input(graph_.layers[to_index(layer)]); }
   [[noreturn]] void refuse(int layer, const std::string& what) const {
     throw std::invalid_argument(fmt::format("layer \"{}\": {}", id(layer), what));
   }
@@ -77,9 +76,9 @@ class Builder {
       const int layer = flow_.order[i];
       if (is_input_layer(layer)) continue;
       FlowNode& n = node(layer);
-      n.stage = stage_of_layer.at(index(layer));
-      n.position = static_cast<int>(i);
-      const std::string& description = graph_.layers[index(layer)].name;
+      n.stage = stage_of_layer.at(to_index(layer));
+      n.position = to_int(i);
+      const std::string& description = graph_.layers[to_index(layer)].name;
       auto known = calls.find(description);
       if (known == calls.end()) {
         try {
@@ -92,7 +91,7 @@ class Builder {
 
   void read_edges() {
     for (const Edge& edge : graph_.edges) {
-      if (edge.output && graph_.layers[index(edge.source)].outputs.size() > 1) {
+      if (edge.output && graph_.layers[to_index(edge.source)].outputs.size() > 1) {
         refuse(edge.destination,
                fmt::format("reads output {} of layer \"{}\", expected a __getitem__ layer between them", *edge.output,
                            id(edge.source)));
@@ -107,20 +106,20 @@ class Builder {
     std::vector<int> inputs;
     for (std::size_t i = 0; i < flow_.nodes.size(); ++i) {
       ids.push_back(graph_.layers[i].id);
-      if (is_input_layer(static_cast<int>(i))) inputs.push_back(static_cast<int>(i));
+      if (is_input_layer(to_int(i))) inputs.push_back(to_int(i));
     }
     const std::vector<std::string> names = python_names(ids);
     for (std::size_t i = 0; i < names.size(); ++i) flow_.nodes[i].name = names[i];
     std::stable_sort(inputs.begin(), inputs.end(), [this](int a, int b) { return input_number(a) < input_number(b); });
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       node(inputs[k]).name = fmt::format("input{}", k);
-      node(inputs[k]).position = static_cast<int>(k) - static_cast<int>(inputs.size());
+      node(inputs[k]).position = to_int(k) - to_int(inputs.size());
     }
   }
 
   /// The number in "Input1"; 0 if there is none.
   int input_number(int layer) const {
-    const std::string& text = graph_.layers[index(layer)].name;
+    const std::string& text = graph_.layers[to_index(layer)].name;
     const std::size_t digits = text.find_first_of("0123456789");
     int number = 0;
     if (digits != text.npos) (void)std::from_chars(text.data() + digits, text.data() + text.size(), number);
@@ -130,7 +129,7 @@ class Builder {
   void take_form(int layer) {
     if (is_input_layer(layer)) return;
     FlowNode& n = node(layer);
-    const int count = static_cast<int>(n.sources.size());
+    const int count = to_int(n.sources.size());
     const int least = n.call.least_inputs;
     const int most = n.call.most_inputs;
     if (count < least || count > most) {
@@ -152,7 +151,7 @@ class Builder {
     if (item >= static_cast<std::int64_t>(source.items.size())) {
       refuse(layer, fmt::format("takes item {}, there are {}, from 0", item, source.items.size()));
     }
-    return source.items[static_cast<std::size_t>(item)];
+    return source.items[to_index(item)];
   }
 
   void check_source(int layer, std::size_t i) {
@@ -208,14 +207,14 @@ class Builder {
   void collect_crossings() {
     int stages = 0;
     for (const FlowNode& n : flow_.nodes) stages = std::max(stages, n.stage + 1);
-    inputs_.resize(index(stages));
-    outputs_.resize(index(stages));
+    inputs_.resize(to_index(stages));
+    outputs_.resize(to_index(stages));
     for (const int layer : flow_.order) {
       const FlowNode& n = node(layer);
       if (!n.used || n.stage < 0 || is_inline(n)) continue;
       for (const int source : n.sources) cross(source, layer);
       if (!n.output) continue;
-      for (const Leaf& leaf : leaves(flow_, layer)) outputs_[index(n.stage)].insert(leaf);
+      for (const Leaf& leaf : leaves(flow_, layer)) outputs_[to_index(n.stage)].insert(leaf);
     }
     for (const std::set<Leaf>& set : inputs_) flow_.inputs.emplace_back(set.begin(), set.end());
     for (const std::set<Leaf>& set : outputs_) flow_.outputs.emplace_back(set.begin(), set.end());
@@ -234,8 +233,8 @@ class Builder {
     const bool item = n.call.operation == Operation::Item;
     std::vector<Leaf> crossing;
     add_leaves(flow_, source, item ? n.form : from.form, item ? n.call.numbers : Path{}, crossing);
-    inputs_[index(n.stage)].insert(crossing.begin(), crossing.end());
-    if (from.stage >= 0) outputs_[index(from.stage)].insert(crossing.begin(), crossing.end());
+    inputs_[to_index(n.stage)].insert(crossing.begin(), crossing.end());
+    if (from.stage >= 0) outputs_[to_index(from.stage)].insert(crossing.begin(), crossing.end());
   }
 
   const Graph& graph_;
@@ -254,12 +253,12 @@ bool is_inline(const FlowNode& node) { return node.form.kind == Kind::Number || 
 
 std::vector<Leaf> leaves(const ValueFlow& flow, int layer) {
   std::vector<Leaf> out;
-  add_leaves(flow, layer, flow.nodes[index(layer)].form, {}, out);
+  add_leaves(flow, layer, flow.nodes[to_index(layer)].form, {}, out);
   return out;
 }
 
 std::string leaf_name(const ValueFlow& flow, const Leaf& leaf) {
-  const std::string& layer = flow.nodes[index(leaf.layer)].name;
+  const std::string& layer = flow.nodes[to_index(leaf.layer)].name;
   if (leaf.path.empty()) return layer;
   std::string out = "item";
   for (const std::int64_t item : leaf.path) out += fmt::format("{}_", item);

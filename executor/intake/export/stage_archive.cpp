@@ -79,10 +79,10 @@ class StageDocument {
     for (const int v : stage_.copied) add_copy(v);
     for (const SizeSource& source : stage_.sizes) add_size(source);
     for (const int n : stage_.nodes) {
-      format::Json node = old_.at("nodes").at(index(n));
+      format::Json node = old_.at("nodes").at(to_index(n));
       for (format::Json& input : node.at("inputs")) replace_values(input.at("arg"), copies_);
       nodes_.push_back(std::move(node));
-      for (const int v : graph_.nodes[index(n)].gives) keep_entry(graph_.values[index(v)].name);
+      for (const int v : graph_.nodes[to_index(n)].gives) keep_entry(graph_.values[to_index(v)].name);
     }
     for (const int v : stage_.outputs) {
       outputs_.push_back(tensor_argument(name(v)));
@@ -92,7 +92,7 @@ class StageDocument {
   }
 
  private:
-  [[nodiscard]] const std::string& name(int value) const { return graph_.values[index(value)].name; }
+  [[nodiscard]] const std::string& name(int value) const { return graph_.values[to_index(value)].name; }
 
   std::string fresh(const std::string& wanted) {
     std::string out = wanted;
@@ -131,7 +131,7 @@ class StageDocument {
         add_input(name(v), {{"user_input", {{"arg", tensor_argument(name(v))}}}});
         arguments_.push_back(name(v));
         // If the graph has fewer axes, the file has an extra axis of 1 at position 1.
-        const std::optional<TensorMeta>& known = graph_.values[index(v)].meta;
+        const std::optional<TensorMeta>& known = graph_.values[to_index(v)].meta;
         format::Json& meta = tables_["tensor_values"][name(v)];
         if (!known || meta.at("sizes").size() == known->sizes.size()) continue;
         meta.at("sizes").erase(1);
@@ -149,13 +149,13 @@ class StageDocument {
   }
 
   void add_size(const SizeSource& source) {
-    const GraphValue& number = graph_.values[index(source.number)];
-    const GraphValue& tensor = graph_.values[index(source.tensor)];
-    const format::Json& extent = tables_["tensor_values"][tensor.name].at("sizes").at(index(source.axis));
+    const GraphValue& number = graph_.values[to_index(source.number)];
+    const GraphValue& tensor = graph_.values[to_index(source.tensor)];
+    const format::Json& extent = tables_["tensor_values"][tensor.name].at("sizes").at(to_index(source.axis));
     NumberNodes made =
         number_nodes({.tensor = tensor.name,
                       .axis = source.axis,
-                      .extent = tensor.meta->sizes[index(source.axis)],
+                      .extent = tensor.meta->sizes[to_index(source.axis)],
                       .hint = extent.at("as_expr").value("hint", format::Json()).value("as_int", std::int64_t{1}),
                       .number = number.name,
                       .expression = *number.number},
@@ -169,7 +169,7 @@ class StageDocument {
   [[nodiscard]] std::set<std::string> symbols() const {
     std::set<std::string> out;
     const auto add = [&](int v) {
-      const GraphValue& value = graph_.values[index(v)];
+      const GraphValue& value = graph_.values[to_index(v)];
       if (value.number) out.merge(symbols_of(*value.number));
       if (!value.meta) return;
       for (const auto* const list : {&value.meta->sizes, &value.meta->strides}) {
@@ -177,14 +177,14 @@ class StageDocument {
       }
     };
     for (const auto* const values : {&stage_.received, &stage_.inputs}) std::ranges::for_each(*values, add);
-    for (const int n : stage_.nodes) std::ranges::for_each(graph_.nodes[index(n)].gives, add);
+    for (const int n : stage_.nodes) std::ranges::for_each(graph_.nodes[to_index(n)].gives, add);
     return out;
   }
 
   [[nodiscard]] format::Json calls() const {
     std::set<std::string> used;
     for (const int n : stage_.nodes) {
-      for (const ModuleFrame& frame : graph_.nodes[index(n)].modules) used.insert(frame.path);
+      for (const ModuleFrame& frame : graph_.nodes[to_index(n)].modules) used.insert(frame.path);
     }
     format::Json out = format::Json::array();
     out.push_back({{"fqn", ""},
@@ -214,7 +214,7 @@ class StageDocument {
     }
     graph["is_single_tensor_return"] = false;
     const bool blocks =
-        std::ranges::any_of(stage_.nodes, [&](int n) { return !graph_.nodes[index(n)].blocks.empty(); });
+        std::ranges::any_of(stage_.nodes, [&](int n) { return !graph_.nodes[to_index(n)].blocks.empty(); });
     if (blocks) {
       std::set<std::string> wanted;
       for (const int v : stage_.outputs) wanted.insert(name(v));
@@ -328,7 +328,7 @@ std::string StageArchives::notes(const StageGraph& stage) const {
   format::Json inputs = format::Json::array();
   for (const auto* const values : {&stage.received, &stage.inputs}) {
     for (const int v : *values) {
-      const GraphValue& value = graph_.values[index(v)];
+      const GraphValue& value = graph_.values[to_index(v)];
       const format::Json& known = documents_->notes.value("inputs", format::Json::array());
       const auto it =
           std::ranges::find_if(known, [&](const format::Json& n) { return n.value("name", "") == value.name; });
@@ -349,7 +349,7 @@ std::string StageArchives::notes(const StageGraph& stage) const {
   std::set<std::string> symbols;
   for (const auto* const values : {&stage.received, &stage.inputs}) {
     for (const int v : *values) {
-      for (const SizeExpression& size : graph_.values[index(v)].meta->sizes) symbols.merge(symbols_of(size));
+      for (const SizeExpression& size : graph_.values[to_index(v)].meta->sizes) symbols.merge(symbols_of(size));
     }
   }
   if (const auto it = out.find("batch_symbol"); it != out.end() && it->is_string()) {

@@ -22,22 +22,22 @@ class Cutter {
     shared_.insert(grouping.shared.begin(), grouping.shared.end());
     for (std::size_t s = 0; s < groups_of_stages.size(); ++s) {
       for (const int group : groups_of_stages[s]) {
-        for (const int n : grouping.groups[index(group)].nodes) stage_of_node_[index(n)] = static_cast<int>(s);
+        for (const int n : grouping.groups[to_index(group)].nodes) stage_of_node_[to_index(n)] = to_int(s);
       }
     }
     stages_.resize(groups_of_stages.size());
   }
 
   std::vector<StageGraph> run() {
-    for (std::size_t s = 0; s < stages_.size(); ++s) cut(static_cast<int>(s));
+    for (std::size_t s = 0; s < stages_.size(); ++s) cut(to_int(s));
     find_outputs();
     place_unread();
     return std::move(stages_);
   }
 
  private:
-  [[nodiscard]] const GraphValue& value(int v) const { return graph_.values[index(v)]; }
-  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[index(n)]; }
+  [[nodiscard]] const GraphValue& value(int v) const { return graph_.values[to_index(v)]; }
+  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[to_index(n)]; }
 
   /// Collects what one stage needs.
   struct Needs {
@@ -48,7 +48,7 @@ class Cutter {
   void cut(int stage) {
     Needs needs;
     for (std::size_t n = 0; n < stage_of_node_.size(); ++n) {
-      if (stage_of_node_[n] == stage) needs.nodes.insert(static_cast<int>(n));
+      if (stage_of_node_[n] == stage) needs.nodes.insert(to_int(n));
     }
     std::vector<int> pending(needs.nodes.begin(), needs.nodes.end());
     while (!pending.empty()) {
@@ -63,7 +63,7 @@ class Cutter {
     // What the stage has is now known; sizes are only read from that.
     for (const int number : std::exchange(needs.numbers, {})) need_number(needs, number);
 
-    StageGraph& out = stages_[index(stage)];
+    StageGraph& out = stages_[to_index(stage)];
     out.nodes.assign(needs.nodes.begin(), needs.nodes.end());
     out.received.assign(needs.received.begin(), needs.received.end());
     out.inputs.assign(needs.inputs.begin(), needs.inputs.end());
@@ -90,7 +90,7 @@ class Cutter {
         return {};
     }
     if (shared_.contains(read.source)) return shared_nodes_for(graph_, grouping_, v);
-    const int maker = stage_of_node_[index(read.source)];
+    const int maker = stage_of_node_[to_index(read.source)];
     if (maker == stage) return {};
     if (maker < 0)
       throw std::logic_error(graph_.file + ": value \"" + read.name +
@@ -150,7 +150,7 @@ class Cutter {
     if (const auto found = find_extent(own, number, tells)) return *found;
     std::vector<int> inputs;
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
-      if (graph_.values[v].origin == Origin::Input) inputs.push_back(static_cast<int>(v));
+      if (graph_.values[v].origin == Origin::Input) inputs.push_back(to_int(v));
     }
     const auto found = find_extent(inputs, number, tells);
     if (!found) throw std::invalid_argument(graph_.file + ": no input determines the size " + *symbols.begin());
@@ -164,7 +164,7 @@ class Cutter {
       if (!value(v).meta) continue;
       const std::vector<SizeExpression>& sizes = value(v).meta->sizes;
       const auto it = std::ranges::find_if(sizes, fits);
-      if (it != sizes.end()) return SizeSource{number, v, static_cast<int>(it - sizes.begin())};
+      if (it != sizes.end()) return SizeSource{number, v, to_int(it - sizes.begin())};
     }
     return std::nullopt;
   }
@@ -180,9 +180,9 @@ class Cutter {
   void find_outputs() {
     std::set<int> sent;
     for (const StageGraph& stage : stages_) sent.insert(stage.received.begin(), stage.received.end());
-    for (const int v : sent) stages_[index(stage_of_node_[index(value(v).source)])].outputs.push_back(v);
-    const bool computed = value(loss_).origin == Origin::Node && stage_of_node_[index(value(loss_).source)] >= 0;
-    StageGraph& last = computed ? stages_[index(stage_of_node_[index(value(loss_).source)])] : stages_.back();
+    for (const int v : sent) stages_[to_index(stage_of_node_[to_index(value(v).source)])].outputs.push_back(v);
+    const bool computed = value(loss_).origin == Origin::Node && stage_of_node_[to_index(value(loss_).source)] >= 0;
+    StageGraph& last = computed ? stages_[to_index(stage_of_node_[to_index(value(loss_).source)])] : stages_.back();
     std::erase(last.outputs, loss_);
     last.outputs.push_back(loss_);
   }
@@ -191,7 +191,7 @@ class Cutter {
     std::set<int> held;
     for (const StageGraph& stage : stages_) held.insert(stage.held.begin(), stage.held.end());
     for (std::size_t i = 0; i < graph_.values.size(); ++i) {
-      const int v = static_cast<int>(i);
+      const int v = to_int(i);
       const Origin origin = value(v).origin;
       if ((origin != Origin::Parameter && origin != Origin::Buffer) || held.contains(v)) continue;
       const auto tied = std::ranges::find_if(stages_, [&](const StageGraph& stage) {

@@ -81,7 +81,7 @@ struct Conversion {
 
 std::vector<std::string> names_of(const OperatorGraph& graph, const std::vector<int>& values) {
   std::vector<std::string> out;
-  for (const int v : values) out.push_back(graph.values[index(v)].name);
+  for (const int v : values) out.push_back(graph.values[to_index(v)].name);
   return out;
 }
 
@@ -92,15 +92,14 @@ std::vector<std::vector<interchange::StageParameter>> tied_parameters(const Conv
   for (const ProgramInput& input : source.archive.program.inputs) {
     if (input.kind != ProgramInput::Kind::Parameter) continue;
     const StoredTensor& own = source.archive.tensors.at(input.name);
-    const auto group = static_cast<std::size_t>(std::ranges::find(tensors, own) - tensors.begin());
+    const auto group = to_index(std::ranges::find(tensors, own) - tensors.begin());
     if (group == tensors.size()) {
       tensors.push_back(own);
       out.emplace_back();
     }
     for (std::size_t s = 0; s < source.stages.size(); ++s) {
       const std::vector<int>& held = source.stages[s].held;
-      if (std::ranges::find(held, input.value.index) != held.end())
-        out[group].push_back({static_cast<int>(s), input.name});
+      if (std::ranges::find(held, input.value.index) != held.end()) out[group].push_back({to_int(s), input.name});
     }
   }
   std::erase_if(out, [](const auto& group) { return group.size() < 2; });
@@ -113,7 +112,7 @@ std::string stage_text(const interchange::StageModule& stage, std::size_t number
   for (const auto& group : tied) {
     std::vector<std::string> names;
     for (const interchange::StageParameter& parameter : group) {
-      if (parameter.stage == static_cast<int>(number)) names.push_back(parameter.name);
+      if (parameter.stage == to_int(number)) names.push_back(parameter.name);
     }
     if (names.size() > 1) groups.push_back(interchange::python_tuple(quoted(names)));
   }

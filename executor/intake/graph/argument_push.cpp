@@ -82,7 +82,7 @@ class Coercion {
   }
 
   [[nodiscard]] ArgumentPush from_value(ValueIndex value) const {
-    const ProgramValue& given = graph_.values[index(value.index)];
+    const ProgramValue& given = graph_.values[to_index(value.index)];
     const int slot = slot_(value.index);
     const bool is_tensor = given.kind == ProgramValue::Kind::Tensor;
     switch (type_->kind()) {
@@ -121,7 +121,7 @@ class Coercion {
     }
     for (const std::optional<ValueIndex>& value : values) {
       if (!value && !optional) refuse("a list that contains None");
-      if (value && graph_.values[index(value->index)].kind != ProgramValue::Kind::Tensor)
+      if (value && graph_.values[to_index(value->index)].kind != ProgramValue::Kind::Tensor)
         refuse("a list that contains a number");
       out.parts.emplace_back(value ? slot_(value->index) : -1, 0);
     }
@@ -177,7 +177,7 @@ class Coercion {
       c10::List<std::int64_t> numbers;
       for (const IntItem& item : values) {
         if (const auto* const value = std::get_if<ValueIndex>(&item)) {
-          if (graph_.values[index(value->index)].kind != ProgramValue::Kind::Int)
+          if (graph_.values[to_index(value->index)].kind != ProgramValue::Kind::Int)
             refuse("a list with a value that is not an integer");
           out.parts.emplace_back(slot_(value->index), 0);
           fixed = false;
@@ -276,18 +276,18 @@ void push(const ArgumentPush& what, Frame& frame) {
       stack.push_back(what.constant);
       return;
     case ArgumentPush::Form::Slot:
-      stack.push_back(frame.slots[index(what.parts.front().first)]);
+      stack.push_back(frame.slots[to_index(what.parts.front().first)]);
       return;
     case ArgumentPush::Form::Float:
-      stack.emplace_back(scalar_of(frame.slots[index(what.parts.front().first)]).toDouble());
+      stack.emplace_back(scalar_of(frame.slots[to_index(what.parts.front().first)]).toDouble());
       return;
     case ArgumentPush::Form::Wrapped:
-      stack.emplace_back(wrapped(scalar_of(frame.slots[index(what.parts.front().first)])));
+      stack.emplace_back(wrapped(scalar_of(frame.slots[to_index(what.parts.front().first)])));
       return;
     case ArgumentPush::Form::Tensors: {
       c10::List<at::Tensor> list;
       list.reserve(what.parts.size());
-      for (const auto& [slot, number] : what.parts) list.push_back(frame.slots[index(slot)].toTensor());
+      for (const auto& [slot, number] : what.parts) list.push_back(frame.slots[to_index(slot)].toTensor());
       stack.emplace_back(std::move(list));
       return;
     }
@@ -298,7 +298,7 @@ void push(const ArgumentPush& what, Frame& frame) {
         if (slot < 0) {
           list.push_back(std::nullopt);
         } else {
-          list.push_back(frame.slots[index(slot)].toTensor());
+          list.push_back(frame.slots[to_index(slot)].toTensor());
         }
       }
       stack.emplace_back(std::move(list));
@@ -308,7 +308,7 @@ void push(const ArgumentPush& what, Frame& frame) {
       c10::List<std::int64_t> list;
       list.reserve(what.parts.size());
       for (const auto& [slot, number] : what.parts)
-        list.push_back(slot < 0 ? number : scalar_of(frame.slots[index(slot)]).toLong());
+        list.push_back(slot < 0 ? number : scalar_of(frame.slots[to_index(slot)]).toLong());
       stack.emplace_back(std::move(list));
       return;
     }

@@ -27,7 +27,7 @@ const c10::FunctionSchema* schema_of(const ProgramNode& node) {
 std::size_t place_in(const c10::FunctionSchema& schema, const ProgramNode& node, std::size_t i) {
   if (node.arguments[i].name.empty()) return i;
   const auto it = std::ranges::find(schema.arguments(), node.arguments[i].name, &c10::Argument::name);
-  return static_cast<std::size_t>(it - schema.arguments().begin());
+  return to_index(it - schema.arguments().begin());
 }
 
 std::optional<c10::IValue> constant_of(const ArgumentValue& value) {
@@ -99,14 +99,14 @@ void check_evaluation(const OperatorGraph& graph, int root) {
   }
   const std::vector<bool> observed = observed_values(flows, {root}, graph.values.size());
   for (const GraphNode& node : graph.nodes) {
-    const auto is_observed = [&](int value) { return observed[index(value)]; };
+    const auto is_observed = [&](int value) { return observed[to_index(value)]; };
     for (const int written : node.writes) {
       if (!is_observed(written)) continue;
       // `written` may be a view: the buffer is the first value in its memory.
       const int first = first_of_memory(flows, written, graph.values.size());
-      const GraphValue& value = graph.values[index(first)];
+      const GraphValue& value = graph.values[to_index(first)];
       if (value.origin != GraphValue::Origin::Buffer && value.origin != GraphValue::Origin::Constant) continue;
-      const std::string& name = graph.tensors[index(value.source)].name;
+      const std::string& name = graph.tensors[to_index(value.source)].name;
       const std::string what = place_of(graph, node) + ": changes buffer \"" + name + "\", on which the loss depends, ";
       if (graph.exact_evaluation) {
         throw FormatError(what + "also in evaluation; change it only in training, as batch norm does");

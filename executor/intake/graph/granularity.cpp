@@ -53,7 +53,7 @@ LayerLabel label_of(const GraphNode& node, const Granularity& granularity) {
     case Granularity::Kind::Leaf:
       return label_of(modules, last);
     case Granularity::Kind::Depth:
-      return label_of(modules, std::min(last, index(granularity.depth)));
+      return label_of(modules, std::min(last, to_index(granularity.depth)));
     case Granularity::Kind::Operator: {
       LayerLabel out = label_of(modules, last);
       out.name = out.path.empty() ? node.name : out.path + ":" + node.name;

@@ -31,7 +31,7 @@ Movement movement_of(const OperatorGraph& graph, const std::vector<int>& nodes, 
   std::set<int> same{buffer};
   Movement out;
   for (const int n : nodes) {
-    const GraphNode& node = graph.nodes[index(n)];
+    const GraphNode& node = graph.nodes[to_index(n)];
     const auto is_same = [&](int v) { return same.contains(v); };
     if (std::ranges::none_of(node.reads, is_same)) continue;
     const auto decay = std::ranges::find_if(node.decays, [&](const auto& d) { return is_same(d.first); });
@@ -47,7 +47,7 @@ Movement movement_of(const OperatorGraph& graph, const std::vector<int>& nodes, 
   if (!out.decay && !out.written) return out;
   // Replaying begins from zero, so only the updates may read it.
   for (const int n : nodes) {
-    const GraphNode& node = graph.nodes[index(n)];
+    const GraphNode& node = graph.nodes[to_index(n)];
     for (const int v : node.reads) {
       if (same.contains(v) && std::ranges::none_of(node.decays, [&](const auto& d) { return d.first == v; }))
         out.written = true;
@@ -64,7 +64,7 @@ class Assembler {
       : graph_(graph), grouping_(std::move(grouping)), root_(root) {
     for (std::size_t g = 0; g < grouping_.groups.size(); ++g) {
       for (const int n : grouping_.groups[g].nodes) {
-        for (const int value : graph_.nodes[index(n)].gives) made_in_[value] = static_cast<int>(g);
+        for (const int value : graph_.nodes[to_index(n)].gives) made_in_[value] = to_int(g);
       }
     }
     for (const LayerGroup& group : grouping_.groups) all_.insert(all_.end(), group.nodes.begin(), group.nodes.end());
@@ -80,7 +80,7 @@ class Assembler {
     for (const int value : grouping_.derived) {
       NodeProgram program(graph_, shared_nodes_for(graph_, grouping_, value), {value});
       std::vector<at::Tensor> tensors;
-      for (const int tensor : program.tensors()) tensors.push_back(graph_.tensors[index(tensor)].load());
+      for (const int tensor : program.tensors()) tensors.push_back(graph_.tensors[to_index(tensor)].load());
       derived.emplace_back(value, std::move(program), std::move(tensors));
     }
     add_inputs(programs, derived);
@@ -94,15 +94,15 @@ class Assembler {
 
   /// Where a layer finds `value`; only valid after run().
   [[nodiscard]] model::ValueRef reference(int value) const {
-    const GraphValue& read = graph_.values[index(value)];
+    const GraphValue& read = graph_.values[to_index(value)];
     if (read.origin == Origin::Input) return {-1, 0, input_of_.at(read.source)};
     if (const auto it = derived_input_.find(value); it != derived_input_.end()) return {-1, 0, it->second};
     const auto made = made_in_.find(value);
     if (made == made_in_.end())
       throw std::logic_error(graph_.file + ": value \"" + read.name +
                              "\" is read by a layer, but no layer computes it");
-    const std::vector<int>& outputs = outputs_[index(made->second)];
-    return {made->second, static_cast<int>(std::ranges::find(outputs, value) - outputs.begin()), -1};
+    const std::vector<int>& outputs = outputs_[to_index(made->second)];
+    return {made->second, to_int(std::ranges::find(outputs, value) - outputs.begin()), -1};
   }
 
  private:
@@ -111,13 +111,13 @@ class Assembler {
     const auto cross = [&](int value, int reader) {
       const auto made = made_in_.find(value);
       if (made == made_in_.end() || made->second == reader) return;
-      std::vector<int>& own = outputs_[index(made->second)];
+      std::vector<int>& own = outputs_[to_index(made->second)];
       if (std::ranges::find(own, value) == own.end()) own.push_back(value);
     };
     for (std::size_t g = 0; g < grouping_.groups.size(); ++g) {
       for (const int n : grouping_.groups[g].nodes) {
-        for (const int value : graph_.nodes[index(n)].reads) {
-          if (graph_.values[index(value)].kind != GraphValue::Kind::Number) cross(value, static_cast<int>(g));
+        for (const int value : graph_.nodes[to_index(n)].reads) {
+          if (graph_.values[to_index(value)].kind != GraphValue::Kind::Number) cross(value, to_int(g));
         }
       }
     }
@@ -131,29 +131,29 @@ class Assembler {
     std::set<int> used;
     const auto use = [&](const NodeProgram& program) {
       for (const int value : program.arguments()) {
-        if (graph_.values[index(value)].origin == Origin::Input) used.insert(graph_.values[index(value)].source);
+        if (graph_.values[to_index(value)].origin == Origin::Input) used.insert(graph_.values[to_index(value)].source);
       }
     };
     for (const NodeProgram& program : programs) use(program);
     for (const auto& [value, program, tensors] : derived) use(program);
     for (const int input : used) {
-      input_of_[input] = static_cast<int>(model_.inputs.size());
-      model_.inputs.push_back(graph_.inputs[index(input)]);
+      input_of_[input] = to_int(model_.inputs.size());
+      model_.inputs.push_back(graph_.inputs[to_index(input)]);
     }
     for (auto& [value, program, tensors] : derived) {
-      const GraphValue& made = graph_.values[index(value)];
+      const GraphValue& made = graph_.values[to_index(value)];
       model::ModelInput input{.name = made.name, .dtype = "", .shape = {}};
       for (const int argument : program.arguments())
-        input.sources.push_back(input_of_.at(graph_.values[index(argument)].source));
+        input.sources.push_back(input_of_.at(graph_.values[to_index(argument)].source));
       input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)), held = std::move(tensors)](
                          std::span<const at::Tensor> sources) { return shared->run(sources, held, {}).front(); };
-      derived_input_[value] = static_cast<int>(model_.inputs.size());
+      derived_input_[value] = to_int(model_.inputs.size());
       model_.inputs.push_back(std::move(input));
     }
   }
 
   [[nodiscard]] model::ParameterSpec spec_of(int tensor) {
-    const GraphTensor& held = graph_.tensors[index(tensor)];
+    const GraphTensor& held = graph_.tensors[to_index(tensor)];
     used_.insert(tensor);
     model::ParameterSpec out{.name = held.name, .shape = held.shape};
     out.trainable = held.trainable;
@@ -165,7 +165,7 @@ class Assembler {
       const GraphValue& value = graph_.values[v];
       const bool own = (value.origin == Origin::Buffer || value.origin == Origin::Constant) && value.source == tensor;
       if (!own) continue;
-      const Movement movement = movement_of(graph_, all_, static_cast<int>(v));
+      const Movement movement = movement_of(graph_, all_, to_int(v));
       out.decay = movement.decay;
       out.written = out.written || movement.written;
     }
@@ -176,7 +176,7 @@ class Assembler {
     model::LayerSpec layer;
     layer.name = grouping_.groups[g].name;
     layer.kind = grouping_.groups[g].kind;
-    layer.outputs = static_cast<int>(outputs_[g].size());
+    layer.outputs = to_int(outputs_[g].size());
     for (const int value : program.arguments()) layer.inputs.push_back(reference(value));
     // LayerCall separates parameters and buffers; this locates each tensor of the program.
     std::vector<std::pair<bool, std::size_t>> places;
@@ -200,8 +200,8 @@ class Assembler {
   /// Parameters and buffers that the loss does not need go to the last layer, so that they are kept.
   void add_unused() {
     for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
-      if (used_.contains(static_cast<int>(t)) || graph_.tensors[t].constant) continue;
-      model_.layers.back().parameters.push_back(spec_of(static_cast<int>(t)));
+      if (used_.contains(to_int(t)) || graph_.tensors[t].constant) continue;
+      model_.layers.back().parameters.push_back(spec_of(to_int(t)));
     }
   }
 
@@ -221,9 +221,9 @@ int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
   const std::string text = setting(settings, "loss_output", std::to_string(std::max(graph.loss, 0)));
   int output = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), output);
-  const int count = static_cast<int>(graph.outputs.size());
+  const int count = to_int(graph.outputs.size());
   if (error != std::errc() || end != text.data() + text.size() || output < 0 || output >= count ||
-      graph.outputs[index(output)] < 0)
+      graph.outputs[to_index(output)] < 0)
     throw std::invalid_argument(graph.file + ": setting loss_output is \"" + text +
                                 "\", expected the index of a tensor among the model's " + std::to_string(count) +
                                 " outputs, from 0");
@@ -238,7 +238,7 @@ model::LossOutput loss_output(const OperatorGraph& graph, const GraphValue& valu
     if (const auto number = constant_value(value.meta->sizes[axis]); number && !graph.symbols.empty()) {
       out.shape.push_back(*number);
     } else if (!number) {
-      out.batch_axis = static_cast<int>(axis);
+      out.batch_axis = to_int(axis);
     } else if (axis > 0) {
       out.shape.push_back(*number);
     }
@@ -269,9 +269,9 @@ Grouping groups_like(const OperatorGraph& graph, int loss, const ModelSettings& 
 
 int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings) {
   check_import_settings(settings);
-  const int root = graph.outputs.empty() ? -1 : graph.outputs[index(output_index(graph, settings))];
+  const int root = graph.outputs.empty() ? -1 : graph.outputs[to_index(output_index(graph, settings))];
   if (root < 0) throw FormatError(graph.file + ": the model returns nothing");
-  const GraphValue& value = graph.values[index(root)];
+  const GraphValue& value = graph.values[to_index(root)];
   const std::string loss = setting(settings, "loss", "none");
   const bool is_loss = value.meta && value.meta->sizes.empty() && c10::isFloatingType(value.meta->dtype);
   if (loss == "none" && !is_loss) {
@@ -296,7 +296,7 @@ model::Model model_of_graph(OperatorGraph graph, const ModelSettings& settings, 
   model::Model model = assembler.run();
   const std::string loss = setting(settings, "loss", "none");
   if (loss != "none") {
-    const GraphValue& value = graph.values[index(root)];
+    const GraphValue& value = graph.values[to_index(root)];
     model::append_loss(model, loss, loss_output(graph, value, assembler.reference(root)), tokens_of(model));
   }
   return model;

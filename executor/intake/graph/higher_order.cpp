@@ -131,13 +131,13 @@ struct Inner {
     frame.slots.resize(values);
     frame.device = outer.device;
     frame.symbols = outer.symbols;
-    for (std::size_t i = 0; i < inputs.size(); ++i) frame.slots[index(inputs[i])] = std::move(operands[i]);
-    for (const auto& [slot, number] : numbers) frame.slots[index(slot)] = evaluate(number, *outer.symbols);
+    for (std::size_t i = 0; i < inputs.size(); ++i) frame.slots[to_index(inputs[i])] = std::move(operands[i]);
+    for (const auto& [slot, number] : numbers) frame.slots[to_index(slot)] = evaluate(number, *outer.symbols);
     for (const NodeCall& call : calls) call(frame);
     std::vector<c10::IValue> out;
     for (const ArgumentValue& each : outputs) {
       const auto* const value = std::get_if<ValueIndex>(&each);
-      out.push_back(value ? frame.slots[index(value->index)] : c10::IValue());
+      out.push_back(value ? frame.slots[to_index(value->index)] : c10::IValue());
     }
     return out;
   }
@@ -156,12 +156,12 @@ Inner make_inner(const ProgramGraph& graph, const std::string& place) {
   out.values = graph.values.size();
   for (const ValueIndex value : graph.inputs) out.inputs.push_back(value.index);
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
-    if (graph.values[v].number) out.numbers.emplace_back(static_cast<int>(v), *graph.values[v].number);
+    if (graph.values[v].number) out.numbers.emplace_back(to_int(v), *graph.values[v].number);
   }
   for (const ProgramNode& node : graph.nodes) {
     if (is_check(node)) continue;
     if (computes_numbers(node) && !node.results.empty() && !node.results[0].values.empty() &&
-        graph.values[index(node.results[0].values[0].index)].number)
+        graph.values[to_index(node.results[0].values[0].index)].number)
       continue;
     out.calls.push_back(make_call(graph, node, inner_place(place, node), [](int value) { return value; }));
   }
@@ -293,8 +293,8 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
     std::vector<std::set<int>> reaches(inner->values.size());
     for (std::size_t i = 0; i < inner->inputs.size(); ++i) {
       const auto* const operand = std::get_if<ValueIndex>(&parts.operands[i]);
-      if (operand && graph.values[index(operand->index)].kind == ProgramValue::Kind::Tensor)
-        reaches[index(inner->inputs[i].index)].insert(operand->index);
+      if (operand && graph.values[to_index(operand->index)].kind == ProgramValue::Kind::Tensor)
+        reaches[to_index(inner->inputs[i].index)].insert(operand->index);
     }
     std::vector<NodeEffects> flows;
     for (const ProgramNode& each : inner->nodes) {
@@ -310,17 +310,18 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
       out.random = out.random || facts.random;
       out.repeatable = out.repeatable && facts.repeatable;
       for (const auto& [given, read] : facts.aliases)
-        reaches[index(given)].insert(reaches[index(read)].begin(), reaches[index(read)].end());
-      for (const int value : facts.writes) written.insert(reaches[index(value)].begin(), reaches[index(value)].end());
+        reaches[to_index(given)].insert(reaches[to_index(read)].begin(), reaches[to_index(read)].end());
+      for (const int value : facts.writes)
+        written.insert(reaches[to_index(value)].begin(), reaches[to_index(value)].end());
       for (const auto& [value, decay] : facts.decays) {
-        for (const int operand : reaches[index(value)]) out.decays.emplace_back(operand, decay);
+        for (const int operand : reaches[to_index(value)]) out.decays.emplace_back(operand, decay);
       }
     }
     const std::vector<ArgumentValue> outputs = flattened_outputs(*inner);
     for (std::size_t i = 0; i < std::min(outputs.size(), results.size()); ++i) {
       const auto* const value = std::get_if<ValueIndex>(&outputs[i]);
       if (!value || results[i] < 0) continue;
-      for (const int operand : reaches[index(value->index)]) out.aliases.emplace_back(results[i], operand);
+      for (const int operand : reaches[to_index(value->index)]) out.aliases.emplace_back(results[i], operand);
     }
     // What the results depend on, and what is written besides the operands' old values.
     std::vector<int> roots;
@@ -373,7 +374,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
   return [how = std::move(how), inner = std::move(inner), operands = std::move(operands), condition,
           results = std::move(results)](Frame& frame) {
     const auto value_of = [&](const Operand& each) {
-      return each.slot < 0 ? each.constant : frame.slots[index(each.slot)];
+      return each.slot < 0 ? each.constant : frame.slots[to_index(each.slot)];
     };
     std::vector<c10::IValue> given;
     for (const Operand& each : operands) given.push_back(value_of(each));
@@ -390,7 +391,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
       out = inner[first ? 0 : 1]->run(std::move(given), frame);
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (results[i] >= 0) frame.slots[index(results[i])] = std::move(out[i]);
+      if (results[i] >= 0) frame.slots[to_index(results[i])] = std::move(out[i]);
     }
   };
 }

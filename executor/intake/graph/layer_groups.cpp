@@ -23,7 +23,7 @@ class Grouper {
       : graph_(graph), root_(root), granularity_(granularity), memory_(graph) {
     maker_.assign(graph.values.size(), -1);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-      for (const int value : graph.nodes[n].gives) maker_[index(value)] = static_cast<int>(n);
+      for (const int value : graph.nodes[n].gives) maker_[to_index(value)] = to_int(n);
     }
   }
 
@@ -38,14 +38,14 @@ class Grouper {
   }
 
  private:
-  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[index(n)]; }
-  [[nodiscard]] int count() const { return static_cast<int>(graph_.nodes.size()); }
+  [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[to_index(n)]; }
+  [[nodiscard]] int count() const { return to_int(graph_.nodes.size()); }
   void make_runs() {
     std::vector<int> own;
     std::vector<LayerLabel> labels;
     std::set<std::string> above;  // paths that have labels below them
     for (int n = 0; n < count(); ++n) {
-      if (!needed_[index(n)] || node(n).number || repeatable_[index(n)]) continue;
+      if (!needed_[to_index(n)] || node(n).number || repeatable_[to_index(n)]) continue;
       own.push_back(n);
       labels.push_back(label_of(node(n), granularity_));
       if (granularity_.kind == Granularity::Kind::Operator) continue;
@@ -66,14 +66,14 @@ class Grouper {
         if (groups_.empty()) {
           before_first.push_back(n);
         } else {
-          join(n, static_cast<int>(groups_.size()) - 1);
+          join(n, to_int(groups_.size()) - 1);
         }
       } else {
         if (groups_.empty() || !(labels_.back() == labels[i])) {
           groups_.push_back({labels[i].name, labels[i].kind, {}});
           labels_.push_back(labels[i]);
         }
-        join(n, static_cast<int>(groups_.size()) - 1);
+        join(n, to_int(groups_.size()) - 1);
       }
     }
     if (groups_.empty()) groups_.push_back({"", "", {}});
@@ -81,7 +81,7 @@ class Grouper {
     for (const int n : state_only) {
       int latest = 0;
       for (const int v : node(n).reads) {
-        if (maker_[index(v)] >= 0) latest = std::max(latest, group_of_[index(maker_[index(v)])]);
+        if (maker_[to_index(v)] >= 0) latest = std::max(latest, group_of_[to_index(maker_[to_index(v)])]);
       }
       join(n, latest);
     }
@@ -91,45 +91,47 @@ class Grouper {
   }
 
   void join(int n, int group) {
-    group_of_[index(n)] = group;
-    groups_[index(group)].nodes.push_back(n);
+    group_of_[to_index(n)] = group;
+    groups_[to_index(group)].nodes.push_back(n);
   }
 
   bool reads_activation(int n) {
     return std::ranges::any_of(node(n).reads, [&](int v) {
-      return graph_.values[index(v)].origin == Origin::Node && maker_[index(v)] >= 0 &&
-             !repeatable_[index(maker_[index(v)])] && graph_.values[index(v)].kind == GraphValue::Kind::Tensor;
+      return graph_.values[to_index(v)].origin == Origin::Node && maker_[to_index(v)] >= 0 &&
+             !repeatable_[to_index(maker_[to_index(v)])] && graph_.values[to_index(v)].kind == GraphValue::Kind::Tensor;
     });
   }
   bool read(int value) {
     if (readers_.empty()) {
       readers_.resize(graph_.values.size());
       for (int n = 0; n < count(); ++n) {
-        if (!needed_[index(n)]) continue;
-        for (const int v : node(n).reads) readers_[index(v)].push_back(n);
+        if (!needed_[to_index(n)]) continue;
+        for (const int v : node(n).reads) readers_[to_index(v)].push_back(n);
       }
     }
-    return value == root_ || !readers_[index(value)].empty();
+    return value == root_ || !readers_[to_index(value)].empty();
   }
 
   [[nodiscard]] int group_of(int n) const {
-    const int group = group_of_[index(n)];
+    const int group = group_of_[to_index(n)];
     return group < 0 ? group : group_root(group);
   }
   /// The group that `group` became part of.
   [[nodiscard]] int group_root(int group) const {
-    while (merged_into_[index(group)] != group) group = merged_into_[index(group)];
+    while (merged_into_[to_index(group)] != group) group = merged_into_[to_index(group)];
     return group;
   }
   /// The group that makes `value`, or -1 if it exists before.
-  [[nodiscard]] int made_in(int value) const { return maker_[index(value)] < 0 ? -1 : group_of(maker_[index(value)]); }
+  [[nodiscard]] int made_in(int value) const {
+    return maker_[to_index(value)] < 0 ? -1 : group_of(maker_[to_index(value)]);
+  }
 
   /// Merges groups `first` to `last`.
   void merge(int first, int last, const std::string& reason) {
     for (int g = first + 1; g <= last; ++g) {
-      if (merged_into_[index(g)] != g) continue;
-      merged_into_[index(g)] = first;
-      reason_[index(g)] = reason;
+      if (merged_into_[to_index(g)] != g) continue;
+      merged_into_[to_index(g)] = first;
+      reason_[to_index(g)] = reason;
     }
   }
 
@@ -144,7 +146,7 @@ class Grouper {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       const auto there = place.find({groups_[g].name, times[groups_[g].name]++});
       if (there == place.end()) continue;
-      const int here = static_cast<int>(g);
+      const int here = to_int(g);
       range.try_emplace(there->second, here, here).first->second.second = here;
     }
     for (const auto& [there, ends] : range) {
@@ -160,7 +162,7 @@ class Grouper {
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
       const GraphValue& value = graph_.values[v];
       const int maker = maker_[v];
-      if (maker < 0 || !needed_[index(maker)] || value.kind == GraphValue::Kind::Number || group_of(maker) < 0)
+      if (maker < 0 || !needed_[to_index(maker)] || value.kind == GraphValue::Kind::Number || group_of(maker) < 0)
         continue;
       if (value.kind == GraphValue::Kind::Tensor && value.meta) continue;
       for (const int reader : readers_[v]) {
@@ -174,7 +176,7 @@ class Grouper {
       }
     }
     for (int n = 0; n < count(); ++n) {
-      if (!needed_[index(n)] || group_of(n) < 0) continue;
+      if (!needed_[to_index(n)] || group_of(n) < 0) continue;
       for (const int written : node(n).writes) {
         if (merge_around(n, written)) return true;
       }
@@ -185,7 +187,7 @@ class Grouper {
   /// The layer that computes the loss is the last one; what comes after it, such as a write to a buffer or an unused
   /// draw of random numbers, is part of it.
   bool merge_behind_loss() {
-    const int maker = maker_[index(root_)];
+    const int maker = maker_[to_index(root_)];
     const int own = maker < 0 ? -1 : group_of(maker);
     if (own < 0 || group_of_last() <= own) return false;
     merge(own, group_of_last(), "it comes after the loss");
@@ -197,10 +199,10 @@ class Grouper {
   bool merge_casts() {
     std::map<std::pair<std::string, int>, int> first;  // outermost block of autocast, parameter -> layer
     for (int n = 0; n < count(); ++n) {
-      if (!needed_[index(n)] || group_of(n) < 0 || !keeps_casts(node(n))) continue;
+      if (!needed_[to_index(n)] || group_of(n) < 0 || !keeps_casts(node(n))) continue;
       const auto block = std::ranges::find_if(node(n).blocks, &GraphBlock::autocast);
       for (const int v : node(n).reads) {
-        const GraphValue& value = graph_.values[index(v)];
+        const GraphValue& value = graph_.values[to_index(v)];
         if (value.origin != Origin::Parameter) continue;
         const auto [it, fresh] = first.try_emplace({block->name, value.source}, group_of(n));
         if (fresh || it->second == group_of(n)) continue;
@@ -219,14 +221,14 @@ class Grouper {
     const int here = group_of(n);
     const bool state = memory_.is_state(memory);
     const std::string what =
-        "\"" + node(n).name + "\" writes in place to \"" + graph_.values[index(written)].name + "\"";
+        "\"" + node(n).name + "\" writes in place to \"" + graph_.values[to_index(written)].name + "\"";
     std::set<int> from_outside;
     int earliest = here;
     for (int other = 0; other < count(); ++other) {
-      const int there = needed_[index(other)] ? group_of(other) : -1;
+      const int there = needed_[to_index(other)] ? group_of(other) : -1;
       if (there < 0) continue;
       for (const int v : node(other).reads) {
-        if (graph_.values[index(v)].kind == GraphValue::Kind::Number || memory_.of(v) != memory) continue;
+        if (graph_.values[to_index(v)].kind == GraphValue::Kind::Number || memory_.of(v) != memory) continue;
         if (state && there != here) {
           merge(std::min(here, there), std::max(here, there), what + ", a buffer that both use");
           return true;
@@ -256,11 +258,11 @@ class Grouper {
     readers_of_.assign(graph_.nodes.size(), {});
     std::map<int, std::vector<int>> touched;  // written memory -> nodes that read or give it
     for (int n = 0; n < count(); ++n) {
-      if (!repeatable_[index(n)]) continue;
+      if (!repeatable_[to_index(n)]) continue;
       for (const int v : node(n).writes) touched[memory_.of(v)];
     }
     for (int n = 0; n < count(); ++n) {
-      if (!repeatable_[index(n)]) continue;
+      if (!repeatable_[to_index(n)]) continue;
       std::set<int> memories;
       for (const auto* const values : {&node(n).reads, &node(n).gives}) {
         for (const int v : *values) memories.insert(memory_.of(v));
@@ -272,15 +274,15 @@ class Grouper {
     for (bool changed = true; changed;) {
       changed = false;
       for (int n = count() - 1; n >= 0; --n) {
-        if (repeatable_[index(n)]) changed = add_readers(n) || changed;
+        if (repeatable_[to_index(n)]) changed = add_readers(n) || changed;
       }
       // Nodes that use memory that is written stay together.
       for (const auto& [memory, nodes] : touched) {
         std::set<int> all;
-        for (const int n : nodes) all.insert(readers_of_[index(n)].begin(), readers_of_[index(n)].end());
+        for (const int n : nodes) all.insert(readers_of_[to_index(n)].begin(), readers_of_[to_index(n)].end());
         for (const int n : nodes) {
-          changed = changed || readers_of_[index(n)] != all;
-          readers_of_[index(n)] = all;
+          changed = changed || readers_of_[to_index(n)] != all;
+          readers_of_[to_index(n)] = all;
         }
       }
     }
@@ -288,12 +290,12 @@ class Grouper {
 
   /// Adds the layers that read its results to the layers that read node `n`; returns whether there were new ones.
   bool add_readers(int n) {
-    std::set<int>& own = readers_of_[index(n)];
+    std::set<int>& own = readers_of_[to_index(n)];
     const std::size_t before = own.size();
     for (const int v : node(n).gives) {
-      for (const int reader : readers_[index(v)]) {
-        if (repeatable_[index(reader)]) {
-          own.insert(readers_of_[index(reader)].begin(), readers_of_[index(reader)].end());
+      for (const int reader : readers_[to_index(v)]) {
+        if (repeatable_[to_index(reader)]) {
+          own.insert(readers_of_[to_index(reader)].begin(), readers_of_[to_index(reader)].end());
         } else if (group_of(reader) >= 0) {
           own.insert(group_of(reader));
         }
@@ -304,8 +306,8 @@ class Grouper {
   }
 
   [[nodiscard]] int group_of_last() const {
-    int last = static_cast<int>(merged_into_.size()) - 1;
-    while (merged_into_[index(last)] != last) last = merged_into_[index(last)];
+    int last = to_int(merged_into_.size()) - 1;
+    while (merged_into_[to_index(last)] != last) last = merged_into_[to_index(last)];
     return last;
   }
 
@@ -313,34 +315,34 @@ class Grouper {
     Grouping out;
     std::map<int, std::size_t> place;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-      if (merged_into_[g] != static_cast<int>(g)) continue;
-      place[static_cast<int>(g)] = out.groups.size();
+      if (merged_into_[g] != to_int(g)) continue;
+      place[to_int(g)] = out.groups.size();
       out.groups.push_back({groups_[g].name, groups_[g].kind, {}});
     }
     for (std::size_t g = 0; g < groups_.size(); ++g)
-      out.groups[place.at(group_root(static_cast<int>(g)))].parts.push_back(groups_[g].name);
+      out.groups[place.at(group_root(to_int(g)))].parts.push_back(groups_[g].name);
     for (int n = 0; n < count(); ++n) {
-      if (!needed_[index(n)] || node(n).number) continue;
-      if (!repeatable_[index(n)]) {
+      if (!needed_[to_index(n)] || node(n).number) continue;
+      if (!repeatable_[to_index(n)]) {
         out.groups[place.at(group_of(n))].nodes.push_back(n);
-      } else if (readers_of_[index(n)].size() == 1) {
-        out.groups[place.at(*readers_of_[index(n)].begin())].nodes.push_back(n);
-      } else if (readers_of_[index(n)].size() > 1) {
+      } else if (readers_of_[to_index(n)].size() == 1) {
+        out.groups[place.at(*readers_of_[to_index(n)].begin())].nodes.push_back(n);
+      } else if (readers_of_[to_index(n)].size() > 1) {
         out.shared.push_back(n);
         for (const int v : node(n).gives) {
-          const bool wanted = std::ranges::any_of(readers_[index(v)], [&](int reader) {
-            return !repeatable_[index(reader)] || readers_of_[index(reader)].size() == 1;
+          const bool wanted = std::ranges::any_of(readers_[to_index(v)], [&](int reader) {
+            return !repeatable_[to_index(reader)] || readers_of_[to_index(reader)].size() == 1;
           });
-          if (wanted && graph_.values[index(v)].kind == GraphValue::Kind::Tensor) out.derived.push_back(v);
+          if (wanted && graph_.values[to_index(v)].kind == GraphValue::Kind::Tensor) out.derived.push_back(v);
         }
       }
     }
     name(out);
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-      int into = static_cast<int>(g);
+      int into = to_int(g);
       std::string reason = reason_[g];
-      while (merged_into_[index(into)] != into) into = merged_into_[index(into)];
-      if (into == static_cast<int>(g)) continue;
+      while (merged_into_[to_index(into)] != into) into = merged_into_[to_index(into)];
+      if (into == to_int(g)) continue;
       const std::string& whole = out.groups[place.at(into)].name;
       if (groups_[g].name != whole) out.merged[groups_[g].name] = "is part of layer \"" + whole + "\": " + reason;
     }
@@ -389,7 +391,7 @@ std::vector<int> shared_nodes_for(const OperatorGraph& graph, const Grouping& gr
   for (bool changed = true; changed;) {
     changed = false;
     for (auto n = grouping.shared.rbegin(); n != grouping.shared.rend(); ++n) {
-      const GraphNode& node = graph.nodes[index(*n)];
+      const GraphNode& node = graph.nodes[to_index(*n)];
       const bool reaches =
           std::ranges::any_of(node.gives, [&](int v) { return wanted.contains(v); }) ||
           std::ranges::any_of(node.writes, [&](int v) { return wanted_memory.contains(memory.of(v)); });

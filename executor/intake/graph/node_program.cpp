@@ -34,7 +34,7 @@ void set_seed(const c10::Device& device, std::uint64_t seed) {
 
 /// `value` with its numbers where `strides` puts them.
 at::Tensor laid_out(const at::Tensor& value, const std::vector<SizeExpression>& strides, const Symbols& symbols) {
-  if (static_cast<std::size_t>(value.dim()) != strides.size()) return value;
+  if (to_index(value.dim()) != strides.size()) return value;
   std::vector<std::int64_t> wanted;
   bool same = true;
   for (std::size_t axis = 0; axis < strides.size(); ++axis) {
@@ -91,11 +91,11 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   std::set<int> numbers;
   bool holds_graphs = false;
   while (!pending.empty()) {
-    const GraphNode& node = graph.nodes[index(pending.back())];
+    const GraphNode& node = graph.nodes[to_index(pending.back())];
     pending.pop_back();
     holds_graphs = holds_graphs || node.target.starts_with("torch.ops.higher_order.");
     for (const int value : node.reads) {
-      const GraphValue& read = graph.values[index(value)];
+      const GraphValue& read = graph.values[to_index(value)];
       if (read.kind != GraphValue::Kind::Number) continue;
       if (read.number) {
         numbers.insert(value);
@@ -110,12 +110,12 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
 
   std::set<int> given, from_nodes, from_inputs;
   std::map<int, std::vector<int>> held;  // tensor -> values
-  for (const int n : nodes) given.insert(graph.nodes[index(n)].gives.begin(), graph.nodes[index(n)].gives.end());
+  for (const int n : nodes) given.insert(graph.nodes[to_index(n)].gives.begin(), graph.nodes[to_index(n)].gives.end());
   const std::set<int> written = written_values(graph, nodes);
   for (const int n : nodes) {
-    const GraphNode& node = graph.nodes[index(n)];
+    const GraphNode& node = graph.nodes[to_index(n)];
     for (const int value : node.reads) {
-      const GraphValue& read = graph.values[index(value)];
+      const GraphValue& read = graph.values[to_index(value)];
       if (given.contains(value) || numbers.contains(value)) continue;
       switch (read.origin) {
         case Origin::Node:
@@ -132,12 +132,12 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     }
   }
   std::map<int, int> slot;
-  const auto new_slot = [&](int value) { return slot[value] = static_cast<int>(slots_++); };
+  const auto new_slot = [&](int value) { return slot[value] = to_int(slots_++); };
   for (const auto* const values : {&from_nodes, &from_inputs}) {
     for (const int value : *values) {
       arguments_.push_back(value);
       Argument argument{new_slot(value), written.contains(value), {}};
-      const GraphValue& read = graph.values[index(value)];
+      const GraphValue& read = graph.values[to_index(value)];
       if (read.origin == Origin::Node && read.meta && !contiguous(*read.meta)) {
         argument.strides = read.meta->strides;
         for (const SizeExpression& stride : argument.strides) symbols.merge(symbols_of(stride));
@@ -153,10 +153,10 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     copied_tensors_.push_back(graph.mode == model::ModelMode::Evaluation &&
                               std::ranges::any_of(values, [&](int value) { return written.contains(value); }));
   }
-  for (const int value : numbers) numbers_.emplace_back(new_slot(value), *graph.values[index(value)].number);
+  for (const int value : numbers) numbers_.emplace_back(new_slot(value), *graph.values[to_index(value)].number);
 
   std::set<int> read;
-  for (const int n : nodes) read.insert(graph.nodes[index(n)].reads.begin(), graph.nodes[index(n)].reads.end());
+  for (const int n : nodes) read.insert(graph.nodes[to_index(n)].reads.begin(), graph.nodes[to_index(n)].reads.end());
   read.insert(outputs.begin(), outputs.end());
   for (const int value : given) {
     if (read.contains(value) && !slot.contains(value)) new_slot(value);
@@ -164,7 +164,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   std::map<int, std::size_t> last;
   std::vector<GraphBlock> inside;
   for (const int n : nodes) {
-    const GraphNode& node = graph.nodes[index(n)];
+    const GraphNode& node = graph.nodes[to_index(n)];
     const auto lookup = [&](int value) {
       const auto it = slot.find(value);
       return it == slot.end() ? -1 : it->second;
@@ -176,7 +176,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     }
     steps_.push_back({graph.compile(n, lookup), {}, node.random ? node.name : ""});
     const auto [left, entered] = std::ranges::mismatch(inside, node.blocks);
-    steps_.back().stay = static_cast<std::size_t>(left - inside.begin());
+    steps_.back().stay = to_index(left - inside.begin());
     steps_.back().enter.assign(entered, node.blocks.end());
     inside = node.blocks;
     keeps_casts_ = keeps_casts_ || keeps_casts(node);
@@ -191,7 +191,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
 void NodeProgram::bind(const OperatorGraph& graph, const std::vector<std::string>& symbols) {
   const auto find = [&](const std::string& symbol) {
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
-      const GraphValue& value = graph.values[index(arguments_[i])];
+      const GraphValue& value = graph.values[to_index(arguments_[i])];
       if (!value.meta) continue;
       for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
         const SizeExpression& extent = value.meta->sizes[axis];
@@ -213,8 +213,8 @@ void NodeProgram::bind(const OperatorGraph& graph, const std::vector<std::string
         return e.kind == SizeExpression::Kind::Symbol && e.symbol == symbol;
       });
       if (!tells) continue;
-      arguments_.push_back(static_cast<int>(v));
-      argument_slots_.push_back({static_cast<int>(slots_++), false, {}});
+      arguments_.push_back(to_int(v));
+      argument_slots_.push_back({to_int(slots_++), false, {}});
       break;
     }
     if (!find(symbol)) throw std::invalid_argument(graph.file + ": no input determines the size " + symbol);
@@ -247,13 +247,13 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
     if (argument.copy && value.is_same(arguments[i])) value = value.clone();
     // Autocast caches casts of leaves; a value from another layer is not a leaf in the whole model.
     if (keeps_casts_ && value.requires_grad() && value.is_leaf()) value = at::alias(value);
-    frame.slots[index(argument.slot)] = std::move(value);
+    frame.slots[to_index(argument.slot)] = std::move(value);
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor tensor = copied_tensors_[i] ? tensors[i].clone() : tensors[i];
-    for (const int slot : tensor_slots_[i]) frame.slots[index(slot)] = tensor;
+    for (const int slot : tensor_slots_[i]) frame.slots[to_index(slot)] = tensor;
   }
-  for (const auto& [slot, number] : numbers_) frame.slots[index(slot)] = evaluate(number, symbols);
+  for (const auto& [slot, number] : numbers_) frame.slots[to_index(slot)] = evaluate(number, symbols);
   OpenBlocks blocks;
   for (const Step& step : steps_) {
     blocks.keep(step.stay);
@@ -266,12 +266,12 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
                                              static_cast<std::uint64_t>(how.microbatch)));
       step.call(frame);
     }
-    for (const int slot : step.release) frame.slots[index(slot)] = c10::IValue();
+    for (const int slot : step.release) frame.slots[to_index(slot)] = c10::IValue();
   }
   std::vector<at::Tensor> out;
   out.reserve(outputs_.size());
   for (const int slot : outputs_) {
-    at::Tensor value = std::move(frame.slots[index(slot)]).toTensor();
+    at::Tensor value = std::move(frame.slots[to_index(slot)]).toTensor();
     // A view made under no_grad reports that it requires a gradient, but does not receive one.
     if (value.requires_grad() && !value.grad_fn() && value.is_view()) value = value.detach();
     out.push_back(std::move(value));

@@ -119,14 +119,14 @@ NodeCall size_call(const ProgramGraph& graph, const ProgramNode& node, const std
   const auto* const tensor = node.arguments.empty() ? nullptr : std::get_if<ValueIndex>(&node.arguments[0].value);
   const auto* const axis = node.arguments.size() < 2 ? nullptr : std::get_if<std::int64_t>(&node.arguments[1].value);
   const bool count = node.target == "torch.ops.aten.sym_numel.default";
-  if (!tensor || graph.values[index(tensor->index)].kind != ProgramValue::Kind::Tensor || (!axis && !count))
+  if (!tensor || graph.values[to_index(tensor->index)].kind != ProgramValue::Kind::Tensor || (!axis && !count))
     throw FormatError(place + ": expected a tensor" + (count ? "" : " and an axis"));
   const int from = slot(tensor->index), to = slot(node.results[0].values[0].index);
-  if (count) return [=](Frame& frame) { frame.slots[index(to)] = frame.slots[index(from)].toTensor().numel(); };
+  if (count) return [=](Frame& frame) { frame.slots[to_index(to)] = frame.slots[to_index(from)].toTensor().numel(); };
   const bool stride = node.target == "torch.ops.aten.sym_stride.int";
   return [=, at = *axis](Frame& frame) {
-    const at::Tensor& value = frame.slots[index(from)].toTensor();
-    frame.slots[index(to)] = stride ? value.stride(at) : value.size(at);
+    const at::Tensor& value = frame.slots[to_index(from)].toTensor();
+    frame.slots[to_index(to)] = stride ? value.stride(at) : value.size(at);
   };
 }
 
@@ -151,7 +151,7 @@ NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const s
   std::vector<Operand> operands;
   for (const ProgramArgument& argument : node.arguments) {
     if (const auto* const value = std::get_if<ValueIndex>(&argument.value)) {
-      if (graph.values[index(value->index)].kind == ProgramValue::Kind::Tensor)
+      if (graph.values[to_index(value->index)].kind == ProgramValue::Kind::Tensor)
         throw FormatError(place + ": found a tensor, expected a number");
       operands.push_back({{}, slot(value->index)});
     } else if (const auto* const integer_value = std::get_if<std::int64_t>(&argument.value)) {
@@ -171,8 +171,9 @@ NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const s
   const int to = slot(node.results[0].values[0].index);
   return [call = it->second.call, operands = std::move(operands), to](Frame& frame) {
     Numbers numbers;
-    for (const Operand& each : operands) numbers.push_back(each.slot < 0 ? each.value : frame.slots[index(each.slot)]);
-    frame.slots[index(to)] = call(numbers);
+    for (const Operand& each : operands)
+      numbers.push_back(each.slot < 0 ? each.value : frame.slots[to_index(each.slot)]);
+    frame.slots[to_index(to)] = call(numbers);
   };
 }
 

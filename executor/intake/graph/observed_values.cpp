@@ -20,20 +20,20 @@ std::vector<bool> observed_values(std::span<const NodeEffects> nodes, const std:
                                   std::size_t values) {
   MemorySets memory = memory_of(nodes, values);
   std::vector<bool> wanted(values);  // by set
-  for (const int root : roots) wanted[index(memory.of(root))] = true;
+  for (const int root : roots) wanted[to_index(memory.of(root))] = true;
   for (bool changed = true; changed;) {
     changed = false;
     for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-      const auto is_wanted = [&](int value) { return wanted[index(memory.of(value))]; };
+      const auto is_wanted = [&](int value) { return wanted[to_index(memory.of(value))]; };
       if (std::ranges::none_of(node->gives, is_wanted) && std::ranges::none_of(node->writes, is_wanted)) continue;
       for (const int read : node->reads) {
         if (is_wanted(read) || std::ranges::find(node->only_writes, read) != node->only_writes.end()) continue;
-        wanted[index(memory.of(read))] = changed = true;
+        wanted[to_index(memory.of(read))] = changed = true;
       }
     }
   }
   std::vector<bool> out(values);
-  for (std::size_t v = 0; v < values; ++v) out[v] = wanted[index(memory.of(static_cast<int>(v)))];
+  for (std::size_t v = 0; v < values; ++v) out[v] = wanted[to_index(memory.of(to_int(v)))];
   return out;
 }
 
@@ -41,10 +41,10 @@ int first_of_memory(std::span<const NodeEffects> nodes, int value, std::size_t v
   MemorySets memory = memory_of(nodes, values);
   std::vector<bool> given(values);
   for (const NodeEffects& node : nodes) {
-    for (const int each : node.gives) given[index(each)] = true;
+    for (const int each : node.gives) given[to_index(each)] = true;
   }
   for (std::size_t v = 0; v < values; ++v) {
-    if (!given[v] && memory.of(static_cast<int>(v)) == memory.of(value)) return static_cast<int>(v);
+    if (!given[v] && memory.of(to_int(v)) == memory.of(value)) return to_int(v);
   }
   return value;
 }

@@ -43,7 +43,7 @@ std::vector<const ProgramArgument*> in_order(const c10::FunctionSchema& schema, 
         for (const c10::Argument& each : schema.arguments()) known.push_back(each.name());
         throw FormatError(place + ": " + unknown_name("argument", given.name, known));
       }
-      at = static_cast<std::size_t>(it - schema.arguments().begin());
+      at = to_index(it - schema.arguments().begin());
     }
     if (at >= out.size() || out[at]) {
       throw FormatError(place + ": argument \"" + given.name +
@@ -84,7 +84,7 @@ void check_results(const c10::FunctionSchema& schema, const ProgramNode& node, c
 std::vector<int> tensors_of(const ProgramGraph& graph, const ArgumentValue& value) {
   std::vector<int> out;
   const auto add = [&](ValueIndex item) {
-    if (graph.values[index(item.index)].kind == ProgramValue::Kind::Tensor) out.push_back(item.index);
+    if (graph.values[to_index(item.index)].kind == ProgramValue::Kind::Tensor) out.push_back(item.index);
   };
   if (const auto* const one = std::get_if<ValueIndex>(&value)) add(*one);
   if (const auto* const many = std::get_if<std::vector<std::optional<ValueIndex>>>(&value)) {
@@ -176,7 +176,7 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
     for (std::size_t r = 0; r < results.size(); ++r) {
       const Result& result = results[r];
       if (!result.list) {
-        if (result.slot >= 0) frame.slots[index(result.slot)] = std::move(stack[r]);
+        if (result.slot >= 0) frame.slots[to_index(result.slot)] = std::move(stack[r]);
         continue;
       }
       const c10::List<at::Tensor> list = std::move(stack[r]).toTensorList();
@@ -185,7 +185,7 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
                                  std::to_string(result.slots.size()));
       }
       for (std::size_t i = 0; i < result.slots.size(); ++i) {
-        if (result.slots[i] >= 0) frame.slots[index(result.slots[i])] = list.get(i);
+        if (result.slots[i] >= 0) frame.slots[to_index(result.slots[i])] = list.get(i);
       }
     }
     stack.clear();

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -87,7 +88,7 @@ class Arguments {
 
   [[nodiscard]] const CallArgument* find(const char* name) const {
     const auto it = std::ranges::find(schema_.arguments(), name, &c10::Argument::name);
-    const auto at = static_cast<std::size_t>(it - schema_.arguments().begin());
+    const auto at = to_index(it - schema_.arguments().begin());
     return at < given_.size() ? &given_[at] : nullptr;
   }
   [[nodiscard]] bool is(const char* name, bool wanted) const {

@@ -20,11 +20,11 @@ std::string untrainable_text(const std::string& name, c10::ScalarType dtype, con
 std::set<int> written_values(const OperatorGraph& graph, const std::vector<int>& nodes) {
   std::set<int> out;
   for (const int n : nodes) {
-    const std::vector<int>& writes = graph.nodes[index(n)].writes;
+    const std::vector<int>& writes = graph.nodes[to_index(n)].writes;
     out.insert(writes.begin(), writes.end());
   }
   for (auto n = nodes.rbegin(); n != nodes.rend(); ++n) {
-    for (const auto& [result, read] : graph.nodes[index(*n)].aliases) {
+    for (const auto& [result, read] : graph.nodes[to_index(*n)].aliases) {
       if (out.contains(result)) out.insert(read);
     }
   }

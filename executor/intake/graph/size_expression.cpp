@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::intake {
 namespace {
 
@@ -100,7 +102,7 @@ class ExpressionParser {
     const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
     if (error == std::errc::result_out_of_range) fail("a number beyond 64 bits");
     if (error != std::errc()) fail("expected an integer");
-    at_ = static_cast<std::size_t>(end - text_.data());
+    at_ = to_index(end - text_.data());
     expect(')');
     return {value};
   }

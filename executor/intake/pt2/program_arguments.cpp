@@ -5,6 +5,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "executor/intake/pt2/program_metadata.h"
 
 namespace stagecraft::intake {
@@ -191,10 +192,10 @@ ValueIndex ProgramScope::define(const format::Cursor& at, const std::string& nam
       place.fail(unknown_name("key", choice.key, {"as_expr", literal}));
     }
   }
-  if (!index_of_.emplace(name, static_cast<int>(values_.size())).second)
+  if (!index_of_.emplace(name, to_int(values_.size())).second)
     at.fail(fmt::format("value \"{}\" is made twice; one input or node must make it", name));
   values_.push_back(std::move(value));
-  return {static_cast<int>(values_.size()) - 1};
+  return {to_int(values_.size()) - 1};
 }
 
 ValueIndex ProgramScope::use(const format::Cursor& at, const std::string& name, Kind kind) const {

@@ -28,7 +28,7 @@ class ProgramScope {
   void admit_symbols(ValueIndex value);
 
   [[nodiscard]] const std::set<std::string>& symbols() const { return symbols_; }
-  [[nodiscard]] const ProgramValue& value(ValueIndex of) const { return values_[index(of.index)]; }
+  [[nodiscard]] const ProgramValue& value(ValueIndex of) const { return values_[to_index(of.index)]; }
   [[nodiscard]] std::vector<ProgramValue> take_values() { return std::move(values_); }
   /// Refuses table entries without a value.
   void check_tables() const;

@@ -28,7 +28,7 @@ template <class T>
 bool take_number(std::string_view& text, T& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   if (error != std::errc()) return false;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  text.remove_prefix(to_index(end - text.data()));
   return true;
 }
 
@@ -44,7 +44,7 @@ class InputSizes {
   explicit InputSizes(const ExportedProgram& program) {
     for (const ProgramInput& input : program.inputs) {
       if (input.kind != ProgramInput::Kind::User) continue;
-      const auto& tensor = program.graph.values.at(index(input.value.index)).tensor;
+      const auto& tensor = program.graph.values.at(to_index(input.value.index)).tensor;
       if (tensor) sizes_[input.name] = &tensor->sizes;
     }
   }

@@ -168,7 +168,7 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
     const StoredTensor& tensor = found->second;
     if (tensor.parameter != (input.kind == ProgramInput::Kind::Parameter))
       throw FormatError(place + "is_param is " + (tensor.parameter ? "true" : "false") + ", unlike in the program");
-    const TensorMeta& meta = *archive.program.graph.values.at(index(input.value.index)).tensor;
+    const TensorMeta& meta = *archive.program.graph.values.at(to_index(input.value.index)).tensor;
     const auto equal = [](const std::vector<std::int64_t>& stored, const std::vector<SizeExpression>& wanted) {
       return std::ranges::equal(stored, wanted,
                                 [](std::int64_t a, const SizeExpression& b) { return constant_value(b) == a; });
@@ -206,7 +206,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
   std::map<std::string, const ProgramValue*> given;
   for (const ProgramInput& input : archive.program.inputs) {
     if (input.kind != ProgramInput::Kind::User) continue;
-    const ProgramValue& value = archive.program.graph.values.at(index(input.value.index));
+    const ProgramValue& value = archive.program.graph.values.at(to_index(input.value.index));
     given[input.name] = &value;
     if (!value.tensor) continue;
     for (const SizeExpression& size : value.tensor->sizes) symbols.merge(symbols_of(size));
@@ -225,8 +225,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
       const auto value = given.find(input.name);
       if (value == given.end()) name.fail(unknown_name("input", input.name, keys_of(given)));
       const auto dimensions = value->second->tensor ? std::ssize(value->second->tensor->sizes) : 0;
-      if (const auto axis = parts.optional("batch_axis"))
-        input.batch_axis = static_cast<int>(axis->integer(0, dimensions - 1));
+      if (const auto axis = parts.optional("batch_axis")) input.batch_axis = to_int(axis->integer(0, dimensions - 1));
       if (const auto range = parts.optional("range")) {
         if (range->elements() != 2) range->fail_type("[from, to], to excluded");
         input.range = {range->at(0).integer(-kMost, kMost), range->at(1).integer(-kMost, kMost)};
@@ -243,8 +242,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
     parts.done();
   }
   if (const auto loss = fields.optional("loss_output"))
-    out.loss_output =
-        static_cast<int>(loss->integer(0, static_cast<std::int64_t>(archive.program.graph.outputs.size()) - 1));
+    out.loss_output = to_int(loss->integer(0, static_cast<std::int64_t>(archive.program.graph.outputs.size()) - 1));
   if (const auto tied = fields.optional("tied")) {
     out.tied = tied->list([&](const format::Cursor& names) {
       return names.list([&](const format::Cursor& at) {

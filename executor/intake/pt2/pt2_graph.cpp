@@ -84,7 +84,7 @@ class GraphBuilder {
     }
     if (archive_.notes && archive_.notes->loss_output) out_.loss = *archive_.notes->loss_output;
     out_.compile = [program = program_, places = places_](int node, const std::function<int(int)>& slot) {
-      return make_call(program->graph, program->graph.nodes[index(node)], places[index(node)], slot);
+      return make_call(program->graph, program->graph.nodes[to_index(node)], places[to_index(node)], slot);
     };
     return std::move(out_);
   }
@@ -110,7 +110,7 @@ class GraphBuilder {
         own.repeatable = facts.repeatable;
       }
       if (node.target == "torch.ops.aten.lstm.input") mend_states(own);
-      for (const int value : own.gives) out_.values[index(value)].source = static_cast<int>(out_.nodes.size());
+      for (const int value : own.gives) out_.values[to_index(value)].source = to_int(out_.nodes.size());
       out_.nodes.push_back(std::move(own));
       places_.push_back(place);
     }
@@ -119,7 +119,7 @@ class GraphBuilder {
   /// torch.export writes the last hidden and cell states of an LSTM, [layers, batch, width], with a second axis of 1.
   void mend_states(const GraphNode& lstm) {
     for (std::size_t i = 1; i < lstm.gives.size(); ++i) {
-      std::optional<TensorMeta>& meta = out_.values[index(lstm.gives[i])].meta;
+      std::optional<TensorMeta>& meta = out_.values[to_index(lstm.gives[i])].meta;
       if (!meta || meta->sizes.size() != 4 || constant_value(meta->sizes[1]) != 1) continue;
       meta->sizes.erase(meta->sizes.begin() + 1);
       meta->strides.erase(meta->strides.begin() + 1);
@@ -132,7 +132,7 @@ class GraphBuilder {
       throw FormatError(out_.file + ": the archive has no bytes for \"" + input.name + "\"");
     const StoredTensor& tensor = stored->second;
     const bool trainable = input.kind == ProgramInput::Kind::Parameter && tensor.requires_grad;
-    GraphValue& value = out_.values[index(input.value.index)];
+    GraphValue& value = out_.values[to_index(input.value.index)];
     value.origin = trainable                                    ? Origin::Parameter
                    : input.kind == ProgramInput::Kind::Constant ? Origin::Constant
                                                                 : Origin::Buffer;
@@ -142,7 +142,7 @@ class GraphBuilder {
     // Tied parameters are one tensor with several names.
     for (std::size_t i = 0; i < out_.tensors.size(); ++i) {
       if (trainable && stored_[i] == tensor) {
-        value.source = static_cast<int>(i);
+        value.source = to_int(i);
         return;
       }
       if (stored_[i].record == tensor.record && (trainable || out_.tensors[i].trainable)) {
@@ -151,7 +151,7 @@ class GraphBuilder {
             "\" are different views of one tensor, which no optimizer can train separately; clone() them");
       }
     }
-    value.source = static_cast<int>(out_.tensors.size());
+    value.source = to_int(out_.tensors.size());
     stored_.push_back(tensor);
     const bool constant = input.kind == ProgramInput::Kind::Constant || !input.persistent;
     out_.tensors.push_back({input.name, tensor.sizes, tensor.dtype, trainable, constant,
@@ -159,9 +159,9 @@ class GraphBuilder {
   }
 
   void add_input(const ProgramInput& input) {
-    GraphValue& value = out_.values[index(input.value.index)];
+    GraphValue& value = out_.values[to_index(input.value.index)];
     value.origin = Origin::Input;
-    value.source = static_cast<int>(out_.inputs.size());
+    value.source = to_int(out_.inputs.size());
     if (value.kind != GraphValue::Kind::Tensor || !value.meta)
       throw FormatError(out_.file + ": input \"" + input.name + "\" is not a tensor");
     const ExportedInput* notes = nullptr;
@@ -187,17 +187,17 @@ class GraphBuilder {
         throw FormatError(out_.file + ": input \"" + input.name + "\" has size " + to_string(extent) + " in axis " +
                           std::to_string(axis) + ", expected the batch size in one axis and numbers in the others");
       }
-      out.batch_axis = static_cast<int>(axis);
+      out.batch_axis = to_int(axis);
     }
     if (out_.symbols.empty() && !out.shape.empty()) {
       // Exported for one batch size: the notes give the batch axis, else it is the first.
       out.batch_axis = notes ? notes->batch_axis : 0;
-      if (out.batch_axis && *out.batch_axis >= static_cast<int>(out.shape.size())) {
+      if (out.batch_axis && *out.batch_axis >= to_int(out.shape.size())) {
         throw FormatError(out_.file + ": extra/stagecraft.json: input \"" + input.name + "\" has no axis " +
                           std::to_string(*out.batch_axis));
       }
       if (out.batch_axis) {
-        const std::int64_t samples = out.shape[index(*out.batch_axis)];
+        const std::int64_t samples = out.shape[to_index(*out.batch_axis)];
         out.shape.erase(out.shape.begin() + *out.batch_axis);
         if (fixed_ && *fixed_ != samples) {
           throw FormatError(out_.file + ": input \"" + input.name + "\" holds " + std::to_string(samples) +
@@ -250,11 +250,11 @@ class GraphBuilder {
       const auto argument = [&](const char* name) -> const ProgramValue* {
         const auto it = std::ranges::find(node.arguments, name, &ProgramArgument::name);
         const auto* const value = it == node.arguments.end() ? nullptr : std::get_if<ValueIndex>(&it->value);
-        return value ? &program_->graph.values[index(value->index)] : nullptr;
+        return value ? &program_->graph.values[to_index(value->index)] : nullptr;
       };
       const auto reads = [&](const char* name) {
         const ProgramValue* const value = argument(name);
-        return value && std::ranges::find(same, static_cast<int>(value - program_->graph.values.data())) != same.end();
+        return value && std::ranges::find(same, to_int(value - program_->graph.values.data())) != same.end();
       };
       const auto extent = [](const ProgramValue* value, std::size_t axis) -> std::int64_t {
         if (!value || !value->tensor || axis >= value->tensor->sizes.size()) return 0;

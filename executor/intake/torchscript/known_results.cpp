@@ -20,7 +20,7 @@ using Origin = GraphValue::Origin;
 /// Whether `value` is known before anything runs: numbers, and constant tensors with an integer.
 bool is_known(const OperatorGraph& graph, const ScriptValue& value) {
   if (value.kind != Kind::Value) return is_static(value);
-  const GraphValue& held = graph.values[index(value.value)];
+  const GraphValue& held = graph.values[to_index(value.value)];
   return held.origin == Origin::Constant && held.meta && held.meta->sizes.empty() &&
          c10::isIntegralType(held.meta->dtype, /*includeBool=*/false);
 }
@@ -61,8 +61,8 @@ std::optional<std::vector<ScriptValue>> known_results(const OperatorGraph& graph
   const c10::FunctionSchema* const schema = node->maybeSchema();
   if (!schema || node->outputs().size() != 1 || schema->is_mutable()) return std::nullopt;
   const bool shape = tells_of_shape(name) && !arguments.empty() && arguments[0].kind == Kind::Value &&
-                     graph.values[index(arguments[0].value)].kind == GraphValue::Kind::Tensor;
-  if (shape && !graph.values[index(arguments[0].value)].meta) return std::nullopt;
+                     graph.values[to_index(arguments[0].value)].kind == GraphValue::Kind::Tensor;
+  if (shape && !graph.values[to_index(arguments[0].value)].meta) return std::nullopt;
   for (std::size_t i = shape ? 1 : 0; i < arguments.size(); ++i) {
     if (!is_known(graph, arguments[i])) return std::nullopt;
   }

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "costmodel/index.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::intake {
@@ -58,7 +59,7 @@ model::ModelInput parse_model_input(const std::string& name, const std::string& 
   const auto number = whole(axis);
   if (!number || *number > static_cast<std::int64_t>(out.shape.size()))
     refuse("found batch axis \"" + std::string(axis) + "\"");
-  out.batch_axis = static_cast<int>(*number);
+  out.batch_axis = to_int(*number);
   return out;
 }
 

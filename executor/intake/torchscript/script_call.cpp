@@ -22,7 +22,7 @@ c10::IValue made(const ScriptArgument& argument, const Frame& frame) {
     case ScriptArgument::Form::Constant:
       return argument.constant;
     case ScriptArgument::Form::Value:
-      return frame.slots[index(argument.value)];
+      return frame.slots[to_index(argument.value)];
     case ScriptArgument::Form::Device:
       return frame.device;
     case ScriptArgument::Form::List: {
@@ -59,7 +59,7 @@ NodeCall script_call(const ScriptCall& call, const std::function<int(int)>& slot
     for (std::size_t r = 0; r < own.results.size(); ++r) {
       const ScriptResult& result = own.results[r];
       if (!result.parts) {
-        if (result.value >= 0) frame.slots[index(result.value)] = std::move(stack[r]);
+        if (result.value >= 0) frame.slots[to_index(result.value)] = std::move(stack[r]);
         continue;
       }
       const c10::List<at::Tensor> list = std::move(stack[r]).toTensorList();
@@ -68,7 +68,7 @@ NodeCall script_call(const ScriptCall& call, const std::function<int(int)>& slot
                                  std::to_string(result.parts->size()) + " when the file was read");
       }
       for (std::size_t i = 0; i < list.size(); ++i) {
-        if ((*result.parts)[i] >= 0) frame.slots[index((*result.parts)[i])] = list.get(i);
+        if ((*result.parts)[i] >= 0) frame.slots[to_index((*result.parts)[i])] = list.get(i);
       }
     }
     stack.clear();

@@ -28,7 +28,7 @@ bool shares_memory(const c10::IValue& a, const c10::IValue& b) {
 const ScriptValue* value_argument(const c10::FunctionSchema& schema, const std::vector<ScriptValue>& arguments,
                                   const char* wanted) {
   const auto it = std::ranges::find(schema.arguments(), wanted, &c10::Argument::name);
-  const auto at = static_cast<std::size_t>(it - schema.arguments().begin());
+  const auto at = to_index(it - schema.arguments().begin());
   return at < arguments.size() && arguments[at].kind == Kind::Value ? &arguments[at] : nullptr;
 }
 
@@ -62,7 +62,7 @@ void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionS
   // Missing from schemas: results that share memory with arguments.
   for (const ScriptValue& result : results) {
     for_each_value(result, [&](const ScriptValue& own) {
-      const bool other = graph.values[index(own.value)].kind == GraphValue::Kind::Other;
+      const bool other = graph.values[to_index(own.value)].kind == GraphValue::Kind::Other;
       for (const ScriptValue& argument : arguments) {
         for_each_value(argument, [&](const ScriptValue& read) {
           if (read.kind != Kind::Value) return;
@@ -95,7 +95,7 @@ void InputNumbers::follow_classes(const std::string& name, const c10::FunctionSc
   if (sizes.dim() == 0) return;
   const std::int64_t classes = sizes.size(scores && sizes.dim() > 1 ? 1 : 0);
   classes_.emplace(input, classes);
-  const model::ModelInput& model = inputs[index(input)];
+  const model::ModelInput& model = inputs[to_index(input)];
   if (model.classes > classes) {
     throw std::invalid_argument(where + ": has " + std::to_string(classes) + (scores ? " classes" : " rows") +
                                 "; found range " + std::to_string(model.least) + ".." + std::to_string(model.classes) +
@@ -113,7 +113,7 @@ void InputNumbers::follow_results(const std::string& name, const c10::FunctionSc
 
 void InputNumbers::set_classes(std::vector<model::ModelInput>& inputs) const {
   for (const auto& [input, classes] : classes_) {
-    model::ModelInput& model = inputs[index(input)];
+    model::ModelInput& model = inputs[to_index(input)];
     if (model.classes == 0) model.classes = classes;
   }
 }

@@ -44,11 +44,11 @@ ScriptGraph::ScriptGraph(const std::string& file, ScriptState& state, std::optio
     graph_.least_samples = graph_.most_samples = *samples;
   }
   const c10::NoGradGuard no_grad;
-  for (std::size_t t = 0; t < state_.held().size(); ++t) (void)held_value(static_cast<int>(t));
+  for (std::size_t t = 0; t < state_.held().size(); ++t) (void)held_value(to_int(t));
 }
 
 ScriptValue ScriptGraph::held_value(int tensor) {
-  const HeldTensor& held = state_.held()[index(tensor)];
+  const HeldTensor& held = state_.held()[to_index(tensor)];
   if (const auto it = held_values_.find(tensor); it != held_values_.end()) return it->second;
   const bool trainable = held.parameter && held.tensor.requires_grad();
   if (trainable && held.tensor.scalar_type() != c10::ScalarType::Float) {
@@ -62,8 +62,8 @@ ScriptValue ScriptGraph::held_value(int tensor) {
                    .origin = trainable                       ? Origin::Parameter
                              : held.parameter || held.buffer ? Origin::Buffer
                                                              : Origin::Constant,
-                   .source = static_cast<int>(graph_.tensors.size())};
-  ScriptValue out{.kind = Kind::Value, .value = static_cast<int>(graph_.values.size())};
+                   .source = to_int(graph_.tensors.size())};
+  ScriptValue out{.kind = Kind::Value, .value = to_int(graph_.values.size())};
   // A dry run may write to buffers.
   for (std::size_t run = 0; run < runs_.samples.size(); ++run) out.runs.emplace_back(trainable ? plain : plain.clone());
   value.meta = fixed_meta(plain);
@@ -79,10 +79,10 @@ ScriptValue ScriptGraph::held_tensor(const at::Tensor& tensor) {
 
 ScriptValue ScriptGraph::add_input(const model::ModelInput& model) {
   const std::vector<at::Tensor> tensors = random_inputs(runs_, model, graph_.inputs.size());
-  const int value = static_cast<int>(graph_.values.size());
+  const int value = to_int(graph_.values.size());
   graph_.values.push_back({.name = unique(model.name),
                            .origin = Origin::Input,
-                           .source = static_cast<int>(graph_.inputs.size()),
+                           .source = to_int(graph_.inputs.size()),
                            .meta = meta_of(runs_, tensors)});
   graph_.inputs.push_back(model);
   return {.kind = Kind::Value, .value = value, .runs = {tensors.begin(), tensors.end()}};
@@ -93,7 +93,8 @@ void ScriptGraph::add_output(const ScriptValue& result) {
     for (const ScriptValue& each : result.items->items) add_output(each);
     return;
   }
-  const bool tensor = result.kind == Kind::Value && graph_.values[index(result.value)].kind == GraphValue::Kind::Tensor;
+  const bool tensor =
+      result.kind == Kind::Value && graph_.values[to_index(result.value)].kind == GraphValue::Kind::Tensor;
   graph_.outputs.push_back(tensor ? result.value : -1);
 }
 
@@ -138,7 +139,7 @@ int ScriptGraph::number_value(const ScriptValue& value) {
   if (own.value >= 0) return own.value;
   const bool tensor = value.runs.front().isTensor();
   if (own.expression && !tensor) {
-    own.value = static_cast<int>(graph_.values.size());
+    own.value = to_int(graph_.values.size());
     graph_.values.push_back({.name = unique("size"), .kind = GraphValue::Kind::Number, .number = own.expression});
     return own.value;
   }
@@ -148,10 +149,10 @@ int ScriptGraph::number_value(const ScriptValue& value) {
   for (const ScriptValue& argument : own.arguments) made.arguments.push_back(argument_of(argument, node));
   made.place = place_of(graph_, node);
   node.number = !tensor && std::ranges::all_of(node.reads, [&](int read) {
-    return graph_.values[index(read)].kind == GraphValue::Kind::Number;
+    return graph_.values[to_index(read)].kind == GraphValue::Kind::Number;
   });
   node.repeatable = tensor;
-  own.value = static_cast<int>(graph_.values.size());
+  own.value = to_int(graph_.values.size());
   GraphValue out{.name = node.name};
   out.kind = tensor ? GraphValue::Kind::Tensor : node.number ? GraphValue::Kind::Number : GraphValue::Kind::Other;
   if (tensor) out.meta = fixed_meta(value.runs.front().toTensor());
@@ -163,7 +164,7 @@ int ScriptGraph::number_value(const ScriptValue& value) {
 }
 
 void ScriptGraph::finish(GraphNode node, ScriptCall made) {
-  for (const int value : node.gives) graph_.values[index(value)].source = static_cast<int>(graph_.nodes.size());
+  for (const int value : node.gives) graph_.values[to_index(value)].source = to_int(graph_.nodes.size());
   graph_.nodes.push_back(std::move(node));
   calls_.push_back(std::move(made));
 }
@@ -182,7 +183,7 @@ ScriptValue ScriptGraph::add_result(GraphNode& node, ScriptCall& made, const c10
       for (const c10::IValue& each : runs) own.push_back(each.toTensor());
       value.meta = meta_of(runs_, own);
     }
-    const int at = static_cast<int>(graph_.values.size());
+    const int at = to_int(graph_.values.size());
     graph_.values.push_back(std::move(value));
     node.gives.push_back(at);
     return {.kind = Kind::Value, .value = at, .runs = std::move(runs)};
@@ -211,7 +212,7 @@ ScriptValue ScriptGraph::add_result(GraphNode& node, ScriptCall& made, const c10
 OperatorGraph ScriptGraph::take() {
   graph_.compile = [calls = std::make_shared<const std::vector<ScriptCall>>(std::move(calls_))](
                        int node, const std::function<int(int)>& slot) {
-    return script_call((*calls)[index(node)], slot);
+    return script_call((*calls)[to_index(node)], slot);
   };
   return std::move(graph_);
 }

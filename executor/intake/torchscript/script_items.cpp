@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -49,7 +50,7 @@ std::optional<std::vector<ScriptValue>> on_items(const std::string& name, const 
     const std::int64_t at = *index < 0 ? *index + count : *index;
     if (at < 0 || at >= count)
       throw FormatError(place + ": index " + std::to_string(*index) + " of a list of " + std::to_string(count));
-    return Results{items[static_cast<std::size_t>(at)]};
+    return Results{items[to_index(at)]};
   }
   if (name == "aten::list") return list(items);
   if (name == "aten::append" && items.size() < kLongestList) {

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/graph/evaluation.h"
 #include "executor/intake/torchscript/dry_run.h"
 #include "executor/intake/torchscript/known_results.h"
@@ -60,7 +61,7 @@ class Layout {
   }
 
   ScriptValue add_input(const model::ModelInput& model) {
-    const int input = static_cast<int>(graph_.graph().inputs.size());
+    const int input = to_int(graph_.graph().inputs.size());
     ScriptValue out = graph_.add_input(model);
     numbers_.add(out.value, input);
     return out;

@@ -41,8 +41,8 @@ void ScriptState::visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, c
       const std::size_t before = held_.size();
       const int tensor = index_of(value.toTensor(), full(slot));
       if (held_.size() == before) continue;
-      held_[index(tensor)].parameter = parameters;
-      held_[index(tensor)].buffer = buffer;
+      held_[to_index(tensor)].parameter = parameters;
+      held_[to_index(tensor)].buffer = buffer;
     }
   }
   for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
@@ -53,10 +53,10 @@ void ScriptState::visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, c
 
 int ScriptState::index_of(const at::Tensor& tensor, const std::string& name) {
   for (std::size_t i = 0; i < held_.size(); ++i) {
-    if (tied(held_[i].tensor, tensor)) return static_cast<int>(i);
+    if (tied(held_[i].tensor, tensor)) return to_int(i);
   }
   held_.push_back({name, tensor});
-  return static_cast<int>(held_.size()) - 1;
+  return to_int(held_.size()) - 1;
 }
 
 const std::string* ScriptState::path_of(const c10::ivalue::Object* module) const {

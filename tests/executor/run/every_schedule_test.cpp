@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Table, EverySchedule, ::testing::ValuesIn([] {
 
 TEST_P(EverySchedule, RunsPipelines) {
   const ScheduleEntry& schedule = schedule_by_name(GetParam());
-  for (const std::size_t stages : {1, 2, 3}) expect_runs(schedule, std::vector<int>(stages, 1), 1);
+  for (const std::size_t stages : {1U, 2U, 3U}) expect_runs(schedule, std::vector<int>(stages, 1), 1);
 }
 
 TEST_P(EverySchedule, RunsReplicas) {

@@ -78,7 +78,7 @@ TEST(StageGraphs, ComputeInEachStageWhatFollowsFromTheInputs) {
   const auto found = cut(s, "b", {{0}, {1}, {2}});
   EXPECT_THAT(found[0].nodes, ElementsAre(2));
   EXPECT_THAT(found[0].held, IsEmpty());
-  for (const std::size_t stage : {1, 2}) {
+  for (const std::size_t stage : {1U, 2U}) {
     EXPECT_THAT(found[stage].nodes, ElementsAre(0, 1, static_cast<int>(stage) + 2)) << stage;
     EXPECT_THAT(found[stage].inputs, ElementsAre(s.value("mask"))) << stage;
     EXPECT_THAT(found[stage].held, ElementsAre(s.value("steps"))) << stage;
