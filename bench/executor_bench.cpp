@@ -13,6 +13,7 @@
 #include <functional>
 #include <thread>
 
+#include "costmodel/bound_plan.h"
 #include "executor/channel/channel_local.h"
 #include "executor/device/ranges.h"
 #include "executor/run/run.h"
@@ -65,7 +66,7 @@ void overhead(benchmark::State& state, const std::string& schedule, int stages) 
   if (stages == 2) cuts.push_back(layers / 2);
   const Plan plan =
       testing::cut_plan(planned, cuts, std::vector<int>(static_cast<std::size_t>(stages), 1), schedule, kMicrobatches);
-  const auto lists = action_lists(plan);
+  const auto lists = BoundPlan(plan).action_lists();
   std::size_t actions = 0;
   for (const auto& list : lists) actions += list.size();
   const double alone = layers_alone();

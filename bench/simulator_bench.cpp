@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
 #include "costmodel/predict.h"
 #include "costmodel/simulate.h"
@@ -42,7 +43,8 @@ void count_actions(benchmark::State& state, const stagecraft::SimulationInput& i
 /// Only simulate(), with its input made beforehand.
 void simulate(benchmark::State& state) {
   const Case one = chain(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
-  const stagecraft::SimulationInput input = stagecraft::simulation_input(one.graph, one.topology, one.plan);
+  const stagecraft::SimulationInput input =
+      stagecraft::simulation_input(one.graph, one.topology, stagecraft::BoundPlan(one.plan));
   for (auto _ : state) {
     const auto result = stagecraft::simulate(input);
     if (result.index() != 0) throw std::runtime_error("the chain deadlocks");
@@ -55,11 +57,11 @@ void simulate(benchmark::State& state) {
 void predict(benchmark::State& state) {
   const Case one = chain(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
   for (auto _ : state) {
-    const auto result = stagecraft::predict(one.graph, one.topology, one.plan);
+    const auto result = stagecraft::predict(one.graph, one.topology, stagecraft::BoundPlan(one.plan));
     if (result.index() != 0) throw std::runtime_error("the chain deadlocks");
     benchmark::DoNotOptimize(result);
   }
-  count_actions(state, stagecraft::simulation_input(one.graph, one.topology, one.plan));
+  count_actions(state, stagecraft::simulation_input(one.graph, one.topology, stagecraft::BoundPlan(one.plan)));
 }
 
 void sizes(benchmark::internal::Benchmark* benchmark) {

@@ -13,16 +13,23 @@ namespace stagecraft {
 BoundPlan::BoundPlan(Plan plan) : plan_(std::move(plan)) {
   validate(plan_);
   schedule_ = schedule_of(plan_);
-  ranks_ = stagecraft::ranks(plan_);
   for (const Stage& stage : plan_.stages) replicas_.push_back(to_int(stage.devices.size()));
-  int next = 0;
-  for (int s = 0; s < stages(); ++s) {
-    const bool first_of_position = s < positions();
-    first_rank_.push_back(first_of_position ? next : first_rank(s % positions()));
-    if (first_of_position) next += replicas(s);
-  }
+  bind_ranks();
   bind_boundaries();
   bind_tied();
+}
+
+void BoundPlan::bind_ranks() {
+  for (int position = 0; position < positions(); ++position) {
+    first_rank_.push_back(to_int(ranks_.size()));
+    const std::vector<int>& devices = plan_.stages[to_index(position)].devices;
+    for (std::size_t r = 0; r < devices.size(); ++r) {
+      RankRole role{devices[r], to_int(r), {}};
+      for (int s = position; s < stages(); s += positions()) role.stages.push_back(s);
+      ranks_.push_back(std::move(role));
+    }
+  }
+  for (int s = positions(); s < stages(); ++s) first_rank_.push_back(first_rank(s % positions()));
 }
 
 void BoundPlan::bind_boundaries() {

@@ -10,6 +10,22 @@
 
 namespace stagecraft {
 
+/// One rank: replica `replica` of the stages `stages` (one, unless chunks > 1), on `device`.
+struct RankRole {
+  int device = 0;
+  int replica = 0;
+  std::vector<int> stages;
+};
+
+/// Steps that show an asynchronous schedule's steady state: the pipeline has long been full as step `first` ends, and
+/// is not yet emptied as step `last` ends; between them every replica runs equally often. {0, 0, 1} for a synchronous
+/// schedule.
+struct StepWindow {
+  int first = 0;
+  int last = 0;
+  int steps = 1;  ///< to replay
+};
+
 /// A tied parameter of a plan, and its stages and ranks.
 struct TiedHolders {
   std::string parameter;
@@ -40,7 +56,7 @@ class BoundPlan {
   [[nodiscard]] int positions() const { return stages() / plan_.chunks; }
   [[nodiscard]] int replicas(int stage) const { return replicas_[to_index(stage)]; }
 
-  /// The ranks by number, as ranks(plan).
+  /// The ranks by number: for each pipeline position in order, its replicas in order.
   [[nodiscard]] const std::vector<RankRole>& ranks() const { return ranks_; }
   /// Rank of the stage's replica 0; the other replicas have the next ranks.
   [[nodiscard]] int first_rank(int stage) const { return first_rank_[to_index(stage)]; }
@@ -79,14 +95,21 @@ class BoundPlan {
   /// Whether the stage sums gradients with other ranks: with its replicas, or for tied parameters with other stages.
   [[nodiscard]] bool reduces(int stage) const { return reduces_[to_index(stage)]; }
 
-  /// The list of each rank, as action_lists(plan, ...) describes them, with a Reduce for each stage that reduces.
-  /// `steps`: how many steps they cover, 1 unless the schedule is asynchronous. `prefetch`: microbatches by which
-  /// receives are posted ahead. Throws std::invalid_argument for other values of `steps`.
+  /// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
+  /// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right
+  /// after their producer, and Update of each stage, with Reduce before it where the stage reduces: of a synchronous
+  /// schedule once, at the end, of an asynchronous one where the schedule puts the Update; none where nothing is
+  /// trained. Schedule "listed": if any list holds a transfer, all transfers are where the lists say, else they are
+  /// placed as above; a Reduce is where a list says, is dropped where none is needed and added at the end where one is
+  /// missing.
+  /// `steps`: how many steps the lists cover. Those of a synchronous schedule cover 1 step and every step replays them;
+  /// those of an asynchronous one are replayed once, see ScheduleEntry for their microbatch numbers and parameters.
+  /// Throws std::invalid_argument for other steps.
   [[nodiscard]] std::vector<std::vector<Action>> action_lists(int steps = 1, int prefetch = 2) const;
-  /// As step_window(plan).
-  [[nodiscard]] StepWindow step_window() const { return stagecraft::step_window(plan_); }
+  [[nodiscard]] StepWindow step_window() const;
 
  private:
+  void bind_ranks();
   void bind_boundaries();
   void bind_tied();
 

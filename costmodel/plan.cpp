@@ -191,17 +191,24 @@ namespace {
 
 /// Checks that the plan's ranks can run the listed actions; verify checks that none is missing.
 void validate_listed(const Plan& plan) {
-  const std::vector<RankRole> roles = ranks(plan);
-  if (plan.listed.size() != roles.size()) {
-    refuse("the schedule lists " + std::to_string(plan.listed.size()) + " ranks, the plan has " +
-           std::to_string(roles.size()));
-  }
   const int stages = to_int(plan.stages.size());
-  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
-    const auto& own = roles[rank].stages;
+  const int positions = stages / plan.chunks;
+  std::vector<int> first_rank;                        // by position
+  std::vector<std::pair<int, int>> position_replica;  // by rank
+  for (int p = 0; p < positions; ++p) {
+    first_rank.push_back(to_int(position_replica.size()));
+    for (std::size_t r = 0; r < plan.stages[to_index(p)].devices.size(); ++r)
+      position_replica.emplace_back(p, to_int(r));
+  }
+  if (plan.listed.size() != position_replica.size()) {
+    refuse("the schedule lists " + std::to_string(plan.listed.size()) + " ranks, the plan has " +
+           std::to_string(position_replica.size()));
+  }
+  for (std::size_t rank = 0; rank < plan.listed.size(); ++rank) {
+    const auto [position, own_replica] = position_replica[rank];
     for (const Action& action : plan.listed[rank]) {
       const std::string where = "rank " + std::to_string(rank) + ": listed action " + action_text(action);
-      if (std::find(own.begin(), own.end(), action.stage) == own.end())
+      if (action.stage < 0 || action.stage >= stages || action.stage % positions != position)
         refuse(where + ": the rank does not have that stage");
       if (action.kind == ActionKind::Update) refuse(where + ": lists do not contain updates; they follow the list");
       if (action.kind == ActionKind::Reduce) continue;
@@ -210,8 +217,8 @@ void validate_listed(const Plan& plan) {
         refuse(where + ": microbatches are 0.." + std::to_string(plan.microbatches - 1));
       }
       const int replica = replica_of(action.microbatch, replicas);
-      if (replica != roles[rank].replica)
-        refuse(where + " belongs to rank " + std::to_string(rank_of(plan, action.stage, replica)));
+      if (replica != own_replica)
+        refuse(where + " belongs to rank " + std::to_string(first_rank[to_index(position)] + replica));
       if (action.peer >= stages) refuse(where + ": stages are 0.." + std::to_string(stages - 1));
     }
   }
@@ -397,28 +404,6 @@ PipelineShape pipeline_shape(const Plan& plan) {
   shape.warmups = plan.warmups;
   shape.listed = plan.listed;
   return shape;
-}
-
-std::vector<RankRole> ranks(const Plan& plan) {
-  std::vector<RankRole> out;
-  const int stages = to_int(plan.stages.size());
-  const int positions = stages / plan.chunks;
-  for (int d = 0; d < positions; ++d) {
-    const std::vector<int>& devices = plan.stages[to_index(d)].devices;
-    for (std::size_t r = 0; r < devices.size(); ++r) {
-      RankRole role{devices[r], to_int(r), {}};
-      for (int s = d; s < stages; s += positions) role.stages.push_back(s);
-      out.push_back(std::move(role));
-    }
-  }
-  return out;
-}
-
-int rank_of(const Plan& plan, int stage, int replica) {
-  const int positions = to_int(plan.stages.size()) / plan.chunks;
-  int rank = replica;
-  for (int d = 0; d < stage % positions; ++d) rank += to_int(plan.stages[to_index(d)].devices.size());
-  return rank;
 }
 
 }  // namespace stagecraft

@@ -131,40 +131,4 @@ void validate(const Plan& plan);
 /// Shape of the plan's pipeline for the schedule functions; it refers to the plan's `listed`, which must outlive it.
 [[nodiscard]] PipelineShape pipeline_shape(const Plan& plan);
 
-/// One rank: replica `replica` of the stages `stages` (one, unless chunks > 1), on `device`.
-struct RankRole {
-  int device = 0;
-  int replica = 0;
-  std::vector<int> stages;
-};
-
-/// Ranks of a plan: for each pipeline position in order, its replicas in order. Rank numbers are indices here.
-[[nodiscard]] std::vector<RankRole> ranks(const Plan& plan);
-
-/// Rank number of replica `replica` of `stage`.
-[[nodiscard]] int rank_of(const Plan& plan, int stage, int replica);
-
-/// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
-/// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right after
-/// their producer, and for each stage Reduce (with replicas or tied parameters) and Update: with a synchronous schedule
-/// once, at the end, with an asynchronous one where the schedule places the Update; none without training.
-/// Schedule "listed": if any list holds a transfer, all transfers stay where the lists have them, else they are placed
-/// as above; a Reduce stays where a list has it, is dropped if not needed and added at the end if missing.
-/// `tied_stages`: stages that hold a parameter tied across stages and so need a Reduce even without replicas. `steps`:
-/// how many steps the lists cover. Those of a synchronous schedule cover 1 step and every step replays them; those of
-/// an asynchronous one are replayed once, see ScheduleEntry for their microbatch numbers and parameters. Throws
-/// std::invalid_argument for other values of `steps`.
-[[nodiscard]] std::vector<std::vector<Action>> action_lists(const Plan& plan, int prefetch = 2,
-                                                            const std::vector<int>& tied_stages = {}, int steps = 1);
-
-/// Steps that show an asynchronous schedule's steady state: the pipeline has long been full as step `first` ends, and
-/// is not yet emptied as step `last` ends; between them all replicas take equally many turns. {0, 0, 1} for a
-/// synchronous schedule.
-struct StepWindow {
-  int first = 0;
-  int last = 0;
-  int steps = 1;  ///< to replay
-};
-[[nodiscard]] StepWindow step_window(const Plan& plan);
-
 }  // namespace stagecraft

@@ -231,11 +231,6 @@ SimulationInput simulation_input(const Graph& graph, const Topology& topology, B
   return input_of(graph, topology, std::move(plan), options);
 }
 
-SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
-                                 const PredictOptions& options) {
-  return simulation_input(graph, topology, BoundPlan(plan), options);
-}
-
 std::string idle_text(const Prediction& prediction) {
   const std::vector<int>& idle = prediction.idle_devices;
   const std::vector<int>& unused = prediction.unused_devices;
@@ -529,11 +524,6 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
   out.timeline.memory = rank_memories(plan, out.stages);
   return out;
-}
-
-std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology, const Plan& plan,
-                                             const PredictOptions& options) {
-  return predict(graph, topology, BoundPlan(plan), options);
 }
 
 }  // namespace stagecraft

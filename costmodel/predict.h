@@ -75,10 +75,6 @@ struct PredictOptions {
 /// and topology, or its schedule splits the backward and so needs weight-gradient times, which a graph does not have.
 [[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, BoundPlan plan,
                                                const PredictOptions& options = {});
-/// For a plan that is not bound yet.
-[[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, const Plan& plan,
-                                               const PredictOptions& options = {});
-
 /// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists
 /// deadlock. For a step longer than PredictOptions::most_whole, replays a shorter one, with as many microbatches as it
 /// takes until all ranks, messages and lists are in the state of some microbatches ago (simulate_and_watch); the rest
@@ -87,8 +83,4 @@ struct PredictOptions {
 /// forwards before all backwards (gpipe), updates inside the lists (pipedream), lists by hand.
 [[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,
                                                            const BoundPlan& plan, const PredictOptions& options = {});
-/// For a plan that is not bound yet.
-[[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,
-                                                           const Plan& plan, const PredictOptions& options = {});
-
 }  // namespace stagecraft

@@ -28,9 +28,6 @@ class MessageTable {
  public:
   /// `microbatches`: over all the steps of the lists.
   MessageTable(BoundPlan plan, int microbatches) : plan_(std::move(plan)), microbatches_(microbatches) {}
-  /// For a plan that is not bound yet.
-  MessageTable(const Plan& plan, int microbatches) : MessageTable(BoundPlan(plan), microbatches) {}
-
   [[nodiscard]] int microbatches() const { return microbatches_; }
   /// As in BoundPlan.
   [[nodiscard]] int runner(int stage, int microbatch) const { return plan_.runner(stage, microbatch); }

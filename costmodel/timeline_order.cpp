@@ -32,18 +32,11 @@ std::vector<Action> measured_actions(const BoundPlan& plan, const std::vector<Ac
   return out;
 }
 
-std::vector<Action> measured_actions(const Plan& plan, const std::vector<Action>& list) {
-  return measured_actions(BoundPlan(plan), list);
-}
-
 OrderCheck::OrderCheck(const BoundPlan& plan, const std::vector<Action>& list, int rank, int first_step)
     : expected_(measured_actions(plan, list)),
       rank_(rank),
       first_step_(first_step),
       synchronous_(!plan.asynchronous()) {}
-
-OrderCheck::OrderCheck(const Plan& plan, const std::vector<Action>& list, int rank, int first_step)
-    : OrderCheck(BoundPlan(plan), list, rank, first_step) {}
 
 std::string OrderCheck::place() const {
   return fmt::format("rank {}, step {}, entry {}: ", rank_, first_step_ + replay_ + 1, entry_ + 1);

@@ -350,11 +350,6 @@ std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vect
   return Verifier(plan, lists, options).run();
 }
 
-std::variant<Verified, Infeasible> verify(const Plan& plan, const std::vector<std::vector<Action>>& lists,
-                                          const VerifyOptions& options) {
-  return verify(BoundPlan(plan), lists, options);
-}
-
 std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists,
                                           const Graph& graph, const Topology& topology, const VerifyOptions& options) {
   auto result = verify(plan, lists, options);

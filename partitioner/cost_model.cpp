@@ -26,7 +26,7 @@ Bytes peak_memory(const Graph& graph, const Plan& plan) {
 CostModel simulated_costs(std::function<void(double done)> progress) {
   const auto predicted = [progress = std::move(progress)](const Graph& graph, const Topology& topology,
                                                           const Plan& plan) {
-    return predict(graph, topology, plan, {.progress = progress});
+    return predict(graph, topology, BoundPlan(plan), {.progress = progress});
   };
   return {predicted, peak_memory};
 }

@@ -320,10 +320,6 @@ ChakraTrace chakra_trace(const Timeline& timeline, const BoundPlan& plan, const 
   return Builder(timeline, plan, graph).build();
 }
 
-ChakraTrace chakra_trace(const Timeline& timeline, const Plan& plan, const Graph& graph) {
-  return chakra_trace(timeline, BoundPlan(plan), graph);
-}
-
 std::string chakra_bytes(const std::vector<ChakraNode>& nodes, const std::string& title) {
   std::string metadata;
   {

@@ -49,9 +49,6 @@ struct ChakraTrace {
 /// Throws std::invalid_argument naming the rank, step and action for which the timeline has no span or two; also for a
 /// span that is not in the plan, a time that is negative or above 10^15 us, and more messages than 31-bit ids.
 [[nodiscard]] ChakraTrace chakra_trace(const Timeline& timeline, const BoundPlan& plan, const Graph& graph);
-/// For a plan that is not bound yet.
-[[nodiscard]] ChakraTrace chakra_trace(const Timeline& timeline, const Plan& plan, const Graph& graph);
-
 /// One rank's file: messages preceded by their length as a varint, first GlobalMetadata, then the nodes. `title` is the
 /// metadata's attribute "title". Schema: mlcommons/chakra, schema/protobuf/et_def.proto of version 0.0.4. Attributes as
 /// the feeders of Chakra (src/feeder) and ASTRA-sim (workload/feeder_v3) read them: is_cpu_op false, num_ops 0 (a graph

@@ -280,16 +280,5 @@ TEST(ValidatePlan, NamesATiedParameterThatPlanOrGraphLacks) {
   }
 }
 
-TEST(Ranks, CountStagesThenReplicas) {
-  const Plan plan = planned(chain(), {0, 1, 2}, {2, 1, 1});
-  const std::vector<RankRole> roles = ranks(plan);
-  ASSERT_EQ(roles.size(), 4U);
-  EXPECT_EQ(roles[1].replica, 1);
-  EXPECT_THAT(roles[1].stages, ElementsAre(0));
-  EXPECT_EQ(roles[2].device, 2);
-  EXPECT_EQ(rank_of(plan, 0, 1), 1);
-  EXPECT_EQ(rank_of(plan, 2, 0), 3);
-}
-
 }  // namespace
 }  // namespace stagecraft

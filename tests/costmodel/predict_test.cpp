@@ -6,6 +6,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "costmodel/bound_plan.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
@@ -17,7 +18,7 @@ using testing::one_layer_a_stage;
 
 Prediction predicted(const Graph& graph, const Topology& topology, const Plan& plan,
                      const PredictOptions& options = {}) {
-  return std::get<Prediction>(predict(graph, topology, plan, options));
+  return std::get<Prediction>(predict(graph, topology, BoundPlan(plan), options));
 }
 
 /// Stages of 1 and 2 s forward, 2 and 4 s backward, joined by 0.5 s + 1000 B at 1000 B/s = 1.5 s a message; one
@@ -305,7 +306,7 @@ TEST(Predict, RefusesASplitBackwardAndAPlanOfAnotherGraph) {
   const TwoStages two;
   const auto refusal = [&](const Graph& graph, const Plan& plan) -> std::string {
     try {
-      (void)predict(graph, two.topology, plan);
+      (void)predict(graph, two.topology, BoundPlan(plan));
     } catch (const std::invalid_argument& e) { return e.what(); }
     return "";
   };
@@ -326,7 +327,7 @@ TEST(Predict, LayersShareOutTheMeasuredIteration) {
   graph.iteration = Timing{Seconds(11), {}, 5};
   const Topology topology = flat_topology(2);
   Plan plan = make_plan(graph, topology, {{0, 0}, {1}}, {.microbatches = 2});
-  EXPECT_NEAR(std::get<Prediction>(predict(graph, topology, plan)).iteration.value, 22, 1e-12);
+  EXPECT_NEAR(std::get<Prediction>(predict(graph, topology, BoundPlan(plan))).iteration.value, 22, 1e-12);
 }
 
 // Long steps. `whole` replays all of a step, `ends` up to 4096 pairs of a microbatch and a stage.
@@ -436,7 +437,7 @@ TEST(PredictLongSteps, AreReplayedWhereTheyDoNotRepeatThemselvesUpToALimit) {
                predicted(graph, topology, plan("gpipe", 3000), kWhole));
   PredictOptions few = kEnds;
   few.most_replayed = 5000;
-  EXPECT_THAT([&] { (void)predict(graph, topology, plan("gpipe", 3000), few); },
+  EXPECT_THAT([&] { (void)predict(graph, topology, BoundPlan(plan("gpipe", 3000)), few); },
               ::testing::ThrowsMessage<std::invalid_argument>(
                   "3000 microbatches: the 2 stages of schedule \"gpipe\" do not repeat, so every microbatch must be "
                   "simulated; the limit is 2500, because more take minutes and gigabytes"));

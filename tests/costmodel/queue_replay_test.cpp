@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "tests/support/chains.h"
 
@@ -21,7 +22,7 @@ Plan two_stages(const std::vector<int>& replicas) {
 const Action kForward{ActionKind::Forward, 0, 0, -1};
 
 TEST(MessageTable, KnowsWhoRunsAMicrobatch) {
-  const MessageTable table(two_stages({2, 1}), 2);
+  const MessageTable table(BoundPlan(two_stages({2, 1})), 2);
   EXPECT_EQ(table.runner(0, 0), 0);
   EXPECT_EQ(table.runner(0, 1), 1);
   EXPECT_EQ(table.runner(1, 0), 2);
@@ -29,7 +30,7 @@ TEST(MessageTable, KnowsWhoRunsAMicrobatch) {
 }
 
 TEST(MessageTable, NumbersEveryMessageOnceAndKnowsItsTwoActions) {
-  const MessageTable table(two_stages({1, 1}), 2);
+  const MessageTable table(BoundPlan(two_stages({1, 1})), 2);
   EXPECT_EQ(table.count(), 4U);  // two microbatches, both ways
   EXPECT_EQ(table.boundary(0, 1), 0);
   EXPECT_EQ(table.boundary(1, 0), 0);
@@ -44,7 +45,7 @@ TEST(MessageTable, NumbersEveryMessageOnceAndKnowsItsTwoActions) {
 }
 
 TEST(MessageTable, KnowsWhatAnActionNeedsAndMakes) {
-  const MessageTable table(two_stages({1, 1}), 2);
+  const MessageTable table(BoundPlan(two_stages({1, 1})), 2);
   EXPECT_THAT(table.inputs(kForward), IsEmpty());
   EXPECT_THAT(table.outputs(kForward), ElementsAre(table.message(0, false, 0)));
   const Action backward{ActionKind::Backward, 0, 1, -1};
@@ -54,8 +55,8 @@ TEST(MessageTable, KnowsWhatAnActionNeedsAndMakes) {
 
 /// Why lists in the words of action_text, one line a rank, never end on two stages.
 std::optional<std::string> deadlock(const std::string& lists, Queues queues, const std::vector<int>& groups = {0, 1}) {
-  return find_deadlock(MessageTable(two_stages({1, 1}), 2), interchange::parse_actions_csv(lists, "lists"), queues,
-                       groups);
+  return find_deadlock(MessageTable(BoundPlan(two_stages({1, 1})), 2), interchange::parse_actions_csv(lists, "lists"),
+                       queues, groups);
 }
 
 TEST(FindDeadlock, LetsListsEndInWhichEverySendMeetsItsReceive) {

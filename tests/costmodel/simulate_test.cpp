@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/closed_forms.h"
 #include "costmodel/format/files.h"
 #include "costmodel/predict.h"
@@ -235,7 +236,7 @@ TEST(Simulate, ReplicasWaitForEachOtherInReduce) {
   const Graph graph = chain_graph({1}, {2}, Bytes(0), Bytes(500'000'000));
   const Topology topology = flat_topology(2, 1e9);
   const Plan plan = one_layer_a_stage(graph, topology, {2}, "1f1b", 3);
-  const auto prediction = std::get<Prediction>(predict(graph, topology, plan));
+  const auto prediction = std::get<Prediction>(predict(graph, topology, BoundPlan(plan)));
   // Ring of 2: 2 steps of half the bytes at 1e9 bytes/s = 0.5 s.
   EXPECT_DOUBLE_EQ(prediction.iteration.value, 2 * 3 + 0.5);
 }
@@ -270,7 +271,7 @@ TEST(Predict, ReducesInBucketsThatThePlanSays) {
   own.layers[1].parameter_bytes = own.layers[2].parameter_bytes = Bytes(1'000'000'000);
   const Topology topology = flat_topology(2, 1e9);
   Plan plan = make_plan(own, topology, {.stage_of_layer = {0, 0, 0}, .replicas = {2}}, {.microbatches = 2});
-  const auto iteration = [&] { return std::get<Prediction>(predict(own, topology, plan)).iteration.value; };
+  const auto iteration = [&] { return std::get<Prediction>(predict(own, topology, BoundPlan(plan))).iteration.value; };
   EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 2.5);
   plan.gradient_bucket_bytes = Bytes(1);
   EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 0.5);

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "costmodel/bound_plan.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
 
@@ -26,7 +27,7 @@ using Lists = std::vector<std::vector<Action>>;
 using Verdict = Interleavings::Verdict;
 
 std::string refusal(const Plan& plan, const Lists& lists, const VerifyOptions& options = {}) {
-  const auto result = verify(plan, lists, options);
+  const auto result = verify(BoundPlan(plan), lists, options);
   const auto* infeasible = std::get_if<Infeasible>(&result);
   return infeasible ? infeasible->reason : "";
 }
@@ -78,7 +79,7 @@ TEST(Verify, ProvesEverySchedule) {
     for (const int prefetch : {1, 2, 3}) {
       VerifyOptions options;
       options.steps = steps;
-      EXPECT_EQ(refusal(plan, action_lists(plan, prefetch, {}, steps), options), "")
+      EXPECT_EQ(refusal(plan, BoundPlan(plan).action_lists(steps, prefetch), options), "")
           << plan.schedule << " of " << plan.stages.size() << " stages, " << plan.microbatches << " microbatches";
     }
     ++plans;
@@ -89,7 +90,7 @@ TEST(Verify, ProvesEverySchedule) {
 TEST(Verify, SaysInOneLineWhatItProved) {
   // Two stages, two microbatches: stage 0 F0 S F1 S R B0 R B1 and an update, stage 1 R R F0 B0 S F1 B1 S and an update.
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  const auto proof = std::get<Verified>(verify(plan, action_lists(plan)));
+  const auto proof = std::get<Verified>(verify(BoundPlan(plan), BoundPlan(plan).action_lists()));
   EXPECT_EQ(proof.actions, 18u);
   EXPECT_EQ(proof.messages, 4u);
   EXPECT_EQ(proof.summary,
@@ -110,8 +111,9 @@ TEST(Verify, PrintsTheCircleOfTheSmallestDeadlock) {
     VerifyOptions options;
     options.queues = queues;
     const bool shared = queues == Queues::Pair || queues == Queues::Rank;
-    EXPECT_EQ(refusal(plan, action_lists(plan, 1), options), shared ? circle : "") << to_string(queues);
-    EXPECT_EQ(refusal(row_plan("gpipe", {1, 1}, 2), action_lists(row_plan("gpipe", {1, 1}, 2), 1), options), "");
+    EXPECT_EQ(refusal(plan, BoundPlan(plan).action_lists(1, 1), options), shared ? circle : "") << to_string(queues);
+    EXPECT_EQ(
+        refusal(row_plan("gpipe", {1, 1}, 2), BoundPlan(row_plan("gpipe", {1, 1}, 2)).action_lists(1, 1), options), "");
   }
 }
 
@@ -124,7 +126,7 @@ TEST(Verify, FindsDeadlocksOfFiveThousandUnevenPlansOnlyWhereDirectionsShareAQue
     for (const auto& replicas : replica_vectors(stages, 4)) {
       for (int m = 1; m <= 15; ++m, ++plans) {
         const Plan plan = row_plan("1f1b", replicas, m);
-        const Lists lists = action_lists(plan, 1);
+        const Lists lists = BoundPlan(plan).action_lists(1, 1);
         for (const Queues queues : kAllQueues) {
           VerifyOptions options;
           options.queues = queues;
@@ -149,9 +151,9 @@ TEST(Verify, AgreesWithEveryInterleavingOfEverySchedule) {
   int whole = 0;
   int stuck = 0;
   for_each_plan(4, 6, [&](const Plan& plan, int all_steps) {
-    const int ranks = static_cast<int>(stagecraft::ranks(plan).size());
+    const int ranks = static_cast<int>(BoundPlan(plan).ranks().size());
     const int steps = std::min(all_steps, plan.microbatches > 2 ? 1 : 2);
-    const Lists lists = action_lists(plan, 1 + static_cast<int>(random() % 2), {}, steps);
+    const Lists lists = BoundPlan(plan).action_lists(steps, 1 + static_cast<int>(random() % 2));
     VerifyOptions options;
     options.steps = steps;
     options.queues = kAllQueues[random() % 4];
@@ -208,7 +210,7 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
       replicas.push_back(name == "gpipe" || name == "1f1b" ? 1 + static_cast<int>(random() % 3) : 1);
     const int m = chunked ? positions * (1 + static_cast<int>(random() % 2)) : 1 + static_cast<int>(random() % 4);
     const Plan plan = row_plan(name, replicas, m, chunked ? 2 : 1);
-    const Lists whole = action_lists(plan, 1 + static_cast<int>(random() % 2));
+    const Lists whole = BoundPlan(plan).action_lists(1, 1 + static_cast<int>(random() % 2));
     Lists lists = whole;
     if (!break_one(lists, random)) continue;
 
@@ -309,7 +311,7 @@ TEST(Verify, RefusesBrokenAsynchronousListsThatDoNotTrainAsTheyShouldAndNoOthers
     } catch (const std::invalid_argument&) { continue; }
     VerifyOptions options;
     options.steps = 2;
-    const Lists whole = action_lists(plan, 1 + static_cast<int>(random() % 2), {}, 2);
+    const Lists whole = BoundPlan(plan).action_lists(2, 1 + static_cast<int>(random() % 2));
     Lists lists = whole;
     ASSERT_TRUE(trains_right(plan, lists, 2)) << plan.schedule;
     if (!break_one(lists, random)) continue;
@@ -390,9 +392,9 @@ TEST(Verify, NamesWhatDoesNotHold) {
          std::swap(l[1][4], l[1][5]);
        }},
   };
-  ASSERT_EQ(refusal(plan, action_lists(plan)), "");
+  ASSERT_EQ(refusal(plan, BoundPlan(plan).action_lists()), "");
   for (const Case& c : cases) {
-    Lists lists = action_lists(plan);
+    Lists lists = BoundPlan(plan).action_lists();
     c.change(lists);
     EXPECT_EQ(refusal(plan, lists), c.message);
   }
@@ -400,7 +402,7 @@ TEST(Verify, NamesWhatDoesNotHold) {
 
 TEST(Verify, NamesWhatDoesNotHoldAmongReplicas) {
   const Plan plan = row_plan("gpipe", {2}, 2);  // each rank: F B REDUCE UPDATE
-  const Lists sound = action_lists(plan);
+  const Lists sound = BoundPlan(plan).action_lists();
   ASSERT_EQ(refusal(plan, sound), "");
   Lists lists = sound;
   lists[0][0].microbatch = 1;
@@ -421,9 +423,12 @@ TEST(Verify, FollowsReducesOfTiedStages) {
   const Plan plan = row_plan("gpipe", {1, 1}, 1);
   VerifyOptions options;
   options.reduce_groups = {0, 0};
-  Lists lists = action_lists(plan, 1, {0, 1});
+  Plan tied = plan;
+  tied.tied = {{"weight", {"l0", "l1"}}};
+  Lists lists = BoundPlan(tied).action_lists(1, 1);
   EXPECT_EQ(refusal(plan, lists, options), "");
-  EXPECT_EQ(refusal(plan, action_lists(plan), options), "rank 0, entry 5: 0UPDATE: missing reduce before update 0");
+  EXPECT_EQ(refusal(plan, BoundPlan(plan).action_lists(), options),
+            "rank 0, entry 5: 0UPDATE: missing reduce before update 0");
   // rank 1: RECV_F0 F0 B0 SEND_B0 REDUCE UPDATE, its send put off until after the reduce.
   std::swap(lists[1][3], lists[1][4]);
   EXPECT_EQ(refusal(plan, lists, options),
@@ -433,15 +438,17 @@ TEST(Verify, FollowsReducesOfTiedStages) {
 }
 
 TEST(Verify, TakesTiedParametersOfThePlan) {
-  Plan plan = row_plan("gpipe", {1, 1}, 1);
+  const Plan untied = row_plan("gpipe", {1, 1}, 1);
+  Plan plan = untied;
   plan.tied = {{"weight", {"l0", "l1"}}};
   EXPECT_EQ(refusal(plan, BoundPlan(plan).action_lists()), "");
-  EXPECT_EQ(refusal(plan, action_lists(plan)), "rank 0, entry 5: 0UPDATE: missing reduce before update 0");
+  EXPECT_EQ(refusal(plan, BoundPlan(untied).action_lists()),
+            "rank 0, entry 5: 0UPDATE: missing reduce before update 0");
 }
 
 TEST(Verify, RefusesWhatIsNoPartOfAnEvaluation) {
   const Plan plan = row_plan("forward", {1, 1}, 2);
-  Lists lists = action_lists(plan);
+  Lists lists = BoundPlan(plan).action_lists();
   EXPECT_EQ(refusal(plan, lists), "");
   lists[0].push_back({ActionKind::Update, 0, -1, -1});
   EXPECT_EQ(refusal(plan, lists), "rank 0, entry 5: 0UPDATE is not allowed in schedule \"forward\"");
@@ -453,10 +460,10 @@ TEST(Verify, CountsTheWeightVersionsOfAsynchronousSchedules) {
     VerifyOptions options;
     options.steps = 3;
     Plan plan = row_plan("pipedream", std::vector<int>(static_cast<std::size_t>(stages), 1), 4);
-    auto proof = std::get<Verified>(verify(plan, action_lists(plan, 2, {}, 3), options));
+    auto proof = std::get<Verified>(verify(BoundPlan(plan), BoundPlan(plan).action_lists(3), options));
     for (int s = 0; s < stages; ++s) EXPECT_EQ(proof.ranks[static_cast<std::size_t>(s)].versions, stages - s);
     plan.schedule = "pipedream-2bw";
-    proof = std::get<Verified>(verify(plan, action_lists(plan, 2, {}, 3), options));
+    proof = std::get<Verified>(verify(BoundPlan(plan), BoundPlan(plan).action_lists(3), options));
     for (int s = 0; s < stages; ++s) EXPECT_EQ(proof.ranks[static_cast<std::size_t>(s)].versions, 2);
   }
 }
@@ -466,15 +473,15 @@ TEST(Verify, RefusesUpdatesThatComeTooEarlyOrTooLateForTheirMicrobatches) {
   const Plan plan = row_plan("pipedream-2bw", {1}, 2);
   VerifyOptions options;
   options.steps = 3;
-  Lists lists = action_lists(plan, 2, {}, 3);
+  Lists lists = BoundPlan(plan).action_lists(3);
   ASSERT_EQ(lists[0].size(), 15u);
   ASSERT_EQ(refusal(plan, lists, options), "");
   std::swap(lists[0][4], lists[0][6]);  // B2 before the first update
   EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 5: 0B2 comes before 0F2, which it needs");
-  lists = action_lists(plan, 2, {}, 3);
+  lists = BoundPlan(plan).action_lists(3);
   std::rotate(lists[0].begin() + 4, lists[0].begin() + 5, lists[0].begin() + 7);  // F2 B2 U
   EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 6: 0B2 belongs to update 1 but comes before update 0");
-  lists = action_lists(plan, 2, {}, 3);
+  lists = BoundPlan(plan).action_lists(3);
   std::swap(lists[0][3], lists[0][4]);  // U B1
   EXPECT_EQ(refusal(plan, lists, options), "rank 0, entry 5: 0B1 belongs to update 0 but comes before update 1");
 }
@@ -484,7 +491,7 @@ TEST(Verify, RefusesAForwardWhoseParametersAreNotMadeYet) {
   const Plan plan = row_plan("pipedream-2bw", {1, 1}, 2);
   VerifyOptions options;
   options.steps = 3;
-  Lists lists = action_lists(plan, 2, {}, 3);
+  Lists lists = BoundPlan(plan).action_lists(3);
   auto& list = lists[0];
   const auto of = [&](ActionKind kind, int m) {
     return std::find(list.begin(), list.end(), Action{kind, 0, m, kind == ActionKind::SendActivation ? 1 : -1});
@@ -501,7 +508,7 @@ TEST(Verify, ComparesPeakMemoryWithTheDevice) {
   const Graph graph = testing::chain_graph({1, 1}, {1, 1}, 100_B, 1000_B);
   Topology topology = testing::flat_topology(2);
   const Plan plan = testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4);
-  const Lists lists = action_lists(plan);
+  const Lists lists = BoundPlan(plan).action_lists();
   // Stage 0: parameters and gradients 2000, 2 microbatches of 100 saved, 100 of gradient received, workspace 100.
   const auto proof = std::get<Verified>(verify(BoundPlan(plan), lists, graph, topology));
   EXPECT_EQ(proof.ranks[0].peak, 2400_B);

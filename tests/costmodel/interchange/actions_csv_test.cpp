@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/actions_row.h"
 #include "costmodel/format/json.h"
@@ -92,7 +93,7 @@ TEST(ActionsCsv, GivesBackTheListsOfEverySchedule) {
        {row_plan("gpipe", {2, 3}, 4), row_plan("1f1b", {1, 2, 1}, 5), row_plan("zb-h1", {1, 1, 1}, 4),
         row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2), row_plan("forward", {1, 2}, 3)}) {
     for (const bool transfers : {false, true}) {
-      Lists lists = action_lists(plan);
+      Lists lists = BoundPlan(plan).action_lists();
       for (auto& list : lists) {
         std::erase_if(list, [&](const Action& a) {
           return a.kind == ActionKind::Update || (!transfers && (a.peer >= 0 || a.kind == ActionKind::Reduce));
@@ -104,8 +105,9 @@ TEST(ActionsCsv, GivesBackTheListsOfEverySchedule) {
       listed.schedule = "listed";
       listed.listed = lists;
       validate(listed);
-      EXPECT_EQ(action_lists(listed), action_lists(plan)) << plan.schedule;
-      EXPECT_TRUE(std::holds_alternative<Verified>(verify(listed, action_lists(listed)))) << plan.schedule;
+      EXPECT_EQ(BoundPlan(listed).action_lists(), BoundPlan(plan).action_lists()) << plan.schedule;
+      EXPECT_TRUE(std::holds_alternative<Verified>(verify(BoundPlan(listed), BoundPlan(listed).action_lists())))
+          << plan.schedule;
       const Plan again = format::parse_plan(format::plan_json(listed), "plan.json");
       EXPECT_EQ(again, listed);
     }
@@ -115,7 +117,7 @@ TEST(ActionsCsv, GivesBackTheListsOfEverySchedule) {
 TEST(Listed, KeepsReducesWhereTheyAreNeededAndAddsThoseThatAreMissing) {
   const auto texts = [](const Plan& plan) {
     std::string out;
-    for (const auto& list : action_lists(plan)) {
+    for (const auto& list : BoundPlan(plan).action_lists()) {
       for (const Action& a : list) out += action_text(a) + " ";
       out += "/ ";
     }
@@ -132,13 +134,13 @@ TEST(Listed, KeepsReducesWhereTheyAreNeededAndAddsThoseThatAreMissing) {
 TEST(Listed, MayMixWholeAndSplitBackwards) {
   Plan plan = row_plan("listed", {1, 1}, 2);
   plan.listed = parse_actions_csv("0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1B1,1W0", "s.csv");
-  const auto proof = std::get<Verified>(verify(plan, action_lists(plan)));
+  const auto proof = std::get<Verified>(verify(BoundPlan(plan), BoundPlan(plan).action_lists()));
   EXPECT_EQ(proof.ranks[1].in_flight, 2);  // microbatch 0 is held for its weight gradient
   EXPECT_TRUE(schedule_of(plan).splits_backward);
   EXPECT_TRUE(schedule_of(plan).trains);
   plan.listed = parse_actions_csv("0F0,0F1\n1F0,1F1", "s.csv");
   EXPECT_FALSE(schedule_of(plan).trains);
-  EXPECT_EQ(action_lists(plan)[0].back(), (Action{ActionKind::SendActivation, 0, 1, 1}));
+  EXPECT_EQ(BoundPlan(plan).action_lists()[0].back(), (Action{ActionKind::SendActivation, 0, 1, 1}));
 }
 
 TEST(Listed, IsRefusedByAPlanThatItDoesNotFit) {

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <variant>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/predict.h"
 #include "tests/support/chains.h"
@@ -28,7 +29,7 @@ using testing::one_layer_a_stage;
 using Ids = std::vector<std::uint64_t>;
 
 Timeline predicted(const Graph& graph, const Topology& topology, const Plan& plan) {
-  return std::get<Prediction>(predict(graph, topology, plan)).timeline;
+  return std::get<Prediction>(predict(graph, topology, BoundPlan(plan))).timeline;
 }
 
 std::string text_of(const ChakraNode& node) {
@@ -223,7 +224,7 @@ struct TwoStages {
 
 TEST(Chakra, StatesWhatEachActionNeedsAndNoMore) {
   const TwoStages two;
-  const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), two.plan, two.graph);
+  const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), BoundPlan(two.plan), two.graph);
   std::vector<std::string> lines;
   const auto list = [](const Ids& ids) {
     std::string out;
@@ -247,7 +248,7 @@ TEST(Chakra, StatesWhatEachActionNeedsAndNoMore) {
 
 TEST(Chakra, GivesBothEndsOfAMessageOneTagAndItsBytes) {
   const TwoStages two;
-  const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), two.plan, two.graph);
+  const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), BoundPlan(two.plan), two.graph);
   const auto at = [&](std::size_t rank, const std::string& text) {
     return *std::find_if(trace.ranks[rank].begin(), trace.ranks[rank].end(),
                          [&](const ChakraNode& n) { return text_of(n) == text; });
@@ -271,13 +272,13 @@ TEST(Chakra, ReplayedFromItsDependenciesTakesThePredictedStep) {
   two.plan.microbatches = 1;
   const Timeline timeline = predicted(two.graph, two.topology, two.plan);
   EXPECT_EQ(timeline.steps.front().end, 12_s);
-  const auto ends = replay(chakra_trace(timeline, two.plan, two.graph));
+  const auto ends = replay(chakra_trace(timeline, BoundPlan(two.plan), two.graph));
   EXPECT_EQ(ends[0].back(), 12'000'000);
 }
 
 TEST(Chakra, DecodesToWhatTheFeederReads) {
   const TwoStages two;
-  const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), two.plan, two.graph);
+  const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), BoundPlan(two.plan), two.graph);
   const std::vector<std::string> parts = messages(chakra_bytes(trace.ranks[1], "two"));
   ASSERT_EQ(parts.size(), 1 + trace.ranks[1].size());
   protozero::pbf_reader metadata(parts.front());
@@ -334,7 +335,7 @@ TEST(Chakra, OfOneRankAddsUpToTheStepThoughEveryTimeIsRounded) {
   graph.layers[0].update = Timing{Seconds(2.2e-6), {}, 0};
   const Topology topology = flat_topology(1);
   const Plan plan = one_layer_a_stage(graph, topology, {1}, "gpipe", 100);
-  const ChakraTrace trace = chakra_trace(predicted(graph, topology, plan), plan, graph);
+  const ChakraTrace trace = chakra_trace(predicted(graph, topology, plan), BoundPlan(plan), graph);
   EXPECT_EQ(replay(trace)[0].back(), 172);
   EXPECT_THAT(trace.groups, IsEmpty());
 }
@@ -342,7 +343,7 @@ TEST(Chakra, OfOneRankAddsUpToTheStepThoughEveryTimeIsRounded) {
 TEST(Chakra, LetsTheNextStepsForwardsReadTheUpdate) {
   const Graph graph = chain_graph({1}, {1});
   const Plan plan = one_layer_a_stage(graph, flat_topology(1), {1}, "1f1b", 1);
-  const std::vector<Action> list = action_lists(plan).at(0);
+  const std::vector<Action> list = BoundPlan(plan).action_lists().at(0);
   Timeline timeline;
   timeline.ranks = 1;
   for (int step = 0; step < 2; ++step) {
@@ -352,7 +353,7 @@ TEST(Chakra, LetsTheNextStepsForwardsReadTheUpdate) {
       ++time;
     }
   }
-  const ChakraTrace trace = chakra_trace(timeline, plan, graph);
+  const ChakraTrace trace = chakra_trace(timeline, BoundPlan(plan), graph);
   ASSERT_EQ(trace.ranks[0].size(), 6U);
   EXPECT_THAT(trace.ranks[0][3].data_dependencies, ElementsAre(2U));
   EXPECT_THAT(trace.ranks[0][3].control_dependencies, ElementsAre(2U));
@@ -367,7 +368,7 @@ TEST(Chakra, ReducesAmongReplicasAndAmongHoldersOfATiedParameter) {
   const Topology topology = flat_topology(3, 1000);
   const Plan plan = one_layer_a_stage(graph, topology, {2, 1}, "1f1b", 2);
   const Timeline timeline = predicted(graph, topology, plan);
-  const ChakraTrace trace = chakra_trace(timeline, plan, graph);
+  const ChakraTrace trace = chakra_trace(timeline, BoundPlan(plan), graph);
   EXPECT_EQ(trace.groups, (std::map<int, std::vector<int>>{{1, {0, 1}}, {3, {0, 1, 2}}}));
   EXPECT_EQ(chakra_groups_json(trace), "{\"1\":[0,1],\"3\":[0,1,2]}\n");
   std::vector<ChakraNode> reductions;
@@ -416,7 +417,7 @@ TEST(Chakra, KeepsItsPromisesOnRandomPlans) {
     if (stages > 2) graph.edges.push_back({0, 2, 0});  // a skip
     const Topology topology = flat_topology(devices, 1e6, 1e-5);
     const Plan plan = one_layer_a_stage(graph, topology, replicas, round % 2 ? "gpipe" : "1f1b", up_to(7));
-    const ChakraTrace trace = chakra_trace(predicted(graph, topology, plan), plan, graph);
+    const ChakraTrace trace = chakra_trace(predicted(graph, topology, plan), BoundPlan(plan), graph);
 
     std::map<int, std::vector<ChakraNode>> by_tag;
     std::map<int, std::vector<int>> reducing;
@@ -460,7 +461,7 @@ TEST(Chakra, NamesWhatTheTimelineAndThePlanDoNotShare) {
     Timeline timeline = whole;
     change(timeline);
     try {
-      (void)chakra_trace(timeline, two.plan, two.graph);
+      (void)chakra_trace(timeline, BoundPlan(two.plan), two.graph);
     } catch (const std::invalid_argument& e) { return std::string(e.what()); }
     return std::string("no complaint");
   };
@@ -488,7 +489,7 @@ TEST(Chakra, NamesWhatTheTimelineAndThePlanDoNotShare) {
 TEST(Chakra, WritesAFileARankAndTheGroups) {
   const testing::CommandFolder folder;
   const TwoStages two;
-  const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), two.plan, two.graph);
+  const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), BoundPlan(two.plan), two.graph);
   write_chakra((folder.path() / "deep" / "traces").string(), trace, "two");
   EXPECT_EQ(folder.read("deep/traces/chakra.1.et"), chakra_bytes(trace.ranks[1], "two"));
   EXPECT_EQ(folder.read("deep/traces/comm_groups.json"), "{}\n");

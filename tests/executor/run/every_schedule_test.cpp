@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "costmodel/bound_plan.h"
 #include "executor/run/run.h"
 #include "tests/support/planned_models.h"
 
@@ -36,7 +37,7 @@ Plan plan_of(const ScheduleEntry& schedule, const std::vector<int>& replicas, in
   if (schedule.name == "listed") {
     Plan listing = plan;
     if (chunks > 1) listing.schedule = "interleaved-1f1b";
-    plan.listed = action_lists(listing);
+    plan.listed = BoundPlan(listing).action_lists();
     for (auto& list : plan.listed) std::erase_if(list, [](const Action& a) { return a.kind == ActionKind::Update; });
   }
   plan.schedule = schedule.name;
@@ -52,7 +53,8 @@ void expect_runs(const ScheduleEntry& schedule, const std::vector<int>& replicas
   options.check = compares;
   const RunResult result = run_local(plan, mlp().model, *mlp().data, options, std::chrono::minutes(1));
   const std::string what = schedule.name + " on " + std::to_string(replicas.size()) + " stages, " +
-                           std::to_string(chunks) + " chunks, " + std::to_string(ranks(plan).size()) + " ranks";
+                           std::to_string(chunks) + " chunks, " + std::to_string(BoundPlan(plan).ranks().size()) +
+                           " ranks";
   // A measurement that is not in the order of the lists ends the run.
   EXPECT_EQ(result.steps_done, 3) << what;
   ASSERT_EQ(result.measurement.losses.size(), 3U) << what;

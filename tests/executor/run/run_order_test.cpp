@@ -6,6 +6,7 @@
 #include <memory>
 #include <tuple>
 
+#include "costmodel/bound_plan.h"
 #include "executor/run/run.h"
 #include "tests/support/planned_models.h"
 
@@ -97,12 +98,12 @@ std::vector<Action> repeated(const std::vector<Action>& list, int times) {
 }
 
 void expect_order(const Plan& plan, const Timeline& timeline) {
-  const ScheduleEntry schedule = schedule_of(plan);
-  const bool synchronous = schedule.weights == Weights::Flushed;
+  const BoundPlan bound(plan);
+  const ScheduleEntry& schedule = bound.schedule();
+  const bool synchronous = !bound.asynchronous();
   const int replays = synchronous ? kSteps : 1;
-  PipelineShape shape = pipeline_shape(plan);
-  shape.steps = synchronous ? 1 : kSteps;
-  const auto lists = action_lists(plan, 2, {}, shape.steps);
+  const PipelineShape shape = bound.shape(synchronous ? 1 : kSteps);
+  const auto lists = bound.action_lists(shape.steps);
   int rank = 0;
   for (int position = 0; position < shape.stages / shape.chunks; ++position) {
     for (int replica = 0; replica < shape.replicas[static_cast<std::size_t>(position)]; ++replica, ++rank) {
@@ -118,7 +119,7 @@ void expect_order(const Plan& plan, const Timeline& timeline) {
         const auto replicas = static_cast<int>(plan.stages[static_cast<std::size_t>(a.peer)].devices.size());
         return std::tuple(a.kind, a.stage, a.peer, a.microbatch % replicas);
       };
-      const auto here = [&](const Action& a) { return rank_of(plan, a.peer, 0) == rank && shape.chunks > 1; };
+      const auto here = [&](const Action& a) { return bound.first_rank(a.peer) == rank && shape.chunks > 1; };
       for (const Action& a : only(found, receives)) {
         if (!here(a)) waits[edge(a)].push_back(a);
       }

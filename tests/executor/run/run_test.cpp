@@ -7,6 +7,7 @@
 #include <array>
 #include <thread>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/interchange/chakra.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
@@ -136,7 +137,8 @@ TEST(Run, MeasuresTimelinesThatBecomeChakraTraces) {
     RunOptions options;
     options.steps = 2;
     const RunResult result = run_local(plan, planned->model, *planned->data, options, milliseconds(60000));
-    const interchange::ChakraTrace trace = interchange::chakra_trace(result.measurement.timeline, plan, planned->graph);
+    const interchange::ChakraTrace trace =
+        interchange::chakra_trace(result.measurement.timeline, BoundPlan(plan), planned->graph);
     std::size_t nodes = 0;
     for (const std::vector<interchange::ChakraNode>& rank : trace.ranks) {
       nodes += rank.size();
