@@ -213,20 +213,6 @@ Graph fan(int branches) {
   return graph;
 }
 
-TEST(Downsets, AreAllSubsetsOfParallelBranchesBetweenSourceAndJoin) {
-  const auto grown = pipedream_downsets(fan(5), 1000);
-  EXPECT_EQ(std::get<Downsets>(grown).count(), 1 + 32 + 1);
-}
-
-TEST(Downsets, StandBehindAllThatTheyContain) {
-  const auto grown = pipedream_downsets(fan(6), 1000);
-  const Downsets& sets = std::get<Downsets>(grown);
-  for (int i = 0; i < sets.count(); ++i) {
-    for (int j = 0; j < i; ++j) EXPECT_FALSE(sets.contains(j, i)) << i << " comes after " << j;
-    EXPECT_TRUE(sets.contains(sets.count() - 1, i));
-  }
-}
-
 TEST(PipedreamStrategy, SaysThatALatticeIsTooLarge) {
   EXPECT_THAT(reason(pipedream_candidate(fan(40), levels_topology({4}, {}))),
               HasSubstr("42 layers have more than 200000 down-sets"));

@@ -1,5 +1,9 @@
+#include "partitioner/pipedream_search.h"
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -252,6 +256,163 @@ TEST(PipedreamStrategy, GivesAPartitionThatHasTheTimeItClaims) {
     }
     EXPECT_NEAR(slowest, candidate.steady_state->value, 1e-9 * slowest);
   }
+}
+
+Downsets downsets(const Graph& graph) { return std::get<Downsets>(pipedream_downsets(graph, 1'000'000)); }
+
+SearchAnswer answer(const Downsets& sets, const std::vector<SearchLevel>& levels, const PipedreamOptions& options) {
+  return std::get<SearchAnswer>(pipedream_search(sets, levels, options));
+}
+
+/// A chain of layers of these seconds; each gives `bytes` and holds as many of parameters.
+Graph chain(const std::vector<double>& seconds, std::int64_t bytes) {
+  Graph graph;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    Layer& layer = graph.layers.emplace_back();
+    layer.id = layer.name = "l" + std::to_string(i);
+    layer.kind = "Linear";
+    layer.forward.median = Seconds(seconds[i]);
+    layer.outputs = {{Bytes(bytes), {}, "", true}};
+    layer.parameter_bytes = Bytes(bytes);
+    if (i > 0) graph.edges.push_back({static_cast<int>(i) - 1, static_cast<int>(i), std::nullopt});
+  }
+  return graph;
+}
+
+// Layers of 4, 1 and 3 s, one after the other, two straight stages. Set i holds the first i layers.
+//   4 | 1 + 3  takes 4 s, 4 + 1 | 3 takes 5 s
+TEST(PipedreamSearch, NamesTheSetsBetweenWhichItCuts) {
+  const Downsets sets = downsets(chain({4, 1, 3}, 0));
+  PipedreamOptions options;
+  options.straight_pipeline = true;
+  const SearchAnswer found = answer(sets, {{2, BytesPerSecond(1e9)}}, options);
+  EXPECT_EQ(found.time, 4_s);
+  EXPECT_THAT(found.stages, ::testing::ElementsAre(SearchStage{0, 1, {0}}, SearchStage{1, 3, {1}}));
+}
+
+TEST(PipedreamSearch, PrefersASingleStageAmongEqualAnswers) {
+  // Free layers: every partition takes 0 s.
+  const SearchAnswer found = answer(downsets(chain({0, 0, 0}, 0)), {{2, BytesPerSecond(1e9)}}, {});
+  EXPECT_THAT(found.stages, ::testing::ElementsAre(SearchStage{0, 3, {0, 1}}));
+  PipedreamOptions options;
+  options.use_fewer_machines = true;
+  EXPECT_THAT(answer(downsets(chain({0, 0, 0}, 0)), {{2, BytesPerSecond(1e9)}}, options).stages,
+              ::testing::ElementsAre(SearchStage{0, 3, {0}}));
+}
+
+TEST(PipedreamSearch, HasNoStagesAndNoTimeWhereNothingKeepsTheLimit) {
+  PipedreamOptions options;
+  options.straight_pipeline = true;
+  options.use_memory_constraint = true;
+  options.memory_limit = 1_B;
+  const SearchAnswer found = answer(downsets(chain({1, 1}, 10)), {{2, BytesPerSecond(1e9)}}, options);
+  EXPECT_TRUE(found.stages.empty());
+  EXPECT_EQ(found.time.value, kNever);
+}
+
+/// Calls `visit` with all partitions of `sets` into stages on at most `machines` machines.
+template <class Visit>
+void each_partition(const Downsets& sets, int machines, std::vector<SearchStage>& stages, const Visit& visit) {
+  const int done = stages.empty() ? 0 : stages.back().to;
+  if (done == sets.count() - 1) return visit(stages);
+  for (int next = done + 1; next < sets.count(); ++next) {
+    if (!sets.contains(next, done)) continue;
+    for (int replicas = 1; replicas <= machines; ++replicas) {
+      stages.push_back({done, next, std::vector<int>(static_cast<std::size_t>(replicas))});
+      each_partition(sets, machines - replicas, stages, visit);
+      stages.pop_back();
+    }
+  }
+}
+
+TEST(PipedreamSearch, FindsTheLeastOfAllPartitionsOnOneLevel) {
+  int answers = 0;
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Downsets sets = downsets(random_graph(random, 2 + static_cast<int>(random() % 4)));
+    const SearchLevel level{1 + static_cast<int>(random() % 4),
+                            BytesPerSecond(1e8 * static_cast<double>(1 + random() % 100))};
+    const PipedreamOptions options = random_options(random);
+    double least = kNever;
+    std::vector<SearchStage> stages;
+    each_partition(sets, level.machines, stages, [&](const std::vector<SearchStage>& each) {
+      const std::optional<Seconds> time = pipedream_time(sets, level, each, options);
+      if (time) least = std::min(least, time->value);
+    });
+    const SearchAnswer found = answer(sets, {level}, options);
+    if (least == kNever) {
+      EXPECT_TRUE(found.stages.empty());
+      continue;
+    }
+    ++answers;
+    EXPECT_NEAR(found.time.value, least, 1e-9 * least);
+    const std::optional<Seconds> own = pipedream_time(sets, level, found.stages, options);
+    ASSERT_TRUE(own.has_value());
+    EXPECT_NEAR(own->value, least, 1e-9 * least);
+  }
+  EXPECT_GT(answers, 100);
+}
+
+TEST(PipedreamSearch, PutsEveryReplicaOnADeviceOfItsOwn) {
+  for (unsigned seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Downsets sets = downsets(random_graph(random, 2 + static_cast<int>(random() % 6)));
+    std::vector<SearchLevel> levels;
+    int devices = 1;
+    for (unsigned n = 1 + random() % 3; n > 0; --n) {
+      levels.push_back(
+          {1 + static_cast<int>(random() % 3), BytesPerSecond(1e8 * static_cast<double>(1 + random() % 100))});
+      devices *= levels.back().machines;
+    }
+    PipedreamOptions options = random_options(random);
+    options.use_memory_constraint = false;
+    const SearchAnswer found = answer(sets, levels, options);
+    if (found.stages.empty()) continue;  // more straight stages than cuts
+    std::set<int> used;
+    int from = 0;
+    for (const SearchStage& stage : found.stages) {
+      EXPECT_EQ(stage.from, from);
+      EXPECT_TRUE(stage.to > stage.from && sets.contains(stage.to, stage.from));
+      from = stage.to;
+      EXPECT_FALSE(stage.devices.empty());
+      for (const int device : stage.devices) {
+        EXPECT_TRUE(device >= 0 && device < devices) << device;
+        EXPECT_TRUE(used.insert(device).second) << device;
+      }
+    }
+    EXPECT_EQ(from, sets.count() - 1);
+    if (!options.use_fewer_machines) { EXPECT_EQ(static_cast<int>(used.size()), devices); }
+  }
+}
+
+// Layers of 6 and 2 s with 1000 bytes each of output and parameters, three machines, 1000 bytes per second:
+//   6 s on two | 2 s on one: the first (6 + 4 * 1 * 1000 / (1000 * 2)) / 2 = 4, the transfer 2 * 1000 / 1000 = 2
+TEST(PipedreamTime, IsTheFormulaByHand) {
+  const Downsets sets = downsets(chain({6, 2}, 1000));
+  const SearchLevel level{3, BytesPerSecond(1000)};
+  PipedreamOptions options;
+  options.activation_compression_ratio = 1;
+  const std::vector<SearchStage> stages{{0, 1, {0, 1}}, {1, 2, {2}}};
+  EXPECT_EQ(pipedream_time(sets, level, stages, options), 4_s);
+  options.activation_compression_ratio = 0.25;  // transfers four times as large: 8 s
+  EXPECT_EQ(pipedream_time(sets, level, stages, options), 8_s);
+}
+
+TEST(PipedreamTime, IsAbsentForWhatPipeDreamDoesNotConsider) {
+  const Downsets sets = downsets(chain({6, 2}, 1000));
+  const SearchLevel level{2, BytesPerSecond(1000)};
+  PipedreamOptions options;
+  const std::vector<SearchStage> one{{0, 2, {0}}};
+  const std::vector<SearchStage> both{{0, 2, {0, 1}}};
+  EXPECT_EQ(pipedream_time(sets, level, one, options), std::nullopt);  // a machine is idle
+  EXPECT_TRUE(pipedream_time(sets, level, both, options).has_value());
+  EXPECT_EQ(pipedream_time(sets, level, {{0, 2, {0, 1, 2}}}, options), std::nullopt);  // there are two
+  options.use_fewer_machines = true;
+  EXPECT_EQ(pipedream_time(sets, level, one, options), 8_s);
+  options.straight_pipeline = true;
+  EXPECT_EQ(pipedream_time(sets, level, both, options), std::nullopt);  // replicas
 }
 
 }  // namespace

@@ -1,0 +1,159 @@
+#include "partitioner/candidate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "tests/support/chains.h"
+#include "tests/support/refused.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// Two layers, three devices.
+const Graph kGraph = testing::chain_graph({1, 1}, {2, 2});
+const Topology kThree = testing::flat_topology(3);
+
+/// Costs of which every stage s of a plan needs 100 (s + 1) bytes.
+CostModel told_memory() {
+  CostModel out;
+  out.predict = [](const Graph&, const Topology&, const Plan& plan) {
+    Prediction prediction;
+    prediction.iteration = 7_s;
+    for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
+      StagePrediction& stage = prediction.stages.emplace_back();
+      stage.stage = s;
+      stage.memory.total = Bytes(100 * (s + 1));
+    }
+    return std::variant<Prediction, Infeasible>(prediction);
+  };
+  out.peak_memory = [](const Graph&, const Plan& plan) {
+    return Bytes(100 * static_cast<std::int64_t>(plan.stages.size()));
+  };
+  return out;
+}
+
+Candidate two_stages() {
+  Candidate out;
+  out.partition = {{0, 1}, {1, 1}};
+  return out;
+}
+
+TEST(MicrobatchesOfAStep, AreTheSettingsWhereStepsEnd) {
+  PlanSettings settings;
+  settings.microbatches = 6;
+  settings.schedule = "gpipe";
+  EXPECT_EQ(microbatches_of_a_step(settings), 6);
+  settings.schedule = "pipedream";  // whose microbatches never stop coming
+  EXPECT_EQ(microbatches_of_a_step(settings), std::nullopt);
+}
+
+TEST(PlanOfCandidate, PutsStagesInOrderUnlessToldOtherwise) {
+  Candidate candidate = two_stages();
+  candidate.partition.replicas = {2, 1};
+  candidate.steady_state = 3_s;
+  Plan plan = plan_of_candidate(kGraph, kThree, candidate, {});
+  EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1));
+  EXPECT_THAT(plan.stages[1].devices, ElementsAre(2));
+  EXPECT_EQ(plan.steady_state, 3_s);
+  candidate.devices = {{2, 0}, {1}};
+  candidate.warmups = {4, 0};
+  plan = plan_of_candidate(kGraph, kThree, candidate, {});
+  EXPECT_THAT(plan.stages[0].devices, ElementsAre(2, 0));
+  EXPECT_THAT(plan.warmups, ElementsAre(4, 0));
+}
+
+TEST(PlanOfCandidate, RefusesDevicesThatAreNotThereOrTwice) {
+  Candidate candidate = two_stages();
+  candidate.devices = {{0}, {3}};
+  EXPECT_THAT(testing::refused([&] { return plan_of_candidate(kGraph, kThree, candidate, {}); }), HasSubstr("3"));
+  candidate.devices = {{1}, {1}};
+  EXPECT_NE(testing::refused([&] { return plan_of_candidate(kGraph, kThree, candidate, {}); }), "");
+}
+
+TEST(PredictedPlan, CarriesWhereItIsFromAndWhatIsPredicted) {
+  Candidate candidate = two_stages();
+  candidate.endless = true;
+  const RankedPlan found = predicted_plan("by hand, 2", kGraph, kThree, candidate, told_memory(), {});
+  EXPECT_EQ(found.origin, "by hand, 2");
+  EXPECT_EQ(found.plan.strategy, "by hand, 2");
+  EXPECT_EQ(found.plan.iteration, 7_s);
+  EXPECT_EQ(found.prediction.iteration, 7_s);
+  EXPECT_TRUE(found.endless);
+  EXPECT_TRUE(found.fits);
+  Constraints constraints;
+  constraints.memory_limit = 199_B;
+  EXPECT_FALSE(predicted_plan("", kGraph, kThree, candidate, told_memory(), constraints).fits);
+}
+
+TEST(PredictedPlan, ThrowsForListsThatNeverEnd) {
+  CostModel costs = told_memory();
+  costs.predict = [](const Graph&, const Topology&, const Plan&) {
+    return std::variant<Prediction, Infeasible>(Infeasible{"a circle"});
+  };
+  EXPECT_THAT([&] { (void)predicted_plan("", kGraph, kThree, two_stages(), costs, {}); },
+              ThrowsMessage<std::runtime_error>("a circle"));
+}
+
+TEST(MemoryLimit, IsTheSmallerOfTheDevicesAndTheOneAskedFor) {
+  Topology topology = kThree;
+  Constraints constraints;
+  EXPECT_EQ(memory_limit(topology, constraints), std::nullopt);
+  constraints.memory_limit = 10_B;
+  EXPECT_EQ(memory_limit(topology, constraints), 10_B);
+  topology.device.memory = 8_B;
+  EXPECT_EQ(memory_limit(topology, constraints), 8_B);
+  topology.device.memory = 12_B;
+  EXPECT_EQ(memory_limit(topology, constraints), 10_B);
+  EXPECT_EQ(memory_limit(topology, {}), 12_B);
+}
+
+TEST(MemoryExcess, NamesTheNeediestStageAboveTheLimit) {
+  const RankedPlan ranked = predicted_plan("", kGraph, kThree, two_stages(), told_memory(), {});
+  Constraints constraints;
+  EXPECT_EQ(memory_excess(ranked, kThree, constraints), "");
+  constraints.memory_limit = 200_B;  // just enough for stage 1
+  EXPECT_EQ(memory_excess(ranked, kThree, constraints), "");
+  constraints.memory_limit = 50_B;  // too little for either
+  EXPECT_THAT(memory_excess(ranked, kThree, constraints),
+              AllOf(HasSubstr("stage 1"), HasSubstr("200 B"), HasSubstr("50 B")));
+}
+
+TEST(RankOne, GivesTheOnePlanThatFits) {
+  bool again = false;
+  const auto other = [&](const Graph&, const Topology&) {
+    again = true;
+    return std::optional<Candidate>();
+  };
+  const StrategyResult found = rank_one("by hand", kGraph, kThree, two_stages(), told_memory(), {}, other);
+  ASSERT_EQ(std::get<Ranking>(found).plans.size(), 1u);
+  EXPECT_EQ(std::get<Ranking>(found).plans[0].origin, "by hand");
+  EXPECT_FALSE(again);
+}
+
+// One stage needs 100 bytes, two need 200: what the same request gives on more devices would fit if it were one stage.
+TEST(RankOne, TellsWhatWouldFitAmongOtherCandidates) {
+  Constraints constraints;
+  constraints.memory_limit = 150_B;
+  const auto more = [](const Graph&, const Topology& topology) -> std::optional<Candidate> {
+    if (device_count(topology) <= 3) return std::nullopt;
+    Candidate out;
+    out.partition = {{0, 0}, {1}};
+    return out;
+  };
+  const StrategyResult found = rank_one("by hand", kGraph, kThree, two_stages(), told_memory(), constraints, more);
+  EXPECT_THAT(std::get<Infeasible>(found).reason,
+              AllOf(HasSubstr("stage 1 "), HasSubstr("200 B"), HasSubstr("6 devices instead of 3 (100 B)")));
+  const auto none = [](const Graph&, const Topology&) { return std::optional<Candidate>(); };
+  const StrategyResult nothing = rank_one("by hand", kGraph, kThree, two_stages(), told_memory(), constraints, none);
+  EXPECT_THAT(std::get<Infeasible>(nothing).reason, ::testing::Not(HasSubstr("would")));
+}
+
+}  // namespace
+}  // namespace stagecraft::partitioner
