@@ -35,7 +35,7 @@ BytesPerSecond direct_bandwidth(const DeclaredGpu& a, const DeclaredGpu& b) {
   const auto at = a.links.find(b.bus);
   return at == a.links.end() || a.host != b.host
              ? BytesPerSecond(0)
-             : nvlink_bandwidth(std::min(a.compute_capability, b.compute_capability)) * at->second;
+             : std::min(nvlink_bandwidth(a.compute_capability), nvlink_bandwidth(b.compute_capability)) * at->second;
 }
 
 /// The groups of `gpus` that direct NVLinks join, in the order of their first members, and the slowest such connection.
@@ -106,6 +106,23 @@ std::vector<Level> node_levels(const Group& gpus, std::map<std::string, std::str
   return {level("nvlink", groups.front().size(), thinnest), level("node", groups.size(), pci)};
 }
 
+/// The slower of two hosts' levels, one by one; where their NVLinks join other groups, or those of one host alone, a
+/// single level of PCI.
+std::vector<Level> slowest_of(std::vector<Level> a, const std::vector<Level>& b) {
+  const bool alike = std::ranges::equal(a, b, {}, &Level::count, &Level::count);
+  if (!alike) {
+    int count = 1;
+    for (const Level& each : a) count *= each.count;
+    a = {a.back()};
+    a.back().count = count;
+  }
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    BytesPerSecond& bandwidth = a[a.size() - i].link.bandwidth;
+    bandwidth = std::min(bandwidth, b[b.size() - i].link.bandwidth);
+  }
+  return a;
+}
+
 }  // namespace
 
 std::string plain_bus(std::string_view bus) {
@@ -154,10 +171,15 @@ std::vector<Level> declared_levels(const std::vector<DeclaredGpu>& gpus, std::ma
     }
     std::map<std::string, std::string> host_notes;
     std::vector<Level> levels = node_levels(members, host_notes);
-    if (!out.empty() && levels.back().link.bandwidth >= out.back().link.bandwidth) continue;
-    out = std::move(levels);
-    notes.erase("nvlink");
-    for (const auto& [key, text] : host_notes) notes[key] = text;
+    const bool slower = out.empty() || levels.back().link.bandwidth < out.back().link.bandwidth;
+    if (slower) notes["node"] = host_notes.at("node");
+    if (out.empty()) {
+      out = std::move(levels);
+      if (out.size() > 1) notes["nvlink"] = host_notes.at("nvlink");
+    } else {
+      out = slowest_of(out, levels);
+      if (out.size() == 1) notes.erase("nvlink");
+    }
   }
   return out;
 }
