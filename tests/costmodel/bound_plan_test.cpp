@@ -4,14 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
 
-#include "costmodel/format/plan_hash.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
 
@@ -150,28 +148,6 @@ TEST(BoundPlan, RefusesAPlanThatIsNotValid) {
   } catch (const std::invalid_argument& e) {
     EXPECT_STREQ(e.what(), "tied parameter \"weight\": layer \"l2\" is not in any stage");
   }
-}
-
-TEST(BoundPlan, HashesWhatIsRunAndNotWhoMadeIt) {
-  const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  const auto hash_with = [&](const std::function<void(Plan&)>& change) {
-    Plan other = plan;
-    change(other);
-    return format::plan_hash(BoundPlan(other));
-  };
-  const std::uint64_t hash = format::plan_hash(BoundPlan(plan));
-  EXPECT_EQ(hash_with([](Plan& p) { p.provenance.date = "2026-01-02T03:04:05Z"; }), hash);
-  EXPECT_NE(hash_with([](Plan& p) { p.options["width"] = "8"; }), hash);
-  EXPECT_NE(hash_with([](Plan& p) { p.tied = {{"weight", {"l0", "l1"}}}; }), hash);
-  EXPECT_NE(hash_with([](Plan& p) { p.schedule = "gpipe"; }), hash);
-}
-
-TEST(BoundPlan, HashesTheOrderOfItsActions) {
-  Plan plan = row_plan("listed", {1}, 2);
-  plan.listed = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::Forward, 0, 1, -1}}};
-  const std::uint64_t hash = format::plan_hash(BoundPlan(plan));
-  std::swap(plan.listed[0][0], plan.listed[0][1]);
-  EXPECT_NE(format::plan_hash(BoundPlan(plan)), hash);
 }
 
 TEST(BoundPlan, IsWholeAfterACopyAndAMove) {

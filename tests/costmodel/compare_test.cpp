@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "costmodel/errors.h"
 #include "costmodel/format/comparison_json.h"
 
 namespace stagecraft {
@@ -169,38 +168,6 @@ TEST(ComparisonText, ShowsPredictedMeasuredAndTheError) {
   EXPECT_THAT(text, HasSubstr("4000.000 ms    5000.000 ms    -20.0 %"));
   EXPECT_THAT(text, HasSubstr("stage 0 forward"));
   EXPECT_THAT(text, HasSubstr("measured: median of 2 steps (first 1 skipped), median absolute deviation 1000.000 ms"));
-}
-
-TEST(ComparisonJson, LeavesTheErrorOutWhereNothingWasMeasured) {
-  Measurement measured = measurement();
-  measured.timeline.spans.clear();
-  const auto json = nlohmann::json::parse(format::comparison_json(compare(prediction(), measured, 1)));
-  EXPECT_EQ(json["format"], "stagecraft.comparison");
-  EXPECT_EQ(json["version"], 1);
-  EXPECT_EQ(json["step"]["measured_s"], 5);
-  EXPECT_DOUBLE_EQ(json["step"]["error"].get<double>(), -0.2);
-  EXPECT_EQ(json["spread_s"], 1);
-  EXPECT_EQ(json["samples"]["predicted_per_s"], 3);
-  EXPECT_EQ(json["actions"][0]["action"], "forward");
-  EXPECT_FALSE(json["actions"][0].contains("error"));
-  EXPECT_EQ(json["memory"][0]["measured_bytes"], 200);
-  EXPECT_EQ(json["ended"], true);
-}
-
-TEST(ComparisonJson, ReadsBackWhatWasWritten) {
-  Comparison comparison = compare(prediction(), measurement(), 1);
-  comparison.ended = false;
-  EXPECT_EQ(format::parse_comparison(format::comparison_json(comparison), "c.json"), comparison);
-  comparison.samples_per_s.reset();
-  comparison.memory.clear();
-  EXPECT_EQ(format::parse_comparison(format::comparison_json(comparison), "c.json"), comparison);
-}
-
-TEST(ComparisonJson, NamesThePlaceOfAnUnknownAction) {
-  std::string text = format::comparison_json(compare(prediction(), measurement(), 1));
-  text.replace(text.find("\"forward\""), 9, "\"sideward\"");
-  EXPECT_THAT([&] { (void)format::parse_comparison(text, "c.json"); },
-              testing::ThrowsMessage<FormatError>(HasSubstr("c.json: /actions/0/action: unknown action")));
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/format/actions_row.h"
 #include "costmodel/format/json.h"
 #include "costmodel/verify.h"
 #include "tests/costmodel/interleavings.h"
@@ -41,10 +40,6 @@ TEST(ActionsCsv, ReadsEveryWord) {
             "1RECV_F0,1F0,1I0,1SEND_B0,1W0\n");
 }
 
-TEST(ActionsCsv, ReadsAnOverlapAsItsPartsInOrder) {
-  EXPECT_EQ(format::parse_actions_row("(1F2; 1B0)OVERLAP_F_B"), format::parse_actions_row("1F2,1B0"));
-}
-
 TEST(ActionsCsv, KeepsAnEmptyLineForARankWithNothingToDo) {
   EXPECT_EQ(parse_actions_csv("0F0,0B0\n\n", "s.csv").size(), 2u);
   EXPECT_EQ(actions_csv({{}, {}}), "\n\n");
@@ -76,16 +71,6 @@ TEST(ActionsCsv, NamesTheCellThatItRefuses) {
     EXPECT_THAT([&] { (void)parse_actions_csv(text, "s.csv"); }, ThrowsMessage<FormatError>(HasSubstr(message)));
     EXPECT_THAT([&] { (void)parse_actions_csv(text, "s.csv"); }, ThrowsMessage<FormatError>(HasSubstr("s.csv: ")));
   }
-}
-
-TEST(ActionsCsv, RefusesToWriteWhatItHasNoCellFor) {
-  EXPECT_THAT([] { (void)format::actions_row({{ActionKind::Update, 0, -1, -1}}); },
-              ThrowsMessage<std::invalid_argument>("0UPDATE has no cell in the CSV format"));
-  EXPECT_THAT([] { (void)format::actions_row({{ActionKind::SendActivation, 0, 3, 2}}); },
-              ThrowsMessage<std::invalid_argument>(
-                  "0SEND_F3 to stage 2: the CSV format has transfers between adjacent stages only"));
-  EXPECT_THAT([] { (void)format::actions_row({{ActionKind::WeightGradient, 0, 3, -1}}); },
-              ThrowsMessage<std::invalid_argument>("0W3 has no backward in the list"));
 }
 
 TEST(ActionsCsv, GivesBackTheListsOfEverySchedule) {
