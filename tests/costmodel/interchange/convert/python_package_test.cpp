@@ -6,9 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "costmodel/interchange/convert/python_text.h"
-
-namespace stagecraft::interchange {
+namespace stagecraft {
 namespace {
 
 using ::testing::ElementsAre;
@@ -137,23 +135,6 @@ TEST(PackageFiles, LetNoNameOfAModelEndItsString) {
   PythonPackage package = skipping();
   package.arch = "a\"\nimport os\\";
   EXPECT_THAT(package_files(package).at("__init__.py"), HasSubstr("    return \"a\\x22\\x0aimport os\\x5c\"\n"));
-}
-
-TEST(PythonNames, AreDifferentAndNoKeywords) {
-  EXPECT_THAT(
-      python_names({"node7", "forward", "a.b", "a b", "a_b", "class", "node", "node7x", "\xC3\xA9", "layer_a_b"}),
-      ElementsAre("node7", "layer_forward", "layer_a_b", "layer_a_b_2", "layer_a_b_3", "layer_class", "layer_node",
-                  "layer_node7x", "layer___", "layer_layer_a_b"));
-  EXPECT_TRUE(is_python_name("_a1"));
-  for (const char* text : {"", "1a", "a b", "a.b", "import", "None", "a\n", "\xC3\xA9"})
-    EXPECT_FALSE(is_python_name(text));
-}
-
-TEST(PythonText, WritesTuplesOfAnyLength) {
-  EXPECT_EQ(python_tuple({}), "()");
-  EXPECT_EQ(python_tuple({"a"}), "(a,)");
-  EXPECT_EQ(python_result({"a"}), "a");
-  EXPECT_EQ(python_result({"a", "b"}), "(a, b)");
 }
 
 }  // namespace

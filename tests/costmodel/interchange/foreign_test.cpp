@@ -1,0 +1,86 @@
+#include "costmodel/interchange/foreign.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/";
+
+/// A file of each format.
+SourceFile example(const std::string& format) {
+  const std::string path = format == "pipedream"       ? kGolden + "pipedream/vgg16.txt"
+                           : format == "nccl-topology" ? kGolden + "nccl/topology.xml"
+                                                       : kGolden + "nccl/all_reduce_perf.txt";
+  return {read_text(path), path};
+}
+
+TEST(ForeignFormats, StandUnderTheirNamesInOrder) {
+  std::vector<std::string> names;
+  for (const ForeignFormat& format : foreign_formats()) {
+    names.push_back(format.name);
+    EXPECT_EQ(&find_format(foreign_formats(), format.name), &format);
+    EXPECT_FALSE(format.what.empty());
+  }
+  EXPECT_THAT(names, ElementsAre("nccl-tests", "nccl-topology", "pipedream"));
+}
+
+TEST(ForeignFormats, ReadTheirFilesAndNoOthers) {
+  for (const ForeignFormat& format : foreign_formats()) {
+    const auto read = format.read({example(format.name)});
+    EXPECT_EQ(std::holds_alternative<Graph>(read), format.name == "pipedream") << format.name;
+    for (const ForeignFormat& other : foreign_formats()) {
+      if (other.name == format.name) continue;
+      EXPECT_THROW((void)format.read({example(other.name)}), std::runtime_error) << format.name << " " << other.name;
+    }
+  }
+}
+
+TEST(ForeignFormats, GiveBackWhatTheyCanWrite) {
+  int written = 0;
+  for (const ForeignFormat& format : foreign_formats()) {
+    if (!format.write) continue;
+    ++written;
+    const Graph graph = std::get<Graph>(format.read({example(format.name)}));
+    const std::string text = format.write(graph);
+    EXPECT_EQ(std::get<Graph>(format.read({{text, "again"}})).layers, graph.layers) << format.name;
+    EXPECT_EQ(format.write(std::get<Graph>(format.read({{text, "again"}}))), text) << format.name;
+  }
+  EXPECT_EQ(written, 1);
+}
+
+TEST(ForeignFormats, OfOneFileRefuseSeveralAndNone) {
+  for (const char* name : {"nccl-topology", "pipedream"}) {
+    const ForeignFormat& format = find_format(foreign_formats(), name);
+    EXPECT_THAT([&] { (void)format.read({example(name), example(name)}); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr("2 files")));
+    EXPECT_THAT([&] { (void)format.read({}); }, ThrowsMessage<std::invalid_argument>(HasSubstr("0 files")));
+  }
+}
+
+TEST(FindFormat, ListsTheKnownNamesForAnotherOne) {
+  const std::vector<ForeignFormat> formats{{"wheat", "a grain", {}, {}}, {"rye", "another", {}, {}}};
+  EXPECT_EQ(find_format(formats, "rye").what, "another");
+  EXPECT_THAT([&] { (void)find_format(formats, "oats"); },
+              ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("\"oats\""), HasSubstr("wheat, rye"))));
+}
+
+TEST(FormatList, NamesEachWithWhatItIs) {
+  EXPECT_EQ(format_list({{"wheat", "a grain", {}, {}}, {"rye", "another", {}, {}}}), "wheat (a grain), rye (another)");
+  EXPECT_EQ(format_list({}), "");
+}
+
+}  // namespace
+}  // namespace stagecraft
