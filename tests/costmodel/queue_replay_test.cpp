@@ -3,15 +3,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/bound_plan.h"
+#include <algorithm>
+#include <map>
+#include <random>
+#include <stdexcept>
+
 #include "costmodel/interchange/actions_csv.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 /// Two stages that send 8 B each way, two microbatches.
 Plan two_stages(const std::vector<int>& replicas) {
@@ -102,6 +110,72 @@ TEST(FindDeadlock, LetsAReduceWaitForAllOfItsGroup) {
   EXPECT_EQ(deadlock(uneven, Queues::Edge, {0, 0}),
             "deadlock: 1REDUCE_GRAD of rank 1 waits for rank 0, which has ended. Stuck: rank 1 before 1REDUCE_GRAD "
             "(entry 2)");
+}
+
+TEST(FindDeadlock, ListsSixteenStuckRanksAndCountsTheRest) {
+  // Twenty stages whose first wants the gradient of a microbatch before it sends its activation: all wait, the others
+  // for their activations.
+  const std::vector<double> times(20, 1);
+  const Plan plan = testing::one_layer_a_stage(testing::chain_graph(times, times, 8_B), testing::flat_topology(20),
+                                               std::vector<int>(20, 1), "1f1b", 1);
+  const BoundPlan bound(plan);
+  std::vector<std::vector<Action>> lists = bound.action_lists();
+  std::ranges::stable_partition(lists[0], [](const Action& action) {
+    return action.kind == ActionKind::ReceiveGradient || action.kind == ActionKind::Backward;
+  });
+  const std::string text =
+      find_deadlock(MessageTable(plan, 1), lists, Queues::Edge, bound.reduce_groups()).value_or("");
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 0 before 0B0 (entry 2)"), HasSubstr("rank 15 before 15F0 (entry 2)"),
+                          Not(HasSubstr("rank 16")), HasSubstr("and 4 more")));
+}
+
+TEST(FindDeadlock, EndsForEmptyLists) { EXPECT_EQ(deadlock("\n\n", Queues::Rank), std::nullopt); }
+
+TEST(Queues, AreReadByTheWordsTheyAreWrittenWith) {
+  for (const Queues queues : {Queues::Edge, Queues::Boundary, Queues::Pair, Queues::Rank})
+    EXPECT_EQ(queues_by_name(to_string(queues)), queues);
+  EXPECT_THAT(
+      [] { (void)queues_by_name("lane"); },
+      ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("\"lane\""), HasSubstr("edge, boundary, pair, rank"))));
+}
+
+// Of any pipeline without stages that skip others: each boundary carries one activation and one gradient a microbatch
+// unless one rank runs both ends. What an action makes is what another needs.
+TEST(MessageTable, HandsEveryMessageFromOneActionToAnother) {
+  for (unsigned seed = 1; seed <= 100; ++seed) {
+    std::mt19937 random(seed);
+    const int stages = 2 + static_cast<int>(random() % 3);
+    const int microbatches = 1 + static_cast<int>(random() % 5);
+    std::vector<int> replicas;
+    for (int s = 0; s < stages; ++s) replicas.push_back(1 + static_cast<int>(random() % 3));
+    const std::vector<double> times(static_cast<std::size_t>(stages), 1);
+    const Plan plan = testing::one_layer_a_stage(testing::chain_graph(times, times, 8_B), testing::flat_topology(12),
+                                                 replicas, "1f1b", microbatches);
+    const MessageTable table(plan, microbatches);
+    EXPECT_EQ(table.count(), static_cast<std::size_t>(2 * (stages - 1) * microbatches)) << "seed " << seed;
+    std::map<int, int> made;
+    std::map<int, int> needed;
+    for (int s = 0; s < stages; ++s) {
+      for (int m = 0; m < microbatches; ++m) {
+        for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward}) {
+          const Action action{kind, s, m, -1};
+          for (const int message : table.outputs(action)) {
+            ++made[message];
+            EXPECT_EQ(table.send(message).stage, s) << "seed " << seed;
+            EXPECT_EQ(table.send(message).microbatch, m) << "seed " << seed;
+          }
+          for (const int message : table.inputs(action)) {
+            ++needed[message];
+            EXPECT_EQ(table.receive(message).stage, s) << "seed " << seed;
+          }
+        }
+        EXPECT_THAT(table.outputs({ActionKind::WeightGradient, s, m, -1}), IsEmpty());
+      }
+    }
+    EXPECT_EQ(made, needed) << "seed " << seed;
+    EXPECT_EQ(made.size(), table.count()) << "seed " << seed;
+    for (const auto& [message, times_made] : made) EXPECT_EQ(times_made, 1) << "seed " << seed;
+  }
 }
 
 }  // namespace

@@ -104,21 +104,6 @@ TEST(Vectors, BracketCounterexamplesLieInsideTheSafeBracket) {
   }
 }
 
-TEST(Vectors, TransformerMemoryFormulasGiveThePublishedValues) {
-  const auto vectors = nlohmann::json::parse(
-      format::read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
-  for (const auto& v : vectors.at("memory_korthikanti_GiB")) {
-    const TransformerShape shape{v.at("h"), v.at("a"), v.at("L"), v.at("q"),
-                                 v.at("b"), v.at("t"), v.at("p"), v.at("v")};
-    EXPECT_NEAR(transformer_static_bytes(shape) / 1_GiB, v.at("param_opt_GiB").get<double>(), 0.0051);
-    EXPECT_NEAR(transformer_activation_bytes(shape) / 1_GiB, v.at("act_tp_GiB").get<double>(), 0.0051);
-    EXPECT_NEAR(transformer_selective_activation_bytes(shape) / 1_GiB, v.at("act_sp_sel_GiB").get<double>(), 0.0051);
-  }
-  for (const auto& v : vectors.at("pipedream_versions")) {
-    EXPECT_EQ(weight_versions(v.at("replicas")), v.at("versions").get<std::vector<int>>());
-  }
-}
-
 TEST(Simulate, EqualsTheClosedFormsForEqualStages) {
   for (int p = 1; p <= 6; ++p) {
     for (int m = 1; m <= 12; ++m) {
