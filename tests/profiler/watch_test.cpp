@@ -2,13 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <thread>
 
 #include "executor/model/builtin_models.h"
-#include "profiler/backward_watcher.h"
 #include "tests/profiler/small_models.h"
 
 namespace stagecraft::profiler {
@@ -131,71 +128,6 @@ TEST(Watch, KeepsTiedParametersApart) {
     for (const int layer : layers) EXPECT_GT(backward[static_cast<std::size_t>(layer)], 0) << name;
   }
   EXPECT_EQ(tied, 1);
-}
-
-TEST(BackwardWatcher, TakesItsHooksOffAgain) {
-  Whole whole(tiny_mlp());
-  const auto hooks = [&] {
-    std::size_t count = 0;
-    for (const stage::Parameter& parameter : whole.program.parameters()) {
-      const auto accumulator = torch::autograd::impl::grad_accumulator(parameter.value);
-      count += accumulator->pre_hooks().size();
-    }
-    return count;
-  };
-  // Held, or the accumulators would go with the clock.
-  std::vector<std::shared_ptr<torch::autograd::Node>> held;
-  for (const stage::Parameter& parameter : whole.program.parameters()) {
-    held.push_back(torch::autograd::impl::grad_accumulator(parameter.value));
-  }
-  {
-    BackwardWatcher watcher(whole.program.parameters(), [](int, Phase) {});
-    EXPECT_EQ(hooks(), 4U);
-  }
-  EXPECT_EQ(hooks(), 0U);
-  (void)whole.program.backward(whole.forward(nullptr), {});  // nobody is called who is gone
-}
-
-TEST(BackwardWatcher, LeavesForeignHooksAlone) {
-  struct Foreign : torch::autograd::FunctionPreHook {
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-      return gradients;
-    }
-  };
-  Whole whole(tiny_mlp());
-  const auto accumulator = torch::autograd::impl::grad_accumulator(whole.program.parameters().front().value);
-  accumulator->add_pre_hook(std::make_unique<Foreign>());
-  {
-    BackwardWatcher watcher(whole.program.parameters(), [](int, Phase) {});
-  }
-  EXPECT_EQ(accumulator->pre_hooks().size(), 1U);
-}
-
-TEST(BackwardWatcher, HearsNothingOfOtherBackwards) {
-  Whole whole(tiny_mlp());
-  int heard = 0;
-  BackwardWatcher watcher(whole.program.parameters(), [&](int, Phase) { ++heard; });
-  (void)whole.program.backward(whole.forward(nullptr), {});
-  EXPECT_EQ(heard, 0);
-}
-
-TEST(BackwardWatcher, TellsAccumulationsFromTheRest) {
-  Whole whole(tiny_mlp());
-  int accumulations = 0;
-  BackwardWatcher watcher(whole.program.parameters(),
-                          [&](int, Phase phase) { accumulations += phase == Phase::Accumulate; });
-  struct Observer : stage::LayerObserver {
-    explicit Observer(BackwardWatcher& w) : watcher(w) {}
-    void begin(int layer) override { watcher.begin(layer); }
-    void end(int layer) override { watcher.end(layer); }
-    BackwardWatcher& watcher;
-  } observer(watcher);
-  stage::Flight flight = whole.forward(&observer);
-  watcher.begin_backward();
-  (void)whole.program.backward(std::move(flight), {});
-  watcher.end_backward();
-  EXPECT_EQ(accumulations, 4);  // two weights, two biases
-  EXPECT_EQ(watcher.unmapped(), 0);
 }
 
 }  // namespace

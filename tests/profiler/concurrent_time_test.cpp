@@ -1,0 +1,67 @@
+#include "profiler/concurrent_time.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "tests/profiler/row_of_layers.h"
+
+namespace stagecraft {
+namespace {
+
+/// What the threads that run a model say of themselves.
+struct Runs {
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::set<const void*> parameters;
+  std::set<int> intra_op;
+  int forwards = 0;
+};
+
+Model told_model(Runs& runs) {
+  return row_of_layers(
+      {hand_layer("scale", 256,
+                  [&runs](const LayerCall& c) {
+                    const std::scoped_lock lock(runs.mutex);
+                    runs.threads.insert(std::this_thread::get_id());
+                    runs.parameters.insert(c.parameters[0].const_data_ptr());
+                    runs.intra_op.insert(at::get_num_threads());
+                    ++runs.forwards;
+                    return std::vector<at::Tensor>{at::mul(c.inputs[0], c.parameters[0])};
+                  }),
+       hand_layer("sum", 0, [](const LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; })});
+}
+
+ProfileOptions options() {
+  ProfileOptions out;
+  out.threads = 1;
+  out.warmup = 1;
+  out.rule.most_seconds = 0;
+  return out;
+}
+
+TEST(ConcurrentTime, GivesEachThreadACopyOfItsOwn) {
+  Runs runs;
+  const Model model = told_model(runs);
+  EXPECT_GT(concurrent_time(model, row_batch(), options(), 3, 60), Seconds(0));
+  EXPECT_EQ(runs.threads.size(), 3u);
+  EXPECT_EQ(runs.parameters.size(), 3u);
+  EXPECT_EQ(runs.intra_op, std::set<int>{1});
+  EXPECT_FALSE(runs.threads.contains(std::this_thread::get_id()));
+}
+
+TEST(ConcurrentTime, TakesASampleHoweverLittleTimeThereIs) {
+  Runs runs;
+  const Model model = told_model(runs);
+  ProfileOptions many = options();
+  many.warmup = 1000;
+  EXPECT_GT(concurrent_time(model, row_batch(), many, 1, 0), Seconds(0));
+  // The first iteration of the warm-up, for which time is up at once, and one that counts.
+  EXPECT_EQ(runs.forwards, 2);
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,95 @@
+#include "profiler/layer_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "tests/profiler/row_of_layers.h"
+
+namespace stagecraft {
+namespace {
+
+/// A row of layers, run once under a tracker.
+class OneStep {
+ public:
+  explicit OneStep(Model m) : model_(std::move(m)), program_(model_, layers(), {}, {}, 1), batch_(row_batch()) {}
+
+  LayerMemory& run() {
+    const MemoryTracker::Scope scope(tracker_);
+    memory_ = std::make_unique<LayerMemory>(model_.layers.size(), program_.parameters(), tracker_);
+    before_ = tracker_.live();
+    Flight flight = program_.forward({}, batch_, 0, 0, true, memory_.get());
+    after_forward_ = tracker_.live();
+    memory_->begin_backward();
+    (void)program_.backward(std::move(flight), {});
+    memory_->end_backward();
+    return *memory_;
+  }
+  /// Bytes that the forward left behind.
+  std::int64_t kept() const { return (after_forward_ - before_).value; }
+
+ private:
+  std::vector<int> layers() const {
+    std::vector<int> out(model_.layers.size());
+    std::iota(out.begin(), out.end(), 0);
+    return out;
+  }
+
+  Model model_;
+  StageProgram program_;
+  std::vector<at::Tensor> batch_;
+  MemoryTracker tracker_;
+  std::unique_ptr<LayerMemory> memory_;
+  Bytes before_;
+  Bytes after_forward_;
+};
+
+/// Holds `bytes` for a moment and gives x * weight.
+LayerSpec hungry_layer(const std::string& name, std::int64_t bytes) {
+  return hand_layer(name, 256, [bytes](const LayerCall& c) {
+    (void)at::empty({bytes}, at::kByte);
+    return std::vector<at::Tensor>{at::mul(c.inputs[0], c.parameters[0])};
+  });
+}
+
+LayerSpec sum_layer() {
+  return hand_layer("sum", 0, [](const LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; });
+}
+
+// All that a forward leaves is some layer's, and nothing twice.
+TEST(LayerMemory, GrowsLayerByLayerToWhatTheForwardKeeps) {
+  OneStep step(scale_exp_sum());
+  const LayerMemory& memory = step.run();
+  EXPECT_EQ(std::accumulate(memory.growth().begin(), memory.growth().end(), std::int64_t{0}), step.kept());
+  EXPECT_EQ(memory.growth()[0], 1024);  // 256 values of 4 bytes
+}
+
+// The second layer needs a million bytes beside what it gives, the others nothing like it.
+TEST(LayerMemory, GivesTheMomentaryBytesToTheLayerThatHeldThem) {
+  OneStep step(row_of_layers({hungry_layer("a", 4), hungry_layer("b", 1'000'000), hungry_layer("c", 4), sum_layer()}));
+  const LayerMemory& memory = step.run();
+  EXPECT_LT(memory.transient()[0], 100'000);
+  EXPECT_GT(memory.transient()[1], 990'000);
+  EXPECT_LE(memory.transient()[1], 1'000'000);
+  EXPECT_LT(memory.transient()[2], 100'000);
+  EXPECT_GE(memory.peak(), 1'000'000 + 1024);  // beside what the first layer gave
+}
+
+TEST(LayerMemory, PeakIsAtLeastWhatIsKept) {
+  OneStep step(scale_exp_sum());
+  const LayerMemory& memory = step.run();
+  EXPECT_GE(memory.peak(), step.kept());
+  for (const std::int64_t bytes : memory.transient()) EXPECT_GE(bytes, 0);
+}
+
+// A backward that gives gradients of 256 values has one for the layer before beside the one that it read.
+TEST(LayerMemory, CountsWhatTheBackwardNeedsTemporarily) {
+  OneStep step(row_of_layers({hungry_layer("a", 4), hungry_layer("b", 4), sum_layer()}));
+  EXPECT_GE(step.run().transient()[1], 1024);
+}
+
+}  // namespace
+}  // namespace stagecraft
