@@ -7,6 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "costmodel/index.h"
 
@@ -92,7 +93,7 @@ class Parser {
     if (!take('(')) return out;
     while (!take(')')) {
       if (const std::optional<std::string> name = child_name()) {
-        out.children.emplace_back(*name, description());
+        out.children.push_back({*name, description()});
         continue;
       }
       add(out.arguments, argument());

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace stagecraft::interchange {
@@ -22,8 +21,15 @@ struct Argument {
 struct Description {
   std::string kind;
   std::vector<Argument> arguments;
-  std::vector<std::pair<std::string, Description>> children;  ///< name, module
+  struct Child;
+  std::vector<Child> children;
   friend bool operator==(const Description& a, const Description& b);
+};
+
+struct Description::Child {
+  std::string name;
+  Description module;
+  friend bool operator==(const Child&, const Child&) = default;
 };
 
 /// Reads such a text. A bare word, as in "ReLU(inplace)", is an argument of that name that is True; positional

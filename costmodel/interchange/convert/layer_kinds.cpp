@@ -105,7 +105,7 @@ std::map<std::string, std::string> by_name(const Description& description, const
                                            std::size_t required) {
   const std::string takes = description.kind + " takes " + (parameters.empty() ? "no arguments" : joined(parameters));
   if (!description.children.empty()) {
-    refuse(fmt::format("module \"{}\" inside, {} and no modules", description.children.front().first, takes));
+    refuse(fmt::format("module \"{}\" inside, {} and no modules", description.children.front().name, takes));
   }
   std::map<std::string, std::string> out;
   for (std::size_t i = 0; i < description.arguments.size(); ++i) {
@@ -241,11 +241,11 @@ PythonCall bidirectional_call(const Description& description) {
 PythonCall attention_call(const Description& description) {
   const auto rnn = inner_lstm(description, "rnn", false);
   const auto attention = std::find_if(description.children.begin(), description.children.end(), [](const auto& c) {
-    return c.first == "attn" && c.second.kind == "BahdanauAttention";
+    return c.name == "attn" && c.module.kind == "BahdanauAttention";
   });
   if (attention == description.children.end()) refuse("no BahdanauAttention called \"attn\" inside");
-  const auto query = inner_linear(attention->second, "linear_q");
-  const auto key = inner_linear(attention->second, "linear_k");
+  const auto query = inner_linear(attention->module, "linear_q");
+  const auto key = inner_linear(attention->module, "linear_k");
   for (const auto& linear : {query, key}) {
     if (!linear.contains("bias") || linear.at("bias") != "False") refuse("linear_q, linear_k: expected bias=False");
   }
@@ -257,7 +257,7 @@ PythonCall attention_call(const Description& description) {
   call.constructor = "layers.RecurrentAttention";
   call.arguments = {"input_size=" + rnn.at("input_size"),    "hidden_size=" + rnn.at("hidden_size"),
                     "context_size=" + key.at("in_features"), "units=" + query.at("out_features"),
-                    "dropout=" + inner_dropout(description), "attention_dropout=" + inner_dropout(attention->second)};
+                    "dropout=" + inner_dropout(description), "attention_dropout=" + inner_dropout(attention->module)};
   call.least_inputs = call.most_inputs = 4;
   call.recurrent = true;
   call.gives = tuple({kTensor, tuple({kTensor, kTensor}), kTensor, kTensor});
