@@ -102,7 +102,7 @@ def parse_input(text):
     if dtype not in DTYPES:
         raise ExportError(f"{where}: {unknown_name('type', dtype, DTYPES)}")
     if not re.fullmatch(r"|\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", extents):
-        raise ExportError(f'{where}: the shape "[{extents}]" must be integers from 1 up, of one sample, without batch')
+        raise ExportError(f'{where}: the shape "[{extents}]" must be positive integers, those of one sample without the batch')
     shape = tuple(int(extent) for extent in extents.split(",")) if extents.strip() else ()
     axis, bounds = 0, None
     for option in options.split(":")[1:]:

@@ -1,4 +1,5 @@
 #include "costmodel/queue_replay.h"
+#include "costmodel/bound_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "tests/support/chains.h"
 
@@ -124,7 +126,7 @@ TEST(FindDeadlock, ListsSixteenStuckRanksAndCountsTheRest) {
     return action.kind == ActionKind::ReceiveGradient || action.kind == ActionKind::Backward;
   });
   const std::string text =
-      find_deadlock(MessageTable(plan, 1), lists, Queues::Edge, bound.reduce_groups()).value_or("");
+      find_deadlock(MessageTable(bound, 1), lists, Queues::Edge, bound.reduce_groups()).value_or("");
   EXPECT_THAT(text, AllOf(HasSubstr("rank 0 before 0B0 (entry 2)"), HasSubstr("rank 15 before 15F0 (entry 2)"),
                           Not(HasSubstr("rank 16")), HasSubstr("and 4 more")));
 }
@@ -151,7 +153,7 @@ TEST(MessageTable, HandsEveryMessageFromOneActionToAnother) {
     const std::vector<double> times(static_cast<std::size_t>(stages), 1);
     const Plan plan = testing::one_layer_a_stage(testing::chain_graph(times, times, 8_B), testing::flat_topology(12),
                                                  replicas, "1f1b", microbatches);
-    const MessageTable table(plan, microbatches);
+    const MessageTable table(BoundPlan(plan), microbatches);
     EXPECT_EQ(table.count(), static_cast<std::size_t>(2 * (stages - 1) * microbatches)) << "seed " << seed;
     std::map<int, int> made;
     std::map<int, int> needed;

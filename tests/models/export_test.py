@@ -759,7 +759,7 @@ class Messages(InFolder):
         says("the inputs are not known; give each as --input NAME=dtype[extent,...]")
         says('--input "x": must be NAME=dtype[extent,...]', "x")
         says('unknown type "float23", known are float32', "x=float23[8]")
-        says('the shape "[8,]" must be whole numbers from 1 on', "x=float32[8,]")
+        says('the shape "[8,]" must be positive integers', "x=float32[8,]")
         says("integers need a range of values, as in :range=0..50257", "x=int64[8]")
         says('range is "5..5", must be LOW..HIGH', "x=int64[8]:range=5..5")
         says('batch_axis is "2", must be none or a number from 0 to 1', "x=float32[8]:batch_axis=2")

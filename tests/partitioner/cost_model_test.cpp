@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <random>
 
+#include "costmodel/bound_plan.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft::partitioner {
@@ -16,7 +17,7 @@ namespace {
 TEST(SimulatedCosts, FindTheStageThatNeedsTheMost) {
   const Graph graph = testing::chain_graph({1, 1}, {2, 2}, 8_B, 40_B);
   const Plan plan = testing::one_layer_a_stage(graph, testing::flat_topology(2), {1, 1}, "gpipe", 1);
-  const auto predicted = predict(graph, testing::flat_topology(2), plan);
+  const auto predicted = predict(graph, testing::flat_topology(2), BoundPlan(plan));
   const auto& stages = std::get<Prediction>(predicted).stages;
   EXPECT_GT(stages[1].memory.total, stages[0].memory.total);
   EXPECT_EQ(simulated_costs().peak_memory(graph, plan), stages[1].memory.total);

@@ -70,7 +70,7 @@ TEST(RemediesText, NamesTheLeastOfEachRemedyThatDoesNotFit) {
   // Samples fit at one; 16 devices still need 100 bytes.
   const std::string text = remedies_text(five_layers(), kTwo, {}, 100_B, need);
   EXPECT_THAT(text, AllOf(HasSubstr("1 sample instead of 8 (100 B)"), HasSubstr("16 devices instead of 2 (100 B)"),
-                          HasSubstr("not fit: --recompute-every 1 (500 B)")));
+                          HasSubstr("not fit either: --recompute-every 1 (500 B)")));
 }
 
 TEST(RemediesText, SaysNothingWhereNoRequestHasAPlan) {

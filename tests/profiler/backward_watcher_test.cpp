@@ -10,14 +10,14 @@
 #include "tests/profiler/row_of_layers.h"
 #include "tests/profiler/small_models.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
 /// Tells a watcher which layers run, but for one that it keeps to itself.
-struct Telling : LayerObserver {
+struct Telling : stage::LayerObserver {
   explicit Telling(BackwardWatcher& w, int left_out = -1) : watcher(w), silent(left_out) {}
   void begin(int layer) override {
     if (layer != silent) watcher.begin(layer);
@@ -35,14 +35,14 @@ struct Heard {
 
   void step(int left_out = -1) {
     Telling telling(watcher, left_out);
-    Flight flight = program.forward({}, row_batch(), 0, 0, true, &telling);
+    stage::Flight flight = program.forward({}, row_batch(), 0, 0, true, &telling);
     watcher.begin_backward();
     (void)program.backward(std::move(flight), {});
     watcher.end_backward();
   }
 
-  Model model;
-  StageProgram program;
+  model::Model model;
+  stage::StageProgram program;
   std::vector<std::pair<int, Phase>> nodes;
   BackwardWatcher watcher{program.parameters(), [this](int layer, Phase phase) { nodes.emplace_back(layer, phase); }};
 };
@@ -77,7 +77,7 @@ TEST(BackwardWatcher, StartsAgainAfterAReset) {
 TEST(BackwardWatcher, ForgetsForwardsOnAReset) {
   Heard heard;
   Telling telling(heard.watcher);
-  Flight flight = heard.program.forward({}, row_batch(), 0, 0, true, &telling);
+  stage::Flight flight = heard.program.forward({}, row_batch(), 0, 0, true, &telling);
   heard.watcher.reset();
   heard.watcher.begin_backward();
   (void)heard.program.backward(std::move(flight), {});
@@ -90,7 +90,7 @@ TEST(BackwardWatcher, TakesItsHooksOffAgain) {
   Whole whole(tiny_mlp());
   const auto hooks = [&] {
     std::size_t count = 0;
-    for (const Parameter& parameter : whole.program.parameters()) {
+    for (const stage::Parameter& parameter : whole.program.parameters()) {
       const auto accumulator = torch::autograd::impl::grad_accumulator(parameter.value);
       count += accumulator->pre_hooks().size();
     }
@@ -98,7 +98,7 @@ TEST(BackwardWatcher, TakesItsHooksOffAgain) {
   };
   // Held, or the accumulators would go with the clock.
   std::vector<std::shared_ptr<torch::autograd::Node>> held;
-  for (const Parameter& parameter : whole.program.parameters()) {
+  for (const stage::Parameter& parameter : whole.program.parameters()) {
     held.push_back(torch::autograd::impl::grad_accumulator(parameter.value));
   }
   {
@@ -137,13 +137,13 @@ TEST(BackwardWatcher, TellsAccumulationsFromTheRest) {
   int accumulations = 0;
   BackwardWatcher watcher(whole.program.parameters(),
                           [&](int, Phase phase) { accumulations += phase == Phase::Accumulate; });
-  struct Observer : LayerObserver {
+  struct Observer : stage::LayerObserver {
     explicit Observer(BackwardWatcher& w) : watcher(w) {}
     void begin(int layer) override { watcher.begin(layer); }
     void end(int layer) override { watcher.end(layer); }
     BackwardWatcher& watcher;
   } observer(watcher);
-  Flight flight = whole.forward(&observer);
+  stage::Flight flight = whole.forward(&observer);
   watcher.begin_backward();
   (void)whole.program.backward(std::move(flight), {});
   watcher.end_backward();
@@ -152,4 +152,4 @@ TEST(BackwardWatcher, TellsAccumulationsFromTheRest) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -9,7 +9,7 @@
 
 #include "tests/profiler/row_of_layers.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 /// What the threads that run a model say of themselves.
@@ -21,10 +21,10 @@ struct Runs {
   int forwards = 0;
 };
 
-Model told_model(Runs& runs) {
+model::Model told_model(Runs& runs) {
   return row_of_layers(
       {hand_layer("scale", 256,
-                  [&runs](const LayerCall& c) {
+                  [&runs](const model::LayerCall& c) {
                     const std::scoped_lock lock(runs.mutex);
                     runs.threads.insert(std::this_thread::get_id());
                     runs.parameters.insert(c.parameters[0].const_data_ptr());
@@ -32,7 +32,7 @@ Model told_model(Runs& runs) {
                     ++runs.forwards;
                     return std::vector<at::Tensor>{at::mul(c.inputs[0], c.parameters[0])};
                   }),
-       hand_layer("sum", 0, [](const LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; })});
+       hand_layer("sum", 0, [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; })});
 }
 
 ProfileOptions options() {
@@ -45,7 +45,7 @@ ProfileOptions options() {
 
 TEST(ConcurrentTime, GivesEachThreadACopyOfItsOwn) {
   Runs runs;
-  const Model model = told_model(runs);
+  const model::Model model = told_model(runs);
   EXPECT_GT(concurrent_time(model, row_batch(), options(), 3, 60), Seconds(0));
   EXPECT_EQ(runs.threads.size(), 3u);
   EXPECT_EQ(runs.parameters.size(), 3u);
@@ -55,7 +55,7 @@ TEST(ConcurrentTime, GivesEachThreadACopyOfItsOwn) {
 
 TEST(ConcurrentTime, TakesASampleHoweverLittleTimeThereIs) {
   Runs runs;
-  const Model model = told_model(runs);
+  const model::Model model = told_model(runs);
   ProfileOptions many = options();
   many.warmup = 1000;
   EXPECT_GT(concurrent_time(model, row_batch(), many, 1, 0), Seconds(0));
@@ -64,4 +64,4 @@ TEST(ConcurrentTime, TakesASampleHoweverLittleTimeThereIs) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

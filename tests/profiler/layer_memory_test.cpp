@@ -9,19 +9,19 @@
 
 #include "tests/profiler/row_of_layers.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 /// A row of layers, run once under a tracker.
 class OneStep {
  public:
-  explicit OneStep(Model m) : model_(std::move(m)), program_(model_, layers(), {}, {}, 1), batch_(row_batch()) {}
+  explicit OneStep(model::Model m) : model_(std::move(m)), program_(model_, layers(), {}, {}, 1), batch_(row_batch()) {}
 
   LayerMemory& run() {
-    const MemoryTracker::Scope scope(tracker_);
+    const device::MemoryTracker::Scope scope(tracker_);
     memory_ = std::make_unique<LayerMemory>(model_.layers.size(), program_.parameters(), tracker_);
     before_ = tracker_.live();
-    Flight flight = program_.forward({}, batch_, 0, 0, true, memory_.get());
+    stage::Flight flight = program_.forward({}, batch_, 0, 0, true, memory_.get());
     after_forward_ = tracker_.live();
     memory_->begin_backward();
     (void)program_.backward(std::move(flight), {});
@@ -38,25 +38,25 @@ class OneStep {
     return out;
   }
 
-  Model model_;
-  StageProgram program_;
+  model::Model model_;
+  stage::StageProgram program_;
   std::vector<at::Tensor> batch_;
-  MemoryTracker tracker_;
+  device::MemoryTracker tracker_;
   std::unique_ptr<LayerMemory> memory_;
   Bytes before_;
   Bytes after_forward_;
 };
 
 /// Holds `bytes` for a moment and gives x * weight.
-LayerSpec hungry_layer(const std::string& name, std::int64_t bytes) {
-  return hand_layer(name, 256, [bytes](const LayerCall& c) {
+model::LayerSpec hungry_layer(const std::string& name, std::int64_t bytes) {
+  return hand_layer(name, 256, [bytes](const model::LayerCall& c) {
     (void)at::empty({bytes}, at::kByte);
     return std::vector<at::Tensor>{at::mul(c.inputs[0], c.parameters[0])};
   });
 }
 
-LayerSpec sum_layer() {
-  return hand_layer("sum", 0, [](const LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; });
+model::LayerSpec sum_layer() {
+  return hand_layer("sum", 0, [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; });
 }
 
 // All that a forward leaves is some layer's, and nothing twice.
@@ -92,4 +92,4 @@ TEST(LayerMemory, CountsWhatTheBackwardNeedsTemporarily) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

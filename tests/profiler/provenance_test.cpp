@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using testing::AllOf;
@@ -40,4 +40,4 @@ TEST(MeasuredDeviceHere, IsTheDeviceOfATopologyOfThisMachine) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -17,24 +17,24 @@
 
 namespace stagecraft {
 
-using LayerForward = std::function<std::vector<at::Tensor>(const LayerCall&)>;
+using LayerForward = std::function<std::vector<at::Tensor>(const model::LayerCall&)>;
 
 /// A layer with one trainable parameter "NAME.weight" of `values` values, none if 0.
-inline LayerSpec hand_layer(const std::string& name, std::int64_t values, LayerForward forward) {
-  LayerSpec out;
+inline model::LayerSpec hand_layer(const std::string& name, std::int64_t values, LayerForward forward) {
+  model::LayerSpec out;
   out.name = name;
   out.kind = "Hand";
-  if (values > 0) out.parameters = {{.name = name + ".weight", .shape = {values}, .init = Init::Ones}};
+  if (values > 0) out.parameters = {{.name = name + ".weight", .shape = {values}, .init = model::Init::Ones}};
   out.forward = std::move(forward);
   return out;
 }
 
 /// Layers in a row: each reads the one before, the first the input "x"; the last gives the loss.
-inline Model row_of_layers(std::vector<LayerSpec> layers) {
-  Model model;
+inline model::Model row_of_layers(std::vector<model::LayerSpec> layers) {
+  model::Model model;
   model.name = "row";
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    ValueRef input;
+    model::ValueRef input;
     if (i == 0) {
       input.input = 0;
     } else {
@@ -48,12 +48,14 @@ inline Model row_of_layers(std::vector<LayerSpec> layers) {
 }
 
 /// weight * x, exp(exp(x)), sum: 256 values between them.
-inline Model scale_exp_sum() {
+inline model::Model scale_exp_sum() {
   return row_of_layers(
-      {hand_layer("scale", 256,
-                  [](const LayerCall& c) { return std::vector<at::Tensor>{at::mul(c.inputs[0], c.parameters[0])}; }),
-       hand_layer("exp", 0, [](const LayerCall& c) { return std::vector<at::Tensor>{at::exp(at::exp(c.inputs[0]))}; }),
-       hand_layer("sum", 0, [](const LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; })});
+      {hand_layer(
+           "scale", 256,
+           [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::mul(c.inputs[0], c.parameters[0])}; }),
+       hand_layer("exp", 0,
+                  [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::exp(at::exp(c.inputs[0]))}; }),
+       hand_layer("sum", 0, [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; })});
 }
 
 inline std::vector<at::Tensor> row_batch() { return {at::ones({256})}; }

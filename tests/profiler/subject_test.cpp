@@ -10,24 +10,26 @@
 #include "tests/profiler/row_of_layers.h"
 #include "tests/profiler/small_models.h"
 
-namespace stagecraft {
+namespace stagecraft::profiler {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-std::vector<at::Tensor> batch_of(const Model& model) { return Whole(model).batch; }
+std::vector<at::Tensor> batch_of(const model::Model& model) { return Whole(model).batch; }
 
 std::vector<at::Tensor> values(Subject& subject) {
   std::vector<at::Tensor> out;
-  for (const Parameter& parameter : subject.program().parameters()) out.push_back(parameter.value.detach().clone());
+  for (const stage::Parameter& parameter : subject.program().parameters())
+    out.push_back(parameter.value.detach().clone());
   return out;
 }
 
 std::vector<at::Tensor> gradients(Subject& subject) {
   std::vector<at::Tensor> out;
-  for (const Parameter& parameter : subject.program().parameters()) out.push_back(parameter.value.grad().clone());
+  for (const stage::Parameter& parameter : subject.program().parameters())
+    out.push_back(parameter.value.grad().clone());
   return out;
 }
 
@@ -61,7 +63,7 @@ class Diary : public Watch {
 
 TEST(Subject, TrainsWithoutMovingTheParameters) {
   for (const char* name : {"sgd", "adam", "adamw"}) {
-    const Model model = tiny_mlp();
+    const model::Model model = tiny_mlp();
     Subject subject(model, {.name = name, .learning_rate = 1, .weight_decay = 0.5}, 1, {}, false);
     const std::vector<at::Tensor> before = values(subject);
     StepTimer timer(c10::kCPU);
@@ -72,7 +74,7 @@ TEST(Subject, TrainsWithoutMovingTheParameters) {
 }
 
 TEST(Subject, HasTheGradientsOfItsLastIterationAlone) {
-  const Model model = tiny_mlp();
+  const model::Model model = tiny_mlp();
   Subject subject(model, {}, 1, {}, false);
   StepTimer timer(c10::kCPU);
   subject.iterate(batch_of(model), 0, timer);
@@ -84,7 +86,7 @@ TEST(Subject, HasTheGradientsOfItsLastIterationAlone) {
 }
 
 TEST(Subject, ComputesWatchedWhatItComputesUnwatched) {
-  const Model model = tiny_mlp();
+  const model::Model model = tiny_mlp();
   Subject subject(model, {}, 1, {}, true);
   StepTimer timer(c10::kCPU);
   subject.iterate(batch_of(model), 4, timer);
@@ -95,7 +97,7 @@ TEST(Subject, ComputesWatchedWhatItComputesUnwatched) {
 }
 
 TEST(Subject, TellsAWatchTheOrderOfAStep) {
-  const Model model = scale_exp_sum();
+  const model::Model model = scale_exp_sum();
   Subject subject(model, {}, 1, {}, false);
   Diary diary;
   subject.watch(row_batch(), 7, diary);
@@ -105,12 +107,14 @@ TEST(Subject, TellsAWatchTheOrderOfAStep) {
 
 // Layers 0 and 2 have parameters; layer 1 and the sum have none.
 TEST(Subject, UpdatesLayerByLayerWhereAsked) {
-  const auto scale = [](const LayerCall& c) { return std::vector<at::Tensor>{at::mul(c.inputs[0], c.parameters[0])}; };
-  const Model model = row_of_layers(
+  const auto scale = [](const model::LayerCall& c) {
+    return std::vector<at::Tensor>{at::mul(c.inputs[0], c.parameters[0])};
+  };
+  const model::Model model = row_of_layers(
       {hand_layer("a", 256, scale),
-       hand_layer("b", 0, [](const LayerCall& c) { return std::vector<at::Tensor>{at::exp(c.inputs[0])}; }),
+       hand_layer("b", 0, [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::exp(c.inputs[0])}; }),
        hand_layer("c", 256, scale),
-       hand_layer("d", 0, [](const LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; })});
+       hand_layer("d", 0, [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; })});
   Subject subject(model, {}, 1, {}, true);
   Diary diary;
   subject.watch(row_batch(), 0, diary);
@@ -122,7 +126,7 @@ TEST(Subject, UpdatesLayerByLayerWhereAsked) {
 }
 
 TEST(Subject, CallsBeforeAndAfterTheBackwardAlone) {
-  const Model model = scale_exp_sum();
+  const model::Model model = scale_exp_sum();
   Subject subject(model, {}, 1, {}, false);
   StepTimer timer(c10::kCPU);
   subject.iterate(row_batch(), 0, timer);
@@ -142,7 +146,7 @@ TEST(Subject, CallsBeforeAndAfterTheBackwardAlone) {
 }
 
 TEST(StepTimer, HasATimeForEachIterationSinceItWasAsked) {
-  const Model model = scale_exp_sum();
+  const model::Model model = scale_exp_sum();
   Subject subject(model, {}, 1, {}, false);
   StepTimer timer(c10::kCPU);
   EXPECT_THAT(timer.take(), IsEmpty());
@@ -152,4 +156,4 @@ TEST(StepTimer, HasATimeForEachIterationSinceItWasAsked) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::profiler

@@ -116,7 +116,7 @@ TEST_F(RunLaunch, SaysWhyThereCanBeNoLogs) {
 TEST_F(RunLaunch, SetsThePredictionBesideEachStep) {
   const Outcome o = folder_.run("stagecraft-run predicted.json --steps 2");
   EXPECT_EQ(o.status, 0) << o.err;
-  const std::string speed = "[0-9.]+ samples/s, [0-9.]+ [num]?s a step \\(predicted 2\\.00 s, -[0-9]+ %\\)\n";
+  const std::string speed = "[0-9.]+ samples/s, [0-9.]+ [num]?s per step \\(predicted 2\\.00 s, -[0-9]+ %\\)\n";
   EXPECT_THAT(o.err, ContainsRegex("step 1/2 loss [0-9.]+ " + speed + "step 2/2 loss [0-9.]+ " + speed +
                                    "loss [0-9.]+ to [0-9.]+ in 2 steps; " + speed));
   EXPECT_THAT(folder_.run("stagecraft-run plan.json --steps 1").err, ::testing::Not(HasSubstr("predicted")));

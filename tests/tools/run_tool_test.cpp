@@ -66,7 +66,7 @@ TEST_F(RunTool, TellsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
   folder_.write("half.json", format::plan_json(cut_plan(half, {3}, {1, 1}, "1f1b", 4)));
   const Outcome trained = run("half.json --loss-scale 1024 --check");
   EXPECT_EQ(trained.status, 0) << trained.err;
-  EXPECT_THAT(trained.err, HasSubstr("a step, loss scale 1024\n"));
+  EXPECT_THAT(trained.err, HasSubstr("per step, loss scale 1024\n"));
   EXPECT_THAT(trained.err, HasSubstr("final loss scale 1024; 0 of 3 steps overflowed and were skipped\n"));
   EXPECT_THAT(trained.err, HasSubstr("all bit-equal"));
   const Outcome single = run("plan.json --loss-scale dynamic");

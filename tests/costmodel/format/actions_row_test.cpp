@@ -8,7 +8,7 @@
 
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using ::testing::AllOf;
@@ -47,10 +47,10 @@ TEST(ActionsRow, ReadsAnOverlapAsItsPartsInOrder) {
 
 TEST(ActionsRow, RefusesToWriteWhatItHasNoCellFor) {
   EXPECT_THAT([] { (void)actions_row({{ActionKind::Update, 0, -1, -1}}); },
-              ThrowsMessage<std::invalid_argument>("0UPDATE has no cell in the text form"));
+              ThrowsMessage<std::invalid_argument>("0UPDATE has no cell in the CSV format"));
   EXPECT_THAT([] { (void)actions_row({{ActionKind::SendActivation, 0, 3, 2}}); },
               ThrowsMessage<std::invalid_argument>(
-                  "0SEND_F3 to stage 2: the text form knows transfers between neighbours only"));
+                  "0SEND_F3 to stage 2: the CSV format has transfers between adjacent stages only"));
   EXPECT_THAT([] { (void)actions_row({{ActionKind::WeightGradient, 0, 3, -1}}); },
               ThrowsMessage<std::invalid_argument>("0W3 has no backward in the list"));
 }
@@ -108,4 +108,4 @@ TEST(ActionsRow, ReadsBackWhatItWrote) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

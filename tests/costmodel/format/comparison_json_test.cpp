@@ -8,7 +8,7 @@
 #include "costmodel/errors.h"
 #include "tests/costmodel/documents.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using testing::AllOf;
@@ -83,4 +83,4 @@ TEST(ComparisonJson, NamesThePlaceOfANumberOutOfRange) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

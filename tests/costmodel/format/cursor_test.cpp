@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using testing::AllOf;
@@ -384,4 +384,4 @@ TEST(ReadTextMap, NamesTheKeyWhoseValueIsNoText) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -7,7 +7,7 @@
 
 #include "costmodel/format/utf8.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 TEST(JsonString, EscapesWhatWouldEndItsString) {
@@ -24,11 +24,11 @@ TEST(JsonString, ComesBackFromAnyBytes) {
   for (int i = 0; i < 500; ++i) {
     std::string text;
     for (std::uint32_t n = random() % 12; n > 0; --n)
-      text += static_cast<char>(random() % 3 ? random() % 256 : "\"\\\n\x01"[random() % 4]);
+      text += random() % 3 ? static_cast<char>(random() % 256) : "\"\\\n\x01"[random() % 4];
     EXPECT_TRUE(is_utf8(valid_utf8(text))) << "seed " << seed;
     EXPECT_EQ(nlohmann::json::parse(json_string(text)), valid_utf8(text)) << "seed " << seed;
   }
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -15,7 +15,7 @@
 
 // What all documents have in common. The files named for one of them test the rest.
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using ::testing::AllOf;
@@ -123,4 +123,4 @@ TEST(DocumentProvenance, IsTextAlone) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

@@ -10,7 +10,7 @@
 #include "costmodel/format/json.h"
 #include "tests/costmodel/interleavings.h"
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 using testing::row_plan;
@@ -73,4 +73,4 @@ TEST(PlanHash, TellsPlansApart) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::format

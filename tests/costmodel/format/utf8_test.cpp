@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::format {
 namespace {
 
 TEST(Utf8, ReplacesOnlyTheBytesThatAreWrong) {

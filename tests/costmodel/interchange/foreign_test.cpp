@@ -9,7 +9,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using testing::AllOf;
@@ -24,7 +24,7 @@ SourceFile example(const std::string& format) {
   const std::string path = format == "pipedream"       ? kGolden + "pipedream/vgg16.txt"
                            : format == "nccl-topology" ? kGolden + "nccl/topology.xml"
                                                        : kGolden + "nccl/all_reduce_perf.txt";
-  return {read_text(path), path};
+  return {format::read_text(path), path};
 }
 
 TEST(ForeignFormats, StandUnderTheirNamesInOrder) {
@@ -83,4 +83,4 @@ TEST(FormatList, NamesEachWithWhatItIs) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -12,7 +12,7 @@
 
 // What every format that carries plans keeps to; the formats' own tests say what they write.
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::AllOf;
@@ -171,4 +171,4 @@ TEST(PlanFormatPipedreamConf, TellsReplicasDevicesAndWarmUps) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -237,7 +237,7 @@ TEST_F(SmallFashionMnist, RefusesFewerOrMoreValuesThanCounted) {
 
 TEST_F(SmallFashionMnist, RefusesCountsThatDoNotMatch) {
   write_gzip(labels_, labels(29));
-  expect_error(labels_, "29 labels, \"" + images_ + "\" holds 30 images");
+  expect_error(labels_, "29 labels, but \"" + images_ + "\" has 30 images");
 }
 
 TEST_F(SmallFashionMnist, RefusesALabelOutOfRange) {

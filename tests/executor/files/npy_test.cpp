@@ -68,7 +68,7 @@ TEST(NpyHeader, RefusesWhatItDoesNotRead) {
   refuses(good, 47, "found 47 bytes of values, shape [3, 4] needs more");
   refuses(good, 49, "found 49 bytes of values, shape [3, 4] needs 48");
   refuses(header(usual("<f4", "(3, 4)", "True")), 48, "Fortran order; save numpy.ascontiguousarray");
-  refuses(header(usual("<f4", "(4611686018427387904, 4)")), 0, "has more");
+  refuses(header(usual("<f4", "(4611686018427387904, 4)")), 0, "needs more");
   refuses(header(usual("<f4", "(-1,)")), 4, "expected a non-negative integer");
   refuses(header(usual("<f4", "(99999999999999999999,)")), 4, "expected a non-negative integer");
   refuses(header(usual("<f4", "[3]")), 12, "found byte 0x5b, expected \"(\"");

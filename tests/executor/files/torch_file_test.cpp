@@ -263,7 +263,7 @@ TEST_F(TorchFiles, RefuseAFormatOfAnotherVersion) {
   EXPECT_THAT(error("11\n"),
               ThrowsMessage<FormatError>(
                   path("other") + ": is not a complete torch.save archive: found format version 11, expected 1 to 10"));
-  EXPECT_THAT(error("x"), ThrowsMessage<FormatError>(HasSubstr("found version 0")));
+  EXPECT_THAT(error("x"), ThrowsMessage<FormatError>(HasSubstr("found format version 0")));
   EXPECT_THAT(error(""), ThrowsMessage<FormatError>(HasSubstr("no record \"version\"")));
 }
 

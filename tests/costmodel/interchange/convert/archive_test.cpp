@@ -4,7 +4,7 @@
 
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 TEST(IsArchive, GoesByTheFirstFourBytes) {
@@ -29,4 +29,4 @@ TEST(IsArchive, IsFalseForWhatIsNoFile) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

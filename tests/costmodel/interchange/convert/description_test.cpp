@@ -41,10 +41,10 @@ TEST(ParseDescription, ReadsModulesWithinModules) {
   const Description read = parse_description(
       "A(  (rnn): LSTM(8, 4)  (attn): B(    (q): Linear(in_features=4, bias=False)    (dropout): Dropout(p=0)  ))");
   ASSERT_EQ(read.children.size(), 2U);
-  EXPECT_EQ(read.children[0].first, "rnn");
-  EXPECT_EQ(read.children[0].second, parse_description("LSTM(8, 4)"));
-  ASSERT_EQ(read.children[1].second.children.size(), 2U);
-  EXPECT_EQ(read.children[1].second.children[1].second, (Description{"Dropout", {{"p", "0"}}, {}}));
+  EXPECT_EQ(read.children[0].name, "rnn");
+  EXPECT_EQ(read.children[0].module, parse_description("LSTM(8, 4)"));
+  ASSERT_EQ(read.children[1].module.children.size(), 2U);
+  EXPECT_EQ(read.children[1].module.children[1].module, (Description{"Dropout", {{"p", "0"}}, {}}));
   EXPECT_EQ(description_text(read),
             "A((rnn): LSTM(8, 4)  (attn): B((q): Linear(in_features=4, bias=False)  (dropout): Dropout(p=0)))");
   EXPECT_EQ(parse_description(description_text(read)), read);

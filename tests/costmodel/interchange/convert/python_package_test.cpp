@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::ElementsAre;

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::ElementsAre;
@@ -40,7 +40,7 @@ TEST(PythonString, CannotBeEndedByAnyText) {
     std::mt19937 random(seed);
     std::string text;
     for (unsigned n = random() % 20; n > 0; --n)
-      text += static_cast<char>(random() % 2 == 0 ? random() % 256 : "\"\\\n\r'{}"[random() % 7]);
+      text += random() % 2 == 0 ? static_cast<char>(random() % 256) : "\"\\\n\r'{}"[random() % 7];
     EXPECT_EQ(python_value(python_string(text)), text) << "seed " << seed;
   }
 }
@@ -85,4 +85,4 @@ TEST(Joined, PutsCommasBetween) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange

@@ -9,7 +9,7 @@
 
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::interchange {
 namespace {
 
 using ::testing::AllOf;
@@ -177,4 +177,4 @@ TEST(ValueFlow, CrossesWhatAnotherStageReadsOnRandomGraphs) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::interchange
