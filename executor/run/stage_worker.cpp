@@ -17,7 +17,7 @@ constexpr std::size_t kBatchesAhead = 2;
 /// Number of spans for which room is reserved; longer runs allocate more.
 constexpr std::size_t kMostSpansAhead = std::size_t{1} << 20;
 
-std::size_t spans_of(const Plan& plan, const std::vector<Action>& actions, int times) {
+std::size_t spans_of(const BoundPlan& plan, const std::vector<Action>& actions, int times) {
   return std::min(kMostSpansAhead, measured_actions(plan, actions).size() * to_index(std::max(times, 1)));
 }
 
@@ -35,7 +35,7 @@ StageWorker::StageWorker(const BoundModel& bound, int rank, channel::Channel& ch
       list_steps_(list_steps),
       actions_(bound.plan.action_lists(list_steps).at(to_index(rank))),
       transfers_(bound.plan, rank, channel, plan_.microbatches * list_steps),
-      spans_(rank, options.device, options.now, spans_of(plan_, actions_, options.steps / list_steps)),
+      spans_(rank, options.device, options.now, spans_of(bound.plan, actions_, options.steps / list_steps)),
       losses_(options.device),
       guard_(rank) {
   for (const Action& action : actions_) {
