@@ -56,11 +56,12 @@ class Remedies {
   std::string least_name_;
 };
 
-/// Tries to recompute, first whole stages, then shorter and shorter segments.
+/// Tries to recompute, first whole stages unless the request does, then segments of 1, 2, 4, ... layers.
 bool try_recomputing(Remedies& remedies, const std::string& before, const Graph& graph, const Topology& topology,
                      PlanSettings settings) {
+  std::vector<int> lengths;
+  if (!settings.recompute) lengths.push_back(0);
   settings.recompute = true;
-  std::vector<int> lengths{0};
   for (int length = 1; length < to_int(graph.layers.size()); length *= 2) lengths.push_back(length);
   return std::any_of(lengths.begin(), lengths.end(), [&](int length) {
     settings.recompute_every = length;
