@@ -25,17 +25,17 @@ class ConvertCommand : public ::testing::Test {
  protected:
   ConvertCommand() {
     folder_.write("model.pt2", "PK\3\4 and the rest");
-    folder_.write("plan.json", plan_json(testing::row_plan("1f1b", {2, 1}, 4)));
+    folder_.write("plan.json", format::plan_json(testing::row_plan("1f1b", {2, 1}, 4)));
   }
   std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
 
   /// The exit status of stagecraft-convert PLAN --model MODEL -o out and `more`; what it says is in `said_`.
-  int convert(const ArchiveStager& stager, const std::vector<std::string>& more = {}) {
+  int convert(const interchange::ArchiveStager& stager, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words{"--model", at("model.pt2")};
     words.insert(words.end(), more.begin(), more.end());
     return convert_plan(stager, words);
   }
-  int convert_plan(const ArchiveStager& stager, const std::vector<std::string>& more = {}) {
+  int convert_plan(const interchange::ArchiveStager& stager, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words{"stagecraft-convert", at("plan.json"), "-o", at("out")};
     words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> argv;
@@ -51,15 +51,15 @@ class ConvertCommand : public ::testing::Test {
 };
 
 /// Two stages, each with an archive of its own.
-ArchiveStages two_stages() {
-  ArchiveStages out;
+interchange::ArchiveStages two_stages() {
+  interchange::ArchiveStages out;
   out.package = {"net",
                  {"input0"},
                  {"b"},
                  {{{"input0"}, {"a"}, "class Stage0:\n    pass\n"}, {{"a"}, {"b"}, "class Stage1:\n    pass\n"}},
                  {}};
   for (const char* name : {"stage0.pt2", "stage1.pt2"}) {
-    out.archives[name] = [name](const std::string& path) { write_text(path, std::string("PK") + name); };
+    out.archives[name] = [name](const std::string& path) { format::write_text(path, std::string("PK") + name); };
   }
   return out;
 }
@@ -81,7 +81,7 @@ TEST_F(ConvertCommand, WritesTheStagesOfAnArchiveWithThePlansRanks) {
 TEST_F(ConvertCommand, TakesTheArchiveThatThePlanNames) {
   Plan plan = testing::row_plan("1f1b", {1, 1}, 4);
   plan.model = at("model.pt2");
-  folder_.write("plan.json", plan_json(plan));
+  folder_.write("plan.json", format::plan_json(plan));
   std::string asked;
   EXPECT_EQ(convert_plan([&](const Plan&, const std::string& path) {
               asked = path;
