@@ -1,5 +1,6 @@
 #include "executor/intake/graph/number_call.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -31,10 +32,33 @@ bool whole(const Numbers& x) {
 std::int64_t integer(const c10::IValue& x) { return x.toScalar().toLong(); }
 double real(const c10::IValue& x) { return x.toScalar().toDouble(); }
 
+std::int64_t sum(std::int64_t a, std::int64_t b) {
+  if (std::int64_t out = 0; !__builtin_add_overflow(a, b, &out)) return out;
+  throw std::invalid_argument("a sum too large for a 64-bit integer");
+}
+
+std::int64_t difference(std::int64_t a, std::int64_t b) {
+  if (std::int64_t out = 0; !__builtin_sub_overflow(a, b, &out)) return out;
+  throw std::invalid_argument("a difference too large for a 64-bit integer");
+}
+
+std::int64_t product(std::int64_t a, std::int64_t b) {
+  if (std::int64_t out = 0; !__builtin_mul_overflow(a, b, &out)) return out;
+  throw std::invalid_argument("a product too large for a 64-bit integer");
+}
+
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   if (b == 0) throw std::invalid_argument("division by zero");
+  if (b == -1) return difference(0, a);  // the processor traps where the quotient has no 64 bits
   const std::int64_t quotient = a / b;
   return quotient - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
+}
+
+std::int64_t floor_modulo(std::int64_t a, std::int64_t b) {
+  if (b == 0) throw std::invalid_argument("division by zero");
+  if (b == -1) return 0;  // as above
+  const std::int64_t remainder = a % b;
+  return remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder;
 }
 
 std::int64_t integer_of(double x) {
@@ -44,11 +68,11 @@ std::int64_t integer_of(double x) {
 
 c10::IValue power(const Numbers& x) {
   if (!whole(x) || integer(x[1]) < 0) return std::pow(real(x[0]), real(x[1]));
+  const std::int64_t base = integer(x[0]);
+  std::int64_t left = integer(x[1]);
+  if (base >= -1 && base <= 1) left = std::min<std::int64_t>(left, 2 - left % 2);  // their powers repeat
   std::int64_t out = 1;
-  for (std::int64_t i = 0; i < integer(x[1]); ++i) {
-    if (__builtin_mul_overflow(out, integer(x[0]), &out)) throw std::invalid_argument("a power beyond 64 bits");
-    if (out == 0 || (out == 1 && integer(x[0]) == 1)) break;
-  }
+  for (; left > 0; --left) out = product(out, base);
   return out;
 }
 
@@ -62,23 +86,21 @@ c10::IValue either(const Numbers& x, Int&& of_whole, Real&& of_real) {
 const std::map<std::string, Entry>& table() {
   using N = const Numbers&;
   static const std::map<std::string, Entry> entries{
-      {"_operator.add", {2, [](N x) { return either(x, [](auto a, auto b) { return a + b; }, std::plus<double>()); }}},
-      {"_operator.sub", {2, [](N x) { return either(x, [](auto a, auto b) { return a - b; }, std::minus<double>()); }}},
-      {"_operator.mul",
-       {2, [](N x) { return either(x, [](auto a, auto b) { return a * b; }, std::multiplies<double>()); }}},
+      {"_operator.add", {2, [](N x) { return either(x, sum, std::plus<double>()); }}},
+      {"_operator.sub", {2, [](N x) { return either(x, difference, std::minus<double>()); }}},
+      {"_operator.mul", {2, [](N x) { return either(x, product, std::multiplies<double>()); }}},
       {"_operator.floordiv",
        {2, [](N x) { return either(x, floor_divide, [](double a, double b) { return std::floor(a / b); }); }}},
       {"_operator.truediv", {2, [](N x) -> c10::IValue { return real(x[0]) / real(x[1]); }}},
       {"_operator.mod",
-       {2,
-        [](N x) {
-          return either(
-              x, [](std::int64_t a, std::int64_t b) { return a - b * floor_divide(a, b); },
-              [](double a, double b) { return a - b * std::floor(a / b); });
-        }}},
+       {2, [](N x) { return either(x, floor_modulo, [](double a, double b) { return a - b * std::floor(a / b); }); }}},
       {"_operator.pow", {2, power}},
       {"_operator.neg",
-       {1, [](N x) { return either(x, [](auto a, auto) { return -a; }, [](double a, double) { return -a; }); }}},
+       {1,
+        [](N x) {
+          return either(
+              x, [](auto a, auto) { return difference(0, a); }, [](double a, double) { return -a; });
+        }}},
       {"_operator.pos", {1, [](N x) { return x[0]; }}},
       {"_operator.eq", {2, [](N x) -> c10::IValue { return real(x[0]) == real(x[1]); }}},
       {"_operator.ne", {2, [](N x) -> c10::IValue { return real(x[0]) != real(x[1]); }}},
