@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-#include <random>
+#include <algorithm>
 
 #include "tests/support/planned_models.h"
 
@@ -21,7 +20,6 @@ using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<std::string> texts(const channel::NcclProgram& program, std::size_t rank) {
   std::vector<std::string> out;
@@ -111,59 +109,6 @@ TEST(NcclProgram, KeepsEachBucketsPlace) {
   EXPECT_EQ(program.communicators[0].tags.size(), program.calls[1].size());
   EXPECT_EQ(program.reduction({0, 1}, program.calls[1].front().tag), 0);
   EXPECT_EQ(program.reduction({0, 2}, program.calls[1].front().tag), -1);
-}
-
-TEST(FindMismatch, NamesTheFirstCallThatFindsNoCounterpart) {
-  channel::NcclProgram program;
-  program.communicators = {{"edge", {0, 1}, {4}, false, 0}, {"sum", {0, 1}, {9}, true, 1}};
-  const channel::TensorSpec spec{{2, 3}, at::kFloat};
-  const std::vector<channel::NcclCall> sender{{channel::NcclCall::Kind::Send, 0, 4, spec},
-                                              {channel::NcclCall::Kind::AllReduce, 1, 9, spec}};
-  const std::vector<channel::NcclCall> receiver{{channel::NcclCall::Kind::Receive, 0, 4, spec},
-                                                {channel::NcclCall::Kind::AllReduce, 1, 9, spec}};
-  const auto found = [&](const std::vector<channel::NcclCall>& first, const std::vector<channel::NcclCall>& second) {
-    program.calls = {first, second};
-    return channel::find_mismatch(program);
-  };
-  EXPECT_EQ(found(sender, receiver), "");
-  auto other = receiver;
-  other[0].spec.shape = {6};  // NCCL counts bytes
-  EXPECT_EQ(found(sender, other), "");
-  other[0].spec.shape = {2, 4};
-  EXPECT_EQ(found(sender, other),
-            "edge, call 1: rank 0 has a send of float32 [2, 3] under tag 4, rank 1 has a receive of float32 [2, 4] "
-            "under tag 4");
-  EXPECT_EQ(found(sender, {receiver[1]}), "edge: rank 1 never calls it");
-  EXPECT_EQ(found(sender, {receiver[0], receiver[1], receiver[0]}),
-            "edge, call 2: rank 0 has nothing, rank 1 has a receive of float32 [2, 3] under tag 4");
-  EXPECT_THAT(found({sender[0], sender[1]}, {sender[0], sender[1]}), HasSubstr("edge, call 1: rank 0 has a send"));
-  EXPECT_EQ(found({sender[0]}, receiver),
-            "sum, call 1: rank 0 has nothing, rank 1 has an all-reduce of float32 [2, 3] under tag 9");
-}
-
-TEST(AssignRounds, UsesNoMoreRoundsThanTheEdgesOfTwoRanksTogether) {
-  for (unsigned seed = 0; seed < 200; ++seed) {
-    std::mt19937 random(seed);
-    std::vector<channel::CommunicatorPlan> edges;
-    std::vector<int> degree(8);
-    for (int i = 0; i < 20; ++i) {
-      const int from = static_cast<int>(random() % 8);
-      const int to = (from + 1 + static_cast<int>(random() % 7)) % 8;
-      edges.push_back({"", {from, to}, {}, false, 0});
-      ++degree[static_cast<std::size_t>(from)];
-      ++degree[static_cast<std::size_t>(to)];
-    }
-    const int rounds = channel::assign_rounds(edges);
-    EXPECT_LE(rounds, 2 * *std::ranges::max_element(degree) - 1) << "seed " << seed;
-    for (int round = 0; round < rounds; ++round) {
-      std::vector<int> busy(8);
-      for (const channel::CommunicatorPlan& edge : edges) {
-        for (const int rank : edge.ranks) busy[static_cast<std::size_t>(rank)] += edge.round == round ? 1 : 0;
-      }
-      EXPECT_LE(*std::ranges::max_element(busy), 1) << "seed " << seed;
-      EXPECT_GT(std::accumulate(busy.begin(), busy.end(), 0), 0) << "seed " << seed;
-    }
-  }
 }
 
 }  // namespace

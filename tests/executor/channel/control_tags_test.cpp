@@ -1,0 +1,37 @@
+#include "executor/channel/control_tags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "executor/channel/channel_local.h"
+
+namespace stagecraft {
+namespace {
+
+TEST(ControlTags, AreApartFromEachOtherAndFromThePlans) {
+  constexpr int kSingle[] = {kLossTag,       kLengthTag, kResultTag, kNormTag,      kOverflowTag,
+                             kStatisticsTag, kStopTag,   kReportTag, kFirstStepTag, kProofTag};
+  for (const int& tag : kSingle) {
+    EXPECT_GE(tag, Channel::kControlTag);
+    EXPECT_LT(tag, kTiesTag);
+    for (const int& other : kSingle) EXPECT_EQ(tag == other, &tag == &other);
+  }
+  // Ties, buckets and the barrier follow each other and end within the tags.
+  EXPECT_GT(kBucketsTag, kTiesTag);
+  EXPECT_LE(kBucketsTag + kMostBuckets, kBarrierTag);
+  EXPECT_LT(kBarrierTag, Channel::kMostTags);
+}
+
+TEST(AllRanks, CountsThoseOfTheChannel) {
+  for (const int ranks : {1, 3}) {
+    const auto channels = make_local_channels(ranks, std::chrono::seconds(20));
+    for (const auto& channel : channels) {
+      const std::vector<int> all = all_ranks(*channel);
+      ASSERT_EQ(static_cast<int>(all.size()), ranks);
+      for (int i = 0; i < ranks; ++i) EXPECT_EQ(all[static_cast<std::size_t>(i)], i);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft
