@@ -1,0 +1,186 @@
+#include "executor/launch/rank_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <latch>
+#include <map>
+
+#include "executor/channel/channel_local.h"
+#include "executor/meeting/meeting_store.h"
+
+namespace stagecraft {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(RunAsThreads, RunsEachRankOnItsChannel) {
+  const auto channels = make_local_channels(3, milliseconds(20000));
+  std::vector<std::atomic<int>> ran(3);
+  run_as_threads(channels, [&](Channel& channel) {
+    ++ran[static_cast<std::size_t>(channel.rank())];
+    channel.barrier();  // which none would leave alone
+  });
+  for (const auto& each : ran) EXPECT_EQ(each, 1);
+}
+
+TEST(RunAsThreads, OneRanksFailureEndsTheWaitsOfTheOthers) {
+  const auto channels = make_local_channels(3, milliseconds(20000));
+  std::vector<std::string> heard(3);
+  EXPECT_THAT(
+      [&] {
+        run_as_threads(channels, [&](Channel& channel) {
+          if (channel.rank() == 1) throw std::invalid_argument("the plan has 3 stages");
+          try {
+            channel.barrier();
+          } catch (const PeerError& error) {
+            heard[static_cast<std::size_t>(channel.rank())] = error.what();
+            throw;
+          }
+        });
+      },
+      ThrowsMessage<std::invalid_argument>("the plan has 3 stages"));
+  for (const std::size_t rank : {0, 2})
+    EXPECT_THAT(heard[rank], AllOf(HasSubstr("rank 1"), HasSubstr("the plan has 3 stages")));
+}
+
+TEST(RunAsThreads, AddsALineAboutEachRankToAMissedDeadline) {
+  const auto channels = make_local_channels(2, milliseconds(50));
+  std::latch begun(2);
+  EXPECT_THAT(
+      [&] {
+        run_as_threads(channels, [&](Channel& channel) {
+          channel.activity().begin({"forward", 1, 3, 6});
+          begun.arrive_and_wait();
+          if (channel.rank() == 0) (void)channel.receive({{1}, at::kFloat}, 1, 5)->wait();
+        });
+      },
+      ThrowsMessage<PeerError>(AllOf(HasSubstr("under tag 5"),
+                                     HasSubstr("\n  rank 0: forward of microbatch 3 of stage 1 in step 7, wait"),
+                                     HasSubstr("\n  rank 1: forward of microbatch 3 of stage 1 in step 7"))));
+}
+
+TEST(RunAsThreads, AddsNothingToOtherErrors) {
+  const auto channels = make_local_channels(2, milliseconds(20000));
+  EXPECT_THAT([&] { run_as_threads(channels, [](Channel&) { throw PeerError("a shape"); }); },
+              ThrowsMessage<PeerError>("a shape"));
+}
+
+/// A meeting whose other ranks say what a test says.
+class PretendedMeeting : public Rendezvous {
+ public:
+  std::vector<std::string> exchange(const std::string& key, const std::string& value) override {
+    std::vector<std::string> out{value};
+    const auto it = others.find(key);
+    if (it != others.end()) out.insert(it->second.first ? out.end() : out.begin(), it->second.second);
+    return out;
+  }
+  void fail(const std::string&) noexcept override {}
+  std::shared_ptr<Activity> activity() const override { return nullptr; }
+  void leave() noexcept override {}
+
+  /// By key: whether the other rank comes after this one, and its value.
+  std::map<std::string, std::pair<bool, std::string>> others;
+};
+
+TEST(Agree, LetsEqualLinesPass) {
+  PretendedMeeting meeting;
+  meeting.others["plan"] = {true, "plan 1\nsteps 4\n"};
+  EXPECT_NO_THROW(agree(meeting, {"plan 1", "steps 4"}));
+}
+
+TEST(Agree, NamesTheFirstLineThatDiffers) {
+  PretendedMeeting meeting;
+  meeting.others["plan"] = {true, "plan 1\nsteps 5\nseed 2\n"};
+  EXPECT_THAT(
+      [&] {
+        agree(meeting, {"plan 1", "steps 4", "seed 1"});
+      },
+      ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("rank 1"), HasSubstr("steps 5"), HasSubstr("steps 4"))));
+  EXPECT_THAT(
+      [&] { agree(meeting, {"plan 1"}); },
+      ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("rank 1"), HasSubstr("steps 5"), HasSubstr("nothing"))));
+}
+
+TEST(Agree, PrintsWhatAStrangerSaysWithoutControlCharacters) {
+  PretendedMeeting meeting;
+  meeting.others["plan"] = {true, "\x1b[2J\n"};
+  try {
+    agree(meeting, {"plan 1"});
+    FAIL() << "they differ";
+  } catch (const std::invalid_argument& error) { EXPECT_EQ(std::string(error.what()).find('\x1b'), std::string::npos); }
+}
+
+double raw_clock() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string boot_id() {
+  std::string out;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> out;
+  return out;
+}
+
+TEST(CommonClock, CountsFromRankZerosStartOnOneMachine) {
+  PretendedMeeting meeting;
+  meeting.others["boot"] = {false, boot_id()};
+  meeting.others["clock"] = {false, "5.5"};  // rank 0's
+  const auto clock = common_clock(meeting);
+  const double before = raw_clock();
+  const double now = clock();
+  EXPECT_GE(now, before - 5.5);
+  EXPECT_LE(now, raw_clock() - 5.5);
+}
+
+TEST(CommonClock, StartsAtThisCallOnSeveralMachines) {
+  PretendedMeeting meeting;
+  meeting.others["boot"] = {false, "another machine"};
+  meeting.others["clock"] = {false, "5.5"};
+  const double before = raw_clock();
+  const auto clock = common_clock(meeting);
+  const double now = clock();
+  EXPECT_GE(now, 0);
+  EXPECT_LE(now, raw_clock() - before);
+}
+
+TEST(CommonClock, RefusesWhatIsNotATime) {
+  PretendedMeeting meeting;
+  meeting.others["clock"] = {false, "noon"};
+  EXPECT_THAT([&] { (void)common_clock(meeting); },
+              ThrowsMessage<PeerError>(AllOf(HasSubstr("rank 0"), HasSubstr("\"noon\""))));
+}
+
+TEST(RunAsProcess, RunsTheBodyBetweenJoiningAndLeaving) {
+  const StoreServer server;
+  LaunchInfo launch;
+  launch.port = server.port();
+  launch.served = true;
+  bool ran = false;
+  run_as_process(launch, milliseconds(20000), [&](Rendezvous& rendezvous, std::unique_ptr<Channel>& channel) {
+    EXPECT_EQ(rendezvous.exchange("key", "value"), std::vector<std::string>{"value"});
+    channel = std::move(make_local_channels(1, milliseconds(20000)).front());
+    ran = true;
+  });
+  EXPECT_TRUE(ran);
+}
+
+TEST(RunAsProcess, PassesOnWhatTheBodyThrows) {
+  const StoreServer server;
+  LaunchInfo launch;
+  launch.port = server.port();
+  launch.served = true;
+  EXPECT_THAT(
+      [&] {
+        run_as_process(launch, milliseconds(20000),
+                       [](Rendezvous&, std::unique_ptr<Channel>&) { throw std::invalid_argument("no such layer"); });
+      },
+      ThrowsMessage<std::invalid_argument>("no such layer"));
+}
+
+}  // namespace
+}  // namespace stagecraft
