@@ -19,7 +19,7 @@
 #include "executor/files/zip_writer.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/stage/stage_program.h"
-#include "tests/support/mutated.h"
+#include "tests/executor/files/pickle_text.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::files {
@@ -30,30 +30,6 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 constexpr const char* kByPython = STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt";
-
-std::string short_text(const std::string& text) {
-  return "\x8c" + std::string(1, static_cast<char>(text.size())) + text;
-}
-std::string integer(std::int32_t value) {
-  return "J" + std::string(reinterpret_cast<const char*>(&value), sizeof value);
-}
-std::string integers(const std::vector<int>& values) {
-  std::string out = "(";
-  for (const int value : values) out += integer(value);
-  return out + "t";
-}
-
-/// The instructions that make a tensor of storage `key`, which holds `values` floats.
-std::string tensor(const std::string& key, int values, int offset, const std::vector<int>& shape,
-                   const std::vector<int>& strides, const std::string& type = "FloatStorage") {
-  return "ctorch._utils\n_rebuild_tensor_v2\n((" + short_text("storage") + "ctorch\n" + type + "\n" + short_text(key) +
-         short_text("cpu") + integer(values) + "tQ" + integer(offset) + integers(shape) + integers(strides) +
-         "\x89"
-         "ccollections\nOrderedDict\n)RtR";
-}
-std::string dict(const std::string& name, const std::string& value) {
-  return "\x80\x02}" + short_text(name) + value + "s.";
-}
 
 class TorchFiles : public ::testing::Test {
  protected:
@@ -152,65 +128,6 @@ TEST_F(TorchFiles, SetTheFirstParametersByName) {
               ThrowsMessage<FormatError>(HasSubstr("weights.pt: unknown tensor \"bfloat16\", known are fc1.bias")));
 }
 
-TEST(StateDict, IsReadInEveryProtocolAndUnderItsUsualKeys) {
-  const std::string value = tensor("0", 6, 1, {2, 2}, {2, 1});
-  const std::map<std::string, PickledTensor> expected{{"w", {"0", at::kFloat, 6, 1, {2, 2}, {2, 1}}}};
-  EXPECT_EQ(parse_state_dict(dict("w", value), "f"), expected);
-  const std::string inner = "}" + short_text("w") + value + "s";
-  EXPECT_EQ(parse_state_dict(dict("state_dict", inner), "f"), expected);
-  EXPECT_EQ(parse_state_dict(dict("model", inner), "f"), expected);
-  // Protocol 4: a frame, a class by its names on the stack, values remembered in order.
-  const std::string framed = "\x80\x04\x95" + std::string(8, '\0') + short_text("collections") + "\x94" +
-                             short_text("OrderedDict") + "\x94\x93\x94)R(" + short_text("w") + value + "u.";
-  EXPECT_EQ(parse_state_dict(framed, "f"), expected);
-}
-
-TEST(StateDict, RefusesClassesAndFunctionsOfItsOwnAndNamesThem) {
-  // What pickle.dumps makes of an object whose __reduce__ gives (os.system, ("echo hacked",)).
-  const std::string hostile =
-      "\x80\x02"
-      "cposix\nsystem\n" +
-      short_text("echo hacked") + "\x85R.";
-  EXPECT_THAT(
-      [&] { (void)parse_state_dict(hostile, "bad.pt"); },
-      ThrowsMessage<FormatError>("bad.pt: byte 2 of the pickle: class or function \"posix.system\" is not needed by a "
-                                 "state dict of tensors and is not executed; save only the state dict"));
-  for (const std::string name : {"builtins\neval\n", "torch\nload\n", "__torch__.net\nNet\n", "torch._utils\n_f\n"}) {
-    EXPECT_THAT([&] { (void)parse_state_dict(dict("w", "c" + name + ")R"), "f"); },
-                ThrowsMessage<FormatError>(HasSubstr("is not executed")))
-        << name;
-  }
-}
-
-TEST(StateDict, NamesWhatIsWrong) {
-  using namespace std::string_literals;
-  const std::vector<std::pair<std::string, std::string>> cases{
-      {"", "the pickle ends too early"},
-      {"\x80\x02}", "the pickle ends too early"},
-      {"\x80\x01}.", "found pickle protocol 1, expected 2 to 5"},
-      {"\x80\x02i.", "found opcode 0x69, which state dicts do not use"},
-      {"\x80\x02s.", "the stack is empty"},
-      {"\x80\x02t.", "the stack is empty"},
-      {"\x80\x02h\x07.", "value 7 is not in the memo"},
-      {"\x80\x02K\x07.", "found an integer, expected a state dict"},
-      {"\x80\x02}K\x01K\x02s.", "found an integer as a name"},
-      {"\x80\x02}(K\x01u.", "found a key without a value"},
-      {dict("w", "K\x01"), "\"w\": found an integer, expected a tensor"},
-      {dict("w", tensor("0", 6, 0, {2, 4}, {4, 1})), "does not lie within its storage of 6 values"},
-      {dict("w", tensor("0", 6, 3, {2, 2}, {2, 1})), "does not lie within its storage of 6 values"},
-      {dict("w", tensor("0", 6, 0, {1000000, 1000000}, {0, 0})), "does not lie within its storage of 6 values"},
-      {dict("w", tensor("0", 6, -1, {1}, {1})), "does not lie within its storage of 6 values"},
-      {dict("w", tensor("0", 6, 0, {2}, {-1})), "found -1 in a shape or strides, must be at least 0"},
-      {dict("w", tensor("0", 6, 0, {2}, {1, 1})), "found 1 sizes and 2 strides"},
-      {dict("w", tensor("0", 6, 0, std::vector<int>(65, 1), std::vector<int>(65, 1))),
-       "found 65 axes, expected at most"},
-      {dict("w", tensor("0", 6, 0, {2}, {1}, "ComplexFloatStorage")), "\"torch.ComplexFloatStorage\""},
-  };
-  for (const auto& [pickle, message] : cases) {
-    EXPECT_THAT([&] { (void)parse_state_dict(pickle, "f.pt"); }, ThrowsMessage<FormatError>(HasSubstr(message)));
-  }
-}
-
 TEST_F(TorchFiles, NameAStorageThatIsNotThereOrOfAnotherLength) {
   const std::string pickle = dict("w", tensor("0", 2, 0, {2}, {1}));
   write("good", pickle, {{"0", std::string(8, '\0')}});
@@ -283,28 +200,6 @@ TEST_F(TorchFiles, MutatedGiveErrorsAndNeverAnythingElse) {
     } catch (const FormatError&) { ++refused; }
   }
   EXPECT_GT(refused, 300) << "seed " << kSeed;
-}
-
-TEST(StateDict, MutatedGivesErrorsAndNeverAnythingElse) {
-  constexpr std::uint64_t kSeed = 6;
-  std::mt19937_64 random(kSeed);
-  const std::string whole = "\x80\x02}q\x01(" + short_text("a") + tensor("0", 6, 1, {2, 2}, {2, 1}) + "q\x02" +
-                            short_text("b") + "ctorch._utils\n_rebuild_parameter\n(h\x02\x88}tR" + short_text("c") +
-                            tensor("1", 9, 0, {3, 3}, {1, 3}) + "u.";
-  ASSERT_EQ(parse_state_dict(whole, "f").size(), 3U);
-  int refused = 0;
-  for (int round = 0; round < 100000; ++round) {
-    const std::string text = testing::mutated(whole, random, ".");
-    try {
-      for (const auto& [name, tensor] : parse_state_dict(text, "f")) {
-        std::int64_t last = tensor.offset;
-        for (std::size_t i = 0; i < tensor.shape.size(); ++i) last += (tensor.shape[i] - 1) * tensor.strides[i];
-        const bool empty = std::ranges::find(tensor.shape, 0) != tensor.shape.end();
-        EXPECT_TRUE(empty || last < tensor.storage_values) << "seed " << kSeed << " round " << round;
-      }
-    } catch (const FormatError&) { ++refused; }
-  }
-  EXPECT_GT(refused, 50000) << "seed " << kSeed;
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <stdexcept>
 
-#include "executor/model/stage_layers.h"
 #include "executor/run/run.h"
 #include "tests/support/planned_models.h"
 
@@ -88,34 +87,6 @@ TEST(BindModel, RefusesAPlanThatTiesWhatTheModelDoesNot) {
   EXPECT_THAT([&] { bind(plan, planned.model); },
               ThrowsMessage<std::invalid_argument>("the plan lists parameter \"fc1.weight\" as tied, but model \"mlp\" "
                                                    "does not have it in two layers; profile and plan the model again"));
-}
-
-TEST(CheckSamples, NamesABoundOnOneSideAlone) {
-  model::Model model = intake::build_model("mlp", kTiny);
-  model.least_samples = 2;
-  EXPECT_NO_THROW(model::check_samples(model, 2));
-  EXPECT_NO_THROW(model::check_samples(model, 1 << 20));
-  EXPECT_THAT([&] { model::check_samples(model, 1); },
-              ThrowsMessage<std::invalid_argument>("mlp was exported for a microbatch of 2 or more, found 1"));
-}
-
-TEST(CheckSamples, KeepsAProfileFromStarting) {
-  model::Model model = intake::build_model("mlp", kTiny);
-  model.most_samples = 1;
-  EXPECT_THAT([&] { (void)planned_model(model, 2); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("exported for a microbatch of 1, found 2")));
-}
-
-TEST(LayersOfStages, SaysWhatBecameOfALayerThatCouldNotStandAlone) {
-  PlannedModel planned = planned_model("mlp", kTiny, 2);
-  Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
-  plan.stages[1].layers.push_back("norm");
-  EXPECT_THAT([&] { (void)model::layers_of_stages(plan, planned.model); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("model \"mlp\": unknown layer \"norm\"")));
-  planned.model.merged["norm"] = "is part of \"fc2\", whose buffer it writes";
-  EXPECT_THAT(
-      [&] { (void)model::layers_of_stages(plan, planned.model); },
-      ThrowsMessage<std::invalid_argument>("model \"mlp\": layer \"norm\" is part of \"fc2\", whose buffer it writes"));
 }
 
 }  // namespace

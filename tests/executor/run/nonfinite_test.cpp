@@ -1,5 +1,3 @@
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,38 +26,6 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-TEST(AllFinite, FindsOneValueAnywhere) {
-  for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
-    for (const std::int64_t place : {0, 7, 30}) {
-      at::Tensor values = at::full({31}, std::numeric_limits<float>::max());
-      EXPECT_TRUE(stage::all_finite(values));
-      values[place] = bad;
-      EXPECT_FALSE(stage::all_finite(values)) << place;
-      EXPECT_FALSE(stage::all_finite(values.to(at::kDouble))) << place;
-      EXPECT_FALSE(stage::all_finite(values.to(at::kBFloat16))) << place;
-    }
-  }
-  EXPECT_TRUE(stage::all_finite(at::full({3}, -std::numeric_limits<float>::denorm_min())));
-  EXPECT_TRUE(stage::all_finite(at::ones({3}, at::kLong)));
-  EXPECT_TRUE(stage::all_finite(at::ones({0})));
-}
-
-TEST(AllFinite, LooksAtTheValuesOfAViewAlone) {
-  const at::Tensor whole = at::full({4, 4}, kInfinity);
-  at::Tensor part = whole.narrow(1, 1, 2);
-  part.fill_(1);
-  EXPECT_TRUE(stage::all_finite(part));
-  EXPECT_FALSE(stage::all_finite(whole.t()));
-}
-
-TEST(OnNonfinite, IsNamed) {
-  EXPECT_EQ(stage::parse_on_nonfinite("stop"), stage::OnNonfinite::Stop);
-  EXPECT_EQ(stage::parse_on_nonfinite("warn"), stage::OnNonfinite::Warn);
-  EXPECT_EQ(stage::parse_on_nonfinite("skip"), stage::OnNonfinite::Skip);
-  EXPECT_THAT([] { (void)stage::parse_on_nonfinite("ignore"); },
-              ThrowsMessage<std::invalid_argument>("unknown action \"ignore\", known are stop, warn, skip"));
-}
 
 /// Data whose first input is infinite in microbatch 1 of step `step`.
 class BadData : public data::DataSource {

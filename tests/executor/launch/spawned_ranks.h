@@ -1,0 +1,46 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/launch/spawn.h"
+#include "executor/meeting/meeting_store.h"
+
+// Runs of real processes.
+
+namespace stagecraft {
+
+/// How a run ended.
+struct Outcome {
+  int status = 0;
+  std::string text;
+  double seconds = 0;
+};
+
+/// A run of rank_program, whose deadline for a silent rank is 2 s.
+inline Outcome run_ranks(int ranks, std::vector<std::string> arguments,
+                         std::chrono::milliseconds grace = std::chrono::milliseconds(4000)) {
+  arguments.insert(arguments.begin(), std::string(STAGECRAFT_BIN_DIR) + "/rank_program");
+  ::testing::internal::CaptureStderr();  // of the children too
+  const auto start = std::chrono::steady_clock::now();
+  Outcome outcome;
+  outcome.status = spawn(ranks, arguments, grace);
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  outcome.text = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+/// How often `part` occurs in `text`.
+inline int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+inline std::string free_port() { return std::to_string(StoreServer().port()); }
+
+}  // namespace stagecraft
