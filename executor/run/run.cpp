@@ -18,8 +18,7 @@ namespace stagecraft::run {
 void verify_lists(const BoundPlan& plan, std::int64_t steps) {
   // For an asynchronous schedule, the steps up to its steady state cover all cases.
   const int covered = to_int(std::clamp<std::int64_t>(steps, 1, plan.step_window().steps));
-  const auto result =
-      verify(plan.plan(), plan.action_lists(covered), {.steps = covered, .reduce_groups = plan.reduce_groups()});
+  const auto result = verify(plan, plan.action_lists(covered), {.steps = covered});
   if (const auto* infeasible = std::get_if<Infeasible>(&result))
     throw std::invalid_argument("the plan cannot run: " + infeasible->reason);
 }

@@ -90,7 +90,7 @@ RunMeasurement::RunMeasurement(const BoundPlan& bound, const std::vector<Action>
       first_step_(first_step),
       save_(std::move(save)),
       save_every_(save_every),
-      order_(bound.plan(), actions, rank, to_int(first_step)),
+      order_(bound, actions, rank, to_int(first_step)),
       keeper_(to_int(first_step)),
       others_(to_index(channel.ranks())) {
   const Plan& plan = bound.plan();

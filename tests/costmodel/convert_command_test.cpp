@@ -109,15 +109,16 @@ TEST_F(ConvertCommand, WritesAgainOverItsOwnFilesAlone) {
 }
 
 TEST_F(ConvertCommand, NamesThePlanThatDoesNotFitTheArchiveAndWritesNothing) {
-  EXPECT_EQ(convert([](const Plan&, const std::string&) -> ArchiveStages {
+  EXPECT_EQ(convert([](const Plan&, const std::string&) -> interchange::ArchiveStages {
               throw std::invalid_argument("layer \"l0\" is not in it");
             }),
             1);
   EXPECT_EQ(said_, "stagecraft-convert: " + at("plan.json") + ": layer \"l0\" is not in it\n");
   EXPECT_FALSE(std::filesystem::exists(at("out")));
-  EXPECT_EQ(
-      convert([](const Plan&, const std::string& path) -> ArchiveStages { throw FormatError(path + ": is cut off"); }),
-      1);
+  EXPECT_EQ(convert([](const Plan&, const std::string& path) -> interchange::ArchiveStages {
+              throw FormatError(path + ": is cut off");
+            }),
+            1);
   EXPECT_EQ(said_, "stagecraft-convert: " + at("model.pt2") + ": is cut off\n");
 }
 

@@ -299,7 +299,7 @@ class Packages(Stages):
         self.assertFalse((self.folder / "other").exists())
         (self.folder / "mlp_2" / "mine.txt").write_text("mine")
         said = self.tool("convert", "plan.json", "--model", self.file, "--force", "-o", "mlp_2", status=1)
-        self.assertIn('mlp_2: holds "mine.txt", which was not written here', said)
+        self.assertIn('mlp_2: holds "mine.txt", which stagecraft did not write', said)
         (self.folder / "mlp_2" / "mine.txt").unlink()
         self.tool("convert", "plan.json", "--force", "-o", "mlp_2")
 

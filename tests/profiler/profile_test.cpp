@@ -294,15 +294,5 @@ TEST(ProfileModel, RefusesOptionsOutOfRange) {
   refuses([](auto& o) { o.optimizer.name = "magic"; }, "unknown optimizer \"magic\", known are");
 }
 
-TEST(DeviceHere, SharesTheMemory) {
-  const Device whole = device_here(1), third = device_here(3);
-  EXPECT_FALSE(whole.name.empty());
-  EXPECT_EQ(third.name, whole.name);
-  EXPECT_EQ(third.memory->value, whole.memory->value / 3);
-  EXPECT_GT(*third.memory, 1_MiB);
-  EXPECT_THAT([] { (void)device_here(0); },
-              ThrowsMessage<std::invalid_argument>("the number of ranks is 0, must be at least 1"));
-}
-
 }  // namespace
 }  // namespace stagecraft::profiler

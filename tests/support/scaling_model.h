@@ -14,34 +14,35 @@ namespace stagecraft::testing {
 
 /// A model whose every number follows by hand: layer "first" gives h = a x, layer "loss" gives b h, of one sample of
 /// one value. The gradients are b x for a, a x for b and b for h.
-inline Model scaling_model(double a = 2, double b = 3) {
+inline model::Model scaling_model(double a = 2, double b = 3) {
   const auto weight = [](const std::string& name, double value) {
-    ParameterSpec out{.name = name, .shape = {1}};
+    model::ParameterSpec out{.name = name, .shape = {1}};
     out.load = [value] { return at::full({1}, value, at::kFloat); };
     return out;
   };
-  Model model;
+  model::Model model;
   model.name = "scaling";
-  const ValueRef x = append(model, ModelInput{"x", "float32", {1}});
-  const ValueRef h = append(model, {.name = "first",
-                                    .kind = "Scale",
-                                    .inputs = {x},
-                                    .parameters = {weight("a", a)},
-                                    .forward = [](const LayerCall& call) -> std::vector<at::Tensor> {
-                                      return {call.inputs[0].mul(call.parameters[0])};
-                                    }});
-  append(model, {.name = "loss",
-                 .kind = "Scale",
-                 .inputs = {h},
-                 .parameters = {weight("b", b)},
-                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> {
-                   return {call.inputs[0].mul(call.parameters[0]).mean()};
-                 }});
+  const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {1}});
+  const model::ValueRef h =
+      model::append(model, {.name = "first",
+                            .kind = "Scale",
+                            .inputs = {x},
+                            .parameters = {weight("a", a)},
+                            .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                              return {call.inputs[0].mul(call.parameters[0])};
+                            }});
+  model::append(model, {.name = "loss",
+                        .kind = "Scale",
+                        .inputs = {h},
+                        .parameters = {weight("b", b)},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          return {call.inputs[0].mul(call.parameters[0]).mean()};
+                        }});
   return model;
 }
 
 /// Gives x = 10 step + microbatch + 1.
-class CountedData : public DataSource {
+class CountedData : public data::DataSource {
  public:
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int, std::int64_t samples,
                                 std::span<const int>) const override {

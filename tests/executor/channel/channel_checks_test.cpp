@@ -7,7 +7,7 @@
 #include "executor/channel/channel_local.h"
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using stagecraft::testing::refused;
@@ -74,28 +74,24 @@ TEST_F(ChannelChecks, MembersAscendAndHoldTheRank) {
 
 TEST_F(ChannelChecks, OnlyFloatsAreReduced) {
   EXPECT_NO_THROW(check_reducible(own_, at::empty({4}), {0, 1}, 0));
-  EXPECT_THAT(refused([&] {
-                check_reducible(own_, at::empty({4}, at::kDouble), {0, 1}, 0);
-              }),
+  EXPECT_THAT(refused([&] { check_reducible(own_, at::empty({4}, at::kDouble), {0, 1}, 0); }),
               AllOf(HasSubstr("all-reduce"), HasSubstr("float32"), HasSubstr("float64 [4]")));
-  EXPECT_THAT(refused([&] {
-                check_reducible(own_, at::empty({4}, at::kLong), {0, 1}, 0, "reduce-scatter");
-              }),
+  EXPECT_THAT(refused([&] { check_reducible(own_, at::empty({4}, at::kLong), {0, 1}, 0, "reduce-scatter"); }),
               AllOf(HasSubstr("reduce-scatter"), HasSubstr("int64 [4]")));
 }
 
 TEST(WrongSpec, NamesBothEndsAndBothSpecs) {
-  const PeerError error = wrong_spec(2, {{4, 8}, at::kFloat}, 1, 7, {{4, 9}, at::kFloat});
+  const meeting::PeerError error = wrong_spec(2, {{4, 8}, at::kFloat}, 1, 7, {{4, 9}, at::kFloat});
   EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 2"), HasSubstr("float32 [4, 8]"),
                                   HasSubstr("from rank 1 under tag 7"), HasSubstr("float32 [4, 9]")));
-  EXPECT_EQ(error.cause(), PeerError::Cause::Found);
+  EXPECT_EQ(error.cause(), meeting::PeerError::Cause::Found);
 }
 
 TEST(LateTensor, IsAMissedDeadline) {
-  const PeerError error = late_tensor(1, std::chrono::milliseconds(5000), 0, 3);
+  const meeting::PeerError error = late_tensor(1, std::chrono::milliseconds(5000), 0, 3);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1"), HasSubstr("5.0 s"), HasSubstr("from rank 0 under tag 3")));
-  EXPECT_EQ(error.cause(), PeerError::Cause::Deadline);
+  EXPECT_EQ(error.cause(), meeting::PeerError::Cause::Deadline);
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

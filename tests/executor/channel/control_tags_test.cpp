@@ -5,7 +5,7 @@
 
 #include "executor/channel/channel_local.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 TEST(ControlTags, AreApartFromEachOtherAndFromThePlans) {
@@ -34,4 +34,4 @@ TEST(AllRanks, CountsThoseOfTheChannel) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using ::testing::AllOf;
@@ -112,4 +112,4 @@ TEST(AssignRounds, UsesNoMoreRoundsThanTheEdgesOfTwoRanksTogether) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

@@ -6,7 +6,7 @@
 #include "executor/channel/control_tags.h"
 #include "tests/executor/channel/channel_suite.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 TEST(PeerProof, LetsPassWhoKnowsTheKey) {
@@ -51,4 +51,4 @@ TEST(PeerProof, NeedsNobodyAlone) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::channel

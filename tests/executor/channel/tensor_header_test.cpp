@@ -8,7 +8,7 @@
 
 #include "tests/executor/channel/channel_suite.h"
 
-namespace stagecraft {
+namespace stagecraft::channel {
 namespace {
 
 using ::testing::HasSubstr;
@@ -64,7 +64,7 @@ TEST(TensorHeader, OfRandomNumbersIsReadOrRefused) {
       ++read;
       EXPECT_EQ(static_cast<std::int64_t>(spec.shape.size()), numbers[1]);
       for (const std::int64_t size : spec.shape) EXPECT_TRUE(size >= 0 && size <= std::int64_t{1} << 48) << size;
-    } catch (const PeerError& error) {
+    } catch (const meeting::PeerError& error) {
       ++refused;
       EXPECT_THAT(error.what(), HasSubstr("rank 1"));
     }

@@ -5,7 +5,7 @@
 
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 using stagecraft::testing::refused;
@@ -53,4 +53,4 @@ TEST(ComputeType, RefusesTypesThatNoPlanComputesIn) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::device

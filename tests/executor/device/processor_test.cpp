@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 using ::testing::ElementsAre;
@@ -58,4 +58,4 @@ TEST(CpuKernels, SayWhichVariablesLimitThem) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::device

@@ -6,7 +6,7 @@
 #include "executor/device/allocator.h"
 #include "executor/device/processor.h"
 
-namespace stagecraft {
+namespace stagecraft::device {
 namespace {
 
 using ::testing::HasSubstr;
@@ -28,4 +28,4 @@ TEST(ProvenanceHere, SaysWhatTheLastBitsAndTheSpeedDependOn) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::device

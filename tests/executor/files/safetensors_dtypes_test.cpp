@@ -7,7 +7,7 @@
 #include "costmodel/format/safetensors_header.h"
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 using stagecraft::testing::refused;
@@ -15,12 +15,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(SafetensorsDtypes, EveryWordThatHeadersAllowHasATypeAndComesBack) {
-  for (const std::string& word : safetensors_dtypes()) EXPECT_EQ(safetensors_word(safetensors_type(word)), word);
+  for (const std::string& word : format::safetensors_dtypes())
+    EXPECT_EQ(safetensors_word(safetensors_type(word)), word);
 }
 
 TEST(SafetensorsDtypes, WordsSayTheWidth) {
   // F32, I64, BF16, ...: the number is the width in bits.
-  for (const std::string& word : safetensors_dtypes()) {
+  for (const std::string& word : format::safetensors_dtypes()) {
     const std::size_t digit = word.find_first_of("0123456789");
     if (digit == std::string::npos) continue;  // BOOL
     EXPECT_EQ(c10::elementSize(safetensors_type(word)) * 8, std::stoul(word.substr(digit))) << word;
@@ -41,4 +42,4 @@ TEST(SafetensorsDtypes, UnknownWordListsTheKnown) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::files

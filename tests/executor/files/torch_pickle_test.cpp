@@ -10,7 +10,7 @@
 #include "tests/executor/files/pickle_text.h"
 #include "tests/support/mutated.h"
 
-namespace stagecraft {
+namespace stagecraft::files {
 namespace {
 
 using ::testing::HasSubstr;
@@ -98,4 +98,4 @@ TEST(StateDict, MutatedGivesErrorsAndNeverAnythingElse) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::files

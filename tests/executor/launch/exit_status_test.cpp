@@ -2,15 +2,15 @@
 
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 TEST(ExitStatus, TellsACauseOfItsOwnFromAPeersAndADeadline) {
-  using Cause = PeerError::Cause;
-  EXPECT_EQ(exit_status(PeerError("a shape", Cause::Found)), 1);
-  EXPECT_EQ(exit_status(PeerError("lost rank 1", Cause::Peer)), 3);
-  EXPECT_EQ(exit_status(PeerError("late", Cause::Deadline).within("rank 0: ", ", at a barrier")), 4);
+  using Cause = meeting::PeerError::Cause;
+  EXPECT_EQ(exit_status(meeting::PeerError("a shape", Cause::Found)), 1);
+  EXPECT_EQ(exit_status(meeting::PeerError("lost rank 1", Cause::Peer)), 3);
+  EXPECT_EQ(exit_status(meeting::PeerError("late", Cause::Deadline).within("rank 0: ", ", at a barrier")), 4);
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

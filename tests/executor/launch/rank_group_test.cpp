@@ -11,7 +11,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/meeting/meeting_store.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 using std::chrono::milliseconds;
@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 TEST(RunAsThreads, RunsEachRankOnItsChannel) {
-  const auto channels = make_local_channels(3, milliseconds(20000));
+  const auto channels = channel::make_local_channels(3, milliseconds(20000));
   std::vector<std::atomic<int>> ran(3);
-  run_as_threads(channels, [&](Channel& channel) {
+  run_as_threads(channels, [&](channel::Channel& channel) {
     ++ran[static_cast<std::size_t>(channel.rank())];
     channel.barrier();  // which none would leave alone
   });
@@ -30,45 +30,45 @@ TEST(RunAsThreads, RunsEachRankOnItsChannel) {
 }
 
 TEST(RunAsThreads, OneRanksFailureEndsTheWaitsOfTheOthers) {
-  const auto channels = make_local_channels(3, milliseconds(20000));
+  const auto channels = channel::make_local_channels(3, milliseconds(20000));
   std::vector<std::string> heard(3);
   EXPECT_THAT(
       [&] {
-        run_as_threads(channels, [&](Channel& channel) {
+        run_as_threads(channels, [&](channel::Channel& channel) {
           if (channel.rank() == 1) throw std::invalid_argument("the plan has 3 stages");
           try {
             channel.barrier();
-          } catch (const PeerError& error) {
+          } catch (const meeting::PeerError& error) {
             heard[static_cast<std::size_t>(channel.rank())] = error.what();
             throw;
           }
         });
       },
       ThrowsMessage<std::invalid_argument>("the plan has 3 stages"));
-  for (const std::size_t rank : {0, 2})
+  for (const std::size_t rank : {0U, 2U})
     EXPECT_THAT(heard[rank], AllOf(HasSubstr("rank 1"), HasSubstr("the plan has 3 stages")));
 }
 
 TEST(RunAsThreads, AddsALineAboutEachRankToAMissedDeadline) {
-  const auto channels = make_local_channels(2, milliseconds(50));
+  const auto channels = channel::make_local_channels(2, milliseconds(50));
   std::latch begun(2);
   EXPECT_THAT(
       [&] {
-        run_as_threads(channels, [&](Channel& channel) {
+        run_as_threads(channels, [&](channel::Channel& channel) {
           channel.activity().begin({"forward", 1, 3, 6});
           begun.arrive_and_wait();
           if (channel.rank() == 0) (void)channel.receive({{1}, at::kFloat}, 1, 5)->wait();
         });
       },
-      ThrowsMessage<PeerError>(AllOf(HasSubstr("under tag 5"),
-                                     HasSubstr("\n  rank 0: forward of microbatch 3 of stage 1 in step 7, wait"),
-                                     HasSubstr("\n  rank 1: forward of microbatch 3 of stage 1 in step 7"))));
+      ThrowsMessage<meeting::PeerError>(
+          AllOf(HasSubstr("under tag 5"), HasSubstr("\n  rank 0: forward of microbatch 3 of stage 1 in step 7, wait"),
+                HasSubstr("\n  rank 1: forward of microbatch 3 of stage 1 in step 7"))));
 }
 
 TEST(RunAsThreads, AddsNothingToOtherErrors) {
-  const auto channels = make_local_channels(2, milliseconds(20000));
-  EXPECT_THAT([&] { run_as_threads(channels, [](Channel&) { throw PeerError("a shape"); }); },
-              ThrowsMessage<PeerError>("a shape"));
+  const auto channels = channel::make_local_channels(2, milliseconds(20000));
+  EXPECT_THAT([&] { run_as_threads(channels, [](channel::Channel&) { throw meeting::PeerError("a shape"); }); },
+              ThrowsMessage<meeting::PeerError>("a shape"));
 }
 
 /// A meeting whose other ranks say what a test says.
@@ -81,7 +81,7 @@ class PretendedMeeting : public Rendezvous {
     return out;
   }
   void fail(const std::string&) noexcept override {}
-  std::shared_ptr<Activity> activity() const override { return nullptr; }
+  std::shared_ptr<channel::Activity> activity() const override { return nullptr; }
   void leave() noexcept override {}
 
   /// By key: whether the other rank comes after this one, and its value.
@@ -98,9 +98,7 @@ TEST(Agree, NamesTheFirstLineThatDiffers) {
   PretendedMeeting meeting;
   meeting.others["plan"] = {true, "plan 1\nsteps 5\nseed 2\n"};
   EXPECT_THAT(
-      [&] {
-        agree(meeting, {"plan 1", "steps 4", "seed 1"});
-      },
+      [&] { agree(meeting, {"plan 1", "steps 4", "seed 1"}); },
       ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("rank 1"), HasSubstr("steps 5"), HasSubstr("steps 4"))));
   EXPECT_THAT(
       [&] { agree(meeting, {"plan 1"}); },
@@ -152,35 +150,36 @@ TEST(CommonClock, RefusesWhatIsNotATime) {
   PretendedMeeting meeting;
   meeting.others["clock"] = {false, "noon"};
   EXPECT_THAT([&] { (void)common_clock(meeting); },
-              ThrowsMessage<PeerError>(AllOf(HasSubstr("rank 0"), HasSubstr("\"noon\""))));
+              ThrowsMessage<meeting::PeerError>(AllOf(HasSubstr("rank 0"), HasSubstr("\"noon\""))));
 }
 
 TEST(RunAsProcess, RunsTheBodyBetweenJoiningAndLeaving) {
-  const StoreServer server;
-  LaunchInfo launch;
+  const meeting::StoreServer server;
+  meeting::LaunchInfo launch;
   launch.port = server.port();
   launch.served = true;
   bool ran = false;
-  run_as_process(launch, milliseconds(20000), [&](Rendezvous& rendezvous, std::unique_ptr<Channel>& channel) {
+  run_as_process(launch, milliseconds(20000), [&](Rendezvous& rendezvous, std::unique_ptr<channel::Channel>& channel) {
     EXPECT_EQ(rendezvous.exchange("key", "value"), std::vector<std::string>{"value"});
-    channel = std::move(make_local_channels(1, milliseconds(20000)).front());
+    channel = std::move(channel::make_local_channels(1, milliseconds(20000)).front());
     ran = true;
   });
   EXPECT_TRUE(ran);
 }
 
 TEST(RunAsProcess, PassesOnWhatTheBodyThrows) {
-  const StoreServer server;
-  LaunchInfo launch;
+  const meeting::StoreServer server;
+  meeting::LaunchInfo launch;
   launch.port = server.port();
   launch.served = true;
   EXPECT_THAT(
       [&] {
-        run_as_process(launch, milliseconds(20000),
-                       [](Rendezvous&, std::unique_ptr<Channel>&) { throw std::invalid_argument("no such layer"); });
+        run_as_process(launch, milliseconds(20000), [](Rendezvous&, std::unique_ptr<channel::Channel>&) {
+          throw std::invalid_argument("no such layer");
+        });
       },
       ThrowsMessage<std::invalid_argument>("no such layer"));
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

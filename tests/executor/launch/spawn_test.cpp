@@ -7,7 +7,7 @@
 #include "tests/executor/launch/spawned_ranks.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 using std::chrono::milliseconds;
@@ -104,4 +104,4 @@ TEST(Spawn, RefusesWhatItCannotStart) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

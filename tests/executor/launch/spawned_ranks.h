@@ -28,7 +28,7 @@ inline Outcome run_ranks(int ranks, std::vector<std::string> arguments,
   ::testing::internal::CaptureStderr();  // of the children too
   const auto start = std::chrono::steady_clock::now();
   Outcome outcome;
-  outcome.status = spawn(ranks, arguments, grace);
+  outcome.status = launch::spawn(ranks, arguments, grace);
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   outcome.text = ::testing::internal::GetCapturedStderr();
   return outcome;
@@ -41,6 +41,6 @@ inline int count(const std::string& text, const std::string& part) {
   return found;
 }
 
-inline std::string free_port() { return std::to_string(StoreServer().port()); }
+inline std::string free_port() { return std::to_string(meeting::StoreServer().port()); }
 
 }  // namespace stagecraft

@@ -11,7 +11,7 @@
 
 // Each test ends a process of its own, whose standard input is a pipe.
 
-namespace stagecraft {
+namespace stagecraft::launch {
 namespace {
 
 /// Makes a pipe the standard input; gives the end to write to.
@@ -100,4 +100,4 @@ TEST_F(TetherDeathTest, LetsTheInputEndOnceItIsGone) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::launch

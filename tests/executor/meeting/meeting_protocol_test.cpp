@@ -4,7 +4,7 @@
 
 #include <set>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 TEST(MeetingProtocol, ProofsOfBothSidesAreTheSameForTheSameWords) {
@@ -23,4 +23,4 @@ TEST(MeetingProtocol, NoProofServesInsteadOfAnother) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

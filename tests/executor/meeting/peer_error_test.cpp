@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::meeting {
 namespace {
 
 TEST(PeerErrorText, StandsBetweenTheWordsAndKeepsItsCause) {
@@ -27,4 +27,4 @@ TEST(SecondsText, HasTenthsOfASecond) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::meeting

@@ -10,7 +10,7 @@
 
 #include <cmath>
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 using ::testing::ElementsAre;
@@ -203,4 +203,4 @@ TEST(DropoutMask, IsNoneWithoutProbabilityOrTraining) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::model

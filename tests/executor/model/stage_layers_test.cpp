@@ -7,7 +7,7 @@
 
 #include "tests/support/planned_models.h"
 
-namespace stagecraft {
+namespace stagecraft::model {
 namespace {
 
 using stagecraft::testing::cut_plan;
@@ -19,7 +19,7 @@ using ::testing::ThrowsMessage;
 const std::map<std::string, std::string> kTiny{{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}};
 
 TEST(CheckSamples, NamesABoundOnOneSideAlone) {
-  Model model = build_model("mlp", kTiny);
+  Model model = intake::build_model("mlp", kTiny);
   model.least_samples = 2;
   EXPECT_NO_THROW(check_samples(model, 2));
   EXPECT_NO_THROW(check_samples(model, 1 << 20));
@@ -28,7 +28,7 @@ TEST(CheckSamples, NamesABoundOnOneSideAlone) {
 }
 
 TEST(CheckSamples, KeepsAProfileFromStarting) {
-  Model model = build_model("mlp", kTiny);
+  Model model = intake::build_model("mlp", kTiny);
   model.most_samples = 1;
   EXPECT_THAT([&] { (void)planned_model(model, 2); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("exported for a microbatch of 1, found 2")));
@@ -47,4 +47,4 @@ TEST(LayersOfStages, SaysWhatBecameOfALayerThatCouldNotStandAlone) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::model

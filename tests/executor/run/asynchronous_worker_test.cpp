@@ -13,7 +13,7 @@
 // The first of two ranks, whose stage is h = a x; the test is the second one. The gradient of h that comes back is
 // always 1, so that of a is x.
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::CountedData;
@@ -33,7 +33,7 @@ WorkerOptions settings(int steps, double learning_rate = 0.5) {
 }
 
 /// Data whose x is always 1.
-class Ones : public DataSource {
+class Ones : public data::DataSource {
  public:
   std::vector<at::Tensor> batch(std::int64_t, int, int, std::int64_t, std::span<const int>) const override {
     return {crossing(1)};
@@ -41,7 +41,7 @@ class Ones : public DataSource {
 };
 
 struct First {
-  First(const std::string& schedule, int microbatches, const WorkerOptions& options, const DataSource& data)
+  First(const std::string& schedule, int microbatches, const WorkerOptions& options, const data::DataSource& data)
       : plan(scaling_plan(schedule, microbatches, {1, 1})),
         bound(bind_model(plan, model)),
         channel(*channels[0]),
@@ -60,10 +60,10 @@ struct First {
   }
   [[nodiscard]] double a() const { return worker.parameters().front().value.item<double>(); }
 
-  Model model = scaling_model();
+  model::Model model = scaling_model();
   BoundPlan plan;
   BoundModel bound;
-  std::vector<std::unique_ptr<Channel>> channels = make_local_channels(2, std::chrono::seconds(20));
+  std::vector<std::unique_ptr<channel::Channel>> channels = channel::make_local_channels(2, std::chrono::seconds(20));
   NotingChannel channel;
   std::vector<std::int64_t> done;
   AsynchronousWorker worker;
@@ -119,23 +119,23 @@ TEST(AsynchronousWorker, UpdateFollowsTheRateOfItsMicrobatchsStep) {
 TEST(AsynchronousWorker, NamesTheParameterWhoseGradientIsNotFinite) {
   const Ones data;
   const BoundPlan plan(scaling_plan("pipedream", 1, {1, 1}));
-  const Model model = scaling_model();
+  const model::Model model = scaling_model();
   const BoundModel bound = bind_model(plan, model);
-  const auto channels = make_local_channels(2, std::chrono::seconds(20));
+  const auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
   (void)channels[1]->send(crossing(std::numeric_limits<double>::infinity()), 0, 1);
   AsynchronousWorker worker(bound, 0, *channels[0], data, settings(1));
   EXPECT_THAT([&] { worker.replay([](std::int64_t) {}); },
-              ThrowsMessage<NonfiniteError>(HasSubstr("step 1: the gradient of \"a\"")));
+              ThrowsMessage<stage::NonfiniteError>(HasSubstr("step 1: the gradient of \"a\"")));
   EXPECT_EQ(worker.parameters().front().value.item<double>(), 2) << "nothing was updated";
 }
 
 TEST(AsynchronousWorker, ReplicasApplyTheMeanOfTheirRound) {
   // One stage on two replicas: each update takes the mean of two microbatches, one of each replica.
   const BoundPlan plan(scaling_plan("pipedream", 4, {2}));
-  const Model model = scaling_model();
+  const model::Model model = scaling_model();
   const BoundModel bound = bind_model(plan, model);
   const Ones data;
-  const auto channels = make_local_channels(2, std::chrono::seconds(20));
+  const auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -152,7 +152,7 @@ TEST(AsynchronousWorker, ReplicasApplyTheMeanOfTheirRound) {
 TEST(AsynchronousWorker, RefusesToSkipStepsThatNoMomentParts) {
   const Ones data;
   First first("pipedream", 2, settings(1), data);
-  EXPECT_THAT([&] { first.worker.on_nonfinite(OnNonfinite::Skip, nullptr); },
+  EXPECT_THAT([&] { first.worker.on_nonfinite(stage::OnNonfinite::Skip, nullptr); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("\"pipedream\"")));
 }
 
@@ -164,17 +164,17 @@ TEST(AsynchronousWorker, RefusesToClip) {
 }
 
 TEST(AsynchronousWorker, RefusesParametersThatSeveralLayersHold) {
-  Model model = scaling_model();
+  model::Model model = scaling_model();
   model.layers[1].parameters[0].name = "a";
   Plan shared = scaling_plan("pipedream", 2, {1, 1});
   shared.tied = {{"a", {"first", "loss"}}};
   const BoundPlan plan(shared);
   const BoundModel bound = bind_model(plan, model);
   const Ones data;
-  const auto channels = make_local_channels(2, std::chrono::seconds(20));
+  const auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
   EXPECT_THAT([&] { AsynchronousWorker(bound, 0, *channels[0], data, settings(1)); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("\"a\"")));
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -7,7 +7,7 @@
 #include "tests/support/noting_channel.h"
 #include "tests/support/scaling_model.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::ForwardingChannel;
@@ -24,14 +24,14 @@ struct Ranks {
   Ranks(const std::string& schedule, int microbatches, const std::vector<int>& replicas)
       : plan(scaling_plan(schedule, microbatches, replicas)), bound(bind_model(plan, model)) {
     const int count = static_cast<int>(plan.ranks().size());
-    channels = make_local_channels(count, std::chrono::seconds(20));
+    channels = channel::make_local_channels(count, std::chrono::seconds(20));
     for (int rank = 0; rank < count; ++rank)
       each.push_back(std::make_unique<LossGathering>(bound, rank, *channels[static_cast<std::size_t>(rank)]));
   }
-  Model model = scaling_model();
+  model::Model model = scaling_model();
   BoundPlan plan;
   BoundModel bound;
-  std::vector<std::unique_ptr<Channel>> channels;
+  std::vector<std::unique_ptr<channel::Channel>> channels;
   std::vector<std::unique_ptr<LossGathering>> each;
 };
 
@@ -89,19 +89,19 @@ TEST(LossGathering, KeepsTheOrderOfManyStepsThatNobodyHasReceivedYet) {
 TEST(LossGathering, SaysWhichRankCouldNotSendItsLosses) {
   struct Broken : ForwardingChannel {
     using ForwardingChannel::ForwardingChannel;
-    struct Failed : Sending {
+    struct Failed : channel::Sending {
       bool done() override { return false; }
-      void wait() override { throw PeerError("no route", PeerError::Cause::Deadline); }
+      void wait() override { throw meeting::PeerError("no route", meeting::PeerError::Cause::Deadline); }
     };
-    std::unique_ptr<Sending> send(const at::Tensor&, int, int) override { return std::make_unique<Failed>(); }
+    std::unique_ptr<channel::Sending> send(const at::Tensor&, int, int) override { return std::make_unique<Failed>(); }
   };
   Ranks ranks("1f1b", 1, {1, 1});
   Broken channel(*ranks.channels[1]);
   LossGathering gathering(ranks.bound, 1, channel);
   gathering.send({{0, 0.5}});
-  EXPECT_THAT([&] { gathering.finish(); },
-              ThrowsMessage<PeerError>(AllOf(HasSubstr("rank 1"), HasSubstr("losses"), HasSubstr("no route"))));
+  EXPECT_THAT([&] { gathering.finish(); }, ThrowsMessage<meeting::PeerError>(
+                                               AllOf(HasSubstr("rank 1"), HasSubstr("losses"), HasSubstr("no route"))));
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

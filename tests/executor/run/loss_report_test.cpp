@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 TEST(LossReport, GivesTheMeanOfAStep) {
@@ -35,4 +35,4 @@ TEST(LossReport, TrainingGoesOnPastTheEndOfTheData) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using ::testing::AllOf;
@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 struct Told {
-  explicit Told(OnNonfinite what) {
+  explicit Told(stage::OnNonfinite what) {
     guard.set(what, [this](const std::string& text) { texts.push_back(text); });
   }
   NonfiniteGuard guard{3};
@@ -24,18 +24,18 @@ TEST(NonfiniteGuard, StopsUnlessItIsToldOtherwise) {
   EXPECT_FALSE(guard.skips_steps());
   // Steps are counted from 0 and told from 1 on.
   EXPECT_THAT([&] { guard.found(6, "the loss"); },
-              ThrowsMessage<NonfiniteError>(AllOf(HasSubstr("step 7"), HasSubstr("the loss"))));
+              ThrowsMessage<stage::NonfiniteError>(AllOf(HasSubstr("step 7"), HasSubstr("the loss"))));
   EXPECT_EQ(guard.steps(), 0);
 }
 
 TEST(NonfiniteGuard, StoppingTellsByItsErrorAlone) {
-  Told told(OnNonfinite::Stop);
-  EXPECT_THROW(told.guard.found(0, "the loss"), NonfiniteError);
+  Told told(stage::OnNonfinite::Stop);
+  EXPECT_THROW(told.guard.found(0, "the loss"), stage::NonfiniteError);
   EXPECT_THAT(told.texts, ElementsAre());
 }
 
 TEST(NonfiniteGuard, WarnsOncePerStepAndCountsTheSteps) {
-  Told told(OnNonfinite::Warn);
+  Told told(stage::OnNonfinite::Warn);
   told.guard.found(0, "the loss");
   told.guard.found(0, "a gradient");
   told.guard.found(2, "a gradient");
@@ -46,7 +46,7 @@ TEST(NonfiniteGuard, WarnsOncePerStepAndCountsTheSteps) {
 }
 
 TEST(NonfiniteGuard, CountsASkippedStepOnceAllRanksKnow) {
-  Told told(OnNonfinite::Skip);
+  Told told(stage::OnNonfinite::Skip);
   EXPECT_TRUE(told.guard.skips_steps());
   told.guard.found(4, "the loss");
   EXPECT_EQ(told.guard.steps(), 0) << "not yet skipped";
@@ -57,7 +57,7 @@ TEST(NonfiniteGuard, CountsASkippedStepOnceAllRanksKnow) {
 }
 
 TEST(NonfiniteGuard, KnowsTheStepInWhichItFoundSomething) {
-  Told told(OnNonfinite::Warn);
+  Told told(stage::OnNonfinite::Warn);
   EXPECT_FALSE(told.guard.found_in(0));
   told.guard.found(4, "the loss");
   EXPECT_TRUE(told.guard.found_in(4));
@@ -66,10 +66,10 @@ TEST(NonfiniteGuard, KnowsTheStepInWhichItFoundSomething) {
 
 TEST(NonfiniteGuard, NeedsNobodyToTell) {
   NonfiniteGuard guard(0);
-  guard.set(OnNonfinite::Warn, nullptr);
+  guard.set(stage::OnNonfinite::Warn, nullptr);
   guard.found(0, "the loss");
   EXPECT_EQ(guard.steps(), 1);
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -7,7 +7,7 @@
 
 #include "executor/model/blocks.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using ::testing::ElementsAre;
@@ -15,26 +15,26 @@ using ::testing::IsEmpty;
 
 /// Three layers of a stage each: "first" gives 2ax and 3ax; "second" reads the latter; "loss" reads the former and
 /// second's.
-Model three_layers() {
-  Model model;
-  const ValueRef x = append(model, ModelInput{"x", "float32", {1}});
-  append(model, {.name = "first",
-                 .kind = "Pair",
-                 .inputs = {x},
-                 .outputs = 2,
-                 .parameters = {ones("a", {1})},
-                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> {
-                   const at::Tensor scaled = call.inputs[0].mul(call.parameters[0]);
-                   return {scaled.mul(2), scaled.mul(3)};
-                 }});
-  relu(model, "second", {.layer = 0, .output = 1});
-  append(model, {.name = "loss",
-                 .kind = "Sum",
-                 .inputs = {{.layer = 1}, {.layer = 0, .output = 0}},
-                 .parameters = {ones("b", {1})},
-                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> {
-                   return {call.inputs[0].mul(call.parameters[0]).sub(call.inputs[1]).mean()};
-                 }});
+model::Model three_layers() {
+  model::Model model;
+  const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {1}});
+  model::append(model, {.name = "first",
+                        .kind = "Pair",
+                        .inputs = {x},
+                        .outputs = 2,
+                        .parameters = {model::ones("a", {1})},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          const at::Tensor scaled = call.inputs[0].mul(call.parameters[0]);
+                          return {scaled.mul(2), scaled.mul(3)};
+                        }});
+  model::relu(model, "second", {.layer = 0, .output = 1});
+  model::append(model, {.name = "loss",
+                        .kind = "Sum",
+                        .inputs = {{.layer = 1}, {.layer = 0, .output = 0}},
+                        .parameters = {model::ones("b", {1})},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          return {call.inputs[0].mul(call.parameters[0]).sub(call.inputs[1]).mean()};
+                        }});
   return model;
 }
 
@@ -58,7 +58,7 @@ struct Bound {
   [[nodiscard]] ResidentStage stage(int number, int microbatches = 2) const {
     return make_resident_stage(bound, number, microbatches, {.learning_rate = 0.5}, 1, {});
   }
-  Model model = three_layers();
+  model::Model model = three_layers();
   BoundPlan plan;
   BoundModel bound = bind_model(plan, model);
 };
@@ -104,7 +104,7 @@ TEST(ResidentStage, SendsAValueOfTwoBoundariesFromOneSlot) {
 TEST(ResidentStage, PassesOnAValueThatItDoesNotRead) {
   const Bound bound;
   const ResidentStage middle = bound.stage(1);
-  Flight flight = middle.program->forward({at::full({1, 1}, 2.0), at::full({1, 1}, 3.0)}, {}, 0, 0);
+  stage::Flight flight = middle.program->forward({at::full({1, 1}, 2.0), at::full({1, 1}, 3.0)}, {}, 0, 0);
   ASSERT_EQ(flight.sent.size(), 2U);
   EXPECT_EQ(flight.sent[0].item<double>(), 3) << "relu of first's output 1";
   EXPECT_EQ(flight.sent[1].item<double>(), 2) << "first's output 0";
@@ -123,7 +123,7 @@ TEST(ResidentStage, OptimizerUpdatesTheParametersOfTheProgram) {
   const Bound bound;
   const ResidentStage stage = bound.stage(2);
   ASSERT_EQ(stage.program->parameters().size(), 1U);
-  const Parameter& b = stage.program->parameters().front();
+  const stage::Parameter& b = stage.program->parameters().front();
   EXPECT_EQ(b.name, "b");
   EXPECT_EQ(b.layer, 2);
   b.value.mutable_grad() = at::full({1}, 4.0);
@@ -137,12 +137,12 @@ TEST(ResidentStage, RecomputesWhereThePlanSaysSo) {
     plan.stages[0].recompute = recompute;
     Bound bound(plan);
     int forwards = 0;
-    bound.model.layers[0].forward = [&forwards, inner = bound.model.layers[0].forward](const LayerCall& call) {
+    bound.model.layers[0].forward = [&forwards, inner = bound.model.layers[0].forward](const model::LayerCall& call) {
       ++forwards;
       return inner(call);
     };
     const ResidentStage stage = bound.stage(0);
-    Flight flight = stage.program->forward({}, {at::full({1, 1}, 1.0)}, 0, 0);
+    stage::Flight flight = stage.program->forward({}, {at::full({1, 1}, 1.0)}, 0, 0);
     (void)stage.program->backward(std::move(flight), {at::full({1, 1}, 1.0), at::full({1, 1}, 1.0)});
     EXPECT_EQ(forwards, recompute ? 2 : 1);
     EXPECT_EQ(stage.program->parameters().front().value.grad().item<double>(), 2 + 3);
@@ -155,7 +155,7 @@ TEST(ResidentStage, EvaluatesUnderAScheduleThatDoesNotTrain) {
     plan.schedule = schedule;
     Bound bound(plan);
     bool training = false;
-    bound.model.layers[0].forward = [&training, inner = bound.model.layers[0].forward](const LayerCall& call) {
+    bound.model.layers[0].forward = [&training, inner = bound.model.layers[0].forward](const model::LayerCall& call) {
       training = call.training;
       return inner(call);
     };
@@ -165,4 +165,4 @@ TEST(ResidentStage, EvaluatesUnderAScheduleThatDoesNotTrain) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

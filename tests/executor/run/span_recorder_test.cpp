@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using ::testing::ElementsAre;
@@ -58,4 +58,4 @@ TEST(SpanRecorder, RecordsMoreThanItHasRoomFor) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -8,7 +8,7 @@
 #include "executor/channel/channel_local.h"
 #include "tests/support/forwarding_channel.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using ::testing::AllOf;
@@ -43,8 +43,8 @@ std::vector<at::Tensor> made(double value) {
 }
 const std::vector<int> kSlots{2, 0, 1};
 
-std::vector<std::unique_ptr<Channel>> channels(int ranks) {
-  return make_local_channels(ranks, std::chrono::seconds(20));
+std::vector<std::unique_ptr<channel::Channel>> channels(int ranks) {
+  return channel::make_local_channels(ranks, std::chrono::seconds(20));
 }
 
 std::vector<double> firsts(const std::vector<at::Tensor>& tensors) {
@@ -152,30 +152,24 @@ TEST(StageTransfers, NameLayerAndBothShapesOfATensorThatThePlanDoesNotExpect) {
   StageTransfers from(plan, 0, *both[0], 4);
   std::vector<at::Tensor> tensors = made(5);
   tensors[1] = at::ones({5});
-  EXPECT_THAT(
-      [&] {
-        from.send({ActionKind::SendActivation, 0, 2, 1}, kSlots, tensors);
-      },
-      ThrowsMessage<std::invalid_argument>(
-          AllOf(HasSubstr("rank 0, stage 0, send-activation of microbatch 2: layer \"a\""), HasSubstr("float32 [5]"),
-                HasSubstr("float32 [4]"))));
+  EXPECT_THAT([&] { from.send({ActionKind::SendActivation, 0, 2, 1}, kSlots, tensors); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("rank 0, stage 0, send-activation of microbatch 2: layer \"a\""),
+                        HasSubstr("float32 [5]"), HasSubstr("float32 [4]"))));
   tensors[1] = at::ones({4}, at::kDouble);
-  EXPECT_THAT(
-      [&] {
-        from.send({ActionKind::SendActivation, 0, 2, 1}, kSlots, tensors);
-      },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("float64 [4]")));
+  EXPECT_THAT([&] { from.send({ActionKind::SendActivation, 0, 2, 1}, kSlots, tensors); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("float64 [4]")));
 }
 
 /// Sends that are done when a test says so.
 class SlowChannel : public testing::ForwardingChannel {
  public:
   using ForwardingChannel::ForwardingChannel;
-  std::unique_ptr<Sending> send(const at::Tensor&, int, int) override {
+  std::unique_ptr<channel::Sending> send(const at::Tensor&, int, int) override {
     ++alive;
     return std::make_unique<Slow>(*this);
   }
-  struct Slow : Sending {
+  struct Slow : channel::Sending {
     explicit Slow(SlowChannel& c) : channel(c) {}
     ~Slow() override { --channel.alive; }
     bool done() override { return channel.finished; }
@@ -212,4 +206,4 @@ TEST(DescribeAction, NamesTheMicrobatchWhereThereIsOne) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

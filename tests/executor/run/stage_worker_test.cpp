@@ -13,7 +13,7 @@
 // One rank of two; the test is the other one. Local sends never wait, so all that the rank needs is sent before it
 // runs.
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::CountedData;
@@ -33,7 +33,7 @@ constexpr int kGradientTag = 1;
 /// Runs a list once and notes when it is called in between.
 class NotingWorker : public StageWorker {
  public:
-  NotingWorker(const BoundModel& bound, int rank, Channel& channel, const DataSource& data,
+  NotingWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
                const WorkerOptions& options)
       : StageWorker(bound, rank, channel, data, options, 1) {}
 
@@ -61,7 +61,7 @@ class NotingWorker : public StageWorker {
 /// Rank `rank` of a pipeline of two stages, "first" on rank 0 and "loss" on rank 1.
 struct Half {
   explicit Half(int rank, int microbatches, const std::string& schedule = "1f1b", WorkerOptions options = {},
-                Model made = scaling_model())
+                model::Model made = scaling_model())
       : model(std::move(made)),
         plan(scaling_plan(schedule, microbatches, {1, 1})),
         bound(bind_model(plan, model)),
@@ -77,13 +77,13 @@ struct Half {
   [[nodiscard]] int tag(bool to_rank) const { return (channel.rank() == 1) == to_rank ? kActivationTag : kGradientTag; }
   [[nodiscard]] double gradient() const { return worker.parameters().front().value.grad().item<double>(); }
 
-  Model model;
+  model::Model model;
   BoundPlan plan;
   BoundModel bound;
   CountedData data;
-  std::vector<std::unique_ptr<Channel>> channels = make_local_channels(2, std::chrono::seconds(20));
+  std::vector<std::unique_ptr<channel::Channel>> channels = channel::make_local_channels(2, std::chrono::seconds(20));
   NotingChannel channel;
-  Channel& other;
+  channel::Channel& other;
   NotingWorker worker;
 };
 
@@ -172,8 +172,9 @@ TEST(StageWorker, NamesRankStageAndActionOfAPeersFailure) {
   Half half(1, 2);
   half.send(5);
   half.other.abort("rank 0 ran out of paper");
-  EXPECT_THAT([&] { half.worker.compute(0); },
-              ThrowsMessage<PeerError>(AllOf(HasSubstr("rank 1, stage 1"), HasSubstr("rank 0 ran out of paper"))));
+  EXPECT_THAT(
+      [&] { half.worker.compute(0); },
+      ThrowsMessage<meeting::PeerError>(AllOf(HasSubstr("rank 1, stage 1"), HasSubstr("rank 0 ran out of paper"))));
 }
 
 TEST(StageWorker, NamesTheMicrobatchWhoseActivationHasAnotherShape) {
@@ -181,16 +182,16 @@ TEST(StageWorker, NamesTheMicrobatchWhoseActivationHasAnotherShape) {
   half.send(5);
   (void)half.other.send(at::zeros({2, 1}), 1, kActivationTag);
   EXPECT_THAT([&] { half.worker.compute(0); },
-              ThrowsMessage<PeerError>(AllOf(HasSubstr("rank 1, stage 1, forward of microbatch 1: "),
-                                             HasSubstr("float32 [1, 1]"), HasSubstr("float32 [2, 1]"))));
+              ThrowsMessage<meeting::PeerError>(AllOf(HasSubstr("rank 1, stage 1, forward of microbatch 1: "),
+                                                      HasSubstr("float32 [1, 1]"), HasSubstr("float32 [2, 1]"))));
 }
 
 TEST(StageWorker, TellsItsActivityWhatItIsAboutToDo) {
-  Model model = scaling_model();
-  Activity* activity = nullptr;
+  model::Model model = scaling_model();
+  channel::Activity* activity = nullptr;
   std::vector<std::string> seen;
-  for (LayerSpec& layer : model.layers) {
-    layer.forward = [&activity, &seen, inner = layer.forward](const LayerCall& call) {
+  for (model::LayerSpec& layer : model.layers) {
+    layer.forward = [&activity, &seen, inner = layer.forward](const model::LayerCall& call) {
       seen.push_back(activity->text());
       return inner(call);
     };
@@ -210,13 +211,13 @@ TEST(StageWorker, StopsAtALossThatIsNotFinite) {
   half.send(5);
   half.send(std::numeric_limits<double>::infinity());
   EXPECT_THAT([&] { half.worker.compute(2); },
-              ThrowsMessage<NonfiniteError>(AllOf(HasSubstr("step 3"), HasSubstr("loss of microbatch 1"))));
+              ThrowsMessage<stage::NonfiniteError>(AllOf(HasSubstr("step 3"), HasSubstr("loss of microbatch 1"))));
 }
 
 TEST(StageWorker, GoesOnAfterALossThatIsNotFiniteIfToldTo) {
   Half half(1, 2);
   std::vector<std::string> told;
-  half.worker.on_nonfinite(OnNonfinite::Warn, [&](const std::string& text) { told.push_back(text); });
+  half.worker.on_nonfinite(stage::OnNonfinite::Warn, [&](const std::string& text) { told.push_back(text); });
   half.send(std::numeric_limits<double>::infinity());
   half.send(7);
   half.worker.compute(2);
@@ -231,17 +232,17 @@ TEST(StageWorker, HandsValuesBetweenItsStagesWithoutTheChannel) {
   plan.chunks = 2;
   plan.stages[1].devices = plan.stages[0].devices;
   const BoundPlan bound_plan(plan);
-  const Model model = scaling_model();
+  const model::Model model = scaling_model();
   const BoundModel bound = bind_model(bound_plan, model);
   const CountedData data;
-  const auto channels = make_local_channels(1, std::chrono::seconds(20));
+  const auto channels = channel::make_local_channels(1, std::chrono::seconds(20));
   NotingChannel channel(*channels.front());
   NotingWorker worker(bound, 0, channel, data, {});
   worker.compute(0);
   EXPECT_THAT(channel.notes, ElementsAre());
   // x is 1 and 2; the loss is b a x.
   EXPECT_THAT(worker.take_losses(0), ElementsAre(Pair(0, 6), Pair(1, 12)));
-  const std::vector<Parameter> parameters = worker.parameters();
+  const std::vector<stage::Parameter> parameters = worker.parameters();
   ASSERT_EQ(parameters.size(), 2U);
   EXPECT_EQ(parameters[0].value.grad().item<double>(), 3 * (1 + 2));
   EXPECT_EQ(parameters[1].value.grad().item<double>(), 2 * (1 + 2));
@@ -249,10 +250,10 @@ TEST(StageWorker, HandsValuesBetweenItsStagesWithoutTheChannel) {
 
 TEST(StageWorker, ReplicaReadsTheDataOfItsOwnMicrobatches) {
   const BoundPlan plan(scaling_plan("forward", 4, {2, 1}));
-  const Model model = scaling_model();
+  const model::Model model = scaling_model();
   const BoundModel bound = bind_model(plan, model);
   const CountedData data;
-  const auto channels = make_local_channels(3, std::chrono::seconds(20));
+  const auto channels = channel::make_local_channels(3, std::chrono::seconds(20));
   WorkerOptions options;
   options.first_step = 5;
   NotingWorker worker(bound, 1, *channels[1], data, options);
@@ -285,4 +286,4 @@ TEST(StageWorker, RefusesAnActionOfAStageThatItDoesNotHold) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

@@ -15,7 +15,7 @@
 // One rank that holds all of the model: x is 10 step + microbatch + 1, the gradients are b x for a and a x for b. All
 // numbers are exact in float32.
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::CountedData;
@@ -34,8 +34,8 @@ WorkerOptions rate(double learning_rate) {
 }
 
 struct Alone {
-  explicit Alone(const WorkerOptions& options, Model made = scaling_model(), const std::string& schedule = "1f1b",
-                 int microbatches = 2)
+  explicit Alone(const WorkerOptions& options, model::Model made = scaling_model(),
+                 const std::string& schedule = "1f1b", int microbatches = 2)
       : model(std::move(made)),
         plan(scaling_plan(schedule, microbatches, {1})),
         bound(bind_model(plan, model)),
@@ -47,20 +47,20 @@ struct Alone {
   }
   [[nodiscard]] std::vector<double> values() const {
     std::vector<double> out;
-    for (const Parameter& each : worker.parameters()) out.push_back(each.value.item<double>());
+    for (const stage::Parameter& each : worker.parameters()) out.push_back(each.value.item<double>());
     return out;
   }
   [[nodiscard]] std::vector<double> gradients() const {
     std::vector<double> out;
-    for (const Parameter& each : worker.parameters()) out.push_back(each.value.grad().item<double>());
+    for (const stage::Parameter& each : worker.parameters()) out.push_back(each.value.grad().item<double>());
     return out;
   }
 
-  Model model;
+  model::Model model;
   BoundPlan plan;
   BoundModel bound;
   CountedData data;
-  std::vector<std::unique_ptr<Channel>> channels = make_local_channels(1, std::chrono::seconds(20));
+  std::vector<std::unique_ptr<channel::Channel>> channels = channel::make_local_channels(1, std::chrono::seconds(20));
   NotingChannel channel;
   SynchronousWorker worker;
 };
@@ -109,7 +109,7 @@ TEST(SynchronousWorker, LeavesAGradientBelowTheNormAsItIs) {
 
 TEST(SynchronousWorker, LossScaleMultipliesGradientsAndLeavesTheUpdate) {
   Alone alone(rate(0.5));
-  alone.worker.scale_loss(LossScaler({.fixed = 1024}));
+  alone.worker.scale_loss(stage::LossScaler({.fixed = 1024}));
   alone.worker.compute(0);
   EXPECT_THAT(alone.gradients(), ElementsAre(1024 * 9, 1024 * 6));
   EXPECT_EQ(alone.worker.take_losses(0).at(1), 3 * 2 * 2) << "the loss itself has no scale";
@@ -123,7 +123,7 @@ TEST(SynchronousWorker, OverflowUnderALossScaleChangesNoParameterAndHalvesTheSca
     options.optimizer.clip_norm = clip_norm;
     Alone alone(options);
     const double most = std::ldexp(1.0, 127);  // 9 times as much is past the largest float32
-    alone.worker.scale_loss(LossScaler({.first = most}));
+    alone.worker.scale_loss(stage::LossScaler({.first = most}));
     alone.step(0);
     EXPECT_THAT(alone.values(), ElementsAre(2, 3)) << "clip_norm " << clip_norm;
     ASSERT_TRUE(alone.worker.loss_scaler());
@@ -133,9 +133,9 @@ TEST(SynchronousWorker, OverflowUnderALossScaleChangesNoParameterAndHalvesTheSca
 }
 
 /// scaling_model whose gradient of a is infinite in step 1 though the loss is not: sqrt has no slope at 0.
-Model steep_model() {
-  Model model = scaling_model();
-  model.layers.front().forward = [inner = model.layers.front().forward](const LayerCall& call) {
+model::Model steep_model() {
+  model::Model model = scaling_model();
+  model.layers.front().forward = [inner = model.layers.front().forward](const model::LayerCall& call) {
     std::vector<at::Tensor> out = inner(call);
     if (call.step == 1) out[0] = out[0].add(call.parameters[0].sub(call.parameters[0].detach()).sqrt());
     return out;
@@ -149,18 +149,18 @@ TEST(SynchronousWorker, StopsBeforeAnUpdateByAGradientThatIsNotFinite) {
   const std::vector<double> before = alone.values();
   alone.worker.compute(1);
   EXPECT_THAT([&] { alone.worker.update_step(1); },
-              ThrowsMessage<NonfiniteError>(AllOf(HasSubstr("step 2"), HasSubstr("gradient of \"a\""))));
+              ThrowsMessage<stage::NonfiniteError>(AllOf(HasSubstr("step 2"), HasSubstr("gradient of \"a\""))));
   EXPECT_EQ(alone.values(), before);
 }
 
 /// scaling_model whose first layer counts its forwards in a buffer.
-Model counting_forwards(Model model) {
-  LayerSpec& first = model.layers.front();
-  ParameterSpec count = zeros("count", {1});
+model::Model counting_forwards(model::Model model) {
+  model::LayerSpec& first = model.layers.front();
+  model::ParameterSpec count = model::zeros("count", {1});
   count.trainable = false;
   count.decay = 1;
   first.parameters.push_back(count);
-  first.forward = [inner = first.forward](const LayerCall& call) {
+  first.forward = [inner = first.forward](const model::LayerCall& call) {
     if (call.training) call.buffers[0].add_(1);
     return inner(call);
   };
@@ -169,15 +169,16 @@ Model counting_forwards(Model model) {
 
 double count_of(SynchronousWorker& worker) {
   double out = -1;
-  worker.visit_stages(
-      [&](int, StageProgram& program, Optimizer&) { out = program.buffers().front().value.item<double>(); });
+  worker.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer&) {
+    out = program.buffers().front().value.item<double>();
+  });
   return out;
 }
 
 TEST(SynchronousWorker, SkippedStepChangesNeitherParametersNorBuffers) {
   Alone alone(rate(0.5), counting_forwards(steep_model()));
   std::vector<std::string> told;
-  alone.worker.on_nonfinite(OnNonfinite::Skip, [&](const std::string& text) { told.push_back(text); });
+  alone.worker.on_nonfinite(stage::OnNonfinite::Skip, [&](const std::string& text) { told.push_back(text); });
   alone.step(0);
   const std::vector<double> before = alone.values();
   EXPECT_EQ(count_of(alone.worker), 2) << "one forward for each microbatch";
@@ -196,7 +197,7 @@ TEST(SynchronousWorker, EvaluationChangesNothing) {
   alone.step(0);
   EXPECT_THAT(alone.values(), ElementsAre(2, 3));
   EXPECT_EQ(count_of(alone.worker), 0);
-  for (const Parameter& each : alone.worker.parameters()) EXPECT_FALSE(each.value.grad().defined());
+  for (const stage::Parameter& each : alone.worker.parameters()) EXPECT_FALSE(each.value.grad().defined());
   EXPECT_THAT(alone.worker.take_losses(0), ElementsAre(std::pair(0, 6), std::pair(1, 12)));
 }
 
@@ -224,14 +225,14 @@ TEST(SynchronousWorker, RecordsAnUpdateOfEachStageAtTheStepsEnd) {
 
 /// Runs `body` with the worker of each rank of a stage of `replicas` replicas, each rank in a thread.
 template <class Body>
-void on_replicas(int replicas, int microbatches, const WorkerOptions& options, const Model& model, const Body& body,
-                 std::optional<Bytes> bucket = {}) {
+void on_replicas(int replicas, int microbatches, const WorkerOptions& options, const model::Model& model,
+                 const Body& body, std::optional<Bytes> bucket = {}) {
   Plan plan = scaling_plan("1f1b", microbatches, {replicas});
   plan.gradient_bucket_bytes = bucket;
   const BoundPlan bound_plan(plan);
   const BoundModel bound = bind_model(bound_plan, model);
   const CountedData data;
-  const auto channels = make_local_channels(replicas, std::chrono::seconds(20));
+  const auto channels = channel::make_local_channels(replicas, std::chrono::seconds(20));
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < replicas; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -248,7 +249,7 @@ TEST(SynchronousWorker, ReplicasSumTheirGradientsBeforeTheUpdate) {
         2, 3, rate(0.5), scaling_model(),
         [](int rank, SynchronousWorker& worker) {
           worker.compute(0);
-          const std::vector<Parameter> parameters = worker.parameters();
+          const std::vector<stage::Parameter> parameters = worker.parameters();
           EXPECT_EQ(parameters[0].value.grad().item<double>(), 3 * (1 + 2 + 3)) << "rank " << rank;
           EXPECT_EQ(parameters[1].value.grad().item<double>(), 2 * (1 + 2 + 3)) << "rank " << rank;
           worker.update_step(0);
@@ -268,15 +269,15 @@ TEST(SynchronousWorker, ReplicasReplayEachOthersBuffers) {
 }
 
 TEST(SynchronousWorker, InfiniteGradientOfOneReplicaSkipsTheUpdateOfBoth) {
-  Model model = scaling_model();
+  model::Model model = scaling_model();
   // Only microbatch 1, of replica 1, has this steep a loss.
-  model.layers.front().forward = [inner = model.layers.front().forward](const LayerCall& call) {
+  model.layers.front().forward = [inner = model.layers.front().forward](const model::LayerCall& call) {
     std::vector<at::Tensor> out = inner(call);
     if (call.microbatch == 1) out[0] = out[0].add(call.parameters[0].sub(call.parameters[0].detach()).sqrt());
     return out;
   };
   on_replicas(2, 2, rate(0.5), model, [](int rank, SynchronousWorker& worker) {
-    worker.on_nonfinite(OnNonfinite::Skip, nullptr);
+    worker.on_nonfinite(stage::OnNonfinite::Skip, nullptr);
     worker.compute(0);
     worker.update_step(0);
     EXPECT_EQ(worker.parameters()[0].value.item<double>(), 2) << "rank " << rank;
@@ -286,4 +287,4 @@ TEST(SynchronousWorker, InfiniteGradientOfOneReplicaSkipsTheUpdateOfBoth) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

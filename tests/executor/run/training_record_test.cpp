@@ -11,7 +11,7 @@
 #include "executor/device/processor.h"
 #include "tests/support/run_command.h"
 
-namespace stagecraft {
+namespace stagecraft::run {
 namespace {
 
 using ::testing::AllOf;
@@ -25,7 +25,7 @@ class TrainingRecordFile : public ::testing::Test {
  protected:
   [[nodiscard]] std::string path() const { return (folder_.path() / "record.safetensors").string(); }
   [[nodiscard]] TrainingRecord record() const {
-    (void)write_safetensors(path(), tensors_, metadata_);
+    (void)files::write_safetensors(path(), tensors_, metadata_);
     return TrainingRecord(path());
   }
   [[nodiscard]] std::string error() const {
@@ -35,10 +35,10 @@ class TrainingRecordFile : public ::testing::Test {
     return "";
   }
 
-  NamedTensors tensors_{{"loss", at::tensor({1.0, 2.0, 3.0, 4.0}, at::kDouble).view({2, 2})},
-                        {"gradient.1/w", at::tensor({5.0F, 6.0F})},
-                        {"parameter/w", at::tensor({7.0F, 8.0F})},
-                        {"buffer/mean", at::tensor({9.0F})}};
+  files::NamedTensors tensors_{{"loss", at::tensor({1.0, 2.0, 3.0, 4.0}, at::kDouble).view({2, 2})},
+                               {"gradient.1/w", at::tensor({5.0F, 6.0F})},
+                               {"parameter/w", at::tensor({7.0F, 8.0F})},
+                               {"buffer/mean", at::tensor({9.0F})}};
   Metadata metadata_{
       {"format", "stagecraft.record"}, {"version", "2"}, {"steps", "2"}, {"microbatches", "2"}, {"samples", "3"},
       {"learning_rate", "0.125"},      {"seed", "11"}};
@@ -54,7 +54,7 @@ Plan plan_of(int microbatches, int samples) {
   return out;
 }
 
-OptimizerOptions plain_sgd() { return {.learning_rate = 0.125}; }
+stage::OptimizerOptions plain_sgd() { return {.learning_rate = 0.125}; }
 
 TEST_F(TrainingRecordFile, FitsTheRunThatItRecords) {
   EXPECT_NO_THROW(record().check_fits(plan_of(2, 3), 2, plain_sgd(), 11));
@@ -62,7 +62,7 @@ TEST_F(TrainingRecordFile, FitsTheRunThatItRecords) {
 
 TEST_F(TrainingRecordFile, FitsNoOtherRun) {
   const TrainingRecord file = record();
-  const auto refused = [&](const Plan& plan, std::int64_t steps, const OptimizerOptions& optimizer,
+  const auto refused = [&](const Plan& plan, std::int64_t steps, const stage::OptimizerOptions& optimizer,
                            std::uint64_t seed) {
     EXPECT_THAT([&] { file.check_fits(plan, steps, optimizer, seed); },
                 ThrowsMessage<std::invalid_argument>(
@@ -104,19 +104,19 @@ TEST_F(TrainingRecordFile, NamesTheMetadataThatAreMissingOrWrong) {
 }
 
 TEST_F(TrainingRecordFile, SaysWhichKernelsWereOthers) {
-  for (const auto& [key, value] : cpu_kernels()) metadata_[key] = value;
+  for (const auto& [key, value] : device::cpu_kernels()) metadata_[key] = value;
   metadata_["threads"] = "4";
   EXPECT_EQ(record().other_kernels(4), "");
   EXPECT_THAT(record().other_kernels(2), AllOf(HasSubstr("threads"), HasSubstr("\"4\""), HasSubstr("\"2\"")));
   metadata_["processor"] = "abacus";
   EXPECT_THAT(record().other_kernels(4),
-              AllOf(HasSubstr("processor"), HasSubstr("\"abacus\""), HasSubstr(processor_name())));
+              AllOf(HasSubstr("processor"), HasSubstr("\"abacus\""), HasSubstr(device::processor_name())));
   metadata_.erase("processor");
-  EXPECT_THAT(record().other_kernels(4), AllOf(HasSubstr("processor"), HasSubstr(processor_name())));
+  EXPECT_THAT(record().other_kernels(4), AllOf(HasSubstr("processor"), HasSubstr(device::processor_name())));
 }
 
 /// A parameter whose gradient is `gradient`, or absent.
-Parameter parameter(const std::string& name, const at::Tensor& gradient = {}) {
+stage::Parameter parameter(const std::string& name, const at::Tensor& gradient = {}) {
   at::Tensor value = at::tensor({7.0F, 8.0F}).requires_grad_(true);
   value.mutable_grad() = gradient;
   return {name, 0, value};
@@ -166,7 +166,7 @@ TEST_F(TrainingRecordFile, ComparesLossesByStepAndMicrobatch) {
 
 TEST_F(TrainingRecordFile, ComparesParametersAndBuffersAtTheEnd) {
   Check check;
-  const Parameter mean{"mean", 0, at::tensor({9.0F})};
+  const stage::Parameter mean{"mean", 0, at::tensor({9.0F})};
   record().compare_end({parameter("w")}, {mean}, check);
   EXPECT_EQ(check.values, 3);
   EXPECT_EQ(check.different, 0);
@@ -183,4 +183,4 @@ TEST_F(TrainingRecordFile, FindsAFrozenParameterAmongTheBuffers) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::run

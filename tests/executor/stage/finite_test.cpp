@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using ::testing::ThrowsMessage;
@@ -82,4 +82,4 @@ TEST(NonfiniteFlag, ChangesNoGradient) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using ::testing::ElementsAre;
@@ -56,4 +56,4 @@ TEST(StepLosses, HoldTheValueNotTheGraph) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <random>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 at::Tensor numbered(const std::vector<std::int64_t>& shape) {
@@ -99,4 +99,4 @@ TEST(Dense, KeepsALayoutAndCopiesOverlapsAndGaps) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

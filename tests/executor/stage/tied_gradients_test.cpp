@@ -14,7 +14,7 @@
 // Both layers of scaling_model hold "a" = 2: h = a x, loss = a h. The first layer's gradient is a x, the second one's
 // h, together 2 a x = 4 x.
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using stagecraft::testing::crossing;
@@ -22,8 +22,8 @@ using stagecraft::testing::NotingChannel;
 using stagecraft::testing::scaling_model;
 using ::testing::ElementsAre;
 
-Model tied_model() {
-  Model model = scaling_model(2, 2);
+model::Model tied_model() {
+  model::Model model = scaling_model(2, 2);
   model.layers[1].parameters[0].name = "a";
   return model;
 }
@@ -32,14 +32,14 @@ double gradient(StageProgram& program, std::size_t i) { return program.parameter
 
 /// Both layers in one stage.
 struct OneStage {
-  OneStage() : channel(*channels.front()), tied(channel, {{"a", {1}, {0}, kTiesTag}}, {&program}) {}
+  OneStage() : channel(*channels.front()), tied(channel, {{"a", {1}, {0}, channel::kTiesTag}}, {&program}) {}
   void run(int microbatch, double x) {
     (void)program.backward(program.forward({}, {crossing(x)}, 0, microbatch), {});
     tied.add_copies(0, microbatch, true);
   }
-  Model model = tied_model();
+  model::Model model = tied_model();
   StageProgram program{model, {0, 1}, {}, {}, 1};
-  std::vector<std::unique_ptr<Channel>> channels = make_local_channels(1, std::chrono::seconds(20));
+  std::vector<std::unique_ptr<channel::Channel>> channels = channel::make_local_channels(1, std::chrono::seconds(20));
   NotingChannel channel;
   TiedGradients tied;
 };
@@ -97,24 +97,24 @@ TEST(TiedGradients, AreZeroWithoutABackward) {
 }
 
 TEST(TiedGradients, KnowWhichParametersAreTied) {
-  Model model = tied_model();
-  model.layers[1].parameters.push_back(ones("c", {1}));
+  model::Model model = tied_model();
+  model.layers[1].parameters.push_back(model::ones("c", {1}));
   StageProgram first(model, {0}, {}, {{.layer = 0}}, 1);
   StageProgram second(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
-  const auto channels = make_local_channels(1, std::chrono::seconds(20));
-  const TiedGradients tied(*channels[0], {{"a", {1}, {0}, kTiesTag}}, {&first, &second});
+  const auto channels = channel::make_local_channels(1, std::chrono::seconds(20));
+  const TiedGradients tied(*channels[0], {{"a", {1}, {0}, channel::kTiesTag}}, {&first, &second});
   EXPECT_TRUE(tied.is_tied(0, 0));
   EXPECT_TRUE(tied.is_tied(1, 0));
   EXPECT_FALSE(tied.is_tied(1, 1));
 }
 
 TEST(TiedGradients, SumOverTwoStagesOfARank) {
-  const Model model = tied_model();
+  const model::Model model = tied_model();
   StageProgram first(model, {0}, {}, {{.layer = 0}}, 1);
   StageProgram second(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
-  const auto channels = make_local_channels(1, std::chrono::seconds(20));
+  const auto channels = channel::make_local_channels(1, std::chrono::seconds(20));
   NotingChannel channel(*channels[0]);
-  TiedGradients tied(channel, {{"a", {1}, {0}, kTiesTag}}, {&first, &second});
+  TiedGradients tied(channel, {{"a", {1}, {0}, channel::kTiesTag}}, {&first, &second});
   Flight flight = first.forward({}, {crossing(3)}, 0, 0);
   const at::Tensor h = flight.sent.front().detach();
   const std::vector<at::Tensor> back = second.backward(second.forward({h}, {}, 0, 0), {});
@@ -129,9 +129,9 @@ TEST(TiedGradients, SumOverTwoStagesOfARank) {
 }
 
 TEST(TiedGradients, SumOverTheRanksThatHoldThem) {
-  const Model model = tied_model();
-  const auto channels = make_local_channels(2, std::chrono::seconds(20));
-  const std::vector<TiedGradient> wanted{{"a", {1}, {0, 1}, kTiesTag + 3}};
+  const model::Model model = tied_model();
+  const auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
+  const std::vector<TiedGradient> wanted{{"a", {1}, {0, 1}, channel::kTiesTag + 3}};
   std::vector<std::jthread> ranks;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -149,10 +149,10 @@ TEST(TiedGradients, SumOverTheRanksThatHoldThem) {
       tied.add_copies(0, 0, true);
       tied.reduce();
       EXPECT_EQ(gradient(program, 0), 4 * 3) << "rank " << rank;
-      EXPECT_THAT(channel.notes, ElementsAre("all-reduce under " + std::to_string(kTiesTag + 3)));
+      EXPECT_THAT(channel.notes, ElementsAre("all-reduce under " + std::to_string(channel::kTiesTag + 3)));
     });
   }
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -9,7 +9,7 @@
 
 // On the stage h = a x, whose a begins at 2. Where the gradient of h is 1, that of a is x.
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 using stagecraft::testing::crossing;
@@ -33,7 +33,7 @@ struct Versioned {
   [[nodiscard]] double a() { return program.parameters().front().value.item<double>(); }
   [[nodiscard]] double waiting() { return versions.waiting().front().item<double>(); }
 
-  Model model = scaling_model();
+  model::Model model = scaling_model();
   StageProgram program{model, {0}, {}, {{.layer = 0}}, 1};
   Optimizer optimizer;
   WeightVersions versions;
@@ -173,4 +173,4 @@ TEST(WeightVersions, RandomPipelineOfDelaysEqualsItsDefinition) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

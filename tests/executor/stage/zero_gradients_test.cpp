@@ -5,7 +5,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-namespace stagecraft {
+namespace stagecraft::stage {
 namespace {
 
 TEST(MaterializeGradient, GivesMemoryToAZeroTensor) {
@@ -29,4 +29,4 @@ TEST(MaterializeGradient, LeavesOtherGradientsInTheirMemory) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::stage

@@ -11,7 +11,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using ::testing::AllOf;
@@ -171,4 +171,4 @@ TEST_F(ArgumentPushes, OtherTypesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -5,7 +5,7 @@
 
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using stagecraft::testing::refused;
@@ -91,4 +91,4 @@ TEST(LabelOf, NodeWithoutModulesHasNoName) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

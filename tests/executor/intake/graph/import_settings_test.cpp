@@ -7,7 +7,7 @@
 
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using stagecraft::testing::refused;
@@ -28,9 +28,7 @@ TEST(ImportSettings, TakeTheKnownNamesAndAnyInputOrRange) {
 
 TEST(ImportSettings, ListTheKnownNamesForAnotherOne) {
   for (const char* key : {"layer", "width", "Range.x", "ranges.x"}) {
-    EXPECT_THAT(refused([&] {
-                  check_import_settings({{key, "1"}});
-                }),
+    EXPECT_THAT(refused([&] { check_import_settings({{key, "1"}}); }),
                 AllOf(HasSubstr('"' + std::string(key) + '"'), HasSubstr("layers, loss, loss_output"),
                       HasSubstr("range.NAME")));
   }
@@ -55,13 +53,11 @@ TEST(InputRanges, AreReadByInput) {
 TEST(InputRanges, NameTheSettingThatIsNoRange) {
   for (const char* text : {"", "5", "0..", "..5", "5..5", "6..5", "0..5x", "x0..5", " 0..5", "0...5", "0..1.5",
                            "0..9223372036854775808"}) {
-    EXPECT_THAT(refused([&] {
-                  return input_ranges({{"range.tokens", text}});
-                }),
+    EXPECT_THAT(refused([&] { return input_ranges({{"range.tokens", text}}); }),
                 AllOf(HasSubstr("range.tokens"), HasSubstr('"' + std::string(text) + '"'), HasSubstr("FROM..TO")))
         << text;
   }
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

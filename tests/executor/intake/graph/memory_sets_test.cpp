@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using Aliases = std::vector<std::pair<int, int>>;
@@ -54,4 +54,4 @@ TEST(MemorySets, EqualTheComponentsOfRandomGraphs) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -6,7 +6,7 @@
 #include "tests/support/graph_sketch.h"
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using stagecraft::testing::refused;
@@ -171,4 +171,4 @@ TEST(RepeatableNodes, InputIsNeverWrittenTwice) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -5,7 +5,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using ::testing::ElementsAre;
@@ -110,4 +110,4 @@ TEST(OperatorFacts, RefusesSparseGradientsWithThePlace) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

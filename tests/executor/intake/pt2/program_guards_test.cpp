@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using ::testing::AllOf;
@@ -19,8 +19,8 @@ constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
 Ranges ranges(const std::string& text) {
-  const Json document = parse_document(text, "model.pt2");
-  return read_ranges(Cursor(document, "model.pt2"));
+  const format::Json document = format::parse_document(text, "model.pt2");
+  return read_ranges(format::Cursor(document, "model.pt2"));
 }
 std::string range_error(const std::string& text) {
   try {
@@ -88,10 +88,10 @@ bool implied(const std::vector<std::string>& guards, const Ranges& allowed) {
   };
   input("x", {symbol("s0"), symbol("s1")});
   input("y_0", {3});
-  Json document = Json::array();
+  format::Json document = format::Json::array();
   for (const std::string& guard : guards) document.push_back(guard);
   try {
-    check_guards(Cursor(document, "model.pt2"), program);
+    check_guards(format::Cursor(document, "model.pt2"), program);
     return true;
   } catch (const FormatError& e) {
     EXPECT_THAT(e.what(), HasSubstr("model.pt2: /")) << "with the place";
@@ -140,4 +140,4 @@ TEST(CheckGuards, SpendABoundedEffortOnAllOfThemTogether) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

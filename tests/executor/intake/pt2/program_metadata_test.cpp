@@ -8,7 +8,7 @@
 
 #include "tests/support/pt2_text.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using stagecraft::testing::replaced;
@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 /// What `read` makes of the JSON `text`, which stands under "v" of model.pt2.
 template <class Read>
 auto from(const std::string& text, const Read& read) {
-  const Json document = parse_document(R"({"v": )" + text + "}", "model.pt2");
-  Fields fields(Cursor(document, "model.pt2"));
+  const format::Json document = format::parse_document(R"({"v": )" + text + "}", "model.pt2");
+  format::Fields fields(format::Cursor(document, "model.pt2"));
   return read(fields.required("v"));
 }
 
@@ -96,10 +96,8 @@ TEST(ReadSize, IsANumberOrAnExpression) {
            read_size);
   EXPECT_EQ(evaluate(size, {{"s77", 5}}), 40);
   EXPECT_THAT(error(R"({"as_float": 4.0})", read_size), HasSubstr("\"as_float\""));
-  EXPECT_THAT(error(R"({"as_expr": {"expr_str": "Log(Integer(8))"
-}
-})", read_size),
-              AllOf(HasSubstr("/v/as_expr/expr_str: "), HasSubstr("Log")));
+  const std::string logarithm = error(R"-({"as_expr": {"expr_str": "Log(Integer(8))"}})-", read_size);
+  EXPECT_THAT(logarithm, AllOf(HasSubstr("/v/as_expr/expr_str: "), HasSubstr("Log")));
 }
 
 const std::string kMeta = tensor_meta(R"([{"as_int": 2}, {"as_int": 3}])", R"([{"as_int": 3}, {"as_int": 1}])");
@@ -141,4 +139,4 @@ TEST(ReadTensorMeta, CountsValuesInSixtyFourBits) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

@@ -5,7 +5,7 @@
 
 #include "tests/support/refused.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using stagecraft::testing::refused;
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(ParseModelInput, ReadsTypeAndShapeOfOneSample) {
-  const ModelInput image = parse_model_input("x", "float32[3,224,224]");
+  const model::ModelInput image = parse_model_input("x", "float32[3,224,224]");
   EXPECT_EQ(image.name, "x");
   EXPECT_EQ(image.dtype, "float32");
   EXPECT_THAT(image.shape, ElementsAre(3, 224, 224));
@@ -54,4 +54,4 @@ TEST(ParseModelInput, QuotesWhatIsNoInput) {
 }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake

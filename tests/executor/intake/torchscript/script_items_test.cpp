@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 
-namespace stagecraft {
+namespace stagecraft::intake {
 namespace {
 
 using ::testing::AllOf;
@@ -44,12 +44,9 @@ TEST(OnItems, CountsAndGivesItems) {
 
 TEST(OnItems, NamesAnIndexOutsideTheList) {
   for (const std::int64_t index : {3, -4}) {
-    EXPECT_THAT(
-        [&] {
-          (void)call("aten::__getitem__", {list({5, 6, 7}), number(index)});
-        },
-        ThrowsMessage<FormatError>(
-            AllOf(HasSubstr("net.pt: node: "), HasSubstr(std::to_string(index)), HasSubstr("3"))));
+    EXPECT_THAT([&] { (void)call("aten::__getitem__", {list({5, 6, 7}), number(index)}); },
+                ThrowsMessage<FormatError>(
+                    AllOf(HasSubstr("net.pt: node: "), HasSubstr(std::to_string(index)), HasSubstr("3"))));
   }
 }
 
@@ -57,11 +54,8 @@ TEST(OnItems, UnpacksAsManyAsThereAreResults) {
   const auto found = call("prim::ListUnpack", {list({5, 6})}, 2);
   ASSERT_EQ(found->size(), 2U);
   EXPECT_EQ((*found)[1].constant.toInt(), 6);
-  EXPECT_THAT(
-      [&] {
-        (void)call("prim::TupleUnpack", {list({5, 6})}, 3);
-      },
-      ThrowsMessage<FormatError>(AllOf(HasSubstr("net.pt: node: "), HasSubstr("2"), HasSubstr("3"))));
+  EXPECT_THAT([&] { (void)call("prim::TupleUnpack", {list({5, 6})}, 3); },
+              ThrowsMessage<FormatError>(AllOf(HasSubstr("net.pt: node: "), HasSubstr("2"), HasSubstr("3"))));
 }
 
 TEST(OnItems, AppendChangesTheListThatOtherNamesStandFor) {
@@ -121,4 +115,4 @@ TEST(OnItems, KnowsWhetherSomethingIsNone) {
 TEST(OnItems, AutogradRecords) { EXPECT_TRUE(call("aten::is_grad_enabled", {})->front().constant.toBool()); }
 
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::intake
