@@ -43,7 +43,7 @@ TEST(ReadRanges, OfAMultipleHoldTheWholeNumbersWithinIt) {
     const auto factor = 1 + static_cast<std::int64_t>(random() % 5);
     const auto least = static_cast<std::int64_t>(random() % 41) - 20, most = least + static_cast<int>(random() % 20);
     std::vector<std::int64_t> within;  // by trying
-    for (std::int64_t s = -30; s <= 30; ++s) {
+    for (std::int64_t s = -40; s <= 40; ++s) {
       if (factor * s >= least && factor * s <= most) within.push_back(s);
     }
     const std::string text = "{\"" + std::to_string(factor) + "*s0\": {\"min_val\": " + std::to_string(least) +
