@@ -36,10 +36,10 @@ void BoundPlan::bind_boundaries() {
   incoming_.resize(plan_.stages.size());
   outgoing_.resize(plan_.stages.size());
   for (const Boundary& boundary : plan_.boundaries) {
-    const int number = to_int(has_gradient_.size());
+    const int number = to_int(ends_.size());
     incoming_[to_index(boundary.destination)].push_back(number);
     outgoing_[to_index(boundary.source)].push_back(number);
-    has_gradient_.push_back(stagecraft::has_gradient(boundary));
+    ends_.push_back({boundary.source, boundary.destination, stagecraft::has_gradient(boundary)});
     first_tag_.push_back(tags_);
     tags_ += 2 * to_int(boundary.tensors.size());
   }
@@ -83,14 +83,6 @@ std::vector<int> BoundPlan::ranks_of(int stage) const {
   std::vector<int> out(to_index(replicas(stage)));
   std::iota(out.begin(), out.end(), first_rank(stage));
   return out;
-}
-
-std::optional<int> BoundPlan::boundary(int stage, int peer) const {
-  for (const int b : stage < peer ? outgoing(stage) : incoming(stage)) {
-    const Boundary& found = plan_.boundaries[to_index(b)];
-    if ((stage < peer ? found.destination : found.source) == peer) return b;
-  }
-  return std::nullopt;
 }
 
 }  // namespace stagecraft

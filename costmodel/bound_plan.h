@@ -26,6 +26,13 @@ struct StepWindow {
   int steps = 1;  ///< to replay
 };
 
+/// The stages that a boundary joins, and whether anything comes back over it.
+struct BoundaryEnds {
+  int source = 0;
+  int destination = 0;
+  bool gradient = false;
+};
+
 /// A tied parameter of a plan, and its stages and ranks.
 struct TiedHolders {
   std::string parameter;
@@ -73,13 +80,20 @@ class BoundPlan {
   }
 
   /// Index in Plan::boundaries of the boundary between two stages, in either order; absent if there is none.
-  [[nodiscard]] std::optional<int> boundary(int stage, int peer) const;
+  [[nodiscard]] std::optional<int> boundary(int stage, int peer) const {
+    for (const int b : stage < peer ? outgoing(stage) : incoming(stage)) {
+      if ((stage < peer ? ends(b).destination : ends(b).source) == peer) return b;
+    }
+    return std::nullopt;
+  }
+  /// The ends of a boundary of the plan.
+  [[nodiscard]] const BoundaryEnds& ends(int boundary) const { return ends_[to_index(boundary)]; }
   /// Indices of the boundaries into the stage, in the plan's order.
   [[nodiscard]] const std::vector<int>& incoming(int stage) const { return incoming_[to_index(stage)]; }
   /// Indices of the boundaries out of the stage, in the plan's order.
   [[nodiscard]] const std::vector<int>& outgoing(int stage) const { return outgoing_[to_index(stage)]; }
   /// Whether any gradient comes back over the boundary.
-  [[nodiscard]] bool has_gradient(int boundary) const { return has_gradient_[to_index(boundary)]; }
+  [[nodiscard]] bool has_gradient(int boundary) const { return ends(boundary).gradient; }
   /// Number of message tags.
   [[nodiscard]] int tags() const { return tags_; }
   /// Tag, from 0 to tags(), for tensor `tensor` over a boundary in one direction; `gradient`: back.
@@ -118,7 +132,7 @@ class BoundPlan {
   std::vector<RankRole> ranks_;
   std::vector<int> replicas_, first_rank_;             // by stage
   std::vector<std::vector<int>> incoming_, outgoing_;  // by stage
-  std::vector<bool> has_gradient_;                     // by boundary
+  std::vector<BoundaryEnds> ends_;                     // by boundary
   std::vector<int> first_tag_;                         // by boundary
   int tags_ = 0;
   std::vector<TiedHolders> tied_;

@@ -77,15 +77,13 @@ class Simulation {
   explicit Simulation(const SimulationInput& input, PeriodSearch* watch = nullptr)
       : in_(input),
         plan_(input.plan),
-        boundaries_(plan_.plan().boundaries),
         watch_(watch),
         microbatches_(plan_.plan().microbatches * input.steps),
         step_of_rank_(input.lists.size(), 0) {
     const std::size_t stages = in_.stages.size();
     const std::size_t m = to_index(microbatches_);
-    for (std::size_t b = 0; b < boundaries_.size(); ++b) {
-      const int source = boundaries_[b].source;
-      const int destination = boundaries_[b].destination;
+    for (std::size_t b = 0; b < plan_.plan().boundaries.size(); ++b) {
+      const auto [source, destination, with_gradient] = plan_.ends(to_int(b));
       const int cycle = std::lcm(plan_.replicas(source), plan_.replicas(destination));
       first_lane_.push_back(to_int(lanes_.size()));
       lane_cycle_.push_back(std::min(cycle, microbatches_));
@@ -329,7 +327,7 @@ class Simulation {
     deliver(lane, microbatch, started);
   }
   void deliver(const Lane& lane, int microbatch, double started) {
-    const Boundary& pair = boundaries_[to_index(lane.boundary)];
+    const BoundaryEnds& pair = plan_.ends(lane.boundary);
     const bool gradient = lane.gradient;
     record(lane.from,
            {gradient ? ActionKind::SendGradient : ActionKind::SendActivation, gradient ? pair.destination : pair.source,
@@ -457,9 +455,9 @@ class Simulation {
     if (gradient && !forward_done_[slot(action.stage, action.microbatch)]) return false;
     const std::vector<int>& joined = gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage);
     for (const int b : joined) {
-      const Boundary& pair = boundaries_[to_index(b)];
+      const BoundaryEnds& pair = plan_.ends(b);
       const int peer = gradient ? pair.destination : pair.source;
-      if (gradient && !plan_.has_gradient(b)) continue;
+      if (gradient && !pair.gradient) continue;
       if (plan_.runner(peer, action.microbatch) == rank) {
         if (!(gradient ? backward_done_ : forward_done_)[slot(peer, action.microbatch)]) return false;
       } else if (arrived_[gradient][to_index(b)][to_index(action.microbatch)] > now_) {
@@ -468,9 +466,9 @@ class Simulation {
     }
     double since = since_[to_index(rank)];
     for (const int b : joined) {
-      const Boundary& pair = boundaries_[to_index(b)];
+      const BoundaryEnds& pair = plan_.ends(b);
       const int peer = gradient ? pair.destination : pair.source;
-      if ((gradient && !plan_.has_gradient(b)) || plan_.runner(peer, action.microbatch) == rank) continue;
+      if ((gradient && !pair.gradient) || plan_.runner(peer, action.microbatch) == rank) continue;
       const double end = std::max(since, arrived_[gradient][to_index(b)][to_index(action.microbatch)]);
       record(rank,
              {gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, action.stage, action.microbatch,
@@ -581,7 +579,6 @@ class Simulation {
 
   const SimulationInput& in_;
   const BoundPlan& plan_;
-  const std::vector<Boundary>& boundaries_;
   PeriodSearch* watch_;
   bool snapshot_due_ = false;
   int snapshot_microbatch_ = 0;
