@@ -16,14 +16,14 @@
 namespace stagecraft {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
 /// Work in progress, computing or transferring: `remaining` seconds at rate 1, as of time `since`.
 struct Flow {
-  double remaining = 0;
+  Seconds remaining{};
   double rate = 1;
-  double since = 0;
-  double started = 0;
+  Seconds since{};
+  Seconds started{};
   std::uint32_t version = 0;
   bool active = false;
   enum class Kind { Compute, Latency, Wire, Delivery, Reduce } kind = Kind::Compute;
@@ -34,7 +34,7 @@ struct Flow {
 };
 
 struct Event {
-  double time;
+  Seconds time;
   std::uint64_t sequence;  // orders equal times by creation
   int flow;
   std::uint32_t version;
@@ -53,17 +53,18 @@ struct Lane {
   std::vector<int> posted;  // and of receiving
   std::size_t moved = 0;    // messages that have arrived
   bool busy = false;
-  double transmission = 0;  // of the moving message
+  Seconds transmission{};  // of the moving message
 };
 
 /// The state of a run at one moment, with times and microbatches relative to that moment.
 struct Snapshot {
-  double now = 0;
+  Seconds now{};
   int microbatch = 0;
   std::vector<std::size_t> next;     // of each rank
   std::vector<std::size_t> moved;    // of each lane
   std::vector<std::int64_t> counts;  // equal in equal states
-  std::vector<double> times;         // equal within a tolerance
+  std::vector<Seconds> times;        // equal within a tolerance
+  std::vector<double> rates;         // of the flows; equal within kEqual
 };
 
 /// Snapshots that are compared with a new one: a run may repeat itself after several cycles.
@@ -103,7 +104,7 @@ class Simulation {
     forward_done_.assign(stages * m, false);
     backward_done_.assign(stages * m, false);
     next_.assign(in_.lists.size(), 0);
-    since_.assign(in_.lists.size(), 0);
+    since_.assign(in_.lists.size(), Seconds(0));
     running_.assign(in_.lists.size(), -1);
     waited_.assign(in_.lists.size(), false);
     port_flows_.resize(to_index(in_.ports));
@@ -166,20 +167,20 @@ class Simulation {
     throw std::invalid_argument("there is no boundary between stage " + std::to_string(stage) + " and stage " +
                                 std::to_string(peer));
   }
-  void record(int rank, const Action& action, double start, double end) {
+  void record(int rank, const Action& action, Seconds start, Seconds end) {
     if (action.microbatch >= 0) {
       const int step = action.microbatch / plan_.plan().microbatches;
       const bool gradient = action.kind == ActionKind::Backward || action.kind == ActionKind::WeightGradient;
       if (gradient) step_of_rank_[to_index(rank)] = step;
-      timeline_.spans.push_back({rank, step, action, Seconds(start), Seconds(end)});
+      timeline_.spans.push_back({rank, step, action, start, end});
     } else {
-      timeline_.spans.push_back({rank, step_of_rank_[to_index(rank)], action, Seconds(start), Seconds(end)});
+      timeline_.spans.push_back({rank, step_of_rank_[to_index(rank)], action, start, end});
     }
   }
 
   // --- flows ---
   void settle(Flow& flow) {
-    flow.remaining = std::max(0.0, flow.remaining - flow.rate * (now_ - flow.since));
+    flow.remaining = std::max(Seconds(0), flow.remaining - flow.rate * (now_ - flow.since));
     flow.since = now_;
   }
   void schedule(int id) {
@@ -231,7 +232,7 @@ class Simulation {
 
   void start_compute(int rank, Seconds cost) {
     Flow flow;
-    flow.remaining = cost.value;
+    flow.remaining = cost;
     flow.owner = rank;
     const int id = start_flow(flow);
     running_[to_index(rank)] = id;
@@ -247,10 +248,10 @@ class Simulation {
     Lane& lane = lanes_[to_index(lane_id)];
     lane.busy = true;
     const Transfer cost = in_.transfer(lane.boundary, lane.gradient, lane.from, lane.to);
-    lane.transmission = cost.transmission.value;
+    lane.transmission = cost.transmission;
     Flow flow;
     flow.kind = Flow::Kind::Latency;
-    flow.remaining = cost.latency.value;
+    flow.remaining = cost.latency;
     flow.owner = lane_id;
     flow.egress = cost.egress;
     flow.ingress = cost.ingress;
@@ -260,7 +261,7 @@ class Simulation {
       start_wire(flow, now_);
     }
   }
-  void start_wire(Flow flow, double started) {
+  void start_wire(Flow flow, Seconds started) {
     flow.kind = Flow::Kind::Wire;
     flow.remaining = lanes_[to_index(flow.owner)].transmission;
     flow.rate = 1;
@@ -319,14 +320,14 @@ class Simulation {
     }
     start_transfer(lane_id);
   }
-  void arrive(int lane_id, double started) {
+  void arrive(int lane_id, Seconds started) {
     Lane& lane = lanes_[to_index(lane_id)];
     const int microbatch = lane.sent[lane.moved++];
     lane.busy = false;
     try_lane(lane_id);
     deliver(lane, microbatch, started);
   }
-  void deliver(const Lane& lane, int microbatch, double started) {
+  void deliver(const Lane& lane, int microbatch, Seconds started) {
     const BoundaryEnds& pair = plan_.ends(lane.boundary);
     const bool gradient = lane.gradient;
     record(lane.from,
@@ -353,7 +354,7 @@ class Simulation {
       const bool gradient = action.kind == ActionKind::Backward;
       if (action.kind != ActionKind::Forward && !gradient) continue;
       for (const int b : gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage)) {
-        const double arrival = arrived_[gradient][to_index(b)][to_index(action.microbatch)];
+        const Seconds arrival = arrived_[gradient][to_index(b)][to_index(action.microbatch)];
         out.counts.push_back(arrival < kNever);
         if (arrival < kNever) out.times.push_back(arrival - now_);
       }
@@ -378,7 +379,7 @@ class Simulation {
         out.counts.push_back(each);
       out.times.push_back(event.time - now_);
       out.times.push_back(flow.started - now_);
-      out.times.push_back(flow.rate);
+      out.rates.push_back(flow.rate);
     }
     return out;
   }
@@ -400,10 +401,13 @@ class Simulation {
   }
 
   static bool is_repeated(const Snapshot& a, const Snapshot& b) {
-    if (a.counts != b.counts || a.times.size() != b.times.size()) return false;
-    const double tolerance = kEqual * (b.now - a.now);
+    if (a.counts != b.counts || a.times.size() != b.times.size() || a.rates.size() != b.rates.size()) return false;
+    const Seconds tolerance = kEqual * (b.now - a.now);
     for (std::size_t i = 0; i < a.times.size(); ++i) {
-      if (!(std::abs(a.times[i] - b.times[i]) <= tolerance)) return false;
+      if (!(Seconds(std::abs((a.times[i] - b.times[i]).value)) <= tolerance)) return false;
+    }
+    for (std::size_t i = 0; i < a.rates.size(); ++i) {
+      if (!(std::abs(a.rates[i] - b.rates[i]) <= kEqual)) return false;
     }
     return b.now > a.now;
   }
@@ -413,8 +417,7 @@ class Simulation {
     Snapshot latest = snapshot();
     for (auto earlier = snapshots_.rbegin(); earlier != snapshots_.rend(); ++earlier) {
       if (!is_repeated(*earlier, latest) || !lists_repeat(*earlier, latest)) continue;
-      watch_->period = {Seconds(earlier->now), Seconds(latest.now), latest.microbatch - earlier->microbatch,
-                        earlier->next, latest.next};
+      watch_->period = {earlier->now, latest.now, latest.microbatch - earlier->microbatch, earlier->next, latest.next};
       return;
     }
     if (snapshots_.size() == kMostCycles) snapshots_.pop_front();
@@ -431,7 +434,7 @@ class Simulation {
   }
 
   // --- ranks ---
-  void computed(int rank, double started) {
+  void computed(int rank, Seconds started) {
     const Action& action = in_.lists[to_index(rank)][next_[to_index(rank)]];
     record(rank, action, started, now_);
     end_cycle(rank, action);
@@ -464,12 +467,12 @@ class Simulation {
         return false;
       }
     }
-    double since = since_[to_index(rank)];
+    Seconds since = since_[to_index(rank)];
     for (const int b : joined) {
       const BoundaryEnds& pair = plan_.ends(b);
       const int peer = gradient ? pair.destination : pair.source;
       if ((gradient && !pair.gradient) || plan_.runner(peer, action.microbatch) == rank) continue;
-      const double end = std::max(since, arrived_[gradient][to_index(b)][to_index(action.microbatch)]);
+      const Seconds end = std::max(since, arrived_[gradient][to_index(b)][to_index(action.microbatch)]);
       record(rank,
              {gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, action.stage, action.microbatch,
               peer},
@@ -524,7 +527,7 @@ class Simulation {
       flow.kind = Flow::Kind::Delivery;
       flow.owner = lane_id;
       flow.microbatch = action.microbatch;
-      flow.remaining = cost.latency.value + cost.transmission.value;
+      flow.remaining = cost.latency + cost.transmission;
       schedule(start_flow(flow));
     }
   }
@@ -535,27 +538,27 @@ class Simulation {
     auto& waiting = reduce_waiting_[to_index(group)];
     waiting.push_back({rank, now_});
     if (to_int(waiting.size()) < reduce_members_[to_index(group)]) return;
-    std::vector<std::pair<int, double>> members;
+    std::vector<std::pair<int, Seconds>> members;
     members.swap(waiting);
     // A stage's buckets are reduced one at a time, each once all its replicas have it.
-    double left = 0;
-    std::map<int, std::vector<double>> arrivals;  // by stage
+    Seconds left;
+    std::map<int, std::vector<Seconds>> arrivals;  // by stage
     for (const auto& [member, since] : members)
       arrivals[in_.lists[to_index(member)][next_[to_index(member)]].stage].push_back(since);
     for (const auto& [stage, times] : arrivals) {
-      const double last = *std::max_element(times.begin(), times.end());
-      double end = 0;
+      const Seconds last = *std::max_element(times.begin(), times.end());
+      Seconds end;
       for (const ReduceBucket& bucket : in_.stages[to_index(stage)].buckets)
-        end = std::max(end, last - bucket.before_end.value) + bucket.time.value;
+        end = std::max(end, last - bucket.before_end) + bucket.time;
       left = std::max(left, end - now_);
     }
-    const Seconds cost_of_group = in_.stages[to_index(action.stage)].reduce + Seconds(left);
+    const Seconds cost_of_group = in_.stages[to_index(action.stage)].reduce + left;
     for (const auto& [member, since] : members) {
-      record(member, in_.lists[to_index(member)][next_[to_index(member)]], since, now_ + cost_of_group.value);
+      record(member, in_.lists[to_index(member)][next_[to_index(member)]], since, now_ + cost_of_group);
       Flow flow;
       flow.kind = Flow::Kind::Reduce;
       flow.owner = member;
-      flow.remaining = cost_of_group.value;
+      flow.remaining = cost_of_group;
       schedule(start_flow(flow));
     }
   }
@@ -586,20 +589,20 @@ class Simulation {
   std::uint64_t finished_ = 0;
   const int microbatches_;         // of all steps
   std::vector<int> step_of_rank_;  // of its last gradient
-  double now_ = 0;
+  Seconds now_;
   std::uint64_t sequence_ = 0;
   std::vector<Flow> flows_;
   std::vector<int> free_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Lane> lanes_;
   std::vector<int> first_lane_, lane_cycle_;
-  std::vector<std::vector<double>> arrived_[2];
+  std::vector<std::vector<Seconds>> arrived_[2];
   std::vector<bool> forward_done_, backward_done_, waited_;
   std::vector<std::size_t> next_;
-  std::vector<double> since_;
+  std::vector<Seconds> since_;
   std::vector<int> running_;
   std::vector<std::vector<int>> port_flows_, host_flows_;
-  std::vector<std::vector<std::pair<int, double>>> reduce_waiting_;
+  std::vector<std::vector<std::pair<int, Seconds>>> reduce_waiting_;
   std::vector<int> reduce_members_;
   Timeline timeline_;
 };

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <cstdint>
 
 namespace stagecraft {
@@ -15,7 +14,12 @@ struct Quantity {
   constexpr Quantity() = default;
   constexpr explicit Quantity(Rep v) : value(v) {}
 
-  friend constexpr auto operator<=>(const Quantity&, const Quantity&) = default;
+  // One comparison each: of <=>, which numbers that are not finite make partial, g++ 12 compiles two.
+  friend constexpr bool operator==(Quantity a, Quantity b) { return a.value == b.value; }
+  friend constexpr bool operator<(Quantity a, Quantity b) { return a.value < b.value; }
+  friend constexpr bool operator>(Quantity a, Quantity b) { return a.value > b.value; }
+  friend constexpr bool operator<=(Quantity a, Quantity b) { return a.value <= b.value; }
+  friend constexpr bool operator>=(Quantity a, Quantity b) { return a.value >= b.value; }
   constexpr Quantity operator-() const { return Quantity(-value); }
   constexpr Quantity& operator+=(Quantity other) {
     value += other.value;
