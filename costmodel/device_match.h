@@ -18,8 +18,8 @@ namespace stagecraft {
 
 /// Why the times of `graph` are not valid on `topology`, one clause per reason, such as "the graph was measured on a
 /// processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)". Empty if nothing known differs: a kind, model or
-/// number of processors that one of them does not state is no difference, and models differ only if each has a word
-/// that the other lacks ("NVIDIA H100 80GB HBM3" and "H100-80GB" do not). A slowdown of ranks that share a host's
+/// number of processors that only one of them states does not count, and models differ only if each has a word that the
+/// other lacks ("NVIDIA H100 80GB HBM3" and "H100-80GB" do not). A slowdown of ranks that share a host's
 /// processors is valid on hosts with the same number of them and not on GPUs.
 [[nodiscard]] std::vector<std::string> device_differences(const Graph& graph, const Topology& topology);
 
