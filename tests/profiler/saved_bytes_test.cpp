@@ -17,6 +17,7 @@
 #include "executor/data/data_source.h"
 #include "executor/device/memory_tracker.h"
 #include "executor/intake/layer_sources.h"
+#include "tests/profiler/row_of_layers.h"
 
 namespace stagecraft::profiler {
 namespace {
@@ -25,24 +26,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 using Forward = std::function<std::vector<at::Tensor>(const model::LayerCall&)>;
-
-/// Layers in a row; each reads the one before, the first the input.
-model::Model chain(std::vector<model::LayerSpec> layers) {
-  model::Model model;
-  model.name = "chain";
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    model::ValueRef input;
-    if (i == 0) {
-      input.input = 0;
-    } else {
-      input.layer = static_cast<int>(i) - 1;
-    }
-    layers[i].inputs = {input};
-  }
-  model.inputs = {{"x", "float32", {}, 0}};
-  model.layers = std::move(layers);
-  return model;
-}
 
 model::LayerSpec layer(const std::string& name, std::vector<model::ParameterSpec> parameters, Forward forward) {
   model::LayerSpec out;
@@ -116,7 +99,7 @@ TEST(SavedBytes, OfAConvolutionBlockAreThoseCountedByHand) {
   model::LayerSpec pool = layer("pool", {}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{at::max_pool2d(c.inputs[0], at::IntArrayRef{2, 2})};
   });
-  Whole whole(chain({conv_layer("conv1", 3, 32), norm, relu, conv_layer("conv2", 32, 32), pool, sum_layer()}),
+  Whole whole(row_of_layers({conv_layer("conv1", 3, 32), norm, relu, conv_layer("conv2", 32, 32), pool, sum_layer()}),
               {32, 3, 32, 32});
   SavedBytes saved(whole.model.layers.size(), whole.program.parameters());
   const stage::Flight flight = whole.forward(&saved);
@@ -140,14 +123,16 @@ TEST(SavedBytes, OfAConvolutionBlockAreThoseCountedByHand) {
 
 TEST(SavedBytes, LeaveOutAParameterThatIsSavedAsAView) {
   // The first linear's input needs no gradient, so its weight is not saved; the second saves its weight transposed.
-  Whole whole(chain({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}), {4, 5});
+  Whole whole(row_of_layers({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}),
+              {4, 5});
   SavedBytes saved(3, whole.program.parameters());
   const stage::Flight flight = whole.forward(&saved);
   EXPECT_THAT(saved.by_layer(), ElementsAre(Bytes(4 * 5 * 4), Bytes(4 * 7 * 4), Bytes(0)));
 }
 
 TEST(SavedBytes, LeaveOutATiedParameterInAllItsLayers) {
-  Whole whole(chain({linear_layer("a", "shared", 6, 6), linear_layer("b", "shared", 6, 6), sum_layer()}), {2, 6});
+  Whole whole(row_of_layers({linear_layer("a", "shared", 6, 6), linear_layer("b", "shared", 6, 6), sum_layer()}),
+              {2, 6});
   SavedBytes saved(3, whole.program.parameters());
   const stage::Flight flight = whole.forward(&saved);
   EXPECT_THAT(saved.by_layer(), ElementsAre(48_B, 48_B, 0_B));
@@ -163,7 +148,7 @@ TEST(SavedBytes, CountAWholeStorageOnceForAllItsViewsAndSavers) {
   });
   model::LayerSpec again = halves;
   again.name = "again";
-  Whole whole(chain({exp, halves, again, sum_layer()}), {8});
+  Whole whole(row_of_layers({exp, halves, again, sum_layer()}), {8});
   whole.model.layers[2].inputs = {{0, 0, -1}};  // both halves read exp
   stage::StageProgram program(whole.model, Whole::all(whole.model), {}, {}, 1);
   SavedBytes saved(4, program.parameters());
@@ -204,7 +189,7 @@ TEST(SavedBytes, KeepNothingAliveOnceTheFlightIsGone) {
   model::LayerSpec exp = layer("exp", {parameter("w", {1000})}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{at::exp(c.inputs[0].add(c.parameters[0]))};  // saves its own output
   });
-  Whole whole(chain({exp, sum_layer()}), {1000});
+  Whole whole(row_of_layers({exp, sum_layer()}), {1000});
   SavedBytes saved(2, whole.program.parameters());
   const Bytes live = memory.live();
   {
@@ -216,7 +201,8 @@ TEST(SavedBytes, KeepNothingAliveOnceTheFlightIsGone) {
 }
 
 TEST(SavedBytes, SeeNothingOutsideOfLayersAndOfOthers) {
-  Whole whole(chain({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}), {4, 5});
+  Whole whole(row_of_layers({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}),
+              {4, 5});
   SavedBytes saved(3, whole.program.parameters());
   const stage::Flight unseen = whole.forward(nullptr);
   EXPECT_THAT(saved.storages(), IsEmpty());
