@@ -1,3 +1,4 @@
+#include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
