@@ -33,7 +33,7 @@ class Verifier {
         shape_(plan.shape(options.steps)),
         roles_(plan.ranks()),
         table_(plan, plan_.microbatches * options.steps),
-        groups_(options.reduce_groups.empty() ? plan.reduce_groups() : options.reduce_groups) {
+        groups_(plan.reduce_groups()) {
     proof_.ranks.resize(roles_.size());
     for (const auto& list : plan_.listed) {
       for (const Action& a : list) {
@@ -338,7 +338,7 @@ class Verifier {
   const PipelineShape shape_;
   const std::vector<RankRole>& roles_;
   MessageTable table_;
-  std::vector<int> groups_;
+  const std::vector<int>& groups_;
   std::set<std::pair<int, int>> split_;  // (stage, microbatch) whose backward the listed actions split
   Verified proof_;
 };

@@ -15,8 +15,7 @@ namespace stagecraft {
 
 struct VerifyOptions {
   Queues queues = Queues::Edge;
-  int steps = 1;                        ///< covered by the lists, see action_lists
-  std::vector<int> reduce_groups = {};  ///< one number per stage; empty: the plan's
+  int steps = 1;  ///< covered by the lists, see action_lists
 };
 
 /// The proof for one rank.

@@ -420,30 +420,19 @@ TEST(Verify, NamesWhatDoesNotHoldAmongReplicas) {
 
 TEST(Verify, FollowsReducesOfTiedStages) {
   // Stage 1's backward of the only microbatch comes first, but it reduces together with stage 0, which waits for it.
-  const Plan plan = row_plan("gpipe", {1, 1}, 1);
-  VerifyOptions options;
-  options.reduce_groups = {0, 0};
-  Plan tied = plan;
-  tied.tied = {{"weight", {"l0", "l1"}}};
-  Lists lists = BoundPlan(tied).action_lists(1, 1);
-  EXPECT_EQ(refusal(plan, lists, options), "");
-  EXPECT_EQ(refusal(plan, BoundPlan(plan).action_lists(), options),
-            "rank 0, entry 5: 0UPDATE: missing reduce before update 0");
-  // rank 1: RECV_F0 F0 B0 SEND_B0 REDUCE UPDATE, its send put off until after the reduce.
-  std::swap(lists[1][3], lists[1][4]);
-  EXPECT_EQ(refusal(plan, lists, options),
-            "deadlock: 0B0 of rank 0 waits for 1SEND_B0 of rank 1, which is blocked at 1REDUCE_GRAD; 1REDUCE_GRAD of "
-            "rank 1 waits for rank 0, which is blocked at 0B0. Stuck: rank 0 before 0B0 (entry 4), rank 1 before "
-            "1REDUCE_GRAD (entry 4)");
-}
-
-TEST(Verify, TakesTiedParametersOfThePlan) {
   const Plan untied = row_plan("gpipe", {1, 1}, 1);
   Plan plan = untied;
   plan.tied = {{"weight", {"l0", "l1"}}};
-  EXPECT_EQ(refusal(plan, BoundPlan(plan).action_lists()), "");
+  Lists lists = BoundPlan(plan).action_lists(1, 1);
+  EXPECT_EQ(refusal(plan, lists), "");
   EXPECT_EQ(refusal(plan, BoundPlan(untied).action_lists()),
             "rank 0, entry 5: 0UPDATE: missing reduce before update 0");
+  // rank 1: RECV_F0 F0 B0 SEND_B0 REDUCE UPDATE, its send put off until after the reduce.
+  std::swap(lists[1][3], lists[1][4]);
+  EXPECT_EQ(refusal(plan, lists),
+            "deadlock: 0B0 of rank 0 waits for 1SEND_B0 of rank 1, which is blocked at 1REDUCE_GRAD; 1REDUCE_GRAD of "
+            "rank 1 waits for rank 0, which is blocked at 0B0. Stuck: rank 0 before 0B0 (entry 4), rank 1 before "
+            "1REDUCE_GRAD (entry 4)");
 }
 
 TEST(Verify, RefusesWhatIsNoPartOfAnEvaluation) {

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <set>
@@ -259,18 +258,6 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
 }
 
 }  // namespace
-
-bool is_pt2_archive(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string first(4, '\0');
-  if (!in.read(first.data(), 4) || first != "PK\3\4") return false;
-  try {
-    const files::ZipArchive zip(path);
-    return std::ranges::any_of(zip.records(), [](const files::ZipRecord& record) {
-      return record.name.ends_with("/archive_format") && std::ranges::count(record.name, '/') == 1;
-    });
-  } catch (const FormatError&) { return path.ends_with(".pt2"); }
-}
 
 Pt2Archive read_pt2_archive(const std::string& path) {
   Pt2Archive out;

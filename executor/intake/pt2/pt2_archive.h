@@ -40,10 +40,6 @@ struct Pt2Archive {
   std::optional<ExportNotes> notes;
 };
 
-/// Whether the file begins as a ZIP archive and has a record archive_format in its folder. False if the file does not
-/// exist. For an archive whose directory cannot be read, decides by its suffix: reading it then reports the error.
-[[nodiscard]] bool is_pt2_archive(const std::string& path);
-
 /// Reads directory, program, configurations and notes, not the weights. Throws FormatError with the file, the node (if
 /// any), its module path and the JSON pointer, what was found and what was expected; see pt2_archive.cpp.
 [[nodiscard]] Pt2Archive read_pt2_archive(const std::string& path);

@@ -151,53 +151,6 @@ TEST(Listed, IsRefusedByAPlanThatItDoesNotFit) {
                   "rank 0: listed action 0UPDATE: lists do not contain updates; they follow the list"));
 }
 
-TEST(PlanDocument, NamesThePlaceOfAWrongAction) {
-  Plan plan = row_plan("listed", {1, 1}, 1);
-  plan.listed = parse_actions_csv("0F0,0B0\n1F0,1B0", "s.csv");
-  std::string text = format::plan_json(plan);
-  text.replace(text.find("1F0,1B0"), 7, "1F0,1C0");
-  EXPECT_THAT([&] { (void)format::parse_plan(text, "plan.json"); },
-              ThrowsMessage<FormatError>(HasSubstr("plan.json: /actions/1: cell 2: found \"1C0\", expected a stage")));
-}
-
-TEST(PlanDocument, ReadsOlderVersions) {
-  const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  for (const char* version : {"\"version\": 1", "\"version\": 2", "\"version\": 3"}) {
-    std::string text = format::plan_json(plan);
-    text.replace(text.find("\"version\": 4"), 12, version);
-    EXPECT_EQ(format::parse_plan(text, "plan.json"), plan);
-  }
-}
-
-TEST(PlanDocument, HoldsTiedParameters) {
-  Plan plan = row_plan("1f1b", {1, 1}, 2);
-  plan.tied = {{"weight", {"l0", "l1"}}};
-  const std::string text = format::plan_json(plan);
-  EXPECT_EQ(format::parse_plan(text, "plan.json"), plan);
-  EXPECT_THAT(text, HasSubstr(R"("tied": [)"));
-  std::string wrong = text;
-  wrong.replace(wrong.rfind("\"l1\""), 4, "\"l7\"");
-  EXPECT_THAT([&] { (void)format::parse_plan(wrong, "plan.json"); },
-              ThrowsMessage<FormatError>("plan.json: /: tied parameter \"weight\": layer \"l7\" is not in any stage"));
-}
-
-TEST(PlanDocument, LeavesOutWhatIsNotSet) {
-  const std::string text = format::plan_json(row_plan("1f1b", {1}, 2));  // whose tensors would have a dtype
-  for (const char* key : {"dtype", "gradient_bucket_bytes", "recompute", "tied"})
-    EXPECT_EQ(text.find(key), std::string::npos) << key;
-}
-
-TEST(PlanDocument, RefusesARecomputeEveryThatSaysNothing) {
-  Plan plan = row_plan("1f1b", {1, 1}, 2);
-  plan.stages[1].recompute = true;
-  plan.stages[1].recompute_every = 3;
-  EXPECT_EQ(format::parse_plan(format::plan_json(plan), "plan.json"), plan);
-  plan.stages[1].recompute = false;
-  EXPECT_THAT(
-      [&] { (void)format::parse_plan(format::plan_json(plan), "plan.json"); },
-      ThrowsMessage<FormatError>("plan.json: /stages/1/recompute_every: has no effect without \"recompute\": true"));
-}
-
 TEST(PlanOfLists, FindsStagesReplicasAndChunks) {
   const Plan replicated = plan_of_lists(parse_actions_csv("0F0,0B0\n0F1,0B1\n1F0,1B0,1F1,1B1", "s.csv"));
   EXPECT_EQ(replicated.microbatches, 2);

@@ -113,16 +113,6 @@ TEST_F(Pt2Archives, TellWhichTensorsAreOne) {
   EXPECT_NE(archive.tensors.at("lstm.weight_ih_l0"), archive.tensors.at("lstm.weight_hh_l0"));
 }
 
-TEST_F(Pt2Archives, AreToldFromOtherFiles) {
-  EXPECT_TRUE(is_pt2_archive(kNet));
-  EXPECT_FALSE(is_pt2_archive(STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt"));
-  EXPECT_FALSE(is_pt2_archive("no/such/file.pt2"));
-  EXPECT_FALSE(is_pt2_archive(STAGECRAFT_SOURCE_DIR "/README.md"));
-  // Cut short: so that reading it says what is wrong.
-  folder_.write("a.pt2", zip_text(archive_parts()).substr(0, 900));
-  EXPECT_TRUE(is_pt2_archive(path()));
-}
-
 TEST_F(Pt2Archives, RefuseOtherContainers) {
   expect_refused(with("archive_format", "pt2", "pt3"), "archive_format: found \"pt3\", expected \"pt2\"");
   expect_refused(with("archive_version", "0", "1"), "archive_version: found \"1\", expected \"0\"");

@@ -1,0 +1,65 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/json.h"
+#include "costmodel/interchange/actions_csv.h"
+#include "costmodel/plan.h"
+#include "tests/costmodel/interleavings.h"
+
+namespace stagecraft::format {
+namespace {
+
+using stagecraft::testing::row_plan;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(PlanJson, NamesThePlaceOfAWrongAction) {
+  Plan plan = row_plan("listed", {1, 1}, 1);
+  plan.listed = interchange::parse_actions_csv("0F0,0B0\n1F0,1B0", "s.csv");
+  std::string text = plan_json(plan);
+  text.replace(text.find("1F0,1B0"), 7, "1F0,1C0");
+  EXPECT_THAT([&] { (void)parse_plan(text, "plan.json"); },
+              ThrowsMessage<FormatError>(HasSubstr("plan.json: /actions/1: cell 2: found \"1C0\", expected a stage")));
+}
+
+TEST(PlanJson, ReadsOlderVersions) {
+  const Plan plan = row_plan("1f1b", {1, 1}, 2);
+  for (const char* version : {"\"version\": 1", "\"version\": 2", "\"version\": 3"}) {
+    std::string text = plan_json(plan);
+    text.replace(text.find("\"version\": 4"), 12, version);
+    EXPECT_EQ(parse_plan(text, "plan.json"), plan);
+  }
+}
+
+TEST(PlanJson, HoldsTiedParameters) {
+  Plan plan = row_plan("1f1b", {1, 1}, 2);
+  plan.tied = {{"weight", {"l0", "l1"}}};
+  const std::string text = plan_json(plan);
+  EXPECT_EQ(parse_plan(text, "plan.json"), plan);
+  EXPECT_THAT(text, HasSubstr(R"("tied": [)"));
+  std::string wrong = text;
+  wrong.replace(wrong.rfind("\"l1\""), 4, "\"l7\"");
+  EXPECT_THAT([&] { (void)parse_plan(wrong, "plan.json"); },
+              ThrowsMessage<FormatError>("plan.json: /: tied parameter \"weight\": layer \"l7\" is not in any stage"));
+}
+
+TEST(PlanJson, LeavesOutWhatIsNotSet) {
+  const std::string text = plan_json(row_plan("1f1b", {1}, 2));  // whose tensors would have a dtype
+  for (const char* key : {"dtype", "gradient_bucket_bytes", "recompute", "tied"})
+    EXPECT_EQ(text.find(key), std::string::npos) << key;
+}
+
+TEST(PlanJson, RefusesARecomputeEveryThatSaysNothing) {
+  Plan plan = row_plan("1f1b", {1, 1}, 2);
+  plan.stages[1].recompute = true;
+  plan.stages[1].recompute_every = 3;
+  EXPECT_EQ(parse_plan(plan_json(plan), "plan.json"), plan);
+  plan.stages[1].recompute = false;
+  EXPECT_THAT(
+      [&] { (void)parse_plan(plan_json(plan), "plan.json"); },
+      ThrowsMessage<FormatError>("plan.json: /stages/1/recompute_every: has no effect without \"recompute\": true"));
+}
+
+}  // namespace
+}  // namespace stagecraft::format
