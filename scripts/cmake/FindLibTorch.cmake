@@ -1,6 +1,6 @@
 # LibTorch from the PyPI wheel (or any LibTorch tree) as imported targets, without the CUDA toolkit that its own
 # TorchConfig.cmake asks for.
-#   LibTorch::cpu   libtorch_cpu and libc10 with their headers
+#   LibTorch::cpu   libtorch_cpu and libc10 with their headers, and the {fmt} of these headers
 # Looks in STAGECRAFT_TORCH (CMake or environment variable: the folder with include/ and lib/, for a wheel
 # .../site-packages/torch), then in .venv of the source tree.
 set(_hints)
@@ -31,11 +31,12 @@ find_package_handle_standard_args(LibTorch
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::c10 SHARED IMPORTED)
   set_target_properties(LibTorch::c10 PROPERTIES IMPORTED_LOCATION ${LibTorch_C10_LIBRARY})
+  # The wheel's include folder has its own, newer {fmt}, whose library it does not export.
+  add_library(libtorch_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/libtorch_fmt.cpp)
+  target_include_directories(libtorch_fmt SYSTEM PRIVATE ${LibTorch_INCLUDE_DIR})
   add_library(LibTorch::cpu SHARED IMPORTED)
   set_target_properties(LibTorch::cpu PROPERTIES
     IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY}
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
-    # The wheel's include folder has its own, newer {fmt}, whose library it does not export.
-    INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1
-    INTERFACE_LINK_LIBRARIES LibTorch::c10)
+    INTERFACE_LINK_LIBRARIES "LibTorch::c10;libtorch_fmt")
 endif()
