@@ -49,7 +49,7 @@ double layers_on_this_thread() {
   return run(kRounds);
 }
 
-/// Seconds of all layers' forward and backward for one microbatch, run as one stage without any executor, on a separate
+/// Seconds for forward and backward of all layers for one microbatch, as one stage without an executor, on a separate
 /// thread like a rank.
 double layers_alone() {
   double out = 0;
@@ -79,7 +79,7 @@ void overhead(benchmark::State& state, const std::string& schedule, int stages) 
     step = step_time(result.measurement.timeline, 20).value;
     state.SetIterationTime(step * kSteps);
   }
-  // Work that one rank must wait for the other to do is charged in full: an upper estimate of the executor's own cost.
+  // Waiting for the other rank's work counts in full, so this is an upper bound on the executor's own cost.
   const double per_rank = static_cast<double>(actions) / stages;
   const double own = stages == 1 ? alone * kMicrobatches : alone * (kMicrobatches + 1) / 2;
   state.counters["step_us"] = step * 1e6;
@@ -133,7 +133,7 @@ Alone alone() {
   return {median(forward), median(backward), median(update)};
 }
 
-/// One batch, made ahead: making it is not the executor's work.
+/// One batch, created in advance: creating it is not part of the executor's cost.
 class SameBatch : public data::DataSource {
  public:
   SameBatch() : batch_(tiny().data->batch(0, 0, 1, 1, std::vector<int>{0, 1})) {}
@@ -157,8 +157,8 @@ double median_span(const Timeline& timeline, ActionKind kind) {
 }
 
 /// Counters are medians, in microseconds, of one action minus LibTorch's own time for it: forward, backward and update
-/// of one rank; sending, posting and taking a message by one thread with both ends, so without waiting; reduce of two
-/// replicas, including their wait for each other.
+/// of one rank; send, post and receive of a message by one thread that owns both ends, so without waiting; reduce
+/// across two replicas, including the wait for each other.
 void one_action(benchmark::State& state) {
   const testing::PlannedModel& planned = tiny();
   const Plan plan = testing::cut_plan(planned, {}, {1}, "1f1b", kMicrobatches);

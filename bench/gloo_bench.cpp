@@ -1,6 +1,6 @@
-// Compares our Gloo channel with the ProcessGroupGloo under it: round trips of the same bytes between the same two
-// processes, in turn; and an all-reduce in one round with one in two, for two and three ranks. Gloo's headers here have
-// the same limits as in executor/channel_gloo.cpp.
+// Compares our Gloo channel with the ProcessGroupGloo beneath it: round trips of the same bytes between the same two
+// processes, in turn. Also compares a one-round all-reduce with a two-round one, for two and three ranks. Gloo's
+// headers have the same limits here as in executor/channel/channel_gloo.cpp.
 //   gloo_bench [FILE.json]
 
 #include <ATen/Parallel.h>
@@ -39,7 +39,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Operations of a round, so that a round takes some milliseconds.
+/// Operations per round, chosen so that a round takes a few milliseconds.
 int repetitions(std::int64_t bytes) {
   return static_cast<int>(std::clamp<std::int64_t>((std::int64_t{4} << 20) / (bytes + 4096), 2, 20));
 }
@@ -183,7 +183,7 @@ void measure(int rank, std::uint16_t port, const std::string& path) {
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   setenv("GLOO_SOCKET_IFNAME", "lo", 0);
-  // Ranks 1 and 2 get the port of the meeting point from rank 0, which serves it, so that no thread is forked.
+  // Ranks 1 and 2 get the meeting point's port from rank 0, which serves it, so that no thread is forked.
   int ports[2];
   if (pipe(ports) != 0) return 1;
   int rank = 0;

@@ -40,7 +40,7 @@ void count_actions(benchmark::State& state, const stagecraft::SimulationInput& i
       benchmark::Counter(actions * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
-/// Only simulate(), with its input made beforehand.
+/// simulate() only, with its input prepared in advance.
 void simulate(benchmark::State& state) {
   const Case one = chain(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
   const stagecraft::SimulationInput input =

@@ -1,4 +1,4 @@
-"""A chain of 129 operators on 32 numbers, written by hand in bench/intake_bench.cpp; and its time in Python."""
+"""A chain of 129 operators on 32 numbers, also hand-written in bench/intake_bench.cpp, and its time in Python."""
 
 import json
 import statistics
@@ -32,7 +32,7 @@ class Block(torch.nn.Module):
 
 
 class Modules(torch.nn.Module):
-    """The same operators in blocks of modules, as models are written."""
+    """The same operators grouped in modules, as in real models."""
 
     def __init__(self):
         super().__init__()

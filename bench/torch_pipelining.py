@@ -1,6 +1,6 @@
 """The built-in transformer under torch.distributed.pipelining, for bench/beside_torch_pipelining.
 
-Started once for each rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints, on rank 0, the median seconds
+Run once per rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints, on rank 0, the median seconds
 of a step after two warm-up steps: forward and backward of all microbatches under the schedule, then an SGD step.
 """
 
