@@ -20,9 +20,9 @@ FORM = "NAME=dtype[extent,...], then :batch_axis=N or :range=LOW..HIGH if wanted
 @dataclasses.dataclass(frozen=True)
 class Input:
     """One input: `shape` is that of one sample, without the batch axis. `batch_axis` None: one tensor for all samples.
-    `range` (low, high) are the values that it may have and that random samples have, high excluded; without one floats are
-    normal. `examples`: whole tensors of the user's; samples are then taken from them in turn. `path`: the keys that lead to it in
-    an argument of forward, the argument's name first; `name` is made of them."""
+    `range` (low, high) bounds the allowed values and random samples, high excluded; without a range, floats are
+    normally distributed. `examples`: tensors from the user, from which samples are then taken in turn. `path`: the
+    keys that lead to it in an argument of forward, the argument's name first; `name` joins them."""
 
     name: str
     dtype: torch.dtype
@@ -122,8 +122,8 @@ def parse_input(text):
 
 
 def parse_examples(values, axes=(), ranges=()):
-    """(inputs, templates by argument) of what the callable of --inputs returned, with the texts of --batch-axis and --range. The
-    range of whole numbers stays None where no text gives it. Throws ExportError."""
+    """(inputs, templates by argument) of what the callable of --inputs returned, with the texts of --batch-axis and
+    --range. The range of an integer input stays None if no text gives one. Throws ExportError."""
     if not isinstance(values, dict):
         raise ExportError(f"--inputs: returns {type(values).__name__}, must return a dict of tensors by name")
     templates, tensors = {}, []
@@ -172,8 +172,8 @@ def _from_example(path, tensor, batch_axis, bounds):
 
 
 def settled(inputs, known):
-    """Inputs with a range for all whole numbers: their own, else that of `known` by name, from the example's least on where that
-    is less (labels of -100 count in no loss). Throws ExportError for one that nothing bounds."""
+    """Inputs with a range for every integer input: its own, else the one of that name in `known`, extended down to the
+    example's minimum (losses ignore labels of -100). Throws ExportError if nothing bounds an input."""
     out = []
     for each in inputs:
         if each.range is None and each.is_whole():

@@ -12,21 +12,21 @@ from .inputs import Input
 from .structure import tensors_of
 
 LOSSES = ("cross_entropy", "mse", "next_token", "bce", "in-model", "none")
-OF_CLASSES = ("cross_entropy", "next_token", "bce")  # they read the model's output as scores
+OF_CLASSES = ("cross_entropy", "next_token", "bce")  # these read the model's output as scores
 
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """`function(result of the model, all inputs by name and all of forward's arguments that they make up)` is the loss; None:
-    there is none."""
+    """`function` computes the loss from the model's result and a dict with all inputs and the forward arguments built
+    from them, by name. None if there is no loss."""
 
     function: Callable | None
     inputs: tuple = ()  # inputs of the loss besides the model's
 
 
 def choose_loss(name, result, inputs, arguments, batch, loss_output):
-    """The loss called `name` for a model that gives `result` for `batch` samples of `inputs` (by name), which make up
-    `arguments` (names). A custom loss is a callable given in place of a name. Throws ExportError."""
+    """The loss called `name` for a model that returns `result` for `batch` samples of `inputs` (by name), which make
+    up `arguments` (names). A custom loss is a callable given in place of a name. Throws ExportError."""
     if callable(name):
         return _custom(name, dict.fromkeys(arguments) | inputs)
     if name not in LOSSES:
@@ -129,8 +129,8 @@ def _custom(function, inputs):
 
 
 def with_loss(model, call, inputs, loss):
-    """Makes `model`, in place, return (loss, *outputs) for `inputs` in this order, and gives it back. `call` runs the model's own
-    forward. The class is replaced, not wrapped, so that parameters and modules keep their names."""
+    """Makes `model`, in place, return (loss, *outputs) for `inputs` in this order, and returns it. `call` runs the
+    model's own forward. The class is replaced, not wrapped, so that parameters and modules keep their names."""
     base, names = type(model), [each.name for each in inputs]
     batched = [(each.batch_axis, each.name) for each in inputs if each.batch_axis is not None]
 

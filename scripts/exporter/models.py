@@ -19,7 +19,7 @@ from .transformers_models import INSTALL
 
 @dataclasses.dataclass
 class Found:
-    """A model, its inputs and loss if they are known, and constant arguments of its forward."""
+    """A model, its inputs and loss if known, and constant arguments of its forward."""
 
     model: torch.nn.Module
     inputs: tuple = ()

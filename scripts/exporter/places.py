@@ -103,8 +103,8 @@ class Place:
 
 
 def of_error(error, model=None):
-    """Where an exception was raised; an empty Place if it was outside of models and losses. `model`: that which ran, if it was not
-    one with its loss."""
+    """Where an exception was raised; an empty Place if it was outside of models and losses. `model`: the model that
+    ran, if it does not include its loss."""
     while error is not None:
         names, frames, module = _paths(model), [], ""
         for frame, number in traceback.walk_tb(error.__traceback__):
@@ -139,7 +139,8 @@ def of_frames(frames, module=""):
 
 @contextlib.contextmanager
 def in_nodes():
-    """While it lasts, torch.export notes every call of models and losses in its nodes, not only those of methods called forward."""
+    """Context in which torch.export records in its nodes every call in models and losses, not only methods called
+    forward."""
 
     def keep(tracer, frames):
         own = [index for index, frame in enumerate(frames) if frame.filename.startswith(_OWN + os.sep)]
@@ -151,7 +152,7 @@ def in_nodes():
 
 
 def of_node(node):
-    """Where a node of an exported graph was made, if in_nodes() noted it."""
+    """Where a node of an exported graph was made, if in_nodes() recorded it."""
     found = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
     return of_frames([(file, int(number), function) for file, number, function in found])
 

@@ -59,8 +59,8 @@ class _Kept:
 
 
 def _keep_recomputed(module, path):
-    """Old weight_norm and spectral_norm set a tensor before each forward, which can neither be copied nor exported as an attribute.
-    Makes that attribute a property of the module's class."""
+    """Old weight_norm and spectral_norm set a tensor before each forward, which can neither be copied nor exported as
+    an attribute. This makes the attribute a property of the module's class."""
     names = [hook.name for hook in module._forward_pre_hooks.values() if isinstance(hook, (WeightNorm, SpectralNorm))]
     names = [name for name in names if name in vars(module)]
     if not names:
@@ -81,8 +81,8 @@ def _keep_recomputed(module, path):
 
 @contextlib.contextmanager
 def right_states():
-    """While it lasts, torch gives the last states of an LSTM their own shape: 2.11 adds an axis of 1 to those of each layer
-    (pytorch/pytorch#151200)."""
+    """Context in which torch gives the last states of an LSTM the right shape: 2.11 adds an axis of 1 to those of each
+    layer (pytorch/pytorch#151200)."""
     from torch._decomp import decompositions
 
     one_layer = decompositions.one_layer_lstm
@@ -97,7 +97,7 @@ def right_states():
 
 @contextlib.contextmanager
 def unvalidated():
-    """While it lasts, torch.distributions checks no arguments, except where validate_args=True asks for it."""
+    """Context in which torch.distributions checks arguments only if validate_args=True asks for it."""
     base = torch.distributions.Distribution
     before = base._validate_args
     base.set_default_validate_args(False)
@@ -117,8 +117,8 @@ def _classes(arguments):
 
 
 class IndexRanges(TorchFunctionMode):
-    """Learns from a run which values whole numbers may have: those of `tensors` (by name) that as a whole pick rows of an embedding
-    or classes of a loss."""
+    """Learns the range of integer inputs from a run: of those of `tensors` (by name) that, as a whole, index rows of
+    an embedding or classes of a loss."""
 
     _OF = {functional.embedding: _rows, functional.embedding_bag: _rows, functional.cross_entropy: _classes,
            functional.nll_loss: _classes}

@@ -26,8 +26,9 @@ SAMPLES = 3  # not 1, which torch.export treats as a constant, nor 2, which occu
 
 @dataclasses.dataclass
 class Request:
-    """What to export. `templates` say how `inputs` make up forward's arguments, where their paths do not; `constants` are further
-    arguments. `static`: the fixed number of samples; None: any number from 1 to `most`, or `fixed` if that cannot be."""
+    """What to export. `templates` say how `inputs` make up forward's arguments, where their paths do not; `constants`
+    are further arguments. `static`: the fixed number of samples; None: any number from 1 to `most`, or `fixed` if that
+    is impossible."""
 
     model: torch.nn.Module
     name: str
@@ -142,7 +143,7 @@ def _set_training(model):
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """How to run a model's forward: arguments called `by_name` go by name, those of `by_place` by place."""
+    """How to call a model's forward: arguments in `by_name` are passed by keyword, those in `by_place` by position."""
 
     templates: dict
     by_name: list
@@ -159,7 +160,8 @@ class _Call:
 
 
 def _caller(model, request):
-    """How to run forward: inputs whose names it has go by name; if it has none of them, all go by place."""
+    """How to call forward: inputs whose names it has are passed by keyword; if it has none of them, all are passed by
+    position."""
     templates = request.templates
     if templates is None:
         templates = structure.templates_of([each.path for each in request.inputs], model.forward)
@@ -198,7 +200,7 @@ def _copied(model):
 
 
 def _probe(model, call, inputs, samples, seed):
-    """What the model returns for random samples; the model itself is left as it was."""
+    """What the model returns for random samples; the model itself is unchanged."""
     trial = _copied(model)
     tensors = dict(zip((each.name for each in inputs), draw_all(inputs, samples, seed)))
 

@@ -29,7 +29,7 @@ def check(run, what, model=None):
 
 
 def _sources(model):
-    """Names of generators, and what gives the state of each."""
+    """Generators by name, each with a function that returns its state."""
     out = {"Python's random": random.getstate}
     numpy = sys.modules.get("numpy")
     if numpy is not None:

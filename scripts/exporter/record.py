@@ -113,8 +113,8 @@ def check_training(program, training):
 
 @prepare.uncompiled
 def make_record(program, training):
-    """The record's tensors by name. Throws ExportError if a model without random operators trains otherwise,
-    unless it was exported with differences of rounding allowed."""
+    """The record's tensors by name. Throws ExportError if a model without random operators trains differently, unless
+    it was exported with rounding differences allowed."""
     check_training(program, training)
     return one_thread(lambda: _make_record(program, training))
 

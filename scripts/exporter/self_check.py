@@ -30,8 +30,8 @@ ROUNDING = 1e-5  # relative to a tensor's largest value: a few accumulated float
 
 
 def check(eager, exported, tensors, samples, seed, passes=1, rounding=False):
-    """Compares outputs, gradients and buffers of copies of both after some passes, bit for bit or, with `rounding`, but for
-    ROUNDING. Throws ExportError."""
+    """Compares outputs, gradients and buffers of copies of both after some passes, bit for bit or, with `rounding`, to
+    within ROUNDING. Throws ExportError."""
     one_thread(lambda: _check(eager, exported, tensors, samples, seed, passes, same_but_rounding if rounding else same))
 
 

@@ -124,8 +124,8 @@ def rank_of(pid):
 
 
 def ranks_in(folder, program="stagecraft-run"):
-    """Process ids of the ranks that work in a folder, by rank, whoever started them. The writer of a rank's log is
-    none: its parent is a rank."""
+    """Process ids of the ranks that work in a folder, by rank, whoever started them. Excludes the writers of ranks'
+    logs, whose parents are ranks."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -155,10 +155,10 @@ def until(holds, limit, what):
         time.sleep(0.02)
 
 
-# A launcher may start its ranks seconds apart, and none waits longer than the timeout for the others.
+# A launcher may start its ranks seconds apart, and no rank waits longer than the timeout for the others.
 STEPS, EVERY, TIMEOUT_S = 300, 5, 6
-# Time until silence is noticed, the second in which others can read why from rank 0, and as much again: the machine may
-# be busy.
+# Time until silence is noticed and the second in which others can read the reason from rank 0, doubled because the
+# machine may be busy.
 DEADLINE_S = 2 * TIMEOUT_S + 2
 
 
