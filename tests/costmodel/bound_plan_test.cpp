@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using testing::flat_topology;
 using testing::row_plan;
 
-/// Stages of 2, 1 and 3 replicas: ranks 0-1, 2 and 3-5. Two values, which need no gradient, go from stage 0 to stage 2.
+/// Stages of 2, 1 and 3 replicas: ranks 0-1, 2 and 3-5. Two values without gradients go from stage 0 to stage 2.
 Plan skipping_plan() {
   Plan plan = row_plan("1f1b", {2, 1, 3}, 6);
   plan.stages[0].layers.push_back("mask");
@@ -102,10 +102,10 @@ TEST(BoundPlan, SaysWhoHoldsTiedParametersAndReduces) {
 }
 
 TEST(BoundPlan, JoinsReduceGroupsThroughAStageOfBoth) {
-  // 1 with 2, and 0 with 2: all three reduce together.
+  // 1 with 2, and 0 with 2: all three stages reduce together.
   const BoundPlan bound(tied_plan({{"a", {"l1", "l2"}}, {"b", {"l0", "l2"}}}));
   EXPECT_THAT(bound.reduce_groups(), ElementsAre(0, 0, 0, 3));
-  // A parameter of one stage without replicas joins nothing.
+  // A parameter of one stage without replicas needs no reduction.
   Plan plan = row_plan("1f1b", {1, 1}, 1);
   plan.stages[0].layers.push_back("m0");
   plan.tied = {{"a", {"l0", "m0"}}};
@@ -129,7 +129,7 @@ TEST(BoundPlan, ListsAReduceOfTiedParameters) {
 TEST(BoundPlan, ListsSeveralStepsOfAnAsynchronousScheduleAlone) {
   const BoundPlan bound(row_plan("pipedream", {1, 1}, 2));
   EXPECT_TRUE(bound.asynchronous());
-  // Of each microbatch a forward, a backward and an update on both ranks, two transfers with two ends each.
+  // Per microbatch: a forward, a backward and an update on both ranks, and two transfers with two ends each.
   std::size_t actions = 0;
   for (const auto& list : bound.action_lists(3)) actions += list.size();
   EXPECT_EQ(actions, 3u * 2u * (2 * 3 + 2 * 2));
@@ -165,7 +165,7 @@ TEST(BoundPlan, IsWholeAfterACopyAndAMove) {
   }
 }
 
-/// A chain over random stages, with parameters that random layers hold.
+/// A chain of layers with random skips; random layers hold parameters.
 Graph random_graph(std::mt19937& random, int layers) {
   const std::vector<double> times(static_cast<std::size_t>(layers), 1.0);
   Graph graph = chain_graph(times, times, Bytes(8), Bytes(1 << 10));
@@ -183,7 +183,7 @@ Graph random_graph(std::mt19937& random, int layers) {
   return graph;
 }
 
-/// Stages that hold each parameter of the graph's layers, by name.
+/// Stages that hold each parameter of the graph's layers, by parameter name.
 std::map<std::string, std::set<int>> stages_of_parameters(const Graph& graph, const std::vector<int>& stage_of_layer) {
   std::map<std::string, std::set<int>> out;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
@@ -192,7 +192,7 @@ std::map<std::string, std::set<int>> stages_of_parameters(const Graph& graph, co
   return out;
 }
 
-/// The stages that can be reached from `stage` over parameters that two stages hold.
+/// Stages reachable from `stage` through parameters that two stages share.
 std::set<int> reduces_with(const std::map<std::string, std::set<int>>& holders, int stage) {
   std::set<int> out{stage};
   for (std::size_t before = 0; before != out.size();) {
@@ -225,7 +225,7 @@ TEST(BoundPlan, AgreesWithTheGraphOnRandomPlans) {
     const BoundPlan bound(plan);
     SCOPED_TRACE("round " + std::to_string(round) + ": " + plan.schedule);
 
-    // Ranks count stage by stage, replica by replica; make_plan hands out devices in the same order.
+    // Ranks are numbered stage by stage, replica by replica; make_plan assigns devices in the same order.
     const std::vector<RankRole>& roles = bound.ranks();
     ASSERT_EQ(static_cast<int>(roles.size()), devices);
     int rank = 0;
@@ -267,16 +267,14 @@ TEST(BoundPlan, AgreesWithTheGraphOnRandomPlans) {
       ASSERT_EQ(bound.reduce_groups()[static_cast<std::size_t>(s)], *group.begin());
       ASSERT_EQ(bound.reduces(s), bound.replicas(s) > 1 || group.size() > 1);
       any_tied = any_tied || group.size() > 1;
-      // Every update of a stage that reduces follows one of its Reduces, no other stage has any.
+      // Every update of a stage that reduces follows one of its Reduces; no other stage has any.
       for (const int r : bound.ranks_of(s)) {
         const auto& list = lists[static_cast<std::size_t>(r)];
         const auto count = [&](ActionKind kind) {
           return std::ranges::count_if(list, [&](const Action& a) { return a.kind == kind && a.stage == s; });
         };
         ASSERT_EQ(count(ActionKind::Reduce), bound.reduces(s) ? count(ActionKind::Update) : 0);
-        if (!bound.asynchronous()) {
-          ASSERT_EQ(count(ActionKind::Update), bound.schedule().trains ? 1 : 0);
-        }
+        if (!bound.asynchronous()) { ASSERT_EQ(count(ActionKind::Update), bound.schedule().trains ? 1 : 0); }
       }
     }
     if (any_tied) ++tied_plans;

@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// Stages of whole seconds, whose sums are exact.
+/// Random stages with whole seconds, whose sums are exact.
 StageTimes random_stages(std::mt19937& random) {
   StageTimes out;
   for (unsigned n = 1 + random() % 6; n > 0; --n) {
@@ -28,13 +28,13 @@ StageTimes random_stages(std::mt19937& random) {
 }
 
 // The last stage ends its forwards at 1 + 0.5 + 2 * 2 = 5.5 and its backwards of 4 s at 9.5 and 13.5; the last gradient
-// is at stage 0 at 14, where the last backward of 3 s ends at 17.
+// reaches stage 0 at 14, where the last backward of 3 s ends at 17.
 TEST(GpipeTime, AddsTheSlowestStageForEachFurtherMicrobatch) {
   EXPECT_EQ(gpipe_time({{1_s, 2_s}, {3_s, 4_s}}, 2, 0.5_s), 17_s);
   EXPECT_EQ(gpipe_time({{2_s}, {3_s}}, 4, 9_s), 20_s);  // one stage has no hops
 }
 
-/// When the last of `microbatches` leaves the last of the stations, each of which serves one after the other.
+/// When the last of `microbatches` leaves the last station; each station serves one at a time.
 double flow_shop(const std::vector<Seconds>& stations, int microbatches, double hop) {
   std::vector<double> arrived(static_cast<std::size_t>(microbatches), 0);
   for (std::size_t s = 0; s < stations.size(); ++s) {
@@ -68,7 +68,7 @@ TEST(OneForwardOneBackwardTime, WaitsForHopsThereAndBack) {
   EXPECT_EQ(one_forward_one_backward_time(1_s, 2_s, 1, 4, 0.25_s), 12_s);  // one stage has no hops
 }
 
-// Two microbatches fill two devices of one chunk as 1F1B does; two chunks halve the time in which devices are idle.
+// With one chunk per device, two microbatches fill two devices like 1F1B; two chunks halve the idle time.
 TEST(InterleavedTime, DividesTheIdleTimeByTheChunks) {
   EXPECT_EQ(interleaved_time(1_s, 2_s, 2, 1, 2), one_forward_one_backward_time(1_s, 2_s, 2, 2, 0_s));
   EXPECT_EQ(interleaved_time(1_s, 2_s, 2, 2, 2), 7.5_s);
@@ -95,7 +95,7 @@ TEST(ClosedForms, AreTheComputeAloneOnOneStage) {
   }
 }
 
-// Stages of 1 + 2 and 4 + 1 s, three microbatches: low = max(3 * 3, 3 * 5 + 3), high = 3 + 5 + 2 (4 + 2).
+// Stages of 1 + 2 s and 4 + 1 s, three microbatches: low = max(3 * 3, 3 * 5 + 3), high = 3 + 5 + 2 (4 + 2).
 TEST(OneForwardOneBackwardBracket, CountsTheSlowestStageAndAllBefore) {
   const Bracket bracket = one_forward_one_backward_bracket({{1_s, 4_s}, {2_s, 1_s}}, 3);
   EXPECT_EQ(bracket.low, 18_s);
@@ -141,7 +141,7 @@ TEST(TransformerBytes, FollowTheFormulasByHand) {
 
 TEST(TransformerBytes, GrowByTheChunksOfTheFirstStage) {
   TransformerShape shape{2, 1, 1, 3, 1, 1, 2, 1};
-  EXPECT_EQ(transformer_static_bytes(shape), 432_B);                // the layer over two stages
+  EXPECT_EQ(transformer_static_bytes(shape), 432_B);                // the layer split over two stages
   EXPECT_EQ(transformer_selective_activation_bytes(shape), 204_B);  // p / p of the microbatches in flight
   shape.chunks = 2;
   EXPECT_EQ(transformer_selective_activation_bytes(shape), 255_B);  // 204 (1 + 1 / 4)

@@ -19,7 +19,7 @@ Topology topology_of(const std::vector<Level>& levels) {
 Topology two_servers() { return topology_of({{"server", 2, link(100, 0)}, {"rack", 2, link(50, 0)}}); }
 
 TEST(RingAllReduce, IsTwiceRanksLessOneStepsOfAShareEach) {
-  // 2 * 3 steps, each 1 s of latency and 400 / 4 B at 100 B/s
+  // 2 * 3 steps, each with 1 s of latency and 400 / 4 B at 100 B/s
   EXPECT_EQ(ring_all_reduce_time(400_B, 4, link(100, 1)), 12_s);
   EXPECT_EQ(ring_all_reduce_time(400_B, 2, link(100, 0)), 4_s);
 }
@@ -34,11 +34,11 @@ TEST(RingAllReduce, RefusesNoRanks) {
 }
 
 TEST(AllReduce, GoesLevelByLevel) {
-  // Inside 2 * 400 / (2 * 100) = 4 s; then the share of 200 B: 2 * 200 / (2 * 50) = 4 s.
+  // Within a server: 2 * 400 / (2 * 100) = 4 s; then each share of 200 B between servers: 2 * 200 / (2 * 50) = 4 s.
   EXPECT_EQ(all_reduce_time(400_B, {0, 1, 2, 3}, two_servers()), 8_s);
-  // The larger group decides.
+  // The larger group determines the time.
   EXPECT_EQ(all_reduce_time(400_B, {0, 1, 2}, two_servers()), 8_s);
-  // One a server: all 400 B between the servers, 2 * 400 / (2 * 50) s.
+  // One device per server: all 400 B go between the servers, 2 * 400 / (2 * 50) s.
   EXPECT_EQ(all_reduce_time(400_B, {1, 2}, two_servers()), 8_s);
   EXPECT_EQ(all_reduce_time(400_B, {2, 3}, two_servers()), 4_s);
 }
@@ -50,7 +50,7 @@ TEST(AllReduce, TakesTheMeasuredCurveOfThatManyRanks) {
   EXPECT_EQ(all_reduce_time(400_B, {0, 1, 2, 3}, topology), 7_s);
   Topology flat = topology_of({{"node", 3, link(100, 0)}});
   flat.levels[0].link.all_reduce[2] = {{{300_B, 9_s}}};
-  EXPECT_EQ(all_reduce_time(300_B, {0, 1, 2}, flat), 4_s);  // no curve for 3: the ring, 4 steps of 100 B
+  EXPECT_EQ(all_reduce_time(300_B, {0, 1, 2}, flat), 4_s);  // no curve for 3 ranks: a ring, 4 steps of 100 B
 }
 
 TEST(AllReduce, IsFreeForOneDeviceAndRefusesNone) {

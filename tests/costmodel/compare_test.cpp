@@ -31,7 +31,7 @@ Prediction prediction() {
   return out;
 }
 
-/// Steps of 10, 4 and 6 s; forwards of 5 and 5, 1 and 3, 4 and 4 s; 12 samples a step; 200 B.
+/// Steps of 10, 4 and 6 s; forwards of 5 and 5, 1 and 3, 4 and 4 s; 12 samples per step; 200 B.
 Measurement measurement() {
   Measurement out;
   out.microbatches = 2;
@@ -68,8 +68,8 @@ TEST(Compare, TakesMediansOfTheStepsThatCount) {
 }
 
 TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
-  // Seven steps of 2 s with 1 s of work; of the first two and the last one the spans are there. What the second did in
-  // the time of the first is known, what the third did in that of the second is not.
+  // Seven steps of 2 s with 1 s of work each; only the spans of the first two and the last one were kept. Work of a
+  // step may begin during the step before, so the idle time of step 0 is known, but not that of step 1.
   Timeline timeline;
   timeline.ranks = 1;
   for (int step = 0; step < 7; ++step) {
@@ -77,7 +77,7 @@ TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
     if (step < 2 || step == 6) timeline.spans.push_back(span(step, ActionKind::Forward, 0, 2 * step, 2 * step + 1));
   }
   EXPECT_EQ(idle_shares(timeline), std::vector<double>{0.5});
-  EXPECT_EQ(idle_shares(timeline, 1), std::vector<double>{0});  // nothing is known of these
+  EXPECT_EQ(idle_shares(timeline, 1), std::vector<double>{0});  // unknown for these steps
 }
 
 TEST(Compare, SaysThatARunDidNotEnd) {
@@ -107,8 +107,8 @@ TEST(Compare, NeverSkipsTheLastStep) {
 }
 
 TEST(IdleShares, AreTheStepLessComputationUpdateAndReductionWhenTheyWere) {
-  // Rank 0 is busy for 6 of 8 s, 4 of 8 s and 8 of 8 s, though the number of the step is another one for the span that
-  // crosses into the second step; rank 1 for nothing but transfers.
+  // Rank 0 is busy for 6 of 8 s, 4 of 8 s and 8 of 8 s, although the span that crosses into the second step is numbered
+  // as part of the first; rank 1 is busy only with transfers.
   Timeline timeline;
   timeline.ranks = 2;
   timeline.steps = {{0, 0_s, 8_s}, {1, 8_s, 16_s}, {2, 16_s, 24_s}};
@@ -125,7 +125,7 @@ TEST(IdleShares, AreTheStepLessComputationUpdateAndReductionWhenTheyWere) {
 TEST(Compare, PutsEachRanksPredictedBubbleBesideTheMeasuredOne) {
   Prediction predicted = prediction();
   predicted.timeline.spans.pop_back();  // the send
-  predicted.timeline.spans.pop_back();  // a forward of two: idle for 2 of 4 s
+  predicted.timeline.spans.pop_back();  // one of two forwards: idle for 2 of 4 s
   Measurement measured = measurement();
   measured.timeline.spans = {span(0, ActionKind::Forward, 0, 0, 10), span(1, ActionKind::Forward, 0, 10, 13),
                              span(2, ActionKind::Forward, 0, 17, 20)};  // idle for 0 of 10, 1 of 4 and 3 of 6 s

@@ -12,7 +12,7 @@
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/run_command.h"
 
-// What becomes of archives, whose stager is the caller's. tests/tools/convert_tool_test.cpp runs the rest as a program.
+// Conversion of archives, with a stager from the test. tests/tools/convert_tool_test.cpp tests the rest of the program.
 
 namespace stagecraft {
 namespace {
@@ -29,7 +29,7 @@ class ConvertCommand : public ::testing::Test {
   }
   std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
 
-  /// The exit status of stagecraft-convert PLAN --model MODEL -o out and `more`; what it says is in `said_`.
+  /// The exit status of stagecraft-convert PLAN --model MODEL -o out and `more`; its output goes to `said_`.
   int convert(const interchange::ArchiveStager& stager, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words{"--model", at("model.pt2")};
     words.insert(words.end(), more.begin(), more.end());
@@ -50,7 +50,7 @@ class ConvertCommand : public ::testing::Test {
   std::string said_;
 };
 
-/// Two stages, each with an archive of its own.
+/// Two stages, each with its own archive.
 interchange::ArchiveStages two_stages() {
   interchange::ArchiveStages out;
   out.package = {"net",

@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// `time_of(bytes)` from 8 bytes to 2^30 in steps of the root of 2, times exp of seeded noise.
+/// `time_of(bytes)` from 8 to 2^30 bytes in steps of sqrt(2), times exp of seeded noise.
 template <class F>
 std::vector<FitPoint> sampled(F time_of, double noise, std::mt19937_64& random) {
   std::normal_distribution<double> error(0, noise);
@@ -30,7 +30,7 @@ std::vector<FitPoint> sampled(F time_of, double noise, std::mt19937_64& random) 
   return out;
 }
 
-/// A latency and slopes that change at 2^14 and 2^22 bytes, each as much as protocols of a library differ.
+/// A latency, and slopes that change at 2^14 and 2^22 bytes by as much as between a library's protocols.
 double truth(int segments, double bytes) {
   const double first = 8e-6 + 4e-10 * std::min(bytes, 16384.0);
   if (segments == 1) return 8e-6 + 4e-10 * bytes;
@@ -39,7 +39,7 @@ double truth(int segments, double bytes) {
   return first + std::max(0.0, second) + std::max(0.0, 1e-10 * (bytes - 4194304));
 }
 
-/// What fit_curve minimises, where no spread is known.
+/// What fit_curve minimises if no spread is known.
 double log_error(const CurveFit& fit, const std::vector<FitPoint>& points) {
   double sum = 0;
   for (const FitPoint& p : points) sum += std::pow(std::log(time(fit, p.bytes) / p.time), 2);
@@ -125,7 +125,7 @@ TEST(FitCurve, GivesAPositiveTimeForWildOnes) {
 }
 
 TEST(FitCurve, TakesTheGeometricMeanOfFallingTimes) {
-  // A constant c is the best that does not fall; the sum of log(c / t)^2 is least at the mean of log t.
+  // The best non-decreasing fit is a constant c; the sum of log(c / t)^2 is smallest if log c is the mean of log t.
   const CurveFit fit = fit_curve({{1_B, 3_s}, {2_B, 2_s}, {4_B, 1_s}});
   ASSERT_EQ(fit.segments.size(), 1U);
   EXPECT_EQ(fit.segments[0].seconds_per_byte, 0);
@@ -157,16 +157,17 @@ TEST(FitCurve, IsNotBetteredByNeighbouringLines) {
 }
 
 TEST(FitCurve, ListensLittleToAPointOfLargeSpread) {
-  // Line t = b; the point of 4 bytes is off by a factor of 3 and says so itself.
+  // The line t = b; the point at 4 bytes is off by a factor of 3 and has a large spread.
   const std::vector<FitPoint> said{{1_B, 1_s, 0.01_s}, {2_B, 2_s, 0.02_s}, {4_B, 12_s, 12_s}, {8_B, 8_s, 0.08_s}};
   EXPECT_NEAR(time(fit_curve(said), 4_B).value, 4, 0.02);
   std::vector<FitPoint> not_said = said;
-  not_said[0].spread = 0_s;  // one unknown spread: all weigh alike
+  not_said[0].spread = 0_s;  // one unknown spread: all points weigh the same
   EXPECT_GT(time(fit_curve(not_said), 4_B).value, 4.5);
 }
 
 TEST(FitCurve, HoldsOutEverySecondPoint) {
-  // Kept are 1, 4 and 16 bytes on t = b; 2 bytes are measured as 2.5 s and fitted as 2: off by 1/5; 8 bytes fit.
+  // The points at 1, 4 and 16 bytes are kept and lie on t = b; 2 bytes are measured as 2.5 s and fitted as 2: off by
+  // 1/5; 8 bytes fit.
   const CurveFit fit = fit_curve({{1_B, 1_s}, {2_B, 2.5_s}, {4_B, 4_s}, {8_B, 8_s}, {16_B, 16_s}});
   ASSERT_TRUE(fit.held_out.has_value());
   EXPECT_EQ(fit.held_out->points, 2);

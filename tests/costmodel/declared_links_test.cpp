@@ -19,7 +19,7 @@ using testing::ThrowsMessage;
 TEST(PlainBus, IsTheSameHoweverWritersWriteAnAddress) {
   const std::string dump = plain_bus("0000:0a:00.0");
   EXPECT_EQ(plain_bus("0000:0A:00.0"), dump);
-  EXPECT_EQ(plain_bus("00000000:0A:00.0"), dump);  // eight digits of a domain
+  EXPECT_EQ(plain_bus("00000000:0A:00.0"), dump);  // domain of eight digits
   EXPECT_EQ(plain_bus("0A:00.0"), dump);
   EXPECT_NE(plain_bus("0001:0A:00.0"), dump);
   EXPECT_NE(plain_bus("0000:0A:01.0"), dump);
@@ -34,8 +34,8 @@ TEST(NvlinkBandwidth, IsNcclsOfEachGeneration) {
   }
 }
 
-// NCCL takes 0.75 GB/s for a lane of 8 GT/s, which carries 8 * 128 / 130 / 8 = 0.985 GB/s at most; a transfer more or
-// less in proportion.
+// NCCL assumes 0.75 GB/s per lane at 8 GT/s, which carries at most 8 * 128 / 130 / 8 = 0.985 GB/s; other transfer rates
+// scale in proportion.
 TEST(PciBandwidth, IsInProportionToSpeedAndLanes) {
   for (const double speed : {2.5, 5.0, 8.0, 16.0, 32.0, 64.0}) {
     const double lane = speed == 2.5 ? 0.1875e9 : speed == 5 ? 0.375e9 : 0.75e9 * speed / 8;
@@ -48,7 +48,7 @@ TEST(PciBandwidth, TakesAnUnknownSpeedFor8) {
   EXPECT_EQ(pci_bandwidth(15.9, 16), pci_bandwidth(8, 16));
 }
 
-/// GPUs of compute capability 8.0, whose NVLinks carry 20 GB/s, each alone on a PCI link of 24 GB/s.
+/// GPUs of compute capability 8.0, whose NVLinks carry 20 GB/s, each on a separate PCI link of 24 GB/s.
 std::vector<DeclaredGpu> gpus_of(int count, const std::string& host = "host", int first = 0) {
   std::vector<DeclaredGpu> out;
   for (int i = first; i < first + count; ++i) {
@@ -99,7 +99,7 @@ TEST(DeclaredLevels, TakeTheFewestLinksToASwitch) {
   const Answer found = answer(gpus);
   ASSERT_EQ(found.levels.size(), 1u);
   expect_level(found.levels[0], "node", 2, 120e9);
-  gpus[1].switch_links = 0;  // one GPU that the switch does not reach: PCI
+  gpus[1].switch_links = 0;  // one GPU is not connected to the switch: PCI
   expect_level(answer(gpus).levels.at(0), "node", 2, 24e9);
 }
 
@@ -120,7 +120,7 @@ TEST(DeclaredLevels, TakeTheSlowerGpuOfADirectConnection) {
 
 TEST(DeclaredLevels, MakeALevelOfEqualGroupsOfConsecutiveRanks) {
   std::vector<DeclaredGpu> gpus = gpus_of(6);
-  for (const std::size_t first : {0u, 3u}) {  // a row of three, whose ends the middle joins
+  for (const std::size_t first : {0u, 3u}) {  // a row of three: the middle joins the ends
     join(gpus, first, first + 1, 4);
     join(gpus, first + 1, first + 2, 2);
   }
@@ -135,7 +135,7 @@ TEST(DeclaredLevels, TakeTheSlowestOfUnlikeHosts) {
   std::vector<DeclaredGpu> slow = gpus_of(2, "b", 2);
   for (DeclaredGpu& gpu : slow) gpu.path.front().bandwidth = BytesPerSecond(6e9);
   expect_level(answer(together(gpus_of(2, "a"), slow)).levels.at(0), "node", 2, 6e9);
-  // The other host's NVLinks are no help, nor are they told of.
+  // The other host's NVLinks do not help, and no note mentions them.
   std::vector<DeclaredGpu> pairs = gpus_of(4, "a");
   join(pairs, 0, 1, 4);
   join(pairs, 2, 3, 4);
@@ -155,7 +155,7 @@ TEST(DeclaredLevels, TakeTheSlowerOfEachLevelOfHostsThatAreJoinedAlike) {
   std::vector<DeclaredGpu> b = gpus_of(4, "b", 4);
   join(b, 0, 1, 2);
   join(b, 2, 3, 2);
-  // The first host has the thicker NVLinks, the second the faster PCI links.
+  // The first host has the wider NVLinks, the second the faster PCI links.
   for (const std::vector<DeclaredGpu>& both : {together(a, b), together(b, a)}) {
     const Answer found = answer(both);
     ASSERT_EQ(found.levels.size(), 2u);
@@ -170,7 +170,7 @@ TEST(DeclaredLevels, CountNoNvlinksThatOneHostHasAlone) {
   join(a, 0, 1, 4);
   join(a, 2, 3, 4);
   for (DeclaredGpu& gpu : a) gpu.path.front().bandwidth = BytesPerSecond(12e9);
-  // The second host has no NVLinks, though faster PCI links.
+  // The second host has no NVLinks but faster PCI links.
   const Answer found = answer(together(a, gpus_of(4, "b", 4)));
   ASSERT_EQ(found.levels.size(), 1u);
   expect_level(found.levels[0], "node", 4, 12e9);
@@ -183,15 +183,15 @@ TEST(DeclaredLevels, RefuseNoGpusAndHostsOfUnequalNumbers) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("2 and 3")));
 }
 
-// A tree of PCI links at random, GPUs hanging on some of its nodes. What a pair shares of its ways up is above the node
-// where they meet; the slowest of the rest decides, and the slowest pair decides for the host.
+// A random tree of PCI links with GPUs at the leaves. A pair's paths to the root share the links above the node where
+// they meet; the slowest of the remaining links sets the pair's bandwidth, and the slowest pair the host's.
 TEST(DeclaredLevels, TakeTheSlowestLinkOnTheWayBetweenAnyTwoGpus) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const int elements = 4 + static_cast<int>(random() % 8);
-    std::vector<int> above{-1};  // element -> the one above; 0 is the processor
-    std::vector<double> up{0};   // bandwidth of the link upwards
+    std::vector<int> above{-1};  // element -> parent; 0 is the processor
+    std::vector<double> up{0};   // bandwidth of the link to the parent
     for (int e = 1; e < elements; ++e) {
       above.push_back(static_cast<int>(random() % static_cast<unsigned>(e)));
       up.push_back(1e9 * static_cast<double>(1 + random() % 50));
@@ -222,7 +222,7 @@ TEST(DeclaredLevels, TakeTheSlowestLinkOnTheWayBetweenAnyTwoGpus) {
   }
 }
 
-// Whatever NVLinks join, the levels hold the host's GPUs, and each link is one of PCI or of the NVLinks.
+// Whatever the NVLinks connect, the levels contain all GPUs of the host, and no link is slower than PCI.
 TEST(DeclaredLevels, HoldAllGpusOfAHost) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);

@@ -51,7 +51,7 @@ TEST(DeviceDifferences, NamesKindsAndModelsThatDiffer) {
   EXPECT_THAT(
       device_differences(measured_on(kEpyc), of_devices("H100-80GB", DeviceKind::Gpu)),
       ElementsAre("the graph was measured on a processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)"));
-  // The kind is in the name where nobody states it.
+  // If no kind is stated, it follows from the name.
   EXPECT_THAT(
       device_differences(measured_on(kEpyc), of_devices("H100-80GB")),
       ElementsAre("the graph was measured on a processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)"));

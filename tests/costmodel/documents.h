@@ -8,7 +8,7 @@
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 
-// One value of each file kind with every field set, so that its document has every key.
+// One value of each file kind with every field set, so that its document contains every key.
 
 namespace stagecraft {
 
@@ -40,7 +40,7 @@ inline Layer full_layer(const std::string& id) {
   return layer;
 }
 
-/// a -> b twice, by its two outputs.
+/// a -> b twice, through a's two outputs.
 inline Graph full_graph() {
   Graph graph;
   graph.name = "full";

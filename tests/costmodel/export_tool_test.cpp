@@ -5,7 +5,7 @@
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/run_command.h"
 
-// stagecraft-export as a user runs it, for plans. Those of graphs stand in import_tool_test.cpp.
+// stagecraft-export for plans, as a user runs it. import_tool_test.cpp covers graphs.
 
 namespace stagecraft {
 namespace {
@@ -93,7 +93,7 @@ TEST_F(ExportPlan, ListsTheFormats) {
             "pipedream-conf, torch-pipelining\nsee stagecraft export --help\n");
 }
 
-// A class of DeepSpeed's shape: the constructor hands partition_method to _partition_layers.
+// A class shaped like DeepSpeed's: the constructor passes partition_method to _partition_layers.
 TEST_F(ExportPlan, WritesAPipelineModuleThatSetsItsBounds) {
   if (folder_.run("python3 --version").status != 0) GTEST_SKIP() << "no python3, which is to run the exported module";
   EXPECT_EQ(run("deepspeed plan.json --kind python -o planned_pipeline.py").err, "");

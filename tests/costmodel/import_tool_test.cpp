@@ -23,7 +23,7 @@ struct Outcome {
   std::string out;
 };
 
-/// What a shell command writes to standard output and gives as its status; STAGECRAFT_BIN_DIR is the working folder.
+/// Standard output and exit status of a shell command; STAGECRAFT_BIN_DIR is the working folder.
 Outcome shell(const std::string& command) {
   Outcome outcome;
   std::FILE* const pipe = ::popen(("cd " STAGECRAFT_BIN_DIR " && " + command).c_str(), "r");

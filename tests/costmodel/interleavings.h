@@ -11,12 +11,12 @@
 #include "costmodel/plan.h"
 #include "costmodel/queue_replay.h"
 
-// Another program than the verifier, for the same question: it follows every order in which the ranks of a plan can
-// take their actions, and the network its messages, one step at a time.
+// Answers the verifier's question with a different algorithm: it explores every order in which the ranks of a plan can
+// run their actions and the network can deliver messages, one step at a time.
 
 namespace stagecraft::testing {
 
-/// A plan of stages in a row, replicas as said, no layers but one a stage.
+/// A plan of consecutive stages with the given replicas and one layer per stage.
 inline Plan row_plan(const std::string& schedule, const std::vector<int>& replicas, int microbatches, int chunks = 1) {
   Plan plan;
   plan.schedule = schedule;
@@ -49,7 +49,8 @@ class Interleavings {
       rank += replicas_.back();
     }
     for (const Boundary& b : plan.boundaries) edges_.emplace_back(b.source, b.destination);
-    // Queues by name; what each holds in the order of the rank's list, with how much of the list must be done.
+    // Queues by name; entries are in the order of the rank's list, each with how much of the list must be done before
+    // it.
     std::map<std::string, int> names;
     for (std::size_t r = 0; r < lists.size(); ++r) {
       for (std::size_t i = 0; i < lists[r].size(); ++i) {
@@ -77,8 +78,8 @@ class Interleavings {
 
   enum class Verdict { Ends, Sticks, Both };
 
-  /// What becomes of the lists over all orders, or, past `most` states, over `walks` random ones. `states` is how many
-  /// were met.
+  /// The outcome of the lists over all orders or, beyond `most` states, over `walks` random orders. `states` is the
+  /// number of states visited.
   Verdict follow(std::size_t most, int walks, std::mt19937& random, std::size_t& states) {
     bool ends = false;
     bool sticks = false;
@@ -116,7 +117,7 @@ class Interleavings {
   int runner(int stage, int m) const {
     return first_[static_cast<std::size_t>(stage)] + m % replicas_[static_cast<std::size_t>(stage)];
   }
-  // A state: how far each rank is, then how many of each queue have moved.
+  // A state: each rank's position, then how many entries of each queue have moved.
   std::size_t host(const std::string& state, std::size_t rank) const { return static_cast<unsigned char>(state[rank]); }
   std::size_t moved(const std::string& state, int queue) const {
     return static_cast<unsigned char>(state[lists_.size() + static_cast<std::size_t>(queue)]);
@@ -139,7 +140,7 @@ class Interleavings {
     const Action& a = lists_[rank][i];
     if (a.kind == ActionKind::Update) return true;
     if (a.kind == ActionKind::WeightGradient) return before(rank, i, ActionKind::Backward, a.stage, a.microbatch);
-    // What was never computed cannot be sent.
+    // A value that was never computed cannot be sent.
     if (a.kind == ActionKind::SendActivation) return before(rank, i, ActionKind::Forward, a.stage, a.microbatch);
     if (a.kind == ActionKind::SendGradient) return before(rank, i, ActionKind::Backward, a.stage, a.microbatch);
     if (a.kind == ActionKind::ReceiveActivation || a.kind == ActionKind::ReceiveGradient) return true;
@@ -178,7 +179,7 @@ class Interleavings {
       } else {
         ++next[rank];
       }
-      // To begin a transfer or an update is always possible and takes nothing from anybody: at once, to have fewer
+      // Starting a transfer or an update is always possible and blocks nothing else: done immediately, to have fewer
       // states.
       for (std::size_t r = 0; r < lists_.size(); ++r) {
         while (host(next, r) < lists_[r].size()) {
@@ -223,14 +224,14 @@ class Interleavings {
   std::map<int, std::set<int>> reducers_;
 };
 
-/// A plan whose stages hold these layers, on a device each.
+/// A plan whose stages have these layers, one device per stage.
 inline Plan plan_of_layers(const std::vector<std::vector<std::string>>& stages) {
   Plan plan = row_plan("1f1b", std::vector<int>(stages.size(), 1), 4);
   for (std::size_t s = 0; s < stages.size(); ++s) plan.stages[s].layers = stages[s];
   return plan;
 }
 
-/// Layers in a row, without times.
+/// Consecutive layers, without times.
 inline Graph graph_of_layers(const std::vector<std::string>& ids) {
   Graph graph;
   graph.name = "net";

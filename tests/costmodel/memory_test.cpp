@@ -36,12 +36,12 @@ TEST(InFlight, TellsMicrobatchesWithAndWithoutAWeightGradientApart) {
   constexpr auto F = ActionKind::Forward;
   constexpr auto B = ActionKind::Backward;
   constexpr auto W = ActionKind::WeightGradient;
-  // 0 is let go by its backward, 1 by its weight gradient; nothing follows a forward of an evaluation.
+  // Microbatch 0 is released by its backward, 1 by its weight gradient; in an evaluation each forward releases its own.
   EXPECT_EQ(in_flight({action(F, 0), action(B, 0), action(F, 1), action(B, 1), action(F, 2), action(W, 1)}, 0), 2);
   EXPECT_EQ(in_flight({action(F, 0), action(F, 1), action(F, 2)}, 0), 1);
 }
 
-/// Data of 100 B that both layers read; "first" gives 8 B to "second".
+/// Data of 100 B that both layers read; "first" sends 8 B to "second".
 Graph two_layers() {
   Graph graph = chain_graph({1, 1}, {1, 1});
   graph.optimizer_state_values = 2;
@@ -72,7 +72,7 @@ TEST(StageMemory, AddsItsPartsByHand) {
                                 {"optimizer", 80_B},
                                 {"activations", 36_B},  // 3 * 12 saved, nothing received
                                 {"inputs", 300_B},
-                                {"receiving", 8_B},  // the gradient of what it sent
+                                {"receiving", 8_B},  // gradient of its output
                                 {"workspace", 6_B},
                                 {"reduction", 0_B}}));
   EXPECT_EQ(first.total, 510_B);
@@ -80,7 +80,7 @@ TEST(StageMemory, AddsItsPartsByHand) {
   EXPECT_EQ(second.parts, (Parts{{"parameters", 80_B},
                                  {"gradients", 80_B},
                                  {"optimizer", 160_B},
-                                 {"activations", 24_B},  // 2 * (its output of 4, as it does not say, and 8 received)
+                                 {"activations", 24_B},  // 2 * (output 4, as saved bytes are unknown, + 8 received)
                                  {"inputs", 200_B},
                                  {"receiving", 8_B},
                                  {"workspace", 4_B},
@@ -92,11 +92,11 @@ TEST(StageMemory, KeepsOnlyWhatItReceivesWhenItRecomputes) {
   const Graph graph = two_layers();
   Plan plan = two_stages(graph);
   plan.stages[1].recompute = true;
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received and 4 in full
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received + 4 once
 }
 
 TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
-  // l0 -> l1 -> l2 -> l3 -> l4, and l1 -> l4 too; stage 0 is l0, stage 1 the others: segments {l1, l2} and {l3, l4}.
+  // l0 -> l1 -> l2 -> l3 -> l4, and l1 -> l4; stage 0 is l0, stage 1 the rest: segments {l1, l2} and {l3, l4}.
   Graph graph = chain_graph({1, 1, 1, 1, 1}, {1, 1, 1, 1, 1});
   graph.edges.push_back({1, 4, 0});
   for (int i = 0; i < 5; ++i) {
@@ -107,17 +107,17 @@ TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
   Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 1, 1, 1}, {1, 1}}, {});
   plan.stages[1].recompute = true;
   plan.stages[1].recompute_every = 2;
-  // A microbatch: 1 received, l1's 2 and l2's 3 cross; then l3's 40 and l4's 50 once, more than 20 + 30.
+  // Per microbatch 1 is received, and l1's 2 and l2's 3 cross; plus l3's 40 and l4's 50 once, more than 20 + 30.
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 108_B);
-  // Segments {l1, l2, l3} and {l4}: 1 + l1's 2 + l3's 4, and 20 + 30 + 40 once.
+  // Segments {l1, l2, l3} and {l4}: 1 + l1's 2 + l3's 4 per microbatch, and 20 + 30 + 40 once.
   plan.stages[1].recompute_every = 3;
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 111_B);
-  // All four are one segment, as without a number: nothing crosses, 20 + 30 + 40 + 50 once.
+  // All four are one segment, like the default: nothing crosses, 20 + 30 + 40 + 50 once.
   for (const int every : {0, 4, 9}) {
     plan.stages[1].recompute_every = every;
     EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 143_B) << every;
   }
-  // Parted backwards: of each microbatch 1 + 2 + 3 and all 140.
+  // Split backward: 1 + 2 + 3 and all 140 for each microbatch.
   plan.stages[1].recompute_every = 2;
   plan.schedule = "zb-h1";
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 438_B);
@@ -133,10 +133,10 @@ TEST(StageMemory, ExpectsNoGradientWhereNoneComesBack) {
 
 TEST(StageMemory, KeepsOlderVersionsForAnAsynchronousSchedule) {
   const Graph graph = two_layers();
-  Plan plan = two_stages(graph);  // warm-ups: two replicas of the second stage, ceil(2 / 1) = 2, and 0
+  Plan plan = two_stages(graph);  // warm-ups: ceil(2 / 1) = 2 for the second stage's two replicas, and 0
   plan.schedule = "pipedream";
   plan.microbatches = 8;
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 80_B);  // 2 beside the newest
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 80_B);  // 2 besides the newest
   EXPECT_FALSE(stage_memory(graph, BoundPlan(plan), 1, 1).parts.contains("older versions"));
   plan.schedule = "pipedream-2bw";
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 40_B);
@@ -149,7 +149,7 @@ TEST(StageMemory, HoldsNoGradientsForAnEvaluation) {
   plan.schedule = "forward";
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts,
             (Parts{{"parameters", 80_B},
-                   {"activations", 12_B},  // 8 received and 4 of its own
+                   {"activations", 12_B},  // 8 received + 4 of its own output
                    {"inputs", 100_B},
                    {"receiving", 8_B},
                    {"workspace", 4_B}}));

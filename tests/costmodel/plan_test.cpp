@@ -20,7 +20,7 @@ const Edge kSkip{0, 2, 0};
 /// l0 -> l1 -> l2, 10 bytes each.
 Graph chain() { return chain_graph({1, 1, 1}, {1, 1, 1}, 10_B); }
 
-/// A chain with a layer "x" in front that represents loaded data, which l0 and l2 read.
+/// A chain preceded by a layer "x" that represents loaded data, which l0 and l2 read.
 Graph chain_with_input() {
   Graph graph = chain();
   Layer input;
@@ -134,7 +134,7 @@ TEST(MakePlan, NamesWhatDoesNotFit) {
             "input layer \"x\" is assigned to stage 0, inputs have none");
 }
 
-/// All layers hold "b", the first and the last "w", one layer alone "x".
+/// All layers hold "b", the first and the last hold "w", and only one layer holds "x".
 Graph tied_chain() {
   Graph graph = chain();
   graph.layers[0].tied = {{"w", 4_B}, {"b", 1_B}};

@@ -21,8 +21,8 @@ Prediction predicted(const Graph& graph, const Topology& topology, const Plan& p
   return std::get<Prediction>(predict(graph, topology, BoundPlan(plan), options));
 }
 
-/// Stages of 1 and 2 s forward, 2 and 4 s backward, joined by 0.5 s + 1000 B at 1000 B/s = 1.5 s a message; one
-/// microbatch of 6 samples. By hand:
+/// Stages of 1 and 2 s forward, 2 and 4 s backward, joined by a link of 0.5 s + 1000 B at 1000 B/s = 1.5 s per message;
+/// one microbatch of 6 samples. By hand:
 ///   stage 0: forward 0-1, backward 10-12;   stage 1: forward 2.5-4.5, backward 4.5-8.5;   messages 1-2.5 and 8.5-10.
 struct TwoStages {
   Graph graph = chain_graph({1, 2}, {2, 4}, 1000_B);
@@ -49,7 +49,7 @@ TEST(Predict, TellsExposedTransfersFromTheBubble) {
   const TwoStages two;
   const std::vector<StagePrediction> stages = predicted(two.graph, two.topology, two.plan).stages;
   EXPECT_DOUBLE_EQ(stages[0].compute.value, 3);
-  EXPECT_DOUBLE_EQ(stages[0].exposed_transfer.value, 1.5);  // waits from 1, the gradient is on its way from 8.5 to 10
+  EXPECT_DOUBLE_EQ(stages[0].exposed_transfer.value, 1.5);  // waits from 1; the gradient is in transit from 8.5 to 10
   EXPECT_DOUBLE_EQ(stages[0].bubble.value, 7.5);
   EXPECT_DOUBLE_EQ(stages[1].compute.value, 6);
   EXPECT_DOUBLE_EQ(stages[1].exposed_transfer.value, 1.5);  // 1 to 2.5
@@ -97,7 +97,7 @@ TEST(Predict, BooksTheTimeOfIdleReplicasAsBubble) {
   // Three microbatches on two replicas: the second waits 3 s for the first, which is not the reduction's time.
   const Topology pair = flat_topology(2, 100, 1);
   const Prediction uneven = predicted(graph, pair, one_layer_a_stage(graph, pair, {2}, "1f1b", 3));
-  EXPECT_DOUBLE_EQ(uneven.stages[0].reduce.value, 6);  // 2 * (1 + 400 / (2 * 100))
+  EXPECT_DOUBLE_EQ(uneven.stages[0].reduce.value, 6);  // ring: 2 * (1 + 400 / (2 * 100))
   EXPECT_DOUBLE_EQ(uneven.stages[0].bubble.value, 1.5);
   EXPECT_EQ(idle_text(uneven), "");
 }
@@ -155,7 +155,7 @@ TEST(Predict, HasTheBubbleOfUniformStages) {
   }
 }
 
-/// A random chain on random replicas.
+/// A random chain with random replicas.
 struct RandomCase {
   Graph graph;
   Topology topology;
@@ -237,10 +237,10 @@ TEST(Predict, SlowsRanksThatComputeAtOnceOnOneHost) {
   const Topology topology = flat_topology(2);
   const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "gpipe", 2);
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan, {.free_transfers = true}).iteration.value, 6);
-  // Both compute at once for one second of work in the forwards and one in the backwards; at half speed each lasts 2 s.
+  // Both compute at the same time during one second of forward and one of backward work; at half speed each takes 2 s.
   graph.slowdown = {1, 2};
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan, {.free_transfers = true}).iteration.value, 8);
-  // Two hosts of one device each.
+  // Two hosts with one device each.
   Topology hosts = topology;
   hosts.levels.insert(hosts.levels.begin(), Level{"host", 1, topology.levels[0].link});
   EXPECT_DOUBLE_EQ(predicted(graph, hosts, plan, {.free_transfers = true}).iteration.value, 6);
@@ -258,7 +258,7 @@ TEST(Predict, SaysWhetherTheMemorySuffices) {
 }
 
 TEST(Predict, GivesAnAsynchronousStepThePeriodOfItsSlowestStage) {
-  // 3 s a microbatch on both stages, four a step, no fill and no drain: 12 s; a flush would cost 3 more.
+  // 3 s per microbatch on both stages, four per step, no fill and no drain: 12 s; a flush would add 3 s.
   const Topology topology = flat_topology(3);
   Graph graph = chain_graph({1, 1}, {2, 2});
   for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
@@ -273,7 +273,7 @@ TEST(Predict, GivesAnAsynchronousStepThePeriodOfItsSlowestStage) {
       predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream", 4)).iteration.value, 14);
   EXPECT_DOUBLE_EQ(
       predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream-2bw", 4)).iteration.value, 12.5);
-  // The first stage takes 6 s a microbatch: 24 s alone, and 12 s, as much as the last, on two replicas.
+  // The first stage takes 6 s per microbatch: 24 s without replicas; 12 s, as much as the last stage, with two.
   graph = chain_graph({2, 1}, {4, 2});
   for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
     EXPECT_DOUBLE_EQ(
@@ -321,8 +321,7 @@ TEST(Predict, RefusesASplitBackwardAndAPlanOfAnotherGraph) {
 }
 
 TEST(Predict, LayersShareOutTheMeasuredIteration) {
-  // Layers of 1 + 2 and 3 + 4 s add up to 10 s, the iteration took 11 s: one stage takes 11 s a microbatch, less
-  // nothing.
+  // Layers of 1 + 2 and 3 + 4 s add up to 10 s, the iteration took 11 s: one stage takes the full 11 s per microbatch.
   Graph graph = chain_graph({1, 3}, {2, 4});
   graph.iteration = Timing{Seconds(11), {}, 5};
   const Topology topology = flat_topology(2);
@@ -330,7 +329,7 @@ TEST(Predict, LayersShareOutTheMeasuredIteration) {
   EXPECT_NEAR(std::get<Prediction>(predict(graph, topology, BoundPlan(plan))).iteration.value, 22, 1e-12);
 }
 
-// Long steps. `whole` replays all of a step, `ends` up to 4096 pairs of a microbatch and a stage.
+// Long steps. `whole` replays an entire step, `ends` at most 4096 pairs of a microbatch and a stage.
 
 const PredictOptions kWhole{.most_whole = 1 << 20};
 const PredictOptions kEnds{.most_whole = 1 << 12};
@@ -374,7 +373,7 @@ TEST(PredictLongSteps, EqualAWholeReplayFor1f1bOfAnyStagesReplicasAndLinks) {
       }
       Graph graph = chain_graph(forward, backward, 1000_B, 500_B);
       if (devices % 2 == 0) graph.slowdown = {1, 1.2, 1.5};
-      // 4099 is prime: the shorter step has to leave the same remainder.
+      // 4099 is prime: the shorter step must leave the same remainder.
       const Topology topology = flat_topology(devices, bandwidth, 0.01);
       const Plan plan = one_layer_a_stage(graph, topology, replicas, "1f1b", 4099);
       const Prediction ends = predicted(graph, topology, plan, kEnds);
@@ -405,14 +404,14 @@ TEST(PredictLongSteps, MeetTheClosedFormOf1f1bAtTenMillionMicrobatches) {
   const Prediction p = predicted(graph, flat_topology(3), plan, {.free_transfers = true});
   EXPECT_NEAR(p.iteration.value, 30'000'006, 1e-9 * 3e7);
   EXPECT_NEAR(p.stages[1].compute.value, 30'000'000, 1e-9 * 3e7);
-  EXPECT_NEAR(p.stages[1].bubble.value, 6, 0.03);  // what 1e-9 of the step leaves
+  EXPECT_NEAR(p.stages[1].bubble.value, 6, 0.03);  // within 1e-9 of the step
   EXPECT_EQ(p.stages[0].in_flight, 3);
   EXPECT_LT(p.timeline.spans.size(), 100'000u);
   EXPECT_EQ(p.timeline.steps.front().end, p.iteration);
 }
 
 TEST(PredictLongSteps, HaveATimelineWithAGapOfTheRightLength) {
-  // Each microbatch lasts 3 s on the one stage, so that microbatch m begins at 3 m s on both sides of the gap.
+  // Each microbatch takes 3 s on the only stage, so microbatch m begins at 3 m s on both sides of the gap.
   const Graph graph = chain_graph({1}, {2});
   const Plan plan = one_layer_a_stage(graph, flat_topology(1), {1}, "1f1b", 100'000);
   const Prediction p = predicted(graph, flat_topology(1), plan);

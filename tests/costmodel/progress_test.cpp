@@ -16,7 +16,7 @@
 namespace stagecraft {
 namespace {
 
-/// Standard error on another file for as long as this object lasts.
+/// Redirects standard error to another file for the lifetime of this object.
 class StandardError {
  public:
   explicit StandardError(int file) : before_(::dup(STDERR_FILENO)) {
@@ -35,7 +35,7 @@ class StandardError {
   int before_;
 };
 
-/// What `work` writes to a standard error that is a terminal.
+/// What `work` writes if standard error is a terminal.
 template <class Work>
 std::string on_a_terminal(Work work) {
   const int host = ::posix_openpt(O_RDWR | O_NOCTTY);
@@ -47,7 +47,7 @@ std::string on_a_terminal(Work work) {
     work();
   }
   ::close(terminal);
-  // Once nobody holds the other end, reading gives what is left and then fails.
+  // Once the other end is closed, read returns what is left and then fails.
   std::string out;
   std::array<char, 256> part{};
   for (ssize_t count = 0; (count = ::read(host, part.data(), part.size())) > 0;)
@@ -56,7 +56,7 @@ std::string on_a_terminal(Work work) {
   return out;
 }
 
-// Back to the margin, and whatever stood there is gone.
+// Returns to the start of the line and clears it.
 const std::string kClear = "\r\033[K";
 
 TEST(ProgressLine, IsWrittenOverAndTakenAway) {

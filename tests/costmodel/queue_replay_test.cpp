@@ -63,7 +63,7 @@ TEST(MessageTable, KnowsWhatAnActionNeedsAndMakes) {
   EXPECT_THAT(table.outputs(backward), IsEmpty());
 }
 
-/// Why lists in the words of action_text, one line a rank, never end on two stages.
+/// Why lists in the notation of action_text, one line per rank, never end on two stages.
 std::optional<std::string> deadlock(const std::string& lists, Queues queues, const std::vector<int>& groups = {0, 1}) {
   return find_deadlock(MessageTable(BoundPlan(two_stages({1, 1})), 2), interchange::parse_actions_csv(lists, "lists"),
                        queues, groups);
@@ -79,8 +79,8 @@ TEST(FindDeadlock, LetsListsEndInWhichEverySendMeetsItsReceive) {
   }
 }
 
-// Rank 0 sends its second activation before it asks for the first gradient, rank 1 sends the gradient before it asks
-// for the second activation. Both go on where directions have queues of their own, and block each other in one queue.
+// Rank 0 sends its second activation before it asks for the first gradient; rank 1 sends the gradient before it asks
+// for the second activation. Both continue if each direction has its own queue, and block each other in a shared queue.
 TEST(FindDeadlock, NamesTheCircleWhereBothDirectionsShareAQueue) {
   const std::string lists =
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
@@ -108,15 +108,15 @@ TEST(FindDeadlock, NamesEndsOfOneEdgeThatDisagreeOnOrder) {
 TEST(FindDeadlock, LetsAReduceWaitForAllOfItsGroup) {
   const std::string uneven = "0REDUCE_GRAD\n1REDUCE_GRAD,1REDUCE_GRAD\n";
   EXPECT_EQ(deadlock("0REDUCE_GRAD\n1REDUCE_GRAD\n", Queues::Edge, {0, 0}), std::nullopt);
-  EXPECT_EQ(deadlock(uneven, Queues::Edge, {0, 1}), std::nullopt);  // each for itself
+  EXPECT_EQ(deadlock(uneven, Queues::Edge, {0, 1}), std::nullopt);  // each rank reduces by itself
   EXPECT_EQ(deadlock(uneven, Queues::Edge, {0, 0}),
             "deadlock: 1REDUCE_GRAD of rank 1 waits for rank 0, which has ended. Stuck: rank 1 before 1REDUCE_GRAD "
             "(entry 2)");
 }
 
 TEST(FindDeadlock, ListsSixteenStuckRanksAndCountsTheRest) {
-  // Twenty stages whose first wants the gradient of a microbatch before it sends its activation: all wait, the others
-  // for their activations.
+  // Twenty stages, the first of which waits for a microbatch's gradient before it sends its activation: all wait, the
+  // others for their activations.
   const std::vector<double> times(20, 1);
   const Plan plan = testing::one_layer_a_stage(testing::chain_graph(times, times, 8_B), testing::flat_topology(20),
                                                std::vector<int>(20, 1), "1f1b", 1);
@@ -141,8 +141,8 @@ TEST(Queues, AreReadByTheWordsTheyAreWrittenWith) {
       ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("\"lane\""), HasSubstr("edge, boundary, pair, rank"))));
 }
 
-// Of any pipeline without stages that skip others: each boundary carries one activation and one gradient a microbatch
-// unless one rank runs both ends. What an action makes is what another needs.
+// For any pipeline without skips: each boundary carries one activation and one gradient per microbatch unless one rank
+// runs both ends. Each message is the output of one action and the input of another.
 TEST(MessageTable, HandsEveryMessageFromOneActionToAnother) {
   for (unsigned seed = 1; seed <= 100; ++seed) {
     std::mt19937 random(seed);

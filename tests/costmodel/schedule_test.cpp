@@ -69,7 +69,7 @@ TEST(Schedule, PipeDreamUpdatesAfterEveryBackwardAndDoesNotEmptyBetweenSteps) {
 }
 
 TEST(Schedule, PipeDreamUpdatesAfterEveryRoundOfTheReplicas) {
-  // Microbatches 0..4 on two replicas: rounds 01, 23 and 4, for which replica 1 has nothing to add.
+  // Microbatches 0..4 on two replicas: rounds 01, 23 and 4; replica 1 contributes nothing to the last.
   const PipelineShape s = shape(1, 5, {2});
   EXPECT_EQ(text(schedule_by_name("pipedream").compute_actions(s, 0, 0)), "F0 B0 U F2 B2 U F4 B4 U");
   EXPECT_EQ(text(schedule_by_name("pipedream").compute_actions(s, 0, 1)), "F1 B1 U F3 B3 U U");
@@ -82,7 +82,7 @@ TEST(Schedule, TwoBufferedWeightsUpdateAfterEveryStep) {
   const auto& schedule = schedule_by_name("pipedream-2bw");
   EXPECT_EQ(text(schedule.compute_actions(s, 0, 0)), "F0 F1 B0 F2 B1 U F3 B2 B3 U");
   EXPECT_EQ(text(schedule.compute_actions(s, 1, 0)), "F0 B0 F1 B1 U F2 B2 F3 B3 U");
-  // Replicas split a step of 3 as 2 and 1, the next as 1 and 2: microbatch 3 is the second replica's.
+  // Replicas split a step of 3 as 2 and 1, the next as 1 and 2: microbatch 3 belongs to the second replica.
   PipelineShape uneven = shape(1, 3, {2});
   uneven.steps = 2;
   EXPECT_EQ(text(schedule.compute_actions(uneven, 0, 0)), "F0 B0 F2 B2 U F4 B4 U");
@@ -95,7 +95,7 @@ TEST(Schedule, ForwardRunsForwardsAlone) {
 
 TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
   for (const ScheduleEntry& schedule : schedules()) {
-    if (schedule.name == "listed") continue;  // says itself what it runs
+    if (schedule.name == "listed") continue;  // the plan lists its actions
     for (int stages = 1; stages <= 4; ++stages) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
         for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
@@ -135,7 +135,7 @@ TEST(Warmup, FollowsTheRecurrenceWithReplicas) {
   EXPECT_THAT(warmup_counts({2, 3, 1}), ElementsAre(3, 1, 0));
   EXPECT_THAT(warmup_counts({3, 1}), ElementsAre(1, 0));
   EXPECT_THAT(warmup_counts({15, 1}), ElementsAre(1, 0));
-  // A hop of half a period buys one more: ceil((1 + 2 * 0.5) / 1) = 2.
+  // A hop of half a period adds one more: ceil((1 + 2 * 0.5) / 1) = 2.
   EXPECT_THAT(warmup_counts({1, 1}, 0.5), ElementsAre(2, 0));
 }
 

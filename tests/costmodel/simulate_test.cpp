@@ -23,7 +23,7 @@ using stagecraft::testing::row_plan;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// A pipeline without replicas from numbers alone: every hop costs `hop`, nothing is shared.
+/// A pipeline without replicas, from plain numbers: every hop costs `hop`, nothing is shared.
 struct Numbers {
   std::string schedule;
   std::vector<double> forward;
@@ -162,7 +162,7 @@ TEST(Simulate, IsTheSameUnderRendezvousWhenMessagesAreFree) {
 
 TEST(Simulate, NamesTheRanksThatWaitForEachOther) {
   SimulationInput input = input_of({"1f1b", {1, 1}, {1, 1}, 0, 2, 1, 0});
-  // Rank 0 wants the gradient of microbatch 0 before it has sent its activation.
+  // Rank 0 waits for the gradient of microbatch 0 before it has sent the activation.
   auto& list = input.lists[0];
   list = {{ActionKind::ReceiveGradient, 0, 0, 1}, {ActionKind::Backward, 0, 0, -1}, {ActionKind::Forward, 0, 0, -1}};
   const auto result = simulate(input);
@@ -183,7 +183,7 @@ TEST(Simulate, RefusesEndsThatDisagreeOnOrder) {
 }
 
 TEST(Simulate, TwoFlowsShareAPortEqually) {
-  // Stage 0 feeds stages 1 and 2 through one port, 1 s each alone: both arrive after 2 s; backwards come back alone.
+  // Stage 0 feeds stages 1 and 2 through one port, 1 s for each transfer alone: both arrive after 2 s.
   Numbers n{"gpipe", {1, 1, 1}, {1, 1, 1}, 0, 1, 1, 0};
   SimulationInput input = input_of(n, TransferMode::Rendezvous);
   Plan fan = row_plan("gpipe", {1, 1, 1}, 1);
@@ -202,7 +202,7 @@ TEST(Simulate, TwoFlowsShareAPortEqually) {
 }
 
 TEST(Simulate, RanksOfOneHostSlowEachOtherDown) {
-  // Two ranks compute 4 s each side by side on a host where two at once take twice as long: 8 s; alone 4 s.
+  // Two ranks compute 4 s each on a host where two at a time take twice as long: 8 s; on separate hosts 4 s.
   const StageCost cost{{}, {}, {}, {}, Seconds(4)};
   SimulationInput input{.plan = BoundPlan(row_plan("gpipe", {1, 1}, 1)),
                         .lists = {{{ActionKind::Update, 0, -1, -1}}, {{ActionKind::Update, 1, -1, -1}}},
@@ -211,24 +211,24 @@ TEST(Simulate, RanksOfOneHostSlowEachOtherDown) {
   input.host_of_rank = {0, 0};
   input.slowdown = {1, 2};
   EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 8);
-  // 1 s and 4 s: the short one ends at 2 with the long one a quarter done, which then needs 3 s alone.
+  // 1 s and 4 s: the short one ends at 2 s, when the long one is a quarter done and needs 3 s more by itself.
   input.stages[0].update = Seconds(1);
   EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 5);
 }
 
 TEST(Simulate, ReplicasWaitForEachOtherInReduce) {
-  // Replica 0 runs microbatches 0 and 2, replica 1 microbatch 1: reduce starts at 2 (1 + 2), takes 0.5, update 0.25.
+  // Replica 0 runs microbatches 0 and 2, replica 1 microbatch 1: reduce starts at 2 (1 + 2).
   const Graph graph = chain_graph({1}, {2}, Bytes(0), Bytes(500'000'000));
   const Topology topology = flat_topology(2, 1e9);
   const Plan plan = one_layer_a_stage(graph, topology, {2}, "1f1b", 3);
   const auto prediction = std::get<Prediction>(predict(graph, topology, BoundPlan(plan)));
-  // Ring of 2: 2 steps of half the bytes at 1e9 bytes/s = 0.5 s.
+  // A ring of 2 takes 2 steps, each half the bytes at 1e9 bytes/s: 0.5 s.
   EXPECT_DOUBLE_EQ(prediction.iteration.value, 2 * 3 + 0.5);
 }
 
 TEST(Simulate, BucketsAreReducedWhileTheLastBackwardGoesOn) {
-  // A backward of 8 s ends at 10 on both replicas. The first bucket has its gradients at 4 and takes 3: until 7. The
-  // second has its own at 6, waits for the first, and takes 2: until 9. The third has its own at the end, and takes 1.
+  // A backward of 8 s ends at 10 on both replicas. The first bucket is ready at 4 and takes 3: until 7. The second is
+  // ready at 6, waits for the first, and takes 2: until 9. The third is ready at the end and takes 1.
   const std::vector<Action> list{
       {ActionKind::Forward, 0, 0, -1}, {ActionKind::Backward, 0, 0, -1}, {ActionKind::Reduce, 0, -1, -1}};
   SimulationInput input{.plan = BoundPlan(row_plan("gpipe", {2}, 2)), .lists = {list, list}, .stages = {}};
@@ -238,18 +238,18 @@ TEST(Simulate, BucketsAreReducedWhileTheLastBackwardGoesOn) {
   input.stages = {cost};
   const auto end = [&] { return std::get<Timeline>(simulate(input)).steps.front().end.value; };
   EXPECT_DOUBLE_EQ(end(), 11);
-  // A slower second bucket pushes the third: 7 + 5 + 1.
+  // A slower second bucket delays the third: 7 + 5 + 1.
   input.stages[0].buckets[1].time = Seconds(5);
   EXPECT_DOUBLE_EQ(end(), 13);
-  // What several stages share comes after all buckets.
+  // Parameters that several stages share are reduced after all buckets.
   input.stages[0].reduce = Seconds(0.5);
   EXPECT_DOUBLE_EQ(end(), 13.5);
 }
 
 TEST(Predict, ReducesInBucketsThatThePlanSays) {
   // Three layers of backward 1, 2 and 4 s and 5e8, 1e9 and 1e9 bytes on two replicas; a ring of 2 moves the bytes once:
-  // 0.5, 1 and 1 s. In one piece: 2.5 s after the backward of 7 s. In three: the last layer's gradients are there 3 s
-  // before the end, the middle one's 1 s: 1 s and 1 s are done by then, 0.5 s is left.
+  // 0.5, 1 and 1 s. In one piece: 2.5 s after the backward of 7 s. In three: the last layer's gradients are ready 3 s
+  // before the end, the middle one's 1 s before: both are reduced by the end, and 0.5 s is left.
   const Graph graph = chain_graph({1, 1, 1}, {1, 2, 4}, Bytes(0), Bytes(0));
   Graph own = graph;
   own.layers[0].parameter_bytes = Bytes(500'000'000);
@@ -260,7 +260,7 @@ TEST(Predict, ReducesInBucketsThatThePlanSays) {
   EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 2.5);
   plan.gradient_bucket_bytes = Bytes(1);
   EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 0.5);
-  // Two buckets: those of the last two layers are there 1 s before the end and take 2 s, then come 0.5 s.
+  // Two buckets: that of the last two layers is ready 1 s before the end and takes 2 s; 0.5 s follow.
   plan.gradient_bucket_bytes = Bytes(1'000'000'001);
   EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 1 + 0.5);
 }

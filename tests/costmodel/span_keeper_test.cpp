@@ -49,7 +49,8 @@ TEST(SpanKeeper, KeepsTheStepsThatItSaysAndNoOthers) {
 }
 
 TEST(SpanKeeper, WidensTheDistanceByPowersOfTwo) {
-  // Places 0 to 31 are 32 of every one; place 32 would be one too many, places 0, 2, ..., 62 are 32 of every second.
+  // Steps 0 to 31 are 32 with every step kept; step 32 would be one too many; steps 0, 2, ..., 62 are 32 with every
+  // second kept.
   EXPECT_EQ(keeper_of(0, 32).kept().every, 1);
   EXPECT_EQ(keeper_of(0, 33).kept().every, 2);
   EXPECT_EQ(keeper_of(0, 64).kept().every, 2);
@@ -64,7 +65,7 @@ TEST(SpanKeeper, TakesSpansOfOlderStepsThatComeLate) {
     if (span.step == 90) stages.push_back(span.action.stage);
   }
   EXPECT_THAT(stages, ElementsAre(0, 1, 2));
-  keeper.add({0, 17, {ActionKind::Update, 2, -1, -1}, {}, {}});  // gone since step 33
+  keeper.add({0, 17, {ActionKind::Update, 2, -1, -1}, {}, {}});  // dropped since step 33
   EXPECT_FALSE(steps_of(keeper).contains(17));
 }
 

@@ -15,7 +15,7 @@ TEST(FormatRanges, JoinsRunsOfThreeAndMore) {
   EXPECT_EQ(format_ranges({7}), "7");
   EXPECT_EQ(format_ranges({0, 1}), "0,1");
   EXPECT_EQ(format_ranges({0, 1, 2}), "0-2");
-  EXPECT_EQ(format_ranges({3, 2, 1, 0}), "3,2,1,0");  // replica j runs on the j-th
+  EXPECT_EQ(format_ranges({3, 2, 1, 0}), "3,2,1,0");  // replica j runs on the j-th device
   EXPECT_EQ(format_ranges({0, 3, 4, 5, 9}, ", "), "0, 3-5, 9");
   std::vector<int> many(512);
   std::iota(many.begin(), many.end(), 0);
@@ -30,7 +30,7 @@ TEST(TableText, AlignsColumns) {
             "22 \xc3\xa4pfel\n");
 }
 
-// 3 + 1 + 26 columns: 10 too many for 20, so the text keeps 16 characters: 7 in front of "..." and 6 behind.
+// 3 + 1 + 26 columns: 10 too many for 20, so the text keeps 16 characters: 7 before "..." and 6 after.
 TEST(TableText, CutsTheMiddleOfWhatCanBeCutAndSaysSo) {
   EXPECT_EQ(table_text({{.title = "sum"}, {.title = "text", .left = true, .can_be_cut = true}},
                        {{"1", "abcdefghijklmnopqrstuvwxyz"}}, 20),

@@ -13,7 +13,7 @@ constexpr auto SG = ActionKind::SendGradient;
 constexpr auto RG = ActionKind::ReceiveGradient;
 constexpr auto U = ActionKind::Update;
 
-/// Three stages, a rank each: 0 -> 1 -> 2, and 0 -> 2 with and 0 -> 1 without gradients.
+/// Three stages, one rank each: 1 -> 2 and 0 -> 2 with gradients, 0 -> 1 without.
 Plan plan() {
   Plan out;
   out.schedule = "gpipe";
@@ -27,14 +27,14 @@ Plan plan() {
   return out;
 }
 
-/// Of ranks 0, 1 and 2.
+/// Lists of ranks 0, 1 and 2.
 std::vector<std::vector<Action>> lists() {
   return {{{F, 0, 0, -1}, {SA, 0, 0, 1}, {SA, 0, 0, 2}, {RG, 0, 0, 2}, {B, 0, 0, -1}, {U, 0, -1, -1}},
           {{RA, 1, 0, 0}, {F, 1, 0, -1}, {SA, 1, 0, 2}, {RG, 1, 0, 2}, {B, 1, 0, -1}, {U, 1, -1, -1}},
           {{RA, 2, 0, 1}, {RA, 2, 0, 0}, {F, 2, 0, -1}, {B, 2, 0, -1}, {SG, 2, 0, 1}, {SG, 2, 0, 0}, {U, 2, -1, -1}}};
 }
 
-/// What ranks that do as the lists say measure in steps 4 and 5; of all ranks at once, as a run may gather it.
+/// What ranks that follow the lists measure in steps 4 and 5, interleaved as a run may gather the spans.
 Timeline measured() {
   const std::vector<std::vector<Action>> spans = {
       {{F, 0, 0, -1}, {SA, 0, 0, 1}, {SA, 0, 0, 2}, {RG, 0, 0, 2}, {B, 0, 0, -1}, {U, 0, -1, -1}},
@@ -51,7 +51,7 @@ Timeline measured() {
   return out;
 }
 
-/// What is wrong with the first rank that did not do two steps as its list says, 4 and 5.
+/// The error of the first rank that does not run its list in steps 4 and 5.
 std::optional<std::string> found(const Timeline& timeline) {
   for (int rank = 0; rank < 3; ++rank) {
     OrderCheck check(BoundPlan(plan()), lists()[static_cast<std::size_t>(rank)], rank, 4);

@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// What `validator` makes of a text: why it refuses it, or what it stores.
+/// The result of `validator` for a text: why it refuses the text, or what it stores.
 struct Verdict {
   std::string refusal;
   std::string stored;
@@ -66,7 +66,7 @@ TEST(NumberText, KeepsFifteenDigits) {
 TEST(Integer, StoresTheNumberThatWasChecked) {
   const Verdict found = verdict(integer(1, 20), "010");
   EXPECT_EQ(found.refusal, "");
-  EXPECT_EQ(found.stored, "10");  // which nobody reads as octal
+  EXPECT_EQ(found.stored, "10");  // cannot be read as octal
 }
 
 TEST(Integer, TakesWhatIsInItsRangeAndNamesWhatIsNot) {

@@ -14,14 +14,14 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// What a tool left behind.
+/// The result of running a tool.
 struct Outcome {
   int status = -1;
   std::string out;
   std::string err;
 };
 
-/// stagecraft-sow, called with these words, whose work is `run`.
+/// Runs stagecraft-sow with these arguments; `run` does its work.
 Outcome sow(std::vector<std::string> words, const std::function<void(CLI::App&)>& configure,
             const std::function<int()>& run) {
   words.insert(words.begin(), "stagecraft-sow");

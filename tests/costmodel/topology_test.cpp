@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// 2 cards a server, 3 servers a rack, 2 racks: cards 0 1 | 2 3 | 4 5 || 6 7 | 8 9 | 10 11.
+/// 2 devices per server, 3 servers per rack, 2 racks: devices 0 1 | 2 3 | 4 5 || 6 7 | 8 9 | 10 11.
 Topology three_levels() {
   Topology topology;
   topology.name = "three levels";
@@ -65,7 +65,7 @@ TEST(Interpolate, IsPiecewiseLinear) {
   EXPECT_EQ(interpolate(curve, 15_B), 2_s);
   EXPECT_EQ(interpolate(curve, 20_B), 3_s);
   EXPECT_EQ(interpolate(curve, 30_B), 4_s);
-  EXPECT_EQ(interpolate(curve, 60_B), 7_s);  // 20 B more at 2 s each 20 B
+  EXPECT_EQ(interpolate(curve, 60_B), 7_s);  // 20 B more at 2 s per 20 B
 }
 
 TEST(Interpolate, TakesOnePointInProportionAboveIt) {

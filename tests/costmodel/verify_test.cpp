@@ -50,7 +50,7 @@ std::vector<std::vector<int>> replica_vectors(int stages, int most) {
   return out;
 }
 
-/// Every schedule with every shape it takes: up to four positions, three replicas, so many microbatches.
+/// Every schedule with every shape it accepts: up to four positions, three replicas and `most_microbatches`.
 void for_each_plan(int most_positions, int most_microbatches,
                    const std::function<void(const Plan&, int steps)>& visit) {
   for (const ScheduleEntry& schedule : schedules()) {
@@ -101,7 +101,8 @@ TEST(Verify, SaysInOneLineWhatItProved) {
 }
 
 TEST(Verify, PrintsTheCircleOfTheSmallestDeadlock) {
-  // Rank 0 has F0 SEND_F0 F1 SEND_F1 RECV_B0 B0, rank 1 RECV_F0 F0 B0 SEND_B0 RECV_F1 F1: SEND_F1 against SEND_B0.
+  // Rank 0 has F0 SEND_F0 F1 SEND_F1 RECV_B0 B0, rank 1 RECV_F0 F0 B0 SEND_B0 RECV_F1 F1: SEND_F1 and SEND_B0 block
+  // each other.
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
   const std::string circle =
       "deadlock: 0SEND_F1 of rank 0 waits for 1RECV_F1 of rank 1, which is queued behind 1SEND_B0; 1SEND_B0 of rank 1 "
@@ -117,8 +118,8 @@ TEST(Verify, PrintsTheCircleOfTheSmallestDeadlock) {
   }
 }
 
-// Plans of 2 to 4 stages, 1 to 4 replicas each, and 1 to 15 microbatches, as the project's notes on execution replayed
-// them with another program: 69 % and 77 % of theirs deadlocked with queues for pairs and for ranks, none with others.
+// Plans with 2 to 4 stages, 1 to 4 replicas per stage and 1 to 15 microbatches. In an independent replay of such plans,
+// 69 % deadlocked with a queue per pair of ranks and 77 % with a queue per rank, none with finer queues.
 TEST(Verify, FindsDeadlocksOfFiveThousandUnevenPlansOnlyWhereDirectionsShareAQueue) {
   std::map<Queues, int> stuck;
   int plans = 0;
@@ -173,7 +174,7 @@ TEST(Verify, AgreesWithEveryInterleavingOfEverySchedule) {
   EXPECT_GT(stuck, 200);
 }
 
-/// Swaps two actions of a rank, or two neighbours, or drops one, or says one twice. False if the rank has none.
+/// Swaps two actions of a rank, or two adjacent ones, or drops one, or repeats one. False if the rank has none.
 bool break_one(Lists& lists, std::mt19937& random) {
   auto& list = lists[random() % lists.size()];
   if (list.empty()) return false;
@@ -214,8 +215,8 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
     Lists lists = whole;
     if (!break_one(lists, random)) continue;
 
-    // What the lists must be besides runnable, said once more in few words: the same actions as before, and of each
-    // stage first all gradients, then the reduce, then the update, with no forward after it.
+    // Apart from being runnable, the lists must have the same actions as before and, for each stage, first all
+    // gradients, then the reduce, then the update, with no forward after it.
     bool good = true;
     bool within = true;
     for (std::size_t r = 0; r < lists.size(); ++r) {
@@ -252,8 +253,8 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
   EXPECT_GT(sound, 50);
 }
 
-/// Trains a model whose parameters are the number of their Updates, and says whether each Update of each stage applies
-/// the gradients that it should, of all replicas together, none of them on parameters that are not to be had.
+/// Trains a model whose parameters count their Updates. True if each Update of each stage applies exactly the gradients
+/// that it should, of all replicas together, and none computed on parameters that do not exist.
 bool trains_right(const Plan& plan, const Lists& lists, int steps) {
   const bool two = plan.schedule == "pipedream-2bw";
   std::map<std::pair<int, int>, std::multiset<int>> applied;  // (stage, update) -> microbatches
@@ -319,7 +320,8 @@ TEST(Verify, RefusesBrokenAsynchronousListsThatDoNotTrainAsTheyShouldAndNoOthers
     bool within = true;
     for (std::size_t r = 0; r < lists.size(); ++r) {
       good = good && std::is_permutation(lists[r].begin(), lists[r].end(), whole[r].begin(), whole[r].end());
-      // PipeDream's: as many microbatches, and different parameters with the newest, as the warm-up and one.
+      // PipeDream's bounds: at most warm-up + 1 microbatches in flight, and as many parameter versions including the
+      // newest.
       std::map<int, int> held;
       int version = 0;
       for (const Action& a : lists[r]) {
@@ -419,7 +421,8 @@ TEST(Verify, NamesWhatDoesNotHoldAmongReplicas) {
 }
 
 TEST(Verify, FollowsReducesOfTiedStages) {
-  // Stage 1's backward of the only microbatch comes first, but it reduces together with stage 0, which waits for it.
+  // Stage 1 runs the backward of the only microbatch first but reduces together with stage 0, which waits for that
+  // backward.
   const Plan untied = row_plan("gpipe", {1, 1}, 1);
   Plan plan = untied;
   plan.tied = {{"weight", {"l0", "l1"}}};
@@ -458,7 +461,7 @@ TEST(Verify, CountsTheWeightVersionsOfAsynchronousSchedules) {
 }
 
 TEST(Verify, RefusesUpdatesThatComeTooEarlyOrTooLateForTheirMicrobatches) {
-  // One stage, two microbatches a step, no warm-up: F0 B0 F1 B1 U F2 B2 F3 B3 U ...
+  // One stage, two microbatches per step, no warm-up: F0 B0 F1 B1 U F2 B2 F3 B3 U ...
   const Plan plan = row_plan("pipedream-2bw", {1}, 2);
   VerifyOptions options;
   options.steps = 3;
@@ -476,7 +479,7 @@ TEST(Verify, RefusesUpdatesThatComeTooEarlyOrTooLateForTheirMicrobatches) {
 }
 
 TEST(Verify, RefusesAForwardWhoseParametersAreNotMadeYet) {
-  // Stage 0 of 2 with 2 microbatches a step: F0 F1 B0 F2 B1 U F3 B2 F4 ... ; F4, of step 2, wants one update.
+  // Stage 0 of 2 with 2 microbatches per step: F0 F1 B0 F2 B1 U F3 B2 F4 ... ; F4, of step 2, needs one update first.
   const Plan plan = row_plan("pipedream-2bw", {1, 1}, 2);
   VerifyOptions options;
   options.steps = 3;
@@ -498,7 +501,8 @@ TEST(Verify, ComparesPeakMemoryWithTheDevice) {
   Topology topology = testing::flat_topology(2);
   const Plan plan = testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4);
   const Lists lists = BoundPlan(plan).action_lists();
-  // Stage 0: parameters and gradients 2000, 2 microbatches of 100 saved, 100 of gradient received, workspace 100.
+  // Stage 0: parameters and gradients 2000, 2 microbatches with 100 saved each, 100 of gradient received, workspace
+  // 100.
   const auto proof = std::get<Verified>(verify(BoundPlan(plan), lists, graph, topology));
   EXPECT_EQ(proof.ranks[0].peak, 2400_B);
   EXPECT_THAT(proof.summary, ::testing::EndsWith(", at most 2.34 KiB"));

@@ -38,7 +38,7 @@ TEST(ActionsRow, ReadsABackwardInTwoHalvesInEitherOrderOfCells) {
   const std::vector<Action> halves{{ActionKind::Backward, 1, 4, -1}, {ActionKind::WeightGradient, 1, 4, -1}};
   EXPECT_EQ(parse_actions_row("1I4,1W4"), halves);
   EXPECT_EQ(actions_row(halves), "1I4,1W4");
-  EXPECT_EQ(actions_row({halves[0]}), "1B4");  // whole where no other half follows
+  EXPECT_EQ(actions_row({halves[0]}), "1B4");  // a full backward if the other half does not follow
 }
 
 TEST(ActionsRow, ReadsAnOverlapAsItsPartsInOrder) {
@@ -69,12 +69,12 @@ TEST(ActionsRow, BoundsStagesAndMicrobatches) {
   EXPECT_THAT(refused("99999999999999999999F0"), StartsWith("cell 1: "));
 }
 
-/// Actions of a few stages that have a cell; each microbatch of a stage has one whole backward or two halves.
+/// Actions of a few stages that have a cell; each microbatch of a stage has one full backward or two halves.
 std::vector<Action> random_list(std::mt19937& random) {
   std::vector<Action> out;
   for (unsigned n = random() % 12; n > 0; --n) {
     const int stage = 1 + static_cast<int>(random() % 3);
-    const int microbatch = static_cast<int>(100 * n + random() % 100);  // another each time
+    const int microbatch = static_cast<int>(100 * n + random() % 100);  // different each time
     switch (random() % 5) {
       case 0:
         out.push_back({ActionKind::Forward, stage, microbatch, -1});

@@ -42,13 +42,13 @@ TEST(ComparisonJson, HasEachQuantityWithItsUnitAndItsError) {
   EXPECT_EQ(json["format"], "stagecraft.comparison");
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(json["step"]["measured_s"], 5);
-  EXPECT_DOUBLE_EQ(json["step"]["error"].get<double>(), -0.2);  // 4 s for 5 s
+  EXPECT_DOUBLE_EQ(json["step"]["error"].get<double>(), -0.2);  // 4 s instead of 5 s
   EXPECT_EQ(json["spread_s"], 0.5);
   EXPECT_EQ(json["samples"]["predicted_per_s"], 3);
   EXPECT_EQ(json["actions"][0]["action"], "backward");
   EXPECT_EQ(json["bubbles"][0]["predicted_share"], 0.25);
   EXPECT_EQ(json["memory"][0]["measured_bytes"], 200);
-  EXPECT_DOUBLE_EQ(json["memory"][0]["error"].get<double>(), 0.5);  // 300 B for 200 B
+  EXPECT_DOUBLE_EQ(json["memory"][0]["error"].get<double>(), 0.5);  // 300 B instead of 200 B
   EXPECT_EQ(json["ended"], false);
 }
 
@@ -61,7 +61,7 @@ TEST(ComparisonJson, LeavesTheErrorOutWhereNothingWasMeasured) {
   EXPECT_EQ(parse_comparison(json.dump(), "c.json"), comparison);
 }
 
-// Programs may change quantities by hand and forget the error, which follows from them.
+// A program may edit the quantities and leave the old errors, which follow from them.
 TEST(ComparisonJson, ReadsNoErrorsButWantsThemToBeNumbers) {
   auto json = nlohmann::json::parse(comparison_json(full_comparison()));
   json["step"]["error"] = 7;

@@ -41,7 +41,7 @@ TEST(Cursor, NamesFileAndPointerOfWhatItRefuses) {
               ThrowsMessage<FormatError>("f.json: layer a: /rows/0/a~1b~0c: why"));
 }
 
-/// A document of up to `depth` levels, with keys that a pointer has to escape.
+/// A document of up to `depth` levels, with keys that a pointer must escape.
 Json random_document(std::mt19937_64& random, int depth) {
   static const std::vector<std::string> signs{"a", "b", "/", "~", "\"", "\\", "\n", "\xc3\xbc"};
   const auto text = [&] {
@@ -77,7 +77,7 @@ Json random_document(std::mt19937_64& random, int depth) {
   }
 }
 
-/// Calls `visit` for the value of `at` and for all values in it.
+/// Calls `visit` for the value at `at` and for all values within it.
 template <class Visit>
 void walk(const Cursor& at, const Visit& visit) {
   visit(at);
@@ -86,7 +86,7 @@ void walk(const Cursor& at, const Visit& visit) {
   }
 }
 
-// RFC 6901: what a pointer leads to in the document is the value that it was asked of.
+// RFC 6901: evaluating a value's pointer in the document gives that value.
 TEST(Cursor, PointersLeadBackToTheirValues) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);
@@ -149,7 +149,7 @@ TEST(Cursor, RefusesNumbersThatAreNotFinite) {
   }
 }
 
-// Every small number as each of JSON's three kinds of number, against every small range.
+// Every small number, written as each of JSON's three kinds of number, against every small range.
 TEST(Cursor, TakesIntegersOfTheRangeHoweverTheyAreWritten) {
   for (int low = -3; low <= 3; ++low) {
     for (int high = low; high <= 3; ++high) {
@@ -176,7 +176,7 @@ TEST(Cursor, TakesNoIntegerThatItCouldNotHold) {
   EXPECT_EQ(read(Json::parse("9223372036854775807")), kHigh);
   EXPECT_EQ(read(Json::parse("-9223372036854775808")), kLow);
   EXPECT_THROW((void)read(Json::parse("9223372036854775808")), FormatError);
-  // Beyond 2^53 a double no longer tells neighbours apart.
+  // Beyond 2^53 a double can no longer distinguish adjacent integers.
   EXPECT_EQ(read(Json::parse("9007199254740992.0")), std::int64_t{1} << 53);
   EXPECT_THROW((void)read(Json::parse("9007199254740994.0")), FormatError);
   EXPECT_THROW((void)read(Json::parse("0.5")), FormatError);
@@ -220,7 +220,7 @@ TEST(Fields, RefuseTheKeyThatNobodyAskedFor) {
   (void)fields.required("b");
   (void)fields.optional("a");
   EXPECT_THAT([&] { fields.done(); }, refuses("f.json: /: ", "\"z\""));
-  EXPECT_THAT([&] { fields.done(); }, refuses("f.json: /: ", "b, a"));  // the keys that there may be
+  EXPECT_THAT([&] { fields.done(); }, refuses("f.json: /: ", "b, a"));  // the allowed keys
   (void)fields.optional("z");
   EXPECT_NO_THROW(fields.done());
 }
@@ -240,7 +240,7 @@ TEST(Validated, NamesTheFileOfAValueThatValidateRefuses) {
 }
 
 TEST(ParseDocument, NamesTheLineOfAMissingQuote) {
-  // The string of line 2 runs into the end of that line, its 11th character.
+  // The string of line 2 reaches the end of that line, its 11th character.
   const std::string text = "{\n  \"a\": \"b,\n  \"c\": 1\n}\n";
   EXPECT_THAT([&] { (void)parse_document(text, "f.json"); }, refuses("f.json: line 2 column 11: ", "not JSON"));
 }
@@ -279,7 +279,7 @@ TEST(ParseDocument, NestsUpTo64Deep) {
   const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW((void)parse_document(nested(64), "f.json"));
   EXPECT_THAT([&] { (void)parse_document(nested(65), "f.json"); }, refuses("f.json: ", "64"));
-  // Depth, not length: 65 arrays beside each other are fine.
+  // Depth, not length: 65 adjacent arrays are fine.
   std::string beside = "[[]";
   for (int i = 0; i < 64; ++i) beside += ",[]";
   EXPECT_NO_THROW((void)parse_document(beside + "]", "f.json"));

@@ -15,7 +15,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using testing::ThrowsMessage;
 
-/// `text` with the first `from` after `mark` turned into `to`.
+/// `text` with the first `from` after `mark` replaced by `to`.
 std::string changed(std::string text, const std::string& from, const std::string& to, const std::string& mark = "") {
   const std::size_t at = text.find(from, text.find(mark));
   EXPECT_NE(at, text.npos) << from;
@@ -30,7 +30,7 @@ void expect_refused(const std::string& text, const std::string& message) {
   EXPECT_THAT([&] { (void)parse_graph(text, "graph.json"); }, refuses(message)) << text.substr(0, 300);
 }
 
-/// The full document with one place changed.
+/// The full document with one change is refused with `message`.
 void expect_refused(const std::string& from, const std::string& to, const std::string& message) {
   expect_refused(changed(graph_json(full_graph()), from, to), message);
 }

@@ -13,7 +13,7 @@
 #include "tests/costmodel/documents.h"
 #include "tests/support/run_command.h"
 
-// What all documents have in common. The files named for one of them test the rest.
+// What all documents have in common. The tests named after each document cover the rest.
 
 namespace stagecraft::format {
 namespace {
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-/// One kind of document: its text with every key, and the text of what a reader makes of a text or a file.
+/// One kind of document: a text with every key, and the text written back after reading a text or a file.
 struct Kind {
   std::string name;
   std::string document;
@@ -80,7 +80,7 @@ TEST_P(Documents, AreRefusedWhereverTheyAreCutOff) {
   std::mt19937 random(seed);
   const std::string& whole = kind().document;
   for (int i = 0; i < 100; ++i) {
-    const std::string text = whole.substr(0, random() % (whole.size() - 1));  // not only the last line's end is missing
+    const std::string text = whole.substr(0, random() % (whole.size() - 1));  // cuts off more than the final newline
     EXPECT_THAT([&] { (void)kind().parse(text); }, ThrowsMessage<FormatError>(StartsWith("f.json: ")))
         << "seed " << seed << ", " << text.size() << " of " << whole.size() << " bytes";
   }
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Documents, ::testing::Values("graph", "topology"
 
 TEST(DocumentProvenance, IsTextAlone) {
   for (const Kind& kind : kinds()) {
-    if (kind.name == "prediction") continue;  // it has none
+    if (kind.name == "prediction") continue;  // predictions have no provenance
     std::string text = kind.document;
     const std::size_t at = text.find("\"2026-01-02T03:04:05Z\"");
     ASSERT_NE(at, text.npos) << kind.name;

@@ -15,7 +15,7 @@ namespace {
 
 using testing::row_plan;
 
-/// FNV-1a of 64 bits, its prime 2^40 + 0x1b3 in two parts.
+/// 64-bit FNV-1a, with its prime 2^40 + 0x1b3 in two parts.
 std::uint64_t fnv1a(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) {
@@ -25,7 +25,7 @@ std::uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-// The numbers of draft-eastlake-fnv, appendix C, vouch for the function above.
+// The test vectors of draft-eastlake-fnv, appendix C, check the function above.
 TEST(PlanHash, IsFnv1aOfThePlansDocumentAndItsActions) {
   ASSERT_EQ(fnv1a(""), 0xcbf29ce484222325);
   ASSERT_EQ(fnv1a("a"), 0xaf63dc4c8601ec8c);

@@ -25,7 +25,7 @@ TEST(SafetensorsHeader, IsReadAsTheFormatDescribesIt) {
 TEST(SafetensorsHeader, IsWrittenInTheOrderOfTheBytesAndPaddedToEight) {
   const SafetensorsHeader header{{}, {{"a", {"U8", {1}, 4_B, 5_B}}, {"b", {"F32", {1}, 0_B, 4_B}}}};
   const std::string text = safetensors_header_text(header);
-  // Two entries of 52 and 51 bytes, a comma and two braces: 106, and the next multiple of 8 is 112.
+  // Two entries of 52 and 51 bytes, a comma and two braces: 106; the next multiple of 8 is 112.
   EXPECT_EQ(text, R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                   R"("a":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}})" +
                       std::string(112 - 106, ' '));

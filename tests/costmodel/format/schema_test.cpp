@@ -13,7 +13,7 @@
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
 
-// The schemas and the readers must say the same. What is checked is a document in which every key stands.
+// The schemas and the readers must agree, checked with a document that contains every key.
 
 namespace stagecraft::format {
 namespace {
@@ -61,7 +61,7 @@ class Schema : public testing::TestWithParam<std::string> {
     return schema_.at(Pointer(schema["$ref"].get<std::string>().substr(1)));
   }
 
-  /// Calls visit(value, its schema, pointer) for the document and everything in it.
+  /// Calls visit(value, its schema, pointer) for the document and every value in it.
   using Visit = std::function<void(const Json&, const Json&, const Pointer&)>;
   void walk(const Json& value, const Json& unresolved, const Pointer& at, const Visit& visit) const {
     const Json& schema = resolved(unresolved);
@@ -85,7 +85,7 @@ class Schema : public testing::TestWithParam<std::string> {
   }
   void walk(const Visit& visit) const { walk(document_, schema_, Pointer(), visit); }
 
-  /// What the reader says of the document with `value` at `at`; empty if it accepts that.
+  /// The reader's message for the document with `value` at `at`; empty if it accepts the document.
   std::string verdict(const Pointer& at, const Json& value) const {
     Json changed = document_;
     changed[at] = value;

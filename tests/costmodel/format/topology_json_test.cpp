@@ -15,7 +15,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using testing::ThrowsMessage;
 
-/// The full document with the first `from` turned into `to`.
+/// The full document with the first `from` replaced by `to` is refused with `message`.
 void expect_refused(const std::string& from, const std::string& to, const std::string& message) {
   std::string text = topology_json(full_topology());
   const std::size_t at = text.find(from);

@@ -12,7 +12,7 @@ TEST(Utf8, ReplacesOnlyTheBytesThatAreWrong) {
   EXPECT_EQ(valid_utf8("\xff"
                        "a"),
             wrong + "a");
-  EXPECT_EQ(valid_utf8("a\xe2\x82"), "a" + wrong + wrong);  // ends early
+  EXPECT_EQ(valid_utf8("a\xe2\x82"), "a" + wrong + wrong);  // incomplete
   EXPECT_EQ(valid_utf8("\xc3("
                        "\xc3\xbc"),
             wrong +

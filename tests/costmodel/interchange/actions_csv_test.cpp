@@ -85,7 +85,7 @@ TEST(ActionsCsv, GivesBackTheListsOfEverySchedule) {
         });
       }
       EXPECT_EQ(parse_actions_csv(actions_csv(lists), "s.csv"), lists) << plan.schedule;
-      // The same lists run as a schedule of their own: with the transfers where they were, and so all of it as before.
+      // The same lists run as the "listed" schedule, with the transfers in the same places, so that nothing changes.
       Plan listed = plan;
       listed.schedule = "listed";
       listed.listed = lists;
@@ -120,7 +120,7 @@ TEST(Listed, MayMixWholeAndSplitBackwards) {
   Plan plan = row_plan("listed", {1, 1}, 2);
   plan.listed = parse_actions_csv("0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1B1,1W0", "s.csv");
   const auto proof = std::get<Verified>(verify(BoundPlan(plan), BoundPlan(plan).action_lists()));
-  EXPECT_EQ(proof.ranks[1].in_flight, 2);  // microbatch 0 is held for its weight gradient
+  EXPECT_EQ(proof.ranks[1].in_flight, 2);  // microbatch 0 stays in flight for its weight gradient
   EXPECT_TRUE(schedule_of(plan).splits_backward);
   EXPECT_TRUE(schedule_of(plan).trains);
   plan.listed = parse_actions_csv("0F0,0F1\n1F0,1F1", "s.csv");
@@ -169,7 +169,7 @@ TEST(PlanOfLists, RefusesStagesThatLieOtherwise) {
     } catch (const std::invalid_argument& e) { return std::string(e.what()); }
     return std::string();
   };
-  EXPECT_EQ(message("0F0,3F0\n1F0,2F0"),  // in a V
+  EXPECT_EQ(message("0F0,3F0\n1F0,2F0"),  // V-shaped placement
             "stage 2 is not at position 0 of 2: position d holds the stages d, d + 2, ...");
   EXPECT_EQ(message("0F0\n1F0,2F0"), "the lists hold 3 stages on 2 positions, expected the same number on each");
   EXPECT_THAT(message("16777214F0"), HasSubstr("stage 0 is not at position 0 of 1"));

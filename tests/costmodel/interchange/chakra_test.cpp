@@ -37,7 +37,7 @@ std::string text_of(const ChakraNode& node) {
   return node.action.microbatch < 0 ? out : out + " " + std::to_string(node.action.microbatch);
 }
 
-/// A node as its bytes say it.
+/// A node decoded from its bytes.
 struct Decoded {
   std::uint64_t id = 0;
   std::string name;
@@ -134,8 +134,8 @@ Decoded decode_node(const std::string& message) {
   return out;
 }
 
-/// When each node of each rank would end if it began as soon as what it depends on had ended: computations,
-/// reductions and sends take their time, a receive ends with its send.
+/// When each node of each rank would end if it began as soon as its dependencies had ended: computations, reductions
+/// and sends take their time, a receive ends with its send.
 std::vector<std::vector<std::int64_t>> replay(const ChakraTrace& trace) {
   std::map<int, std::int64_t> arrived;  // by tag
   std::vector<std::vector<std::int64_t>> ends;
@@ -189,7 +189,7 @@ TEST(Chakra, WritesTheBytesOfATwoNodeTraceDerivedByHand) {
     for (const int v : values) out += static_cast<char>(v);
     return out;
   };
-  // An attribute: field 10 of a node, 0x52, with its length, its name and its value.
+  // An attribute: field 10 of a node, 0x52, with length, name and value.
   const auto attribute = [&](const std::string& name, const std::string& value) {
     return bytes({0x52, static_cast<int>(2 + name.size() + value.size()), 0x0a, static_cast<int>(name.size())}) + name +
            value;
@@ -235,7 +235,7 @@ TEST(Chakra, StatesWhatEachActionNeedsAndNoMore) {
     lines.push_back(std::to_string(node.id) + " " + text_of(node) + ", after" + list(node.control_dependencies) +
                     ", reads" + list(node.data_dependencies));
   }
-  EXPECT_THAT(lines, ElementsAre("0 receive-activation 0, after, reads",  // posted at once, two ahead
+  EXPECT_THAT(lines, ElementsAre("0 receive-activation 0, after, reads",  // posted immediately, two ahead
                                  "1 receive-activation 1, after, reads",  //
                                  "2 forward 0, after, reads 0",           //
                                  "3 backward 0, after 2, reads 2",        //
@@ -329,8 +329,8 @@ TEST(Chakra, IsReadByProtocWithoutOurHelp) {
 }
 
 TEST(Chakra, OfOneRankAddsUpToTheStepThoughEveryTimeIsRounded) {
-  // 100 forwards of 0.4 us and backwards of 1.3 us and an update of 2.2 us: 172.2 us; rounded one by one they would
-  // be 0 and 1 us, 102 in all.
+  // 100 forwards of 0.4 us and backwards of 1.3 us and an update of 2.2 us: 172.2 us; rounded individually they would
+  // be 0, 1 and 2 us, 102 us in total.
   Graph graph = chain_graph({0.4e-6}, {1.3e-6});
   graph.layers[0].update = Timing{Seconds(2.2e-6), {}, 0};
   const Topology topology = flat_topology(1);
@@ -362,7 +362,7 @@ TEST(Chakra, LetsTheNextStepsForwardsReadTheUpdate) {
 }
 
 TEST(Chakra, ReducesAmongReplicasAndAmongHoldersOfATiedParameter) {
-  // Stage 0 has two replicas; 30 of its 40 bytes are its own and 10 are tied to stage 1.
+  // Stage 0 has two replicas; 10 of its 40 bytes are tied to stage 1.
   Graph graph = chain_graph({1, 1}, {1, 1}, 8_B, 40_B);
   for (Layer& layer : graph.layers) layer.tied = {{"shared", 10_B}};
   const Topology topology = flat_topology(3, 1000);
@@ -381,7 +381,7 @@ TEST(Chakra, ReducesAmongReplicasAndAmongHoldersOfATiedParameter) {
   EXPECT_EQ(reductions[1].bytes, 10_B);
   EXPECT_EQ(reductions[1].group, 3);
   EXPECT_THAT(reductions[1].control_dependencies, ElementsAre(reductions[0].id));
-  // Three quarters of the time for three quarters of the bytes, and together all of it.
+  // Three quarters of the bytes take three quarters of the time; both reductions together take all of it.
   const auto span = std::find_if(timeline.spans.begin(), timeline.spans.end(),
                                  [](const Span& s) { return s.rank == 0 && s.action.kind == ActionKind::Reduce; });
   const double us = (span->end - span->start).value * 1e6;
@@ -414,7 +414,7 @@ TEST(Chakra, KeepsItsPromisesOnRandomPlans) {
     if (stages > 2 && round % 3 == 0) {
       for (const std::size_t layer : {std::size_t{0}, std::size_t{2}}) graph.layers[layer].tied = {{"w", 1_B}};
     }
-    if (stages > 2) graph.edges.push_back({0, 2, 0});  // a skip
+    if (stages > 2) graph.edges.push_back({0, 2, 0});  // a skip connection
     const Topology topology = flat_topology(devices, 1e6, 1e-5);
     const Plan plan = one_layer_a_stage(graph, topology, replicas, round % 2 ? "gpipe" : "1f1b", up_to(7));
     const ChakraTrace trace = chakra_trace(predicted(graph, topology, plan), BoundPlan(plan), graph);
@@ -449,8 +449,8 @@ TEST(Chakra, KeepsItsPromisesOnRandomPlans) {
       EXPECT_EQ(std::pair(ends[0].from, ends[0].to), std::pair(ends[1].from, ends[1].to));
       EXPECT_EQ(ends[0].action.microbatch, ends[1].action.microbatch);
     }
-    EXPECT_EQ(reducing, trace.groups);  // each of a group reduces once
-    for (const auto& ends : replay(trace)) EXPECT_THAT(ends, ::testing::Each(::testing::Ge(0)));  // none waits for ever
+    EXPECT_EQ(reducing, trace.groups);  // each member of a group reduces once
+    for (const auto& ends : replay(trace)) EXPECT_THAT(ends, ::testing::Each(::testing::Ge(0)));  // none waits forever
   }
 }
 

@@ -32,7 +32,7 @@ TEST(ChromeTrace, HasOneCompleteEventForEachSpan) {
   EXPECT_EQ(events[0]["args"]["step"], 3);
   EXPECT_EQ(events[1]["args"]["peer"], 0);
   EXPECT_EQ(events[3]["name"], "update");
-  // computing, waiting and sending have a track each
+  // Computing, waiting and sending each have a track.
   EXPECT_EQ(events[0]["tid"], events[3]["tid"]);
   EXPECT_NE(events[0]["tid"], events[1]["tid"]);
   EXPECT_NE(events[1]["tid"], events[2]["tid"]);

@@ -62,7 +62,7 @@ TEST(GraphDot, WritesTimeAndParametersOfEachLayer) {
   EXPECT_EQ(dot, graph_dot(small()));
 }
 
-// Shares of 93 ms: 3.2 %, 32 % and 65 %; the largest activation is 8 KiB, so that 4 KiB and more is large.
+// Shares of 93 ms: 3.2 %, 32 % and 65 %; the largest activation is 8 KiB, so 4 KiB and more counts as large.
 TEST(GraphDot, ColoursByShareAndLabelsLargeEdges) {
   const std::string dot = graph_dot(small());
   EXPECT_THAT(dot, ::testing::ContainsRegex("n1 .*fillcolor=\"#f9c79b\"\\]"));
@@ -107,7 +107,7 @@ TEST(GraphDot, EscapesNames) {
   EXPECT_THAT(dot, HasSubstr("<B>" + std::string(40, 'l') + "...</B>"));
 }
 
-/// WCAG's contrast of black with "#rrggbb".
+/// WCAG contrast ratio of black on "#rrggbb".
 double contrast(const std::string& colour) {
   double luminance = 0;
   const std::array<double, 3> weights{0.2126, 0.7152, 0.0722};
@@ -132,7 +132,7 @@ TEST(GraphDot, KeepsTextReadableOnEveryColour) {
     colours.insert((*it)[1]);
     EXPECT_GE(contrast((*it)[1]), 7) << (*it)[1];  // AAA
   }
-  EXPECT_EQ(colours.size(), 9U);  // eight stages and the one shade of equal layers; stage 8 is as stage 0
+  EXPECT_EQ(colours.size(), 9U);  // eight stages and one shade for equal layers; stage 8 looks like stage 0
 }
 
 class GraphTool : public ::testing::Test {
@@ -185,7 +185,7 @@ TEST_F(GraphTool, DrawsEveryLayer) {
   for (const char* text : {"<svg", "Stage 0", "Stage 1", ">a</text>", ">b</text>", ">c</text>", "8.00 KiB"}) {
     EXPECT_THAT(svg, HasSubstr(text));
   }
-  // A name of markup and backslashes is drawn as it stands.
+  // A name with markup and backslashes is drawn verbatim.
   Graph graph = small();
   graph.layers[1].id = graph.layers[1].name = "a<b>\\N";
   folder_.write("odd.json", format::graph_json(graph));
@@ -195,7 +195,7 @@ TEST_F(GraphTool, DrawsEveryLayer) {
   EXPECT_THAT(odd.out, HasSubstr("title=\"a&lt;b&gt;\\N\""));
 }
 
-/// Where `dot` puts each node: x by name.
+/// The x coordinate at which `dot` puts each node, by name.
 std::map<std::string, double> drawn_at(const std::string& plain) {
   std::map<std::string, double> out;
   const std::regex line("node (\\S+) (\\S+) ");

@@ -39,7 +39,7 @@ TEST(MegatronLayout, ReadsAndWritesMegatronsExample) {
   EXPECT_EQ(megatron_layout_text(stages), "Et*3|(tt|)*29,m|L");
 }
 
-// parse_str_to_list's own comments: xy(ab|cd|ef)*2,pq is xyab|cd|efab|cd|efpq, (ab)*3 is ababab.
+// From the comments of parse_str_to_list: xy(ab|cd|ef)*2,pq is xyab|cd|efab|cd|efpq, (ab)*3 is ababab.
 TEST(MegatronLayout, RepeatsWhatStandsInParentheses) {
   EXPECT_THAT(stages_of("E(tt|t)*2,L"), ElementsAre("Ett", "ttt", "tL"));
   EXPECT_THAT(stages_of("E(t*2|t)*2,L\n"), ElementsAre("Ett", "ttt", "tL"));
@@ -86,7 +86,7 @@ TEST(LayoutUnits, AreEmbeddingBlocksAndLoss) {
                                               LayoutUnit{'t', "h.1", 4, 6}, LayoutUnit{'L', "the loss", 6, 9}));
 }
 
-// Experts are more numerous than blocks, and stand in one of them: model.layers.1.
+// There are more experts than blocks, but they are all inside one block: model.layers.1.
 TEST(LayoutUnits, TakesTheContainerOfMostLayers) {
   const auto units =
       layout_units({"model.embed_tokens", "model.layers.0.attn", "model.layers.1.experts.0", "model.layers.1.experts.1",

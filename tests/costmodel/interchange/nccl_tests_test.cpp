@@ -38,7 +38,7 @@ TEST(ParseNcclTest, ReadsTheOutOfPlaceColumns) {
 TEST(ParseNcclTest, ReadsTheSameFromJson) {
   const NcclTest text = parse_nccl_test(nccl_tests_text("all_gather_perf", kOneHost, {{1024, 20}, {2048, 30}}), "log");
   NcclTest json = parse_nccl_test(nccl_tests_json("all_gather_perf", "alpha", 4, {{1024, 20}, {2048, 30}}), "log");
-  json.versions["nccl-tests"] = "2.18.3";  // which the JSON does not tell
+  json.versions["nccl-tests"] = "2.18.3";  // the JSON does not contain it
   EXPECT_EQ(json, text);
 }
 
@@ -69,7 +69,7 @@ TEST(ParseNcclTest, TakesTheTestFromTheFilesNameWhereTheTextDoesNotSay) {
               ThrowsMessage<FormatError>(HasSubstr("expected a file named after its test: all_gather, all_reduce, ")));
 }
 
-/// The text of a test with the first `from` turned into `to`.
+/// The text of a test with the first `from` replaced by `to` is refused with `message`.
 void expect_refused(const std::string& from, const std::string& to, const std::string& message) {
   std::string text = nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 20}, {2048, 30}});
   const std::size_t at = text.find(from);
@@ -116,7 +116,7 @@ TEST(ParseNcclTest, NamesThePointerOfADamageInJson) {
 }
 
 TEST(MeasuredTopology, InvertsTheRingForBandwidthAndLatency) {
-  // 4 ranks, 4 GB in 0.1 s: 2 * 3/4 of 4 GB in 0.1 s are 60 GB/s; 6 steps of 20 us / 6.
+  // 4 ranks, 4 GB in 0.1 s: 2 * 3/4 of 4 GB in 0.1 s is 60 GB/s; 6 steps of 20 us / 6 each.
   const NcclTest test =
       parse_nccl_test(nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 20}, {4000000000, 1e5}}), "log");
   const Topology topology = measured_topology({test});
@@ -142,14 +142,14 @@ TEST(MeasuredTopology, PutsTestsOfOneHostBelowTestsBetweenHosts) {
                          test("all_reduce_perf", {"alpha", "alpha"}, 1e5), test("sendrecv_perf", kOneHost, 2e4)});
   ASSERT_EQ(topology.levels.size(), 2U);
   const Link& node = topology.levels[0].link;
-  EXPECT_EQ(topology.levels[0].count, 4);       // the largest test of one host
+  EXPECT_EQ(topology.levels[0].count, 4);       // the largest single-host test
   EXPECT_NEAR(node.bandwidth.value, 200e9, 1);  // 4 GB in 0.02 s, one way
   EXPECT_NEAR(node.latency.value, 4e-6, 1e-12);
   EXPECT_EQ(node.all_reduce.count(2), 1U);
   EXPECT_EQ(topology.levels[1].name, "cluster");
   EXPECT_EQ(topology.levels[1].count, 2);
   const Link& cluster = topology.levels[1].link;
-  EXPECT_NEAR(cluster.bandwidth.value, 2e9, 1);  // half of 4 GB in 1 s: of the all-gather
+  EXPECT_NEAR(cluster.bandwidth.value, 2e9, 1);  // from the all-gather: half of 4 GB in 1 s
   EXPECT_EQ(cluster.all_gather.size(), 1U);
   EXPECT_EQ(cluster.reduce_scatter.size(), 1U);
   EXPECT_TRUE(cluster.send_receive.points.empty());

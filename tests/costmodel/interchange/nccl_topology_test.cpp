@@ -17,7 +17,7 @@ using testing::ThrowsMessage;
 
 const std::string kDump = STAGECRAFT_SOURCE_DIR "/tests/golden/nccl/topology.xml";
 
-/// `text` with every `from` turned into `to`.
+/// `text` with every `from` replaced by `to`.
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
   return text;
@@ -30,7 +30,7 @@ std::string without_nvlinks() {
   return text;
 }
 
-/// The same with `link` in the GPU of each rank.
+/// The same dump with `link` in the GPU of each rank.
 std::string with_nvlinks(const std::vector<std::string>& links) {
   std::string text = without_nvlinks();
   for (std::size_t rank = 0; rank < links.size(); ++rank) {
@@ -61,9 +61,9 @@ TEST(ParseNcclTopology, CountsDevicesAndAddsUpTheNvlinksToSwitches) {
 }
 
 TEST(ParseNcclTopology, TakesTheSlowestPciLinkBetweenTwoGpusWithoutNvlink) {
-  // 16 GT/s on 16 lanes, as NCCL counts them: 1.5 GB/s a lane.
+  // 16 GT/s on 16 lanes; NCCL assumes 1.5 GB/s per lane.
   EXPECT_DOUBLE_EQ(parse_nccl_topology(without_nvlinks(), "dump.xml").levels[0].link.bandwidth.value, 24e9);
-  // The switch above two of the GPUs at 8 lanes of 8 GT/s: 6 GB/s on the way to the two others.
+  // The switch above two of the GPUs has 8 lanes of 8 GT/s: 6 GB/s to the two other GPUs.
   std::string text = without_nvlinks();
   const std::string above = "subsystem_device=\"0xa064\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\"";
   text.replace(text.find(above), above.size(), "link_speed=\"8.0 GT/s PCIe\" link_width=\"8\"");
@@ -100,7 +100,7 @@ TEST(ParseNcclTopology, TakesTheThinnestOfDirectNvlinksThatReachAll) {
 }
 
 TEST(ParseNcclTopology, CountsNoNvlinksThatJoinUnequalOrScatteredGroups) {
-  // Ranks 0 and 2, 1 and 3: groups of two, but not of neighbours.
+  // Ranks 0 and 2, and 1 and 3: groups of two, but not of consecutive ranks.
   const std::string text = with_nvlinks({to_gpu("07", 4), to_gpu("08", 4), to_gpu("05", 4), to_gpu("06", 4)});
   const Topology topology = parse_nccl_topology(text, "dump.xml");
   ASSERT_EQ(topology.levels.size(), 2U);

@@ -26,7 +26,7 @@ std::string conf(const std::string& modules, const std::string& ranks, const std
   return "{\"module_to_stage_map\": " + modules + ", \"stage_to_rank_map\": " + ranks + more + "}";
 }
 
-// The layout is that of PipeDream's files, as runtime/translation/models/gnmt_large/gpus=4/mp_conf.json.
+// The layout of PipeDream's files, such as runtime/translation/models/gnmt_large/gpus=4/mp_conf.json.
 TEST(PipedreamConfs, AreTheThreeOfAConversion) {
   const PipedreamConfs confs = pipedream_confs(testing::row_plan("pipedream", {3, 1}, 4));
   EXPECT_EQ(pipedream_conf_text(confs.data_parallel),
@@ -88,7 +88,7 @@ TEST(PipedreamConfWarnings, TellWhatTheRuntimeDoesOtherwise) {
                           "two later stages read layer \"l0\", PipeDream's runtime delivers it only to the last one"));
 }
 
-// PipeDream's own shapes: several modules a stage, ranks that do not follow each other, depths.
+// The shapes that PipeDream's files have: several modules per stage, non-consecutive ranks, depths.
 TEST(ParsePipedreamConf, TakesWhatPipeDreamShips) {
   const PipedreamConf read =
       parse_pipedream_conf(conf("[0, 0, 1, 1, 2, 2]", "{\"0\": [0, 1, 4, 5], \"1\": [2, 6], \"2\": [3, 7]}",

@@ -10,7 +10,7 @@
 #include "costmodel/interchange/pipedream_conf.h"
 #include "tests/costmodel/interleavings.h"
 
-// What every format that carries plans keeps to; the formats' own tests say what they write.
+// What every plan format guarantees; each format's own tests check what it writes.
 
 namespace stagecraft::interchange {
 namespace {
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-/// wte | h.0 .. h.N | norm, a list of layers that all of the formats can name.
+/// wte | h.0 .. h.N | norm, a list of layers that every format can name.
 std::vector<std::string> layers_of(int blocks) {
   std::vector<std::string> out{"wte"};
   for (int i = 0; i < blocks; ++i) out.push_back("h." + std::to_string(i));
@@ -54,7 +54,7 @@ std::string text_of(const PlanTexts& texts, const std::string& kind) {
   return "";
 }
 
-/// The kind of text that the format's own reader reads.
+/// The kind of text that the format's reader accepts.
 std::string readable(const std::string& format) {
   return format == "deepspeed"        ? "json"
          : format == "megatron"       ? "layout"

@@ -5,7 +5,7 @@
 
 #include "tests/costmodel/interleavings.h"
 
-// That the program runs is for tests/tools/torch_pipelining_test.sh to show.
+// tests/tools/torch_pipelining_test.sh runs the exported program.
 
 namespace stagecraft::interchange {
 namespace {

@@ -74,7 +74,7 @@ TEST(OneForwardOneBackward, TakesTheWarmUpFromTheShape) {
   shape.warmups = {2, 0};
   EXPECT_EQ(text(one_forward_one_backward(shape, 0, 0)), "0F0 0F1 0F2 0B0 0B1 0B2");
   EXPECT_EQ(text(one_forward_one_backward(shape, 1, 0)), "1F0 1B0 1F1 1B1 1F2 1B2");
-  shape.warmups = {9, 0};  // more than there are: all forwards first
+  shape.warmups = {9, 0};  // more than there are microbatches: all forwards first
   EXPECT_EQ(text(one_forward_one_backward(shape, 0, 0)), "0F0 0F1 0F2 0B0 0B1 0B2");
 }
 
@@ -86,7 +86,7 @@ TEST(OneForwardOneBackward, IsEmptyForAReplicaWithoutMicrobatches) {
   EXPECT_EQ(text(one_forward_one_backward(shape, 0, 1)), "");
 }
 
-// A microbatch is held from its forward to its backward.
+// A microbatch is in flight from its forward to its backward.
 TEST(OneForwardOneBackward, HoldsAsManyMicrobatchesAsWarmupAndOneSays) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);

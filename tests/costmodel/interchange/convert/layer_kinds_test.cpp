@@ -50,7 +50,7 @@ TEST(LayerCall, TakesInplaceFromTheConstructor) {
   EXPECT_THAT(call("Dropout(p=0.5, inplace)").arguments, ElementsAre("p=0.5"));
 }
 
-// What a ReLU gives is what its backward reads; what a convolution gives nobody but its readers needs.
+// A ReLU's backward reads its output; only the readers of a convolution's output need that output.
 TEST(LayerCall, KnowsWhoseValueMayBeOverwritten) {
   for (const char* text : {"Conv2d(1, 1, 1)", "Linear(1, 1)", "BatchNorm2d(1)", "MaxPool2d(2)", "Add", "Concat(1)"})
     EXPECT_TRUE(call(text).fresh) << text;
@@ -114,7 +114,7 @@ TEST(LayerCall, ConstructsAKindOfOnesOwnFromItsArguments) {
   EXPECT_EQ(found.least_inputs, 0);
   EXPECT_EQ(found.most_inputs, kAnyNumber);
   EXPECT_EQ(found.gives.kind, ValueForm::Kind::Unknown);
-  // With modules in it from its text, which that class may read.
+  // The class receives the text of a layer with submodules, and may parse it.
   EXPECT_THAT(call("BatchRNN(  (rnn): LSTM(3, 4))", own).arguments, ElementsAre("\"BatchRNN((rnn): LSTM(3, 4))\""));
 }
 
@@ -129,7 +129,7 @@ TEST(LayerCall, RefusesAClassThatIsNoneOfPython) {
     EXPECT_THAT(refused("Kind()", {{"Kind", where}}),
                 AllOf(StartsWith("Kind: "), HasSubstr("\"" + std::string(where) + "\""), HasSubstr("MODULE:CLASS")));
   }
-  // The package has a file of that name.
+  // The package has a file with that name.
   EXPECT_THAT(refused("Kind()", {{"Kind", "layers:Class"}}), HasSubstr("\"layers:Class\""));
   EXPECT_THAT(refused("Kind()", {{"Kind", "layers.sub:Class"}}), HasSubstr("\"layers.sub:Class\""));
   EXPECT_EQ(call("Kind()", {{"Kind", "layers2:Class"}}).constructor, "layers2.Class");
@@ -167,7 +167,7 @@ TEST(KnownKinds, AreSortedAndEachKnown) {
   const std::vector<std::string> kinds = known_kinds();
   EXPECT_TRUE(std::ranges::is_sorted(kinds));
   EXPECT_EQ(std::set<std::string>(kinds.begin(), kinds.end()).size(), kinds.size());
-  for (const std::string& kind : kinds)  // what is missing may be arguments, not the kind
+  for (const std::string& kind : kinds)  // arguments may be missing, but not the kind
     EXPECT_THAT(refused(kind + "()"), ::testing::Not(HasSubstr("MODULE:CLASS"))) << kind;
 }
 

@@ -15,7 +15,7 @@ using ::testing::Key;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// Stage 0 gives two values, stage 1 is skipped by one of them, and both the first and the last give the model's.
+/// Stage 0 returns two values, one of which skips stage 1; the first and the last stage return the model's outputs.
 PythonPackage skipping() {
   return {"toy",
           {"input0", "input1"},

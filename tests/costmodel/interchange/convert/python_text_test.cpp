@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// What Python reads in a literal of double quotes with no escapes but \xHH; fails where the text is anything else.
+/// The value of a double-quoted Python literal with no escapes other than \xHH; fails for any other text.
 std::string python_value(const std::string& literal) {
   std::string out;
   EXPECT_TRUE(literal.size() >= 2 && literal.front() == '"' && literal.back() == '"') << literal;
@@ -67,7 +67,8 @@ TEST(PythonNames, AreDifferentPythonNamesForAnyIds) {
     std::mt19937 random(seed);
     std::vector<std::string> ids;
     for (unsigned n = random() % 12; n > 0; --n) {
-      // Few signs, so that many ids differ in what a name cannot hold, or look like names made for others.
+      // Few different characters, so that many ids differ only in characters that a name cannot contain, or equal a
+      // name generated for another id.
       std::string id = random() % 4 == 0 ? "node" : "";
       for (unsigned length = random() % 4; length > 0; --length) id += "a._2"[random() % 4];
       ids.push_back(id);

@@ -40,7 +40,7 @@ Graph graph_of(const std::vector<std::string>& descriptions, const Edges& edges)
 PythonPackage convert(const std::vector<std::string>& descriptions, const Edges& edges, const std::vector<int>& stages,
                       const OwnKinds& own = {}) {
   const PythonPackage package = package_of(graph_of(descriptions, edges), stages, own);
-  (void)package_files(package);  // values of all stages fit together
+  (void)package_files(package);  // the stages' inputs and outputs must match
   return package;
 }
 
@@ -52,7 +52,7 @@ std::string failure(const std::vector<std::string>& descriptions, const Edges& e
   return "nothing was refused";
 }
 
-/// The lines of forward, from its head.
+/// The lines of forward, starting with its signature.
 std::string forward(const StageModule& stage) { return stage.text.substr(stage.text.find("    def forward")); }
 
 TEST(PackageOf, WritesAModuleAndALineForEachLayer) {
@@ -88,7 +88,7 @@ class Stage0(torch.nn.Module):
 }
 
 TEST(PackageOf, GivesAValueToEveryLaterStageThatReadsIt) {
-  // node1 is read in stages 1 and 2 and skips the former on its way to the latter.
+  // Stages 1 and 2 both read node1, which skips stage 1 on its way to stage 2.
   const PythonPackage package =
       convert({"Input", "Tanh()", "Sigmoid()", "Add"}, {{0, 1}, {1, 2}, {2, 3}, {1, 3}}, {-1, 0, 1, 2});
   EXPECT_THAT(package.stages[0].outputs, ElementsAre("node1"));
@@ -100,7 +100,8 @@ TEST(PackageOf, GivesAValueToEveryLaterStageThatReadsIt) {
 }
 
 TEST(PackageOf, LetsSourcesAndSinksStandInAnyStage) {
-  // Input1 enters and node3 leaves in the midst; the model gives both values that nobody reads, in the graph's order.
+  // Input1 enters and node3 leaves in the middle of the model; the model returns both unread values, in the graph's
+  // order.
   const PythonPackage package = convert({"Input0", "Tanh", "Input1", "Sigmoid", "Mul", "Tanh"},
                                         {{0, 1}, {1, 3}, {1, 4}, {2, 4}, {4, 5}}, {-1, 0, -1, 1, 1, 2});
   EXPECT_THAT(package.inputs, ElementsAre("input0", "input1"));
@@ -129,7 +130,7 @@ TEST(PackageOf, OverwritesOnlyWhatNobodyElseSees) {
 }
 
 TEST(PackageOf, SendsOnlyTheItemsThatAreRead) {
-  // The state (item 1) is read in stage 1 as a whole and crosses as two tensors; item 0 as itself.
+  // Stage 1 reads the state (item 1) as a whole, so it crosses as two tensors; item 0 crosses as it is.
   const PythonPackage package =
       convert({"Input", "LSTM(8, 8)", "__getitem__(0)", "__getitem__(1)", "LSTM(8, 8)", "__getitem__(0)", "Tanh"},
               {{0, 1}, {1, 2}, {1, 3}, {2, 4}, {3, 4}, {4, 5}, {5, 6}}, {-1, 0, 0, 1, 1, 1, 1});
@@ -262,7 +263,7 @@ TEST(PackageOf, NamesTheLayerItCannotConvert) {
 }
 
 TEST(PackageOf, TakesNoTimeForLongResidualNetworks) {
-  // 2^300 paths lead through 300 blocks; who enumerates them never ends.
+  // 300 blocks have 2^300 paths: enumerating them would never end.
   std::vector<std::string> descriptions{"Input"};
   Edges edges;
   std::vector<int> stages{-1};
@@ -277,7 +278,7 @@ TEST(PackageOf, TakesNoTimeForLongResidualNetworks) {
   }
   const auto begin = std::chrono::steady_clock::now();
   const PythonPackage package = convert(descriptions, edges, stages);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));  // 0.02 s where nothing disturbs
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));  // 0.02 s on an idle machine
   EXPECT_EQ(package.stages.size(), 4U);
   EXPECT_THAT(package.stages[3].inputs, ElementsAre("node900"));
 }

@@ -41,7 +41,7 @@ std::vector<std::string> names(const ValueFlow& flow, const std::vector<Leaf>& l
   return out;
 }
 
-// input -> LSTM, of whose tuple (output, (h, c)) stage 1 reads c alone.
+// input -> LSTM, whose result is (output, (h, c)); stage 1 reads only c.
 const std::vector<std::string> kLstm{"Input0", "LSTM(4, 4)", "__getitem__(1)", "__getitem__(1)", "Tanh()"};
 const Edges kLstmEdges{{0, 1}, {1, 2}, {2, 3}, {3, 4}};
 
@@ -56,7 +56,7 @@ TEST(ValueFlow, FollowsItemsOfTuplesToTheTensorThatIsRead) {
 }
 
 TEST(ValueFlow, SendsTheItemWhoseReaderIsInAnotherStage) {
-  // The state leaves stage 0 as its two tensors, of which item 1 is taken behind the cut.
+  // The state leaves stage 0 as its two tensors; item 1 is taken after the cut.
   const ValueFlow flow = flow_of(kLstm, kLstmEdges, {-1, 0, 0, 1, 1});
   EXPECT_THAT(names(flow, flow.inputs[1]), ElementsAre("item1_of_node2"));
   EXPECT_THAT(names(flow, flow.outputs[0]), ElementsAre("item1_of_node2"));
@@ -71,7 +71,7 @@ TEST(ReceivedText, PutsTuplesTogetherFromTheirTensors) {
 }
 
 TEST(ValueFlow, MakesNumbersAndNoneWhereTheyAreRead) {
-  // The length of the input's first axis is read in stage 1: the input itself crosses, of which it is the length.
+  // Stage 1 reads the length of the first axis of Tanh's result, so that result itself crosses.
   const ValueFlow flow =
       flow_of({"Input0", "Tanh()", "Size(0)", "View(-1)"}, {{0, 1}, {1, 2}, {1, 3}, {2, 3}}, {-1, 0, 0, 1});
   EXPECT_TRUE(is_inline(flow.nodes[2]));
@@ -89,16 +89,16 @@ TEST(ValueFlow, NumbersInputsByTheirNamesBeforeAllLayers) {
 }
 
 TEST(ValueFlow, GivesWhatNobodyReadsAndLeavesUnreadItemsOut) {
-  // Tanh is read by nobody; so is item 0, but items are values only where the model gives nothing else of the tuple.
+  // Nothing reads Tanh or item 0. An unread item is an output only if no other item of the tuple is read.
   const ValueFlow flow =
       flow_of({"Input0", "LSTM(4, 4)", "__getitem__(0)", "Tanh()"}, {{0, 1}, {1, 2}, {0, 3}}, {-1, 0, 0, 0});
   EXPECT_TRUE(flow.nodes[3].output);
-  EXPECT_TRUE(flow.nodes[2].output);  // what the model gives of the LSTM
+  EXPECT_TRUE(flow.nodes[2].output);  // the LSTM's part of the model's outputs
   EXPECT_FALSE(flow.nodes[1].output);
   const ValueFlow more =
       flow_of({"Input0", "LSTM(4, 4)", "__getitem__(0)", "__getitem__(1)", "__getitem__(0)", "Tanh()"},
               {{0, 1}, {1, 2}, {1, 3}, {3, 4}, {2, 5}}, {-1, 0, 0, 0, 0, 0});
-  EXPECT_FALSE(more.nodes[4].used);  // the LSTM is read as it is, by Tanh
+  EXPECT_FALSE(more.nodes[4].used);  // Tanh reads another item of the LSTM's result
   EXPECT_FALSE(more.nodes[4].output);
   EXPECT_TRUE(more.nodes[5].output);
 }
@@ -129,8 +129,8 @@ TEST(ValueFlow, NamesTheLayerThatReadsAnotherForm) {
   EXPECT_THAT(refused("Size(0)", "View(-1)"), AllOf(HasSubstr("\"node2\""), HasSubstr("0 tensors")));
 }
 
-// Sums of one tensor each: what a stage takes is what its layers read of inputs and of stages before it, what it gives
-// is what others take of it and what nobody reads.
+// Sums of one tensor each: a stage takes the inputs and earlier stages' values that its layers read, and gives the
+// values that other stages take or that nothing reads.
 TEST(ValueFlow, CrossesWhatAnotherStageReadsOnRandomGraphs) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);
