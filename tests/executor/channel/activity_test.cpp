@@ -63,7 +63,7 @@ TEST(Activity, IsNeverReadHalfWritten) {
   while (activity.text().empty()) std::this_thread::yield();
   for (int i = 0; i < 20000; ++i) {
     const std::string text = activity.text();
-    if (text.starts_with("forward of microbatch 0")) continue;  // step -1 is not told
+    if (text.starts_with("forward of microbatch 0")) continue;  // step -1 is not shown
     const char number = text[std::string("forward of microbatch ").size()];
     EXPECT_EQ(text.find(std::string("forward of microbatch ") + number + " of stage " + number + " in step " + number),
               0U)

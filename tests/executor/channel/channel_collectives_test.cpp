@@ -14,8 +14,8 @@
 #include "executor/channel/channel.h"
 #include "tests/executor/channel/channel_suite.h"
 
-// The conformance suite of a channel's collectives: every case runs on every channel with 2, 3 and 4 ranks, the parts
-// of an all-reduce with 1 to 5.
+// The conformance suite of channels' collectives: every case runs on every channel with 2, 3 and 4 ranks, the parts of
+// an all-reduce with 1 to 5.
 
 namespace stagecraft::channel {
 namespace {
@@ -34,7 +34,7 @@ std::vector<int> all_of(const Channel& channel) {
   return out;
 }
 
-/// What `member` brings to an all-reduce: rounding makes the order of the sum show.
+/// What `member` contributes to an all-reduce: rounding reveals the order of the sum.
 std::vector<float> brought(int member, std::int64_t count, int round) {
   std::mt19937 random(static_cast<unsigned>(member * 1000 + round));
   std::vector<float> values(static_cast<std::size_t>(count));

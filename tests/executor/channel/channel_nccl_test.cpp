@@ -16,8 +16,8 @@
 #include "tests/support/planned_models.h"
 #include "tests/support/pretended_nccl.h"
 
-// The NCCL channel over a library that only pretends: streams are threads, transfers keep NCCL's rules, nothing is
-// buffered. What the real library does with the same calls is for a machine with GPUs.
+// The NCCL channel over a fake library: streams are threads, transfers follow NCCL's rules, nothing is buffered. Only a
+// machine with GPUs can test the real library with the same calls.
 
 namespace stagecraft::channel {
 namespace {
@@ -79,7 +79,7 @@ TEST(NcclChannel, UsesTheMemoryOfReceivedTensorsAgainOnceNobodyHoldsThem) {
     }
     channel.barrier();
     if (rank == 1) {
-      EXPECT_EQ(places.size(), 2U);  // that which is kept, and one more
+      EXPECT_EQ(places.size(), 2U);  // the kept tensor and one more
       EXPECT_TRUE(same(kept, numbered(spec, 0, 0, 10)));
     }
   });
@@ -102,7 +102,7 @@ TEST(NcclChannel, TellsWhichTransferIsLate) {
     });
   } catch (const meeting::PeerError&) {}
   stall_pretended("");
-  // Whoever notices first tells both.
+  // The first rank to notice reports for both.
   for (const std::string& error : errors) {
     EXPECT_THAT(error, HasSubstr(" waited 0.3 s for ")) << error;
     EXPECT_THAT(error, HasSubstr(" under tag 2 of edge 0 1")) << error;
@@ -130,7 +130,7 @@ TEST(NcclChannel, AbortEndsTheTransfersOfAllRanks) {
   run_on_nccl(3, all_to_all(3), kLong, [&](int rank, Channel& channel) {
     errors[static_cast<std::size_t>(rank)] = error_of([&] {
       if (rank == 1) channel.abort("rank 1 has had enough");
-      // Nobody sends it.
+      // No rank sends it.
       (void)channel.receive({{4}, at::kFloat}, (rank + 1) % 3, 0)->wait();
     });
   });
@@ -156,7 +156,7 @@ TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {
             "rank 0 waited 0.3 s for ncclCommInitRankConfig of NCCL communicator \"edge 0 1\"");
 }
 
-/// Trains over the pretended NCCL and over local channels: the same bits, and the calls that the program foretells.
+/// Trains over the fake NCCL and over local channels: both give the same bits, and the calls match the plan's program.
 void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const run::RunOptions& options,
                          const std::string& what) {
   const BoundPlan bound_plan(plan);
@@ -178,7 +178,7 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const ru
     EXPECT_EQ(result.check->different, 0) << what;
     EXPECT_GT(result.check->values, 0) << what;
   }
-  // Per communicator and rank, as threads come in any order.
+  // Per communicator and rank, as threads run in any order.
   std::map<std::pair<std::string, int>, std::vector<std::pair<std::string, std::size_t>>> made, foretold;
   for (const PretendedCall& call : take_pretended_calls())
     made[{call.communicator, call.rank}].emplace_back(call.kind, call.bytes);

@@ -13,19 +13,19 @@
 #include "executor/channel/channels.h"
 #include "tests/support/ranks.h"
 
-// What the conformance tests of channels share.
+// Shared by the conformance tests of channels.
 
 namespace stagecraft {
 
 inline constexpr std::chrono::milliseconds kLong{20000};
 inline constexpr std::chrono::milliseconds kShort{300};
 
-/// By channel and number of ranks.
+/// Parameterised by channel and number of ranks.
 class ChannelSuite : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   static int ranks() { return std::get<1>(GetParam()); }
-  /// A channel of GPUs matches the messages of an edge by their order alone, and learns nothing of their shapes: what a
-  /// verified plan guarantees it does not check again. Its waits do not stop the host.
+  /// A GPU channel matches the messages of an edge by order only and does not check shapes again, which a verified plan
+  /// guarantees. Its waits do not block the host.
   static bool is_of_gpus() { return channel::channel_by_name(std::get<0>(GetParam())).device == "cuda"; }
   static void on_ranks(const std::function<void(channel::Channel&)>& body, std::chrono::milliseconds deadline = kLong) {
     run_on_ranks(std::get<0>(GetParam()), ranks(), deadline, body);
@@ -37,7 +37,7 @@ inline std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string
   return std::get<0>(entry.param) + "_" + std::to_string(std::get<1>(entry.param));
 }
 
-/// Values that no other (rank, tag, message, index) has, as far as the dtype can tell them apart.
+/// Values that differ for every (rank, tag, message, index), as far as the dtype can represent the difference.
 inline at::Tensor numbered(const channel::TensorSpec& spec, int from, int tag, int message) {
   at::Tensor values = at::empty(spec.shape, at::kLong);
   auto* out = values.mutable_data_ptr<std::int64_t>();

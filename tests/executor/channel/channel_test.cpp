@@ -54,7 +54,7 @@ TEST_P(ChannelSuite, KeepsTheOrderOfEachTagWhenTagsInterleave) {
   if (is_of_gpus()) GTEST_SKIP() << "both ends of an edge must see one order of tags";
   constexpr int kTags = 3, kMessages = 10;
   on_ranks([&](Channel& channel) {
-    // Every tag has its own shape. The receiver takes the tags in another order than the sender.
+    // Every tag has its own shape. The receiver uses a different order of tags than the sender.
     const auto spec = [](int tag) { return TensorSpec{{tag + 2, 4}, at::kFloat}; };
     std::vector<std::unique_ptr<Sending>> sends;
     if (channel.rank() == 0) {
@@ -195,7 +195,7 @@ TEST_P(ChannelSuite, AWaitThatWasNotInVainIsForgotten) {
 TEST_P(ChannelSuite, AnAbortFromAnotherThreadEndsAWait) {
   on_ranks([](Channel& channel) {
     if (channel.rank() != 1) {
-      // The others wait for rank 1, which aborts: they are reached too.
+      // The others wait for rank 1, which aborts: they receive the abort too.
       EXPECT_THAT(error_of([&] { (void)channel.receive({{4}, at::kFloat}, 1, 3)->wait(); }),
                   HasSubstr("the plan changed"));
       return;

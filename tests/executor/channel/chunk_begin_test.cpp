@@ -5,7 +5,7 @@
 namespace stagecraft::channel {
 namespace {
 
-/// Of 7 values and 3 members by hand: [0, 2), [2, 4), [4, 7).
+/// By hand for 7 values and 3 members: [0, 2), [2, 4), [4, 7).
 TEST(ChunkBegin, CoversAllValuesInOrder) {
   EXPECT_EQ(chunk_begin(7, 0, 3), 0);
   EXPECT_EQ(chunk_begin(7, 1, 3), 2);

@@ -16,7 +16,7 @@ TEST(ControlTags, AreApartFromEachOtherAndFromThePlans) {
     EXPECT_LT(tag, kTiesTag);
     for (const int& other : kSingle) EXPECT_EQ(tag == other, &tag == &other);
   }
-  // Ties, buckets and the barrier follow each other and end within the tags.
+  // The tags of ties, buckets and the barrier are consecutive ranges within the allowed tags.
   EXPECT_GT(kBucketsTag, kTiesTag);
   EXPECT_LE(kBucketsTag + kMostBuckets, kBarrierTag);
   EXPECT_LT(kBarrierTag, Channel::kMostTags);

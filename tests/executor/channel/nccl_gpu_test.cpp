@@ -5,8 +5,8 @@
 #include "executor/launch/spawn.h"
 #include "tests/support/gpu.h"
 
-// The NCCL channel over the real library. Ranks are processes that share one GPU, each as if on a host of its own:
-// their transfers take the detour through the host, but calls, streams and events are those of any run.
+// The NCCL channel over the real library. Ranks are processes that share one GPU, each as if on a separate host:
+// transfers go through the host, but calls, streams and events are those of any run.
 
 namespace stagecraft::channel {
 namespace {

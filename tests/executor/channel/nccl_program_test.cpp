@@ -43,7 +43,7 @@ TEST(FindMismatch, NamesTheFirstCallThatFindsNoCounterpart) {
   };
   EXPECT_EQ(found(sender, receiver), "");
   auto other = receiver;
-  other[0].spec.shape = {6};  // NCCL counts bytes
+  other[0].spec.shape = {6};  // NCCL only compares bytes
   EXPECT_EQ(found(sender, other), "");
   other[0].spec.shape = {2, 4};
   EXPECT_EQ(found(sender, other),
@@ -75,7 +75,7 @@ TEST(FindMismatch, SeesThatCallsOfOneCommunicatorChangedPlaces) {
 }
 
 TEST(AssignRounds, KeepsTheOrderWithinARoundAndFillsTheFirst) {
-  // a and b share rank 1; c shares none with a.
+  // a and b share rank 1; c and a share no rank.
   std::vector<CommunicatorPlan> edges{
       {"a", {0, 1}, {}, false, 0}, {"b", {1, 2}, {}, false, 0}, {"c", {2, 3}, {}, false, 0}};
   EXPECT_EQ(assign_rounds(edges), 2);

@@ -14,12 +14,12 @@
 #include "tests/support/pretended_nccl.h"
 #include "tests/support/ranks.h"
 
-// The suite's channels in a program that is linked with the library that pretends to be NCCL.
+// The suite's channels, for a program that is linked with the fake NCCL library.
 
 namespace stagecraft {
 namespace {
 
-/// What the suite's cases send and reduce: every edge under every tag, and the groups that they add up over.
+/// The suite's sends and reductions: every edge under every tag, and the groups that reduce.
 channel::NcclProgram program_of_the_suite(int ranks) {
   channel::NcclProgram out;
   std::vector<int> all(static_cast<std::size_t>(ranks));
@@ -79,7 +79,7 @@ void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::mi
           if (!first) first = std::current_exception();
           if (channel) channel->abort(error.what());
         }
-        all_ended.arrive_and_wait();  // a channel that goes early is a dead peer to the others
+        all_ended.arrive_and_wait();  // to the others, a channel destroyed early is a dead peer
       });
     }
   }

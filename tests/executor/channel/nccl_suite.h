@@ -12,11 +12,12 @@
 #include "executor/channel/nccl_program.h"
 #include "tests/executor/channel/channel_suite.h"
 
-// What every rank of an NCCL channel is to show, over the real library on a GPU and over the pretended one.
+// What every rank of an NCCL channel must do, over the real library on a GPU and over the fake one.
 
 namespace stagecraft {
 
-/// Edges both ways between any two ranks, three tags each, and reductions of all ranks and of the outer two.
+/// Edges in both directions between any two ranks, three tags each, and reductions of all ranks and of the first and
+/// last.
 inline channel::NcclProgram all_to_all(int ranks) {
   channel::NcclProgram out;
   std::vector<int> all(static_cast<std::size_t>(ranks));
@@ -34,8 +35,8 @@ inline channel::NcclProgram all_to_all(int ranks) {
   return out;
 }
 
-/// Every element of every dtype arrives, in order, on every edge, though everything is posted before anything is waited
-/// for, in an order that on one stream a peer would be a deadlock.
+/// Every element of every dtype arrives, in order, on every edge, although everything is posted before any wait, in an
+/// order that would deadlock with one stream per peer.
 inline void expect_deliveries(channel::Channel& channel, c10::Device device) {
   const std::vector<channel::TensorSpec> specs{{{7, 11}, at::kFloat},     {{5}, at::kLong},  {{2, 3}, at::kBFloat16},
                                                {{0, 3}, at::kFloat},      {{}, at::kDouble}, {{9}, at::kBool},
@@ -61,7 +62,7 @@ inline void expect_deliveries(channel::Channel& channel, c10::Device device) {
   channel.barrier();
 }
 
-/// Two reductions that are under way together, and one over the control channel.
+/// Two reductions in progress at the same time, and one over the control channel.
 inline void expect_sums_of_all(channel::Channel& channel, c10::Device device) {
   const int ranks = channel.ranks();
   std::vector<int> all(static_cast<std::size_t>(ranks));
@@ -80,8 +81,8 @@ inline void expect_sums_of_all(channel::Channel& channel, c10::Device device) {
   EXPECT_TRUE(control.eq(ranks).all().item<bool>());
 }
 
-/// What a sender writes after the wait for its send does not change what arrives, and what a receiver still reads is
-/// not overwritten by what comes next: the order of the streams is right.
+/// What a sender writes after waiting for its send does not change what arrives, and the next message does not
+/// overwrite what a receiver still reads: the streams are ordered correctly.
 inline void expect_ordered_streams(channel::Channel& channel, c10::Device device) {
   constexpr int kMessages = 200;
   const channel::TensorSpec spec{{256, 1024}, at::kFloat};
@@ -96,7 +97,7 @@ inline void expect_ordered_streams(channel::Channel& channel, c10::Device device
     at::Tensor wrong = at::full({}, 0, at::TensorOptions(at::kLong).device(device));
     for (int message = 0; message < kMessages; ++message) {
       const at::Tensor got = channel.receive(spec, 0, 0)->wait();
-      // Takes a while, in which the next message would like the memory.
+      // Takes long enough for the next message to need the memory.
       at::Tensor sum = got.sqrt();
       for (int i = 0; i < 4; ++i) sum = sum.mul(1.0).add(0.0);
       wrong += got.ne(message).sum();

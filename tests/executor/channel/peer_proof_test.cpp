@@ -25,7 +25,7 @@ TEST(PeerProof, NamesWhoDoesNotKnowTheKey) {
 }
 
 TEST(PeerProof, IsNotFooledByItsOwnWords) {
-  // The stranger knows no key and gives back whatever it hears.
+  // The stranger knows no key and echoes whatever it receives.
   run_on_ranks("local", 2, kLong, [](Channel& channel) {
     if (channel.rank() == 0) {
       EXPECT_EQ(error_of([&] { prove_to_each_other(channel, "key"); }),

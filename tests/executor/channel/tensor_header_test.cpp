@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A header with these numbers in front.
+/// The error for a header whose first numbers are replaced by these.
 std::string error_of_header(const std::vector<std::int64_t>& numbers) {
   at::Tensor header = make_header({});
   std::copy(numbers.begin(), numbers.end(), header.mutable_data_ptr<std::int64_t>());
@@ -48,7 +48,7 @@ TEST(TensorHeader, HasOneLengthForEverySpec) {
 }
 
 TEST(TensorHeader, OfRandomNumbersIsReadOrRefused) {
-  // Numbers of which about half are possible: whatever is read back lies within the bounds.
+  // About half of these numbers are valid: whatever is read back must be within the bounds.
   constexpr unsigned kSeed = 5;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937_64 random(kSeed);

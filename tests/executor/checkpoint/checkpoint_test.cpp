@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 class Checkpoint : public ::testing::Test {
  protected:
   [[nodiscard]] std::string folder(const std::string& name = "saved") const { return (files_.path() / name).string(); }
-  /// The manifest of a checkpoint with one file, which is written into the folder that begin_checkpoint gave.
+  /// Writes one file into the folder from begin_checkpoint and returns the checkpoint's manifest.
   static format::CheckpointManifest written(const std::string& partial, std::int64_t step) {
     format::CheckpointManifest manifest = full_checkpoint();
     manifest.step = step;
@@ -52,7 +52,7 @@ class Checkpoint : public ::testing::Test {
   void save(std::int64_t step, const std::vector<std::int64_t>& keep = {}) const {
     commit_checkpoint(folder(), written(begin_checkpoint(folder(), step), step), keep);
   }
-  /// The step of the newest whole checkpoint, -1 if there is none.
+  /// The step of the newest complete checkpoint; -1 if there is none.
   std::int64_t latest() {
     told_.clear();
     const auto found = latest_checkpoint(folder(), [&](const std::string& text) { told_ += text + "\n"; });
@@ -82,7 +82,7 @@ TEST_F(Checkpoint, ExistsOnceCommittedAndReplacesAllButTheOneToKeep) {
 
 TEST_F(Checkpoint, IsNotThereWhicheverWriteOfTheCommitIsTheLast) {
   save(3);
-  // Killed after the folder was made, within a file, after all files, after the manifest but before the rename.
+  // Killed after creating the folder, within a file, after all files, after the manifest but before the rename.
   const std::vector<std::function<void(const std::string&)>> ends{
       [](const std::string&) {},
       [](const std::string& partial) { std::ofstream(partial + "/part-0.safetensors.partial.1") << "half"; },
@@ -96,7 +96,7 @@ TEST_F(Checkpoint, IsNotThereWhicheverWriteOfTheCommitIsTheLast) {
     EXPECT_EQ(latest(), 3);
     EXPECT_EQ(told_, "");
   }
-  // Killed while older ones were removed: the manifest goes first.
+  // Killed while removing older checkpoints: the manifest is removed first.
   save(6, {3});
   fs::remove(folder() + "/step-3/manifest.json");
   EXPECT_EQ(latest(), 6);
@@ -137,7 +137,7 @@ TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
 }
 
 TEST_F(Checkpoint, OfAnOlderVersionKeepsItsChecksum) {
-  // As version 2 wrote it: the checksum is that of the document with zeros in its place.
+  // The format of version 2: the checksum is computed with zeros in its place.
   format::CheckpointManifest manifest = written(begin_checkpoint(folder(), 3), 3);
   manifest.manifest_crc32 = 0;
   std::string text = format::checkpoint_json(manifest);
@@ -190,7 +190,7 @@ TEST_F(Checkpoint, NamesAFolderThatCannotBeWritten) {
                   folder() + "/step-3 already exists; continue from it with --resume, or use another folder"));
 }
 
-/// Runs of small models with checkpoints.
+/// Runs small models with checkpoints.
 class CheckpointedRun : public Checkpoint {
  protected:
   static run::RunOptions options(const std::string& optimizer, const std::string& where, std::int64_t steps) {
@@ -207,7 +207,7 @@ class CheckpointedRun : public Checkpoint {
   static run::RunResult run(const PlannedModel& planned, const Plan& plan, const run::RunOptions& options) {
     return run::run_local(plan, planned.model, *planned.data, options, milliseconds(60000));
   }
-  /// Six steps under `first` against three under `first` and three more under `second`.
+  /// Compares six steps under `first` with three under `first` followed by three under `second`.
   void expect_same(const PlannedModel& planned, const Plan& first, const Plan& second, const std::string& optimizer) {
     const std::string what = planned.model.name + " with " + optimizer;
     fs::remove_all(folder("whole"));
@@ -271,7 +271,7 @@ TEST_F(CheckpointedRun, IsLoadedByAnyNumberOfRanks) {
     fs::copy(folder(), folder(into), fs::copy_options::recursive);
     return run(small, cut_plan(small, cuts, replicas, "1f1b", 4), options("adam", folder(into), 3)).measurement.losses;
   };
-  // The loss of a step follows from what was loaded alone, whatever adds up its gradients.
+  // The loss of a step depends only on what was loaded, not on how its gradients are reduced.
   const std::vector<double> expected = next_loss({}, {1}, "one");
   EXPECT_EQ(expected.size(), 1U);
   EXPECT_EQ(next_loss({}, {4}, "four"), expected);
@@ -379,7 +379,7 @@ TEST_F(CheckpointedRun, BeginsWithTheWeightsOfAFile) {
       weights[parameter.name] = model::initial_value(parameter, 77);
   }
   files::write_safetensors(folder("weights"), weights);
-  // Weights of seed 77 in a run of seed 1 whose data, without dropout, do not depend on the run's seed here.
+  // Weights of seed 77 in a run of seed 1, whose data do not depend on the run's seed here as there is no dropout.
   run::RunOptions from_file = options("sgd", "", 2);
   from_file.checkpoint.weights = folder("weights");
   run::RunOptions from_seed = options("sgd", "", 2);

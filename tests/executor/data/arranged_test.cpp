@@ -14,8 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Sample i of the step's input k is [100 * k + i, 100 * k + i + 0.5], or the whole of input 0, if nothing else is
-/// said.
+/// Sample i of the step's input k is [100 * k + i, 100 * k + i + 0.5].
 class Numbered : public DataSource {
  public:
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
@@ -38,8 +37,8 @@ std::vector<float> values(const at::Tensor& tensor) {
   return {whole.const_data_ptr<float>(), whole.const_data_ptr<float>() + whole.numel()};
 }
 
-/// Two given inputs with a derived one, their difference, between them; the first has its samples on axis 1, the last
-/// has no samples.
+/// Two given inputs and between them a derived one, their difference; the first has its samples on axis 1, the last has
+/// no sample axis.
 model::Model mixed() {
   model::Model model;
   model::ModelInput columns{.name = "columns", .dtype = "float32", .shape = {2}};
@@ -66,7 +65,7 @@ TEST(ArrangedSource, GivesTheFirstSampleOfAllWhereThereIsNoAxis) {
   for (const int microbatch : {0, 1}) {
     const at::Tensor table = source->batch(5, microbatch, 2, 3, std::array{2}).front();
     EXPECT_THAT(table.sizes().vec(), ElementsAre(2));
-    EXPECT_THAT(values(table), ElementsAre(100, 100.5));  // the second of the given ones
+    EXPECT_THAT(values(table), ElementsAre(100, 100.5));  // the second given input
   }
 }
 
@@ -88,7 +87,7 @@ TEST(ArrangedSource, AsksForWhatIsNeededAndOnce) {
   const Numbered& numbered = *inner;
   const auto source = arranged_source(std::move(inner), mixed());
   EXPECT_THAT(values(source->batch(0, 0, 1, 2, std::array{1}).front()), ElementsAre(0, 0));
-  EXPECT_THAT(numbered.asked, ElementsAre(1));  // though it stands twice among the sources
+  EXPECT_THAT(numbered.asked, ElementsAre(1));  // although it appears twice in the sources
   numbered.asked.clear();
   (void)source->batch(0, 0, 1, 2, std::array{0});
   EXPECT_THAT(numbered.asked, ElementsAre(0));
@@ -103,7 +102,7 @@ TEST(ArrangedSource, LeavesAPlainSourceAlone) {
 }
 
 TEST(MakeDataSource, OpensSourcesForTheGivenInputsAlone) {
-  // fashion-mnist fits two inputs: the third, derived one, is no matter of its own.
+  // fashion-mnist provides two inputs: the third is derived and needs no source.
   model::Model model = intake::build_model("mlp", {});
   model::ModelInput doubled{.name = "doubled", .dtype = "", .shape = {}};
   doubled.derive = [](std::span<const at::Tensor> sources) { return sources[0].mul(2); };

@@ -22,15 +22,15 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Throws;
 
-/// What an entry needs to be tried.
+/// What the suite needs to test an entry.
 struct Trial {
   std::string model;
   std::map<std::string, std::string> settings;
-  std::string argument;  ///< a file or folder of small data; empty: none
-  std::int64_t samples;  ///< in an epoch; 0: they never end
+  std::string argument;  ///< a file or folder of small data; empty if not needed
+  std::int64_t samples;  ///< per epoch; 0 if there is no end
 };
 
-/// Big-endian, as Fashion-MNIST's files have it.
+/// Big-endian, as in Fashion-MNIST's files.
 std::string number(std::uint32_t value) {
   return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8),
           static_cast<char>(value)};
@@ -57,7 +57,7 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
   std::vector<int> all_;
 
  private:
-  /// By name of the source.
+  /// By the source's name.
   std::map<std::string, Trial> make_trials() {
     constexpr std::uint32_t kImages = 12;
     for (const std::string part : {"train", "t10k"}) {
@@ -171,7 +171,7 @@ TEST_P(DataSourceSuite, CoversEachSampleOnceInAnEpoch) {
   const auto source = open(1, DataOrder::Evaluation);
   if (trial_.samples == 0) { GTEST_SKIP() << "its samples never end, or begin anywhere"; }
   ASSERT_EQ(source->samples(), trial_.samples);
-  // Each sample of the small data holds its own number in its first input.
+  // The first input of each sample of the small data contains the sample's number.
   for (const DataOrder order : {DataOrder::Training, DataOrder::Evaluation}) {
     const auto ordered = open(1, order);
     for (const std::int64_t epoch : {0, 1}) {

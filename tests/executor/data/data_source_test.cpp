@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr std::array kBoth{0, 1};
 
-/// A directory that ends with the test.
+/// A directory that is removed after the test.
 class Folder {
  public:
   Folder() {
@@ -77,7 +77,7 @@ std::string labels(std::uint32_t count) {
   return out;
 }
 
-/// A small Fashion-MNIST: image i is all i, its label i mod 10.
+/// A small Fashion-MNIST: every pixel of image i is i, its label is i mod 10.
 class SmallFashionMnist : public testing::Test {
  protected:
   void SetUp() override {
@@ -100,7 +100,7 @@ std::vector<std::int64_t> values(const at::Tensor& numbers) {
   return {all.const_data_ptr<std::int64_t>(), all.const_data_ptr<std::int64_t>() + all.numel()};
 }
 
-/// The number of the image that each sample holds.
+/// The image number of each sample.
 std::vector<int> image_numbers(const at::Tensor& batch) {
   std::vector<int> out;
   for (std::int64_t i = 0; i < batch.size(0); ++i) {
@@ -191,7 +191,7 @@ TEST_F(SmallFashionMnist, SaysWhereToGetAMissingDirectory) {
 }
 
 TEST_F(SmallFashionMnist, RefusesATruncatedArchive) {
-  // Stored without compression, so that the cut falls into the pixels.
+  // Stored without compression, so that the cut is within the pixels.
   const gzFile file = gzopen(images_.c_str(), "wb0");
   const std::string bytes = images(30);
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
@@ -253,7 +253,7 @@ TEST(FashionMnist, IsNormalisedOverTheTrainingSet) {
   const auto batch = source->batch(0, 0, 1, 60000, kBoth);
   EXPECT_NEAR(batch[0].mean().item<double>(), 0, 1e-3);
   EXPECT_NEAR(batch[0].std().item<double>(), 1, 1e-3);
-  // The training set holds 6000 of each class, and an epoch every image once.
+  // The training set has 6000 images of each class, and an epoch has every image once.
   EXPECT_TRUE(batch[1].bincount().eq(6000).all().item<bool>());
 }
 
@@ -278,7 +278,7 @@ TEST_F(SmallText, GivesBytesAndTheBytesAfterThem) {
     EXPECT_TRUE(batch[1].equal(batch[0].add(1)));
     for (std::int64_t i = 0; i < 20; ++i) starts.insert(batch[0][i][0].item<std::int64_t>());
   }
-  // 240 windows fit; each is missed by 2000 draws with probability (1 - 1/240)^2000 = 2.4e-4.
+  // There are 240 windows; 2000 draws miss each with probability (1 - 1/240)^2000 = 2.4e-4.
   EXPECT_GE(starts.size(), 235U);
   EXPECT_EQ(*starts.rbegin(), 239);
 }
@@ -337,7 +337,7 @@ TEST(MakeDataSource, SaysThatATextIsMissing) {
               ThrowsMessage<FormatError>(HasSubstr("/nowhere")));
 }
 
-/// Whether step 3 of 12 samples is the same as one, two and four microbatches.
+/// Expects step 3 of 12 samples to be the same as one, two and four microbatches.
 void expect_one_step_however_cut(const DataSource& source) {
   const auto whole = source.batch(3, 0, 1, 12, kBoth);
   for (const int cuts : {2, 4})
@@ -380,7 +380,7 @@ TEST(Synthetic, GivesEveryType) {
     EXPECT_EQ(device::dtype_name(batch[i].scalar_type()), model.inputs[i].dtype);
     const at::Tensor values = batch[i].to(at::kDouble);
     if (batch[i].is_floating_point()) {
-      // Of 2000 values of deviation 1 the mean deviates by 1 / sqrt(2000).
+      // The mean of 2000 values with standard deviation 1 has standard deviation 1 / sqrt(2000).
       EXPECT_NEAR(values.mean().item<double>(), 0, 5 / std::sqrt(2000.0)) << model.inputs[i].dtype;
       EXPECT_NEAR(values.pow(2).mean().item<double>(), 1, 0.2) << model.inputs[i].dtype;
     } else {

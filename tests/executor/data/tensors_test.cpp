@@ -23,7 +23,7 @@ using ::testing::ThrowsMessage;
 
 constexpr std::array kBoth{0, 1};
 
-/// An input x [2, samples] of float32, and an input y of a token below 10 a sample.
+/// An input x [2, samples] of float32, and an input y of one token below 10 per sample.
 model::Model columns_and_tokens() {
   model::Model model;
   model.name = "m";
@@ -43,7 +43,7 @@ class TensorsSource : public ::testing::Test {
             {"y", at::arange(7, at::TensorOptions().dtype(at::kLong))},
             {"other", at::zeros({1})}};
   }
-  /// A .npy file of version 1 of these bytes.
+  /// Writes these bytes as a .npy file of version 1.
   void write_npy(const std::string& name, const std::string& type, const std::string& shape,
                  const at::Tensor& values) const {
     const std::string text = "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + "}\n";
@@ -114,7 +114,7 @@ TEST_F(TensorsSource, GivesTheSameTensorWhereThereIsNoBatchAxis) {
 }
 
 TEST_F(TensorsSource, ReadsValuesWhereverTheyStandInTheFile) {
-  // A safetensors header that is no multiple of 8 long: the values are not aligned.
+  // The length of this safetensors header is not a multiple of 8, so the values are not aligned.
   const std::string header = R"({"y":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}})";
   std::string out(8, '\0');
   out[0] = static_cast<char>(header.size());
@@ -177,7 +177,7 @@ TEST_F(TensorsSource, NamesTheFirstValueOutOfRange) {
   refuses("tensors:" + path("d.safetensors"), "input \"y\": found -1 at [6, 0], expected 0..11 (upper end excluded)");
   model_.inputs[1].least = -1;
   EXPECT_NO_THROW((void)open("tensors:" + path("d.safetensors")));
-  model_.inputs[1].classes = 0;  // nothing is known
+  model_.inputs[1].classes = 0;  // unknown number of classes
   EXPECT_NO_THROW((void)open("tensors:" + path("d.safetensors")));
 }
 

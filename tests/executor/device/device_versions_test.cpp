@@ -6,7 +6,7 @@
 namespace stagecraft::device {
 namespace {
 
-// The wheel that setup pins brings CUDA 13 and NCCL 2.28; a build without CUDA has none of them.
+// The wheel that setup pins brings CUDA 13 and NCCL 2.28; a build without CUDA has neither.
 TEST(DeviceVersions, AreThoseOfTheLibrariesThatTheBuildUses) {
   const auto versions = device_library_versions();
   if (versions.empty()) GTEST_SKIP() << "built without CUDA";

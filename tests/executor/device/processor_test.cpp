@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Key;
 
-/// An environment variable that has its old value again at the end.
+/// Sets an environment variable and restores its old value in the destructor.
 class Variable {
  public:
   explicit Variable(const char* name) : name_(name) {

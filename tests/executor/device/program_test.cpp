@@ -35,7 +35,7 @@ TEST(Program, SaysHowMuchMemoryWasAskedFor) {
   const std::string text = text_of([] { (void)at::empty({std::int64_t{1} << 42}); });
   EXPECT_THAT(text, StartsWith("out of memory, 16.0 TiB more were requested; use smaller microbatches"));
   EXPECT_THAT(text, Not(HasSubstr("\n")));
-  // As LibTorch's allocator of GPU memory writes it.
+  // The message of LibTorch's allocator of GPU memory.
   EXPECT_THAT(text_of([] {
                 C10_THROW_ERROR(
                     OutOfMemoryError,
@@ -49,7 +49,7 @@ TEST(Program, SaysOtherErrorsOfLibTorchInOneLine) {
   const std::string text = text_of([] { (void)at::mm(at::ones({2, 3}), at::ones({4, 5})); });
   EXPECT_THAT(text, StartsWith("mat1 and mat2 shapes cannot be multiplied"));
   EXPECT_THAT(text, Not(HasSubstr("\n")));
-  EXPECT_EQ(text_of([] { throw std::runtime_error("first\nsecond"); }), "first\nsecond");  // our own are as they are
+  EXPECT_EQ(text_of([] { throw std::runtime_error("first\nsecond"); }), "first\nsecond");  // not changed
 }
 
 TEST(Program, PutsThePlaceBeforeAnError) {

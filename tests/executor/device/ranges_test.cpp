@@ -10,7 +10,7 @@
 
 #include "tests/support/run_command.h"
 
-// What a tool that listens to NVTX hears, without a GPU: tests/support/nvtx_listener.cpp is loaded into a child.
+// The ranges that an NVTX tool receives, without a GPU: tests/support/nvtx_listener.cpp is loaded into a child process.
 
 namespace stagecraft::device {
 namespace {
@@ -19,7 +19,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// What the listener wrote about "stagecraft" in a child that ran `range_program what`: each range once, as
+/// The ranges of "stagecraft" that the listener wrote in a child that ran `range_program what`: each range once, as
 /// "outermost > ... > name" with its number in brackets, by thread.
 std::map<int, std::vector<std::string>> heard(const std::string& what) {
   const testing::CommandFolder folder;

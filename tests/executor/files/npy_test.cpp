@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-/// A header as numpy.lib.format writes it: magic, version, length, dictionary.
+/// A header as written by numpy.lib.format: magic, version, length, dictionary.
 std::string header(const std::string& dictionary, int version = 1) {
   std::string out = "\x93NUMPY";
   out += static_cast<char>(version);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-// Pickles of state dicts, instruction by instruction.
+// Writes pickles of state dicts, instruction by instruction.
 
 namespace stagecraft {
 
@@ -20,7 +20,7 @@ inline std::string integers(const std::vector<int>& values) {
   return out + "t";
 }
 
-/// The instructions that make a tensor of storage `key`, which holds `values` floats.
+/// The instructions that build a tensor over the storage `key` of `values` floats.
 inline std::string tensor(const std::string& key, int values, int offset, const std::vector<int>& shape,
                           const std::vector<int>& strides, const std::string& type = "FloatStorage") {
   return "ctorch._utils\n_rebuild_tensor_v2\n((" + short_text("storage") + "ctorch\n" + type + "\n" + short_text(key) +

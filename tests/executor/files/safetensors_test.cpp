@@ -27,7 +27,7 @@ class Safetensors : public ::testing::Test {
   testing::CommandFolder folder_;
 };
 
-/// The file that the format's description makes of a = [1, -2] as F32, by hand: 53 bytes of JSON and 3 spaces; 1 is
+/// A file with a = [1, -2] as F32, built by hand from the format's description: 53 bytes of JSON and 3 spaces; 1 is
 /// 0x3f800000 and -2 is 0xc0000000.
 std::string file_by_hand() {
   using namespace std::string_literals;
@@ -63,14 +63,14 @@ TEST_F(Safetensors, ComeBackInEveryDtype) {
     EXPECT_EQ(found.scalar_type(), tensor.scalar_type()) << name;
     EXPECT_EQ(found.sizes(), tensor.sizes()) << name;
     EXPECT_TRUE(at::equal(found, tensor)) << name;
-    // Larger values first, so that each begins at a multiple of its own bytes.
+    // Larger values first, so that each offset is a multiple of the element's bytes.
     EXPECT_EQ(file.header().tensors.at(name).begin.value % tensor.element_size(), 0) << name;
   }
 }
 
 TEST_F(Safetensors, HaveTheChecksumOfZlib) {
   folder_.write("check", "123456789");
-  // The check value of CRC-32 in every catalogue of checksums.
+  // The standard check value of CRC-32.
   EXPECT_EQ(file_digest(path("check")), (FileDigest{9_B, 0xcbf43926}));
 }
 
@@ -144,7 +144,7 @@ TEST_F(Safetensors, StandInOneOfSeveralFiles) {
 
 TEST_F(Safetensors, LeaveTheOldFileWhenTheDiskIsFull) {
   folder_.write("a", file_by_hand());
-  // A limit on a file's length stands for a disk that is full: write fails half way.
+  // A limit on the file's length simulates a full disk: write fails half way.
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);

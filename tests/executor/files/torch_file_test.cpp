@@ -34,7 +34,7 @@ constexpr const char* kByPython = STAGECRAFT_SOURCE_DIR "/tests/golden/torch/wei
 class TorchFiles : public ::testing::Test {
  protected:
   [[nodiscard]] std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
-  /// An archive as torch.save writes it.
+  /// Writes an archive in the format of torch.save.
   void write(const std::string& name, const std::string& pickle, const std::map<std::string, std::string>& storages,
              const std::string& order = "little") const {
     caffe2::serialize::PyTorchStreamWriter out(path(name));
@@ -100,7 +100,7 @@ TEST_F(TorchFiles, SetCountsWhereTheModelHasThem) {
 
 TEST_F(TorchFiles, SetTheFirstParametersByName) {
   const model::Model model = intake::build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
-  ASSERT_EQ(model.layers.size(), 2U);  // one linear layer, the loss
+  ASSERT_EQ(model.layers.size(), 2U);  // one linear layer and the loss
   const std::int64_t classes = model.layers[0].parameters[0].shape[0];
   std::string storage(static_cast<std::size_t>(3 * classes) * 4, '\0');
   for (std::int64_t i = 0; i < 3 * classes; ++i) {
@@ -109,7 +109,7 @@ TEST_F(TorchFiles, SetTheFirstParametersByName) {
   }
   const int values = static_cast<int>(3 * classes);
   const int rows = static_cast<int>(classes);
-  // Weight and bias share a storage, the weight turned.
+  // Weight and bias share a storage; the weight is transposed.
   const std::string weight = tensor("0", values, 0, {rows, 2}, {1, rows});
   const std::string bias = tensor("0", values, 2 * rows, {rows}, {1});
   write("good", "\x80\x02}(" + short_text("fc1.weight") + weight + short_text("fc1.bias") + bias + "u.",

@@ -23,14 +23,14 @@ TEST(StateDict, IsReadInEveryProtocolAndUnderItsUsualKeys) {
   const std::string inner = "}" + short_text("w") + value + "s";
   EXPECT_EQ(parse_state_dict(dict("state_dict", inner), "f"), expected);
   EXPECT_EQ(parse_state_dict(dict("model", inner), "f"), expected);
-  // Protocol 4: a frame, a class by its names on the stack, values remembered in order.
+  // Protocol 4: a frame, a class by the names on the stack, values memoized in order.
   const std::string framed = "\x80\x04\x95" + std::string(8, '\0') + short_text("collections") + "\x94" +
                              short_text("OrderedDict") + "\x94\x93\x94)R(" + short_text("w") + value + "u.";
   EXPECT_EQ(parse_state_dict(framed, "f"), expected);
 }
 
 TEST(StateDict, RefusesClassesAndFunctionsOfItsOwnAndNamesThem) {
-  // What pickle.dumps makes of an object whose __reduce__ gives (os.system, ("echo hacked",)).
+  // What pickle.dumps writes for an object whose __reduce__ returns (os.system, ("echo hacked",)).
   const std::string hostile =
       "\x80\x02"
       "cposix\nsystem\n" +

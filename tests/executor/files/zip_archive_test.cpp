@@ -183,7 +183,7 @@ TEST_F(ZipArchives, RefuseADirectoryWithMoreOrLessThanItsEndSays) {
   bytes.replace(bytes.size() - 14, 4, "\4\0\4\0", 4);
   expect_refused(bytes, "");
   std::string wide = zip_text(parts_, true);
-  wide[wide.size() - 14] = 2;  // the end says 2, that of zip64 still 3
+  wide[wide.size() - 14] = 2;  // the end record says 2, the zip64 one still 3
   wide[wide.size() - 12] = 2;
   expect_refused(wide, "is not a complete ZIP archive");
 }

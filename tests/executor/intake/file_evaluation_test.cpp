@@ -23,7 +23,7 @@
 #include "tests/executor/model/model_runner.h"
 #include "tests/support/graph_sketch.h"
 
-// Models from files that evaluate.
+// Models from files, built for evaluation.
 
 namespace stagecraft::intake {
 namespace {
@@ -46,7 +46,7 @@ std::vector<std::string> layer_names(const model::Model& model) {
   return out;
 }
 
-/// Parameters and buffers of which no buffer is what it was at first.
+/// Parameters and buffers; no buffer has its initial value.
 Parameters trained_parameters(const model::Model& model) {
   Parameters out = make_parameters(model, 1);
   for (auto& [name, value] : out) {
@@ -56,7 +56,7 @@ Parameters trained_parameters(const model::Model& model) {
   return out;
 }
 
-/// Names of what differs.
+/// Names of the tensors that differ.
 std::vector<std::string> changed(const Parameters& before, const Parameters& after) {
   std::vector<std::string> out;
   for (const auto& [name, value] : before) {
@@ -79,7 +79,7 @@ TEST(FileEvaluation, OfAnArchiveUsesTheRunningStatisticsAndLeavesThem) {
   const at::Tensor x = at::randn({3, 1, 8, 8}), y = at::randint(3, {3}, at::kLong);
   const at::Tensor found = run_model(model, parameters, {x, y});
   EXPECT_THAT(changed(before, parameters), ElementsAre());
-  // Written by hand, as tests/golden/pt2/README.md says it in Python, after eval().
+  // The forward of tests/golden/pt2/README.md after eval(), written by hand.
   const auto at = [&](const char* name) -> const at::Tensor& { return parameters.at(name); };
   const at::Tensor normal = at::batch_norm(at::conv2d(x, at("conv.weight"), at("conv.bias")), at("bn.weight"),
                                            at("bn.bias"), at("bn.running_mean"), at("bn.running_var"),
@@ -139,7 +139,7 @@ ProgramNode node_of(const std::string& name, std::vector<ProgramArgument> argume
   return out;
 }
 
-/// The last argument of the one node of an evaluating graph.
+/// The last argument of an evaluating graph's only node.
 ArgumentValue evaluated(ProgramNode node) {
   ProgramGraph graph;
   graph.nodes.push_back(std::move(node));
@@ -150,7 +150,7 @@ TEST(EvaluatingGraph, TurnsDropoutOffAndStatisticsOn) {
   const ValueIndex x{0}, mean{1};
   const ArgumentValue off = false;
   EXPECT_EQ(evaluated(node_of("dropout.default", {{"input", x}, {"p", 0.5}, {"train", true}})), off);
-  // Arguments by their place, as operands that the file gives no names.
+  // Arguments by position, like operands that the file does not name.
   EXPECT_EQ(evaluated(node_of("dropout.default", {{"", x}, {"", 0.5}, {"", true}})), off);
   EXPECT_EQ(evaluated(node_of("rrelu_.default", {{"self", x}, {"training", true}})), off);
   EXPECT_EQ(evaluated(node_of("lstm.input", {{"input", x}, {"dropout", 0.5}, {"train", true}})), off);
@@ -164,7 +164,7 @@ TEST(EvaluatingGraph, TurnsDropoutOffAndStatisticsOn) {
 
 TEST(EvaluatingGraph, KeepsWhatIsTheSameInBothModes) {
   const ValueIndex x{0};
-  // torch.nn normalises by the batch in both modes where it tracks nothing.
+  // Without running statistics, torch.nn normalises by the batch in both modes.
   const ArgumentValue on = true;
   EXPECT_EQ(evaluated(node_of("batch_norm.default", {{"input", x}, {"running_mean", {}}, {"training", true}})), on);
   EXPECT_EQ(
@@ -184,7 +184,7 @@ TEST(EvaluatingGraph, ReachesInnerGraphs) {
   EXPECT_EQ(inner->nodes.at(0).arguments.back().value, ArgumentValue(true));
 }
 
-// ---- what cannot be known
+// ---- what the file does not say
 
 /// x -> first -> loss, with a buffer "mean" and a counter.
 class CheckEvaluation : public testing::Test {
@@ -217,7 +217,7 @@ TEST_F(CheckEvaluation, TakesACounterThatNothingReads) {
 }
 
 TEST_F(CheckEvaluation, RefusesABufferThatIsWrittenAndRead) {
-  // Read before it is written: then the next microbatch reads what was written.
+  // The buffer is read before it is written, so the next microbatch reads what was written.
   sketch_.node("centred", "second", {"first", "mean"});
   add_in_place("mul_", "mean");
   sketch_.in_place(sketch_.node("more_", "first", {"mul_"}), "mul_");
@@ -245,11 +245,11 @@ TEST_F(CheckEvaluation, RefusesRandomNumbersThatTheLossDependsOn) {
 }
 
 TEST(ObservedValues, AreWhatTheRootsDependOn) {
-  // 0 -> 1 -> 2; 3 is written from 1, and read by nothing; 4 is written from 3 by a node that gives 2's neighbour 5.
+  // 0 -> 1 -> 2; 3 is written from 1 and read only by the node that makes 5 from 2 and 3 and writes 4.
   const std::vector<NodeEffects> nodes{
       {{0}, {1}, {}, {}}, {{1}, {2}, {}, {}}, {{1, 3}, {}, {3}, {}}, {{2, 3, 4}, {5}, {4}, {}, {4}}};
   EXPECT_THAT(observed_values(nodes, {2}, 6), ElementsAre(true, true, true, false, false, false));
-  // Then 3 counts, and what it is written from.
+  // If 5 is a root, 3 is observed, and so is what it is written from.
   EXPECT_THAT(observed_values(nodes, {5}, 6), ElementsAre(true, true, true, true, false, true));
 }
 
@@ -264,7 +264,7 @@ TEST(LayersLike, AreOneWhereTheyAreInTraining) {
   training.node("c", "c", {"b", "mean"});
   training.node("d", "d", {"c"});
   const Grouping trained = training.groups("d");
-  ASSERT_EQ(trained.groups.size(), 2U);  // a to c use one buffer that is written
+  ASSERT_EQ(trained.groups.size(), 2U);  // a to c use a buffer that is written
   EXPECT_THAT(trained.groups[0].parts, ElementsAre("a", "b", "c"));
 
   Sketch evaluation;

@@ -15,17 +15,17 @@
 namespace stagecraft::intake {
 namespace {
 
-/// A model of one of the sources.
+/// A model from one of the sources.
 struct Sample {
   std::string name;
-  std::string source;  ///< that must have it
+  std::string source;  ///< the only source that has it
   std::string model;
   ModelSettings settings = {};
-  bool branches = false;  ///< on data: which parameters have a part in the loss depends on it
+  bool branches = false;  ///< branches on data, which determines the parameters that affect the loss
 };
 void PrintTo(const Sample& sample, std::ostream* out) { *out << sample.name; }
 
-/// Every built-in model at sizes that take a second, and files, which other tests compare with Python.
+/// Every built-in model at a size that takes a second, and files; other tests compare files with Python.
 std::vector<Sample> samples() {
   const std::map<std::string, ModelSettings> small{
       {"mlp", {{"width", "16"}}},
@@ -64,7 +64,7 @@ TEST(LayerSources, HaveASampleEachInThisSuite) {
   for (const LayerSource& source : layer_sources()) {
     int has = 0;
     for (const Sample& sample : samples()) {
-      // A source of files is asked about files alone.
+      // Only sources of files are asked about files.
       if (source.ending.empty() == is_model_file(sample.model)) continue;
       EXPECT_EQ(source.has(sample.model), sample.source == source.name) << sample.name;
       has += sample.source == source.name;
@@ -81,7 +81,7 @@ std::vector<at::Tensor> make_batch(const model::Model& model, std::int64_t sampl
 
 class LayerSourceConformance : public testing::TestWithParam<Sample> {
  protected:
-  // Threads that spin for work this small take ten times as long on a busy machine.
+  // For such small work, spinning threads take ten times as long on a busy machine.
   static void SetUpTestSuite() { at::set_num_threads(1); }
   model::Model model_ = model_of(GetParam());
 };
@@ -221,7 +221,7 @@ TEST_P(LayerSourceConformance, TrainsEveryParameterAndChangesNoInput) {
   const at::Tensor& loss = outputs.back().at(0);
   EXPECT_EQ(loss.dim(), 0);
   EXPECT_TRUE(std::isfinite(loss.item<double>()));
-  // Backward also fails if a layer wrote into a value that another one saved.
+  // Backward also fails if a layer overwrote a value that another layer saved.
   loss.backward();
   for (const auto& [name, value] : parameters) {
     if (!value.requires_grad()) continue;
@@ -251,7 +251,7 @@ TEST_P(LayerSourceConformance, RepeatsItselfBitForBitFromOneRandomSeed) {
 }
 
 TEST_P(LayerSourceConformance, GivesAMicrobatchTheMeanOfItsSamplesWithoutRandomness) {
-  // Only batch norm ties samples together, and it does not when it does not train.
+  // Only batch norm mixes samples, and not in evaluation.
   const model::Model model = model_of(GetParam(), model::ModelMode::Evaluation);
   const Parameters parameters = make_parameters(model, 1);
   const std::vector<at::Tensor> inputs = make_batch(model, 2);

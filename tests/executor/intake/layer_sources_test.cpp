@@ -72,7 +72,7 @@ TEST(ImportModel, TellsHowBuffersMove) {
   EXPECT_EQ(parameter(model, "bn.num_batches_tracked").decay, 1);
   EXPECT_EQ(parameter(model, "bn.num_batches_tracked").dtype, at::kLong);
   EXPECT_FALSE(parameter(model, "bn.running_var").written);
-  // No part of the state dict: registered with persistent=False.
+  // Not in the state dict: registered with persistent=False.
   EXPECT_TRUE(parameter(model, "scale").constant);
   EXPECT_FALSE(parameter(model, "bn.running_mean").constant);
 }
@@ -82,7 +82,7 @@ TEST(ImportModel, GivesTiedParametersOneName) {
   EXPECT_THAT(layer_names(model), ElementsAre("embedding", "lstm", "head"));
   EXPECT_THAT(parameter_names(model.layers[0]), ElementsAre("embedding.weight"));
   EXPECT_THAT(parameter_names(model.layers[2]), ElementsAre("embedding.weight"));
-  // 11 x 8 once, and an LSTM's 4 x 8 x 8 twice with two biases of 4 x 8.
+  // The embedding's 11 x 8 once; an LSTM has two weights of 4 x 8 x 8 and two biases of 4 x 8.
   EXPECT_EQ(model::parameter_count(model), 11 * 8 + 2 * 4 * 8 * 8 + 2 * 4 * 8);
 }
 
@@ -91,7 +91,7 @@ TEST(Pt2Graph, TakesAnAxisTooManyFromAnLstmsStates) {
   const auto lstm = std::ranges::find(graph.nodes, "torch.ops.aten.lstm.input", &GraphNode::target);
   ASSERT_NE(lstm, graph.nodes.end());
   ASSERT_EQ(lstm->gives.size(), 3U);
-  // Samples, positions, width; then layers, samples, width twice.
+  // Output: samples, positions, width. Both states: layers, samples, width.
   const SizeExpression batch = graph.values[static_cast<std::size_t>(lstm->gives[0])].meta->sizes.at(0);
   EXPECT_FALSE(constant_value(batch));
   for (const std::size_t state : {1U, 2U}) {
@@ -109,7 +109,7 @@ TEST(ImportModel, ComputesWhatTheModelSays) {
   ASSERT_EQ(model.inputs.size(), 2U);
   EXPECT_EQ(model.inputs[0].classes, 11);  // the embedding's rows
   const at::Tensor found = run_model(model, parameters, {words, next});
-  // Written by hand, from embedding to loss.
+  // The forward from embedding to loss, written by hand.
   const at::Tensor& table = parameters.at("embedding.weight");
   const at::Tensor zeros = at::zeros({1, 5, 8});
   const std::vector<at::Tensor> weights{parameters.at("lstm.weight_ih_l0"), parameters.at("lstm.weight_hh_l0"),
@@ -127,7 +127,7 @@ TEST(ImportModel, MovesBuffersWhereItTrains) {
   const std::vector<at::Tensor> inputs{at::randn({3, 1, 8, 8}), at::randint(3, {3}, at::kLong)};
   (void)run_model(model, parameters, inputs);
   EXPECT_EQ(parameters.at("bn.num_batches_tracked").item<std::int64_t>(), 1);
-  // A fresh start is not touched by it.
+  // The initial value does not change.
   EXPECT_EQ(model::initial_value(parameter(model, "bn.num_batches_tracked"), 1).item<std::int64_t>(), 0);
 }
 
@@ -162,7 +162,7 @@ TEST(ImportModel, RefusesSettingsThatDoNotFit) {
 }
 
 TEST(ImportModel, TakesARangeUpToRowsAndClasses) {
-  // tests/golden/pt2/README.md: 11 rows of the embedding that reads x, 3 classes of the loss that reads y.
+  // tests/golden/pt2/README.md: the embedding that reads x has 11 rows, the loss that reads y has 3 classes.
   const auto inputs = [](const std::string& path, const std::map<std::string, std::string>& settings) {
     return build_model(path, settings).inputs;
   };
@@ -181,7 +181,7 @@ TEST(ImportModel, TakesARangeUpToRowsAndClasses) {
 }
 
 TEST(ImportModel, DrawsNoLabelThatTheLossIgnores) {
-  // -100 is the label that cross entropy leaves out.
+  // Cross entropy ignores the label -100.
   const model::Model model = build_model(kNet, {{"range.y", "-100..3"}});
   EXPECT_EQ(model.inputs[1].least, -100);
   EXPECT_EQ(model.inputs[1].least_drawn, 0);

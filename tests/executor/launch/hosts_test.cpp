@@ -10,7 +10,7 @@
 namespace stagecraft::launch {
 namespace {
 
-/// What read_hosts gives for a file hosts.txt with this text, or throws; its messages without the folder.
+/// The hosts that read_hosts returns for a file hosts.txt with this text, or what it throws, without the folder.
 std::vector<Host> hosts_of(const std::string& text) {
   const testing::CommandFolder folder;
   folder.write("hosts.txt", text);

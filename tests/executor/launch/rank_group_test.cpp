@@ -24,7 +24,7 @@ TEST(RunAsThreads, RunsEachRankOnItsChannel) {
   std::vector<std::atomic<int>> ran(3);
   run_as_threads(channels, [&](channel::Channel& channel) {
     ++ran[static_cast<std::size_t>(channel.rank())];
-    channel.barrier();  // which none would leave alone
+    channel.barrier();  // no rank would get past it alone
   });
   for (const auto& each : ran) EXPECT_EQ(each, 1);
 }
@@ -71,7 +71,7 @@ TEST(RunAsThreads, AddsNothingToOtherErrors) {
               ThrowsMessage<meeting::PeerError>("a shape"));
 }
 
-/// A meeting whose other ranks say what a test says.
+/// A meeting in which the test supplies the other ranks' values.
 class PretendedMeeting : public Rendezvous {
  public:
   std::vector<std::string> exchange(const std::string& key, const std::string& value) override {
@@ -84,7 +84,7 @@ class PretendedMeeting : public Rendezvous {
   std::shared_ptr<channel::Activity> activity() const override { return nullptr; }
   void leave() noexcept override {}
 
-  /// By key: whether the other rank comes after this one, and its value.
+  /// By key: whether the other rank's number is higher, and its value.
   std::map<std::string, std::pair<bool, std::string>> others;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// What a process with a log comes to. Its standard output and standard error are a file.
+/// The result of a process with a log. Its standard output and standard error are a file.
 struct Ended {
   int status = 0;
   std::string terminal;
@@ -60,7 +60,7 @@ TEST(RankLog, WritesToTheLogAndToTheTerminal) {
 }
 
 TEST(RankLog, LosesNothingWhenTheCopyingProcessIsKilled) {
-  constexpr int kLines = 20000;  // more than a pipe holds
+  constexpr int kLines = 20000;  // more than fits into a pipe
   const Ended ended = run_as_rank_0([](const RankLog& log) {
     const pid_t first = log.copier();
     ::kill(first, SIGKILL);

@@ -40,7 +40,7 @@ TEST(Spawn, PassesTerminationOn) {
   EXPECT_THAT(outcome.text, HasSubstr("was killed by signal 15"));
 }
 
-/// What spawn gives, and prints, for ranks that are shell scripts in a folder of their own.
+/// What spawn returns and prints for ranks that are shell scripts in a temporary folder.
 Outcome spawn_scripts(int ranks, const std::string& first, int restarts = 0, const std::string& again = "") {
   const testing::CommandFolder folder;
   const auto script = [&](const std::string& text) {

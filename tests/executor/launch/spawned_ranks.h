@@ -10,7 +10,7 @@
 #include "executor/launch/spawn.h"
 #include "executor/meeting/meeting_store.h"
 
-// Runs of real processes.
+// Runs real processes.
 
 namespace stagecraft {
 
@@ -21,11 +21,11 @@ struct Outcome {
   double seconds = 0;
 };
 
-/// A run of rank_program, whose deadline for a silent rank is 2 s.
+/// Runs rank_program, whose deadline for a silent rank is 2 s.
 inline Outcome run_ranks(int ranks, std::vector<std::string> arguments,
                          std::chrono::milliseconds grace = std::chrono::milliseconds(4000)) {
   arguments.insert(arguments.begin(), std::string(STAGECRAFT_BIN_DIR) + "/rank_program");
-  ::testing::internal::CaptureStderr();  // of the children too
+  ::testing::internal::CaptureStderr();  // includes the children's output
   const auto start = std::chrono::steady_clock::now();
   Outcome outcome;
   outcome.status = launch::spawn(ranks, arguments, grace);

@@ -9,12 +9,12 @@
 
 #include "executor/launch/exit_status.h"
 
-// Each test ends a process of its own, whose standard input is a pipe.
+// Each test ends a separate process whose standard input is a pipe.
 
 namespace stagecraft::launch {
 namespace {
 
-/// Makes a pipe the standard input; gives the end to write to.
+/// Replaces standard input with a pipe and returns its write end.
 int replace_input() {
   int ends[2];
   if (::pipe(ends) != 0) std::abort();
@@ -82,7 +82,7 @@ TEST_F(TetherDeathTest, HandledSignalGoesToTheProcessNotToTheTethersThread) {
         const int input = replace_input();
         const Tether tether("rank 2");
         write(input, "TERM\n");
-        while (seen == 0) sigsuspend(&before);  // blocked but here: no moment to miss it
+        while (seen == 0) sigsuspend(&before);  // the signal is blocked elsewhere, so it cannot be missed
         ::_exit(7);
       },
       ::testing::ExitedWithCode(7), "");

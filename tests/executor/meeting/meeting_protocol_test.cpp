@@ -13,7 +13,7 @@ TEST(MeetingProtocol, ProofsOfBothSidesAreTheSameForTheSameWords) {
 }
 
 TEST(MeetingProtocol, NoProofServesInsteadOfAnother) {
-  // Another key, rank, nonce of either side, and the other direction.
+  // A different key, rank, nonce of either side, and the other direction.
   const std::set<std::string> proofs{client_proof("key", "1", "a", "b"), client_proof("other", "1", "a", "b"),
                                      client_proof("key", "2", "a", "b"), client_proof("key", "1", "c", "b"),
                                      client_proof("key", "1", "a", "c"), client_proof("key", "1", "b", "a"),

@@ -11,7 +11,7 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_protocol.h"
 
-// The store at which ranks meet, and who may not come in. "Strangers" know no secret.
+// The store at which ranks meet, and who may not use it. "Strangers" do not know the secret.
 
 namespace stagecraft::meeting {
 namespace {
@@ -67,7 +67,7 @@ TEST(MeetingStore, KeepsValuesForAll) {
 TEST(MeetingStore, SetsOnlyWhatIsStillAsExpected) {
   const StoreServer server;
   const auto store = connect_store(launch_to(server), "a", kLong);
-  EXPECT_EQ(store->compareSet("key", std::string("no"), std::string("new")), "no");  // as c10d's stores
+  EXPECT_EQ(store->compareSet("key", std::string("no"), std::string("new")), "no");  // like c10d's stores
   EXPECT_FALSE(store->check({"key"}));
   EXPECT_EQ(store->compareSet("key", std::string(), std::string("first")), "first");
   EXPECT_EQ(store->compareSet("key", std::string(), std::string("second")), "first");
@@ -101,7 +101,7 @@ TEST(MeetingStore, ServesWhereTheLaunchSays) {
   EXPECT_EQ(serve_meeting(launch, kShort)->endpoint().address, "127.0.0.3");
 }
 
-/// A launch of torchrun, whose agent keeps a store.
+/// A launch of torchrun, whose agent hosts a store.
 struct Agent {
   Agent() {
     c10d::TCPStoreOptions options;
@@ -169,7 +169,7 @@ TEST(MeetingStore, DoesNotTalkToAServerThatDoesNotKnowTheSecret) {
   const Socket listener = listen_on("127.0.0.1", 0);
   std::string told;
   std::thread impostor([&] {
-    // The listener does not block, but the connection is made before this thread has to be fast.
+    // The listener does not block, but the connection is made before this thread must answer quickly.
     int number = -1;
     while (number < 0) number = ::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK);
     const Socket socket(number);
@@ -187,7 +187,7 @@ TEST(MeetingStore, DoesNotTalkToAServerThatDoesNotKnowTheSecret) {
   EXPECT_EQ(told, "the connection was closed");
 }
 
-/// What a stranger hears after the greeting when it says this; empty when the connection is closed.
+/// The reply to a stranger that sends `bytes` after the greeting; empty if the connection is closed.
 std::string stranger_says(const StoreServer& server, const std::string& bytes) {
   const Socket socket = connect_to("127.0.0.1", server.port(), kLong);
   std::string buffer;
@@ -210,7 +210,7 @@ TEST(MeetingStore, AnswersNoStranger) {
   EXPECT_EQ(stranger_says(server, std::string("\xff\xff\xff\xff", 4)), "");
   EXPECT_EQ(stranger_says(server, std::string(5000, 'x')), "");
   EXPECT_EQ(stranger_says(server, ""), "");
-  // A guess, and behind it what only a member may say.
+  // A guess, followed by a request that only a member may make.
   EXPECT_EQ(stranger_says(server, packed({"1", "0", "nonce", std::string(64, '0')}) + packed({kDelete, "meet/key"})),
             kOtherSecret);
   EXPECT_EQ(stranger_says(server, packed({"rank/0", "0", "nonce", std::string(64, '0')})), "");

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 
 at::Tensor row(const std::vector<float>& values) { return at::tensor(values); }
 
-/// A model with an input, to which a test appends one layer.
+/// A model with an input; the test appends one layer.
 struct OneLayer {
   at::Tensor run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& parameters = {}) const {
     return model.layers.back().forward(LayerCall{inputs, parameters, {}}).at(0);
@@ -167,7 +167,8 @@ TEST(Lstm, OfTwoDirectionsHasTwiceTheParametersAndWidth) {
   for (const ParameterSpec& each : l.model.layers[0].parameters) parameters.push_back(at::full(each.shape, 0.1));
   const at::Tensor out = l.run({at::ones({1, 5, 3})}, parameters);
   EXPECT_EQ(out.sizes(), at::IntArrayRef({1, 5, 4}));
-  // With one input and one set of weights the way back is the way forth, last first.
+  // With one input and one set of weights, the reverse direction gives the forward direction's outputs in reverse
+  // order.
   EXPECT_TRUE(out.slice(2, 0, 2).allclose(out.slice(2, 2, 4).flip(1)));
 }
 
@@ -175,7 +176,7 @@ TEST(CrossEntropy, IsTheMeanOverAllPositions) {
   OneLayer l;
   cross_entropy(l.model, l.x, l.x);
   EXPECT_EQ(l.model.layers[0].name, "loss");
-  // Scores (0, ln 3): probabilities 1/4 and 3/4. One position is of class 0, one of class 1.
+  // Scores (0, ln 3): probabilities 1/4 and 3/4. One position has class 0, the other class 1.
   const at::Tensor logits = row({0, std::log(3.0F), 0, std::log(3.0F)}).view({1, 2, 2});
   EXPECT_NEAR(l.run({logits, at::tensor({0, 1}, at::kLong).view({1, 2})}).item<double>(),
               (std::log(4.0) + std::log(4.0 / 3)) / 2, 1e-6);

@@ -29,7 +29,7 @@ struct Start {
 
 class InitialLoss : public testing::TestWithParam<Start> {
  protected:
-  // Threads that spin for work this small take ten times as long on a busy machine.
+  // For such small work, spinning threads take ten times as long on a busy machine.
   static void SetUpTestSuite() { at::set_num_threads(1); }
 };
 
@@ -40,10 +40,11 @@ TEST_P(InitialLoss, IsThatOfAGuess) {
   EXPECT_NEAR(loss.item<double>(), GetParam().loss, GetParam().tolerance);
 }
 
-// Logits with variance s^2 that know nothing of the target give ln(classes) + s^2 / 2, and a mean over n positions
-// strays by about s / sqrt(n).
-// mlp: a linear layer divides the second moment by 3, ReLU by 2 more; biases add little: s^2 < 0.1.
-// gpt: the last norm gives rows of squared length 32, weights have deviation 0.02: s^2 = 32 * 0.0004 = 0.013.
+// Logits with variance s^2 that are independent of the target give a loss of ln(classes) + s^2 / 2; the mean over n
+// positions deviates by about s / sqrt(n).
+// mlp: a linear layer divides the second moment by 3, ReLU by another 2; biases add little: s^2 < 0.1.
+// gpt: the rows after the last norm have squared length 32, weights have standard deviation 0.02: s^2 = 32 * 0.0004 =
+// 0.013.
 // transformer: rows of squared length 32, weights uniform in 1/sqrt(32), variance 1/96: s^2 = 1/3.
 // gnmt: |h| < 1 and weights below 1/sqrt(hidden) make s^2 < 1/3.
 INSTANTIATE_TEST_SUITE_P(

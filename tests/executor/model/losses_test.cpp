@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
-/// A model that gives its input "x" of `shape`, with a loss on it.
+/// A model whose output is its input "x" of `shape`, with a loss on it.
 Model with_loss(const std::string& loss, std::vector<std::int64_t> shape, int batch_axis = 0,
                 const std::string& tokens = {}) {
   Model model;
@@ -57,7 +57,7 @@ TEST(AppendLoss, CrossEntropyOfClasses) {
   EXPECT_EQ(target.dtype, "int64");
   EXPECT_THAT(target.shape, IsEmpty());
   EXPECT_EQ(target.classes, 2);
-  // Logits log 3 and 0 have the odds 3 to 1: the classes' probabilities are 3/4 and 1/4.
+  // Logits log 3 and 0 are odds of 3 : 1: the classes' probabilities are 3/4 and 1/4.
   EXPECT_NEAR(loss_of(model, floats({kLog3, 0, kLog3, 0}, {2, 2}), wholes({0, 1}, {2})),
               (std::log(4.0 / 3) + std::log(4.0)) / 2, 1e-6);
 }
@@ -89,8 +89,8 @@ TEST(AppendLoss, NextTokenComparesEachPositionWithTheTokenAfterIt) {
     const Model model = with_loss("next_token", {3, 2}, axis, "tokens");
     ASSERT_EQ(model.inputs.size(), 2U) << "no target";
     EXPECT_EQ(model.layers.back().inputs[1].input, 1);
-    // Odds 3 : 1 at the first position, 1 : 3 at the second; tokens 7, 0, 0, of which the first is never a target and
-    // the last position is never compared: probabilities 3/4 and 1/4.
+    // Odds 3 : 1 at the first position, 1 : 3 at the second; tokens 7, 0, 0. The first token is never a target, and the
+    // last position has no target: probabilities 3/4 and 1/4.
     const at::Tensor logits = floats({kLog3, 0, 0, kLog3, 50, -50}, {1, 3, 2}).movedim(0, axis);
     const at::Tensor tokens = wholes({7, 0, 0}, {1, 3}, at::kInt).movedim(0, axis);
     EXPECT_NEAR(loss_of(model, logits, tokens), (std::log(4.0 / 3) + std::log(4.0)) / 2, 1e-6);
@@ -107,7 +107,7 @@ TEST(AppendLoss, MeanSquaredError) {
 
 TEST(AppendLoss, BinaryCrossEntropyOfLogits) {
   const Model model = with_loss("bce", {2});
-  // Logits log 3 and 0 are probabilities 3/4 and 1/2; targets 1 and 1/2.
+  // Logits log 3 and 0 mean probabilities 3/4 and 1/2; targets 1 and 1/2.
   EXPECT_NEAR(loss_of(model, floats({kLog3, 0}, {1, 2}), floats({1, 0.5}, {1, 2})),
               (std::log(4.0 / 3) + std::log(2.0)) / 2, 1e-6);
 }

@@ -8,7 +8,7 @@
 
 namespace stagecraft {
 
-/// Parameters and buffers of a model by name; shared names are one tensor.
+/// Parameters and buffers of a model by name; a shared name is one tensor.
 using Parameters = std::map<std::string, at::Tensor>;
 
 inline Parameters make_parameters(const model::Model& model, std::uint64_t seed) {

@@ -19,7 +19,7 @@ using testing::ElementsAre;
 using testing::ThrowsMessage;
 using Options = std::map<std::string, std::string>;
 
-// ---- what the models are
+// ---- the models
 
 struct Published {
   std::string name;
@@ -97,7 +97,7 @@ TEST(Gnmt, HasTheParameterBytesOfPipeDreamsProfile) {
   EXPECT_EQ(bytes("encoder.lstm2"), 50364416);
   EXPECT_EQ(bytes("encoder.lstm4"), 33587200);
   EXPECT_EQ(bytes("decoder.lstm2"), 50364416);
-  // The profiled attention is not normalised: it lacks the scalar and the bias.
+  // PipeDream's attention is not normalised: it lacks the scalar and the bias.
   EXPECT_EQ(bytes("decoder.lstm1") + bytes("decoder.attention"), 41979904 + 4 * (1 + 1024));
   EXPECT_EQ(bytes("classifier"), 132512000);
 }
@@ -111,7 +111,7 @@ TEST(Gnmt, GivesTheContextToEveryDecoderLayerBehindTheFirst) {
   EXPECT_EQ(readers, 7);
 }
 
-// ---- what the table says of bad input
+// ---- messages for bad input
 
 TEST(BuildModel, ListsTheKnownModels) {
   EXPECT_THAT([] { (void)intake::build_model("lenet", {}); },
@@ -150,7 +150,7 @@ TEST(BuildModel, KeepsTheOptionsThatAreNotDefaults) {
 
 TEST(MixSeed, IsFnv1aUnderSplitmix64) {
   // The first output of splitmix64 from state 0 is e220a8397b1dcdaf, of FNV-1a for "a" af63dc4c8601ec8c (both from
-  // their authors' pages); the rest is that definition once more.
+  // their authors' pages); the rest repeats that definition.
   const auto scramble = [](std::uint64_t x) {
     x += 0x9e3779b97f4a7c15;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -193,7 +193,7 @@ TEST(Mlp, GivesLossAndGradientsComputedByHand) {
   const auto set = [&](const std::string& name, const at::Tensor& value) {
     parameters[name] = value.clone().set_requires_grad(true);
   };
-  // x = (1, 2): hidden (1*1 - 1*2, 2*1 + 0*2 + 1) = (-1, 3), behind ReLU (0, 3); logits (0, 3 - 3) = (0, 0): loss ln 2.
+  // x = (1, 2): hidden (1*1 - 1*2, 2*1 + 0*2 + 1) = (-1, 3), after ReLU (0, 3); logits (0, 3 - 3) = (0, 0): loss ln 2.
   set("fc1.weight", row({1, -1, 2, 0}).view({2, 2}));
   set("fc1.bias", row({0, 1}));
   set("fc2.weight", row({1, 0, 0, 1}).view({2, 2}));
@@ -205,11 +205,11 @@ TEST(Mlp, GivesLossAndGradientsComputedByHand) {
   // d loss / d logits = softmax - one-hot = (-1/2, 1/2).
   EXPECT_TRUE(parameters["fc2.bias"].grad().allclose(row({-0.5, 0.5})));
   EXPECT_TRUE(parameters["fc2.weight"].grad().allclose(row({0, -1.5, 0, 1.5}).view({2, 2})));
-  // Through W2 and ReLU only the second hidden value passes: (0, 1/2), times x.
+  // Through W2 and ReLU only the second hidden value has a gradient: (0, 1/2), times x.
   EXPECT_TRUE(parameters["fc1.weight"].grad().allclose(row({0, 0, 0.5, 1}).view({2, 2})));
 }
 
-/// Two tokens of width 1, as often as asked: scores (0, 0) and (0, ln 3), so weights (1/2, 1/2) and (1/4, 3/4), over
+/// Two tokens of width 1, `samples` times: scores (0, 0) and (0, ln 3), so weights (1/2, 1/2) and (1/4, 3/4), over
 /// values 1 and 5.
 at::Tensor attend_two_tokens(std::int64_t samples, bool causal, std::int64_t dropout_percent) {
   const auto both = [&](float first, float second) {
@@ -227,8 +227,8 @@ TEST(Attend, WeighsTwoTokensAsByHand) {
 }
 
 TEST(Attend, KeepsItsExpectationUnderDropout) {
-  // Each weight is dropped or doubled: variance (w v)^2 summed, at most 0.25^2 + 3.75^2 < 16; over 40000 samples the
-  // deviation of the mean is below 0.02.
+  // Each weight is dropped or doubled: the variance is the sum of (w v)^2, at most 0.25^2 + 3.75^2 < 16; the mean over
+  // 40000 samples has a standard deviation below 0.02.
   EXPECT_TRUE(attend_two_tokens(40000, false, 50).allclose(row({3, 4}), 0, 0.1));
   EXPECT_TRUE(attend_two_tokens(40000, true, 50).allclose(row({1, 4}), 0, 0.1));
 }
@@ -283,7 +283,7 @@ TEST(Dropout, ZeroesItsShareAndScalesTheRest) {
   EXPECT_TRUE(x.equal(call_layer(layer, {x}, {}, {}, 5, /*training=*/false)));
 }
 
-/// Whether the loss at position 0 of a language model sees the last token.
+/// Whether the loss at position 0 of a language model depends on the last token.
 bool sees_the_future(const std::string& name, Options set) {
   set.merge(Options{{"width", "16"}, {"layers", "2"}, {"heads", "2"}, {"vocabulary", "11"}, {"sequence", "4"}});
   const Model model = intake::build_model(name, set);

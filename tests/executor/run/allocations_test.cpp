@@ -18,15 +18,16 @@
 #include "executor/run/synchronous_worker.h"
 #include "tests/support/planned_models.h"
 
-// Counts what this program's own code allocates in a step. Whoever asks for memory is the first function up the stack
-// that is not of the C++ library or a template of it; what LibTorch asks for inside a call of ours is LibTorch's.
+// Counts the allocations of this program's own code in a step. An allocation belongs to the first function up the stack
+// that is neither part of the C++ library nor instantiated from it; allocations inside a call into LibTorch belong to
+// LibTorch.
 
 namespace {
 
 thread_local bool counting = false;
 std::atomic<std::int64_t> own_allocations = 0;
 std::mutex mutex;
-std::set<std::string> places;  // of what was counted, for messages
+std::set<std::string> places;  // where counted allocations happened, for messages
 
 bool of_the_library(const Dl_info& info) {
   if (std::string_view(info.dli_fname).find("libstdc++") != std::string_view::npos) return true;
@@ -36,8 +37,8 @@ bool of_the_library(const Dl_info& info) {
          name.starts_with("_ZN9__gnu_cxx");
 }
 
-/// Addresses of this program and of the C++ library: only what is called from there is looked at, which spares most
-/// allocations the walk up the stack.
+/// Addresses of this program and of the C++ library: only calls from there are examined, so most allocations need no
+/// walk up the stack.
 struct Places {
   Places() {
     dl_iterate_phdr(
@@ -66,7 +67,7 @@ struct Places {
 const Places looked_at;
 
 [[gnu::noinline]] void note() {
-  counting = false;  // what follows may allocate
+  counting = false;  // the code below may allocate
   static const void* const here = [] {
     Dl_info info{};
     dladdr(reinterpret_cast<const void*>(&own_allocations), &info);
@@ -74,7 +75,7 @@ const Places looked_at;
   }();
   std::array<void*, 12> frames{};
   const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
-  for (int i = 2; i < depth; ++i) {  // after this function and operator new
+  for (int i = 2; i < depth; ++i) {  // skip this function and operator new
     Dl_info info{};
     if (!dladdr(frames[static_cast<std::size_t>(i)], &info) || of_the_library(info)) continue;
     if (info.dli_fbase == here) {
@@ -113,7 +114,7 @@ using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 
-/// Not counting while it lives.
+/// Stops counting for its lifetime.
 class Pause {
  public:
   Pause() : before_(std::exchange(counting, false)) {}
@@ -125,7 +126,7 @@ class Pause {
   bool before_;
 };
 
-/// The model, whose layers' own allocations (each returns a vector) do not count.
+/// The model with its layers' own allocations (each returns a vector) not counted.
 model::Model uncounted(model::Model model) {
   for (model::LayerSpec& layer : model.layers) {
     layer.forward = [forward = std::move(layer.forward)](const model::LayerCall& call) {
@@ -136,7 +137,7 @@ model::Model uncounted(model::Model model) {
   return model;
 }
 
-/// Allocations of all ranks in the steps after the first three, on local channels.
+/// Allocations of all ranks on local channels in the steps after the third.
 std::int64_t allocations(const PlannedModel& planned, const Plan& plan, int steps) {
   const model::Model model = uncounted(planned.model);
   const BoundPlan bound_plan(plan);

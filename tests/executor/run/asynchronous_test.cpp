@@ -10,8 +10,8 @@
 #include "tests/support/laid_out_model.h"
 #include "tests/support/planned_models.h"
 
-// Asynchronous schedules against one process that computes each microbatch with the parameters that the schedule says,
-// stage by stage, and applies each update when the last of its microbatches is done.
+// Compares asynchronous schedules with a single process that computes each microbatch, stage by stage, with the
+// parameters that the schedule prescribes, and applies each update when the last of its microbatches is done.
 
 namespace stagecraft::run {
 namespace {
@@ -26,7 +26,7 @@ using ::testing::ThrowsMessage;
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The parameters of one stage: their places in the whole program, and every version so far.
+/// The parameters of one stage: their positions in the whole program, and every version so far.
 struct StageState {
   std::vector<std::size_t> places;
   std::vector<Tensors> versions;

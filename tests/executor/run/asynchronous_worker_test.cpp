@@ -10,8 +10,8 @@
 #include "tests/support/noting_channel.h"
 #include "tests/support/scaling_model.h"
 
-// The first of two ranks, whose stage is h = a x; the test is the second one. The gradient of h that comes back is
-// always 1, so that of a is x.
+// Tests the first of two ranks, whose stage is h = a x; the test acts as the second. The gradient that it sends for h
+// is always 1, so a's gradient is x.
 
 namespace stagecraft::run {
 namespace {
@@ -48,7 +48,7 @@ struct First {
         worker(bound, 0, channel, data, options) {
     for (int m = 0; m < microbatches * options.steps; ++m) (void)channels[1]->send(crossing(1), 0, /*tag=*/1);
   }
-  /// Runs all steps; what was sent as h, in order.
+  /// Runs all steps and returns the values sent as h, in order.
   std::vector<double> replay() {
     worker.replay([&](std::int64_t step) { done.push_back(step); });
     std::vector<double> out;
@@ -72,9 +72,9 @@ struct First {
 TEST(AsynchronousWorker, MicrobatchInFlightKeepsTheParametersItBeganWith) {
   const CountedData data;
   First first("pipedream", 4, settings(1), data);
-  // F0 F1, then in turn a backward with its update and a forward. x is 1, 2, 3, 4 and each update takes half of x off
-  // a: 2 until the first update, then 1.5, then 0.5. Microbatch 1's backward comes after an update that it does not
-  // see.
+  // F0 F1, then alternately a backward with its update and a forward. x is 1, 2, 3, 4 and each update subtracts x / 2
+  // from a: 2 until the first update, then 1.5, then 0.5. Microbatch 1's backward runs after an update but does not use
+  // it.
   EXPECT_THAT(first.replay(), ElementsAre(2 * 1, 2 * 2, 1.5 * 3, 0.5 * 4));
   EXPECT_EQ(first.a(), 2 - 0.5 * (1 + 2 + 3 + 4));
 }
@@ -82,8 +82,8 @@ TEST(AsynchronousWorker, MicrobatchInFlightKeepsTheParametersItBeganWith) {
 TEST(AsynchronousWorker, LaterStepSeesTheUpdateBeforeLast) {
   const Ones data;
   First first("pipedream-2bw", 2, settings(4), data);
-  // An update after each step's two microbatches takes half of the mean of 1 and 1 off a. Step t computes with what the
-  // update of step t - 2 left: 2, 2, 1.5, 1.
+  // An update after each step's two microbatches subtracts half of their mean gradient of 1 from a. Step t computes
+  // with the a after the update of step t - 2: 2, 2, 1.5, 1.
   EXPECT_THAT(first.replay(), ElementsAre(2, 2, 2, 2, 1.5, 1.5, 1, 1));
   EXPECT_EQ(first.a(), 2 - 4 * 0.5) << "every update is applied in the end";
 }
@@ -112,7 +112,7 @@ TEST(AsynchronousWorker, UpdateFollowsTheRateOfItsMicrobatchsStep) {
   options.optimizer.rate.warmup = 2;
   First first("pipedream", 2, options, data);
   (void)first.replay();
-  // Two updates at half the rate in step 0, two at the whole rate in step 1.
+  // Two updates at half the rate in step 0, two at the full rate in step 1.
   EXPECT_EQ(first.a(), 2 - 0.25 - 0.25 - 0.5 - 0.5);
 }
 
@@ -130,7 +130,7 @@ TEST(AsynchronousWorker, NamesTheParameterWhoseGradientIsNotFinite) {
 }
 
 TEST(AsynchronousWorker, ReplicasApplyTheMeanOfTheirRound) {
-  // One stage on two replicas: each update takes the mean of two microbatches, one of each replica.
+  // One stage on two replicas: each update takes the mean of two microbatches, one from each replica.
   const BoundPlan plan(scaling_plan("pipedream", 4, {2}));
   const model::Model model = scaling_model();
   const BoundModel bound = bind_model(plan, model);

@@ -24,7 +24,7 @@ void bind(const Plan& plan, const model::Model& model) {
   (void)bind_model(bound, model);
 }
 
-/// A tiny mlp whose fc2 writes its buffer "fc2.state" as it likes; cut before fc2.
+/// A tiny mlp whose fc2 writes its buffer "fc2.state" in a way that cannot be replayed; cut before fc2.
 PlannedModel with_a_written_buffer() {
   PlannedModel planned = planned_model("mlp", kTiny, 2);
   planned.model.layers[2].parameters.push_back(
@@ -76,7 +76,7 @@ TEST(BindModel, RefusesAPlanThatDoesNotListWhatTheModelsLayersShare) {
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("share parameter \"" + tied.parameter +
                             "\", which the plan does not list as tied; profile and plan the model again")));
-  plan.schedule = "forward";  // which adds up no gradients
+  plan.schedule = "forward";  // no gradients are reduced
   EXPECT_NO_THROW(bind(plan, gpt.model));
 }
 

@@ -37,7 +37,7 @@ TEST(CompareTensors, CountsValuesThatDifferAndNamesTheWorst) {
 }
 
 TEST(CompareTensors, TakesNoiseForZeroBesideTheLayersOtherTensors) {
-  // A unit in the last place of 2 is 2^-23 * 2 = 2.4e-7: the bias may differ by sixteen of them, 3.81e-6.
+  // A unit in the last place of 2 is 2^-23 * 2 = 2.4e-7: the bias may differ by sixteen units, 3.81e-6.
   const auto close = [](float noise) {
     Check check;
     compare_tensors({{"weight", 3, values({2, 1}), values({2, 1})}, {"bias", 3, values({noise}), values({0})}}, check);
@@ -46,7 +46,7 @@ TEST(CompareTensors, TakesNoiseForZeroBesideTheLayersOtherTensors) {
   EXPECT_TRUE(close(1e-13F));
   EXPECT_TRUE(close(3.8e-6F));
   EXPECT_FALSE(close(3.9e-6F));
-  Check alone;  // in a layer of its own it has no other scale
+  Check alone;  // in a separate layer there is no other scale
   compare_tensors({{"weight", 3, values({2, 1}), values({2, 1})}, {"bias", 4, values({2e-13F}), values({1e-13F})}},
                   alone);
   EXPECT_FALSE(is_close(alone));

@@ -13,7 +13,7 @@
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
-// Plans whose schedule is forward.
+// Plans with the schedule "forward".
 
 namespace stagecraft::run {
 namespace {
@@ -32,7 +32,7 @@ using ::testing::ThrowsMessage;
 
 constexpr std::uint64_t kSeed = 4;
 
-/// `samples` samples of other data, one pass after the other.
+/// The first `samples` samples of other data, repeated.
 class Finite : public data::DataSource {
  public:
   Finite(const data::DataSource& data, std::int64_t samples) : data_(data), samples_(samples) {}
@@ -60,7 +60,7 @@ RunOptions options_for(std::int64_t steps) {
   return out;
 }
 
-/// Losses of the microbatches of a whole model without stages, computed as for training or for evaluation.
+/// Losses of the microbatches of a model without stages, computed as in training or in evaluation.
 std::vector<double> losses_of(const PlannedModel& planned, const data::DataSource& data, bool training, int count,
                               std::int64_t samples) {
   std::vector<int> layers(planned.model.layers.size());
@@ -163,7 +163,7 @@ TEST(Evaluation, OfACheckpointChangesNothing) {
                   milliseconds(60000));
   const auto before = contents(folder);
   const Finite data(*planned.data, 12);
-  // Another optimizer, seed, data source and step count than the training had.
+  // A different optimizer, seed, data source and step count than in the training.
   RunOptions options = options_for(6);
   options.seed = kSeed + 1;
   options.checkpoint = training.checkpoint;

@@ -6,7 +6,7 @@
 #include "executor/run/run.h"
 #include "tests/support/planned_models.h"
 
-// Every entry of the table of schedules runs, trains as one process does, and keeps the order of its lists.
+// Every entry of the table of schedules runs, trains like a single process, and keeps the order of its lists.
 
 namespace stagecraft::run {
 namespace {
@@ -21,11 +21,11 @@ const PlannedModel& mlp() {
   return planned;
 }
 
-/// A plan of `schedule`; of one that runs what a plan lists, with gpipe's lists.
+/// A plan with `schedule`; the schedule "listed" gets the lists of gpipe or interleaved-1f1b.
 Plan plan_of(const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks) {
   const int layers = static_cast<int>(mlp().model.layers.size());
   const std::string first = schedule.name == "listed" ? "gpipe" : schedule.name;
-  // As many microbatches as every schedule takes: a multiple of the positions, and enough to fill the pipeline.
+  // A number of microbatches that every schedule takes: a multiple of the positions, and enough to fill the pipeline.
   constexpr int kMicrobatches = 12;
   Plan plan = cut_plan(mlp(), even_cuts(layers, static_cast<int>(replicas.size())), replicas,
                        chunks > 1 ? "gpipe" : first, kMicrobatches);
@@ -55,7 +55,7 @@ void expect_runs(const ScheduleEntry& schedule, const std::vector<int>& replicas
   const std::string what = schedule.name + " on " + std::to_string(replicas.size()) + " stages, " +
                            std::to_string(chunks) + " chunks, " + std::to_string(BoundPlan(plan).ranks().size()) +
                            " ranks";
-  // A measurement that is not in the order of the lists ends the run.
+  // A measurement out of the lists' order ends the run.
   EXPECT_EQ(result.steps_done, 3) << what;
   ASSERT_EQ(result.measurement.losses.size(), 3U) << what;
   for (const double loss : result.measurement.losses) EXPECT_TRUE(std::isfinite(loss)) << what;

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// A gathering for each rank of a plan, all in this thread: local sends never wait.
+/// A LossGathering for each rank of a plan, all in this thread: local sends never block.
 struct Ranks {
   Ranks(const std::string& schedule, int microbatches, const std::vector<int>& replicas)
       : plan(scaling_plan(schedule, microbatches, replicas)), bound(bind_model(plan, model)) {
@@ -44,7 +44,7 @@ TEST(LossGathering, BringsTheReplicasLossesTogetherByMicrobatch) {
 
 TEST(LossGathering, FollowsMicrobatchesThatCountOnOverTheSteps) {
   Ranks ranks("pipedream", 3, {1, 2});
-  // The replicas take turns over the steps: microbatches 0, 2 and 4 are the first one's, 1, 3 and 5 the second one's.
+  // The replicas take turns over the steps: microbatches 0, 2 and 4 belong to the first, 1, 3 and 5 to the second.
   ranks.each[1]->send({{0, 0.5}, {2, 2.5}});
   ranks.each[2]->send({{1, 1.5}});
   ranks.each[1]->send({{4, 4.5}});

@@ -37,7 +37,7 @@ const PlannedModel& mlp() {
 
 TEST(NcclProgram, HasACommunicatorForEachDirectedEdgeAndReduction) {
   // Two replicas, then one: microbatches 0 and 2 on rank 0, 1 on rank 1. 1f1b with w = (1, 0): rank 0 has F0 F2 B0 B2
-  // (it receives for a microbatch at most two ahead), rank 2 has F0 B0 F1 B1 F2 B2.
+  // (it posts receives at most two microbatches ahead), rank 2 has F0 B0 F1 B1 F2 B2.
   const Plan plan = cut_plan(mlp(), {2}, {2, 1}, "1f1b", 3);
   const channel::NcclProgram program = program_of(plan, mlp().model);
   EXPECT_EQ(channel::find_mismatch(program), "");
@@ -49,7 +49,7 @@ TEST(NcclProgram, HasACommunicatorForEachDirectedEdgeAndReduction) {
                          "gradients of ranks 0, 1"));
   const std::string activation = "boundary 0, activations from rank 1 to rank 2: ";
   const std::string gradient = "boundary 0, gradients from rank 2 to rank 1: ";
-  // Layers 0 and 1 of rank 1's stage: a Linear of 12 x 16 values and 16, and what follows it.
+  // Layers 0 and 1 of rank 1's stage: a Linear with 12 x 16 weights and 16 biases, and its activation.
   EXPECT_THAT(texts(program, 1), ElementsAre(activation + "send of float32 [3, 16] under tag 0",
                                              gradient + "receive of float32 [3, 16] under tag 1",
                                              "gradients of ranks 0, 1: all-reduce of float32 [208] under tag " +
@@ -70,7 +70,7 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
         const bool alone = *std::ranges::max_element(replicas) == 1;
         if (std::string(schedule) == "zb-h1" && !alone) continue;
         const bool asynchronous = std::string(schedule).starts_with("pipedream");
-        if (asynchronous && planned == &gpt) continue;  // it shares a parameter
+        if (asynchronous && planned == &gpt) continue;  // it ties a parameter
         for (const int microbatches : {1, 2, 5, 12}) {
           if (std::string(schedule) == "pipedream-2bw" && microbatches < 12) continue;
           const Plan plan = cut_plan(*planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule,

@@ -22,7 +22,7 @@ struct Told {
 TEST(NonfiniteGuard, StopsUnlessItIsToldOtherwise) {
   NonfiniteGuard guard(3);
   EXPECT_FALSE(guard.skips_steps());
-  // Steps are counted from 0 and told from 1 on.
+  // Steps count from 0 but are reported from 1.
   EXPECT_THAT([&] { guard.found(6, "the loss"); },
               ThrowsMessage<stage::NonfiniteError>(AllOf(HasSubstr("step 7"), HasSubstr("the loss"))));
   EXPECT_EQ(guard.steps(), 0);

@@ -72,7 +72,7 @@ class Nonfinite : public ::testing::Test {
     return out;
   }
 
-  // With batch norm, whose statistics an infinite activation spoils.
+  // With batch norm, because an infinite activation spoils its statistics.
   PlannedModel planned_ = planned_model("convnet", {{"channels", "4"}}, 2);
   int half_ = static_cast<int>(planned_.model.layers.size()) / 2;
   testing::CommandFolder files_;
@@ -99,7 +99,7 @@ TEST_F(Nonfinite, LossEndsTheRunWithStepRankAndCheckpoint) {
   }
 }
 
-/// A loss of finite values whose gradient overflows: the square root of 0 has an infinite slope.
+/// A finite loss whose gradient overflows: the square root of 0 has an infinite slope.
 model::Model steep_at_zero() {
   model::Model model = intake::build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}});
   model::LayerSpec& first = model.layers.front();
@@ -152,7 +152,7 @@ TEST_F(Nonfinite, ValuesEvictNoCheckpointThatIsFinite) {
   const BadData bad(*planned_.data, 2);
   const Plan plan = cut_plan(planned_, {half_}, {1, 1}, "1f1b", 2);
   const RunResult result = run(plan, bad, options(6, stage::OnNonfinite::Warn));
-  EXPECT_EQ(result.nonfinite_steps, 4);  // of the last stage: once the parameters are spoilt, they stay so
+  EXPECT_EQ(result.nonfinite_steps, 4);  // on the last stage: parameters stay non-finite once they are
   EXPECT_THAT(names(), ElementsAre("step-1", "step-2", "step-6"));
   EXPECT_TRUE(checkpoint::check_checkpoint(folder() + "/step-2").finite);
   EXPECT_FALSE(checkpoint::check_checkpoint(folder() + "/step-6").finite);

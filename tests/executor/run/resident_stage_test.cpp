@@ -13,8 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// Three layers of a stage each: "first" gives 2ax and 3ax; "second" reads the latter; "loss" reads the former and
-/// second's.
+/// Three layers, one per stage: "first" returns 2ax and 3ax; "second" reads 3ax; "loss" reads 2ax and second's output.
 model::Model three_layers() {
   model::Model model;
   const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {1}});
@@ -38,7 +37,7 @@ model::Model three_layers() {
   return model;
 }
 
-/// Each layer on a stage of its own: first's output 0 passes through stage 1 on its way to stage 2.
+/// Each layer in a separate stage: first's output 0 passes through stage 1 to stage 2.
 Plan three_stages() {
   const auto tensor = [](const std::string& layer, int output) {
     return BoundaryTensor{layer, output, Bytes(4), {1, 1}, "float32", true};
@@ -90,7 +89,7 @@ TEST(ResidentStage, NumbersReceivedAndSentValuesApart) {
 
 TEST(ResidentStage, SendsAValueOfTwoBoundariesFromOneSlot) {
   Plan plan = three_stages();
-  // first's output 0 goes to both later stages at once.
+  // first's output 0 goes directly to both later stages.
   plan.boundaries[1].tensors.pop_back();
   plan.boundaries.push_back({0, 2, {plan.boundaries[0].tensors[0]}});
   plan.boundaries[0].tensors.erase(plan.boundaries[0].tensors.begin());

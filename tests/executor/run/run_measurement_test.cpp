@@ -26,7 +26,7 @@ constexpr auto F = ActionKind::Forward;
 constexpr auto B = ActionKind::Backward;
 constexpr auto U = ActionKind::Update;
 
-/// Two replicas of one stage, a microbatch each.
+/// Two replicas of one stage, one microbatch each.
 BoundPlan two_replicas() {
   const Graph graph = testing::chain_graph({1.0}, {1.0});
   return BoundPlan(testing::one_layer_a_stage(graph, testing::flat_topology(2), {2}, "gpipe", 2));
@@ -36,7 +36,7 @@ std::vector<Action> actions_of(int rank) {
   return {{F, 0, rank, -1}, {B, 0, rank, -1}, {ActionKind::Reduce, 0, -1, -1}, {U, 0, -1, -1}};
 }
 
-/// What `rank` measures in `step`, whose actions take a second each; rank 1 is half a second late.
+/// Spans of `rank` in `step`; each action takes a second, and rank 1 is half a second late.
 std::vector<Span> spans_of(int rank, int step) {
   std::vector<Span> out;
   double time = 100 + 4 * step + 0.5 * rank;
@@ -47,7 +47,7 @@ std::vector<Span> spans_of(int rank, int step) {
   return out;
 }
 
-/// A run of `steps` steps on two ranks; what rank 0 saved comes before what it ended with.
+/// Runs `steps` steps on two ranks; returns what rank 0 saved during the run, then its final measurement.
 std::vector<Measurement> run(int steps, int first_step = 0) {
   const BoundPlan plan = two_replicas();
   const auto channels = channel::make_local_channels(2, milliseconds(20000));
@@ -106,7 +106,8 @@ TEST(RunMeasurement, HoldsLossesAndTimesOfAllStepsAndSpansOfSome) {
 
 TEST(RunMeasurement, SavesWhatThereIsAsTheRunGoesOn) {
   const std::vector<Measurement> saved = run(100);
-  // After each of the first eight steps, then after 9, 10, ..., 16 (one more each), 18, 20, ... (an eighth more each).
+  // Saved after each of the first eight steps, then after 9, 10, ..., 16, then after 18, 20, ... (an eighth more each
+  // time).
   ASSERT_GT(saved.size(), 20U);
   for (std::size_t i = 0; i + 1 < saved.size(); ++i) {
     const Measurement& sofar = saved[i];

@@ -10,7 +10,7 @@
 #include "executor/run/run.h"
 #include "tests/support/planned_models.h"
 
-// What ran is what the schedule says: on local channels all ranks read one clock, so that times compare too.
+// A run follows its schedule. On local channels all ranks read one clock, so times can be compared too.
 
 namespace stagecraft::run {
 namespace {
@@ -33,7 +33,7 @@ std::string text(const Case& c) {
   return out;
 }
 
-/// Every schedule with every kind of replica vector that it knows.
+/// Every schedule with every kind of replica vector that it supports.
 std::vector<Case> cases() {
   std::vector<Case> out;
   for (const char* schedule : {"gpipe", "1f1b", "pipedream", "forward"}) {
@@ -82,7 +82,7 @@ std::vector<Action> only(const std::vector<Action>& actions, bool (*wanted)(cons
 
 constexpr int kSteps = 3;
 
-/// Actions of `rank` that were measured, in their order.
+/// Measured actions of `rank`, in order.
 std::vector<Action> measured(const Timeline& timeline, int rank) {
   std::vector<Action> out;
   for (const Span& span : timeline.spans) {
@@ -113,7 +113,7 @@ void expect_order(const Plan& plan, const Timeline& timeline) {
                 repeated(only(schedule.compute_actions(shape, position, replica), computes), replays));
       const std::vector<Action> list = repeated(lists[static_cast<std::size_t>(rank)], replays);
       EXPECT_EQ(only(found, sends), only(list, sends));
-      // Receives by edge: those of different edges are posted in another order than they are waited for.
+      // Receives by edge: across edges, the order of posting differs from that of waiting.
       std::map<std::tuple<ActionKind, int, int, int>, std::vector<Action>> waits, posted;
       const auto edge = [&](const Action& a) {
         const auto replicas = static_cast<int>(plan.stages[static_cast<std::size_t>(a.peer)].devices.size());
@@ -130,7 +130,7 @@ void expect_order(const Plan& plan, const Timeline& timeline) {
   EXPECT_EQ(rank, timeline.ranks);
 }
 
-/// Spans by what they do; step -1 where microbatches count on.
+/// Spans by step, action, stage and microbatch; step -1 if microbatch numbers continue across steps.
 using Work = std::map<std::tuple<int, ActionKind, int, int>, Span>;
 
 void expect_dependencies(const Plan& plan, const Timeline& timeline) {
@@ -181,7 +181,8 @@ void expect_dependencies(const Plan& plan, const Timeline& timeline) {
         after(span, ActionKind::Backward, a.stage, a.microbatch);
         break;
       case ActionKind::Reduce:
-        // It holds the gradients of all replicas, so none of them begins to compute one for it after its end.
+        // A Reduce covers the gradients of all replicas, so no replica may start computing one of them after the Reduce
+        // ends.
         for (const auto& [key, other] : work) {
           if (!synchronous || other.step != span.step || other.action.stage != a.stage) continue;
           EXPECT_LE(other.start, span.end)

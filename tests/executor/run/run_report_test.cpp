@@ -18,7 +18,7 @@ TEST(ClosingText, TakesTheStepsBehindTheFirstTwo) {
   measurement.losses = {3, 2.5, 2, 1.75};
   measurement.microbatches = 4;
   measurement.microbatch_samples = 2;
-  // Steps of 10, 5, 1 and 1 s: 8 samples in 1 s.
+  // Steps of 10, 5, 1 and 1 s: 8 samples in the median of 1 s.
   measurement.timeline.steps = {{0, Seconds(0), Seconds(10)},
                                 {1, Seconds(10), Seconds(15)},
                                 {2, Seconds(15), Seconds(16)},

@@ -148,8 +148,8 @@ TEST(Run, MeasuresTimelinesThatBecomeChakraTraces) {
         }
       }
     }
-    // The replicated stage of gpt reduces among its replicas and with the holder of the tied embedding: a node more on
-    // each of two ranks in each of two steps.
+    // The replicated stage of gpt reduces among its replicas and with the holder of the tied embedding: one more node
+    // on each of two ranks in each of two steps.
     const std::size_t extra = planned == &gpt ? 2 * 2 : 0;
     EXPECT_EQ(nodes, result.measurement.timeline.spans.size() + extra);
     EXPECT_EQ(trace.groups.size(), planned == &gpt ? 2U : 1U);
@@ -202,14 +202,14 @@ TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
         const auto losses = [&](const PlannedModel& model) {
           return run_local(plan, model.model, *model.data, options, milliseconds(60000)).measurement.losses;
         };
-        // Kernels may add in another order.
+        // Kernels may add in a different order.
         EXPECT_THAT(losses(planned), Pointwise(DoubleNear(1e-5F), losses(plain))) << what;
       }
     }
   }
 }
 
-/// `plan` with every stage running `every` layers again at once before its backward; 0: all of them.
+/// `plan` with recomputation in every stage, in segments of `every` layers; 0: the whole stage.
 Plan recomputing(Plan plan, int every) {
   for (Stage& stage : plan.stages) {
     stage.recompute = true;
@@ -281,7 +281,7 @@ TEST(Run, AddsTheGradientsOfAValueAsOneProcessDoesHoweverManyStagesReadIt) {
 }
 
 TEST(Run, RecomputationHoldsLessMemoryAndInSegmentsLessAgain) {
-  // Twelve linear layers, each with its relu; a value of one microbatch takes 512 * 64 floats.
+  // Twelve linear layers, each with its relu; an activation of one microbatch has 512 * 64 floats.
   const PlannedModel planned = planned_model("mlp", {{"inputs", "64"}, {"width", "64"}, {"layers", "12"}}, 512);
   constexpr std::int64_t kValue = 512 * 64 * 4;
   const auto peak = [&](const Plan& plan) {
@@ -291,11 +291,11 @@ TEST(Run, RecomputationHoldsLessMemoryAndInSegmentsLessAgain) {
         .measurement.timeline.memory.front()
         .total.value;
   };
-  // Each microbatch in flight keeps the outputs of eleven relus, with recomputation only one does, at whose backward
-  // there are the gradients of at most two values besides.
+  // Each microbatch in flight keeps the outputs of eleven relus. With recomputation only one does, and its backward
+  // adds at most two gradients.
   const Plan three_in_flight = cut_plan(planned, {}, {1}, "gpipe", 3);
   EXPECT_GT(peak(three_in_flight) - peak(recomputing(three_in_flight, 0)), (2 * 11 - 2) * kValue);
-  // Of the relus' outputs four layers at once keep the five that cross and two of the segment under way.
+  // Of the relus' outputs, segments of four layers keep the five that cross and two of the segment being recomputed.
   const Plan one_in_flight = cut_plan(planned, {}, {1}, "gpipe", 1);
   EXPECT_GT(peak(recomputing(one_in_flight, 0)) - peak(recomputing(one_in_flight, 4)), 3 * kValue);
 }
@@ -313,7 +313,7 @@ TEST(Run, TheLossFallsAndDoesNotDependOnThePlan) {
   EXPECT_EQ(one.measurement.losses.size(), 5u);
 }
 
-/// Holds up the first stage's microbatch 1 for longer than kHurry.
+/// Delays the first stage's microbatch 1 for longer than kHurry.
 class LateData : public data::DataSource {
  public:
   static constexpr milliseconds kHurry{600};
@@ -345,7 +345,7 @@ TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
   }
 }
 
-/// A rank's channel that tells another length of its result.
+/// A rank's channel that announces a wrong length of its result.
 class Boasting : public testing::ForwardingChannel {
  public:
   Boasting(channel::Channel& channel, std::int64_t length) : ForwardingChannel(channel), length_(length) {}
@@ -365,9 +365,9 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
   const Plan plan = cut_plan(planned, {3}, {1, 1}, "1f1b", 2);
   const BoundPlan bound_plan(plan);
   const BoundModel bound = bind_model(bound_plan, planned.model);
-  // 1 MiB, for each of 64 kept steps 512 bytes for each span (the list of either rank has 2 forwards, 2 backwards, 2
-  // sends, 2 receives and an update; 2 microbatches may wait at 1 boundary, twice; 2 stages), and 256 bytes for the
-  // time of each of 10 steps and as many as may be kept.
+  // 1 MiB; for each of 64 kept steps, 512 bytes per span (each rank's list has 2 forwards, 2 backwards, 2 sends, 2
+  // receives and an update; 2 microbatches may wait at 1 boundary in both directions; 2 stages); and 256 bytes for the
+  // time of each of 10 steps and of each kept step.
   const std::int64_t most = (1 << 20) + 64 * 512 * (9 + 4 + 2) + 256 * (10 + 64);
   for (const std::int64_t length : {std::int64_t{-1}, most + 1, std::int64_t{1} << 60}) {
     const auto channels = channel::make_local_channels(2, milliseconds(20000));

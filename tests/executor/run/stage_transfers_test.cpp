@@ -85,7 +85,7 @@ TEST(StageTransfers, BringBackOnlyGradientsThatThePlanWants) {
 }
 
 TEST(StageTransfers, ReachTheReplicaThatRunsTheMicrobatch) {
-  const BoundPlan plan = two_stages({1, 3});  // rank 0, then ranks 1, 2, 3, which run microbatches 0, 1, 2 and 3 again
+  const BoundPlan plan = two_stages({1, 3});  // rank 0, then ranks 1, 2, 3, which run microbatches 0, 1, 2 and again 3
   const auto all = channels(4);
   StageTransfers from(plan, 0, *all[0], 4);
   for (int m = 0; m < 4; ++m) from.send({ActionKind::SendActivation, 0, m, 1}, kSlots, made(m));
@@ -161,7 +161,7 @@ TEST(StageTransfers, NameLayerAndBothShapesOfATensorThatThePlanDoesNotExpect) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("float64 [4]")));
 }
 
-/// Sends that are done when a test says so.
+/// Sends that complete when the test says so.
 class SlowChannel : public testing::ForwardingChannel {
  public:
   using ForwardingChannel::ForwardingChannel;

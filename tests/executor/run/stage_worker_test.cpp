@@ -10,8 +10,8 @@
 #include "tests/support/noting_channel.h"
 #include "tests/support/scaling_model.h"
 
-// One rank of two; the test is the other one. Local sends never wait, so all that the rank needs is sent before it
-// runs.
+// Tests one rank of two; the test acts as the other. Local sends never block, so everything that the rank needs is sent
+// before it runs.
 
 namespace stagecraft::run {
 namespace {
@@ -30,7 +30,7 @@ using ::testing::ThrowsMessage;
 constexpr int kActivationTag = 0;
 constexpr int kGradientTag = 1;
 
-/// Runs a list once and notes when it is called in between.
+/// Runs a list once and records the hooks that are called.
 class NotingWorker : public StageWorker {
  public:
   NotingWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
@@ -70,7 +70,7 @@ struct Half {
         worker(bound, rank, channel, data, options) {}
 
   void send(double value) { (void)other.send(crossing(value), channel.rank(), tag(true)); }
-  /// What the rank has sent next.
+  /// The next value that the rank sent.
   [[nodiscard]] double received() {
     return other.receive({{1, 1}, at::kFloat}, channel.rank(), tag(false))->wait().item<double>();
   }

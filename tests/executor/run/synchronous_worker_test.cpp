@@ -12,8 +12,8 @@
 #include "tests/support/noting_channel.h"
 #include "tests/support/scaling_model.h"
 
-// One rank that holds all of the model: x is 10 step + microbatch + 1, the gradients are b x for a and a x for b. All
-// numbers are exact in float32.
+// One rank with the whole model: x is 10 step + microbatch + 1, the gradients are b x for a and a x for b. All numbers
+// are exact in float32.
 
 namespace stagecraft::run {
 namespace {
@@ -71,7 +71,7 @@ TEST(SynchronousWorker, UpdatesByTheMeanOfTheMicrobatchesGradients) {
   EXPECT_THAT(alone.gradients(), ElementsAre(3 * (1 + 2), 2 * (1 + 2))) << "sums until the update";
   EXPECT_THAT(alone.values(), ElementsAre(2, 3)) << "no update yet";
   alone.worker.update_step(0);
-  // Halves of 9 and of 6, times the rate.
+  // Half of 9 and of 6, times the rate.
   EXPECT_THAT(alone.values(), ElementsAre(2 - 0.5 * 4.5, 3 - 0.5 * 3));
 }
 
@@ -86,7 +86,7 @@ TEST(SynchronousWorker, UpdateFollowsTheRateScheduleOfItsStep) {
   WorkerOptions options = rate(0.5);
   options.optimizer.rate.warmup = 4;
   Alone alone(options);
-  alone.step(0);  // the first of four steps of warm-up: a quarter of the rate
+  alone.step(0);  // the first of four warm-up steps: a quarter of the rate
   EXPECT_THAT(alone.values(), ElementsAre(2 - 0.125 * 4.5, 3 - 0.125 * 3));
 }
 
@@ -122,7 +122,7 @@ TEST(SynchronousWorker, OverflowUnderALossScaleChangesNoParameterAndHalvesTheSca
     WorkerOptions options = rate(0.5);
     options.optimizer.clip_norm = clip_norm;
     Alone alone(options);
-    const double most = std::ldexp(1.0, 127);  // 9 times as much is past the largest float32
+    const double most = std::ldexp(1.0, 127);  // 9 times this exceeds the largest float32
     alone.worker.scale_loss(stage::LossScaler({.first = most}));
     alone.step(0);
     EXPECT_THAT(alone.values(), ElementsAre(2, 3)) << "clip_norm " << clip_norm;
@@ -132,7 +132,8 @@ TEST(SynchronousWorker, OverflowUnderALossScaleChangesNoParameterAndHalvesTheSca
   }
 }
 
-/// scaling_model whose gradient of a is infinite in step 1 though the loss is not: sqrt has no slope at 0.
+/// scaling_model whose gradient of a is infinite in step 1 although the loss is finite: the slope of sqrt at 0 is
+/// infinite.
 model::Model steep_model() {
   model::Model model = scaling_model();
   model.layers.front().forward = [inner = model.layers.front().forward](const model::LayerCall& call) {
@@ -223,7 +224,7 @@ TEST(SynchronousWorker, RecordsAnUpdateOfEachStageAtTheStepsEnd) {
                           span({ActionKind::Update, 0, -1, -1}, 4)));
 }
 
-/// Runs `body` with the worker of each rank of a stage of `replicas` replicas, each rank in a thread.
+/// Runs `body` with the worker of each rank of a stage with `replicas` replicas, each rank in a thread.
 template <class Body>
 void on_replicas(int replicas, int microbatches, const WorkerOptions& options, const model::Model& model,
                  const Body& body, std::optional<Bytes> bucket = {}) {
@@ -244,7 +245,7 @@ void on_replicas(int replicas, int microbatches, const WorkerOptions& options, c
 
 TEST(SynchronousWorker, ReplicasSumTheirGradientsBeforeTheUpdate) {
   for (const std::optional<Bytes> bucket : {std::optional<Bytes>(), std::optional<Bytes>(Bytes(4))}) {
-    // Three microbatches: x is 1, 2, 3, of which replica 0 has the first and the last.
+    // Three microbatches: x is 1, 2, 3, and replica 0 has the first and the last.
     on_replicas(
         2, 3, rate(0.5), scaling_model(),
         [](int rank, SynchronousWorker& worker) {
@@ -270,7 +271,7 @@ TEST(SynchronousWorker, ReplicasReplayEachOthersBuffers) {
 
 TEST(SynchronousWorker, InfiniteGradientOfOneReplicaSkipsTheUpdateOfBoth) {
   model::Model model = scaling_model();
-  // Only microbatch 1, of replica 1, has this steep a loss.
+  // Only microbatch 1, of replica 1, has such a steep loss.
   model.layers.front().forward = [inner = model.layers.front().forward](const model::LayerCall& call) {
     std::vector<at::Tensor> out = inner(call);
     if (call.microbatch == 1) out[0] = out[0].add(call.parameters[0].sub(call.parameters[0].detach()).sqrt());

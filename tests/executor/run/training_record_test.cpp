@@ -115,7 +115,7 @@ TEST_F(TrainingRecordFile, SaysWhichKernelsWereOthers) {
   EXPECT_THAT(record().other_kernels(4), AllOf(HasSubstr("processor"), HasSubstr(device::processor_name())));
 }
 
-/// A parameter whose gradient is `gradient`, or absent.
+/// A parameter with the gradient `gradient`, or with none.
 stage::Parameter parameter(const std::string& name, const at::Tensor& gradient = {}) {
   at::Tensor value = at::tensor({7.0F, 8.0F}).requires_grad_(true);
   value.mutable_grad() = gradient;

@@ -47,7 +47,7 @@ TEST(OnNonfinite, IsNamed) {
               ThrowsMessage<std::invalid_argument>("unknown action \"ignore\", known are stop, warn, skip"));
 }
 
-/// A parameter with this gradient; none if it is undefined.
+/// A parameter with this gradient, or with none if it is undefined.
 Parameter parameter(const std::string& name, const at::Tensor& gradient) {
   at::Tensor value = at::ones({2}).requires_grad_(true);
   value.mutable_grad() = gradient;

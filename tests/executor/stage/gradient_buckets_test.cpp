@@ -26,7 +26,7 @@ TEST(GradientBuckets, TakeTheLastParametersFirstUntilTheyHoldEnough) {
   EXPECT_TRUE(gradient_buckets({}, Bytes(1)).empty());
 }
 
-/// Counts what was started and waited for; sums nothing.
+/// Counts reductions started and waited for; does not reduce.
 class CountingChannel : public channel::Channel {
  public:
   int rank() const override { return 0; }
@@ -49,14 +49,14 @@ class CountingChannel : public channel::Channel {
     CountingChannel& channel;
   };
   std::vector<std::pair<int, std::int64_t>> started;  // bucket, values
-  std::vector<double> sums;                           // of the values as they were started
+  std::vector<double> sums;                           // of the values at the start of each
   int waited = 0;
 
  private:
   channel::Activity activity_;
 };
 
-/// A chain y = (((x w0) w1) w2): its backward has the gradient of w2 first.
+/// A chain y = (((x w0) w1) w2): its backward computes the gradient of w2 first.
 struct Chain {
   std::vector<at::Tensor> weights;
   Chain() {
@@ -83,8 +83,8 @@ TEST(GradientReduction, StartsBucketsDuringTheLastBackwardOnly) {
     reduction.last_backward();
     chain.backward();
     EXPECT_THAT(channel.started, ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(2, 4)));
-    // Every value of the gradient of each weight is 4 for one backward: x w is (2, 2), (4, 4), (8, 8) going on, and
-    // what comes back is 1, 2, 4; so they are 4 * 1, 2 * 2 and 1 * 4. Both backwards are in it: 4 values of 8.
+    // Every element of each weight's gradient is 4 after one backward: the inputs of w0, w1, w2 are 1, 2, 4 and the
+    // gradients of their outputs 4, 2, 1. Two backwards add up: 4 elements of 8.
     EXPECT_THAT(channel.sums, ElementsAre(32, 32, 32));
     reduction.finish();
     EXPECT_EQ(channel.waited, 3);
@@ -118,7 +118,7 @@ TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
     weight.mutable_grad().fill_(1);
   }
   reduction.finish();
-  EXPECT_THAT(channel.sums, ElementsAre(6 + 6 + 96));  // each value in the buffer, once
+  EXPECT_THAT(channel.sums, ElementsAre(6 + 6 + 96));  // each element is in the buffer once
 }
 
 TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {

@@ -24,7 +24,7 @@ TEST(SquaredNorms, AreZeroWithoutAGradient) {
 }
 
 TEST(ClipDivisor, BringsTheMeanGradientsNormDownToTheLimit) {
-  // Summed gradients of norm 10 over 5 microbatches: a mean of norm 2.
+  // Gradients summed over 5 microbatches with norm 10: the mean has norm 2.
   EXPECT_EQ(clip_divisor({{"a", 64}, {"b", 36}}, 5, 0.5), 4);
   EXPECT_EQ(clip_divisor({{"a", 64}, {"b", 36}}, 5, 2), 1);
   EXPECT_EQ(clip_divisor({{"a", 64}, {"b", 36}}, 5, 100), 1);

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// An mlp whose graph, and so every plan of it, computes in `compute`.
+/// An mlp whose graph, and therefore every plan, computes in `compute`.
 PlannedModel mlp_in(at::ScalarType compute) {
   return planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3, compute);
 }
@@ -56,7 +56,7 @@ TEST(LossScaler, HalvesWithAnOverflowAndDoublesAfterItsInterval) {
   scaler.update(false);
   scaler.update(false);
   EXPECT_EQ(scaler.state(), (LossScale{32768, 2}));
-  scaler.update(true);  // the count begins again
+  scaler.update(true);  // restarts the count
   EXPECT_EQ(scaler.state(), (LossScale{16384, 0}));
   for (int i = 0; i < 3; ++i) scaler.update(false);
   EXPECT_EQ(scaler.state(), (LossScale{32768, 0}));
@@ -135,7 +135,7 @@ TEST(RunInLowPrecision, LosesStepsThatOverflowOnEveryRankAndGoesOn) {
     const run::RunResult first = run(planned, plan, options);
     EXPECT_EQ(first.skipped_steps, 1);
     EXPECT_EQ(first.loss_scale->scale, 0x1p60);
-    // No weight moved.
+    // No weight changed.
     files::TensorFiles files({options.checkpoint.folder + "/step-1/part-0.safetensors",
                               options.checkpoint.folder + "/step-1/part-1.safetensors",
                               options.checkpoint.folder + "/step-1/part-2.safetensors"});
@@ -144,7 +144,7 @@ TEST(RunInLowPrecision, LosesStepsThatOverflowOnEveryRankAndGoesOn) {
         EXPECT_TRUE(at::equal(files.read(parameter.name), model::initial_value(parameter, options.seed)))
             << parameter.name;
     }
-    // A dynamic scale halves until steps count again, which are those of a single process.
+    // A dynamic scale halves until steps succeed again; the result equals that of a single process.
     options.checkpoint = {};
     options.steps = 60;
     options.loss_scale = {.growth_interval = 1000};

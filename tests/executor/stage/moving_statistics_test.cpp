@@ -29,7 +29,7 @@ using ::testing::ThrowsMessage;
 constexpr std::uint64_t kSeed = 1;
 constexpr int kSteps = 3;
 
-/// Running statistics by name, of each rank that holds them.
+/// Running statistics by name, one tensor per rank that has them.
 using Statistics = std::map<std::string, std::vector<at::Tensor>>;
 
 Statistics after_training(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
@@ -81,7 +81,7 @@ TEST(MovingStatistics, AreThoseOfASingleProcessBitForBitOnEveryReplica) {
     for (const int microbatches : {1, 5}) {
       Plan plan =
           cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", microbatches);
-      plan.stages[0].recompute = true;  // which writes none a second time
+      plan.stages[0].recompute = true;  // recomputation must not update them twice
       const Statistics found = after_training(planned, plan, optimizer);
       const Statistics expected = of_a_single_process(planned, plan, optimizer);
       ASSERT_GT(expected.size(), 0U);
@@ -96,12 +96,12 @@ TEST(MovingStatistics, AreThoseOfASingleProcessBitForBitOnEveryReplica) {
 TEST(MovingStatistics, DoNotDependOnTheReplicas) {
   const PlannedModel planned = planned_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}, 2);
   OptimizerOptions optimizer;
-  optimizer.learning_rate = 0;  // so that no weight depends on them either
+  optimizer.learning_rate = 0;  // so that weights do not depend on the replicas either
   const Statistics alone = after_training(planned, cut_plan(planned, {}, {1}, "1f1b", 5), optimizer);
   const Statistics three = after_training(planned, cut_plan(planned, {}, {3}, "1f1b", 5), optimizer);
   for (const auto& [name, values] : three) {
     ASSERT_EQ(values.size(), 3U);
-    // One replica's kernel rounds the moved value once, others the microbatch's part before.
+    // With one replica the kernel rounds the updated value once; with several, each microbatch's part is rounded first.
     for (const at::Tensor& value : values) EXPECT_TRUE(at::allclose(value, alone.at(name).front(), 1e-5, 1e-7)) << name;
   }
 }
@@ -132,7 +132,7 @@ TEST(MovingStatistics, KeepEachBufferInItsType) {
 
 TEST(MovingStatistics, CountWhatTheyExchange) {
   const model::Model model = counting_model();
-  // Of a layer: 8 bytes of one int64, 16 of two float64 and 2 of a bfloat16; nothing of the frozen one.
+  // Per layer: 8 bytes for one int64, 16 for two float64 and 2 for a bfloat16; none for the frozen buffer.
   EXPECT_EQ(moving_values(model, {0}), 8 + 16 + 2);
   const model::Model norm = intake::build_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}});
   EXPECT_EQ(norm.layers[1].kind, "BatchNorm2d");

@@ -38,7 +38,7 @@ TEST(Optimizer, SgdWithMomentumByHand) {
 }
 
 TEST(Optimizer, AdamsFirstStepIsTheLearningRateInTheGradientsDirection) {
-  // m = 0.1 g, v = 0.001 g^2; corrected both give g and g^2: w -= lr * g / (|g| + eps).
+  // m = 0.1 g, v = 0.001 g^2; with bias correction these are g and g^2: w -= lr * g / (|g| + eps).
   for (const float gradient : {3.0F, -0.25F}) {
     at::Tensor w = parameter(1, gradient);
     Optimizer optimizer({.name = "adam", .learning_rate = 0.01}, {w});
@@ -56,8 +56,9 @@ TEST(Optimizer, AdamwShrinksTheWeightApartFromTheGradient) {
 }
 
 TEST(Optimizer, MatchesValuesWhateverTheLayouts) {
-  // Transposed, [[0, 2, 4], [1, 3, 5]], with a contiguous gradient of 10 times that. Twice w -= 0.1 * gradient * (1,
-  // then 1.5 with momentum 0.5): w - 2.5 w = -1.5 w. Adam goes by 0.1 in the gradient's direction, but where it is 0.
+  // Transposed, [[0, 2, 4], [1, 3, 5]], with a contiguous gradient of 10 times the values. Two steps of w -= 0.1 *
+  // gradient * (1, then 1.5 with momentum 0.5): w - 2.5 w = -1.5 w. Adam moves by 0.1 against the gradient unless it is
+  // 0.
   for (const char* name : {"sgd", "adam", "adamw"}) {
     at::Tensor w = at::arange(6, at::kFloat).view({3, 2}).t();
     const at::Tensor before = w.clone();
@@ -65,7 +66,7 @@ TEST(Optimizer, MatchesValuesWhateverTheLayouts) {
     Optimizer optimizer({.name = name, .learning_rate = 0.1, .momentum = std::string(name) == "sgd" ? 0.5 : 0}, {w});
     for (int step = 0; step < 2; ++step) {
       w.mutable_grad() = before.contiguous().mul(10);
-      if (step == 1) {  // as a checkpoint gives it back
+      if (step == 1) {  // like a restored checkpoint
         OptimizerState state = optimizer.state(0);
         for (at::Tensor* each : {&state.first, &state.second}) *each = each->defined() ? each->contiguous() : *each;
         optimizer.set_state(0, std::move(state));

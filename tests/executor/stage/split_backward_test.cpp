@@ -13,7 +13,7 @@
 namespace stagecraft::stage {
 namespace {
 
-/// The layers of a model from `first` on, as a stage that gets its values from before.
+/// The second half of a model's layers, as a stage that receives values from the first half.
 struct Tail {
   explicit Tail(const Small& small) : model(intake::build_model(small.name, small.set)) {
     const int count = static_cast<int>(model.layers.size());
@@ -102,7 +102,7 @@ TEST(SplitBackward, LeavesTheWeightsForLater) {
   for (const at::Tensor& gradient : tail.gradients()) EXPECT_FALSE(gradient.defined());
   rest.of_weights();
   for (const at::Tensor& gradient : tail.gradients()) EXPECT_TRUE(gradient.defined());
-  rest.of_weights();  // nothing more
+  rest.of_weights();  // computes nothing more
 }
 
 TEST(SplitBackward, DoesAllAtOnceWhereAWeightIsUsedTwice) {

@@ -13,7 +13,7 @@
 namespace stagecraft::stage {
 namespace {
 
-/// A first layer whose output a second one turns, with a weight that goes through sgn too, into the loss.
+/// The second layer computes the loss from sgn of the first layer's output and sgn of a weight.
 model::Model signs() {
   model::Model model;
   const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {3}});
@@ -30,7 +30,7 @@ model::Model signs() {
 
 TEST(StageProgram, GivesMemoryToZeroGradientsThatHaveNone) {
   const model::Model model = signs();
-  // What autograd gives here: without it this test proves nothing.
+  // Autograd returns a zero tensor here; otherwise this test would prove nothing.
   at::Tensor leaf = at::ones({2, 3}).requires_grad_(true);
   leaf.sgn().sum().backward();
   ASSERT_TRUE(leaf.grad()._is_zerotensor());
@@ -77,7 +77,7 @@ TEST(StageProgram, MakesExpandedGradientsContiguous) {
 TEST(StageProgram, CopiesForARecomputeWhatAForwardMayWriteAndNothingElse) {
   model::Model model;
   const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {3}});
-  std::vector<std::set<const void*>> seen(3);  // by buffer: where it was when the layer ran
+  std::vector<std::set<const void*>> seen(3);  // by buffer: its addresses when the layer ran
   model::ParameterSpec moving = model::zeros("moving", {3}), written = model::zeros("written", {3}),
                        frozen = model::ones("frozen", {3});
   moving.trainable = written.trainable = frozen.trainable = false;

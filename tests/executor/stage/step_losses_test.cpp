@@ -15,7 +15,7 @@ at::Tensor loss(double value) { return at::scalar_tensor(value, at::TensorOption
 
 TEST(StepLosses, GivesThoseOfAStepByMicrobatch) {
   StepLosses losses{c10::Device(c10::kCPU)};
-  losses.add(0, 3, loss(1.5));  // in the order in which they were computed
+  losses.add(0, 3, loss(1.5));  // in the order of computation
   losses.add(0, 1, loss(2.5));
   losses.end_step(0);
   EXPECT_THAT(losses.take(0), ElementsAre(Pair(1, 2.5), Pair(3, 1.5)));

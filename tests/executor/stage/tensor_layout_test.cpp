@@ -17,7 +17,7 @@ at::Tensor numbered(const std::vector<std::int64_t>& shape) {
   return at::arange(count, at::kFloat).view(shape);
 }
 
-/// A tensor of a random shape whose axes lie in memory in a random order.
+/// A tensor with a random shape and a random memory order of its axes.
 at::Tensor permuted(std::mt19937& random) {
   std::vector<std::int64_t> shape(1 + random() % 4), order(shape.size());
   for (std::int64_t& size : shape) size = 1 + static_cast<std::int64_t>(random() % 4);
@@ -32,7 +32,7 @@ TEST(LaidOutLike, CopiesIntoTheOtherLayout) {
   const at::Tensor out = laid_out_like(tensor, like);
   EXPECT_EQ(out.strides(), at::IntArrayRef({1, 2}));
   EXPECT_TRUE(at::equal(out, tensor));
-  // Column by column in memory: 0, 3, then 1, 4, then 2, 5.
+  // Column-major in memory: 0, 3, then 1, 4, then 2, 5.
   EXPECT_EQ(out.const_data_ptr<float>()[1], 3);
 }
 
@@ -64,7 +64,7 @@ TEST(ViewLaidOutLike, CutsAFlatBufferWithoutOverlapsOrGaps) {
     std::mt19937 random(seed);
     const std::vector<at::Tensor> likes{permuted(random), permuted(random), permuted(random)};
     const std::int64_t count = likes[0].numel() + likes[1].numel() + likes[2].numel();
-    const at::Tensor flat = at::ones({count + 5}).narrow(0, 5, count);  // a view itself, which begins at value 5
+    const at::Tensor flat = at::ones({count + 5}).narrow(0, 5, count);  // itself a view, which begins at value 5
     std::int64_t offset = 0;
     for (const at::Tensor& like : likes) {
       const at::Tensor view = view_laid_out_like(flat, offset, like);

@@ -11,8 +11,8 @@
 #include "tests/support/noting_channel.h"
 #include "tests/support/scaling_model.h"
 
-// Both layers of scaling_model hold "a" = 2: h = a x, loss = a h. The first layer's gradient is a x, the second one's
-// h, together 2 a x = 4 x.
+// Both layers of scaling_model hold "a" = 2: h = a x, loss = a h. The gradients of a are a x in the first layer and h
+// in the second, 2 a x = 4 x in total.
 
 namespace stagecraft::stage {
 namespace {
@@ -58,7 +58,7 @@ TEST(TiedGradients, CopiesHaveGradientsOfTheirOwn) {
   OneStage stage;
   stage.run(0, 1);
   stage.tied.reduce();
-  stage.program.parameters()[0].value.mutable_grad().div_(2);  // as the optimizer does
+  stage.program.parameters()[0].value.mutable_grad().div_(2);  // as the optimizer may do
   EXPECT_EQ(gradient(stage.program, 1), 4);
 }
 

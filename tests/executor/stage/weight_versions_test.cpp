@@ -7,7 +7,7 @@
 
 #include "tests/support/scaling_model.h"
 
-// On the stage h = a x, whose a begins at 2. Where the gradient of h is 1, that of a is x.
+// Tests with the stage h = a x, where a begins at 2. If the gradient of h is 1, that of a is x.
 
 namespace stagecraft::stage {
 namespace {
@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 struct Versioned {
   explicit Versioned(Weights weights, const OptimizerOptions& options = {.learning_rate = 0.5})
       : optimizer(options, {program.parameters().front().value}), versions(weights, program, optimizer) {}
-  /// Begins a microbatch of value `x`; gives h.
+  /// Begins a microbatch of value `x`; returns h.
   double forward(int microbatch, int step, double x) {
     versions.begin(microbatch, step);
     flights[microbatch] = program.forward({}, {crossing(x)}, step, microbatch);
@@ -117,7 +117,7 @@ TEST(WeightVersions, CollectTakesTheGradientOffTheVersion) {
 
 TEST(WeightVersions, StepBeforeLagsOneUpdateFromTheSecondStepOn) {
   Versioned v(Weights::StepBefore);
-  const std::vector<double> expected{2, 2, 1.5, 1, 0.5};  // each update takes half of x = 1 off
+  const std::vector<double> expected{2, 2, 1.5, 1, 0.5};  // each update subtracts x / 2 = 0.5
   for (int step = 0; step < 5; ++step) {
     EXPECT_EQ(v.forward(step, step, 1), expected[static_cast<std::size_t>(step)]) << "step " << step;
     v.backward(step);
@@ -147,8 +147,8 @@ TEST(WeightVersions, VersionThatNobodyUsesIsLetGo) {
 }
 
 TEST(WeightVersions, RandomPipelineOfDelaysEqualsItsDefinition) {
-  // Microbatches begin in order and end in order, with up to three under way; each one's end makes an update. The
-  // gradient of h is 1 and x a whole number, so a after n updates is 2 - sum of the first n x / 2.
+  // Microbatches begin and end in order, with up to three in flight, and each ends with an update. The gradient of h is
+  // 1 and x is an integer, so a after n updates is 2 - (sum of the first n x) / 2.
   constexpr unsigned kSeed = 20;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937 random(kSeed);

@@ -14,7 +14,7 @@ TEST(MaterializeGradient, GivesMemoryToAZeroTensor) {
   ASSERT_TRUE(parameter.grad()._is_zerotensor());
   materialize_gradient(parameter);
   EXPECT_FALSE(parameter.grad()._is_zerotensor());
-  parameter.mutable_grad().add_(1);  // as the next microbatch does
+  parameter.mutable_grad().add_(1);  // as the next microbatch would
   EXPECT_TRUE(parameter.grad().eq(1).all().item<bool>());
 }
 

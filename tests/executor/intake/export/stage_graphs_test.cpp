@@ -20,7 +20,7 @@ SizeExpression times(int factor) {
                                "), Symbol('s0', positive=True, integer=True))");
 }
 
-/// A number that `name` computes from a size of `tensor`.
+/// Adds the node `name`, which computes a number from the size of `tensor`.
 void size_node(Sketch& s, const std::string& name, const std::string& tensor, const SizeExpression& is) {
   GraphNode& node = s.node(name, "", {tensor});
   node.number = true;
@@ -38,7 +38,7 @@ std::vector<StageGraph> cut(Sketch& s, const std::string& loss, const std::vecto
   return stage_graphs(s.graph, s.groups(loss), s.value(loss), stages);
 }
 
-/// Layers a, b and c in a row; c reads a's result too.
+/// Consecutive layers a, b and c; c also reads a's result.
 Sketch chain() {
   Sketch s;
   s.value("x", Origin::Input);
@@ -96,7 +96,7 @@ TEST(StageGraphs, CopyWhatIsReceivedAndWrittenThroughAView) {
   const auto found = cut(s, "loss", {{0}, {1}});
   EXPECT_THAT(found[0].copied, IsEmpty());
   EXPECT_THAT(found[1].copied, ElementsAre(s.value("a")));
-  // In one stage it is nobody else's.
+  // Within one stage, no other stage uses the value.
   EXPECT_THAT(cut(s, "loss", {{0, 1}})[0].copied, IsEmpty());
 }
 

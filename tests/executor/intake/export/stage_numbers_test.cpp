@@ -74,7 +74,7 @@ TEST(NumberNodes, ComputeAnExpressionOfTheBatch) {
               ElementsAre("n_size = torch.ops.aten.sym_size.int(self=t, dim=1)",
                           "n_batch = _operator.floordiv(a=n_size, b=2)", "n_part = _operator.mul(a=5, b=n_batch)",
                           "n_part_1 = _operator.add(a=1, b=n_part)", "n = _operator.add(a=n_part_1, b=n_batch)"));
-  // The batch was 3: 5 * 3 and 1 + 15.
+  // The batch is 3: 5 * 3 and 1 + 15.
   std::map<std::string, int> hints;
   for (const auto& [name, entry] : found.entries) hints[name] = entry.at("as_expr").at("hint").at("as_int").get<int>();
   EXPECT_EQ(hints, (std::map<std::string, int>{{"n_size", 6}, {"n_batch", 3}, {"n_part", 15}, {"n_part_1", 16}}));

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using Kind = ProgramValue::Kind;
 
-/// A graph of one value of each kind, whose slots are 10 more than their numbers.
+/// A graph with one value of each kind; value i is in slot 10 + i.
 class ArgumentPushes : public ::testing::Test {
  protected:
   ArgumentPushes() {
@@ -40,7 +40,7 @@ class ArgumentPushes : public ::testing::Test {
     return argument_push(graph_, c10::Argument(name, type, type, count), given, "m.pt2: node \"n\"",
                          [](int value) { return value + 10; });
   }
-  /// What is on the stack afterwards.
+  /// The value on the stack after the push.
   [[nodiscard]] c10::IValue pushed(const c10::TypePtr& type, const ArgumentValue& given,
                                    const std::string& name = "self", std::optional<std::int32_t> count = {}) {
     frame_.stack.clear();
@@ -95,7 +95,7 @@ TEST_F(ArgumentPushes, NumberWhereATensorIsWantedYieldsToTheOtherOperandsType) {
 TEST_F(ArgumentPushes, ListOfWholeNumbersMixesGivenOnesAndValues) {
   const c10::IValue value = pushed(kInts, std::vector<IntItem>{std::int64_t{2}, kInt, std::int64_t{-1}});
   EXPECT_EQ(value.toIntVector(), (std::vector<std::int64_t>{2, 6, -1}));
-  frame_.slots[11] = std::int64_t{9};  // the next call's
+  frame_.slots[11] = std::int64_t{9};  // the value in the next call
   EXPECT_EQ(pushed(kInts, std::vector<IntItem>{kInt}).toIntVector(), std::vector<std::int64_t>{9});
   EXPECT_EQ(made(kInts, std::vector<IntItem>{std::int64_t{2}}).form, ArgumentPush::Form::Constant);
 }

@@ -12,7 +12,7 @@ using stagecraft::testing::refused;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// The node "conv" in blocks.1 (a Block), which is in a Sequential called 0, and there in a Conv2d.
+/// The node "conv" in a Conv2d within blocks.1 (a Block), within a Sequential called 0.
 GraphNode deep_node(int call = 0) {
   GraphNode node;
   node.name = "conv";

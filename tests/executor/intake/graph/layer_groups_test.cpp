@@ -21,7 +21,7 @@ std::vector<std::string> names(const Grouping& grouping) {
   return out;
 }
 
-/// stem, two blocks of a list with a residual each, head and loss.
+/// A stem, two residual blocks of a list, a head and a loss.
 Sketch residual_net() {
   Sketch s;
   s.value("x", Origin::Input);
@@ -41,7 +41,7 @@ Sketch residual_net() {
 TEST(LayerGroups, AutoTakesTheRepeatedBlocksAndTheirNeighbours) {
   const Grouping found = residual_net().groups("loss");
   EXPECT_THAT(names(found), ElementsAre("stem", "blocks.0", "blocks.1", "head"));
-  // The parent's pool joins the block before it, the loss the head.
+  // The parent's pool joins the block before it, and the loss joins the head.
   EXPECT_THAT(found.groups[2].nodes, ElementsAre(4, 5, 6, 7));
   EXPECT_THAT(found.groups[3].nodes, ElementsAre(8, 9));
   EXPECT_EQ(found.groups[1].kind, "Outer");
@@ -121,7 +121,7 @@ TEST(LayerGroups, KeepsWhatDrawsRandomNumbersThatNobodyReads) {
   const Grouping found = s.groups("loss");
   ASSERT_THAT(names(found), ElementsAre("a", "b"));
   EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1));
-  // The layer with the loss is the last one.
+  // The layer with the loss is the last layer.
   EXPECT_THAT(found.groups[1].nodes, ElementsAre(2, 3, 4));
   EXPECT_EQ(found.merged.at("c"), "is part of layer \"b\": it comes after the loss");
 }
@@ -264,12 +264,12 @@ TEST(LayerGroups, WritesWithinAMaskStayWithIt) {
   s.node("a", "blocks.0", {"x", "full"});
   s.node("b", "blocks.1", {"a", "fill_"});
   const Grouping found = s.groups("b");
-  // Both nodes although fill_'s result has one reader: the memory has two.
+  // Both nodes are shared although fill_'s result has one reader, because its memory has two.
   EXPECT_THAT(found.shared, ElementsAre(0, 1));
   EXPECT_THAT(found.derived, ElementsAre(s.value("full"), s.value("fill_")));
 }
 
-/// s = labels.new_zeros(...); s[:, 1:] = labels[:, :-1].clone(): encoder-decoders shift their labels so.
+/// s = labels.new_zeros(...); s[:, 1:] = labels[:, :-1].clone(): how encoder-decoders shift their labels.
 Sketch shifted_labels(const std::vector<std::string>& readers) {
   Sketch s;
   s.value("labels", Origin::Input);
@@ -297,7 +297,7 @@ Sketch shifted_labels(const std::vector<std::string>& readers) {
 TEST(LayerGroups, WhatIsWrittenIntoASliceBelongsToTheOnlyLayerThatReadsTheWhole) {
   const Grouping found = shifted_labels({"embed"}).groups("head");
   ASSERT_THAT(names(found), ElementsAre("embed", "head"));
-  // All of 0 to 4: clone too, of which only copy_ reads the result.
+  // All of 0 to 4, including clone, whose result only copy_ reads.
   EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_THAT(found.shared, IsEmpty());
 }
@@ -321,7 +321,8 @@ TEST(LayerGroups, AMaskThatIsWrittenAfterALayerReadsItIsNotMadeBeforehand) {
   s.node("b", "blocks.1", {"a", "full"});
   s.node("c", "blocks.2", {"b", "full"});
   const Grouping found = s.groups("c");
-  // a reads what stood there before: no input made beforehand holds both. full is part of the layer that writes it.
+  // a reads the mask before it is written, and no value made in advance can have both contents. full and fill_ become
+  // part of the first layer.
   EXPECT_THAT(found.shared, IsEmpty());
   EXPECT_THAT(found.derived, IsEmpty());
   ASSERT_THAT(names(found), ElementsAre("blocks.0", "blocks.1", "blocks.2"));

@@ -39,7 +39,7 @@ TEST(MemorySets, EqualTheComponentsOfRandomGraphs) {
     std::mt19937 random(seed);
     constexpr int kValues = 20;
     MemorySets sets(kValues);
-    std::vector<int> component(kValues);  // by brute force: every join renames one of two
+    std::vector<int> component(kValues);  // by brute force: every join relabels one of the two
     for (int v = 0; v < kValues; ++v) component[static_cast<std::size_t>(v)] = v;
     for (int i = 0; i < 15; ++i) {
       const auto a = random() % kValues, b = random() % kValues;

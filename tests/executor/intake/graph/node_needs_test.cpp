@@ -20,7 +20,7 @@ std::vector<bool> needed(Sketch& s, const std::string& root) {
   return needed_nodes(s.graph, s.value(root), memory);
 }
 
-/// With every node repeatable but those that a test says.
+/// Every node is repeatable except those that the test marks.
 std::vector<bool> repeatable(Sketch& s, const std::string& root) {
   GraphMemory memory(s.graph);
   return repeatable_nodes(s.graph, needed_nodes(s.graph, s.value(root), memory), memory);
@@ -138,7 +138,7 @@ TEST(RepeatableNodes, MemoryThatIsWrittenByOthersIsNotRepeated) {
   Sketch s;
   s.value("x", Origin::Input);
   cheap(s, "mask", {"x"});
-  s.in_place(s.node("dropped", "m", {"mask"}), "mask");  // not repeatable itself
+  s.in_place(s.node("dropped", "m", {"mask"}), "mask");  // this node is not repeatable
   s.node("loss", "m", {"mask"});
   EXPECT_THAT(repeatable(s, "loss"), ElementsAre(false, false, false));
 }
@@ -156,7 +156,7 @@ TEST(RepeatableNodes, ReadBetweenTwoWritesIsNotRepeated) {
   Sketch s;
   s.value("x", Origin::Input);
   cheap(s, "mask", {"x"});
-  s.node("early", "m", {"mask"});  // a layer that wants the mask before it is filled
+  s.node("early", "m", {"mask"});  // a layer that reads the mask before it is filled
   s.in_place(cheap(s, "filled", {"mask"}), "mask");
   s.node("loss", "m", {"filled", "early"});
   EXPECT_THAT(repeatable(s, "loss"), ElementsAre(false, false, false, false));

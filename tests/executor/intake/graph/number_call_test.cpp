@@ -21,7 +21,7 @@ using Kind = ProgramValue::Kind;
 constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
-/// A node that computes `target` of `operands`, into value 0.
+/// A node that computes `target` of `operands` into value 0.
 NodeCall made(const std::string& target, const std::vector<ArgumentValue>& operands, ProgramGraph graph = {}) {
   graph.values.insert(graph.values.begin(), ProgramValue{"result", Kind::Float, {}, {}});
   ProgramNode node;
@@ -66,7 +66,7 @@ TEST(NumberCall, OneRealNumberMakesTheResultReal) {
 }
 
 TEST(NumberCall, QuotientAndRemainderAreThoseOfFlooring) {
-  // a = b q + r, where r has the sign of b and is smaller: this says what both are.
+  // a = b q + r, where r has the sign of b and |r| < |b|, defines both.
   constexpr unsigned kSeed = 3;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937 random(kSeed);

@@ -17,13 +17,13 @@ TEST(ObservedValues, AreWhatTheRootsFollowFrom) {
 }
 
 TEST(ObservedValues, WriteIntoWantedMemoryObservesWhatItReads) {
-  // 1 is written with what 0 holds; 2 = f(1).
+  // The value of 0 is written into 1; 2 = f(1).
   const std::vector<NodeEffects> nodes{{{0, 1}, {}, {1}, {}}, {{1}, {2}, {}, {}}};
   EXPECT_THAT(observed_values(nodes, {2}, 3), ElementsAre(true, true, true));
 }
 
 TEST(ObservedValues, ViewsCountAsTheMemoryTheyAreOf) {
-  // 1 is a view of 0 and is written with 2; the root is 0 itself.
+  // 1 is a view of 0, and 2 is written into it; the root is 0.
   const std::vector<NodeEffects> nodes{{{0}, {1}, {}, {{1, 0}}}, {{1, 2}, {}, {1}, {}}};
   EXPECT_THAT(observed_values(nodes, {0}, 4), ElementsAre(true, true, true, false));
 }
@@ -36,13 +36,13 @@ TEST(ObservedValues, WhatIsOnlyWrittenIsNotRead) {
 }
 
 TEST(ObservedValues, MemoryThatStaysIsObservedByALaterRun) {
-  // 1 = f(0) comes first, then 0 is written with 2: the next run's f sees it.
+  // First 1 = f(0), then 2 is written into 0: f reads it in the next run.
   const std::vector<NodeEffects> nodes{{{0}, {1}, {}, {}}, {{0, 2}, {}, {0}, {}}};
   EXPECT_THAT(observed_values(nodes, {1}, 3), ElementsAre(true, true, true));
 }
 
 TEST(FirstOfMemory, IsTheValueThatNoNodeGives) {
-  // 2 is a view of 1, 3 one of 2.
+  // 2 is a view of 1, and 3 a view of 2.
   const std::vector<NodeEffects> nodes{{{1}, {2}, {}, {{2, 1}}}, {{2}, {3}, {}, {{3, 2}}}};
   EXPECT_EQ(first_of_memory(nodes, 3, 4), 1);
   EXPECT_EQ(first_of_memory(nodes, 1, 4), 1);

@@ -21,7 +21,7 @@ using testing::IsEmpty;
 using testing::Pair;
 using Kind = ProgramValue::Kind;
 
-/// One node over values that stand for themselves: slot = value.
+/// One node over values; value i is in slot i.
 struct OneNode {
   ProgramGraph graph;
   ProgramNode node;
@@ -204,7 +204,7 @@ TEST(NodeFacts, DropoutDrawsOnlyWhereItDrops) {
   EXPECT_TRUE(dropout(0.1, true).facts().random);
   EXPECT_FALSE(dropout(0, true).facts().random);
   EXPECT_FALSE(dropout(0.1, false).facts().random);
-  // Then it gives its argument.
+  // Without dropout, the result is the argument itself.
   EXPECT_THAT(dropout(0, true).facts().aliases, ElementsAre(Pair(1, 0)));
 }
 
@@ -236,7 +236,7 @@ TEST(NumberCall, ListsWhatItKnows) {
               HasSubstr("unknown operation on numbers \"_operator.matmul\", known are _operator.add, "));
 }
 
-/// A block under no_grad that doubles its operand and writes into another.
+/// A block under no_grad that doubles one operand and writes into the other.
 TEST(HigherOrder, RunsItsGraphWithoutGradients) {
   auto inner = std::make_shared<ProgramGraph>();
   for (const char* name : {"a", "b", "twice", "written"}) inner->values.emplace_back().name = name;
@@ -250,7 +250,7 @@ TEST(HigherOrder, RunsItsGraphWithoutGradients) {
   const ValueIndex first = n.tensor(a), second = n.tensor(at::zeros({2}));
   n.with("", false).with("", std::shared_ptr<const ProgramGraph>(inner)).with("", first).with("", second).gives();
   EXPECT_THAT(n.facts().writes, ElementsAre(1));
-  // The result does not depend on what it writes to.
+  // The result does not depend on the value that the block writes to.
   EXPECT_THAT(n.facts().only_writes, ElementsAre(1));
   EXPECT_FALSE(n.facts().random);
   const at::Tensor out = n.run().toTensor();

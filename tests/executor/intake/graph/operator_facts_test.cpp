@@ -20,7 +20,7 @@ CallArgument tensor(int index) { return {.tensors = {index}, .value = index}; }
 CallArgument constant(c10::IValue value) { return {.constant = std::move(value)}; }
 CallArgument unknown() { return {}; }
 
-/// What the call aten::NAME.OVERLOAD(arguments) does; each of its results is one value, from 100 on.
+/// Facts of the call aten::NAME.OVERLOAD(arguments); its results are values 100, 101, ...
 NodeFacts facts(const std::string& name, const std::string& overload, const std::vector<CallArgument>& arguments) {
   const c10::OperatorHandle op =
       c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name).c_str(), overload.c_str());

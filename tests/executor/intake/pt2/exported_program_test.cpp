@@ -27,12 +27,12 @@ void expect_refused(const std::string& json, const std::string& message) {
   EXPECT_THAT([&] { (void)read_exported_program(json, "a.pt2: models/model.json"); },
               ThrowsMessage<FormatError>(AllOf(HasSubstr("a.pt2: models/model.json: "), HasSubstr(message))));
 }
-/// The small program with `from` as `to` is refused.
+/// The small program with `from` replaced by `to` is refused with `message`.
 void expect_refused(const std::string& from, const std::string& to, const std::string& message) {
   expect_refused(replaced(program_text(), from, to), message);
 }
 
-/// What `json` as the number of chunks is read as.
+/// The argument that is read if the number of chunks is `json`.
 ArgumentValue argument(const std::string& json) {
   const ExportedProgram program =
       read_exported_program(replaced(program_text(), R"({"as_int": 2}}])", json + "}]"), "p");
@@ -107,7 +107,7 @@ TEST(ExportedPrograms, GiveTheModulesOfNodes) {
 }
 
 TEST(ExportedPrograms, ReadAGraphInsideAnotherWithNamesOfItsOwn) {
-  // Blocks of other modes are flattened, see flattened_blocks_test.cpp.
+  // Blocks that change modes are flattened instead, see flattened_blocks_test.cpp.
   const ExportedProgram program =
       read_exported_program(replaced(program_text(), "wrap_with_set_grad_enabled", "cond"), "p");
   const auto& inner = *std::get<std::shared_ptr<const ProgramGraph>>(program.graph.nodes[3].arguments[1].value);
@@ -116,7 +116,7 @@ TEST(ExportedPrograms, ReadAGraphInsideAnotherWithNamesOfItsOwn) {
   ASSERT_THAT(inner.nodes, SizeIs(1));
   EXPECT_EQ(inner.nodes[0].arguments[1].value, ArgumentValue(2.0));
   EXPECT_EQ(std::get<ValueIndex>(inner.outputs[0]).index, 1);
-  // Outer values have no names in there.
+  // Inner graphs cannot name outer values.
   expect_refused(R"([{"name": "self", "arg": {"as_tensor": {"name": "left"}}}, {"name": "other")",
                  R"([{"name": "self", "arg": {"as_tensor": {"name": "right"}}}, {"name": "other")",
                  "node \"doubled\" (torch.ops.aten.mul.Tensor): "
@@ -161,7 +161,7 @@ TEST(ExportedPrograms, ReadEveryKindOfArgument) {
 }
 
 TEST(ExportedPrograms, KnowEveryCodeOfTypesAndFormats) {
-  // By the numbers of c10 that the reference gives for each code of the file.
+  // The file's code and c10's number for each type, from the reference.
   const std::vector<std::pair<int, int>> types{{1, 0},   {2, 1},   {3, 2},   {4, 3},   {5, 4},   {6, 5},
                                                {7, 6},   {8, 7},   {9, 8},   {10, 9},  {11, 10}, {12, 11},
                                                {13, 15}, {28, 27}, {29, 24}, {30, 23}, {31, 26}, {32, 25}};
@@ -384,7 +384,7 @@ TEST(ExportedPrograms, MutatedGiveErrorsAndNeverAnythingElse) {
         case 3:
           text.replace(at, random() % 9, pieces[random() % pieces.size()]);
           break;
-        default: {  // one word of the text for another
+        default: {  // one word replaces another
           const std::size_t from = text.find('"', at);
           const std::size_t to = whole.find('"', random() % whole.size());
           if (from == text.npos || to == whole.npos) break;

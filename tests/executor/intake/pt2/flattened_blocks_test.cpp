@@ -20,7 +20,7 @@ std::vector<std::string> names_of(const ProgramGraph& graph) {
   return out;
 }
 
-/// The names of the tensors that node `n` reads, then those that it gives.
+/// The names of the tensors that node `n` reads, then those that it returns.
 std::vector<std::string> tensors_of(const ProgramGraph& graph, std::size_t n) {
   std::vector<std::string> out;
   for (const ProgramArgument& argument : graph.nodes[n].arguments) {
@@ -34,7 +34,7 @@ std::vector<std::string> tensors_of(const ProgramGraph& graph, std::size_t n) {
   return out;
 }
 
-/// The block "quiet" doubles "left", halves that again, and gives the half and the operand itself.
+/// The block "quiet" doubles "left", halves the result, and returns it and the operand.
 std::string longer_block() {
   std::string text = program_text();
   const std::string column = text.substr(text.find("\"doubled\": {\"dtype\"") + 11);
@@ -97,7 +97,7 @@ TEST(FlattenedBlocks, AreRestoredInPart) {
   const format::Json flat = flattened_blocks(format::parse_document(longer_block(), "p"));
   format::Json graph = flat["graph_module"]["graph"];
   const format::Json nodes = graph["nodes"];
-  // A stage that begins inside the block: it takes what the stage before made of it.
+  // A stage that begins inside the block takes the values that the previous stage computed.
   graph["inputs"] =
       format::Json::parse(R"([{"as_tensor": {"name": "quiet_doubled"}}, {"as_tensor": {"name": "left"}}])");
   restore_blocks(graph, format::Json::array({nodes[4], nodes[5]}), {"difference"});
@@ -108,7 +108,7 @@ TEST(FlattenedBlocks, AreRestoredInPart) {
   ASSERT_EQ(inner["nodes"].size(), 1U);
   EXPECT_TRUE(inner["tensor_values"].contains("quiet_doubled"));
   EXPECT_TRUE(inner["tensor_values"].contains("quiet"));
-  // The other half gives what the stage behind it takes.
+  // The other part returns what the next stage takes.
   graph = flat["graph_module"]["graph"];
   restore_blocks(graph, format::Json::array({nodes[2], nodes[3]}), {"quiet_doubled"});
   EXPECT_EQ(graph["nodes"][1]["outputs"], format::Json::parse(R"([{"as_tensor": {"name": "quiet_doubled"}}])"));

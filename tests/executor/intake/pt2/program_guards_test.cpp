@@ -42,7 +42,7 @@ TEST(ReadRanges, OfAMultipleHoldTheWholeNumbersWithinIt) {
   for (int i = 0; i < 500; ++i) {
     const auto factor = 1 + static_cast<std::int64_t>(random() % 5);
     const auto least = static_cast<std::int64_t>(random() % 41) - 20, most = least + static_cast<int>(random() % 20);
-    std::vector<std::int64_t> within;  // by trying
+    std::vector<std::int64_t> within;  // by trial
     for (std::int64_t s = -40; s <= 40; ++s) {
       if (factor * s >= least && factor * s <= most) within.push_back(s);
     }

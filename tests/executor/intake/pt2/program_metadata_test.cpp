@@ -16,7 +16,7 @@ using stagecraft::testing::tensor_meta;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// What `read` makes of the JSON `text`, which stands under "v" of model.pt2.
+/// The result of `read` for the JSON `text` under the key "v" of model.pt2.
 template <class Read>
 auto from(const std::string& text, const Read& read) {
   const format::Json document = format::parse_document(R"({"v": )" + text + "}", "model.pt2");
@@ -24,7 +24,7 @@ auto from(const std::string& text, const Read& read) {
   return read(fields.required("v"));
 }
 
-/// The message of the FormatError instead.
+/// The message of the FormatError that it throws instead.
 template <class Read>
 std::string error(const std::string& text, const Read& read) {
   try {
@@ -130,7 +130,7 @@ TEST(ReadTensorMeta, NamesWhatNoTensorHas) {
 }
 
 TEST(ReadTensorMeta, CountsValuesInSixtyFourBits) {
-  // 2^62 * 2 is one more than the most; 0 of them are none.
+  // 2^62 * 2 exceeds the largest 64-bit integer by one; with a size of 0 there are no values.
   const std::string large = R"([{"as_int": 4611686018427387904}, {"as_int": 2}])";
   EXPECT_THAT(error(replaced(kMeta, R"([{"as_int": 2}, {"as_int": 3}])", large), read_tensor_meta),
               AllOf(HasSubstr("/v/sizes: "), HasSubstr("64 bits")));

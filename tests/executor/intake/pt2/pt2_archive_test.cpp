@@ -37,7 +37,7 @@ class Pt2Archives : public ::testing::Test {
   void expect_refused(const std::vector<ZipPart>& parts, const std::string& message) const {
     EXPECT_THAT([&] { (void)read(parts); }, ThrowsMessage<FormatError>(HasSubstr(path() + ": " + message)));
   }
-  /// The small archive with record `name` changed.
+  /// The small archive with `from` replaced by `to` in record `name`.
   static std::vector<ZipPart> with(const std::string& name, const std::string& from, const std::string& to) {
     std::vector<ZipPart> parts = archive_parts();
     for (ZipPart& part : parts) {
@@ -219,7 +219,7 @@ TEST_F(Pt2Archives, MutatedGiveErrorsAndNeverAnythingElse) {
   for (int round = 0; round < 800; ++round) {
     std::vector<ZipPart> parts = archive_parts();
     for (std::uint64_t i = 0; i <= random() % 2; ++i) {
-      // The program has a test of its own.
+      // The program has a separate test.
       std::string& bytes = parts[std::vector<std::size_t>{2, 2, 2, 3, 5, 5, 6}[random() % 7]].bytes;
       const std::size_t at = random() % bytes.size();
       if (random() % 2 == 0) {

@@ -26,7 +26,7 @@ std::optional<std::vector<ScriptValue>> call(const std::string& name, const std:
                                              std::size_t results = 1) {
   return on_items(name, arguments, results, "net.pt: node");
 }
-/// The numbers of the list that a call gives.
+/// The numbers in the list that a call returns.
 std::vector<std::int64_t> numbers(const ScriptValue& value) {
   EXPECT_EQ(value.kind, Kind::Items);
   std::vector<std::int64_t> out;
@@ -75,7 +75,8 @@ TEST(OnItems, CopiesAndSumsAreListsOfTheirOwn) {
 }
 
 TEST(OnItems, SlicesAsPythonDoes) {
-  // The positions from begin to before end of 0..4, negative ones counted from the end: by hand, then for all pairs.
+  // The items of 0..4 from begin up to but not including end, negative positions counted from the end: by hand, then
+  // for all pairs.
   const ScriptValue items = list({0, 1, 2, 3, 4});
   EXPECT_THAT(numbers(call("aten::slice", {items, number(1), number(3), number(1)})->front()), ElementsAre(1, 2));
   EXPECT_THAT(numbers(call("aten::slice", {items, number(-2), none(), number(1)})->front()), ElementsAre(3, 4));

@@ -54,7 +54,7 @@ TEST(ScriptValue, IsInEachRunWhatItIsThere) {
 
 TEST(ScriptValue, ListOfARunIsAFreshOne) {
   const ScriptValue items = list({constant_value_of(std::int64_t{3})});
-  in_run(items, 0).toIntList().push_back(4);  // as an operator that appends does
+  in_run(items, 0).toIntList().push_back(4);  // like an operator that appends
   EXPECT_EQ(in_run(items, 0).toIntVector(), std::vector<std::int64_t>{3});
 }
 

@@ -41,7 +41,7 @@ std::vector<std::string> layer_names(const model::Model& model) {
   return out;
 }
 
-/// Plain SGD over the layers of a model: as a whole, or with every layer cut from the others as if it were a stage.
+/// Plain SGD over the layers of a model: as a whole, or with every layer separated from the others like a stage.
 class Trainer {
  public:
   Trainer(const model::Model& model, bool cut) : model_(model), cut_(cut) {
@@ -56,7 +56,8 @@ class Trainer {
   at::Tensor microbatch(const std::vector<at::Tensor>& inputs, std::int64_t step, int number) {
     std::vector<std::vector<at::Tensor>> given(model_.layers.size()), given_grads(model_.layers.size());
     std::vector<std::vector<std::pair<model::ValueRef, at::Tensor>>> received(model_.layers.size());
-    // What several layers hold is added up from the last one, as autograd does, before it joins other microbatches'.
+    // A value's or parameter's gradients from several layers are added from the last layer on, like autograd, before
+    // they are added to those of other microbatches.
     std::vector<std::vector<std::pair<std::string, at::Tensor>>> own(model_.layers.size());
     std::map<std::string, at::Tensor> sums;
     for (std::size_t l = 0; l < model_.layers.size(); ++l) {
@@ -137,7 +138,7 @@ class Trainer {
   bool cut_;
 };
 
-/// Everything that a training came to, by name.
+/// All results of a training, by name.
 using Trained = std::map<std::string, at::Tensor>;
 
 /// Trains `model` on the record's data as the record did.
@@ -171,9 +172,8 @@ Trained trained(const model::Model& model, const files::SafetensorsFile& record,
   return out;
 }
 
-/// Trains as the record did, whole and with every layer cut from the others. Cuts change no bit; beside the record,
-/// which another processor made, everything is within rounding (train_as_python.* makes its records here and compares
-/// bits).
+/// Trains like the record, as a whole and with every layer separated. Separation changes no bit; the record was made on
+/// another processor and agrees within rounding (train_as_python.* makes records on this machine and compares bits).
 void expect_as_python(const std::string& name, const std::map<std::string, std::string>& settings) {
   const model::Model model = build_model(kGolden + name + ".pt", settings);
   const files::SafetensorsFile record(kGolden + name + ".safetensors");
@@ -181,7 +181,7 @@ void expect_as_python(const std::string& name, const std::map<std::string, std::
   const Trained cut = trained(model, record, true);
   EXPECT_GE(whole.size(), 3U * 8);
   ASSERT_EQ(whole.size(), cut.size());
-  std::map<std::string, std::vector<run::ComparedTensor>> compared;  // by what the tensors are
+  std::map<std::string, std::vector<run::ComparedTensor>> compared;  // by kind of tensor
   for (const auto& [key, tensor] : whole) {
     EXPECT_TRUE(at::equal(tensor, cut.at(key))) << key << " of the cut model";
     const std::size_t slash = std::min(key.find('/'), key.size() - 1);
@@ -195,7 +195,7 @@ void expect_as_python(const std::string& name, const std::map<std::string, std::
 }
 
 TEST(TorchScript, TrainsATracedModelAsPythonDoes) {
-  at::set_num_threads(1);  // as the record was made
+  at::set_num_threads(1);  // like the record
   expect_as_python("cnn_traced", kImage);
 }
 
@@ -219,7 +219,7 @@ TEST(TorchScript, KnowsHowStatisticsMove) {
     EXPECT_FALSE(spec.written) << spec.name;
     if (!spec.trainable && !spec.constant) decays[spec.name] = spec.decay;
   }
-  // A momentum of 0.1 keeps 0.9 of the old; the count keeps all of it.
+  // A momentum of 0.1 keeps 0.9 of the old value; the count keeps all of it.
   EXPECT_THAT(decays, testing::UnorderedElementsAre(testing::Pair("model.blocks.0.norm.running_mean", 1 - 0.1),
                                                     testing::Pair("model.blocks.0.norm.running_var", 1 - 0.1),
                                                     testing::Pair("model.blocks.0.norm.num_batches_tracked", 1.0)));
@@ -259,7 +259,7 @@ TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
   settings["input.x"] = "float32[3,8";
   EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
               HasSubstr("input \"x\" is \"float32[3,8\": found no sizes, expected TYPE[SIZES]"));
-  // 8 by 8 pooled is 4 by 4, which the head takes; 8 by 8 it does not.
+  // The head takes 4 by 4, an 8 by 8 image after pooling, but not 8 by 8.
   settings["input.x"] = "float32[3,16,16]";
   EXPECT_THAT(message_of([&] { (void)build_model(kGolden + "cnn_traced.pt", settings); }),
               HasSubstr("fails on 2 samples: mat1 and mat2 shapes cannot be multiplied"));
@@ -315,7 +315,7 @@ TEST(TorchScript, SurvivesDamage) {
       (void)build_model(path, kVector);
     } catch (const FormatError&) { ++refused; }
   }
-  // Only what pads records may change unnoticed.
+  // Only a change in the padding of records may go unnoticed.
   EXPECT_GT(refused, 60);
 }
 
