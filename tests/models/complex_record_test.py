@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""complex_record_test.py BIN: run --expect compares a complex buffer with a record in both of its parts."""
+"""complex_record_test.py BIN: run --expect compares both parts of a complex buffer with a record."""
 
 import contextlib
 import io

@@ -1,6 +1,6 @@
-"""Exported models that `stagecraft convert` cuts into stages, as PyTorch sees them.
+"""Cuts exported models into stages with `stagecraft convert` and compares them in PyTorch.
 
-Usage: convert_test.py BIN [--archives DIR] [TESTS]. DIR keeps the archives; those that are there are not made again."""
+Usage: convert_test.py BIN [--archives DIR] [TESTS]. DIR keeps the archives; existing ones are reused."""
 
 import json
 import pathlib
@@ -37,7 +37,7 @@ def load(path):
 
 
 def records(path):
-    """The records of an archive by their names below its folder."""
+    """The records of an archive by name, relative to its folder."""
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert all(each.compress_type == zipfile.ZIP_STORED for each in archive.infolist())
@@ -45,7 +45,7 @@ def records(path):
 
 
 def draw(exported, notes, samples, seed):
-    """Inputs by name, of so many samples."""
+    """Inputs by name, with this many samples."""
     generator = torch.Generator().manual_seed(seed)
     ranges = {each["name"]: each["range"] for each in notes["inputs"]}
     out = {}
@@ -64,7 +64,7 @@ def draw(exported, notes, samples, seed):
 
 
 def tied_names(module):
-    """Names of parameters, those that share memory in one tuple."""
+    """Names of parameters, with those that share memory in one tuple."""
     names = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault((parameter.data_ptr(), parameter.shape), []).append(name)
@@ -72,7 +72,7 @@ def tied_names(module):
 
 
 def total(gradients):
-    """The sum of those that are there, else None."""
+    """The sum of the gradients that are not None, or None."""
     found = [each for each in gradients if each is not None]
     return sum(found[1:], found[0]) if found else None
 
@@ -90,7 +90,7 @@ class Stages(PackageCase):
         return path
 
     def profile(self, archive, *options):
-        """Writes graph.json; gives the number of layers."""
+        """Writes graph.json; returns the number of layers."""
         notes = json.loads(records(archive)["extra/stagecraft.json"])
         self.tool("profile", archive, "--microbatch", max(notes["samples"]["least"], 2), "--max-seconds", 0.02, "--warmup", 0,
                   "--accept-untrusted", *options, "-o", "graph.json")
@@ -98,7 +98,7 @@ class Stages(PackageCase):
         return sum(layer["kind"] != "Input" for layer in graph["layers"])
 
     def converted(self, archive, stages, *options):
-        """The package of a uniform plan."""
+        """The package converted with a uniform plan."""
         name = f"{archive.stem}_{stages}"
         self.tool("plan", "graph.json", "--devices", max(stages, 2), "--strategy", "uniform", "--stages", stages, *options,
                   "-o", "plan.json")
@@ -106,7 +106,7 @@ class Stages(PackageCase):
         return self.package(name)
 
     def passes(self, model, inputs, loss_of):
-        """Losses of two passes and gradients of both together."""
+        """The losses of two passes, and the gradients summed over both."""
         torch.manual_seed(5)
         losses = []
         for _ in range(2):
@@ -191,7 +191,7 @@ def every_model():
             layers = self.profile(archive)
             for stages in (1, 2, 3):
                 with self.subTest(stages=stages):
-                    if layers < stages:  # then by operators, most of which may be cut between
+                    if layers < stages:  # split by operators instead, which allows more cuts
                         layers = self.profile(archive, "--layers", "op")
                     package = self.converted(archive, stages)
                     self.check_equal(archive, package, stages)
@@ -249,7 +249,7 @@ class Packages(Stages):
     def test_our_own_reader_takes_the_stage_with_the_loss(self):
         package = self.converted(self.file, 2)
         last = pathlib.Path(package.__file__).parent / "stage1.pt2"
-        # ReLU and Linear; what follows from the inputs alone, here the ReLU, is part of the layer that reads it.
+        # ReLU and Linear; a value computed from the inputs only, here the ReLU, is part of the layer that reads it.
         self.assertEqual(self.profile(last, "--input-range", "target=0..4"), 1)
 
     def test_stages_begin_inside_blocks_of_autocast_and_no_grad(self):
@@ -261,7 +261,7 @@ class Packages(Stages):
             self.assertEqual([each["name"] for each in graph["layers"] if each["kind"] != "Input"], layers)
             package = self.converted(archive, 2)
             self.check_equal(archive, package, 2)
-            # Each stage is in the block again.
+            # Each stage enters the block again.
             folder = pathlib.Path(package.__file__).parent
             held = [sum("wrap_with_" in str(node.target) for node in load(folder / f"stage{stage}.pt2").graph.nodes) for stage in (0, 1)]
             self.assertEqual(held, [1, 1])

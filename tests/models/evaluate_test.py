@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""evaluate_test.py BIN [TEST...]: a plan that only evaluates gives the loss that Python gives after model.eval(), of archives of
-torch.export and of TorchScript, in one stage and in several; models of which the file does not say that are refused, with what
-would help. The models trained in Python before, so that their running statistics are not the first ones."""
+"""evaluate_test.py BIN [TEST...]: evaluates archives of torch.export and of TorchScript, in one stage and in several,
+and compares the loss with Python's after model.eval(). Models whose file does not determine how they evaluate are
+refused, with a remedy. The models are trained in Python first, so that their running statistics differ from the
+initial ones."""
 
 import contextlib
 import copy
@@ -34,7 +35,7 @@ from exporter.record import save_record
 from script_models import ControlFlow, SmallCnn, WithLoss, WithNextTokenLoss
 from train_test import described
 
-SAMPLES, COUNT = 2, 7  # samples in a microbatch, microbatches in the data
+SAMPLES, COUNT = 2, 7  # samples per microbatch, microbatches in the data
 VECTOR = ("x=float32[8]", "target=int64[]:range=0..4")
 IMAGE = ("image=float32[3,8,8]", "target=int64[]:range=0..4")
 X_IMAGE = ("x=float32[3,8,8]", "target=int64[]:range=0..4")
@@ -50,7 +51,7 @@ def call(*command):
 
 
 class NextToken(torch.nn.Module):
-    """A language model whose scores have their classes on axis 1."""
+    """A language model with the classes of its scores on axis 1."""
 
     def __init__(self, model):
         super().__init__()
@@ -67,7 +68,7 @@ class InFolder(unittest.TestCase):
         self.folder = folder.name
         torch.manual_seed(3)
         torch.set_num_threads(1)
-        # The fast path of attention exists in evaluation alone, and rounds otherwise; no archive holds it.
+        # Attention has a fast path only in evaluation, and it rounds differently; archives do not contain it.
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         self.addCleanup(torch.backends.mha.set_fastpath_enabled, fast)
@@ -76,7 +77,7 @@ class InFolder(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def trained(self, build, texts):
-        """A model that gives its loss, after some forwards in training mode; its inputs, and data for them."""
+        """A model that returns its loss, after some forwards in training mode; its inputs, and data for them."""
         torch.manual_seed(3)
         model = build().train()
         inputs = tuple(map(parse_input, texts))
@@ -92,7 +93,7 @@ class InFolder(unittest.TestCase):
         return out
 
     def expected(self, model, inputs, data):
-        """What Python gives after eval(); in training mode it is something else."""
+        """The loss in Python after eval(), which differs from that in training mode."""
         loss = sum(self.losses(copy.deepcopy(model).eval(), inputs, data)) / COUNT
         training = sum(self.losses(copy.deepcopy(model).train(), inputs, data)) / COUNT
         self.assertGreater(abs(loss - training), 1e-4 * loss)
@@ -113,7 +114,7 @@ class InFolder(unittest.TestCase):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = copy.deepcopy(model)
-            # Tracing runs the model, and with it moves running statistics.
+            # Tracing runs the model and updates its running statistics.
             state = copy.deepcopy(model.state_dict())
             module = torch.jit.trace(model, tuple(draw_all(inputs, 3, 1)), check_trace=False) if traced else torch.jit.script(model)
             module.load_state_dict(state)
@@ -128,7 +129,7 @@ class InFolder(unittest.TestCase):
             return sum(layer["kind"] != "Input" for layer in json.load(graph)["layers"])
 
     def evaluated(self, stages, channel=("local",)):
-        """(status, what it said) of evaluating in that many stages."""
+        """(status, output) of an evaluation in that many stages."""
         plan = self.path("plan.json")
         status, said = call(f"{BINARIES}/stagecraft-plan", self.path("graph.json"), "-n", str(stages), "--strategy", "uniform", "--stages",
                             str(stages), "--microbatches", "3", "--schedule", "forward", "-o", plan)
@@ -145,7 +146,7 @@ class InFolder(unittest.TestCase):
                 found = re.search(r"loss ([0-9.e+-]+) over ([0-9]+) of 14 samples", said)
                 self.assertIsNotNone(found, said)
                 self.assertEqual(int(found[2]), SAMPLES * COUNT)
-                # Six digits are printed.
+                # The output has six digits.
                 self.assertAlmostEqual(float(found[1]) / expected, 1, delta=6e-6, msg=f"{stages} stages")
 
     def exported_as_python(self, build, texts, evaluation=False):
@@ -160,7 +161,7 @@ class InFolder(unittest.TestCase):
         self.write_data(inputs, data)
         file = self.script(model, inputs, texts, traced)
         if not traced:
-            # The file itself says the same in Python.
+            # Evaluating the file in Python gives the same loss.
             self.assertAlmostEqual(sum(self.losses(torch.jit.load(file[0]).eval(), inputs, data)) / COUNT, expected, delta=1e-6)
         self.check(*file, expected)
 

@@ -1,4 +1,4 @@
-"""Tests of stagecraft export-model: what it writes, what it refuses, and what it says."""
+"""Tests of stagecraft export-model: the files it writes, the models it refuses, and its messages."""
 
 import contextlib
 import io
@@ -49,7 +49,7 @@ def run(*arguments):
 
 
 def read_record(path):
-    """A safetensors file by its definition: (tensors, metadata)."""
+    """Reads a safetensors file by its definition: (tensors, metadata)."""
     with open(path, "rb") as file:
         data = file.read()
     (length,) = struct.unpack("<Q", data[:8])
@@ -68,7 +68,7 @@ def read_record(path):
 
 
 def line_of(file, text):
-    """`FILE:NUMBER "TEXT"` of the one line of a file of tests/models that is `text`."""
+    """`FILE:NUMBER "TEXT"` of the only line that is `text` in a file of tests/models."""
     with open(os.path.join(HERE, file), encoding="utf-8") as source:
         (number,) = [number for number, line in enumerate(source, 1) if line.strip() == text]
     return f'{file}:{number} "{text}"'
@@ -87,7 +87,7 @@ class InFolder(unittest.TestCase):
         self.file = os.path.join(self.folder, "model.pt2")
 
     def refused(self, name, *more, inputs=VECTOR, loss="cross_entropy"):
-        """The message with which a hard model is refused; nothing is written."""
+        """The message that refuses a hard model; nothing is written."""
         status, out, error = run(f"{HARD}:{name}", "-o", self.file, *inputs, "--loss", loss, *more)
         self.assertEqual(status, 1, out + error)
         self.assertEqual(os.listdir(self.folder), [])
@@ -102,7 +102,7 @@ class InFolder(unittest.TestCase):
 
 
 class EveryModel(InFolder):
-    """Of each model in the table: the archive as torch reads it back, and the record."""
+    """For each model in the table: the archive as torch reads it, and the record."""
 
     def check(self, name):
         entry = table.MODELS[name]
@@ -124,7 +124,7 @@ class EveryModel(InFolder):
         loaded = torch.export.load(path)
         self.check_extra(entry, extra, written, loaded)
         fresh = make.request(name)
-        for names in extra["tied"]:  # torch reads them as several
+        for names in extra["tied"]:  # torch reads them as separate parameters
             for tied in names:
                 loaded.state_dict[tied] = loaded.state_dict[names[0]]
         for samples in {extra["samples"]["least"], min(4, extra["samples"]["most"])}:
@@ -197,14 +197,14 @@ _every_model()
 
 class Record(InFolder):
     def test_seeds_are_those_of_mix_seed_in_cpp(self):
-        # Printed by a C++ program with the function of executor/model/model.cpp.
+        # Computed in C++ with mix_seed of executor/model/model.cpp.
         self.assertEqual(record.mix_seed(0, "a"), 2001490394518938616)
         self.assertEqual(record.mix_seed(7, "dropout_1", 2, 1), 15629992363539257783)
         self.assertEqual(record.mix_seed(2**64 - 1, "", 0, 5), 5341356830305024956)
         self.assertEqual(record.mix_seed(1, "caf\u00e9", 3, 0), 3140856620715955497)
 
     def test_torch_takes_seeds_of_64_bits_as_they_are(self):
-        # The first float of std::mt19937-alike from seed 2^63, of which it takes the low 32 bits: that of seed 0.
+        # torch's generator takes only the low 32 bits, so seed 2^63 gives the same floats as seed 0.
         torch.manual_seed(2**63)
         first = torch.rand(3)
         self.assertEqual(torch.initial_seed(), 2**63)
@@ -352,7 +352,7 @@ class Refused(InFolder):
         extra, said = self.exported(f"{OWN}:SampledLatent", *VECTOR, "--loss", "in-model")
         self.assertIn("torch.distributions validates its arguments, which torch.export does not allow; validation is off during the export", said)
         self.assertEqual(extra["samples"]["least"], 1)
-        with self.assertRaisesRegex(ValueError, "Expected parameter scale"):  # and are there again
+        with self.assertRaisesRegex(ValueError, "Expected parameter scale"):  # and are on again
             torch.distributions.Normal(0.0, -1.0)
 
     def test_transformer_layers_that_look_into_their_mask(self):
@@ -454,7 +454,7 @@ class Options(InFolder):
             extra, _ = self.exported(f"{HARD}:Kinds", "--inputs", f"{HARD}:{examples}", "--loss", f"{HARD}:class_loss", *more)
             return {each["name"]: each["range"] for each in extra["inputs"]}
 
-        # Thirty rows of the embedding, ten classes of the loss.
+        # The embedding has thirty rows, the loss ten classes.
         self.assertEqual(ranges("few_examples"), {"tokens": [0, 30], "label": [0, 10]})
         self.assertEqual(ranges("few_examples", "--range", "label=-1..9"), {"tokens": [0, 30], "label": [-1, 9]})
         self.assertEqual(ranges("ignored_examples"), {"tokens": [0, 30], "label": [-100, 10]})
@@ -529,7 +529,7 @@ class Options(InFolder):
 
     @unittest.skipUnless(table.MODELS["resnet18"].is_installed(), "needs torchvision")
     def test_one_sample_is_left_out_where_the_model_does_not_train_on_it(self):
-        done = program.export(make.request("resnet18"))  # at 32 pixels its last BatchNorm sees one value of a channel
+        done = program.export(make.request("resnet18"))  # at 32 pixels its last BatchNorm sees one value per channel
         self.assertEqual((done.least, done.most), (2, 65536))
 
     def test_tied_parameters_are_told(self):
@@ -560,7 +560,7 @@ class Options(InFolder):
 
 
 class Imports(InFolder):
-    """Files that import others."""
+    """Model files that import other files."""
 
     def setUp(self):
         super().setUp()
@@ -607,7 +607,7 @@ class Imports(InFolder):
 
 
 class RecurrentStates(unittest.TestCase):
-    """The last states of recurrent layers have the shape in a program that they have when they run."""
+    """In a program, the last states of recurrent layers have the same shapes as at run time."""
 
     class Net(torch.nn.Module):
         def __init__(self, kind, **options):
@@ -815,7 +815,7 @@ class Writing(InFolder):
         arguments = [f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "-o", self.file]
         with open(self.file, "w", encoding="utf-8") as file:
             file.write("notes")
-        # A state dict of torch.save is a ZIP archive too.
+        # A state dict from torch.save is a ZIP archive too.
         weights, linked = os.path.join(self.folder, "w.pt2"), os.path.join(self.folder, "linked.pt2")
         torch.save({}, weights)
         os.link(weights, linked)
@@ -830,7 +830,7 @@ class Writing(InFolder):
                 self.assertEqual((status, message in error), (1, True), error)
         self.assertEqual(sorted(os.listdir(self.folder)), ["linked.pt2", "model.pt2", "w.pt2"])
         self.exported(*arguments[:-2], "--force")
-        self.exported(*arguments[:-2])  # an older one of its own
+        self.exported(*arguments[:-2])  # replaces an older archive of the tool
 
     def test_a_folder_that_is_not_there_is_told(self):
         file = os.path.join(self.folder, "none", "model.pt2")

@@ -1,4 +1,4 @@
-"""Models that cannot be trained from an archive as they train in Python, each for one reason."""
+"""Models that cannot be trained from an archive as in Python, each for one reason."""
 
 import random
 
@@ -64,7 +64,7 @@ class BranchOnValues(_Layers):
 
 
 class CountsInPython(_Layers):
-    """Scales by the number of its calls, which no buffer holds."""
+    """Scales by the number of its calls, which is not in a buffer."""
 
     calls = 0
 
@@ -74,7 +74,7 @@ class CountsInPython(_Layers):
 
 
 class ComputesOtherwiseWhenTraced(_Layers):
-    """The same but for rounding."""
+    """Equal except for rounding."""
 
     def between(self, hidden):
         return hidden * 3 if torch.compiler.is_exporting() else hidden * 0.3 * 10
@@ -111,7 +111,7 @@ class SparseEmbedding(nn.Module):
 
 
 class FixedShape(_Layers):
-    """Works for three samples only, and does not say so."""
+    """Works only for three samples, but does not check for that."""
 
     def between(self, hidden):
         return functional.relu(hidden.view(3, 8))
@@ -146,14 +146,14 @@ class OwnGenerator(_Layers):
 
 
 class Validates(_Layers):
-    """Asks for the checks of a distribution's arguments by itself."""
+    """Explicitly enables the checks of a distribution's arguments."""
 
     def between(self, hidden):
         return torch.distributions.Normal(hidden, 1.0, validate_args=True).rsample()
 
 
 class CausalByLooking(nn.Module):
-    """Attention that has to look into its mask; `called` gives it what tells it."""
+    """Attention that must inspect its mask unless the arguments `called` say that it is causal."""
 
     def __init__(self, kind, **called):
         super().__init__()
@@ -209,7 +209,7 @@ class GeneratorOfItsOwn(_Layers):
 
 
 class LooksAsIfFused(ComputesOtherwiseWhenTraced):
-    """Has the field by which models of transformers say how they compute attention."""
+    """Has the configuration field that selects the attention implementation in models of transformers."""
 
     class config:
         _attn_implementation = "sdpa"
@@ -317,7 +317,7 @@ class CodeInside(_Layers):
 
 
 class TwoTowers(nn.Module):
-    """Nothing in it says that both inputs have as many samples."""
+    """Nothing requires both inputs to have the same number of samples."""
 
     def __init__(self):
         super().__init__()
@@ -328,7 +328,7 @@ class TwoTowers(nn.Module):
 
 
 class Kinds(nn.Module):
-    """Ten classes from tokens, and a number that nothing bounds."""
+    """Ten classes from tokens, and an integer that nothing bounds."""
 
     def __init__(self):
         super().__init__()

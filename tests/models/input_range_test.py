@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""input_range_test.py BIN: an input whose range only the data checks ask for takes a wider one with --input-range of profile and
-run; one that an embedding or a loss bounds does not."""
+"""input_range_test.py BIN: --input-range of profile and run can widen the range of an input if only the data checks
+use it, but not if an embedding or a loss bounds it."""
 
 import contextlib
 import io

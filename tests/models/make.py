@@ -9,12 +9,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts")]
 
 SEED = 7
-# Options of profile where its times do not matter.
+# Options of profile if its times do not matter.
 QUICKLY = ("--warmup", "0", "--max-seconds", "0.05", "--concurrent", "1", "--accept-untrusted")
 
 
 def request(name):
-    """What exporting the test model takes, built from its seed."""
+    """The request that exports the test model, built from its seed."""
     import torch
     from exporter.inputs import parse_input
     from exporter.program import Request
@@ -26,7 +26,7 @@ def request(name):
 
 
 def make(name, folder, microbatches=None):
-    """Writes both files; gives the program and the record's tensors. `microbatches` in place of the table's."""
+    """Writes both files; returns the program and the record's tensors. `microbatches` overrides the table's."""
     from exporter import program, record
     from table import MODELS
 
@@ -40,7 +40,7 @@ def make(name, folder, microbatches=None):
 
 
 def chosen(arguments, text, table):
-    """(models, folder) of a command line NAME... FOLDER over `table`; an exit status where there is nothing to make."""
+    """(models, folder) of a command line NAME... FOLDER over `table`; an exit status if there is nothing to make."""
     program = os.path.basename(sys.argv[0])
     if arguments == ["--list"]:
         print("\n".join(table))

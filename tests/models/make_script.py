@@ -15,7 +15,7 @@ SEED = 7
 
 
 def save_without_places(module, path):
-    """Saves without the records for debugging, which hold the paths of Python's sources."""
+    """Saves without the debug records, which contain the paths of Python sources."""
     import torch
 
     with tempfile.TemporaryDirectory() as work:
@@ -47,7 +47,7 @@ def make(name, folder):
     training = record.Training(samples=2, learning_rate=entry.learning_rate, seed=SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Tracing runs the model, and with it moves running statistics.
+        # Tracing runs the model and updates its running statistics.
         state = {key: value.clone() for key, value in model.state_dict().items()}
         if entry.traced:
             module = torch.jit.trace(model, tuple(draw_all(inputs, 3, SEED)), check_trace=False)

@@ -1,4 +1,4 @@
-"""Models that compute otherwise in training than in evaluation mode."""
+"""Models that compute differently in training and in evaluation mode."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class Modes(nn.Module):
-    """Every module of torch.nn that has a mode and no random number or statistic of its own making."""
+    """Modules of torch.nn that depend on the training mode."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -36,7 +36,7 @@ class Modes(nn.Module):
 
 
 class NormAndDropout(nn.Module):
-    """What torch.jit takes of Modes."""
+    """The part of Modes that torch.jit supports."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -52,7 +52,7 @@ class NormAndDropout(nn.Module):
 
 
 class BranchesOnMode(nn.Module):
-    """Scales, drops and normalises by branches on the mode of its own."""
+    """Scales, drops and normalises in its own branches on the mode."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -72,7 +72,7 @@ class BranchesOnMode(nn.Module):
 
 
 class NoiseInTraining(nn.Module):
-    """Adds noise where it trains."""
+    """Adds noise in training."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -87,7 +87,7 @@ class NoiseInTraining(nn.Module):
 
 
 class StatisticsInTraining(nn.Module):
-    """Moves a mean where it trains, and subtracts it in both modes."""
+    """Updates a mean in training, and subtracts it in both modes."""
 
     def __init__(self, width=8):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Small models as people write them, each with what is hard for an exporter or a splitter in it."""
+"""Small models in the style of real ones, each with a feature that is hard to export or to split."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ class LstmLanguageModel(nn.Module):
 
 
 class TiedDropout(nn.Module):
-    """The output layer's weight is the embedding's; dropout before and between."""
+    """The output layer shares the embedding's weight; dropout before and between the blocks."""
 
     def __init__(self, vocabulary=40, width=16):
         super().__init__()
@@ -48,8 +48,8 @@ class TiedDropout(nn.Module):
 
 
 class DecoderTransformer(nn.Module):
-    """Embedding, decoder layers whose cross attention looks at the same input as their self attention,
-    final norm, output layer. The defaults are those of the pipelining example of torch.distributed."""
+    """Embedding, decoder layers whose cross attention reads the same input as their self attention, final norm, output
+    layer. The defaults are those of the pipelining example of torch.distributed."""
 
     def __init__(self, vocabulary=10000, width=512, layers=8, heads=8, feed_forward=2048, dropout=0.1):
         super().__init__()
@@ -67,7 +67,7 @@ class DecoderTransformer(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """nn.Transformer as it comes: axis 1 is the batch."""
+    """nn.Transformer in its default layout: axis 1 is the batch."""
 
     def __init__(self, vocabulary=40, width=16, layers=2):
         super().__init__()
@@ -84,7 +84,7 @@ class EncoderDecoder(nn.Module):
 
 
 class LongResidual(nn.Module):
-    """What the stem gives is added again three blocks later."""
+    """The stem's output is added again three blocks later."""
 
     def __init__(self, width=12):
         super().__init__()
@@ -100,7 +100,7 @@ class LongResidual(nn.Module):
 
 
 class TwoHeads(nn.Module):
-    """Several tensors, one of them no loss's concern."""
+    """Returns several tensors, one of which the loss does not read."""
 
     def __init__(self, width=12):
         super().__init__()
@@ -118,7 +118,7 @@ def two_losses(outputs, kind, place):
 
 
 class SharedBatchNorm(nn.Module):
-    """One BatchNorm after two convolutions: its statistics are written twice in a pass."""
+    """One BatchNorm after two convolutions: its statistics are updated twice per forward."""
 
     def __init__(self):
         super().__init__()
@@ -134,7 +134,7 @@ class SharedBatchNorm(nn.Module):
 
 
 class CalledTwice(nn.Module):
-    """A block with parameters called twice, another between."""
+    """A block with parameters is called twice, with another block between the calls."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -147,7 +147,7 @@ class CalledTwice(nn.Module):
 
 
 class Scale(nn.Module):
-    """Writes into what it is given."""
+    """Writes into its input."""
 
     def __init__(self, width):
         super().__init__()
@@ -159,7 +159,7 @@ class Scale(nn.Module):
 
 
 class ViewsAcrossBlocks(nn.Module):
-    """A view of one block's result is overwritten in the next block, and the result is read after that."""
+    """The next block overwrites a view of one block's result, which is read after that."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -178,7 +178,7 @@ class ViewsAcrossBlocks(nn.Module):
 
 
 class NoGradBlock(nn.Module):
-    """A normalisation whose statistics no gradient passes, and a target network in no_grad."""
+    """A normalisation whose statistics have no gradient, and a target network in no_grad."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -196,7 +196,7 @@ class NoGradBlock(nn.Module):
 
 
 class MasksFromInputs(nn.Module):
-    """Attention with a mask of padding, an order mask and positions, all made from the inputs."""
+    """Attention with a padding mask, a causal mask and positions, all computed from the inputs."""
 
     def __init__(self, vocabulary=40, width=16, layers=2, length=32):
         super().__init__()
@@ -248,7 +248,7 @@ class ParentOperators(nn.Module):
 
 
 class MixedInputs(nn.Module):
-    """Whole numbers, truth values and floats beside one table without a batch axis."""
+    """Integer, bool and float inputs, and a table without a batch axis."""
 
     def __init__(self, kinds=7, width=8):
         super().__init__()
@@ -283,7 +283,7 @@ class RunningMean(nn.Module):
 
 
 class PartlyFrozen(nn.Module):
-    """The first block does not learn, its BatchNorm is in evaluation mode; one parameter is used by nothing."""
+    """The first block is frozen, with its BatchNorm in evaluation mode; one parameter is unused."""
 
     def __init__(self):
         super().__init__()
@@ -319,7 +319,7 @@ class InPlaceActivations(nn.Module):
 
 
 class FixedBatch(nn.Module):
-    """The number of samples is written into the code: exports only for that many."""
+    """The number of samples is fixed in the code: exports only for that number."""
 
     def __init__(self, samples=2, width=8):
         super().__init__()
@@ -333,7 +333,7 @@ class FixedBatch(nn.Module):
 
 
 class TransposedNorm(nn.Module):
-    """Normalises over the last axis of activations that lie transposed in memory, from block to block."""
+    """Each block normalises over the last axis of activations that are transposed in memory."""
 
     def __init__(self, width=8, layers=3):
         super().__init__()
@@ -359,7 +359,7 @@ class TransposedBlock(nn.Module):
 
 
 class AutocastBlock(nn.Module):
-    """Autocast around a block with dropout in it, as training in lower precision has it."""
+    """Autocast around a block with dropout, as in mixed-precision training."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -375,7 +375,7 @@ class AutocastBlock(nn.Module):
 
 
 class NumbersOfTheBatch(nn.Module):
-    """Computes with the number of samples, and gives its own loss after its scores."""
+    """Computes with the number of samples, and returns its own loss after its scores."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -391,7 +391,7 @@ class NumbersOfTheBatch(nn.Module):
 
 
 class LstmStates(nn.Module):
-    """The last states of both directions begin another LSTM, and the last state of that is classified."""
+    """The last states of both directions initialise another LSTM, whose last state is classified."""
 
     def __init__(self, vocabulary=40, width=8):
         super().__init__()
@@ -409,7 +409,7 @@ class LstmStates(nn.Module):
 
 
 class OldNorms(nn.Module):
-    """weight_norm and spectral_norm as they were before parametrizations: hooks that set the weight before each forward."""
+    """weight_norm and spectral_norm from before parametrizations: hooks that set the weight before each forward."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -437,7 +437,7 @@ class Prediction:
 
 
 class NestedBatch(nn.Module):
-    """Takes a dataclass with a tuple and a dict in it, and gives another."""
+    """Takes a dataclass that contains a tuple and a dict, and returns another."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -474,7 +474,7 @@ class WholeAutocast(nn.Module):
 
 
 class WholeNoGrad(nn.Module):
-    """A frozen body in no_grad, and a head that learns."""
+    """A frozen body in no_grad, and a trainable head."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -489,7 +489,7 @@ class WholeNoGrad(nn.Module):
 
 
 class SampledLatent(nn.Module):
-    """A variational autoencoder: torch.distributions, which check the values of their arguments."""
+    """A variational autoencoder: uses torch.distributions, which check the values of their arguments."""
 
     def __init__(self, width=4):
         super().__init__()
@@ -507,7 +507,7 @@ class SampledLatent(nn.Module):
 
 
 class CausalEncoder(nn.Module):
-    """nn.TransformerEncoder with a mask that it is told to be causal."""
+    """nn.TransformerEncoder with a mask and is_causal=True."""
 
     def __init__(self, vocabulary=40, width=16):
         super().__init__()
@@ -521,7 +521,8 @@ class CausalEncoder(nn.Module):
 
 
 class ShiftedLabels(nn.Module):
-    """Learns to repeat its labels from those before them, shifted as encoder-decoders do; `readers` blocks read them."""
+    """Predicts each label from the preceding one, shifted as in encoder-decoders; `readers` blocks read the shifted
+    labels."""
 
     def __init__(self, vocabulary=30, width=8, readers=1):
         super().__init__()
@@ -540,7 +541,7 @@ class ShiftedLabels(nn.Module):
 
 
 class ChangingMask(nn.Module):
-    """A mask that one block reads, and the blocks after it in which one more place is closed."""
+    """One block reads a mask, which is then changed for the blocks after it."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -557,7 +558,7 @@ class ChangingMask(nn.Module):
 
 
 class CachedAutocast(nn.Module):
-    """Autocast that keeps its casts around the whole body, and in it no_grad and a layer called twice: its weight is cast once, and
+    """Autocast with cached casts around the whole body, in which a layer is called twice: its weight is cast once, and
     the gradients of both calls are added in bfloat16."""
 
     def __init__(self, width=8):
@@ -578,8 +579,8 @@ class CachedAutocast(nn.Module):
 
 
 class NestedModes(nn.Module):
-    """Autocast inside no_grad, and alone, each around blocks; a buffer is written in one of them. (Of no_grad inside autocast
-    torch.export loses that nothing is to be learnt.)"""
+    """Autocast inside no_grad, and autocast by itself, each around blocks; one block updates a buffer. (For no_grad
+    inside autocast, torch.export loses that no gradient is needed.)"""
 
     def __init__(self, width=8):
         super().__init__()
@@ -602,7 +603,7 @@ class NestedModes(nn.Module):
 
 
 class UnreadDropout(nn.Module):
-    """Draws random numbers of which nothing comes, before others that matter."""
+    """Draws random numbers that are not used, before others that are."""
 
     def __init__(self, width=8):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models for torch.jit: each gives its own loss, as TorchScript has no other place for it."""
+"""Models for torch.jit: each returns its own loss, because TorchScript has no other place for it."""
 
 import dataclasses
 from typing import Callable, Optional
@@ -21,7 +21,7 @@ class WithLoss(nn.Module):
 
 
 class WithNextTokenLoss(nn.Module):
-    """A language model and its loss; the tokens to be predicted come apart."""
+    """A language model and its loss; the tokens to predict are a separate input."""
 
     def __init__(self, model):
         super().__init__()
@@ -58,7 +58,7 @@ class SmallCnn(nn.Module):
 
 
 class Gated(nn.Module):
-    """What it computes depends on the numbers that it gets."""
+    """Branches on the values of its input."""
 
     def __init__(self, width):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The test models by name, with what exporting each takes."""
+"""The test models by name, with the arguments to export each."""
 
 import dataclasses
 import importlib.util
@@ -9,10 +9,11 @@ import models
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """`build` gives the model, seeded by the caller. `inputs` are texts as --input takes them. `needs` is the package that
-    the model comes from. `options`: further fields of the exporter's Request. `microbatches` is 1 where parameters have
-    several holders: stages add each holder's gradients over the microbatches first, autograd the holders' first. `rounds`: of
-    a kind that has an entry already, so it need not be equal bit for bit, but within rounding, to a record of two."""
+    """`build` returns the model; the caller sets the seed. `inputs` are texts as --input takes them. `needs` is the
+    package that the model needs. `options`: further fields of the exporter's Request. `microbatches` is 1 where
+    parameters have several holders: stages first add each holder's gradients over the microbatches, autograd first
+    adds those of the holders. `rounds`: compare with a record of two microbatches only to within rounding, because
+    another entry covers this kind of model bit for bit."""
 
     build: Callable
     inputs: tuple
@@ -38,7 +39,7 @@ def _torchvision(name, **arguments):
 
 
 def _small_vgg16():
-    """VGG-16's convolutions with classifier layers of 64 in place of 4096, so that a record is small."""
+    """VGG-16's convolutions with classifier layers of width 64 instead of 4096, so that records are small."""
     import torchvision
     from torch import nn
 
@@ -49,7 +50,7 @@ def _small_vgg16():
 
 
 def _small_vit():
-    """ViT-B/16 with 3 encoder layers of width 64 in place of 12 of 768."""
+    """ViT-B/16 with 3 encoder layers of width 64 instead of 12 of width 768."""
     import torchvision
 
     return torchvision.models.VisionTransformer(32, 16, 3, 4, 64, 128, dropout=0.1, num_classes=10)
@@ -65,8 +66,8 @@ def _transformers(kind, **fields):
 
 
 def _untied_t5():
-    """Three holders of one parameter would add their gradients in another order in stages, and so would three readers of what the
-    encoder gives: so one decoder layer, and embeddings of its own."""
+    """Stages would add the gradients of three holders of one parameter in a different order than autograd, and so
+    would three readers of the encoder's output: hence one decoder layer and untied embeddings."""
     import copy
 
     model = _transformers("t5", num_layers=2, num_decoder_layers=1, d_model=16, d_ff=24, d_kv=8, num_heads=2, vocab_size=40,

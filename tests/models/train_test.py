@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """train_test.py BIN MODEL [FOLDER]: exports the test model, trains it with stagecraft and compares every loss, every
 gradient, and the parameters and buffers at the end with Python's, bit for bit: unsplit and in 2, 3 and 4 stages, as
-threads and as processes over Gloo, with the layers of every granularity. Models whose record has one microbatch are also
-trained with two, where they must agree within rounding; so are those that the table says round, and only so. 77: the model's package is not installed.
+threads and as processes over Gloo, with layers of every granularity. Models whose record has one microbatch are also
+trained with two, where they must agree within rounding; models marked `rounds` in the table are trained only that way.
+77: the model's package is not installed.
 
 With FOLDER, which holds MODEL.pt2 and MODEL.safetensors from make.py, nothing is exported."""
 
@@ -33,7 +34,7 @@ def count_layers(graph):
 
 
 def described(inputs):
-    """The inputs of a TorchScript file, which does not say them, as options of profile."""
+    """The inputs of a TorchScript file, which does not describe them, as options of profile."""
     out = []
     for text in inputs:
         name, _, rest = text.partition("=")
@@ -69,7 +70,8 @@ def main(binaries, name, folder=None):
         return graph
 
     def train(graph, granularity, record, stages, microbatches, channel, accepted):
-        """Trains in so many stages beside the record; a verdict that `accepted` does not match is wrong."""
+        """Trains in this many stages and compares with the record; records a failure if the verdict does not match
+        `accepted`."""
         plan = os.path.join(os.path.dirname(graph), f"plan-{stages}-{microbatches}.json")
         call(f"{binaries}/stagecraft-plan", graph, "-n", str(stages), "--strategy", "uniform", "--stages", str(stages),
              "--microbatches", str(microbatches), "-o", plan)
