@@ -20,7 +20,7 @@ using ::testing::ThrowsMessage;
 const Graph kGraph = testing::chain_graph({1, 1}, {2, 2});
 const Topology kThree = testing::flat_topology(3);
 
-/// Costs of which every stage s of a plan needs 100 (s + 1) bytes.
+/// A cost model in which stage s of a plan needs 100 (s + 1) bytes.
 CostModel told_memory() {
   CostModel out;
   out.predict = [](const Graph&, const Topology&, const Plan& plan) {
@@ -50,7 +50,7 @@ TEST(MicrobatchesOfAStep, AreTheSettingsWhereStepsEnd) {
   settings.microbatches = 6;
   settings.schedule = "gpipe";
   EXPECT_EQ(microbatches_of_a_step(settings), 6);
-  settings.schedule = "pipedream";  // whose microbatches never stop coming
+  settings.schedule = "pipedream";  // its steps never end
   EXPECT_EQ(microbatches_of_a_step(settings), std::nullopt);
 }
 
@@ -137,7 +137,7 @@ TEST(RankOne, GivesTheOnePlanThatFits) {
   EXPECT_FALSE(again);
 }
 
-// One stage needs 100 bytes, two need 200: what the same request gives on more devices would fit if it were one stage.
+// One stage needs 100 bytes, two need 200: on more devices the same request becomes one stage, which would fit.
 TEST(RankOne, TellsWhatWouldFitAmongOtherCandidates) {
   Constraints constraints;
   constraints.memory_limit = 150_B;

@@ -12,8 +12,8 @@
 namespace stagecraft::partitioner {
 namespace {
 
-// Two stages of one layer with 40 bytes of parameters and 8 of output, one microbatch. Both hold parameters and
-// gradients of 40 bytes each and their output; the second also what it received.
+// Two stages of one layer with 40 bytes of parameters and 8 of output, one microbatch. Both stages hold parameters and
+// gradients of 40 bytes each and their output; the second also holds the value it received.
 TEST(SimulatedCosts, FindTheStageThatNeedsTheMost) {
   const Graph graph = testing::chain_graph({1, 1}, {2, 2}, 8_B, 40_B);
   const Plan plan = testing::one_layer_a_stage(graph, testing::flat_topology(2), {1, 1}, "gpipe", 1);
@@ -23,7 +23,7 @@ TEST(SimulatedCosts, FindTheStageThatNeedsTheMost) {
   EXPECT_EQ(simulated_costs().peak_memory(graph, plan), stages[1].memory.total);
 }
 
-/// A chain, and a plan for it on up to eight devices.
+/// A chain and a plan for it on up to eight devices.
 struct Case {
   Graph graph;
   Topology topology;
@@ -67,7 +67,7 @@ Case random_case(std::mt19937& random) {
   return out;
 }
 
-// Memory found without times is that which a prediction states.
+// The memory computed without times equals that of a prediction.
 TEST(SimulatedCosts, PeakIsThatOfThePredictionsNeediestStage) {
   const CostModel costs = simulated_costs();
   for (unsigned seed = 1; seed <= 150; ++seed) {

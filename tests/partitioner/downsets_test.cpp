@@ -15,8 +15,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Layers without edges; of layer i: forward 1, backward i s, 10^i bytes of output and 2 * 10^i of parameters, so that
-/// sums tell their members.
+/// Layers without edges. Layer i has a forward of 1 s, a backward of i s, 10^i bytes of output and 2 * 10^i bytes of
+/// parameters, so that sums identify their members.
 Graph layers(int count) {
   Graph graph;
   std::int64_t bytes = 1;
@@ -40,7 +40,7 @@ Graph joined(Graph graph, const std::vector<std::pair<int, int>>& edges) {
 
 Downsets downsets(const Graph& graph) { return std::get<Downsets>(pipedream_downsets(graph, 1'000'000)); }
 
-/// The layers of set `set`.
+/// The layers in set `set`.
 std::set<int> members(const Downsets& sets, int set) {
   std::set<int> out;
   for (int node = 0; node < static_cast<int>(sets.layer_of_node.size()); ++node) {
@@ -64,7 +64,7 @@ TEST(Downsets, OfAChainAreItsBeginnings) {
   EXPECT_EQ(sets.compute[2], 3_s);      // 1 + 0, 1 + 1
   EXPECT_EQ(sets.activation[2], 11_B);  // 1 + 10
   EXPECT_EQ(sets.parameter[3], 222_B);  // 2 (1 + 10 + 100)
-  EXPECT_EQ(sets.boundary[2], 10_B);    // only layer 1 is read behind the cut
+  EXPECT_EQ(sets.boundary[2], 10_B);    // only layer 1 is read after the cut
 }
 
 TEST(Downsets, AreAllSubsetsOfParallelBranchesBetweenSourceAndJoin) {
@@ -81,7 +81,7 @@ TEST(Downsets, StandBehindAllThatTheyContain) {
   }
 }
 
-// Layer 2 reads 0 past 1: behind {0, 1} both outputs cross.
+// Layer 2 reads 0 past 1: both outputs cross the cut after {0, 1}.
 TEST(Downsets, SendWhatIsReadPastTheCut) {
   const Downsets sets = downsets(joined(layers(3), {{0, 1}, {1, 2}, {0, 2}}));
   ASSERT_EQ(members(sets, 2), (std::set<int>{0, 1}));
@@ -99,7 +99,8 @@ TEST(Downsets, LeaveOutInputsAndSinksCalledGetitem) {
 }
 
 TEST(Downsets, GrowFromTheFirstSourceAlone) {
-  // Layer 2, a second source, comes with its reader 3; layer 4, which nothing of the first reaches, never comes.
+  // Layer 2, a second source, is added with its reader 3; layer 4, which the first source does not reach, is never
+  // added.
   const Downsets sets = downsets(joined(layers(5), {{0, 1}, {1, 3}, {2, 3}}));
   ASSERT_EQ(sets.count(), 4);
   EXPECT_EQ(members(sets, 2), (std::set<int>{0, 1}));
@@ -128,7 +129,7 @@ Graph random_graph(std::mt19937& random) {
   return graph;
 }
 
-// All subsets of the layers, of which those are down-sets that hold the sources of what they hold.
+// Of all subsets of the layers, the down-sets are those that contain the sources of each of their layers.
 TEST(Downsets, AreAllSubsetsThatHoldTheirSourcesWhereThereIsOneSource) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);

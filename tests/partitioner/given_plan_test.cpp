@@ -5,7 +5,7 @@
 #include "tests/support/pipedream_cases.h"
 #include "tests/support/run_command.h"
 
-// stagecraft-plan for stages that it is told: --split-at and --from.
+// stagecraft-plan with given stages: --split-at and --from.
 
 namespace stagecraft {
 namespace {
@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::Outcome;
 
-/// A chain as long as a small language model's: wte, h.0.attn, h.0.mlp, .., h.3.mlp, norm, head.
+/// A chain like a small language model's: wte, h.0.attn, h.0.mlp, .., h.3.mlp, norm, head.
 Graph chain() {
   Graph graph;
   graph.name = "chain";
@@ -54,7 +54,7 @@ class GivenPlan : public ::testing::Test {
 TEST_F(GivenPlan, BeginsStagesWhereSplitAtSays) {
   const Outcome o = plan("--split-at h.1,h.2.mlp --microbatches 6 -o p.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  // The longest stage has the layers h.2.mlp .. head: 5 of 3 ms.
+  // The slowest stage has the layers h.2.mlp .. head: 5 layers of 3 ms.
   EXPECT_THAT(o.err, HasSubstr("slowest stage 15.0 ms per microbatch, estimated by split-at"));
   const Plan p = read("p.json");
   ASSERT_EQ(p.stages.size(), 3U);
@@ -117,7 +117,8 @@ TEST_F(GivenPlan, ComesBackFromPipeDreamsConfigurationWithReplicasDevicesAndWarm
               HasSubstr("conf/hybrid_conf.json: --replicas: the plan that was read already has replicas"));
 }
 
-// vgg16 on four devices: PipeDream shipped stage 0 on the ranks 0, 1, 2 and stage 1 on rank 3, warm-ups 1 and 0.
+// vgg16 on four devices: PipeDream's configuration has stage 0 on ranks 0, 1, 2 and stage 1 on rank 3, with warm-ups 1
+// and 0.
 TEST_F(GivenPlan, ExportsThePublishedConfigurationOfVgg16) {
   folder_.write("graph.json",
                 format::graph_json(read_pipedream_profile(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream", "vgg16")));

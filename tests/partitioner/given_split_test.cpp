@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Layers of 3, 6, 9 and 12 s, forward and backward together.
+// Layers of 3, 6, 9 and 12 s, forward plus backward.
 const Graph kGraph = testing::chain_graph({1, 2, 3, 4}, {2, 4, 6, 8});
 
 Partition halves() { return {{0, 0, 1, 1}, {1, 1}}; }
@@ -31,7 +31,7 @@ TEST(SplitCandidate, TakesTheSlowestStageForItsSteadyState) {
 
 TEST(SplitCandidate, DividesAStageByItsReplicas) {
   EXPECT_EQ(split_candidate(kGraph, {"l2"}, {1, 2}).steady_state, 10.5_s);
-  EXPECT_EQ(split_candidate(kGraph, {"l2"}, {1, 3}).steady_state, 9_s);  // now the first stage is the slower one
+  EXPECT_EQ(split_candidate(kGraph, {"l2"}, {1, 3}).steady_state, 9_s);  // now the first stage is the slower
 }
 
 TEST(SplitCandidate, CountsNoReplicasWithoutAMicrobatch) {
@@ -66,7 +66,7 @@ TEST(GivenCandidate, TakesReplicasForThoseOfThePartitionButNotBesideDevices) {
 TEST(GivenCandidate, LeavesOutInputs) {
   Graph graph = kGraph;
   graph.layers[0].kind = kInputKind;
-  EXPECT_EQ(given_candidate(graph, {{-1, 0, 0, 0}, {1}}, {}, {}, {}).steady_state, 27_s);  // 30 less the input's 3
+  EXPECT_EQ(given_candidate(graph, {{-1, 0, 0, 0}, {1}}, {}, {}, {}).steady_state, 27_s);  // 30 - 3 for the input
 }
 
 }  // namespace

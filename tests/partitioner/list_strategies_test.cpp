@@ -67,7 +67,7 @@ Graph list_graph(const std::vector<double>& parameters) {
 
 using Result = std::variant<Candidate, Infeasible>;
 
-/// What the list strategy called `name` makes of `graph`.
+/// The result of the list strategy `name` for `graph`.
 Result partition(const std::string& name, const Graph& graph, const Topology& topology, Constraints constraints = {}) {
   constraints.options = options_of_name(name);
   const std::string table_name = strategy_by_name(name).name;
@@ -77,7 +77,7 @@ Result partition(const std::string& name, const Graph& graph, const Topology& to
   return type_candidate(graph, topology, constraints);
 }
 
-/// Bounds of the stages over the layers behind the input.
+/// Bounds of the stages over the layers after the input.
 std::vector<int> bounds(const Result& result) {
   const Partition& p = std::get<Candidate>(result).partition;
   std::vector<int> found(p.replicas.size() + 1, 0);
@@ -181,7 +181,7 @@ TEST(ListStrategies, BalanceMeasuredTimes) {
 
 TEST(ListStrategies, FindTypesInAnyCase) {
   const Graph graph = list_graph({0, 5, 5, 0, 5, 0, 5, 0});
-  // Two of the four convolutions a stage; the second stage may begin at layer 4 at the latest.
+  // Two of the four convolutions per stage; the second stage begins at layer 4 at the latest.
   EXPECT_THAT(bounds(partition("type:conv", graph, levels_topology({2}, {}))), ElementsAre(0, 4, 8));
   EXPECT_THAT(bounds(partition("type:CONV2D L[12]$", graph, levels_topology({2}, {}))), ElementsAre(0, 2, 8));
 }
@@ -219,7 +219,7 @@ TEST(Strategies, ListTheKnownNames) {
 }
 
 TEST(BalancedBounds, GiveAReplicatedStageThatManyTimesTheWork) {
-  // Two replicas then one: 4 of 6 equal layers in front, 2 for each device; by hand.
+  // Two replicas, then one: 4 of 6 equal layers in the first stage, 2 layers per device.
   EXPECT_EQ(balanced_bounds({1, 1, 1, 1, 1, 1}, 2, {2, 1}), (std::vector<int>{0, 4, 6}));
   EXPECT_EQ(balanced_bounds({1, 1, 1, 1, 1, 1}, 2, {1, 2}), (std::vector<int>{0, 2, 6}));
 }

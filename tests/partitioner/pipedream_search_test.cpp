@@ -15,8 +15,7 @@
 #include "partitioner/pipedream.h"
 #include "tests/support/pipedream_cases.h"
 
-// PipeDream's recurrence written down once more, as slowly and as plainly as it goes, and compared on small random
-// graphs.
+// A slow, literal implementation of PipeDream's recurrence, compared with ours on small random graphs.
 
 namespace stagecraft::partitioner {
 namespace {
@@ -223,7 +222,8 @@ TEST(PipedreamStrategy, EqualsTheRecurrenceOnOneLevel) { compare({{1}, {2}, {3},
 TEST(PipedreamStrategy, EqualsTheRecurrenceOnTwoLevels) { compare({{2, 2}, {4, 2}, {2, 3}, {1, 3}, {3, 1}}, 300, 8); }
 TEST(PipedreamStrategy, EqualsTheRecurrenceOnThreeLevels) { compare({{2, 2, 2}, {2, 1, 3}, {3, 2, 2}}, 150, 8); }
 
-/// The value of given stages on one level without memory rule: what PipeDream's formulas make of this very partition.
+/// The time of the answer's stages on one level without a memory rule, by PipeDream's formulas for exactly this
+/// partition.
 TEST(PipedreamStrategy, GivesAPartitionThatHasTheTimeItClaims) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -235,7 +235,7 @@ TEST(PipedreamStrategy, GivesAPartitionThatHasTheTimeItClaims) {
     const auto result = pipedream_candidate(graph, levels_topology({4}, {rate}), options);
     const Candidate& candidate = std::get<Candidate>(result);
     Naive naive(graph);
-    // Layers that never enter a set are in a stage, but not in its time.
+    // Layers that never enter a set belong to a stage but do not count in its time.
     Nodes done;
     Nodes rising;
     double slowest = 0;
@@ -264,7 +264,7 @@ SearchAnswer answer(const Downsets& sets, const std::vector<SearchLevel>& levels
   return std::get<SearchAnswer>(pipedream_search(sets, levels, options));
 }
 
-/// A chain of layers of these seconds; each gives `bytes` and holds as many of parameters.
+/// A chain of layers with these times; each has `bytes` of output and as many of parameters.
 Graph chain(const std::vector<double>& seconds, std::int64_t bytes) {
   Graph graph;
   for (std::size_t i = 0; i < seconds.size(); ++i) {
@@ -279,7 +279,7 @@ Graph chain(const std::vector<double>& seconds, std::int64_t bytes) {
   return graph;
 }
 
-// Layers of 4, 1 and 3 s, one after the other, two straight stages. Set i holds the first i layers.
+// A chain of layers of 4, 1 and 3 s in two stages without replicas. Set i holds the first i layers.
 //   4 | 1 + 3  takes 4 s, 4 + 1 | 3 takes 5 s
 TEST(PipedreamSearch, NamesTheSetsBetweenWhichItCuts) {
   const Downsets sets = downsets(chain({4, 1, 3}, 0));
@@ -310,7 +310,7 @@ TEST(PipedreamSearch, HasNoStagesAndNoTimeWhereNothingKeepsTheLimit) {
   EXPECT_EQ(found.time.value, kNever);
 }
 
-/// Calls `visit` with all partitions of `sets` into stages on at most `machines` machines.
+/// Calls `visit` with each partition of `sets` into stages on at most `machines` machines.
 template <class Visit>
 void each_partition(const Downsets& sets, int machines, std::vector<SearchStage>& stages, const Visit& visit) {
   const int done = stages.empty() ? 0 : stages.back().to;
@@ -369,7 +369,7 @@ TEST(PipedreamSearch, PutsEveryReplicaOnADeviceOfItsOwn) {
     PipedreamOptions options = random_options(random);
     options.use_memory_constraint = false;
     const SearchAnswer found = answer(sets, levels, options);
-    if (found.stages.empty()) continue;  // more straight stages than cuts
+    if (found.stages.empty()) continue;  // more stages than cuts
     std::set<int> used;
     int from = 0;
     for (const SearchStage& stage : found.stages) {
@@ -387,7 +387,7 @@ TEST(PipedreamSearch, PutsEveryReplicaOnADeviceOfItsOwn) {
   }
 }
 
-// Layers of 6 and 2 s with 1000 bytes each of output and parameters, three machines, 1000 bytes per second:
+// Layers of 6 and 2 s with 1000 bytes of output and of parameters each, three machines, 1000 bytes per second:
 //   6 s on two | 2 s on one: the first (6 + 4 * 1 * 1000 / (1000 * 2)) / 2 = 4, the transfer 2 * 1000 / 1000 = 2
 TEST(PipedreamTime, IsTheFormulaByHand) {
   const Downsets sets = downsets(chain({6, 2}, 1000));
@@ -408,11 +408,11 @@ TEST(PipedreamTime, IsAbsentForWhatPipeDreamDoesNotConsider) {
   const std::vector<SearchStage> both{{0, 2, {0, 1}}};
   EXPECT_EQ(pipedream_time(sets, level, one, options), std::nullopt);  // a machine is idle
   EXPECT_TRUE(pipedream_time(sets, level, both, options).has_value());
-  EXPECT_EQ(pipedream_time(sets, level, {{0, 2, {0, 1, 2}}}, options), std::nullopt);  // there are two
+  EXPECT_EQ(pipedream_time(sets, level, {{0, 2, {0, 1, 2}}}, options), std::nullopt);  // there are only two machines
   options.use_fewer_machines = true;
   EXPECT_EQ(pipedream_time(sets, level, one, options), 8_s);
   options.straight_pipeline = true;
-  EXPECT_EQ(pipedream_time(sets, level, both, options), std::nullopt);  // replicas
+  EXPECT_EQ(pipedream_time(sets, level, both, options), std::nullopt);  // has replicas
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ std::string reason(const Result& result) {
   return infeasible == nullptr ? "" : infeasible->reason;
 }
 
-/// Says what keeps `candidate` from being a plan of `graph` on `devices`; empty if nothing does.
+/// Why `candidate` is not a valid plan of `graph` on `devices`; empty if it is valid.
 std::string fault(const Graph& graph, const Candidate& candidate, int devices) {
   const Partition& partition = candidate.partition;
   const int stages = static_cast<int>(partition.replicas.size());
@@ -119,7 +119,7 @@ TEST(PipedreamStrategy, CutsAChainOfThreeWhereByHandItIsBest) {
   EXPECT_THAT(candidate.partition.replicas, ElementsAre(1, 1));
 }
 
-// Without parameters, and with 1000 bytes between layers, replicas beat every cut: 8 s / 2.
+// Without parameters, and with 1000 bytes between layers, replication beats every cut: 8 s / 2.
 TEST(PipedreamStrategy, ReplicatesWhatIsDearToCut) {
   const Graph graph = chain({layer("a", 4, 1000, 0), layer("b", 1, 1000, 0), layer("c", 3, 0, 0)});
   const Candidate candidate = best(pipedream_candidate(graph, levels_topology({2}, {10}), priced()));
@@ -127,8 +127,8 @@ TEST(PipedreamStrategy, ReplicatesWhatIsDearToCut) {
   EXPECT_THAT(candidate.partition.replicas, ElementsAre(2));
 }
 
-// Two groups of two devices, a fast link inside, a slow one between: the outer level replicates the whole group (2 s of
-// work on 4 devices), the inner level splits it in two halves of a layer each.
+// Two groups of two devices, a slow link within a group and a fast one between groups: the outer level replicates the
+// group, the inner level splits the model into two stages of one layer each.
 TEST(PipedreamStrategy, MultipliesReplicasOverLevels) {
   const Graph graph = chain({layer("a", 4, 0, 1000), layer("b", 4, 0, 1000)});
   const Candidate candidate = best(pipedream_candidate(graph, levels_topology({2, 2}, {10, 1e9}), priced()));
@@ -136,12 +136,12 @@ TEST(PipedreamStrategy, MultipliesReplicasOverLevels) {
   EXPECT_DOUBLE_EQ(candidate.steady_state->value, (4 + 2e-6) / 2);
   EXPECT_THAT(candidate.partition.stage_of_layer, ElementsAre(0, 1));
   EXPECT_THAT(candidate.partition.replicas, ElementsAre(2, 2));
-  // Devices 0 and 1 are one group, 2 and 3 the other; each holds a whole copy of the pipeline.
+  // Devices 0 and 1 are one group, 2 and 3 the other; each group has a copy of the whole pipeline.
   EXPECT_THAT(candidate.devices, ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
 }
 
-// Inside each of two groups of three, a heavy layer on two devices, a light one on the third. Replica j of either stage
-// stands in group j mod 2, so that microbatch m, on replica m mod 4 and then m mod 2, never leaves its group.
+// In each of two groups of three, a heavy layer runs on two devices and a light one on the third. Replica j of either
+// stage is in group j mod 2, so microbatch m, on replica m mod 4 and then m mod 2, never leaves its group.
 TEST(PipedreamStrategy, KeepsMicrobatchesInTheirCopyOfTheGroup) {
   const Graph graph = chain({layer("a", 8, 1, 0), layer("b", 4, 0, 1'000'000)});
   const Candidate candidate = best(pipedream_candidate(graph, levels_topology({3, 2}, {1e6, 1e9}), priced()));
@@ -149,7 +149,7 @@ TEST(PipedreamStrategy, KeepsMicrobatchesInTheirCopyOfTheGroup) {
 }
 
 TEST(PipedreamStrategy, LeavesDevicesIdleOnlyWhenAllowed) {
-  // On two devices the 1e9 bytes of parameters cost 4 * 1e9 / (1e9 * 2) / 2 = 1 s more than half of the second's work.
+  // On two devices the 1e9 bytes of parameters add 4 * 1e9 / (1e9 * 2) / 2 = 1 s to half of the 1 s of work.
   const Graph graph = chain({layer("a", 0, 1'000'000'000'000, 0), layer("b", 1, 0, 1'000'000'000)});
   PipedreamOptions options = priced();
   const Topology two = levels_topology({2}, {1e9});
@@ -178,8 +178,9 @@ TEST(PipedreamStrategy, PlacesLayersThatPipeDreamLeavesOut) {
 }
 
 TEST(PipedreamStrategy, NamesAMemoryLimitThatWouldDo) {
-  // One device must hold ceil((1 - 1) / 1) = 0 times everything: any limit. Two: the first stage holds once a = 10 + 90
-  // bytes or all 150; replicating everything is free of charge, so only a straight pipeline meets the limit.
+  // One device needs ceil((1 - 1) / 1) = 0 times everything, which meets any limit. With two devices, the first stage
+  // needs a = 10 + 90 bytes or all 150; replicating everything costs no time, so the limit only matters in a pipeline
+  // without replicas.
   const Graph graph = chain({layer("a", 1, 10, 90), layer("b", 1, 10, 40)});
   Constraints constraints;
   constraints.options = {{"straight-pipeline", true}};
@@ -253,7 +254,7 @@ TEST(PipedreamStrategy, GivesEqualAnswersToEqualQuestions) {
   }
 }
 
-// A flat array of layers without a single device more than one, and layers that cost nothing.
+// A single device, and layers that cost nothing.
 TEST(PipedreamStrategy, PlansForOneDeviceAndForFreeLayers) {
   const Graph free = chain({layer("a", 0, 0, 0), layer("b", 0, 0, 0)});
   EXPECT_EQ(best(pipedream_candidate(free, levels_topology({1}, {}))).steady_state, Seconds(0));

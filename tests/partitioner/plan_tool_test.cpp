@@ -132,7 +132,7 @@ TEST_F(PlanTool, ListsThousandsOfDevicesAsRangesWithinTheTerminal) {
   EXPECT_THAT(o.err, HasSubstr(" 0-2999 "));
   EXPECT_THAT(o.err, HasSubstr(" 3000-4095 "));
   EXPECT_LE(longest_line(o.err.substr(0, o.err.find("slowest stage"))), 80U) << o.err;
-  // Every other device: no run, so the cell is cut.
+  // Every other device: the numbers form no range, so the cell is truncated.
   Plan plan = format::parse_plan(read("p.json"), "p.json");
   std::string ranks = R"({"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0)";
   for (int device = 2; device < 40; device += 2) ranks += ", " + std::to_string(device);
@@ -169,7 +169,7 @@ TEST_F(PlanTool, WritesRecomputationAndBucketsIntoThePlan) {
 }
 
 TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
-  // One layer of 3 s measured on two processors, where eight ranks at once take eight times as long.
+  // One layer of 3 s, measured on two processors, where two ranks at a time take twice as long.
   Graph graph = testing::chain_graph({1}, {2});
   graph.device = {"AMD EPYC", DeviceKind::Processor, 2};
   graph.slowdown = {1, 2};
@@ -188,10 +188,11 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   EXPECT_THAT(o.err, HasSubstr("slowest stage ~375 ms per microbatch, estimated by profile; predicted step ~3.00 s"));
   EXPECT_THAT(o.err, ContainsRegex(" ~3.00 s +~0 B "));
   const Plan plan = format::parse_plan(o.out, "out");
-  EXPECT_DOUBLE_EQ(plan.iteration->value, 3 + 14 * 5e-6);  // a ring of eight in a server has 14 steps of 5 us
+  EXPECT_DOUBLE_EQ(plan.iteration->value, 3 + 14 * 5e-6);  // a ring of eight within a server takes 14 steps of 5 us
   EXPECT_THAT(plan.provenance.notes.at("other device"), HasSubstr("measured on a processor (AMD EPYC)"));
-  EXPECT_THAT(run("measured.json " + gpus + " --accept-other-device").err, HasSubstr(" ~3.00 s "));  // auto's table
-  // On its own host eight ranks share two processors: 8 * 3 s / 2 * 2, as measured for two and in proportion beyond.
+  EXPECT_THAT(run("measured.json " + gpus + " --accept-other-device").err, HasSubstr(" ~3.00 s "));  // --strategy auto
+  // On its own host eight ranks share two processors: 8 * 3 s / 2 * 2, as measured for two ranks and proportional
+  // beyond.
   const Outcome own = run("measured.json -n 8" + eight);
   EXPECT_EQ(own.status, 0) << own.err;
   EXPECT_DOUBLE_EQ(format::parse_plan(own.out, "out").iteration->value, 24);
@@ -223,12 +224,12 @@ TEST_F(PlanTool, TellsWhichDevicesDoNothing) {
   EXPECT_EQ(format::parse_plan(o.out, "out").provenance.notes.at("idle devices"), idle);
   write("two.json", format::graph_json(testing::chain_graph({1, 1}, {2, 2})));
   EXPECT_THAT(run("two.json -n 20 --split-at l1 --replicas 16,4 --microbatches 8").err,
-              HasSubstr("slowest stage 750 ms per microbatch"));  // the second, 3 s over four
+              HasSubstr("slowest stage 750 ms per microbatch"));  // the second stage: 3 s over four replicas
   EXPECT_THAT(run("two.json -n 2 --split-at l1").err, Not(HasSubstr("do nothing")));
 }
 
-// Eight layers of 3 s, four microbatches, free transfers: no plan is faster than 24 s, which a microbatch takes through
-// all layers; four replicas of one stage reach it, and so do stages of four replicas each on more devices.
+// Eight layers of 3 s, four microbatches, free transfers: no plan is faster than the 24 s of one microbatch through all
+// layers. One stage with four replicas reaches that, and so do several stages with four replicas each, on more devices.
 TEST_F(PlanTool, TakesOfEquallyFastPlansTheOneWithFewestDevicesThenStages) {
   write("chain.json", format::graph_json(testing::chain_graph(std::vector<double>(8, 1), std::vector<double>(8, 2))));
   const Outcome o = run("chain.json -n 64 --microbatches 4");
@@ -241,8 +242,8 @@ TEST_F(PlanTool, TakesOfEquallyFastPlansTheOneWithFewestDevicesThenStages) {
   EXPECT_THAT(o.err, HasSubstr("note: 60 of 64 devices are idle: 4-63 are not in any stage"));
 }
 
-// PipeDream gives 63 replicas to the layer of 30 s and one device to the other, whose 1e12 bytes of parameters take far
-// too long to reduce. Four microbatches keep four of the 63 busy.
+// PipeDream assigns 63 replicas to the layer of 30 s and one device to the other, whose 1e12 bytes of parameters take
+// far too long to reduce. Four microbatches keep four of the 63 busy.
 TEST_F(PlanTool, LeavesOutReplicasThatWouldBeIdle) {
   Graph graph = testing::chain_graph({10, 0.1}, {20, 0.2});
   graph.layers[1].parameter_bytes = Bytes(1'000'000'000'000);
@@ -260,8 +261,7 @@ TEST_F(PlanTool, LeavesOutReplicasThatWouldBeIdle) {
 
 TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
   write("chain.json", format::graph_json(testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2})));
-  // Two stages or replicas begin two microbatches before the first ends, more than the one of a step; one device is
-  // left.
+  // Two stages or replicas begin two microbatches before the first ends, but a step has only one; one device remains.
   const Outcome few = run("chain.json -n 4 --schedule pipedream-2bw --microbatches 1");
   EXPECT_EQ(few.status, 0) << few.err;
   EXPECT_EQ(format::parse_plan(few.out, "out").stages.size(), 1U);
@@ -284,10 +284,10 @@ TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
   EXPECT_EQ(run("chain.json -n 4 --stages 9").status, 1);
 }
 
-// Four layers that keep 25 bytes for each of the four microbatches of gpipe: 400 B. A stage that runs again keeps those
-// of one microbatch, 100 B; layer by layer 25 B. Of 2 of 8 samples a layer keeps 7 B (6.25, rounded up), 112 B in all;
-// of 1 sample 4 B, 64 B in all, or 16 B if run again. Four devices as replicas hold one microbatch each, 100 B; eight,
-// two of them for each layer or four for each half, 50 B.
+// Four layers that keep 25 bytes for each of the four microbatches of gpipe: 400 B. With recomputation a stage keeps
+// those of one microbatch, 100 B; layer by layer 25 B. With 2 instead of 8 samples a layer keeps 7 B (6.25, rounded
+// up), 112 B in total; with 1 sample 4 B, 64 B in total, or 16 B with recomputation. Four devices as replicas hold one
+// microbatch each, 100 B; eight, two per layer or four per half, 50 B.
 TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
   Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2});
   graph.microbatch_samples = 8;
@@ -307,7 +307,7 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
                                   "microbatches of 1 sample instead of 8 (64 B), 8 devices instead of 1 (50 B)\n"));
   EXPECT_THAT(run(one + "3").err, Not(HasSubstr("would fit")));
   EXPECT_EQ(run(one + "100 --recompute").status, 0);  // as promised
-  // Stages by hand stay on their devices; the second needs more than the first.
+  // Given stages stay on their devices; the second needs more than the first.
   graph.layers[3].saved_bytes = Bytes(90);
   write("chain.json", format::graph_json(graph));
   const Outcome given = run("chain.json -n 2 --split-at l2 --microbatches 1 --memory-limit 40");
@@ -402,7 +402,7 @@ TEST_F(PlanTool, SaysWhichNumbersAnOptionTakes) {
            {"-n 4 --microbatches ''", "--microbatches: \"\" is not an integer from 1 to 1048576"},
            {"-n 4 --microbatches 10000000",
             "--microbatches: 10000000 is not an integer from 1 to 1048576, the maximum of a plan file\n"},
-           // 2^31 - 1 is the largest of its type.
+           // 2^31 - 1 is the largest value of its type.
            {"-n 2147483648", "--devices: 2147483648 is not an integer from 1 to 2147483647"},
            {"-n 4 --strategy uniform --stages 0", "--stages: 0 is not an integer of 1 or more"},
            {"-n 4 --strategy uniform --replicas 2,0", "--replicas: 0 is not an integer of 1 or more"},
@@ -426,7 +426,7 @@ TEST_F(PlanTool, PlansStepsOfAMillionMicrobatches) {
       format::parse_plan(run("graph.json topology.json --strategy profile --microbatches 1024").out, "out");
   const Plan twice =
       format::parse_plan(run("graph.json topology.json --strategy profile --microbatches 2048").out, "out");
-  // A replay as a whole of 1024 and of 2048 microbatches gives what 1024 more take: 1023 times that, to 2^20.
+  // Full replays of 1024 and of 2048 microbatches give the time of 1024 more; 2^20 adds 1023 times that.
   const double more = (*twice.iteration - *short_plan.iteration).value;
   EXPECT_NEAR(plan.iteration->value, short_plan.iteration->value + 1023 * more, 1e-9 * plan.iteration->value);
 }

@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// A cost model whose steps last as `iteration` says, and whose stages need `memory` each.
+/// A cost model with steps of `iteration` and stages that need `memory` each.
 CostModel told(
     std::function<Seconds(const Plan&)> iteration,
     std::function<Bytes(const Plan&)> memory = [](const Plan&) { return Bytes(0); }) {
@@ -40,7 +40,7 @@ int devices_of(const Plan& plan) {
   return out;
 }
 
-/// Two layers of 3 s a microbatch, 4 microbatches: no plan computes for less than 12 s on two devices.
+/// Two layers of 3 s per microbatch, 4 microbatches: no plan computes for less than 12 s on two devices.
 const Graph kGraph = testing::chain_graph({1, 1}, {2, 2});
 const Topology kTwo = testing::flat_topology(2);
 
@@ -49,7 +49,7 @@ Ranking ranked(const CostModel& costs, const Constraints& constraints = {}) {
 }
 
 TEST(Ranking, TakesTheShortestPredictedStep) {
-  // 100 s less 2 s for each stage: more than a hundredth apart.
+  // 100 s minus 2 s per stage: more than 1 % apart.
   const Ranking ranking =
       ranked(told([](const Plan& plan) { return Seconds(100 - 2.0 * static_cast<double>(plan.stages.size())); }));
   EXPECT_EQ(ranking.plans.front().plan.stages.size(), 2U);
@@ -57,14 +57,14 @@ TEST(Ranking, TakesTheShortestPredictedStep) {
 }
 
 TEST(Ranking, TakesFewerDevicesAmongStepsWithinAHundredth) {
-  // 100 s less 0.4 s for each device: the plans on two devices are faster by less than a hundredth.
+  // 100 s minus 0.4 s per device: the plans on two devices are less than 1 % faster.
   const Ranking ranking = ranked(told([](const Plan& plan) { return Seconds(100 - 0.4 * devices_of(plan)); }));
   EXPECT_EQ(devices_of(ranking.plans.front().plan), 1);
   EXPECT_EQ(ranking.plans.front().plan.iteration, 99.6_s);
 }
 
 TEST(Ranking, TakesFewerStagesAmongEquallyManyDevices) {
-  // On one device 110 s; on two 100 s, as two stages or as two replicas of one.
+  // 110 s on one device; 100 s on two, as two stages or as two replicas of one stage.
   const Ranking ranking = ranked(told([](const Plan& plan) { return Seconds(devices_of(plan) == 1 ? 110 : 100); }));
   EXPECT_EQ(devices_of(ranking.plans.front().plan), 2);
   EXPECT_EQ(ranking.plans.front().plan.stages.size(), 1U);
@@ -76,7 +76,7 @@ TEST(Ranking, PredictsNoPlanWhoseComputeAloneTakesLongerThanTheBestStep) {
     ++asked;
     return 1_s;
   }));
-  // The first of those that compute for 12 s lasts 1 s, so that no other can be as fast.
+  // The first plan with 12 s of compute is predicted to take 1 s, so no other can be as fast.
   EXPECT_EQ(asked, 1);
   EXPECT_EQ(ranking.plans.size(), 1U);
   EXPECT_GE(ranking.slower, 2);
@@ -92,7 +92,7 @@ TEST(Ranking, HasEachPlanOnce) {
 }
 
 TEST(Ranking, PutsPlansThatDoNotFitLastTheLeastNeedyFirst) {
-  // Two stages need 50 B, one stage 200 B and replicas of one 100 B.
+  // Two stages need 50 B, one stage 200 B and two replicas of one stage 100 B.
   Constraints constraints;
   constraints.memory_limit = Bytes(60);
   const auto need = [](const Plan& plan) { return Bytes(plan.stages.size() == 2 ? 50 : 200 / devices_of(plan)); };
@@ -121,7 +121,7 @@ TEST(Ranking, SkipsWhatIsNotOfTheStagesAskedFor) {
   constraints.stages = 2;
   const Ranking ranking = ranked(told([](const Plan&) { return 100_s; }), constraints);
   for (const RankedPlan& each : ranking.plans) EXPECT_EQ(each.plan.stages.size(), 2U);
-  // PipeDream with replicas answers one stage on both devices.
+  // PipeDream with replicas finds one stage on both devices.
   EXPECT_EQ(skipped_text(ranking.skipped), "skipped 1 candidate: pipedream: it has 1 stage, expected 2 (1)");
 }
 

@@ -26,7 +26,7 @@ Graph five_layers() {
 
 const Topology kTwo = testing::flat_topology(2);
 
-/// What was tried, in the words of what differs from the request.
+/// What was tried, as text.
 std::string what(const Graph& graph, const Topology& topology, const PlanSettings& settings) {
   std::string out =
       std::to_string(*graph.microbatch_samples) + " samples, " + std::to_string(device_count(topology)) + " devices";
@@ -50,7 +50,7 @@ TEST(RemediesText, TriesEachRemedyUntilOneOfItsWaysFits) {
 }
 
 TEST(RemediesText, NamesTheFirstWayOfEachRemedyThatFits) {
-  // 100 bytes a sample over the devices; recomputation takes half, in segments of two a quarter.
+  // 100 bytes per sample, divided among the devices; recomputation takes half, in segments of two a quarter.
   const NeedOf need = [](const Graph& graph, const Topology& topology, const PlanSettings& settings) {
     std::int64_t bytes = 100 * *graph.microbatch_samples * 2 / device_count(topology);
     if (settings.recompute) bytes /= settings.recompute_every == 2 ? 4 : 2;
@@ -67,7 +67,7 @@ TEST(RemediesText, NamesTheLeastOfEachRemedyThatDoesNotFit) {
     if (settings.recompute) return std::optional<Bytes>(Bytes(settings.recompute_every == 1 ? 500 : 700));
     return std::optional<Bytes>(Bytes(100 * *graph.microbatch_samples * 2 / device_count(topology)));
   };
-  // Samples fit at one; 16 devices still need 100 bytes.
+  // One sample per microbatch fits in 100 bytes, and so do 16 devices.
   const std::string text = remedies_text(five_layers(), kTwo, {}, 100_B, need);
   EXPECT_THAT(text, AllOf(HasSubstr("1 sample instead of 8 (100 B)"), HasSubstr("16 devices instead of 2 (100 B)"),
                           HasSubstr("not fit either: --recompute-every 1 (500 B)")));
@@ -91,7 +91,7 @@ TEST(RemediesText, OffersNoRecomputationThatIsThereOrHasNoSense) {
   segments.recompute_every = 2;
   EXPECT_THAT(remedies_text(five_layers(), kTwo, segments, 10_B, need), Not(HasSubstr("--recompute")));
   PlanSettings whole;
-  whole.recompute = true;  // segments may still help
+  whole.recompute = true;  // segments can still help
   EXPECT_THAT(remedies_text(five_layers(), kTwo, whole, 10_B, need), HasSubstr("would fit: --recompute-every 1 (1 B)"));
   PlanSettings forward;
   forward.schedule = "forward";
@@ -108,7 +108,7 @@ TEST(RemediesText, TriesNoSmallerMicrobatchWhereTheGraphStatesNone) {
     return std::optional<Bytes>(1000_B);
   };
   EXPECT_THAT(remedies_text(graph, kTwo, {}, 10_B, never), Not(HasSubstr("sample")));
-  EXPECT_EQ(calls, 4 + 3);  // recomputation in four ways, devices in three
+  EXPECT_EQ(calls, 4 + 3);  // four ways of recomputation, three numbers of devices
 }
 
 TEST(RemediesText, TriesNoMoreThan4096Devices) {
@@ -157,7 +157,7 @@ TEST(WithSamples, TakesActivationsInProportionAndLeavesTheRest) {
   EXPECT_EQ(found.layers[1].saved_bytes, std::nullopt);
 }
 
-// The least number of bytes of which `before` samples' worth is no less: ceil(bytes * samples / before).
+// The result is ceil(bytes * samples / before), the smallest number that is not less than the exact quotient.
 TEST(WithSamples, RoundsUp) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     std::mt19937_64 random(seed);
@@ -176,7 +176,7 @@ TEST(WithSamples, RoundsUp) {
 TEST(WithSamples, DoesNotOverflowForTheLargestTensors) {
   Graph graph = five_layers();
   graph.microbatch_samples = 1 << 20;
-  graph.layers[0].outputs[0].bytes = Bytes(std::int64_t{1} << 60);  // times the samples, 2^79
+  graph.layers[0].outputs[0].bytes = Bytes(std::int64_t{1} << 60);  // times the samples: 2^79
   EXPECT_EQ(with_samples(graph, 1 << 19).layers[0].outputs[0].bytes, Bytes(std::int64_t{1} << 59));
 }
 

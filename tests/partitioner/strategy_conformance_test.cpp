@@ -15,14 +15,14 @@
 #include "partitioner/strategy.h"
 #include "tests/support/chains.h"
 
-// What every entry of the table of strategies promises. A new strategy is tested here without a line of code.
+// What every entry of the table of strategies guarantees. A new strategy needs no new code here.
 
 namespace stagecraft::partitioner {
 namespace {
 
 std::string given_name(const Strategy& strategy) { return strategy.example.empty() ? strategy.name : strategy.example; }
 
-/// Four or five layers behind an input, each reading the one before it and now and then an earlier one too.
+/// Four or five layers after an input; each reads the one before it and sometimes an earlier one too.
 Graph random_graph(std::mt19937& random) {
   const auto up_to = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most + 1)); };
   Graph graph;
@@ -46,7 +46,7 @@ Graph random_graph(std::mt19937& random) {
   return graph;
 }
 
-/// Constraints that some strategies can keep and others cannot.
+/// Constraints that some strategies can satisfy and others cannot.
 Constraints random_constraints(std::mt19937& random, const Strategy& strategy) {
   Constraints out;
   out.plan.schedule = random() % 2 == 0 ? "1f1b" : "gpipe";
@@ -68,7 +68,7 @@ Constraints random_constraints(std::mt19937& random, const Strategy& strategy) {
   return out;
 }
 
-/// `visit` hears every partition of `graph` into stages with replicas on at most `devices` devices.
+/// Calls `visit` with every partition of `graph` into stages with replicas on at most `devices` devices.
 template <class Visit>
 void each_partition(const Graph& graph, int devices, Visit visit) {
   Partition partition;
@@ -104,7 +104,7 @@ void each_partition(const Graph& graph, int devices, Visit visit) {
   for (int stages = 1; stages <= devices; ++stages) from_layer(from_layer, 0, stages);
 }
 
-/// The least objective of all plans that the strategy considers.
+/// The smallest objective of all plans that the strategy considers.
 std::optional<double> least_objective(const Strategy& strategy, const Graph& graph, const Topology& topology,
                                       const CostModel& costs, const Constraints& constraints) {
   std::optional<double> least;
@@ -116,7 +116,7 @@ std::optional<double> least_objective(const Strategy& strategy, const Graph& gra
   return least;
 }
 
-/// What verify finds wrong with `plan`; empty if nothing.
+/// The error that verify finds in `plan`; empty if there is none.
 std::string flaw(const Graph& graph, const Topology& topology, const Plan& plan) {
   const BoundPlan bound(plan);
   const int steps = bound.step_window().steps;
@@ -199,7 +199,7 @@ TEST_P(Conformance, IsNoBetterThanExhaustiveSearchAndEqualIfExact) {
     const StrategyResult result = strategy().plan(graph, topology, costs, constraints);
     const std::optional<double> least = least_objective(strategy(), graph, topology, costs, constraints);
     if (std::holds_alternative<Infeasible>(result)) {
-      // What the cost model finds too large is no plan, though the strategy may consider it.
+      // A plan that the cost model finds too large is not a result, although the strategy may consider it.
       const bool all_fit = !constraints.memory_limit || strategy().has_memory_rule;
       if (strategy().exact && all_fit) { EXPECT_EQ(least, std::nullopt) << std::get<Infeasible>(result).reason; }
       continue;
@@ -225,12 +225,12 @@ TEST_P(Conformance, SaysWhyThereIsNoPlan) {
   try {
     const StrategyResult result = strategy().plan(graph, testing::flat_topology(2), simulated_costs(), constraints);
     EXPECT_NE(std::get<Infeasible>(result).reason, "");
-  } catch (const std::invalid_argument& e) {  // an option that has no sense for such a graph
+  } catch (const std::invalid_argument& e) {  // an option that makes no sense for such a graph
     EXPECT_STRNE(e.what(), "");
   }
 }
 
-/// Costs that no plan has: whoever asks them predicts with them, and with nothing else.
+/// With costs that no real plan has, a strategy's predictions show that it asks this cost model and no other.
 TEST_P(Conformance, AsksTheCostModelThatItIsGiven) {
   std::mt19937 random(7);
   const Graph graph = random_graph(random);
