@@ -79,7 +79,7 @@ const std::vector<std::string> kPieces = {"null",
                                           "b",
                                           "0"};
 
-/// A number in `text` at or after `from`: where it begins and how long it is.
+/// The position and length of the first number in `text` at or after `from`.
 std::pair<std::size_t, std::size_t> number_at(const std::string& text, std::size_t from) {
   const std::size_t begin = text.find_first_of("0123456789", from);
   if (begin == text.npos) return {0, 0};
@@ -114,7 +114,7 @@ void mutate(std::string& text, Random& random) {
     case 5:
       text.insert(below(random, text.size() + 1), text.substr(at, length));
       break;
-    case 6: {  // a whole line again, or gone
+    case 6: {  // repeats or removes a line
       const std::size_t end = std::min(text.find('\n', at), text.size());
       const std::size_t begin = at == 0 ? 0 : text.rfind('\n', at - 1) + 1;
       const std::string line = text.substr(begin, end - begin + 1);

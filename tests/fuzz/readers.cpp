@@ -33,7 +33,7 @@ auto parsed(Parse parse, const std::string& text) -> std::optional<decltype(pars
   } catch (const FormatError&) { return std::nullopt; }
 }
 
-/// A check by the text alone, so that values need no ==.
+/// Compares only texts, so that values need no ==.
 template <class Parse, class Write>
 auto json_check(Parse parse, Write write) {
   return [parse, write](const std::string& text) {
@@ -79,7 +79,7 @@ bool check_nccl_topology(const std::string& text) {
   return topology && check_topology(*topology);
 }
 
-/// A graph of as many layers as `parts` wants, or none where that is too many.
+/// Also partitions a graph with as many layers as `parts` has, unless there are too many.
 bool check_parts(const std::string& text) {
   const bool taken = json_check(interchange::parse_deepspeed_parts, interchange::deepspeed_parts_json)(text);
   if (!taken) return false;
