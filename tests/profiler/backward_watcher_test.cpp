@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-/// Tells a watcher which layers run, but for one that it keeps to itself.
+/// Reports to a watcher which layers run, except one.
 struct Telling : stage::LayerObserver {
   explicit Telling(BackwardWatcher& w, int left_out = -1) : watcher(w), silent(left_out) {}
   void begin(int layer) override {
@@ -29,7 +29,7 @@ struct Telling : stage::LayerObserver {
   int silent;
 };
 
-/// What a watcher heard of one step of a row of layers.
+/// What a watcher reports for one step of consecutive layers.
 struct Heard {
   Heard() : model(scale_exp_sum()), program(model, {0, 1, 2}, {}, {}, 1) {}
 
@@ -47,7 +47,7 @@ struct Heard {
   BackwardWatcher watcher{program.parameters(), [this](int layer, Phase phase) { nodes.emplace_back(layer, phase); }};
 };
 
-// One node for the sum, two for the exponentials, one for the product and the accumulation of its weight's gradient.
+// One node for the sum, two for the exponentials, one for the product, and the accumulation of its weight's gradient.
 TEST(BackwardWatcher, NamesTheLayerThatMadeEachNodeInTheOrderOfTheBackward) {
   Heard heard;
   heard.step();
@@ -82,7 +82,7 @@ TEST(BackwardWatcher, ForgetsForwardsOnAReset) {
   heard.watcher.begin_backward();
   (void)heard.program.backward(std::move(flight), {});
   heard.watcher.end_backward();
-  EXPECT_THAT(heard.nodes, ElementsAre(Pair(0, Phase::Accumulate)));  // known by its parameter, not by its forward
+  EXPECT_THAT(heard.nodes, ElementsAre(Pair(0, Phase::Accumulate)));  // identified by its parameter, not by its forward
   EXPECT_EQ(heard.watcher.unmapped(), 4);
 }
 
@@ -96,7 +96,7 @@ TEST(BackwardWatcher, TakesItsHooksOffAgain) {
     }
     return count;
   };
-  // Held, or the accumulators would go with the clock.
+  // Kept, so that the accumulators are not destroyed with the watcher.
   std::vector<std::shared_ptr<torch::autograd::Node>> held;
   for (const stage::Parameter& parameter : whole.program.parameters()) {
     held.push_back(torch::autograd::impl::grad_accumulator(parameter.value));
@@ -106,7 +106,7 @@ TEST(BackwardWatcher, TakesItsHooksOffAgain) {
     EXPECT_EQ(hooks(), 4U);
   }
   EXPECT_EQ(hooks(), 0U);
-  (void)whole.program.backward(whole.forward(nullptr), {});  // nobody is called who is gone
+  (void)whole.program.backward(whole.forward(nullptr), {});  // the destroyed watcher is not called
 }
 
 TEST(BackwardWatcher, LeavesForeignHooksAlone) {

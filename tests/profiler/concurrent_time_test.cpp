@@ -12,7 +12,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-/// What the threads that run a model say of themselves.
+/// What the threads that run a model record about themselves.
 struct Runs {
   std::mutex mutex;
   std::set<std::thread::id> threads;
@@ -59,7 +59,7 @@ TEST(ConcurrentTime, TakesASampleHoweverLittleTimeThereIs) {
   ProfileOptions many = options();
   many.warmup = 1000;
   EXPECT_GT(concurrent_time(model, row_batch(), many, 1, 0), Seconds(0));
-  // The first iteration of the warm-up, for which time is up at once, and one that counts.
+  // One warm-up iteration, after which its time is up, and one that counts.
   EXPECT_EQ(runs.forwards, 2);
 }
 

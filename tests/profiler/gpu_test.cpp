@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// One tracer for all tests, made before the first context, as CUPTI wants it.
+/// One tracer for all tests, created before the first context, as CUPTI requires.
 class GpuProfile : public GpuTest {
  protected:
   static void SetUpTestSuite() {
@@ -116,7 +116,7 @@ TEST_F(GpuProfile, GivesTheLossOfTheCpu) {
       return layer_outputs(model, whole.batch, 1, placement).back().front().item<double>();
     };
     const double cpu = loss({});
-    // Dropout draws differ from the CPU's by design; the loss of an untrained model hardly depends on them.
+    // Dropout's random numbers differ from the CPU's by design; the loss of an untrained model hardly depends on them.
     EXPECT_NEAR(loss({device::open_device("cuda"), at::kFloat}), cpu, 0.1 * std::abs(cpu)) << small.name;
   }
 }
@@ -132,7 +132,7 @@ TEST_F(GpuProfile, OpensAGateByItselfWhenNobodyDoes) {
   const c10::Device device = device::open_device("cuda");
   const auto gate = make_stream_gate(device);
   gate->close();
-  device::synchronize(device);  // returns after the gate's longest time
+  device::synchronize(device);  // returns once the gate times out
 }
 
 }  // namespace

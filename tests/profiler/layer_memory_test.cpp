@@ -12,7 +12,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-/// A row of layers, run once under a tracker.
+/// Consecutive layers, run once under a tracker.
 class OneStep {
  public:
   explicit OneStep(model::Model m) : model_(std::move(m)), program_(model_, layers(), {}, {}, 1), batch_(row_batch()) {}
@@ -28,7 +28,7 @@ class OneStep {
     memory_->end_backward();
     return *memory_;
   }
-  /// Bytes that the forward left behind.
+  /// Bytes that remain after the forward.
   std::int64_t kept() const { return (after_forward_ - before_).value; }
 
  private:
@@ -47,7 +47,7 @@ class OneStep {
   Bytes after_forward_;
 };
 
-/// Holds `bytes` for a moment and gives x * weight.
+/// Allocates `bytes` temporarily and returns x * weight.
 model::LayerSpec hungry_layer(const std::string& name, std::int64_t bytes) {
   return hand_layer(name, 256, [bytes](const model::LayerCall& c) {
     (void)at::empty({bytes}, at::kByte);
@@ -59,7 +59,7 @@ model::LayerSpec sum_layer() {
   return hand_layer("sum", 0, [](const model::LayerCall& c) { return std::vector<at::Tensor>{at::sum(c.inputs[0])}; });
 }
 
-// All that a forward leaves is some layer's, and nothing twice.
+// All bytes that remain after a forward belong to exactly one layer.
 TEST(LayerMemory, GrowsLayerByLayerToWhatTheForwardKeeps) {
   OneStep step(scale_exp_sum());
   const LayerMemory& memory = step.run();
@@ -67,7 +67,7 @@ TEST(LayerMemory, GrowsLayerByLayerToWhatTheForwardKeeps) {
   EXPECT_EQ(memory.growth()[0], 1024);  // 256 values of 4 bytes
 }
 
-// The second layer needs a million bytes beside what it gives, the others nothing like it.
+// The second layer temporarily needs a million bytes besides its output, the others far less.
 TEST(LayerMemory, GivesTheMomentaryBytesToTheLayerThatHeldThem) {
   OneStep step(row_of_layers({hungry_layer("a", 4), hungry_layer("b", 1'000'000), hungry_layer("c", 4), sum_layer()}));
   const LayerMemory& memory = step.run();
@@ -75,7 +75,7 @@ TEST(LayerMemory, GivesTheMomentaryBytesToTheLayerThatHeldThem) {
   EXPECT_GT(memory.transient()[1], 990'000);
   EXPECT_LE(memory.transient()[1], 1'000'000);
   EXPECT_LT(memory.transient()[2], 100'000);
-  EXPECT_GE(memory.peak(), 1'000'000 + 1024);  // beside what the first layer gave
+  EXPECT_GE(memory.peak(), 1'000'000 + 1024);  // besides the first layer's output
 }
 
 TEST(LayerMemory, PeakIsAtLeastWhatIsKept) {
@@ -85,7 +85,7 @@ TEST(LayerMemory, PeakIsAtLeastWhatIsKept) {
   for (const std::int64_t bytes : memory.transient()) EXPECT_GE(bytes, 0);
 }
 
-// A backward that gives gradients of 256 values has one for the layer before beside the one that it read.
+// A backward holds the gradient it read and the one for the previous layer, 256 values each.
 TEST(LayerMemory, CountsWhatTheBackwardNeedsTemporarily) {
   OneStep step(row_of_layers({hungry_layer("a", 4), hungry_layer("b", 4), sum_layer()}));
   EXPECT_GE(step.run().transient()[1], 1024);

@@ -10,7 +10,7 @@
 #include "costmodel/format/json.h"
 #include "profiler/links_report.h"
 
-// On one GPU. Without one these skip, or fail under REQUIRE_GPU=1.
+// Needs one GPU. Without one these tests are skipped, or fail under REQUIRE_GPU=1.
 
 namespace stagecraft::profiler {
 namespace {
@@ -42,8 +42,8 @@ TEST_F(NcclLinks, OfOneGpuHaveOneRankAndCopies) {
   EXPECT_TRUE(meter_->copies());
 }
 
-// A message twice as large may be faster where NCCL changes its protocol, but not by half; the largest is 2^20 times
-// the smallest and must show.
+// A message twice as large may be faster if NCCL changes its protocol, but not twice as fast; the largest is 2^20 times
+// the smallest and must take longer.
 TEST_F(NcclLinks, GiveCurvesThatRise) {
   const LinkMeasurement measured = measure_links(*meter_, {.most_bytes = Bytes(std::int64_t{4} << 20)});
   EXPECT_EQ(measured.curves.size(), 6U);
@@ -60,8 +60,8 @@ TEST_F(NcclLinks, GiveCurvesThatRise) {
   EXPECT_EQ(format::parse_topology(format::topology_json(topology), "topology.json"), topology);
 }
 
-// No less than one lane of PCI Express 3 (8 GT/s * 128/130 / 8 = 0.98 GB/s; 0.8 for packets' headers), no more than
-// NVLink-C2C's 450 GB/s each way, the fastest road to a host; 16 lanes of PCI Express 5 carry 63 GB/s.
+// At least one lane of PCI Express 3 (8 GT/s * 128/130 / 8 = 0.98 GB/s; 0.8 after packet headers), at most NVLink-C2C's
+// 450 GB/s each way, the fastest link to a host; 16 lanes of PCI Express 5 carry 63 GB/s.
 TEST_F(NcclLinks, CopyAsFastAsBusesAre) {
   const Bytes bytes = 64_MiB;
   for (const LinkOperation operation : {HostToDevice, DeviceToHost}) {

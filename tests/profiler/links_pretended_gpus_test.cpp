@@ -3,7 +3,7 @@
 #include "costmodel/format/json.h"
 #include "tests/profiler/tool_runner.h"
 
-// links --channel nccl over tests/support/pretended_gpus.cpp: our side of the calls, with no GPU.
+// links --channel nccl over tests/support/pretended_gpus.cpp: tests our side of the calls, without a GPU.
 
 namespace stagecraft::profiler {
 namespace {
@@ -18,10 +18,10 @@ class LinksOfPretendedGpus : public ToolRunner {
   }
 };
 
-/// What the pretended operation on `bytes` takes: 2^-17 s and 2^-33 s a byte.
+/// Time of the fake operation on `bytes`: 2^-17 s plus 2^-33 s per byte.
 double pretended(std::int64_t bytes) { return 0x1p-17 + 0x1p-33 * static_cast<double>(bytes); }
 
-/// Every point as pretended; in shares of whole floats, `ranks` of them, at least.
+/// Expects the fake time at every point, for bytes rounded up to `ranks` shares of whole floats.
 void expect_pretended(const Curve& curve, std::int64_t ranks, const std::string& name) {
   EXPECT_EQ(curve.points.size(), 13U) << name;  // 4 = 2^2 to 16 KiB = 2^14
   for (const CurvePoint& point : curve.points) {

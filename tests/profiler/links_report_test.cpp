@@ -58,7 +58,7 @@ TEST(TopologyOf, KeepsTheCurves) {
   EXPECT_EQ(format::parse_topology(format::topology_json(topology), "topology.json"), topology);
 }
 
-// Medians within 1.96 * 1.2533 * 1.4826 * MAD / (sqrt(7) * median): 1.4 % for a MAD of a hundredth, 14 % for a tenth.
+// Medians within 1.96 * 1.2533 * 1.4826 * MAD / (sqrt(7) * median): 1.4 % for a MAD of 1 %, 14 % for 10 %.
 TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
   LinkMeasurement measured = two_ranks();
   EXPECT_THAT(distrust(measured), ElementsAre());
@@ -68,7 +68,7 @@ TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
   const std::string crowded = "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet machine";
   EXPECT_THAT(distrust(measured), ElementsAre(crowded));
 
-  std::size_t vague = 0;  // of 15 points, seven at first: not more than half
+  std::size_t vague = 0;  // first 7 of 15 points: not more than half
   for (LinkCurve& curve : measured.curves) {
     for (LinkPoint& point : curve.points) {
       if (vague < 7) ++vague, point.time.spread = point.time.median * 0.1;
@@ -85,7 +85,7 @@ TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
 
 TEST(TopologyOf, SmoothsNothing) {
   LinkMeasurement measured = two_ranks();
-  // Faster than the smaller message, as small ones can be.
+  // Faster than the smaller message, which happens with small messages.
   measured.curves[0].points[1].time.median = Seconds(0.0005);
   EXPECT_EQ(topology_of(measured, "local", {}, {}).levels.front().link.send_receive.points[1].time, Seconds(0.0005));
 }

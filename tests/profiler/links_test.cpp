@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 using enum LinkOperation;
 
-// ---- what is measured
+// ---- the measured sizes
 
 TEST(MessageBytes, GrowsByTwo) {
   EXPECT_THAT(message_bytes(50_B, 1), ElementsAre(4_B, 8_B, 16_B, 32_B, 48_B));
@@ -25,7 +25,7 @@ TEST(MessageBytes, GrowsByTwo) {
   EXPECT_EQ(message_bytes(64_MiB, 1).size(), 25U);  // 4 = 2^2, 64 MiB = 2^26
 }
 
-// Floats 1, 1.41, 2, 2.83, 4, 5.66, 8 in whole ones.
+// 1, 1.41, 2, 2.83, 4, 5.66, 8 floats, in whole floats.
 TEST(MessageBytes, GrowsByTheRootOfTwoInWholeFloats) {
   EXPECT_THAT(message_bytes(32_B, 2), ElementsAre(4_B, 8_B, 16_B, 20_B, 32_B));
 }
@@ -71,7 +71,7 @@ TEST(LinkTasks, SendFromOneRankAloneToItself) {
   EXPECT_EQ(tasks[1], (LinkTask{SendReceive, 8_B, 1, 0, 0}));
 }
 
-// ---- the loop, on a meter whose clock only the meter moves
+// ---- the measuring loop, with a meter that advances its own clock
 
 class FakeMeter : public LinkMeter {
  public:
@@ -112,7 +112,7 @@ class FakeMeter : public LinkMeter {
   std::mt19937 random_{5};
 };
 
-/// 10 us and 1 ns a byte.
+/// 10 us plus 1 ns per byte.
 double line(const LinkTask& task) { return 1e-5 + 1e-9 * static_cast<double>(task.bytes.value); }
 
 TEST(MeasureLinks, StopsAPointOnceItIsPrecise) {
@@ -127,12 +127,12 @@ TEST(MeasureLinks, StopsAPointOnceItIsPrecise) {
       EXPECT_DOUBLE_EQ(point.time.median.value, 1e-5 + 1e-9 * static_cast<double>(point.bytes.value));
     }
   }
-  // Two warm up; a first round fills 10 ms: 1000 times 10 us less what the bytes take.
+  // Two warm-up samples; the first round fills 10 ms: at most 1000 times 10 us.
   EXPECT_LT(meter.time, 25 * 0.011);
 }
 
 TEST(MeasureLinks, SaysWhereTimeWasUpFirst) {
-  // The last curve, so that none after it lacks the time that it took.
+  // ReduceScatter is the last curve, so no later one lacks the time that it takes.
   FakeMeter meter(2, 3, [](const LinkTask& task) { return task.operation == ReduceScatter ? 1.0 : 1e-6; });
   const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(4), .most_time = Seconds(1), .error = 0.01});
   for (const LinkCurve& curve : measured.curves) {
@@ -142,7 +142,8 @@ TEST(MeasureLinks, SaysWhereTimeWasUpFirst) {
   }
 }
 
-// 25 sizes of 5 curves, noise that never gets precise: each point takes its share, and a round, doubled at most, more.
+// 25 sizes of 5 curves, too much noise to become precise: each point takes its share of the time plus at most one
+// doubled round.
 TEST(MeasureLinks, TakesAboutTheTimeItWasGiven) {
   FakeMeter meter(2, 3, [](const LinkTask&) { return 1e-4; });
   const LinkMeasurement measured = meter.measure({.most_time = Seconds(20), .error = 1e-6});
@@ -156,7 +157,7 @@ TEST(MeasureLinks, TakesAboutTheTimeItWasGiven) {
 TEST(MeasureLinks, GivesTimeThatPrecisePointsLeaveToTheOthers) {
   FakeMeter meter(2, 3, [](const LinkTask& task) { return task.operation == ReduceScatter ? 1e-3 : 1e-5; });
   const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(4), .most_time = Seconds(5), .error = 0.02});
-  // An equal share from the outset would be 1 s of 1 ms to 4 ms each.
+  // With equal shares from the start, this point would have 1 s for samples of 1 ms to 4 ms each.
   const LinkPoint& last = measured.curves.back().points.front();
   EXPECT_TRUE(last.stop == Stop::Precise || last.time.count > 1000) << last.time.count;
 }

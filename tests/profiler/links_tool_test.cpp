@@ -50,7 +50,7 @@ TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
 }
 
 TEST_F(LinksTool, EndsWithOneWhereOtherProgramsAreInTheWay) {
-  // A thread of this test on each processor is another program to the tool.
+  // To the tool, a thread of this test on each processor is another program.
   std::atomic<bool> stop = false;
   std::vector<std::jthread> busy;
   for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
@@ -96,7 +96,8 @@ TEST_F(LinksTool, RefusesAnotherNumberOfRanksThanWereStarted) {
   EXPECT_EQ(o.err, "stagecraft-links: --ranks is 2, torchrun started 3\n");
 }
 
-// A machine without a driver has cudaErrorInsufficientDriver or cudaErrorNoDevice, a build without CUDA its option.
+// A machine without a driver reports cudaErrorInsufficientDriver or cudaErrorNoDevice, a build without CUDA names its
+// option.
 TEST_F(LinksTool, SaysWhatItFoundAndWhatToDoWithoutAGpu) {
   const Outcome o = links("--channel nccl --max-bytes 4 --seconds 0.1");
   if (o.status == 0) GTEST_SKIP() << "there is a GPU";

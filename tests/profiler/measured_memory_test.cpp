@@ -5,7 +5,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-/// Three layers, the last of which gives a loss of 4 bytes.
+/// Three layers, the last of which returns a loss of 4 bytes.
 std::vector<Layer> three_layers() {
   std::vector<Layer> out(3);
   out[0].outputs = {{Bytes(1000), {250}, "float32", true}};
@@ -27,16 +27,16 @@ TEST(FillLayerBytes, CountsLossAndItsGradientBesideEarlierBackwards) {
   EXPECT_EQ(layers[0].workspace_bytes, Bytes(90));
   EXPECT_EQ(layers[1].workspace_bytes, Bytes(30));
   EXPECT_EQ(layers[2].workspace_bytes, Bytes(20));
-  // The last layer's own backward counts both already: 100 + 50 + 10 + 39.
+  // The last layer's own backward already includes both: 100 + 50 + 10 + 39.
   EXPECT_EQ(fill_layer_bytes(layers, {100, 50, 10}, {90, 30, 39}), Bytes(199));
 }
 
 TEST(FillLayerBytes, TakesWhatALayerReleasesOffTheLayersAfterIt) {
   std::vector<Layer> layers = three_layers();
-  // Layer 1 releases 30; of layer 2's 50 only 20 are on top of what layer 0 left.
+  // Layer 1 releases 30, so only 20 of layer 2's 50 add to what layer 0 left.
   EXPECT_EQ(fill_layer_bytes(layers, {100, -30, 50}, {0, 0, 0}), Bytes(120));
   expect_saved(layers, {100, 0, 20});
-  // What is left of the release goes on to the next layer: -30 + 20 + 15 = 5.
+  // The rest of the release carries over to the next layer: -30 + 20 + 15 = 5.
   (void)fill_layer_bytes(layers, {-30, 20, 15}, {0, 0, 0});
   expect_saved(layers, {0, 0, 5});
 }

@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// x [3, samples] where the mask made of it is false, 0 elsewhere; summed up over all. Two inputs are read by nobody.
+/// The sum of x [3, samples] where the mask computed from x is false. Nothing reads the other two inputs.
 model::Model masked() {
   model::Model model;
   model::ModelInput x{.name = "x", .dtype = "float32", .shape = {3}};

@@ -22,7 +22,7 @@ using testing::ThrowsMessage;
 
 constexpr int kNotSupported = 3;
 
-/// A machine whose driver answers as NVML does.
+/// A fake machine whose driver answers like NVML.
 struct FakeMachine {
   struct Gpu {
     std::string name = "NVIDIA H100 80GB HBM3";
@@ -37,7 +37,7 @@ struct FakeMachine {
   int clock_status = 0;
   int initialised = 0;
 
-  /// Handles are numbers from 1, which nobody dereferences.
+  /// Handles are numbers from 1, which are never dereferenced.
   static NvmlDevice* handle(std::size_t i) { return reinterpret_cast<NvmlDevice*>(i + 1); }
   const Gpu& gpu(NvmlDevice* device) const { return gpus.at(reinterpret_cast<std::size_t>(device) - 1); }
 
@@ -83,7 +83,7 @@ struct FakeMachine {
   }
 };
 
-/// Two pairs that 4 NVLinks each join; the driver writes domains with 8 digits.
+/// Two pairs of GPUs, each joined by 4 NVLinks; the driver writes domains with 8 digits.
 FakeMachine bridged() {
   FakeMachine out;
   const std::vector<std::string> buses = {"00000000:05:00.0", "00000000:06:00.0", "00000000:C5:00.0",
@@ -157,7 +157,7 @@ TEST(DeclaredTopology, MakesLevelsOfBridgedPairs) {
   EXPECT_NEAR(topology.levels[0].link.bandwidth.value, 4 * 20.6e9, 1);
   EXPECT_EQ(topology.levels[1].name, "node");
   EXPECT_EQ(topology.levels[1].count, 2);
-  EXPECT_NEAR(topology.levels[1].link.bandwidth.value, 24e9, 1);  // generation 4 on 16 lanes, the slowest
+  EXPECT_NEAR(topology.levels[1].link.bandwidth.value, 24e9, 1);  // the slowest: generation 4 with 16 lanes
   EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
   Device device{"NVIDIA H100 80GB HBM3", Bytes(40'000'000'000)};
   device.kind = DeviceKind::Gpu;

@@ -5,7 +5,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-// proc(5): user nice system idle iowait irq softirq steal guest guest_nice; guests are a part of user and nice.
+// proc(5): user nice system idle iowait irq softirq steal guest guest_nice; user and nice include the guest times.
 TEST(BusyTime, AddsWhatIsNeitherIdleNorWaiting) {
   EXPECT_EQ(busy_time("cpu  1000 200 300 90000 5000 10 20 70 400 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n", 100),
             Seconds((1000 + 200 + 300 + 10 + 20 + 70) / 100.0));
@@ -18,9 +18,9 @@ TEST(BusyTime, IsAbsentWhereTheTextIsAnother) {
 }
 
 TEST(IsCrowded, OnlyWhereOthersLeaveTooFewProcessors) {
-  EXPECT_FALSE(is_crowded({.ours = 2, .others = 0.05, .count = 2}));  // nobody else
+  EXPECT_FALSE(is_crowded({.ours = 2, .others = 0.05, .count = 2}));  // no other programs
   EXPECT_TRUE(is_crowded({.ours = 1.4, .others = 0.6, .count = 2}));
-  EXPECT_FALSE(is_crowded({.ours = 2, .others = 30, .count = 64}));  // enough left
+  EXPECT_FALSE(is_crowded({.ours = 2, .others = 30, .count = 64}));  // enough processors left
   EXPECT_TRUE(is_crowded({.ours = 2, .others = 61, .count = 64}));
 }
 

@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// As few samples as still have a spread.
+/// The smallest number of samples that has a spread.
 ProfileOptions hasty() {
   ProfileOptions options;
   options.microbatch_samples = 2;
@@ -49,7 +49,7 @@ std::vector<std::string> sources_of(const Graph& graph, const std::string& id) {
 
 const std::map<std::string, std::string> kTiny{{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}};
 
-// ---- what does not depend on time: a tiny mlp by hand, two samples
+// ---- independent of time: a tiny mlp by hand, two samples
 
 TEST(ProfileModel, TellsLayersAndEdges) {
   const Graph graph = profile("mlp", kTiny).graph;
@@ -93,25 +93,24 @@ TEST(ProfileModel, TellsWhatStaysForTheBackward) {
   const Graph graph = profile("mlp", kTiny).graph;
   const auto saved = [&](const char* id) { return find(graph, id).saved_bytes->value; };
   constexpr std::int64_t hidden = 2 * 8 * 4, logits = 2 * 3 * 4, scalar = 4;
-  // fc1 keeps the image, which was there before it, and leaves its output.
+  // fc1 saves the image, which existed before, and adds its output.
   EXPECT_EQ(saved("fc1"), hidden);
-  // relu1 keeps its own output; fc1's, which nobody needs now, goes.
+  // relu1 saves its output; fc1's output is no longer needed and is released.
   EXPECT_EQ(saved("relu1"), hidden - hidden);
-  // fc2 keeps relu1's output, counted there, and leaves its own.
+  // fc2 saves relu1's output, which is already counted, and adds its own.
   EXPECT_EQ(saved("fc2"), logits);
-  // The loss keeps log_softmax's output and the sum of the weights, leaves the loss, and lets fc2's output go.
+  // The loss saves log_softmax's output and the sum of the weights, adds the loss, and releases fc2's output.
   EXPECT_EQ(saved("loss"), logits + scalar + scalar - logits);
 }
 
 TEST(ProfileModel, TellsTheLargestTransientBytes) {
   const Graph graph = profile("mlp", kTiny).graph;
   const auto workspace = [&](const char* id) { return find(graph, id).workspace_bytes->value; };
-  // The forward of relu1 holds fc1's output beside its own until the end.
+  // The forward of relu1 holds both fc1's output and its own until the end.
   EXPECT_GE(workspace("relu1"), 2 * 8 * 4);
-  // The backward of fc1 makes the weight's gradient, then adds it to what is there.
+  // The backward of fc1 computes the weight's gradient, then accumulates it.
   EXPECT_GE(workspace("fc1"), 4 * 8 * 4);
-  for (const char* id : {"fc1", "relu1", "fc2", "loss"})
-    EXPECT_LE(workspace(id), 1024) << id;  // all there is, and more
+  for (const char* id : {"fc1", "relu1", "fc2", "loss"}) EXPECT_LE(workspace(id), 1024) << id;  // an upper bound
 }
 
 TEST(ProfileModel, TellsTheOptimizersState) {
@@ -153,7 +152,7 @@ TEST(ProfileModel, GivesAGraphThatIsReadBack) {
   }
 }
 
-// ---- what does
+// ---- dependent on time
 
 TEST(ProfileModel, TimesEveryLayerInEachIteration) {
   const Profile profiled = profile("convnet", {});
@@ -219,7 +218,7 @@ TEST(ProfileModel, AddsMemoryUpToTheAllocatorsPeak) {
 }
 
 TEST(Profile, TellsHowMuchOfAnIterationTheMediansLeaveOut) {
-  // Layers of 3 s and 6 s by their medians, 10 s together in the median iteration, 8 s when nobody watches.
+  // Layers with medians of 3 s and 6 s, 10 s together in the median watched iteration, 8 s unwatched.
   Profile profiled;
   profiled.sum = Seconds(9);
   profiled.watched = Seconds(10);
@@ -237,7 +236,7 @@ TEST(ProfileModel, MeasuresTheSlowdownOfRanksAtOnce) {
   EXPECT_GE(graph.slowdown[1], 1);
 }
 
-// A nanosecond is over before the first iteration begins, on any machine.
+// On any machine, a nanosecond is over before the first iteration begins.
 TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
   ProfileOptions options = hasty();
   options.warmup = 3;
@@ -254,7 +253,7 @@ TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
   EXPECT_GT(profiled.seconds, 1e-9);
   EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward", "layers alone",
                                         "slowdown of 2 ranks"));
-  // Of memory only the detail is missing.
+  // Memory is measured except for the bytes saved for backward.
   const Graph whole = profile("mlp", kTiny).graph;
   EXPECT_FALSE(find(profiled.graph, "relu1").saved_for_backward_bytes);
   EXPECT_EQ(find(profiled.graph, "relu1").saved_bytes, find(whole, "relu1").saved_bytes);

@@ -57,7 +57,7 @@ TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
 
 TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
   const auto text = [&](const std::string& arguments) {
-    // With sanitizers too, an allocation that is too large fails as it does without.
+    // Makes allocations that are too large fail with sanitizers as they do without.
     const Outcome o = run("profile", arguments, "ASAN_OPTIONS=allocator_may_return_null=1");
     EXPECT_EQ(o.status, 1) << arguments;
     return o.err;

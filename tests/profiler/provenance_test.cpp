@@ -28,7 +28,7 @@ TEST(DeviceHere, RefusesNoRanks) {
   }
 }
 
-// A plan for this machine with times measured on it: device_match must find nothing to say.
+// A plan for this machine with times measured on it: device_match must find no difference.
 TEST(MeasuredDeviceHere, IsTheDeviceOfATopologyOfThisMachine) {
   const Device device = device_here(2);
   const MeasuredDevice measured = measured_device_here(c10::Device(c10::kCPU));

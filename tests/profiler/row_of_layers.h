@@ -13,7 +13,7 @@
 
 #include "executor/stage/stage_program.h"
 
-// A model of layers written down by hand, whose work can be counted.
+// A model of hand-written layers whose work can be counted.
 
 namespace stagecraft {
 
@@ -29,7 +29,7 @@ inline model::LayerSpec hand_layer(const std::string& name, std::int64_t values,
   return out;
 }
 
-/// Layers in a row: each reads the one before, the first the input "x"; the last gives the loss.
+/// Consecutive layers: each reads the previous one, the first reads the input "x"; the last returns the loss.
 inline model::Model row_of_layers(std::vector<model::LayerSpec> layers) {
   model::Model model;
   model.name = "row";
@@ -47,7 +47,7 @@ inline model::Model row_of_layers(std::vector<model::LayerSpec> layers) {
   return model;
 }
 
-/// weight * x, exp(exp(x)), sum: 256 values between them.
+/// Layers weight * x, exp(exp(x)) and sum, with 256 values between them.
 inline model::Model scale_exp_sum() {
   return row_of_layers(
       {hand_layer(

@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// Layers with so many parameters each; 0: absent.
+/// Layers with these numbers of parameters; 0: absent.
 std::vector<Layer> layers_of(const std::vector<std::int64_t>& parameters) {
   std::vector<Layer> out(parameters.size());
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -54,7 +54,7 @@ TEST(DivideUpdate, FollowsTheParameterCounts) {
   step.parts[{0, Phase::Optimizer}] = {.busy_ns = 10, .active_ns = 7, .gap_ns = 4, .activities = 3};
   step.parts[{0, Phase::Forward}] = {.busy_ns = 1};
   divide_update(step, layers_of({2, 0, 1}));
-  // Two thirds of 10, 7 and 4 are 6.7, 4.7 and 2.7, rounded down; the last layer has the rest.
+  // Two thirds of 10, 7 and 4 are 6.7, 4.7 and 2.7, rounded down; the last layer gets the rest.
   EXPECT_EQ(step.parts, (std::map<Part, PartTime>{
                             {{0, Phase::Forward}, {.busy_ns = 1}},
                             {{0, Phase::Optimizer}, {.busy_ns = 6, .active_ns = 4, .gap_ns = 2, .activities = 3}},

@@ -60,7 +60,7 @@ model::LayerSpec conv_layer(const std::string& name, std::int64_t in, std::int64
   });
 }
 
-/// The model as one stage with an input that wants no gradient.
+/// The model as one stage, with an input that needs no gradient.
 struct Whole {
   Whole(model::Model m, std::vector<std::int64_t> shape)
       : model(std::move(m)), program(model, all(model), {}, {}, 1), input(at::ones(shape)) {}
@@ -109,12 +109,12 @@ TEST(SavedBytes, OfAConvolutionBlockAreThoseCountedByHand) {
   EXPECT_EQ(channels, 4'194'304);
   EXPECT_THAT(saved.by_layer(),
               ElementsAre(Bytes(image),
-                          Bytes(channels + 4 * 32 * 4),  // input; mean and 1 / deviation, the batch's and the running
+                          Bytes(channels + 4 * 32 * 4),  // input; batch mean and 1 / deviation, running statistics
                           Bytes(channels),               // its result
                           Bytes(0),                      // its input is the relu's result
                           Bytes(channels + 32 * 32 * 16 * 16 * 8),  // input and indices of 8 bytes
                           Bytes(0)));
-  // The relu's result is paid for once and the second convolution named beside it.
+  // The relu's result counts once; the second convolution is listed as another user.
   const auto relus = std::find_if(saved.storages().begin(), saved.storages().end(),
                                   [](const SavedStorage& s) { return s.layer == 2; });
   ASSERT_NE(relus, saved.storages().end());
@@ -139,7 +139,7 @@ TEST(SavedBytes, LeaveOutATiedParameterInAllItsLayers) {
 }
 
 TEST(SavedBytes, CountAWholeStorageOnceForAllItsViewsAndSavers) {
-  // exp saves its result, of which the next layer's multiplication saves two halves.
+  // exp saves its result, and the next layer's multiplication saves two halves of it.
   model::LayerSpec exp = layer("exp", {parameter("w", {8})}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{at::exp(c.inputs[0].add(c.parameters[0]))};
   });
@@ -149,7 +149,7 @@ TEST(SavedBytes, CountAWholeStorageOnceForAllItsViewsAndSavers) {
   model::LayerSpec again = halves;
   again.name = "again";
   Whole whole(row_of_layers({exp, halves, again, sum_layer()}), {8});
-  whole.model.layers[2].inputs = {{0, 0, -1}};  // both halves read exp
+  whole.model.layers[2].inputs = {{0, 0, -1}};  // both layers of halves read exp
   stage::StageProgram program(whole.model, Whole::all(whole.model), {}, {}, 1);
   SavedBytes saved(4, program.parameters());
   const stage::Flight flight = program.forward({}, {whole.input}, 0, 0, true, &saved);
@@ -166,7 +166,7 @@ TEST(SavedBytes, ChangeNoBitOfTheGradients) {
   const auto run = [&](stage::LayerObserver* observer) {
     return whole.gradients(whole.program.forward({}, batch, 0, 0, true, observer));
   };
-  const std::vector<at::Tensor> before = run(nullptr);  // by the base engine, which runs first
+  const std::vector<at::Tensor> before = run(nullptr);  // with the default engine, before SavedBytes
   std::vector<at::Tensor> counted;
   {
     SavedBytes saved(whole.model.layers.size(), whole.program.parameters());

@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// A built-in model made small.
+/// A built-in model with options that make it small.
 struct Small {
   std::string name;
   std::map<std::string, std::string> set;

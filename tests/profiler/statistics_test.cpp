@@ -16,7 +16,7 @@ using testing::ThrowsMessage;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(Summarize, GivesMedianAndMedianAbsoluteDeviation) {
-  // Around 3 the distances are 2 1 0 1 97; their median is 1, whatever the outlier.
+  // Around 3 the distances are 2 1 0 1 97; their median is 1, regardless of the outlier.
   const Timing timing = summarize({100, 1, 4, 2, 3});
   EXPECT_EQ(timing.median, Seconds(3));
   EXPECT_EQ(timing.spread, Seconds(1));
@@ -24,7 +24,7 @@ TEST(Summarize, GivesMedianAndMedianAbsoluteDeviation) {
 }
 
 TEST(Summarize, TakesTheMeanOfTheMiddleTwo) {
-  // The median is (3 + 4) / 2; the distances 2.5 1.5 0.5 0.5 1.5 6.5 have the median 1.5.
+  // The median is (3 + 4) / 2; the distances 2.5 1.5 0.5 0.5 1.5 6.5 have a median of 1.5.
   const Timing timing = summarize({1, 2, 3, 4, 5, 10});
   EXPECT_EQ(timing.median, Seconds(3.5));
   EXPECT_EQ(timing.spread, Seconds(1.5));
@@ -40,12 +40,12 @@ TEST(Summarize, RefusesNoSamples) {
 }
 
 TEST(RelativeError, IsTheFormulaByHand) {
-  // Median 3, MAD 1, n = 4 + 5: the rest are 3s on either side, kept symmetric.
+  // Median 3, MAD 1, n = 4 + 5: the other values are symmetric around 3.
   EXPECT_NEAR(relative_error({1, 2, 2, 2, 3, 4, 4, 4, 5}), 1.96 * 1.2533 * 1.4826 * 1 / (3 * 3), 1e-15);
 }
 
 TEST(RelativeError, IsHalfTheConfidenceIntervalOfNormalSamples) {
-  // The median of n normal samples has the standard deviation sigma * sqrt(pi / 2 / n).
+  // The median of n normally distributed samples has a standard deviation of sigma * sqrt(pi / 2 / n).
   constexpr int kSamples = 4000, kSeed = 5;
   std::mt19937 random(kSeed);
   std::normal_distribution<double> normal(10, 2);

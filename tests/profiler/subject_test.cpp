@@ -41,7 +41,7 @@ bool same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   return true;
 }
 
-/// A watch that writes down what it is told.
+/// A watch that records its calls.
 class Diary : public Watch {
  public:
   void begin(int layer) override { lines.push_back("+" + std::to_string(layer)); }
@@ -135,7 +135,7 @@ TEST(Subject, CallsBeforeAndAfterTheBackwardAlone) {
   subject.observe(
       row_batch(), diary,
       [&] {
-        EXPECT_EQ(nonzero(), 0);  // those of the iteration before are cleared
+        EXPECT_EQ(nonzero(), 0);  // the gradients of the previous iteration are cleared
         diary.lines.emplace_back("before");
       },
       [&] {

@@ -18,7 +18,7 @@ struct Outcome {
   std::string err;
 };
 
-/// A tool as a user runs it, in a folder of its own that goes with the test.
+/// Runs a tool as a user would, in a temporary folder that is removed after the test.
 class ToolRunner : public testing::Test {
  protected:
   ToolRunner() : folder_(std::filesystem::temp_directory_path() / ("stagecraft_tools_" + std::to_string(::getpid()))) {

@@ -16,7 +16,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// A device that does each operation of LibTorch in one kernel, in order, right after its launch. Everything else
+/// A fake device that runs each LibTorch operation in one kernel, in order, right after its launch. Everything else
 /// (threads, nodes, operations, the clock) is real.
 class FakeTracer : public KernelTracer {
  public:
@@ -182,7 +182,7 @@ TEST(ProfileByTracer, AddsUpToTheUnwatchedStepsToTheNanosecond) {
   EXPECT_TRUE(quality.debiased);
   // Each counted step was scaled to the unwatched median.
   EXPECT_EQ(quality.watched_ns, quality.steps * static_cast<std::int64_t>(graph.iteration->median.value * 1e9));
-  EXPECT_EQ(quality.steps, 9);  // a row of ten without its first
+  EXPECT_EQ(quality.steps, 9);  // a run of ten without its first
 }
 
 TEST(ProfileByTracer, DividesTheUpdateByParameters) {

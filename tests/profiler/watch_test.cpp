@@ -81,9 +81,9 @@ TEST(Watch, GivesANodesTimeUntilTheNextNodeToItsLayer) {
   Whole whole(tiny_mlp());
   const auto watch = watch_over(whole);
   run_step(whole, *watch);
-  // A nanosecond from each node to the next; the first node has the engine's start too, which no mark cuts off.
-  // fc1: addmm, the weight's transposition and two accumulations; no gradient goes to the image. fc2 the same, relu
-  // one, the loss: nll and log_softmax.
+  // One nanosecond from each node to the next; the first node includes the engine's start. fc1: addmm, the weight's
+  // transposition and two accumulations; the image needs no gradient. fc2: the same. relu: one node. Loss: nll and
+  // log_softmax.
   EXPECT_THAT(busy(watch->take().at(0), Phase::Backward, whole.count()), ElementsAre(4, 1, 4, 2));
 }
 
@@ -109,7 +109,7 @@ TEST(Watch, LeavesWorkBetweenStepsOut) {
   watch->end_step();
   const StepShares step = watch->take().at(0);
   EXPECT_EQ(step.data_wait_ns(), 0);
-  EXPECT_EQ(step.share_of({2, Phase::Optimizer}), 2);  // the stretch and the nanosecond before it
+  EXPECT_EQ(step.share_of({2, Phase::Optimizer}), 2);  // the interval and the nanosecond before it
   EXPECT_EQ(step.unattributed_ns(), 1);
 }
 

@@ -96,14 +96,14 @@ TEST(Attribution, TakesTheNodeOfACudaGraphForReplays) {
 
 TEST(Attribution, TakesTheLastChangeOfTheLaunchingThread) {
   KernelTrace trace = one_kernel();
-  // Another thread's change in between, one after the launch, and two at the launch's instant of which the last counts.
+  // A change by another thread, one after the launch, and two at the time of the launch, of which the last counts.
   trace.changes = {
       {2, 90, encode(kBackward)}, {1, 101, encode(kBackward)}, {1, 100, encode(kBackward)}, {1, 100, encode(kForward)}};
   EXPECT_EQ(attribute(trace).quality.disagreements, 0);
 }
 
 TEST(Attribution, TakesTheEarliestCallOfACorrelationAsLaunch) {
-  // A runtime call and the driver call inside it share their correlation.
+  // A runtime call and the driver call inside it share a correlation id.
   KernelTrace trace = one_kernel();
   trace.calls.insert(trace.calls.begin(), {.correlation = 9, .thread = 1, .begin_ns = 105, .end_ns = 110});
   EXPECT_EQ(attribute(trace).activities[0].launched_ns, 100);

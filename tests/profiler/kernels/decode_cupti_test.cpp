@@ -15,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// A buffer as CUPTI fills them: records one behind the other, from 8 bytes on.
+/// A buffer as filled by CUPTI: consecutive records, starting at byte 8.
 class Buffer {
  public:
   template <typename Record>
@@ -182,7 +182,7 @@ TEST(DecodeCupti, SurvivesDamagedBuffers) {
   std::mt19937_64 random(13);
   for (int round = 0; round < 2000; ++round) {
     Buffer buffer;
-    // Kernel records hold a pointer, which nothing can check: they stay as they are.
+    // No kernel records: they contain a pointer, which cannot be checked.
     for (int i = 0; i < 20; ++i) {
       const auto id = static_cast<std::uint32_t>(i);
       buffer.add(external(random(), id, CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0))
@@ -190,7 +190,7 @@ TEST(DecodeCupti, SurvivesDamagedBuffers) {
     }
     std::span<std::byte> bytes = buffer.writable();
     for (int i = 0; i < 4; ++i) {
-      // Not the first byte of a kind, which could turn the record into one with a pointer.
+      // Never the kind, which could turn the record into one with a pointer.
       const std::size_t at = random() % bytes.size();
       if (at % 8 < 4) continue;
       bytes[at] = static_cast<std::byte>(random());

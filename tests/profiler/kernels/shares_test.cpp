@@ -29,7 +29,7 @@ TEST(Shares, GiveAnIdleGapToTheWorkThatEndsIt) {
   EXPECT_EQ(step.parts.at(forward(0)).busy_ns, 20);
   EXPECT_EQ(step.parts.at(forward(1)).gap_ns, 20);
   EXPECT_EQ(step.parts.at(forward(1)).share_ns(), 30);
-  EXPECT_EQ(step.unattributed_ns(), 40);  // after the last work
+  EXPECT_EQ(step.unattributed_ns(), 40);  // after the last activity
   EXPECT_EQ(step.work_ns, 30);
   EXPECT_EQ(total(step), 100);
 }
@@ -63,7 +63,7 @@ TEST(Shares, CutWorkAtTheStepsEndsAndLeaveOutTheRest) {
   const StepShares step = shares({work(5, 0, 5), work(0, 5, 15), work(1, 18, 30), work(6, 40, 50)}, 10, 20);
   EXPECT_EQ(step.parts.size(), 2U);
   EXPECT_EQ(step.parts.at(forward(0)).share_ns(), 5);
-  EXPECT_EQ(step.parts.at(forward(1)).share_ns(), 5);  // 3 idle, 2 at work
+  EXPECT_EQ(step.parts.at(forward(1)).share_ns(), 5);  // 3 idle, 2 active
 }
 
 TEST(Shares, TellDataAndNobodyApart) {
@@ -80,7 +80,8 @@ TEST(Shares, CountAccumulationAsBackward) {
 }
 
 TEST(Shares, TellWhyTheDeviceWasIdle) {
-  // Launched after the work before had ended; launched before and 1 us off; launched before and 5 us off.
+  // Launched after the previous activity had ended; launched before that, with a gap of 1 us; launched before that,
+  // with a gap of 5 us.
   const StepShares step =
       shares({work(0, 0, 100), work(1, 150, 200, 120), work(2, 1200, 1300, 110), work(3, 6300, 6400, 115)}, 0, 6400);
   EXPECT_EQ(step.gaps.host_wait_ns, 50);
@@ -90,7 +91,7 @@ TEST(Shares, TellWhyTheDeviceWasIdle) {
 
 TEST(Shares, RefuseAStepThatEndsBeforeItBegins) { EXPECT_THROW((void)shares({}, 2, 1), std::invalid_argument); }
 
-/// Nanosecond by nanosecond: who is at work, who comes next.
+/// Counted nanosecond by nanosecond: which parts are active, and which is next.
 struct ByHand {
   std::map<Part, double> active;
   std::map<Part, std::int64_t> busy, gap;
@@ -141,7 +142,7 @@ TEST(Shares, EqualACountOfEveryNanosecond) {
     for (const auto& [part, time] : step.parts) {
       const auto value = [&](const auto& map) { return map.contains(part) ? map.at(part) : 0; };
       EXPECT_EQ(time.busy_ns, value(expected.busy)) << "round " << round;
-      // Each stretch of k layers may round by less than one nanosecond; there are at most 24 stretches.
+      // Each interval with k active layers rounds by less than one nanosecond; there are at most 24 intervals.
       EXPECT_NEAR(static_cast<double>(time.active_ns), value(expected.active), 24) << "round " << round;
       if (part.phase == Phase::None) {
         EXPECT_EQ(time.gap_ns, expected.nobody_gap) << "round " << round;
@@ -153,7 +154,7 @@ TEST(Shares, EqualACountOfEveryNanosecond) {
 }
 
 TEST(Debias, ScalesGapsAndLeavesWork) {
-  // 100 ns, of them 40 at work and 60 idle; unprofiled 70: the 60 become 30.
+  // 100 ns: 40 active and 60 idle; 70 ns unprofiled: the 60 become 30.
   const StepShares step = debias(shares({work(0, 20, 40), work(1, 60, 80)}, 0, 100), 70);
   EXPECT_EQ(step.share_of(forward(0)), 10 + 20);
   EXPECT_EQ(step.share_of(forward(1)), 10 + 20);
@@ -190,7 +191,7 @@ TEST(Debias, KeepsTheIdentityToTheNanosecond) {
     bool scaled = false;
     const StepShares step = debias(shares(activities, 0, now + 5), plain, &scaled);
     EXPECT_EQ(total(step), plain) << "round " << round;
-    // All scaled: work in one go, parts one by one, each rounded down.
+    // If everything is scaled, the total and each part are rounded down separately.
     EXPECT_NEAR(static_cast<double>(step.gaps.host_wait_ns + step.gaps.kernel_wait_ns + step.gaps.other_ns),
                 static_cast<double>(plain - step.work_ns), scaled ? 1 : 0)
         << "round " << round;

@@ -13,7 +13,7 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr std::int64_t kStart = 1'700'000'000'000'000'000;  // as real clocks tell it: too large for a double's ns
+constexpr std::int64_t kStart = 1'700'000'000'000'000'000;  // as from a real clock: too many ns for a double
 
 Attributed work(std::int64_t begin, std::int64_t end, std::uint32_t stream, Tag tag, std::int64_t launched = 0,
                 std::int32_t name = -1) {
@@ -72,7 +72,7 @@ TEST(ChromeTraceOfKernels, HasATrackAStreamWithExactTimes) {
   EXPECT_EQ(seven[0]["args"]["step"], 5);
   EXPECT_EQ(seven[0]["args"]["microbatch"], 2);
   EXPECT_EQ(on_track(trace, "stream 13").size(), 1U);
-  // 2000 - 100 and 3001 - 2000 ns, digit for digit.
+  // 2000 - 100 and 3001 - 2000 ns, exactly.
   EXPECT_THAT(text, ::testing::HasSubstr("\"ts\":1.900,\"dur\":1.001,\"name\":\"gemm\""));
 }
 
@@ -90,14 +90,14 @@ TEST(ChromeTraceOfKernels, CutsALayerWhereTheNextBegins) {
   ASSERT_EQ(layers.size(), 2U);
   EXPECT_EQ(layers[0]["name"], "conv forward");
   EXPECT_DOUBLE_EQ(layers[0]["ts"], 1.9);
-  EXPECT_DOUBLE_EQ(layers[0]["dur"], 4);  // to 6000, though its second kernel runs to 6500
+  EXPECT_DOUBLE_EQ(layers[0]["dur"], 4);  // ends at 6000, although its second kernel runs until 6500
   EXPECT_EQ(layers[1]["name"], "fc backward");
   EXPECT_DOUBLE_EQ(layers[1]["dur"], 1);
 }
 
 TEST(ChromeTraceOfKernels, DrawsAnArrowFromEachLaunchToItsWork) {
   AttributedTrace trace = small();
-  trace.activities[1].launched_ns = 0;  // not seen
+  trace.activities[1].launched_ns = 0;  // launch not seen
   const json parsed = json::parse(chrome_trace(trace, {}, ""));
   const std::vector<json> starts = events(parsed, "s");
   const std::vector<json> ends = events(parsed, "f");
