@@ -9,7 +9,7 @@
 
 namespace stagecraft::testing {
 
-/// A chain of layers "l0", "l1", ... with these times; each gives `bytes` and holds `parameter_bytes`.
+/// A chain of layers "l0", "l1", ... with these times; each has `bytes` of output and `parameter_bytes`.
 inline Graph chain_graph(const std::vector<double>& forward, const std::vector<double>& backward,
                          Bytes bytes = Bytes(0), Bytes parameter_bytes = Bytes(0)) {
   Graph graph;
@@ -28,7 +28,7 @@ inline Graph chain_graph(const std::vector<double>& forward, const std::vector<d
   return graph;
 }
 
-/// Devices of one level.
+/// Devices in a single level.
 inline Topology flat_topology(int devices, double bandwidth = 1e9, double latency = 0) {
   Topology topology;
   topology.name = "flat";
@@ -37,7 +37,7 @@ inline Topology flat_topology(int devices, double bandwidth = 1e9, double latenc
   return topology;
 }
 
-/// The plan that gives layer i of a chain to stage i.
+/// The plan with layer i of a chain in stage i.
 inline Plan one_layer_a_stage(const Graph& graph, const Topology& topology, const std::vector<int>& replicas,
                               const std::string& schedule, int microbatches) {
   Partition partition;

@@ -8,9 +8,9 @@
 
 namespace stagecraft::testing {
 
-inline constexpr std::int64_t kNoDouble = (std::int64_t{1} << 53) + 1;  // the first whole number that is none
+inline constexpr std::int64_t kNoDouble = (std::int64_t{1} << 53) + 1;  // the first integer that is not a double
 
-/// A small mlp whose every layer with weights counts its calls from kNoDouble on, keeps a moving mean of its first
+/// A small mlp in which every layer with weights counts its calls from kNoDouble, and keeps a moving mean of its first
 /// input in float64 and half of its last mean in bfloat16.
 inline model::Model counting_model() {
   model::Model model = intake::build_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "3"}, {"classes", "3"}});

@@ -4,7 +4,7 @@
 
 namespace stagecraft::testing {
 
-/// Does what another channel does, but for what a test makes it do otherwise.
+/// Forwards to another channel; tests override what should differ.
 class ForwardingChannel : public channel::Channel {
  public:
   explicit ForwardingChannel(channel::Channel& channel) : channel_(channel) {}

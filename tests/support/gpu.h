@@ -8,7 +8,7 @@
 
 namespace stagecraft {
 
-/// Suites that need a GPU: they are skipped without one, and fail without one where REQUIRE_GPU is set.
+/// Suites that need a GPU: without one they are skipped, or fail if REQUIRE_GPU is set.
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {

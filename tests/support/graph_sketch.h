@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// Writes graphs by the names of their values.
+/// Builds graphs using the names of their values.
 class Sketch {
  public:
   Sketch() { graph.file = "model.pt2"; }
@@ -20,7 +20,7 @@ class Sketch {
     graph.values.push_back(made);
     return index[name] = static_cast<int>(graph.values.size()) - 1;
   }
-  /// A node of the same name as what it gives.
+  /// A node with the same name as its result.
   intake::GraphNode& node(const std::string& name, const std::string& path, const std::vector<std::string>& reads,
                           const std::string& type = "Block") {
     intake::GraphNode made{.name = name, .target = "torch.ops.aten." + name + ".default", .modules = {{"", "Net", 0}}};

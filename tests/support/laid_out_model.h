@@ -7,8 +7,8 @@
 
 namespace stagecraft::testing {
 
-/// `model` with the same first values in other memory: parameters of two and more axes lie as if their first axis were
-/// the last (of a convolution almost channels_last, of a linear layer transposed).
+/// `model` with the same initial values in a different memory layout: in parameters with two or more axes, the first
+/// axis is innermost (almost channels_last for a convolution, transposed for a linear layer).
 inline model::Model laid_out_model(model::Model model) {
   constexpr std::uint64_t kSeed = 5;
   for (model::LayerSpec& layer : model.layers) {
@@ -27,7 +27,7 @@ inline model::Model laid_out_model(model::Model model) {
   return model;
 }
 
-/// `model` with the first values that laid_out_model gives it, contiguous.
+/// `model` with the initial values of laid_out_model, but contiguous.
 inline model::Model contiguous_model(model::Model model) {
   model = laid_out_model(std::move(model));
   for (model::LayerSpec& layer : model.layers) {

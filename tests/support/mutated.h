@@ -6,7 +6,7 @@
 
 namespace stagecraft::testing {
 
-/// `whole` with one to three bytes or runs of bytes changed, left out or copied in; `least` where nothing is left.
+/// `whole` with one to three bytes or runs of bytes changed, removed or copied in; `least` if nothing is left.
 inline std::string mutated(const std::string& whole, std::mt19937_64& random, const std::string& least) {
   std::string text = whole;
   for (std::uint64_t i = 0; i <= random() % 3; ++i) {

@@ -1,4 +1,4 @@
-// One rank of a run over NCCL on a GPU, which nccl_gpu_test starts: nccl_rank_program CASE. All ranks share the first
+// One rank of a run over NCCL on a GPU, started by nccl_gpu_test: nccl_rank_program CASE. All ranks share the first
 // GPU.
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rand.h>
@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::seconds;
 
-/// A kernel that waits for a peer and one that computes have run side by side.
+/// Whether an NCCL kernel and a compute kernel ran at the same time.
 bool overlap(const profiler::KernelTrace& trace) {
   std::vector<const profiler::DeviceActivity*> transfers, others;
   for (const profiler::DeviceActivity& activity : trace.activities) {
@@ -80,7 +80,7 @@ int run(const std::string& name) {
     if (name == "late") {
       const std::string error = error_of([&] {
         if (launch.rank == 1) (void)channel->receive({{4}, at::kFloat}, 0, 0)->wait();
-        // Nobody sends it: the watching threads end the run.
+        // No rank sends it: the watching threads end the run.
         const auto end = std::chrono::steady_clock::now() + seconds(30);
         while (std::chrono::steady_clock::now() < end) channel->barrier();
       });

@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-// What nccl-tests 2.18.3 prints, for tests of the importer.
+// The output of nccl-tests 2.18.3, for tests of the importer.
 
 namespace stagecraft::testing {
 
 using NcclRows = std::vector<std::pair<long, double>>;  ///< bytes and microseconds
 
-/// `formatted` as std::snprintf gives it.
+/// The text that std::snprintf writes.
 template <class... Arguments>
 std::string formatted(const char* format, Arguments... arguments) {
   std::string out(static_cast<std::size_t>(std::snprintf(nullptr, 0, format, arguments...)), ' ');
@@ -20,7 +20,7 @@ std::string formatted(const char* format, Arguments... arguments) {
   return out;
 }
 
-/// The text of `program` on one GPU for each of `hosts`; in-place times are 5 % less.
+/// The text output of `program` with one GPU per entry of `hosts`; in-place times are 5 % less.
 inline std::string nccl_tests_text(const std::string& program, const std::vector<std::string>& hosts,
                                    const NcclRows& rows) {
   std::ostringstream out;
@@ -47,7 +47,7 @@ inline std::string nccl_tests_text(const std::string& program, const std::vector
   return out.str();
 }
 
-/// The JSON of `program` of one process that drives `gpus` GPUs.
+/// The JSON output of `program` with one process that drives `gpus` GPUs.
 inline std::string nccl_tests_json(const std::string& program, const std::string& host, int gpus,
                                    const NcclRows& rows) {
   std::ostringstream out;

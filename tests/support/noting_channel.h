@@ -7,7 +7,7 @@
 
 namespace stagecraft::testing {
 
-/// Notes what is asked of another channel, in order: "receive from 0 under 2", "send 12 to 1 under 0" (a tensor of one
+/// Records the calls to another channel, in order: "receive from 0 under 2", "send 12 to 1 under 0" (a tensor of one
 /// value) or "all-reduce under 7".
 class NotingChannel : public ForwardingChannel {
  public:

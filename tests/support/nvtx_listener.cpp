@@ -5,8 +5,8 @@
 #include <cstring>
 #include <mutex>
 
-// A tool that listens to NVTX: loaded through NVTX_INJECTION64_PATH, it writes the ranges of every domain to the file
-// STAGECRAFT_TEST_RANGES, a line each: "THREAD push DOMAIN NUMBER NAME" and "THREAD pop DOMAIN".
+// An NVTX tool: loaded through NVTX_INJECTION64_PATH, it writes the ranges of every domain to the file
+// STAGECRAFT_TEST_RANGES, one line per event: "THREAD push DOMAIN NUMBER NAME" and "THREAD pop DOMAIN".
 
 namespace {
 
@@ -14,7 +14,7 @@ std::mutex mutex;
 std::FILE* out = nullptr;
 int threads = 0;
 
-/// Threads in the order of their first range.
+/// The number of this thread; threads are numbered in the order of their first range.
 int own_number() {
   thread_local const int number = threads++;
   return number;
@@ -23,7 +23,7 @@ int own_number() {
 const char* text_of(const void* handle) { return static_cast<const char*>(handle); }
 
 nvtxDomainHandle_t create_domain(const char* name) {
-  return reinterpret_cast<nvtxDomainHandle_t>(::strdup(name));  // kept: domains last as long as the process
+  return reinterpret_cast<nvtxDomainHandle_t>(::strdup(name));  // never freed: domains live as long as the process
 }
 nvtxStringHandle_t register_string(nvtxDomainHandle_t, const char* text) {
   return reinterpret_cast<nvtxStringHandle_t>(::strdup(text));

@@ -14,14 +14,14 @@
 
 namespace stagecraft {
 
-/// One command line of PipeDream's optimizer and what it answers.
+/// A command line of PipeDream's optimizer and its answer.
 struct PipedreamCase {
   std::string profile;
   std::string arguments;
   Topology topology;
   partitioner::PipedreamOptions options;
   int states = 0;
-  double time = 0;  ///< seconds per minibatch of the slowest stage
+  double time = 0;  ///< seconds per minibatch in the slowest stage
 };
 
 /// A topology of `counts` and `bandwidths`, innermost first; a missing bandwidth is 1e9 bytes per second.

@@ -13,7 +13,7 @@
 
 namespace stagecraft::testing {
 
-/// A model with its graph, measured hastily: shapes are right, times are not of interest.
+/// A model with its graph, from a minimal profile: shapes are right, times are meaningless.
 struct PlannedModel {
   model::Model model;
   Graph graph;
@@ -59,7 +59,7 @@ inline Plan cut_plan(const PlannedModel& planned, const std::vector<int>& cuts, 
   return make_plan(planned.graph, flat_topology(devices), partition, settings);
 }
 
-/// Where to cut `layers` layers in `stages` parts of about the same length.
+/// Where to cut `layers` layers into `stages` parts of about the same length.
 inline std::vector<int> even_cuts(int layers, int stages) {
   std::vector<int> out;
   for (int s = 1; s < stages; ++s) out.push_back(s * layers / stages);

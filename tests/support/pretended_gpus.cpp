@@ -1,10 +1,10 @@
-// A library to preload before the CUDA runtime and NCCL: GPUs that a machine without any pretends to have. Work is done
-// when it is enqueued, and every operation takes kLatency + bytes * kSecondsPerByte of its stream's pretended time. It
-// ends the program where buffers overrun, a thread is on the wrong device, or ranks call things that do not match, and
-// so shows what our calls say; it cannot show that the real libraries take them.
-//   PRETENDED_GPUS    how many; 1
-//   PRETENDED_MEMORY  bytes above which an allocation is refused; none
-//   PRETENDED_FAILURE the rank whose all-reduces fail; none
+// A library to preload before the CUDA runtime and NCCL that provides fake GPUs on a machine without any. Work is done
+// when it is enqueued, and every operation takes kLatency + bytes * kSecondsPerByte of its stream's fake time. The
+// library ends the program if a buffer overruns, a thread is on the wrong device, or ranks make calls that do not
+// match. It therefore checks our calls; it cannot show that the real libraries accept them.
+//   PRETENDED_GPUS    number of GPUs (default: 1)
+//   PRETENDED_MEMORY  largest allocation in bytes (default: no limit)
+//   PRETENDED_FAILURE rank whose all-reduces fail (default: none)
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -38,7 +38,7 @@ struct Communicator {
   int ranks;
   int device;
 };
-/// Where the ranks of one group come together for a collective.
+/// Where the ranks of one group meet for a collective.
 struct Meeting {
   std::vector<std::string> calls;
   long round = 0;
@@ -108,7 +108,7 @@ ncclResult_t meet(ncclComm_t handle, const std::string& call) {
   return ncclSuccess;
 }
 
-/// The messages of a group, together: all are posted, then each waits for its other end.
+/// Runs the messages of an NCCL group together: all are posted, then each waits for its other end.
 ncclResult_t flush() {
   const auto key = [](const Message& m) {
     const auto& c = *m.communicator;

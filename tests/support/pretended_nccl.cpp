@@ -1,8 +1,8 @@
-// To be linked before the CUDA runtime and NCCL: streams, events and communicators of a machine without a GPU. A stream
-// is a thread that does what was enqueued, one thing after the other; the null stream is the calling thread. Transfers
-// go by NCCL's rules at their strictest: a send and its receive end together, in the order of their communicator, and
-// nothing is buffered. Memory is the host's. What breaks a rule is written down as an offence, and the transfer fails.
-// It shows what our calls say, in which order and on which streams; it cannot show that the real libraries take them.
+// To be linked before the CUDA runtime and NCCL: streams, events and communicators for a machine without a GPU. A
+// stream is a thread that runs its work in order; the null stream is the calling thread. Transfers follow NCCL's rules
+// at their strictest: a send and its receive end together, in the order of their communicator, and nothing is buffered.
+// Memory is the host's. A call that breaks a rule is recorded as an offence, and the transfer fails. The library checks
+// our calls, their order and their streams; it cannot show that the real libraries accept them.
 #include "tests/support/pretended_nccl.h"
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ namespace {
 
 using stagecraft::testing::PretendedCall;
 
-// One lock for everything: this is about rules, not about speed.
+// One lock for everything: only the rules matter, not speed.
 std::mutex mutex;
 std::condition_variable changed;
 std::vector<PretendedCall> calls;
@@ -67,7 +67,7 @@ struct Stream {
   }
 };
 
-/// Shared with what is enqueued: an event may be destroyed before it has come.
+/// Shared with enqueued work: an event may be destroyed before it completes.
 struct Event {
   long recorded = 0;
   long come = 0;
@@ -91,7 +91,7 @@ struct Group {
   std::string name;
   int ranks = 0;
   std::set<int> joined;
-  std::set<int> aborted;  ///< ranks; the others hear nothing of it
+  std::set<int> aborted;  ///< ranks that aborted; the others are not informed
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> messages;  // by sender and receiver
   std::map<long, Collective> collectives;                                        // by number
 };
@@ -107,7 +107,7 @@ void run_or_enqueue(cudaStream_t handle, std::function<void()> work) {
   changed.notify_all();
 }
 
-/// Needs the lock.
+/// The caller must hold the lock.
 void offend(const std::string& text) { offences.push_back(text); }
 
 }  // namespace
@@ -123,7 +123,7 @@ struct ncclComm {
 
 namespace {
 
-/// Registers a call; false if the communicator cannot take it.
+/// Registers a call; false if the communicator was aborted.
 bool begin(ncclComm_t own, cudaStream_t stream, const std::string& kind, std::size_t bytes) {
   const std::lock_guard lock(mutex);
   const std::string who = own->group->name + ", rank " + std::to_string(own->rank) + ": ";
@@ -135,7 +135,7 @@ bool begin(ncclComm_t own, cudaStream_t stream, const std::string& kind, std::si
   return !own->group->aborted.contains(own->rank);
 }
 
-/// Waits for `condition` unless the group is stalled, or until this rank aborts; false if it did.
+/// Waits until `condition` holds and the group is not stalled, or until this rank aborts; false if it did.
 template <class Condition>
 bool wait_for(std::unique_lock<std::mutex>& lock, const Group& group, int rank, const Condition& condition) {
   changed.wait(lock, [&] { return group.aborted.contains(rank) || (stalled != group.name && condition()); });
@@ -309,7 +309,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
     --communicators;
   }
   changed.notify_all();
-  // The transfers that were enqueued here end before the communicator is gone.
+  // Enqueued transfers end before the communicator is destroyed.
   if (own->stream) {
     std::unique_lock lock(mutex);
     auto* stream = reinterpret_cast<Stream*>(own->stream);

@@ -6,25 +6,25 @@
 
 #include "tests/support/zip_text.h"
 
-// A small archive as torch.export.save writes it, for tests that change a word of it.
+// A small archive as written by torch.export.save, for tests that change single words of it.
 
 namespace stagecraft::testing {
 
-/// `text` with the first `from` as `to`; throws if there is none.
+/// `text` with the first `from` replaced by `to`; throws if there is none.
 inline std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
   if (at == std::string::npos) throw std::logic_error("the text has no " + from);
   return text.replace(at, from.size(), to);
 }
 
-/// Meta data of a float tensor that lies without gaps.
+/// Metadata of a float tensor without gaps in memory.
 inline std::string tensor_meta(const std::string& sizes, const std::string& strides) {
   return R"({"dtype": 7, "sizes": )" + sizes +
          R"(, "requires_grad": false, "device": {"type": "cpu", "index": null}, "strides": )" + strides +
          R"(, "storage_offset": {"as_int": 0}, "layout": 7})";
 }
 
-/// y = fc(x), [s77, 3] to [s77, 2], its halves, the left without gradient, and their difference.
+/// y = fc(x), [s77, 3] to [s77, 2]; then its halves, the left one without gradient, and their difference.
 inline std::string program_text() {
   const std::string s77 = R"-({"as_expr": {"expr_str": "Symbol('s77', positive=True, integer=True)", "hint": null}})-";
   const std::string column = tensor_meta("[" + s77 + R"(, {"as_int": 1}])", R"([{"as_int": 2}, {"as_int": 1}])");
@@ -81,7 +81,7 @@ inline std::string program_text() {
 "schema_version": {"major": 8, "minor": 17}, "verifiers": ["TRAINING"], "torch_version": "2.11.0", "guards_code": []})";
 }
 
-/// Its weights: 2 x 3 floats and a whole number.
+/// Its weights: 2 x 3 floats and an integer.
 inline std::string weights_text() {
   return R"({"config": {"h.fc.weight": {"path_name": "weight_0", "is_param": true, "use_pickle": false, "tensor_meta": )" +
          replaced(tensor_meta(R"([{"as_int": 2}, {"as_int": 3}])", R"([{"as_int": 3}, {"as_int": 1}])"),

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const auto planned =
       testing::planned_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "2"}, {"classes", "2"}}, 1);
-  if (what == "profile") return 0;  // making the plan profiles
+  if (what == "profile") return 0;  // planned_model() has already profiled
   const Plan plan = testing::cut_plan(planned, {}, {1}, "gpipe", 2);
   stagecraft::run::RunOptions options;
   options.steps = 2;

@@ -1,5 +1,4 @@
-// One rank of a run that rendezvous_test starts: rank_program CASE [PORT]. With a port, rank 0 serves the meeting
-// point.
+// One rank of a run started by rendezvous_test: rank_program CASE [PORT]. With a port, rank 0 serves the meeting point.
 #include <ATen/ops/full.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -25,12 +24,12 @@ namespace stagecraft {
 namespace {
 
 constexpr std::chrono::milliseconds kDeadline{2000};
-/// Longer than the rendezvous', whose finding names the cause.
+/// Longer than the rendezvous' deadline, whose error names the cause.
 constexpr std::chrono::milliseconds kChannelDeadline{10000};
-/// In which at least one heartbeat goes out.
+/// Long enough for at least one heartbeat.
 constexpr std::chrono::milliseconds kHeartbeats{700};
 
-/// Whether the sockets on which the process listens, of which there is one at least, are all for this machine alone.
+/// Whether the process listens on at least one socket, and only on the loopback interface.
 bool listens_on_loopback_only(pid_t process) {
   std::set<std::string> own;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd")) {
@@ -56,12 +55,12 @@ bool listens_on_loopback_only(pid_t process) {
   return found > 0;
 }
 
-/// Never sent.
+/// Waits for a tensor that rank 1 never sends.
 void wait_for_rank_1(channel::Channel& channel) { (void)channel.receive({{4}, at::kFloat}, 1, 3)->wait(); }
 
 int run_case(const std::string& name, channel::Channel& channel, launch::Rendezvous& meeting) {
   const bool odd_one = channel.rank() == 1;
-  channel.barrier();  // nobody is still connecting when one of them dies
+  channel.barrier();  // no rank is still connecting when one dies
   if (name == "exchange") {
     at::Tensor values = at::full({3}, channel.rank() + 1, at::kFloat);
     std::vector<int> all;
@@ -80,7 +79,7 @@ int run_case(const std::string& name, channel::Channel& channel, launch::Rendezv
     }
     return values.equal(at::full({3}, sum, at::kFloat)) ? 0 : 11;
   }
-  if (name == "last") {  // the others have long left when the last rank does
+  if (name == "last") {  // the last rank leaves long after the others
     if (channel.rank() == channel.ranks() - 1) std::this_thread::sleep_for(kHeartbeats);
     return 0;
   }
@@ -96,7 +95,7 @@ int run_case(const std::string& name, channel::Channel& channel, launch::Rendezv
     std::this_thread::sleep_for(kChannelDeadline);
   }
   if (odd_one && name == "hostile") {
-    // A member that does not keep to what a rendezvous writes: no number, control characters, no end.
+    // A member that breaks the rendezvous' format: not a number, control characters, endless text.
     const auto store = meeting::connect_store(*launch::launch_from_environment(launch::process_environment()),
                                               meeting::kMeetPrefix, kDeadline);
     store->set("rank/1", std::string(100000, '\x07'));
@@ -124,7 +123,7 @@ int run(const std::string& name, std::uint16_t port) {
     launch.port = port;
   }
   std::unique_ptr<launch::Rendezvous> meeting;
-  std::unique_ptr<channel::Channel> channel;  // lives until fail() was called: its end would be the others' first news
+  std::unique_ptr<channel::Channel> channel;  // outlives fail(): otherwise the others would first notice its end
   try {
     meeting = launch::join(launch, kDeadline);
     channel = channel::make_gloo_channel(launch, kChannelDeadline, meeting->activity());

@@ -49,7 +49,7 @@ void run_on_ranks(const std::string& name, int ranks, std::chrono::milliseconds 
       if (!first) first = std::current_exception();
       if (channel) channel->abort("another rank's body threw");
     }
-    all_ended.arrive_and_wait();  // a channel that goes early is a dead peer to the others
+    all_ended.arrive_and_wait();  // to the others, a channel destroyed early is a dead peer
   };
   {
     std::vector<std::jthread> threads;

@@ -9,19 +9,18 @@
 
 #include "costmodel/format/files.h"
 
-// Tools as a user runs them: in a folder of their own, through a shell.
+// Runs tools as a user would: in a temporary folder, through a shell.
 
 namespace stagecraft::testing {
 
-/// What a command left behind.
+/// The result of a command.
 struct Outcome {
   int status = -1;  ///< exit status; 128 + signal if it was killed
   std::string out;
   std::string err;
 };
 
-/// A folder that lasts as long as this object, and commands that run in it with the tools of this build in front of
-/// PATH.
+/// A folder that exists as long as this object, and commands that run in it with this build's tools first in PATH.
 class CommandFolder {
  public:
   CommandFolder() {

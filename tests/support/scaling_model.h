@@ -12,8 +12,8 @@
 
 namespace stagecraft::testing {
 
-/// A model whose every number follows by hand: layer "first" gives h = a x, layer "loss" gives b h, of one sample of
-/// one value. The gradients are b x for a, a x for b and b for h.
+/// A model whose numbers can be derived by hand: layer "first" returns h = a x, layer "loss" returns b h, for one
+/// sample of one value. The gradients are b x for a, a x for b and b for h.
 inline model::Model scaling_model(double a = 2, double b = 3) {
   const auto weight = [](const std::string& name, double value) {
     model::ParameterSpec out{.name = name, .shape = {1}};
@@ -41,7 +41,7 @@ inline model::Model scaling_model(double a = 2, double b = 3) {
   return model;
 }
 
-/// Gives x = 10 step + microbatch + 1.
+/// Returns x = 10 step + microbatch + 1.
 class CountedData : public data::DataSource {
  public:
   std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int, std::int64_t samples,
@@ -69,7 +69,7 @@ inline Plan scaling_plan(const std::string& schedule, int microbatches, const st
   return plan;
 }
 
-/// The tensor that carries h, or its gradient, of one microbatch.
+/// The tensor with h or its gradient for one microbatch.
 inline at::Tensor crossing(double value) { return at::full({1, 1}, value, at::kFloat); }
 
 }  // namespace stagecraft::testing

@@ -8,21 +8,21 @@
 #include <string>
 #include <vector>
 
-// ZIP archives byte by byte, so that a test can also make damaged and deceitful ones.
+// ZIP archives byte by byte, so that tests can also make damaged and inconsistent ones.
 
 namespace stagecraft::testing {
 
-/// A stored record, and what its headers say of it.
+/// A stored record and its header fields.
 struct ZipPart {
   std::string name;
   std::string bytes;
   int method = 0;
-  int flags = 0;  ///< bit 3: the local header has neither CRC nor sizes, they follow the bytes
+  int flags = 0;  ///< bit 3: the local header has no CRC or sizes; they follow the data
   std::optional<std::uint32_t> crc = {};
   std::optional<std::string> local_name = {};
   std::optional<std::uint32_t> stored_bytes = {};  ///< both sizes, in the directory and the local header
   std::optional<std::uint32_t> whole_bytes = {};   ///< before compression
-  std::optional<std::uint32_t> header_at = {};     ///< where the directory says that the local header is
+  std::optional<std::uint32_t> header_at = {};     ///< offset of the local header according to the directory
 };
 
 inline std::string little_endian(std::uint64_t value, int bytes) {
@@ -31,7 +31,7 @@ inline std::string little_endian(std::uint64_t value, int bytes) {
   return out;
 }
 
-/// With bytes that begin at multiples of 64, as PyTorch aligns them; `wide` adds the end of zip64.
+/// An archive whose data are aligned to 64 bytes, as by PyTorch; `wide` adds zip64's end records.
 inline std::string zip_text(const std::vector<ZipPart>& parts, bool wide = false, const std::string& comment = "") {
   std::string out;
   std::string directory;
@@ -66,7 +66,7 @@ inline std::string zip_text(const std::vector<ZipPart>& parts, bool wide = false
          little_endian(directory.size(), 4) + little_endian(at, 4) + little_endian(comment.size(), 2) + comment;
 }
 
-/// Without waiting for the disk: for thousands of damaged archives.
+/// Does not sync to disk, because tests write thousands of damaged archives.
 inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
