@@ -14,16 +14,16 @@
 
 #include "tests/support/run_command.h"
 
-// partitioner -> costmodel <- executor <- profiler, and the arrows between their folders: nothing else is included, and
-// planning tools stay free of LibTorch.
+// partitioner -> costmodel <- executor <- profiler, and the arrows between their folders: no other includes are
+// allowed, and planning tools do not use LibTorch.
 
 namespace stagecraft {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// The arrows: what a folder may include besides itself, and with it all that those may include. What lies at the root
-/// of executor/ and profiler/ sits above their folders.
+/// The arrows: the folders that a folder may include besides itself, together with everything that those may include.
+/// Files at the root of executor/ and profiler/ may include their folders.
 const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel", {}},
     {"costmodel/scheduling", {"costmodel"}},
@@ -51,7 +51,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"profiler", {"profiler/kernels", "executor/run"}},
 };
 
-/// `folder` and all that it may include.
+/// `folder` and everything that it may include.
 std::set<std::string> reach(const std::string& folder) {
   std::set<std::string> out{folder};
   for (const std::string& next : kArrows.at(folder)) out.merge(reach(next));
@@ -62,8 +62,8 @@ bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-/// Command lines and what they share; they may include all of their room, the cost model's documents and what the
-/// planner's tools write for other programs.
+/// Command-line tools and the code they share; they may include their whole room, the cost model's documents and the
+/// formats of other programs.
 bool is_tool(const std::string& file) {
   return file.ends_with("_tool.cpp") || file.ends_with("_command.cpp") || file.ends_with("_command.h") ||
          file.ends_with("/tool.h") || file.ends_with("/tool_numbers.h") || file.ends_with("/tool_options.h");
@@ -74,7 +74,7 @@ std::set<std::string> may_include(const std::string& file) {
   if (!is_tool(file)) return reach(folder);
   std::set<std::string> out = reach(folder);
   out.merge(reach("costmodel/interchange/convert"));
-  // profiler's tools start ranks as executor's do
+  // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");
   return out;
 }
@@ -142,7 +142,7 @@ TEST(Architecture, HasNoFolderWithoutArrowsAndNoCircle) {
   std::set<std::string> listed;
   for (const auto& [folder, may] : kArrows) {
     listed.insert(folder);
-    // reach() would not end on a circle; what a folder reaches must not reach it.
+    // reach() would not end on a cycle: no folder that a folder reaches may reach it.
     for (const std::string& next : may) EXPECT_FALSE(reach(next).contains(folder)) << folder << " and " << next;
   }
   EXPECT_EQ(found, listed);

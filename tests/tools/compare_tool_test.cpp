@@ -16,7 +16,7 @@ using testing::Outcome;
 
 class CompareTool : public ::testing::Test {
  protected:
-  /// A predicted step of 4 s beside measured ones of 4 and 3.5 s.
+  /// A predicted step of 4 s and measured ones of 4 and 3.5 s.
   CompareTool() {
     folder_.write("prediction.json", format::prediction_json(full_prediction()));
     folder_.write("measured.json", format::measurement_json(full_measurement()));

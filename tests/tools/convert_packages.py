@@ -1,4 +1,4 @@
-"""Packages that `stagecraft convert` writes, as PyTorch sees them. Usage: convert_packages.py BIN GOLDEN [TESTS]."""
+"""Tests packages written by `stagecraft convert` in PyTorch. Usage: convert_packages.py BIN GOLDEN [TESTS]."""
 import importlib
 import json
 import pathlib
@@ -20,7 +20,7 @@ NODE = ("node{} -- {} -- forward_compute_time=1.000, backward_compute_time=1.000
 
 
 def graph_text(descriptions, edges, stages=None):
-    """Layer i is node{i}, of stage stages[i]."""
+    """Layer i is node{i}, in stage stages[i]."""
     lines = [NODE.format(i, text) for i, text in enumerate(descriptions)]
     if stages:
         lines = [f"{line} -- stage_id={stage}" for line, stage in zip(lines, stages)]
@@ -28,7 +28,7 @@ def graph_text(descriptions, edges, stages=None):
 
 
 def bytes_of_layers(text):
-    """Layer -> parameter bytes, as the profile says."""
+    """Layer -> parameter bytes, from the profile."""
     lines = [line.split(" -- ") for line in text.splitlines() if not line.startswith("\t")]
     return {line[0]: float(line[2].split("parameter_size=")[1]) for line in lines}
 
@@ -74,7 +74,7 @@ class Packages(PackageCase):
         return model, *self.gradients(model, inputs)
 
     def assert_same(self, reference, split, inputs):
-        """Both packages hold one model: the same names, and with the same weights the same bits."""
+        """Both packages contain the same model: the same names, and with the same weights the same bits."""
         model, outputs, gradients = reference
         with torch.device("meta"):
             other = split.full_model()
@@ -106,7 +106,8 @@ class Packages(PackageCase):
 
 
 class PublishedProfiles(Packages):
-    """One, two and four stages give the same bits, dropout included, and parameters as large as the profile says."""
+    """One, two and four stages give the same bits, dropout included, and parameters have the bytes that the profile
+    states."""
 
     def test_alexnet(self):
         self.check_profile("alexnet", [torch.randn(2, 3, 224, 224)])
@@ -127,7 +128,7 @@ class PublishedProfiles(Packages):
 
 class Stages(Packages):
     def test_hand_gradients_back_over_detached_tensors(self):
-        """As a pipeline runs them: no gradient is lost at a boundary."""
+        """Runs the stages as a pipeline would: no gradient is lost at a boundary."""
         package = self.planned(GOLDEN / "resnet18.txt", 4)
         whole = package.full_model()
         inputs = [torch.randn(2, 3, 224, 224)]
@@ -171,7 +172,7 @@ class Stages(Packages):
         self.assertEqual(len(package.model(None)), 2)
 
     def test_long_residual_networks_convert_and_run(self):
-        """Over 300 blocks lead 2^300 paths."""
+        """300 residual blocks have 2^300 paths."""
         descriptions, edges, blocks = ["Input"], [], 300
         for _ in range(blocks):
             last = len(descriptions) - 1
@@ -233,7 +234,7 @@ class Stages(Packages):
 
 
 class HostileFiles(Packages):
-    """Nothing of a file becomes a program."""
+    """No text from a file is executed."""
 
     def test_run_nothing(self):
         mark = "import pathlib; pathlib.Path('MARK').touch()"
@@ -271,7 +272,7 @@ class HostileFiles(Packages):
 
 
 class GnmtLayers(Packages):
-    """The package's own definitions against the formulas."""
+    """Compares the package's own definitions with the formulas."""
 
     def setUp(self):
         super().setUp()

@@ -38,7 +38,7 @@ class ConvertTool : public ::testing::Test {
     EXPECT_EQ(outcome.status, status);
     EXPECT_THAT(outcome.err, StartsWith("stagecraft-convert: " + message)) << arguments;
   }
-  /// plan.json for graph.txt.
+  /// Writes plan.json for graph.txt.
   void plan(const std::string& options) const {
     const testing::Outcome outcome = folder_.run(
         "stagecraft-import pipedream graph.txt -o graph.json && stagecraft-plan graph.json -o plan.json " + options);
@@ -94,7 +94,7 @@ TEST_F(ConvertTool, SaysWhatDoesNotFit) {
                  "--replicas: plan.json is a plan, which contains them", 2);
   expect_refusal("parted.txt --replicas 1,0 -o x", "--replicas: 0 is not an integer from 1 to 1048576", 2);
   folder_.write("model.pt2", "PK\x03\x04");
-  // A build with LibTorch looks into it, one without says how to get that.
+  // A build with LibTorch reads the archive; one without names the option that builds it.
   EXPECT_THAT(convert("plan.json --model model.pt2 -o x").err,
               AnyOf(HasSubstr("model.pt2: is not a complete ZIP archive"),
                     HasSubstr("model.pt2: is an archive, and this program was built without LibTorch; build with "

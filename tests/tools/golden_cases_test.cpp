@@ -13,8 +13,8 @@
 #include "costmodel/format/files.h"
 #include "tests/support/run_command.h"
 
-// The cases of tests/golden/cases: each a folder of documents, the commands that are run on them, and what must come
-// out. tests/golden/cases/README.md says how to write one; a new case is a new folder.
+// The cases of tests/golden/cases: each is a folder of documents, the commands to run on them, and the expected
+// results. tests/golden/cases/README.md says how to write one; a new case is a new folder.
 
 namespace stagecraft {
 namespace {
@@ -24,11 +24,11 @@ namespace fs = std::filesystem;
 
 const fs::path kCases = STAGECRAFT_SOURCE_DIR "/tests/golden/cases";
 
-/// What a document may say otherwise than expected: who wrote it, and the version of its format.
+/// Whether a value may differ from the expected one: the provenance and the format's version.
 bool is_free(const std::string& pointer) { return pointer == "/provenance" || pointer == "/version"; }
 
-/// Adds "POINTER: found X, expected Y" for all that `found` says otherwise than `expected`. Objects may have more keys
-/// than expected; numbers agree within the share `tolerance`.
+/// Adds "POINTER: found X, expected Y" for every difference. Objects may have more keys than expected; numbers must
+/// agree within the relative `tolerance`.
 void compare(const Json& found, const Json& expected, double tolerance, const std::string& pointer,
              std::vector<std::string>& differences) {
   if (is_free(pointer)) return;
@@ -107,7 +107,7 @@ TEST_P(GoldenCase, ComesOutAsExpected) {
       EXPECT_EQ(outcome.err, run["error"]);
       EXPECT_EQ(outcome.out, "");
     } else if (run.contains("text")) {
-      static const std::regex hash("; hash [0-9a-f]{16}");  // of the document, which may have more keys one day
+      static const std::regex hash("; hash [0-9a-f]{16}");  // of the document, which may get more keys
       EXPECT_EQ(std::regex_replace(outcome.out, hash, ""), run["text"]);
     } else if (outcome.status == 0) {
       const Json expected = read_json(source / run["document"].get<std::string>());

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install_test.sh CMAKE BUILD: installs a build into a folder of its own and runs every program from there.
+# install_test.sh CMAKE BUILD: installs a build into a temporary folder and runs every program from there.
 set -euo pipefail
 unset STAGECRAFT_BIN LD_LIBRARY_PATH
 prefix=$(mktemp -d)

@@ -14,7 +14,7 @@
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
 
-// What must hold of files before work begins whose results go there, and the tools that hold to it.
+// The checks of output files before the work begins, and the tools that make them.
 
 namespace stagecraft {
 namespace {
@@ -131,8 +131,8 @@ TEST_F(Outputs, CanBeWrittenAndTheProofLeavesNothing) {
   EXPECT_EQ(count(), before);
 }
 
-// Every verb without LibTorch: none replaces its input, or another kind of document, and what it cannot write is told
-// before its inputs are read, which here cannot be read.
+// Every verb without LibTorch: none replaces its input or another kind of document, and each reports what it cannot
+// write before it reads its inputs, which cannot be read here.
 TEST_F(Outputs, HoldForEveryVerb) {
   folder_.write("t.json", format::topology_json(testing::flat_topology(2)));
   const auto refused = [&](const std::string& command, const std::string& message) {

@@ -55,7 +55,7 @@ TEST_F(PredictTool, PutsATableThatIsTooWideIntoTwo) {
   for (const std::string& line : narrow) EXPECT_LE(line.size(), 80U) << line;
   EXPECT_THAT(narrow, ::testing::Contains(::testing::StartsWith("stage peak memory")));
   const Outcome wide = folder_.run("COLUMNS=120 stagecraft-predict graph.json topology.json plan.json");
-  EXPECT_EQ(lines(wide.err).size(), 5U) << wide.err;  // the step, the titles, two stages, what the columns are of
+  EXPECT_EQ(lines(wide.err).size(), 5U) << wide.err;  // the step, the titles, two stages, a note on the columns
 }
 
 TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
@@ -67,7 +67,7 @@ TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
 TEST_F(PredictTool, WritesAChakraTraceARank) {
   const Outcome o = predict("graph.json topology.json plan.json --chakra traces");
   EXPECT_EQ(o.status, 0) << o.err;
-  // The length of the metadata in front, and in it field 1, the version.
+  // After the length of the metadata: field 1, the version.
   EXPECT_EQ(folder_.read("traces/chakra.0.et").substr(1, 7),
             "\x0a\x05"
             "0.0.4");
@@ -76,7 +76,7 @@ TEST_F(PredictTool, WritesAChakraTraceARank) {
 }
 
 TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
-  // As in the fixture, but measured on a host of two processors, where two ranks take twice as long.
+  // Like the fixture's graph, but measured on a host with two processors, where two ranks take twice as long.
   Graph graph = format::parse_graph(folder_.read("graph.json"), "graph.json");
   graph.device = {"AMD EPYC", DeviceKind::Processor, 2};
   graph.slowdown = {1, 2};
@@ -100,7 +100,7 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
                                "measured on a processor (AMD EPYC)"));
   EXPECT_EQ(format::parse_prediction(folder_.read("p.json"), "p.json").other_device,
             "the graph was measured on a processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)");
-  // The fixture's topology does not say what its hosts have: the slowdown counts, which is told.
+  // The fixture's topology does not describe its hosts: the slowdown applies, and a note says so.
   const Outcome unknown = predict("graph.json topology.json plan.json --free-transfers");
   EXPECT_EQ(unknown.status, 0) << unknown.err;
   EXPECT_THAT(unknown.err, HasSubstr("step 24.0 s"));  // see below
@@ -108,10 +108,11 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
                                      "the graph was measured, which has 2 processors"));
 }
 
-// At half speed wherever both compute. Stage 0 forwards 0-1, 1-3; stage 1 forwards 1-3 and backwards alone 3-5. Then
-// twice 6 s in which both run a forward and a backward, 5-17. Stage 1 forwards 17-19 and backwards 19-22, at half speed
-// until stage 0's third backward ends at 21; stage 0's last 22-24. Stage 0 forwards in 1 + 2 + 2 + 2 s: 1.75 s each;
-// and backwards in 4 + 4 + 4 + 2: 3.5 s. Stage 1 in 2 + 2 + 2 + 2 and 2 + 4 + 4 + 3 s: 2 and 3.25 s.
+// Half speed wherever both compute. Stage 0 forwards 0-1, 1-3; stage 1 forwards 1-3 and then, undisturbed, backwards
+// 3-5. Two periods of 6 s follow in which both run a forward and a backward, 5-17. Stage 1 forwards 17-19 and backwards
+// 19-22, at half speed until stage 0's third backward ends at 21; stage 0's last backward is 22-24. Forwards of stage 0
+// take 1 + 2 + 2 + 2 s, 1.75 s on average; its backwards 4 + 4 + 4 + 2 s: 3.5 s. Stage 1: 2 + 2 + 2 + 2 and 2 + 4 + 4 +
+// 3 s: 2 and 3.25 s.
 TEST_F(PredictTool, CountsTheSlowdownInForwardAndBackwardAsInCompute) {
   Graph graph = format::parse_graph(folder_.read("graph.json"), "graph.json");
   graph.slowdown = {1, 2};

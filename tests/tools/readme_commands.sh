@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# readme_commands.sh SOURCE BIN: runs every command of README.md's table of verbs, in order, in a folder of its own.
-# `model.py` is a model of two layers; `graph.txt`, which the import reads, is one of PipeDream's profiles; the other imports read tests/golden/nccl.
+# readme_commands.sh SOURCE BIN: runs every command in README.md's table of verbs, in order, in a temporary folder.
+# `model.py` is a model of two layers; `graph.txt`, read by the import, is one of PipeDream's profiles; the other
+# imports read tests/golden/nccl.
 set -euo pipefail
 source=$1
 export STAGECRAFT_BIN=$2

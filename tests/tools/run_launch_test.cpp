@@ -5,8 +5,8 @@
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
-// stagecraft-run with logs, hosts and a prediction, as a user starts it. A script stands for ssh: it runs what it gets
-// on this machine, in a session of its own and with an environment as empty as a login's.
+// stagecraft-run with logs, hosts and a prediction, as a user starts it. A script replaces ssh: it runs its command on
+// this machine, in a new session and with an environment as empty as a login's.
 
 namespace stagecraft {
 namespace {
@@ -48,9 +48,9 @@ class RunLaunch : public ::testing::Test {
 testing::PlannedModel* RunLaunch::planned_ = nullptr;
 
 const std::string kOnHosts = " --hosts hosts.txt --remote-shell ./shell --timeout 5 ";
-/// Shell lines: waits until the run in the background has told a step.
+/// Shell lines: wait until the run in the background has printed a step.
 constexpr const char* kUntilAStep = "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n";
-/// Shell functions: the ranks that run in this folder; kills the one of this number.
+/// Shell functions: `ranks` lists the ranks that run in this folder; the other kills the rank with this number.
 constexpr const char* kRanks =
     "ranks() {\n"
     "  for process in /proc/[0-9]*; do\n"

@@ -179,7 +179,8 @@ TEST_F(RunTool, EndsWithTwoOnWrongUsage) {
 TEST_F(RunTool, TellsWhoDoesWhatAndRunsNothing) {
   const Outcome o = run("replicated.json --dry-run");
   EXPECT_EQ(o.status, 0) << o.err;
-  // Of 5 microbatches replica 0 runs 3 and replica 1 two: forward, send, receive and backward of each, reduce, update.
+  // Of 5 microbatches, replica 0 runs three and replica 1 two: forward, send, receive and backward for each, then
+  // reduce and update.
   EXPECT_EQ(o.out,
             "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions per step\n"
             "rank 1: device 1, stage 0, replica 1, 3 layers fc1 to fc2, 10 actions per step\n"
@@ -263,7 +264,7 @@ TEST_F(RunTool, EndsWithFourAndALineARankWhenOneFallsSilent) {
                   "stagecraft:   rank 1: .+ \\(last heard [2-4]\\.[0-9] s ago\\)\n"));
 }
 
-/// Shell lines: waits until the run in the background has told a step.
+/// Shell lines: wait until the run in the background has printed a step.
 constexpr const char* kUntilAStep = "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n";
 
 TEST_F(RunTool, ResumesUnderAnotherPlan) {
@@ -327,7 +328,7 @@ TEST_F(RunTool, StartsAllRanksAgainFromTheLastCheckpoint) {
 }
 
 TEST_F(RunTool, EndsWithTheReasonWhenACheckpointCannotBeWritten) {
-  // A limit on a file's length, in blocks of 1024 bytes, stands for a disk that is full.
+  // A limit on the file's length, in blocks of 1024 bytes, simulates a full disk.
   folder_.write("small.json", format::plan_json(cut_plan(*planned_, {}, {1}, "1f1b", 4)));
   EXPECT_EQ(folder_.run("stagecraft-run small.json --steps 2 --checkpoint saved").status, 0);
   const Outcome o =

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# setup_test.sh SOURCE: scripts/setup where packages are missing and the user may not install them, on wrong input, and what
-# it builds; scripts/build_progress and scripts/lint too. Stand-ins for dpkg-query, id, sudo, cmake, ninja and others make
-# this machine look so.
+# setup_test.sh SOURCE: tests scripts/setup without packages and without the right to install them, on wrong input, and
+# what it builds; also scripts/build_progress and scripts/lint. Stand-ins for dpkg-query, id, sudo, cmake, ninja and
+# others simulate such machines.
 set -euo pipefail
 source=$1
 folder=$(mktemp -d)
@@ -39,7 +39,7 @@ done
 output=$(bash "$source/scripts/setup" --help)
 case "$output" in *"--with-models  also torchvision"*"--for WHAT"*"configure  nothing"*"A later run"*"STAGECRAFT_JOBS=N"*"the processors).") ;; *) fail "the help is cut" ;; esac
 
-# run STATUS COMMAND...: its output, if it ends with that status.
+# run STATUS COMMAND...: sets `output`; fails if the exit status differs.
 run() {
   local wanted=$1 status=0
   shift
@@ -52,7 +52,7 @@ case "$output" in *'--for takes tools, tests, all or configure, not "magic"'*) ;
 run 2 bash "$source/scripts/setup" --for
 case "$output" in *'--for takes tools, tests, all or configure, not ""'*) ;; *) fail "the missing value is not told" ;; esac
 
-# A tree with these scripts alone. Its cmake and ninja play three steps, of which the second warns.
+# A tree with only the scripts. Its cmake and ninja simulate three steps, the second with a warning.
 tree=$folder/tree
 mkdir -p "$tree"
 cp -R "$source/scripts" "$tree"
@@ -96,7 +96,7 @@ rm "$folder/breaks"
 run 1 bash "$tree/scripts/build_progress" "$tree/build/nowhere"
 case "$output" in *"build/nowhere has no build.ninja; configure it first"*) ;; *) fail "the wrong folder is not told" ;; esac
 
-# On a terminal one line is rewritten, within its width.
+# On a terminal, one line is rewritten within the terminal's width.
 run 0 script -qec "stty columns 50; bash '$tree/scripts/build_progress' '$tree/build/planner'" /dev/null
 rewritten=$(printf '%s' "$output" | tr '\r' '\n' | grep -c '^build: [0-9]* % ([123] of 3 steps), about .* left') || true
 [ "$rewritten" = 3 ] || fail "$rewritten rewritten lines, wanted 3"

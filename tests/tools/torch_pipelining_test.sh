@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# torch_pipelining_test.sh SOURCE BIN: plans a small network, exports the plan as a program for torchrun and trains with it
-# on two Gloo ranks. The losses of three steps must be those of the undivided network, under the plan's lists and under a
-# schedule of torch's own. Ends with 77, which CTest takes for skipped, where no Python has torch.
+# torch_pipelining_test.sh SOURCE BIN: plans a small network, exports the plan as a program for torchrun and trains with
+# it on two Gloo ranks. The losses of three steps must be those of the undivided network, under the plan's lists and
+# under one of torch's own schedules. Exits with 77, which CTest treats as skipped, if no Python has torch.
 set -euo pipefail
 source=$1
 PATH=$2:$PATH
@@ -80,14 +80,14 @@ plan() {
   stagecraft-plan graph.json --devices 2 -o "$name.json" "$@" 2>/dev/null
   stagecraft-export torch-pipelining "$name.json" -o "$name"
 }
-# train FOLDER OPTIONS..: what its program prints, standard error included.
+# train FOLDER OPTIONS..: prints the program's output, including standard error.
 train() {
   local program=$1/pipeline.py
   shift
   timeout 120 "$python" -m torch.distributed.run --nproc-per-node 2 "$program" --batch network:batch \
     --loss torch.nn.functional:mse_loss --steps 3 --learning-rate 0.5 --device cpu "$@" 2>&1
 }
-# refusal FOLDER OPTIONS..: the same of rank 0 alone, which refuses before it meets the others.
+# refusal FOLDER OPTIONS..: the same for rank 0 only, which refuses before it meets the others.
 refusal() {
   local program=$1/pipeline.py
   shift
@@ -106,12 +106,12 @@ refused() {
 plan halves --split-at linear2 --schedule 1f1b
 same "1f1b" "$(train halves --model network:build)"
 same "torch's GPipe" "$(train halves --model network:build --schedule GPipe)"
-# The second stage begins at a function as far as this model knows, so that the first must end at its last module.
+# In this model the second stage begins with a function, so the first must end at its last module.
 sed 's/"relu1", *//; s/\["linear2"/["view", "linear2"/; s/, "relu1"\]/]/' halves/pipeline.py > halves/end.py
 mkdir end && mv halves/end.py end/pipeline.py
 grep -q '\["view", "linear2"' end/pipeline.py || fail "the program's stages read otherwise" "$(grep -A3 ^STAGES halves/pipeline.py)"
 plan uneven --split-at relu1 --schedule 1f1b
-sed 's/"1f1b"/"zb-h1"/' uneven.json > zero.json  # which wants times of weight gradients to be planned
+sed 's/"1f1b"/"zb-h1"/' uneven.json > zero.json  # planning this schedule needs weight-gradient times
 stagecraft-export torch-pipelining zero.json -o zero
 same "zero-bubble" "$(train zero --model network:build)"
 stagecraft-plan graph.json --devices 4 --split-at linear1,linear2,linear3 -o four.json 2>/dev/null

@@ -42,7 +42,7 @@ TEST_F(VerifyTool, SaysWhatItProved) {
 }
 
 TEST_F(VerifyTool, ComparesMemoryWhereGraphAndTopologyAreGiven) {
-  // Stage 0: 200 of parameters and gradients, 2 x 1000 saved, 1000 of gradient received, 1000 of workspace.
+  // Stage 0: 200 bytes of parameters and gradients, 2 x 1000 saved, 1000 of received gradient, 1000 of workspace.
   EXPECT_THAT(verify("plan.json --graph graph.json --topology topology.json").out, HasSubstr(", at most 4.10 KiB;"));
   const Outcome o = verify("plan.json --graph graph.json --topology small.json");
   EXPECT_EQ(o.status, 1);
