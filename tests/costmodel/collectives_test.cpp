@@ -15,7 +15,7 @@ Topology topology_of(const std::vector<Level>& levels) {
   return topology;
 }
 
-/// Two servers of two devices: 100 B/s inside, 50 B/s between.
+/// Two servers with two devices each: 100 B/s within a server, 50 B/s between servers.
 Topology two_servers() { return topology_of({{"server", 2, link(100, 0)}, {"rack", 2, link(50, 0)}}); }
 
 TEST(RingAllReduce, IsTwiceRanksLessOneStepsOfAShareEach) {

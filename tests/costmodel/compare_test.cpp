@@ -118,7 +118,7 @@ TEST(IdleShares, AreTheStepLessComputationUpdateAndReductionWhenTheyWere) {
                     span(2, ActionKind::Reduce, -1, 16, 24)};
   timeline.spans.push_back({1, 0, {ActionKind::ReceiveActivation, 1, 0, 0}, 0_s, 24_s});
   EXPECT_EQ(idle_shares(timeline), (std::vector<double>{0.25, 1}));     // median of 1/4, 1/2 and 0
-  EXPECT_EQ(idle_shares(timeline, 1), (std::vector<double>{0.25, 1}));  // of 1/2 and 0
+  EXPECT_EQ(idle_shares(timeline, 1), (std::vector<double>{0.25, 1}));  // median of 1/2 and 0
   EXPECT_EQ(idle_shares(timeline, 3), (std::vector<double>{0, 0}));
 }
 

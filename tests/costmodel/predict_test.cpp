@@ -69,7 +69,8 @@ TEST(Predict, AddsUpdateAndReduceAfterTheLastBackward) {
   Graph graph = chain_graph({1}, {2}, 0_B, 400_B);
   graph.layers[0].update = Timing{0.25_s, {}, 0};
   const Topology topology = flat_topology(2, 100, 1);
-  // Each replica runs two of four microbatches, 6 s; the ring of two 2 * (1 + 400 / (2 * 100)) = 6 s; then the update.
+  // Each replica runs two of four microbatches, 6 s; the ring of two takes 2 * (1 + 400 / (2 * 100)) = 6 s; then the
+  // update.
   const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {2}, "1f1b", 4));
   EXPECT_DOUBLE_EQ(p.iteration.value, 12.25);
   EXPECT_DOUBLE_EQ(p.stages[0].compute.value, 6);
@@ -94,7 +95,7 @@ TEST(Predict, BooksTheTimeOfIdleReplicasAsBubble) {
   EXPECT_EQ(p.idle_devices, (std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(p.unused_devices, (std::vector<int>{16, 17, 18, 19}));
   EXPECT_EQ(idle_text(p), "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are not in any stage");
-  // Three microbatches on two replicas: the second waits 3 s for the first, which is not the reduction's time.
+  // Three microbatches on two replicas: the second waits 3 s for the first, which does not count as reduction time.
   const Topology pair = flat_topology(2, 100, 1);
   const Prediction uneven = predicted(graph, pair, one_layer_a_stage(graph, pair, {2}, "1f1b", 3));
   EXPECT_DOUBLE_EQ(uneven.stages[0].reduce.value, 6);  // ring: 2 * (1 + 400 / (2 * 100))

@@ -1,7 +1,6 @@
-// The readers under libFuzzer. The first byte chooses the reader. Build and run, from the root of the source:
-//   cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++-19 -DSTAGECRAFT_WITH_TORCH=OFF -DSTAGECRAFT_FUZZ=ON
-//   \
-//         -DSTAGECRAFT_SANITIZE=address -DCMAKE_CXX_FLAGS=-fsanitize=fuzzer-no-link
+// Fuzzes the readers with libFuzzer. The first byte chooses the reader. Build and run, from the root of the source:
+//   cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++-19 -DSTAGECRAFT_WITH_TORCH=OFF
+//         -DSTAGECRAFT_FUZZ=ON -DSTAGECRAFT_SANITIZE=address -DCMAKE_CXX_FLAGS=-fsanitize=fuzzer-no-link
 //   cmake --build build/fuzz --target fuzz_readers && build/fuzz/bin/fuzz_readers -max_total_time=60
 
 #include <cstddef>

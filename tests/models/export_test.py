@@ -586,7 +586,7 @@ class Imports(InFolder):
                           "class Scores(dict): pass\n"
                           "class Build(Net):\n    def forward(self, x):\n        return Scores(scores=super().forward(x))\n"
                           "def loss(out):\n    assert isinstance(out, Scores)\n    return out['scores'].mean()\n")
-        # MODEL and --loss name one file: one module, one class Scores.
+        # MODEL and --loss name the same file: one module, and so one class Scores.
         self.exported(f"{file}:Build", *VECTOR, "--loss", f"{file}:loss")
 
     def test_a_file_with_relative_imports_belongs_to_its_package(self):

@@ -341,7 +341,7 @@ class Kinds(nn.Module):
 
 
 def few_examples():
-    """Labels up to 8 of ten, tokens up to 19 of thirty."""
+    """Labels up to 8 of ten classes, tokens up to 19 of thirty."""
     return {"tokens": torch.arange(20).reshape(5, 4), "label": torch.tensor([0, 8, 3, 2, 5])}
 
 

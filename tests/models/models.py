@@ -231,7 +231,7 @@ class MaskedBlock(nn.Module):
 
 
 class ParentOperators(nn.Module):
-    """Functional operators of the parent between its children, at three places."""
+    """The parent calls functional operators between its children, in three places."""
 
     def __init__(self, width=8):
         super().__init__()

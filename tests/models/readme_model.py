@@ -1,4 +1,4 @@
-"""What README.md calls model.py."""
+"""The model.py of README.md."""
 
 import torch
 

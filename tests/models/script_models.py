@@ -110,7 +110,7 @@ def small_transformer():
 
 @dataclasses.dataclass(frozen=True)
 class ScriptEntry:
-    """`inputs` are texts as export_model's --input takes them."""
+    """`inputs` are texts in the format of export_model's --input."""
 
     build: Callable
     inputs: tuple

@@ -9,7 +9,7 @@ import models
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """`build` returns the model; the caller sets the seed. `inputs` are texts as --input takes them. `needs` is the
+    """`build` returns the model; the caller sets the seed. `inputs` are texts in the format of --input. `needs` is the
     package that the model needs. `options`: further fields of the exporter's Request. `microbatches` is 1 where
     parameters have several holders: stages first add each holder's gradients over the microbatches, autograd first
     adds those of the holders. `rounds`: compare with a record of two microbatches only to within rounding, because

@@ -306,7 +306,7 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
                                   "--recompute (16 B); these would not fit either: --recompute-every 1 (25 B), "
                                   "microbatches of 1 sample instead of 8 (64 B), 8 devices instead of 1 (50 B)\n"));
   EXPECT_THAT(run(one + "3").err, Not(HasSubstr("would fit")));
-  EXPECT_EQ(run(one + "100 --recompute").status, 0);  // as promised
+  EXPECT_EQ(run(one + "100 --recompute").status, 0);  // as suggested
   // Given stages stay on their devices; the second needs more than the first.
   graph.layers[3].saved_bytes = Bytes(90);
   write("chain.json", format::graph_json(graph));

@@ -75,7 +75,7 @@ TEST(LinkTasks, SendFromOneRankAloneToItself) {
 
 class FakeMeter : public LinkMeter {
  public:
-  /// Every task takes `seconds_of_task(task)`, and up to `noise` more.
+  /// Every task takes `seconds_of_task(task)` times a random factor between 1 and 1 + `noise`.
   FakeMeter(int ranks, double noise, std::function<double(const LinkTask&)> seconds_of_task)
       : ranks_(ranks), noise_(noise), seconds_(std::move(seconds_of_task)) {}
   int ranks() const override { return ranks_; }

@@ -29,7 +29,7 @@ class ToolRunner : public testing::Test {
     std::filesystem::remove_all(folder_, ignored);
   }
   [[nodiscard]] std::string read(const std::string& name) const { return format::read_text((folder_ / name).string()); }
-  /// The outcome of stagecraft-VERB with `arguments`; `settings` ("NAME=VALUE ...") go into its environment.
+  /// Runs stagecraft-VERB with `arguments` and with `settings` ("NAME=VALUE ...") in its environment.
   [[nodiscard]] Outcome run(const std::string& verb, const std::string& arguments,
                             const std::string& settings = {}) const {
     const std::string command = "cd '" + folder_.string() + "' && " + settings +

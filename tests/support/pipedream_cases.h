@@ -66,13 +66,13 @@ inline void read_pipedream_arguments(PipedreamCase& one) {
   one.topology = levels_topology(counts, bandwidths);
 }
 
-/// The profile `name`.txt in `folder`.
+/// Reads the profile `name`.txt in `folder`.
 inline Graph read_pipedream_profile(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name + ".txt";
   return interchange::parse_pipedream(format::read_text(path), path);
 }
 
-/// The cases of `folder`/expected.json.
+/// Reads the cases of `folder`/expected.json.
 inline std::vector<PipedreamCase> read_pipedream_cases(const std::string& folder) {
   std::ifstream file(folder + "/expected.json");
   if (!file) throw std::runtime_error(folder + "/expected.json: cannot be read");

@@ -50,7 +50,7 @@ class CountedData : public data::DataSource {
   }
 };
 
-/// Runs scaling_model on replicas.size() stages, one or two.
+/// A plan for scaling_model with replicas.size() stages, one or two.
 inline Plan scaling_plan(const std::string& schedule, int microbatches, const std::vector<int>& replicas) {
   Plan plan;
   plan.model = "scaling";

@@ -138,7 +138,7 @@ TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
             "measure the model with stagecraft profile chain --set width=8 --microbatch 5 -o graph.json\n");
 }
 
-// Three devices for two replicas of one microbatch.
+// Three devices, two replicas and one microbatch.
 TEST_F(PredictTool, TellsWhichDevicesDoNothing) {
   const Graph graph = testing::chain_graph({1}, {2});
   const Topology topology = testing::flat_topology(3);

@@ -19,7 +19,7 @@ using testing::ThrowsMessage;
 
 const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/";
 
-/// A file of each format.
+/// An example file of `format`.
 SourceFile example(const std::string& format) {
   const std::string path = format == "pipedream"       ? kGolden + "pipedream/vgg16.txt"
                            : format == "nccl-topology" ? kGolden + "nccl/topology.xml"

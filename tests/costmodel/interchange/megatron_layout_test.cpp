@@ -28,7 +28,7 @@ std::string refusal(const std::string& text) {
 const std::vector<std::string> kGpt{"wte",     "wpe",  "h.0.attn", "h.0.mlp", "h.1.attn",
                                     "h.1.mlp", "ln_f", "lm_head",  "loss"};
 
-// Megatron-LM's own example: DeepSeek-V3 in 16 x 2 stages, 61 decoder layers and one prediction layer.
+// Megatron-LM's example: DeepSeek-V3 in 16 x 2 stages, 61 decoder layers and one prediction layer.
 TEST(MegatronLayout, ReadsAndWritesMegatronsExample) {
   const std::vector<std::string> stages = stages_of("Et*3|(tt|)*29,m|L");
   ASSERT_EQ(stages.size(), 32U);

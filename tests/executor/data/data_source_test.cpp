@@ -150,7 +150,7 @@ TEST_F(SmallFashionMnist, GivesEverySampleOnceAndInOrderForEvaluation) {
   const auto source =
       make_data_source("fashion-mnist:" + folder_.path(), intake::build_model("mlp", {}), 1, DataOrder::Evaluation);
   ASSERT_EQ(source->samples(), 30);
-  // Labels of the files are 0, 1, ..., 9 three times over; microbatch 1 of step 1 begins at sample (1 * 2 + 1) * 4.
+  // The files' labels are 0, 1, ..., 9, repeated three times; microbatch 1 of step 1 begins at sample (1 * 2 + 1) * 4.
   EXPECT_THAT(values(source->batch(1, 1, 2, 4, std::array{1})[0]), ElementsAre(2, 3, 4, 5));
   EXPECT_THAT(values(source->batch(7, 0, 1, 4, std::array{1})[0]), ElementsAre(8, 9, 0, 1));
 }

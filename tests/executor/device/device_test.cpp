@@ -16,7 +16,7 @@ using testing::ThrowsMessage;
 
 TEST(OpenDevice, KnowsTheCpu) {
   EXPECT_EQ(open_device("cpu"), c10::Device(c10::kCPU));
-  synchronize(c10::kCPU);  // returns
+  synchronize(c10::kCPU);  // must return
 }
 
 TEST(OpenDevice, ListsTheNamesItKnows) {

@@ -52,7 +52,7 @@ std::map<int, std::vector<std::string>> heard(const std::string& what) {
 }
 
 TEST(Ranges, OfARunAreLayersInActionsInSteps) {
-  // Two microbatches of two layers and a loss, all forwards first, as GPipe on one rank.
+  // Two microbatches of two layers and a loss, all forwards first, like GPipe on one rank.
   const auto threads = heard("run");
   std::vector<std::string> run;
   for (const auto& [thread, ranges] : threads) {

@@ -24,7 +24,7 @@ struct RunOptions {
   bool training = true;
 };
 
-/// The outputs of every layer.
+/// Runs the model; returns the outputs of every layer.
 inline std::vector<std::vector<at::Tensor>> run_layers(const model::Model& model, const Parameters& parameters,
                                                        const std::vector<at::Tensor>& inputs,
                                                        const RunOptions& options = {}) {
@@ -43,7 +43,7 @@ inline std::vector<std::vector<at::Tensor>> run_layers(const model::Model& model
   return outputs;
 }
 
-/// The loss.
+/// Runs the model; returns its loss.
 inline at::Tensor run_model(const model::Model& model, const Parameters& parameters,
                             const std::vector<at::Tensor>& inputs, const RunOptions& options = {}) {
   return run_layers(model, parameters, inputs, options).back().at(0);

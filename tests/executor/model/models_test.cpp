@@ -33,8 +33,8 @@ TEST_P(PublishedCount, IsTheModelsCount) {
   EXPECT_EQ(parameter_count(intake::build_model(GetParam().name, GetParam().set)), GetParam().parameters);
 }
 
-// torchvision's table for the image models, the released checkpoints for GPT-2, PyTorch's pipelining example for the
-// transformer (10000 * 512 + 8 * 4204032 + 2 * 512 + 512 * 10000 + 10000).
+// Expected counts are from torchvision's table for the image models, the released checkpoints for GPT-2, and PyTorch's
+// pipelining example for the transformer (10000 * 512 + 8 * 4204032 + 2 * 512 + 512 * 10000 + 10000).
 INSTANTIATE_TEST_SUITE_P(
     Models, PublishedCount,
     testing::Values(Published{"alexnet", {{"classes", "1000"}}, 61100840}, Published{"vgg16", {}, 138357544},

@@ -91,7 +91,7 @@ TEST(StageWorker, SendsItsForwardsValuesAndTakesTheirGradients) {
   WorkerOptions options;
   options.first_step = 3;
   Half half(0, 2, "1f1b", options);
-  half.send(5);  // as the gradient of h, of microbatches 0 and 1
+  half.send(5);  // gradients of h for microbatches 0 and 1
   half.send(7);
   half.worker.compute(3);
   // x is 10 * 3 + 1 and 10 * 3 + 2, a is 2.
@@ -102,7 +102,7 @@ TEST(StageWorker, SendsItsForwardsValuesAndTakesTheirGradients) {
 
 TEST(StageWorker, TakesActivationsAndSendsTheirGradients) {
   Half half(1, 2);
-  half.send(5);  // as h of microbatches 0 and 1
+  half.send(5);  // h for microbatches 0 and 1
   half.send(7);
   half.worker.compute(0);
   EXPECT_EQ(half.received(), 3);  // b

@@ -141,7 +141,7 @@ class Trainer {
 /// All results of a training, by name.
 using Trained = std::map<std::string, at::Tensor>;
 
-/// Trains `model` on the record's data as the record did.
+/// Trains `model` like the record, on the record's data.
 Trained trained(const model::Model& model, const files::SafetensorsFile& record, bool cut) {
   Trained out;
   Trainer trainer(model, cut);
