@@ -45,7 +45,7 @@ TEST(PlanJson, HoldsTiedParameters) {
 }
 
 TEST(PlanJson, LeavesOutWhatIsNotSet) {
-  const std::string text = plan_json(row_plan("1f1b", {1}, 2));  // whose tensors would have a dtype
+  const std::string text = plan_json(row_plan("1f1b", {1}, 2));  // boundary tensors would have a dtype
   for (const char* key : {"dtype", "gradient_bucket_bytes", "recompute", "tied"})
     EXPECT_EQ(text.find(key), std::string::npos) << key;
 }
