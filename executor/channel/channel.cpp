@@ -182,6 +182,16 @@ meeting::PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int
                             meeting::PeerError::Cause::Deadline);
 }
 
+void Channel::send_message(std::span<const at::Tensor> tensors, int to, std::span<const int> tags,
+                           std::vector<std::unique_ptr<Sending>>& out) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) out.push_back(send(tensors[i], to, tags[i]));
+}
+
+void Channel::receive_message(std::span<const TensorSpec> specs, int from, std::span<const int> tags,
+                              std::vector<std::unique_ptr<Receiving>>& out) {
+  for (std::size_t i = 0; i < specs.size(); ++i) out.push_back(receive(specs[i], from, tags[i]));
+}
+
 void ordered_reduce_scatter(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag) {
   check_reducible(channel, values, members, tag, "reduce-scatter");
   const Chunks chunks(channel, values, members);

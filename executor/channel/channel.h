@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,13 @@ class Channel {
   [[nodiscard]] virtual std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) = 0;
   /// Posts a receive of exactly `spec`.
   [[nodiscard]] virtual std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) = 0;
+  /// Starts sending the tensors of one message, each under its tag, and appends the sends to `out`. As send for each in
+  /// turn, but over NCCL they travel together, in one kernel: receive them with one receive_message.
+  virtual void send_message(std::span<const at::Tensor> tensors, int to, std::span<const int> tags,
+                            std::vector<std::unique_ptr<Sending>>& out);
+  /// Posts the receives of one message's tensors and appends them to `out`.
+  virtual void receive_message(std::span<const TensorSpec> specs, int from, std::span<const int> tags,
+                               std::vector<std::unique_ptr<Receiving>>& out);
   /// Starts to replace `values` (contiguous, float) by the element-wise sum over `members`, which are ascending and
   /// include this rank; all of them call it with the same members and tag. The sum is taken in the order of the
   /// members: ((m0 + m1) + m2) + ..., the same bits on every rank and every channel (but see make_nccl_channel). Until

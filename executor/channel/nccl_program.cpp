@@ -11,8 +11,6 @@
 #include "executor/channel/channel_checks.h"
 
 namespace stagecraft::channel {
-namespace {}  // namespace
-
 std::string to_string(const NcclCall& call) {
   const char* kind = call.kind == NcclCall::Kind::Send      ? "send"
                      : call.kind == NcclCall::Kind::Receive ? "receive"
@@ -41,14 +39,35 @@ int assign_rounds(std::vector<CommunicatorPlan>& communicators) {
   return rounds;
 }
 
+std::int64_t bytes_of(const NcclCall& call) {
+  return static_cast<std::int64_t>(c10::elementSize(call.spec.dtype)) * c10::multiply_integers(call.spec.shape);
+}
+
+std::vector<std::vector<NcclCall>> distinct_messages(const NcclProgram& program, int communicator, int rank) {
+  std::vector<std::vector<NcclCall>> out;
+  if (to_index(rank) >= program.calls.size()) return out;
+  std::set<std::vector<std::int64_t>> seen;  // bytes of the calls: the kind depends on communicator and rank
+  std::vector<NcclCall> message;
+  const auto end_message = [&] {
+    std::vector<std::int64_t> bytes;
+    for (const NcclCall& call : message) bytes.push_back(bytes_of(call));
+    if (!message.empty() && seen.insert(bytes).second) out.push_back(message);
+    message.clear();
+  };
+  for (const NcclCall& call : program.calls[to_index(rank)]) {
+    if (call.communicator != communicator) continue;
+    if (!call.joins) end_message();
+    message.push_back(call);
+  }
+  end_message();
+  return out;
+}
+
 std::string find_mismatch(const NcclProgram& program) {
   std::vector<std::map<int, std::vector<const NcclCall*>>> calls(program.communicators.size());  // by rank
   for (std::size_t rank = 0; rank < program.calls.size(); ++rank) {
     for (const NcclCall& call : program.calls[rank]) calls[to_index(call.communicator)][to_int(rank)].push_back(&call);
   }
-  const auto bytes = [](const NcclCall& call) {
-    return static_cast<std::int64_t>(c10::elementSize(call.spec.dtype)) * c10::multiply_integers(call.spec.shape);
-  };
   for (std::size_t c = 0; c < calls.size(); ++c) {
     const CommunicatorPlan& communicator = program.communicators[c];
     const std::vector<const NcclCall*>& first = calls[c][communicator.ranks.front()];
@@ -62,11 +81,12 @@ std::string find_mismatch(const NcclProgram& program) {
                                                : NcclCall::Kind::Receive;
       for (std::size_t i = 0; i < std::max(own.size(), first.size()); ++i) {
         const auto text = [&](const std::vector<const NcclCall*>& list) {
-          return i < list.size() ? (list[i]->kind == NcclCall::Kind::AllReduce ? "an " : "a ") + to_string(*list[i])
-                                 : std::string("nothing");
+          if (i >= list.size()) return std::string("nothing");
+          return (list[i]->kind == NcclCall::Kind::AllReduce ? "an " : "a ") + to_string(*list[i]) +
+                 (list[i]->joins ? ", grouped with the call before it" : "");
         };
-        const bool same =
-            i < own.size() && i < first.size() && own[i]->kind == wanted && bytes(*own[i]) == bytes(*first[i]);
+        const bool same = i < own.size() && i < first.size() && own[i]->kind == wanted &&
+                          bytes_of(*own[i]) == bytes_of(*first[i]) && own[i]->joins == first[i]->joins;
         if (same) continue;
         return fmt::format("{}, call {}: rank {} has {}, rank {} has {}", communicator.name, i + 1,
                            communicator.ranks.front(), text(first), rank, text(own));

@@ -24,9 +24,10 @@ struct NcclCall {
   int communicator = 0;
   int tag = 0;
   TensorSpec spec;
+  bool joins = false;  ///< in one NCCL group with the call before it: tensors of one message travel together
   friend bool operator==(const NcclCall& a, const NcclCall& b) {
-    return a.kind == b.kind && a.communicator == b.communicator && a.tag == b.tag && a.spec.dtype == b.spec.dtype &&
-           a.spec.shape == b.spec.shape;
+    return a.kind == b.kind && a.communicator == b.communicator && a.tag == b.tag && a.joins == b.joins &&
+           a.spec.dtype == b.spec.dtype && a.spec.shape == b.spec.shape;
   }
 };
 
@@ -38,7 +39,7 @@ struct NcclProgram {
   std::vector<CommunicatorPlan> communicators;
   int rounds = 0;
   /// By rank, in the order in which the rank makes them: of one step, or of all steps of an asynchronous schedule.
-  /// No two calls share an ncclGroupStart: a group would make an edge wait for its neighbours.
+  /// Only the tensors of one message share a group: a larger one would make an edge wait for its neighbours.
   std::vector<std::vector<NcclCall>> calls;
 
   /// The communicator that reduces over `members` under `tag`; -1 if there is none.
@@ -50,9 +51,18 @@ struct NcclProgram {
 /// Returns the number of rounds.
 int assign_rounds(std::vector<CommunicatorPlan>& communicators);
 
+/// Bytes of the call's tensor.
+[[nodiscard]] std::int64_t bytes_of(const NcclCall& call);
+
+/// The messages of `rank` on the communicator, each as its calls, without those whose kinds and bytes repeat an earlier
+/// one. Every rank of the communicator gets the same sequence, each from its end.
+[[nodiscard]] std::vector<std::vector<NcclCall>> distinct_messages(const NcclProgram& program, int communicator,
+                                                                   int rank);
+
 /// Proves by NCCL's rules that every call has its counterpart: the calls on a communicator are matched in order; a send
-/// matches a receive of as many bytes at the other end, an all-reduce one of as many values at every member; a rank
-/// never sends on a communicator on which it receives. Empty if proved, else communicator, position and both calls.
+/// matches a receive of as many bytes at the other end, grouped alike, an all-reduce one of as many values at every
+/// member; a rank never sends on a communicator on which it receives. Empty if proved, else communicator, position and
+/// both calls.
 [[nodiscard]] std::string find_mismatch(const NcclProgram& program);
 
 }  // namespace stagecraft::channel

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
@@ -110,10 +111,12 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           const int own = to_int(rank);
           const int edge = communicators.edge(b, gradient, out_going ? own : peer, out_going ? peer : own);
           const auto& tensors = plan.plan().boundaries[to_index(b)].tensors;
+          bool joins = false;
           for (std::size_t t = 0; t < tensors.size(); ++t) {
             if (gradient && !tensors[t].gradient) continue;
             add(calls, out_going ? channel::NcclCall::Kind::Send : channel::NcclCall::Kind::Receive, edge,
                 plan.tag(b, t, gradient), {tensors[t].shape, device::dtype_of(tensors[t].dtype)});
+            calls.back().joins = std::exchange(joins, true);
           }
           break;
         }

@@ -26,12 +26,17 @@ std::string describe(int rank, const Action& action) {
 StageTransfers::StageTransfers(const BoundPlan& plan, int rank, channel::Channel& channel, int microbatches)
     : plan_(plan), rank_(rank), channel_(channel) {
   const std::vector<Boundary>& boundaries = plan.plan().boundaries;
-  for (const Boundary& boundary : boundaries) {
-    specs_.emplace_back();
-    for (const BoundaryTensor& tensor : boundary.tensors)
-      specs_.back().push_back({tensor.shape, device::dtype_of(tensor.dtype)});
-  }
   for (const bool gradient : {false, true}) {
+    for (std::size_t b = 0; b < boundaries.size(); ++b) {
+      Message& message = messages_[gradient].emplace_back();
+      const auto& tensors = boundaries[b].tensors;
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        if (gradient && !tensors[t].gradient) continue;
+        message.tensors.push_back(t);
+        message.specs.push_back({tensors[t].shape, device::dtype_of(tensors[t].dtype)});
+        message.tags.push_back(plan.tag(to_int(b), t, gradient));
+      }
+    }
     posted_[gradient].resize(boundaries.size());
     handed_[gradient].resize(boundaries.size());
     for (auto& by_microbatch : posted_[gradient]) by_microbatch.resize(to_index(microbatches));
@@ -43,47 +48,41 @@ void StageTransfers::post(const Action& action) {
   const bool gradient = action.kind == ActionKind::ReceiveGradient;
   const int b = *plan_.boundary(action.stage, action.peer);
   const int from = plan_.runner(action.peer, action.microbatch);
-  auto& posted = posted_[gradient][to_index(b)][to_index(action.microbatch)];
-  const auto& tensors = plan_.plan().boundaries[to_index(b)].tensors;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (gradient && !tensors[t].gradient) continue;
-    posted.push_back(channel_.receive(specs_[to_index(b)][t], from, plan_.tag(b, t, gradient)));
-  }
+  const Message& message = messages_[gradient][to_index(b)];
+  channel_.receive_message(message.specs, from, message.tags,
+                           posted_[gradient][to_index(b)][to_index(action.microbatch)]);
 }
 
-at::Tensor StageTransfers::planned(const Action& action, int boundary, std::size_t t, const at::Tensor& tensor) const {
-  at::Tensor out = tensor.detach().contiguous();
-  const channel::TensorSpec& spec = specs_[to_index(boundary)][t];
-  if (!channel::same_spec(spec, out)) {
+void StageTransfers::collect(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
+                             const std::vector<at::Tensor>& tensors, std::vector<at::Tensor>& out) const {
+  const Message& message = messages_[gradient][to_index(boundary)];
+  out.clear();
+  for (std::size_t i = 0; i < message.tensors.size(); ++i) {
+    const std::size_t t = message.tensors[i];
+    out.push_back(tensors[to_index(slots[t])].detach().contiguous());
+    if (channel::same_spec(message.specs[i], out.back())) continue;
     throw std::invalid_argument(describe(rank_, action) + ": layer \"" +
                                 plan_.plan().boundaries[to_index(boundary)].tensors[t].layer + "\" gives " +
-                                describe(channel::spec_of(out)) + ", the plan has " + describe(spec) +
-                                "; profile and plan the model again");
+                                describe(channel::spec_of(out.back())) + ", the plan has " +
+                                describe(message.specs[i]) + "; profile and plan the model again");
   }
-  return out;
 }
 
 void StageTransfers::send(const Action& action, const std::vector<int>& slots, const std::vector<at::Tensor>& tensors) {
   const bool gradient = action.kind == ActionKind::SendGradient;
   const int b = *plan_.boundary(action.stage, action.peer);
-  const int to = plan_.runner(action.peer, action.microbatch);
-  const auto& joined = plan_.plan().boundaries[to_index(b)].tensors;
-  for (std::size_t t = 0; t < joined.size(); ++t) {
-    if (gradient && !joined[t].gradient) continue;
-    sending_.push_back(
-        channel_.send(planned(action, b, t, tensors[to_index(slots[t])]), to, plan_.tag(b, t, gradient)));
-  }
+  collect(action, b, gradient, slots, tensors, outgoing_);
+  channel_.send_message(outgoing_, plan_.runner(action.peer, action.microbatch), messages_[gradient][to_index(b)].tags,
+                        sending_);
+  outgoing_.clear();
 }
 
 void StageTransfers::hand_over(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
                                const std::vector<at::Tensor>& tensors) {
   const Boundary& joined = plan_.plan().boundaries[to_index(boundary)];
   if (plan_.runner(gradient ? joined.source : joined.destination, action.microbatch) != rank_) return;
-  for (std::size_t t = 0; t < joined.tensors.size(); ++t) {
-    if (gradient && !joined.tensors[t].gradient) continue;
-    handed_[gradient][to_index(boundary)][to_index(action.microbatch)].push_back(
-        planned(action, boundary, t, tensors[to_index(slots[t])]));
-  }
+  collect(action, boundary, gradient, slots, tensors,
+          handed_[gradient][to_index(boundary)][to_index(action.microbatch)]);
 }
 
 void StageTransfers::take(int boundary, bool gradient, int microbatch, std::vector<at::Tensor>& out) {

@@ -34,16 +34,25 @@ class StageTransfers {
   void finish_sends();
 
  private:
-  [[nodiscard]] at::Tensor planned(const Action& action, int boundary, std::size_t t, const at::Tensor& tensor) const;
+  /// Replaces `out` by the message's tensors, having checked them against the plan.
+  void collect(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
+               const std::vector<at::Tensor>& tensors, std::vector<at::Tensor>& out) const;
 
   const BoundPlan& plan_;
   int rank_;
   channel::Channel& channel_;
-  std::vector<std::vector<channel::TensorSpec>> specs_;  // by boundary and its tensors
+  /// What crosses a boundary in one direction.
+  struct Message {
+    std::vector<std::size_t> tensors;        // their places in the boundary
+    std::vector<channel::TensorSpec> specs;  // one per tensor
+    std::vector<int> tags;
+  };
+  std::vector<Message> messages_[2];  // [gradient][boundary]
   // [gradient][boundary][microbatch]: posted receives, or values handed over by a stage on this rank.
   std::vector<std::vector<std::vector<std::unique_ptr<channel::Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
   std::vector<std::unique_ptr<channel::Sending>> sending_;
+  std::vector<at::Tensor> outgoing_;  // of the message being sent
 };
 
 /// "rank 1, stage 2, backward of microbatch 3".

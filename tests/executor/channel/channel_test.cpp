@@ -50,6 +50,29 @@ TEST_P(ChannelSuite, CarriesEveryDtype) {
   });
 }
 
+TEST_P(ChannelSuite, DeliversTheTensorsOfAMessageUnderTheirTags) {
+  const std::vector<TensorSpec> specs{{{3, 5}, at::kFloat}, {{0, 2}, at::kFloat}, {{7}, at::kLong}};
+  const std::vector<int> tags{4, 5, 6};
+  on_ranks([&](Channel& channel) {
+    for (int message = 0; message < 3; ++message) {
+      std::vector<at::Tensor> values;
+      for (std::size_t i = 0; i < specs.size(); ++i) values.push_back(numbered(specs[i], 0, tags[i], message));
+      if (channel.rank() == 0) {
+        std::vector<std::unique_ptr<Sending>> sends;
+        channel.send_message(values, 1, tags, sends);
+        ASSERT_EQ(sends.size(), specs.size());
+        for (const auto& sending : sends) sending->wait();
+      }
+      if (channel.rank() == 1) {
+        std::vector<std::unique_ptr<Receiving>> receives;
+        channel.receive_message(specs, 0, tags, receives);
+        ASSERT_EQ(receives.size(), specs.size());
+        for (std::size_t i = 0; i < specs.size(); ++i) EXPECT_TRUE(same(receives[i]->wait(), values[i])) << i;
+      }
+    }
+  });
+}
+
 TEST_P(ChannelSuite, KeepsTheOrderOfEachTagWhenTagsInterleave) {
   if (is_of_gpus()) GTEST_SKIP() << "both ends of an edge must see one order of tags";
   constexpr int kTags = 3, kMessages = 10;

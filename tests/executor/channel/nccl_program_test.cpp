@@ -57,6 +57,45 @@ TEST(FindMismatch, NamesTheFirstCallThatFindsNoCounterpart) {
             "sum, call 1: rank 0 has nothing, rank 1 has an all-reduce of float32 [2, 3] under tag 9");
 }
 
+TEST(FindMismatch, SeesThatOnlyOneEndGroupsAMessage) {
+  NcclProgram program;
+  program.communicators = {{"edge", {0, 1}, {4, 5}, false, 0}};
+  const TensorSpec spec{{2}, at::kFloat};
+  program.calls = {{{NcclCall::Kind::Send, 0, 4, spec}, {NcclCall::Kind::Send, 0, 5, spec, true}},
+                   {{NcclCall::Kind::Receive, 0, 4, spec}, {NcclCall::Kind::Receive, 0, 5, spec, true}}};
+  EXPECT_EQ(find_mismatch(program), "");
+  program.calls[1][1].joins = false;
+  EXPECT_EQ(find_mismatch(program),
+            "edge, call 2: rank 0 has a send of float32 [2] under tag 5, grouped with the call before it, rank 1 has a "
+            "receive of float32 [2] under tag 5");
+}
+
+TEST(DistinctMessages, AreTheSameAtBothEndsAndLeaveOutRepeatedBytes) {
+  NcclProgram program;
+  program.communicators = {{"edge", {0, 1}, {0, 1, 2}, false, 0}, {"sum", {0, 1}, {9}, true, 1}};
+  const TensorSpec large{{4}, at::kFloat};  // 16 bytes
+  const TensorSpec also_large{{2}, at::kLong};
+  const TensorSpec small{{3}, at::kBool};
+  for (const bool sends : {true, false}) {
+    const auto kind = sends ? NcclCall::Kind::Send : NcclCall::Kind::Receive;
+    program.calls.push_back({{kind, 0, 0, large},
+                             {kind, 0, 1, small, true},
+                             {NcclCall::Kind::AllReduce, 1, 9, large},
+                             {kind, 0, 2, also_large},
+                             {kind, 0, 0, large},
+                             {kind, 0, 1, small, true},
+                             {kind, 0, 0, large}});
+  }
+  for (const int rank : {0, 1}) {
+    const auto& calls = program.calls[static_cast<std::size_t>(rank)];
+    // The pair, then the single one; the second pair and the last call repeat them.
+    EXPECT_EQ(distinct_messages(program, 0, rank),
+              (std::vector<std::vector<NcclCall>>{{calls[0], calls[1]}, {calls[3]}}));
+    EXPECT_EQ(distinct_messages(program, 1, rank), (std::vector<std::vector<NcclCall>>{{calls[2]}}));
+  }
+  EXPECT_TRUE(distinct_messages({}, 0, 0).empty());
+}
+
 TEST(FindMismatch, NamesARankThatIsNotInTheCommunicator) {
   NcclProgram program;
   program.communicators = {{"sum", {0, 1}, {9}, true, 0}};

@@ -94,6 +94,30 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
   EXPECT_GT(programs, 100);
 }
 
+TEST(NcclProgram, GroupsTheTensorsOfAMessageOnly) {
+  // In the decoder, the encoder's output and the decoder's state cross together.
+  const PlannedModel gnmt = planned_model(
+      "gnmt",
+      {{"layers", "2"}, {"hidden", "8"}, {"vocabulary", "16"}, {"source_sequence", "4"}, {"target_sequence", "4"}}, 2);
+  int grouped = 0;
+  for (int cut = 1; cut < static_cast<int>(gnmt.model.layers.size()); ++cut) {
+    const Plan plan = cut_plan(gnmt, {cut}, {1, 1}, "gpipe", 2);
+    const std::size_t tensors = plan.boundaries.at(0).tensors.size();
+    const channel::NcclProgram program = program_of(plan, gnmt.model);
+    std::size_t sends = 0;
+    for (const channel::NcclCall& call : program.calls[0]) {
+      if (call.kind != channel::NcclCall::Kind::Send) {
+        EXPECT_FALSE(call.kind == channel::NcclCall::Kind::AllReduce && call.joins);
+        continue;
+      }
+      EXPECT_EQ(call.joins, sends++ % tensors != 0) << "cut before layer " << cut;
+      grouped += call.joins ? 1 : 0;
+    }
+    EXPECT_EQ(sends, 2 * tensors);
+  }
+  EXPECT_GT(grouped, 0);
+}
+
 TEST(NcclProgram, KeepsEachBucketsPlace) {
   Plan plan = cut_plan(mlp(), {}, {2}, "1f1b", 2);
   plan.gradient_bucket_bytes = Bytes(1000);
