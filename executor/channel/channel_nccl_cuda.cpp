@@ -8,13 +8,18 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl_config.h"
 #include "executor/channel/nccl_transfers.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
@@ -27,6 +32,8 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kAbortKey = "abort";
 /// Polling interval of the watching thread.
 constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
+/// Received tensors of one tag that a step holds at a time, as schedules post receives at most so far ahead.
+constexpr int kSlotsAtStart = 2;
 
 class NcclChannel : public Channel {
  public:
@@ -42,56 +49,107 @@ class NcclChannel : public Channel {
     line_->rank = launch.rank;
     line_->device = device;
     const CurrentGpu guard(device);
-    for (std::size_t c = 0; c < program_.communicators.size(); ++c) {
-      const CommunicatorPlan& plan = program_.communicators[c];
-      if (std::ranges::find(plan.ranks, launch.rank) != plan.ranks.end()) create(c, plan);
+    try {
+      for (std::size_t c = 0; c < program_.communicators.size(); ++c) {
+        const CommunicatorPlan& plan = program_.communicators[c];
+        if (std::ranges::find(plan.ranks, launch.rank) != plan.ranks.end()) create(c, plan);
+      }
+    } catch (...) {
+      abort_communicators();
+      throw;
     }
     watch_ = std::jthread([this] { watch(); });
   }
 
   ~NcclChannel() override {
+    drain();
     {
       const std::lock_guard lock(watching_);
       stop_ = true;
     }
     changed_.notify_all();
     watch_.join();
+    abort_communicators();
   }
 
   int rank() const override { return line_->rank; }
   int ranks() const override { return control_->ranks(); }
 
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
-    const auto edge = out_.find(edge_key(to, tag));
-    if (edge == out_.end()) return control_->send(tensor, to, tag);
-    check_edge(*this, to, tag);
-    check_sendable(tensor);
-    check_device(tensor);
-    auto operation = enqueue(*edge->second, "send", tag, [&](NcclLane& lane, NcclOperation& own) {
-      order_after_compute(lane, own);
-      if (tensor.numel() == 0) return ncclSuccess;
-      return ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, 1, lane.communicator.get(),
-                      lane.stream.get());
-    });
-    return std::make_unique<NcclSending>(line_, std::move(operation), tensor.detach());
+    std::vector<std::unique_ptr<Sending>> out;
+    send_message({&tensor, 1}, to, {&tag, 1}, out);
+    return std::move(out.front());
+  }
+
+  void send_message(std::span<const at::Tensor> tensors, int to, std::span<const int> tags,
+                    std::vector<std::unique_ptr<Sending>>& out) override {
+    NcclLane* const lane = lane_of(out_, to, tags);
+    if (!lane) {
+      for (std::size_t i = 0; i < tensors.size(); ++i) out.push_back(control_->send(tensors[i], to, tags[i]));
+      return;
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      check_edge(*this, to, tags[i]);
+      check_sendable(tensors[i]);
+      check_device(tensors[i]);
+    }
+    const auto operation = enqueue(
+        *lane, "send", tags.front(), [&](auto& memory) { memory.assign(tensors.begin(), tensors.end()); },
+        [&](NcclOperation& own) { order_after_compute(*lane, own); },
+        [&] {
+          for (const at::Tensor& tensor : tensors) {
+            if (tensor.numel() == 0) continue;
+            device::check(ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, 1, lane->communicator.get(),
+                                   lane->stream.get()),
+                          "ncclSend");
+          }
+        });
+    for (const at::Tensor& tensor : tensors)
+      out.push_back(std::make_unique<NcclSending>(line_, operation, tensor.detach()));
   }
 
   std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override {
-    const auto edge = in_.find(edge_key(from, tag));
-    if (edge == in_.end()) return control_->receive(spec, from, tag);
-    check_edge(*this, from, tag);
+    std::vector<std::unique_ptr<Receiving>> out;
+    receive_message({&spec, 1}, from, {&tag, 1}, out);
+    return std::move(out.front());
+  }
+
+  void receive_message(std::span<const TensorSpec> specs, int from, std::span<const int> tags,
+                       std::vector<std::unique_ptr<Receiving>>& out) override {
+    NcclLane* const lane = lane_of(in_, from, tags);
+    if (!lane) {
+      for (std::size_t i = 0; i < specs.size(); ++i) out.push_back(control_->receive(specs[i], from, tags[i]));
+      return;
+    }
     line_->throw_if_aborted();
     const CurrentGpu guard(line_->device);
-    std::shared_ptr<NcclPool>& pool = edge->second->pools[tag];
-    if (!pool) pool = std::make_shared<NcclPool>(line_->device, compute_stream(line_->device));
-    std::unique_ptr<NcclPool::Slot> slot = take(*pool, spec);
-    auto operation = enqueue(*edge->second, "receive", tag, [&](NcclLane& lane, NcclOperation&) {
-      device::check(cudaStreamWaitEvent(lane.stream.get(), slot->free.get(), 0), "cudaStreamWaitEvent");
-      if (slot->memory.numel() == 0) return ncclSuccess;
-      return ncclRecv(slot->memory.data_ptr(), slot->memory.nbytes(), ncclUint8, 0, lane.communicator.get(),
-                      lane.stream.get());
-    });
-    return std::make_unique<NcclReceiving>(line_, std::move(operation), pool, std::move(slot), spec);
+    std::vector<std::unique_ptr<NcclPool::Slot>> slots;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      check_edge(*this, from, tags[i]);
+      slots.push_back(take(*pool_of(*lane, tags[i]), specs[i]));
+    }
+    const auto operation = enqueue(
+        *lane, "receive", tags.front(),
+        [&](auto& memory) {
+          memory.clear();
+          for (const auto& slot : slots) memory.push_back(slot->memory);
+        },
+        [&](NcclOperation&) {
+          for (const auto& slot : slots)
+            device::check(cudaStreamWaitEvent(lane->stream.get(), slot->free.get(), 0), "cudaStreamWaitEvent");
+        },
+        [&] {
+          for (const auto& slot : slots) {
+            if (slot->memory.numel() == 0) continue;
+            device::check(ncclRecv(slot->memory.data_ptr(), slot->memory.nbytes(), ncclUint8, 0,
+                                   lane->communicator.get(), lane->stream.get()),
+                          "ncclRecv");
+          }
+        });
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      out.push_back(
+          std::make_unique<NcclReceiving>(line_, operation, pool_of(*lane, tags[i]), std::move(slots[i]), specs[i]));
+    }
   }
 
   std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
@@ -103,21 +161,12 @@ class NcclChannel : public Channel {
     check_device(values);
     if (members.size() == 1) return start_ordered_all_reduce(*this, values, members, tag);
     const at::Tensor own = values.detach().view({-1});
-    at::Tensor gathered;
-    if (options_.deterministic && members.size() > 2) {
-      gathered = at::empty({static_cast<std::int64_t>(members.size()), own.numel()}, own.options());
-    }
-    auto operation = enqueue(*found->first, "all-reduce", tag, [&](NcclLane& lane, NcclOperation& operation_) {
-      order_after_compute(lane, operation_);
-      const auto count = to_index(own.numel());
-      if (count == 0) return ncclSuccess;
-      if (gathered.defined()) {
-        return ncclAllGather(own.const_data_ptr(), gathered.data_ptr(), count, ncclFloat, lane.communicator.get(),
-                             lane.stream.get());
-      }
-      return ncclAllReduce(own.const_data_ptr(), own.data_ptr(), count, ncclFloat, ncclSum, lane.communicator.get(),
-                           lane.stream.get());
-    });
+    at::Tensor gathered = room_to_gather(own, members.size());
+    NcclLane& lane = *found->first;
+    auto operation = enqueue(
+        lane, "all-reduce", tag, [&](auto& memory) { memory = {own, gathered}; },
+        [&](NcclOperation& own_operation) { order_after_compute(lane, own_operation); },
+        [&] { reduce(lane, own, gathered); });
     return std::make_unique<NcclReducing>(line_, std::move(operation), own, std::move(gathered));
   }
 
@@ -129,26 +178,25 @@ class NcclChannel : public Channel {
   }
 
   void abort(const std::string& reason) override {
+    bool first = false;
     {
       const std::lock_guard lock(line_->mutex);
-      if (line_->aborted) return;
-      line_->reason = reason;
+      first = !line_->aborted;
+      if (first) line_->reason = reason;
       line_->aborted.store(true, std::memory_order_release);
     }
-    try {
-      const std::lock_guard lock(telling_);
-      if (!watch_store_->check({kAbortKey})) watch_store_->set(kAbortKey, reason);
-    } catch (const std::exception&) {  // the others learn from the control channel or from their deadlines
+    if (first) {
+      try {
+        const std::lock_guard lock(telling_);
+        if (!watch_store_->check({kAbortKey})) watch_store_->set(kAbortKey, reason);
+      } catch (const std::exception&) {  // the others learn from the control channel or from their deadlines
+      }
+      control_->abort(reason);
     }
-    control_->abort(reason);
     // No thread may be inside a call on a communicator that is aborted. A thread that is stuck there stays stuck: the
     // message above ends the run.
     const std::unique_lock lock(calling_, std::chrono::seconds(1));
-    if (!lock.owns_lock()) return;
-    for (const auto& lane : lanes_) {
-      const std::lock_guard inner(lane->mutex);
-      lane->communicator = {};
-    }
+    if (lock.owns_lock()) abort_communicators();
   }
 
  private:
@@ -159,34 +207,13 @@ class NcclChannel : public Channel {
     lane.stream = device::make_urgent_stream();
     const auto place = std::ranges::find(plan.ranks, rank()) - plan.ranks.begin();
     const ncclUniqueId id = exchange_id(number, plan, place == 0);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // otherwise nothing could abort a call that waits for a lost peer
-    config.maxCTAs = options_.most_ctas;
-    config.commName = lane.plan.name.c_str();
+    ncclConfig_t config =
+        nccl_config(plan.reduces ? NcclUse::Reduction : NcclUse::Edge, options_.most_ctas, lane.plan.name.c_str());
     ncclComm_t raw = nullptr;
     const ncclResult_t begun = ncclCommInitRankConfig(&raw, to_int(plan.ranks.size()), id, to_int(place), &config);
     lane.communicator = device::NcclCommunicator(raw);
     settle(lane, begun, "ncclCommInitRankConfig");
-    // The first call sets up the connection and waits for the other end, whatever its size. Do it here: in a step,
-    // calls of several communicators could wait for each other.
-    at::Tensor one = at::empty({1}, at::TensorOptions(at::kFloat).device(line_->device)).fill_(0);
-    auto operation = std::make_shared<NcclOperation>();
-    order_after_compute(lane, *operation);
-    if (plan.reduces) {
-      settle(lane,
-             ncclAllReduce(one.data_ptr(), one.data_ptr(), 1, ncclFloat, ncclSum, lane.communicator.get(),
-                           lane.stream.get()),
-             "ncclAllReduce");
-    } else if (place == 0) {
-      settle(lane, ncclSend(one.data_ptr(), 1, ncclFloat, 1, lane.communicator.get(), lane.stream.get()), "ncclSend");
-    } else {
-      settle(lane, ncclRecv(one.data_ptr(), 1, ncclFloat, 0, lane.communicator.get(), lane.stream.get()), "ncclRecv");
-    }
-    wait_until(lane, "its first exchange", [&] {
-      const cudaError_t status = cudaStreamQuery(lane.stream.get());
-      if (status != cudaErrorNotReady) device::check(status, "cudaStreamQuery");
-      return status == cudaSuccess;
-    });
+    warm_up(lane, distinct_messages(program_, to_int(number), rank()), place == 0);
     for (const int tag : plan.tags) {
       if (plan.reduces) {
         reductions_.emplace_back(&lane, tag);
@@ -195,6 +222,141 @@ class NcclChannel : public Channel {
       } else {
         in_[edge_key(plan.ranks[0], tag)] = &lane;
       }
+    }
+  }
+
+  /// Exchanges each of `messages`, or one value if there are none. A communicator's first call connects it and waits
+  /// for the other end, and so does the first call for which NCCL chooses another algorithm, which depends on the
+  /// bytes. In a step, calls of several communicators could wait for each other.
+  void warm_up(NcclLane& lane, std::vector<std::vector<NcclCall>> messages, bool sends) {
+    if (messages.empty()) {
+      NcclCall one{NcclCall::Kind::AllReduce, 0, -1, {{1}, at::kFloat}};
+      if (!lane.plan.reduces) one.kind = sends ? NcclCall::Kind::Send : NcclCall::Kind::Receive;
+      messages.push_back({one});
+    }
+    for (const std::vector<NcclCall>& message : messages) {
+      std::vector<at::Tensor> tensors;
+      at::Tensor gathered;
+      for (const NcclCall& call : message) {
+        tensors.push_back(
+            at::empty(call.spec.shape, at::TensorOptions(call.spec.dtype).device(line_->device)).fill_(0));
+        if (call.kind == NcclCall::Kind::AllReduce) gathered = room_to_gather(tensors.back(), lane.plan.ranks.size());
+      }
+      NcclOperation operation;
+      order_after_compute(lane, operation);
+      device::check(ncclGroupStart(), "ncclGroupStart");
+      for (std::size_t i = 0; i < message.size(); ++i) {
+        const at::Tensor& each = tensors[i];
+        if (each.numel() == 0) continue;
+        if (message[i].kind == NcclCall::Kind::AllReduce) {
+          reduce(lane, each.view({-1}), gathered);
+        } else if (message[i].kind == NcclCall::Kind::Send) {
+          device::check(
+              ncclSend(each.const_data_ptr(), each.nbytes(), ncclUint8, 1, lane.communicator.get(), lane.stream.get()),
+              "ncclSend");
+        } else {
+          device::check(
+              ncclRecv(each.data_ptr(), each.nbytes(), ncclUint8, 0, lane.communicator.get(), lane.stream.get()),
+              "ncclRecv");
+        }
+      }
+      settle(lane, ncclGroupEnd(), "ncclGroupEnd");
+      wait_until(lane, "its first exchange", [&] {
+        const cudaError_t status = cudaStreamQuery(lane.stream.get());
+        if (status != cudaErrorNotReady) device::check(status, "cudaStreamQuery");
+        return status == cudaSuccess;
+      });
+      if (lane.plan.reduces || sends) continue;
+      // Memory for the step's receives: its first ones need not wait for work that is enqueued before them.
+      for (const NcclCall& call : message) {
+        if (call.tag < 0) continue;
+        std::vector<std::unique_ptr<NcclPool::Slot>> slots;
+        const auto pool = pool_of(lane, call.tag);
+        for (int i = 0; i < kSlotsAtStart; ++i) slots.push_back(take(*pool, call.spec));
+        for (auto& slot : slots) pool->idle.push_back(std::move(slot));
+      }
+    }
+  }
+
+  /// Enqueues the sum of `own` over the lane's members, or their values into `gathered` if it is defined.
+  static void reduce(NcclLane& lane, const at::Tensor& own, const at::Tensor& gathered) {
+    const auto count = to_index(own.numel());
+    if (count == 0) return;
+    if (gathered.defined()) {
+      device::check(ncclAllGather(own.const_data_ptr(), gathered.data_ptr(), count, ncclFloat, lane.communicator.get(),
+                                  lane.stream.get()),
+                    "ncclAllGather");
+    } else {
+      device::check(ncclAllReduce(own.const_data_ptr(), own.data_ptr(), count, ncclFloat, ncclSum,
+                                  lane.communicator.get(), lane.stream.get()),
+                    "ncclAllReduce");
+    }
+  }
+
+  /// Undefined if NCCL sums.
+  [[nodiscard]] at::Tensor room_to_gather(const at::Tensor& own, std::size_t members) const {
+    if (!options_.deterministic || members <= 2) return {};
+    return at::empty({static_cast<std::int64_t>(members), own.numel()}, own.options());
+  }
+
+  /// The lane for all of a message; null if the message goes over the control channel.
+  NcclLane* lane_of(const std::unordered_map<std::uint64_t, NcclLane*>& lanes, int peer,
+                    std::span<const int> tags) const {
+    NcclLane* out = nullptr;
+    for (std::size_t i = 0; i < tags.size(); ++i) {
+      const auto found = lanes.find(edge_key(peer, tags[i]));
+      NcclLane* const lane = found == lanes.end() ? nullptr : found->second;
+      if (i > 0 && lane != out) {
+        throw std::invalid_argument(fmt::format(
+            "rank {}: tags {} and {} of one message go over different communicators", rank(), tags.front(), tags[i]));
+      }
+      out = lane;
+    }
+    return out;
+  }
+
+  std::shared_ptr<NcclPool> pool_of(NcclLane& lane, int tag) const {
+    std::shared_ptr<NcclPool>& pool = lane.pools[tag];
+    if (!pool) pool = std::make_shared<NcclPool>(line_->device, compute_stream(line_->device));
+    return pool;
+  }
+
+  /// Waits for transfers in progress, unless the run was aborted: the watching thread ends those that are late.
+  void drain() noexcept {
+    try {
+      const CurrentGpu guard(line_->device);
+      for (const auto& lane : lanes_) {
+        while (!line_->aborted) {
+          {
+            const std::lock_guard lock(lane->mutex);
+            lane->reap();
+            if (lane->pending.empty()) break;
+          }
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+      }
+    } catch (const std::exception&) {  // the device is lost
+    }
+  }
+
+  /// Ends all transfers of this rank and releases the communicators. No other thread may be inside a call on one of
+  /// them. An abort waits for its communicator's stream, on which a send may wait for compute that waits for another
+  /// lane: so all are aborted as a group, which waits for none before all have been told. The abort of a communicator
+  /// with a call under way also waits for that call, so it comes last.
+  void abort_communicators() noexcept {
+    try {
+      const CurrentGpu guard(line_->device);
+      std::vector<ncclComm_t> idle, busy;
+      for (const auto& lane : lanes_) {
+        const std::lock_guard lock(lane->mutex);
+        if (ncclComm_t raw = lane->communicator.release()) (lane.get() == inside_ ? busy : idle).push_back(raw);
+      }
+      (void)ncclGroupStart();
+      for (const auto& list : {idle, busy}) {
+        for (const ncclComm_t each : list) (void)ncclCommAbort(each);
+      }
+      (void)ncclGroupEnd();
+    } catch (const std::exception&) {  // the device is lost, and its communicators with it
     }
   }
 
@@ -232,24 +394,31 @@ class NcclChannel : public Channel {
       ncclResult_t state = ncclSuccess;
       device::check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
       if (state != ncclInProgress) device::check(state, lane.plan.name.c_str());
-      if (Clock::now() > end) {
-        throw meeting::PeerError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
-                                             meeting::seconds_text(deadline_), what, lane.plan.name),
-                                 meeting::PeerError::Cause::Deadline);
-      }
+      if (Clock::now() > end) throw_late(lane, what);
       std::this_thread::yield();
     }
   }
 
-  /// Returns once the call that returned `status` is enqueued: a nonblocking communicator may return "in progress"
-  /// first.
+  [[noreturn]] void throw_late(const NcclLane& lane, const char* what) const {
+    throw meeting::PeerError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
+                                         meeting::seconds_text(deadline_), what, lane.plan.name),
+                             meeting::PeerError::Cause::Deadline);
+  }
+
+  /// Returns once the call that returned `status` is enqueued: on a nonblocking communicator, a thread of NCCL does
+  /// that.
   void settle(NcclLane& lane, ncclResult_t status, const char* call) {
-    if (status != ncclInProgress) device::check(status, call);
-    wait_until(lane, call, [&] {
-      ncclResult_t state = ncclSuccess;
-      device::check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
-      return state == ncclSuccess;
-    });
+    inside_ = &lane;
+    const auto end = Clock::now() + deadline_;
+    while (status == ncclInProgress) {
+      line_->throw_if_aborted();
+      device::check(ncclCommGetAsyncError(lane.communicator.get(), &status), "ncclCommGetAsyncError");
+      if (status != ncclInProgress) break;
+      if (Clock::now() > end) throw_late(lane, call);
+      std::this_thread::yield();
+    }
+    device::check(status, call);
+    inside_ = nullptr;
   }
 
   /// Makes the lane wait for what is enqueued on this thread's stream so far.
@@ -258,9 +427,11 @@ class NcclChannel : public Channel {
     device::check(cudaStreamWaitEvent(lane.stream.get(), operation.ready.get(), 0), "cudaStreamWaitEvent");
   }
 
-  /// `call(lane, operation)` enqueues on the lane's stream.
-  template <typename Call>
-  std::shared_ptr<NcclOperation> enqueue(NcclLane& lane, const char* kind, int tag, const Call& call) {
+  /// Enqueues one group on the lane: what `order(operation)` lets it wait for, then the NCCL calls of `calls()`, which
+  /// use the memory that `hold(tensors)` names.
+  template <typename Hold, typename Order, typename Calls>
+  std::shared_ptr<NcclOperation> enqueue(NcclLane& lane, const char* kind, int tag, const Hold& hold,
+                                         const Order& order, const Calls& calls) {
     line_->throw_if_aborted();
     const CurrentGpu guard(line_->device);
     std::shared_ptr<NcclOperation> operation;
@@ -282,8 +453,18 @@ class NcclChannel : public Channel {
     try {
       const std::lock_guard lock(calling_);
       line_->throw_if_aborted();
-      settle(lane, call(lane, *operation), kind);
+      order(*operation);
+      hold(under_way_);
+      device::check(ncclGroupStart(), "ncclGroupStart");
+      try {
+        calls();
+      } catch (...) {
+        (void)ncclGroupEnd();
+        throw;
+      }
+      settle(lane, ncclGroupEnd(), kind);
       device::check(cudaEventRecord(operation->done.get(), lane.stream.get()), "cudaEventRecord");
+      under_way_.clear();
     } catch (const DeviceError&) {
       // A peer that gave up causes errors here before its reason arrives.
       if (const std::string reason = told(); !reason.empty())
@@ -340,21 +521,29 @@ class NcclChannel : public Channel {
   /// Why the run cannot continue; empty if it can.
   std::string trouble() {
     const CurrentGpu guard(line_->device);
+    // Only one thread at a time may be inside a communicator, and the thread that is checks for errors itself.
+    const std::unique_lock polling(calling_, std::try_to_lock);
+    std::shared_ptr<NcclOperation> late;  // the one that has waited longest: others may wait for it
+    const NcclLane* late_on = nullptr;
     for (const auto& lane : lanes_) {
       const std::lock_guard lock(lane->mutex);
       lane->reap();
       ncclResult_t state = ncclSuccess;
-      if (lane->communicator.get()) {
+      if (polling.owns_lock() && lane->communicator.get()) {
         device::check(ncclCommGetAsyncError(lane->communicator.get(), &state), "ncclCommGetAsyncError");
         if (state != ncclInProgress) device::check(state, lane->plan.name.c_str());
       }
-      if (lane->pending.empty()) continue;
-      const NcclOperation& first = *lane->pending.front();
-      if (Clock::now() - first.since < deadline_) continue;
-      const std::lock_guard inner(line_->mutex);
+      if (lane->pending.empty() || Clock::now() - lane->pending.front()->since < deadline_) continue;
+      if (!late || lane->pending.front()->since < late->since) {
+        late = lane->pending.front();
+        late_on = lane.get();
+      }
+    }
+    if (late) {
+      const std::lock_guard lock(line_->mutex);
       line_->late = true;
       return fmt::format("rank {} waited {} for {} {} under tag {} of {}", rank(), meeting::seconds_text(deadline_),
-                         first.kind, first.number, first.tag, lane->plan.name);
+                         late->kind, late->number, late->tag, late_on->plan.name);
     }
     return told();
   }
@@ -381,7 +570,9 @@ class NcclChannel : public Channel {
   std::unordered_map<std::uint64_t, NcclLane*> out_;
   std::unordered_map<std::uint64_t, NcclLane*> in_;
   std::vector<std::pair<NcclLane*, int>> reductions_;  ///< with their tags
-  std::timed_mutex calling_;                           ///< held during an NCCL call
+  std::timed_mutex calling_;                           ///< held by the only thread that may call NCCL
+  NcclLane* inside_ = nullptr;                         ///< whose call is not done; with calling_
+  std::vector<at::Tensor> under_way_;                  ///< of that call: a failed one may still be enqueued
   std::mutex watching_;
   std::condition_variable changed_;
   bool stop_ = false;
@@ -393,8 +584,12 @@ class NcclChannel : public Channel {
 std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, NcclProgram program,
                                            std::unique_ptr<Channel> control, c10::Device device,
                                            std::chrono::milliseconds deadline, const NcclOptions& options) {
-  // Makes kernels of several communicators on one GPU start in the order of the calls.
-  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  if (const char* order = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"); order && std::string_view(order) != "0") {
+    throw DeviceError(fmt::format(
+        "NCCL_LAUNCH_ORDER_IMPLICIT is {}: NCCL would start each rank's transfers in the order of its calls, one after "
+        "the other, which deadlocks pipelines; unset it",
+        order));
+  }
   return std::make_unique<NcclChannel>(meeting::find_meeting(launch, deadline), std::move(program), std::move(control),
                                        device, deadline, options);
 }

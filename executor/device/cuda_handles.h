@@ -56,6 +56,8 @@ class Handle {
     if (handle_) (void)destroy(handle_);
   }
   [[nodiscard]] T get() const { return handle_; }
+  /// Gives ownership to the caller.
+  [[nodiscard]] T release() { return std::exchange(handle_, T{}); }
 
  private:
   T handle_{};

@@ -1,20 +1,33 @@
-// To be linked before the CUDA runtime and NCCL: streams, events and communicators for a machine without a GPU. A
-// stream is a thread that runs its work in order; the null stream is the calling thread. Transfers follow NCCL's rules
-// at their strictest: a send and its receive end together, in the order of their communicator, and nothing is buffered.
-// Memory is the host's. A call that breaks a rule is recorded as an offence, and the transfer fails. The library checks
-// our calls, their order and their streams; it cannot show that the real libraries accept them.
+// To be linked before the CUDA runtime and NCCL: streams, events and communicators of a machine without a GPU. Memory
+// is the host's. A stream is a thread that does what was enqueued, one piece of work after the other; the default
+// stream is the calling thread, or the stream of its PretendedCompute. A thread that creates communicators stands for a
+// process. NCCL's rules are kept at their strictest:
+//   - Communicators don't block: every call returns "in progress", and a thread of its own enqueues the work a little
+//     later, as in NCCL. The next poll joins that thread without a lock, so two threads inside one communicator break a
+//     rule.
+//   - A transfer and its counterpart end together, in the order of their communicator; nothing is buffered. The calls
+//   of
+//     a group are one piece of work and end together; both ends must group alike.
+//   - An abort tells only this rank's transfers to end, and then waits for the communicator's stream; inside a group,
+//   the
+//     waiting comes at the end of the group.
+//   - With NCCL_LAUNCH_ORDER_IMPLICIT=1, transfers of one process run one after the other in the order of their calls.
+// What breaks a rule is noted as an offence. A wait that nothing will end is one, too: after kPatience everything is
+// let go. The library shows what our calls say, in which order and on which streams; it cannot show that the real
+// libraries accept them.
 #include "tests/support/pretended_nccl.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -23,7 +36,11 @@ namespace {
 
 using stagecraft::testing::PretendedCall;
 
-// One lock for everything: only the rules matter, not speed.
+constexpr std::chrono::seconds kPatience{20};
+/// How long a thread stays inside a poll, so that a second one meets it there.
+constexpr std::chrono::microseconds kInsidePoll{10};
+
+// One lock for everything: this is about rules, not about speed.
 std::mutex mutex;
 std::condition_variable changed;
 std::vector<PretendedCall> calls;
@@ -32,7 +49,13 @@ std::string stalled;
 std::string broken;
 int communicators = 0;
 int ids = 0;
+bool let_go = false;
 thread_local int device = 0;
+thread_local bool recording = false;
+thread_local bool connected_only = false;
+
+/// Needs the lock.
+void offend(const std::string& text) { offences.push_back(text); }
 
 struct Stream {
   std::deque<std::function<void()>> work;
@@ -46,11 +69,13 @@ struct Stream {
       while (true) {
         changed.wait(lock, [this] { return stop || !work.empty(); });
         if (work.empty()) return;
-        const std::function<void()> next = std::move(work.front());
-        work.pop_front();
-        busy = true;
-        lock.unlock();
-        next();
+        {
+          const std::function<void()> next = std::move(work.front());
+          work.pop_front();
+          busy = true;
+          lock.unlock();
+          next();
+        }
         lock.lock();
         busy = false;
         changed.notify_all();
@@ -65,18 +90,32 @@ struct Stream {
     changed.notify_all();
     thread.join();
   }
+  [[nodiscard]] bool idle() const { return !busy && work.empty(); }
 };
 
-/// Shared with enqueued work: an event may be destroyed before it completes.
+thread_local Stream* compute = nullptr;
+
+Stream* stream_of(cudaStream_t handle) { return handle ? reinterpret_cast<Stream*>(handle) : compute; }
+
+/// Shared with what is enqueued: an event may be destroyed before it has come.
 struct Event {
   long recorded = 0;
   long come = 0;
 };
 using EventHandle = std::shared_ptr<Event>;
 
+/// Memory of a PretendedCompute.
+struct Block {
+  std::size_t bytes = 0;
+  bool freed = false;
+};
+std::map<const char*, Block> blocks;  // by address; freed ones stay until their PretendedCompute ends
+
 struct Message {
   const void* from = nullptr;
   std::size_t bytes = 0;
+  std::size_t place = 0;  // in its group
+  std::size_t grouped = 0;
   bool taken = false;
 };
 
@@ -91,84 +130,276 @@ struct Group {
   std::string name;
   int ranks = 0;
   std::set<int> joined;
-  std::set<int> aborted;  ///< ranks that aborted; the others are not informed
+  std::set<int> aborted;  ///< ranks; the others hear nothing of it
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> messages;  // by sender and receiver
   std::map<long, Collective> collectives;                                        // by number
 };
 std::map<int, std::shared_ptr<Group>> groups;  // by unique id
 
+/// What a process has one of: with an implicit launch order, the queue of its transfers.
+struct Process {
+  bool ordered = false;
+  long launched = 0;
+  long ended = 0;
+};
+thread_local std::shared_ptr<Process> process;
+
+struct Operation {
+  enum class Kind { Send, Receive, Collect } kind = Kind::Send;
+  std::string name;
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t bytes = 0;
+  std::size_t reach = 0;  ///< bytes written at `to`
+  int peer = 0;
+  long number = 0;
+  std::size_t count = 0;
+  std::function<void(const Collective&)> finish;
+  // While it runs:
+  std::shared_ptr<Message> message;
+  bool done = false;
+};
+
+/// The thread that enqueues a call's work.
+struct Job {
+  std::thread thread;
+  std::atomic<bool> done = false;
+};
+
 void run_or_enqueue(cudaStream_t handle, std::function<void()> work) {
-  if (handle == nullptr) {
+  Stream* stream = stream_of(handle);
+  if (stream == nullptr) {
     work();
     return;
   }
   const std::lock_guard lock(mutex);
-  reinterpret_cast<Stream*>(handle)->work.push_back(std::move(work));
+  stream->work.push_back(std::move(work));
   changed.notify_all();
 }
 
-/// The caller must hold the lock.
-void offend(const std::string& text) { offences.push_back(text); }
+/// Waits for `condition`; false, with everything let go, after kPatience.
+template <class Condition>
+bool wait(std::unique_lock<std::mutex>& lock, const std::string& what, const Condition& condition) {
+  if (changed.wait_for(lock, kPatience, [&] { return let_go || condition(); })) return !let_go;
+  offend(what + " never ends");
+  let_go = true;
+  changed.notify_all();
+  return false;
+}
+
+/// Needs the lock.
+void check_memory(const void* place, std::size_t bytes, const std::string& what) {
+  const auto* first = static_cast<const char*>(place);
+  auto after = blocks.upper_bound(first);
+  if (after == blocks.begin()) return;
+  const auto& [begin, block] = *std::prev(after);
+  if (first >= begin + block.bytes) return;
+  if (first + bytes > begin + block.bytes) offend(what + " overruns its memory");
+  if (block.freed) offend(what + " uses memory that was freed");
+}
 
 }  // namespace
 
 struct ncclComm {
   std::shared_ptr<Group> group;
   int rank = 0;
+  std::shared_ptr<Process> owner;
   cudaStream_t stream = nullptr;  // of its first call
-  int inside = 0;                 // calls under way
+  int inside = 0;                 // threads
   long collectives = 0;
-  long calls = 0;
+  std::set<std::pair<std::string, std::size_t>> connected;  // operations and bytes
+  std::vector<Operation> grouped;
+  std::unique_ptr<Job> job;
 };
 
 namespace {
 
-/// Registers a call; false if the communicator was aborted.
-bool begin(ncclComm_t own, cudaStream_t stream, const std::string& kind, std::size_t bytes) {
-  const std::lock_guard lock(mutex);
-  const std::string who = own->group->name + ", rank " + std::to_string(own->rank) + ": ";
-  if (static_cast<int>(own->group->joined.size()) < own->group->ranks) offend(who + kind + " before it is ready");
-  if (stream == nullptr) offend(who + kind + " on the default stream");
-  if (own->calls > 0 && own->stream != stream) offend(who + kind + " on another stream than before");
-  own->stream = stream;
-  if (own->calls++ > 0) calls.push_back({own->group->name, own->rank, kind, bytes});
-  return !own->group->aborted.contains(own->rank);
+thread_local int group_depth = 0;
+thread_local std::vector<ncclComm_t> group_members;
+thread_local std::vector<ncclComm_t> group_aborts;
+
+std::string name_of(const ncclComm& own) { return own.group->name + ", rank " + std::to_string(own.rank); }
+
+/// A thread inside a communicator.
+class Inside {
+ public:
+  Inside(ncclComm_t own, const std::string& call) : own_(own) {
+    const std::lock_guard lock(mutex);
+    if (own->inside++ > 0) offend(name_of(*own) + ": " + call + " while another thread is inside");
+  }
+  ~Inside() {
+    const std::lock_guard lock(mutex);
+    --own_->inside;
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  ncclComm_t own_;
+};
+
+/// Tries to go on with all operations; true when all are done. Needs the lock.
+bool progress(Group& group, int rank, std::vector<Operation>& operations) {
+  if (stalled == group.name) return false;
+  bool all = true;
+  std::set<int> blocked;  // peers whose next message is not there
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    Operation& each = operations[i];
+    if (each.done) continue;
+    const std::string what = group.name + ", rank " + std::to_string(rank) + ": " + each.name;
+    if (each.kind == Operation::Kind::Send) {
+      each.done = each.message->taken;
+    } else if (each.kind == Operation::Kind::Receive) {
+      auto& waiting = group.messages[{each.peer, rank}];
+      if (!blocked.contains(each.peer) && !waiting.empty() && !group.aborted.contains(each.peer)) {
+        const auto message = waiting.front();
+        waiting.pop_front();
+        if (message->bytes != each.bytes) {
+          offend(group.name + ": a receive of " + std::to_string(each.bytes) + " bytes meets a send of " +
+                 std::to_string(message->bytes));
+        } else {
+          check_memory(message->from, message->bytes, what + "'s sender");
+          check_memory(each.to, each.bytes, what);
+          std::memcpy(each.to, message->from, each.bytes);
+        }
+        if (message->place != i || message->grouped != operations.size())
+          offend(what + " is grouped otherwise than its send");
+        message->taken = each.done = true;
+        changed.notify_all();
+      } else {
+        blocked.insert(each.peer);
+      }
+    } else {
+      Collective& collective = group.collectives[each.number];
+      if (!collective.done && group.aborted.empty() && static_cast<int>(collective.members.size()) == group.ranks) {
+        each.finish(collective);
+        collective.done = true;
+        changed.notify_all();
+      }
+      each.done = collective.done;
+    }
+    if (each.done && each.kind != Operation::Kind::Receive) {
+      check_memory(each.from, each.bytes, what);
+      if (each.to) check_memory(each.to, each.reach, what);
+    }
+    all = all && each.done;
+  }
+  return all;
 }
 
-/// Waits until `condition` holds and the group is not stalled, or until this rank aborts; false if it did.
-template <class Condition>
-bool wait_for(std::unique_lock<std::mutex>& lock, const Group& group, int rank, const Condition& condition) {
-  changed.wait(lock, [&] { return group.aborted.contains(rank) || (stalled != group.name && condition()); });
-  return !group.aborted.contains(rank);
+/// One kernel: all operations of a group, on their stream.
+void run_kernel(Group& group, int rank, Process& owner, long ticket, std::vector<Operation>& operations) {
+  std::unique_lock lock(mutex);
+  const std::string what = group.name + ", rank " + std::to_string(rank) + ": " + operations.front().name;
+  const auto aborted = [&] { return group.aborted.contains(rank); };
+  if (!owner.ordered || wait(lock, what, [&] { return aborted() || owner.ended == ticket; })) {
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      Operation& each = operations[i];
+      if (each.kind == Operation::Kind::Send) {
+        each.message = std::make_shared<Message>(Message{each.from, each.bytes, i, operations.size(), false});
+        group.messages[{rank, each.peer}].push_back(each.message);
+      } else if (each.kind == Operation::Kind::Collect) {
+        Collective& collective = group.collectives[each.number];
+        const std::string call = each.name + " of " + std::to_string(each.count) + " values";
+        if (collective.members.empty()) collective.call = call;
+        if (collective.call != call) {
+          offend(group.name + ": " + call + " by rank " + std::to_string(rank) + " meets " + collective.call);
+        }
+        collective.members[rank] = {each.from, each.to};
+      }
+    }
+    changed.notify_all();
+    (void)wait(lock, what, [&] { return aborted() || progress(group, rank, operations); });
+  }
+  owner.ended = std::max(owner.ended, ticket + 1);
+  changed.notify_all();
+}
+
+/// Starts the thread that enqueues what the group gathered.
+ncclResult_t launch(ncclComm_t own) {
+  std::vector<Operation> operations = std::exchange(own->grouped, {});
+  if (operations.empty()) return ncclSuccess;
+  const Inside inside(own, "a call");
+  if (own->job) {
+    const std::lock_guard lock(mutex);
+    offend(name_of(*own) + ": a call before the last one was found to be done");
+    return ncclInvalidUsage;
+  }
+  own->job = std::make_unique<Job>();
+  long ticket = 0;
+  {
+    const std::lock_guard lock(mutex);
+    ticket = own->owner->launched++;
+  }
+  own->job->thread = std::thread([job = own->job.get(), stream = own->stream, group = own->group, rank = own->rank,
+                                  owner = own->owner, ticket, operations = std::move(operations)]() mutable {
+    std::this_thread::yield();
+    run_or_enqueue(stream, [group, rank, owner, ticket, operations = std::move(operations)]() mutable {
+      run_kernel(*group, rank, *owner, ticket, operations);
+    });
+    job->done = true;
+  });
+  return ncclInProgress;
+}
+
+/// Adds an operation to the group, or launches it if there is none.
+ncclResult_t add(ncclComm_t own, cudaStream_t stream, Operation operation) {
+  {
+    const std::lock_guard lock(mutex);
+    const std::string who = name_of(*own) + ": " + operation.name;
+    if (static_cast<int>(own->group->joined.size()) < own->group->ranks) offend(who + " before it is ready");
+    if (stream == nullptr) offend(who + " on the default stream");
+    if (own->stream && own->stream != stream) offend(who + " on another stream than before");
+    if (process && own->owner != process) offend(who + " by another process");
+    own->stream = stream;
+    if (own->connected.emplace(operation.name, operation.bytes).second && connected_only)
+      offend(who + " of " + std::to_string(operation.bytes) + " bytes may connect in a step");
+    if (recording) calls.push_back({own->group->name, own->rank, operation.name, operation.bytes});
+    if (own->group->aborted.contains(own->rank)) return ncclInvalidUsage;
+  }
+  own->grouped.push_back(std::move(operation));
+  if (group_depth == 0) return launch(own);
+  if (std::ranges::find(group_members, own) == group_members.end()) group_members.push_back(own);
+  return ncclSuccess;
 }
 
 ncclResult_t collect(ncclComm_t own, cudaStream_t stream, const std::string& kind, const void* from, void* to,
-                     std::size_t count, std::function<void(const Collective&)> finish) {
-  if (!begin(own, stream, kind, count * sizeof(float))) return ncclInvalidUsage;
-  const long number = own->collectives++;
-  run_or_enqueue(stream, [=, group = own->group, rank = own->rank] {
-    std::unique_lock lock(mutex);
-    Collective& collective = group->collectives[number];
-    const std::string call = kind + " of " + std::to_string(count) + " values";
-    if (collective.members.empty()) collective.call = call;
-    if (collective.call != call) {
-      offend(group->name + ": " + call + " by rank " + std::to_string(rank) + " meets " + collective.call);
-    }
-    collective.members[rank] = {from, to};
-    if (static_cast<int>(collective.members.size()) == group->ranks && stalled != group->name) {
-      finish(collective);
-      collective.done = true;
-      changed.notify_all();
-    }
-    (void)wait_for(lock, *group, rank, [&] { return collective.done; });
-  });
-  return ncclSuccess;
+                     std::size_t count, std::size_t reach, std::function<void(const Collective&)> finish) {
+  Operation out;
+  out.kind = Operation::Kind::Collect;
+  out.name = kind;
+  out.from = from;
+  out.to = to;
+  out.bytes = count * sizeof(float);
+  out.reach = reach;
+  out.number = own->collectives++;
+  out.count = count;
+  out.finish = std::move(finish);
+  return add(own, stream, std::move(out));
+}
+
+std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * (type == ncclUint8 ? 1 : sizeof(float)); }
+
+/// What an abort does after its flag is set: waits for the communicator's threads and stream, and frees it.
+void reclaim(ncclComm_t handle) {
+  const std::unique_ptr<ncclComm> own(handle);
+  if (own->job) own->job->thread.join();
+  std::unique_lock lock(mutex);
+  if (own->inside > 0) offend(name_of(*own) + ": aborted while another thread is inside");
+  if (own->stream) {
+    const auto* stream = reinterpret_cast<Stream*>(own->stream);
+    (void)wait(lock, name_of(*own) + ": ncclCommAbort", [&] { return stream->idle(); });
+  }
+  --communicators;
+  changed.notify_all();
 }
 
 }  // namespace
 
 namespace stagecraft::testing {
 
+void record_pretended_calls() { recording = true; }
+void require_connected_pretended() { connected_only = true; }
 std::vector<PretendedCall> take_pretended_calls() {
   const std::lock_guard lock(mutex);
   return std::exchange(calls, {});
@@ -188,7 +419,41 @@ int pretended_communicators() {
 }
 std::vector<std::string> pretended_offences() {
   const std::lock_guard lock(mutex);
+  let_go = false;
   return std::exchange(offences, {});
+}
+
+struct PretendedCompute::State {
+  Stream stream;
+  std::map<void*, std::unique_ptr<char[]>> memory;
+};
+PretendedCompute::PretendedCompute() : state_(std::make_unique<State>()) { compute = &state_->stream; }
+PretendedCompute::~PretendedCompute() {
+  synchronize();
+  compute = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [place, bytes] : state_->memory) blocks.erase(static_cast<const char*>(place));
+  }
+}
+void PretendedCompute::synchronize() {
+  std::unique_lock lock(mutex);
+  (void)wait(lock, "compute", [&] { return state_->stream.idle(); });
+}
+void PretendedCompute::launch(std::function<void()> kernel) { run_or_enqueue(nullptr, std::move(kernel)); }
+void* PretendedCompute::allocate(std::size_t bytes) {
+  auto memory = std::make_unique<char[]>(std::max<std::size_t>(bytes, 1));
+  void* const place = memory.get();
+  state_->memory.emplace(place, std::move(memory));
+  const std::lock_guard lock(mutex);
+  blocks[static_cast<const char*>(place)] = {bytes, false};
+  return place;
+}
+void PretendedCompute::free_memory(void* memory) {
+  launch([place = static_cast<const char*>(memory)] {
+    const std::lock_guard lock(mutex);
+    if (const auto it = blocks.find(place); it != blocks.end()) it->second.freed = true;
+  });
 }
 
 }  // namespace stagecraft::testing
@@ -223,9 +488,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  const Stream* stream = stream_of(handle);
   const std::lock_guard lock(mutex);
-  const auto* stream = reinterpret_cast<Stream*>(handle);
-  return stream == nullptr || (!stream->busy && stream->work.empty()) ? cudaSuccess : cudaErrorNotReady;
+  return stream == nullptr || stream->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigned) {
   const EventHandle event = *reinterpret_cast<EventHandle*>(handle);
@@ -236,7 +501,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t handle, unsigne
   }
   run_or_enqueue(stream, [event, wanted] {
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return event->come >= wanted; });
+    (void)wait(lock, "an event", [&] { return event->come >= wanted; });
   });
   return cudaSuccess;
 }
@@ -276,6 +541,11 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (!process) {
+    process = std::make_shared<Process>();
+    const char* order = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    process->ordered = order && std::string(order) == "1";
+  }
   const std::lock_guard lock(mutex);
   if (config->blocking != 0) offend(std::string(config->commName) + " is made to block");
   int number = 0;
@@ -289,11 +559,25 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id,
   if (group->name != config->commName || group->ranks != ranks || rank >= ranks || !group->joined.insert(rank).second)
     offend(group->name + " joined as " + config->commName + ", rank " + std::to_string(rank));
   changed.notify_all();
-  *out = std::make_unique<ncclComm>(ncclComm{group, rank}).release();
+  auto made = std::make_unique<ncclComm>();
+  made->group = group;
+  made->rank = rank;
+  made->owner = process;
+  *out = made.release();
   ++communicators;
   return ncclInProgress;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t own, ncclResult_t* out) {
+  const Inside inside(own, "a poll");
+  std::this_thread::sleep_for(kInsidePoll);
+  if (own->job) {
+    if (!own->job->done) {
+      *out = ncclInProgress;
+      return ncclSuccess;
+    }
+    own->job->thread.join();
+    own->job.reset();
+  }
   const std::lock_guard lock(mutex);
   const Group& group = *own->group;
   *out = static_cast<int>(group.joined.size()) < group.ranks ? ncclInProgress
@@ -301,62 +585,60 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t own, ncclResult_t* out) {
                                                              : ncclSuccess;
   return ncclSuccess;
 }
-ncclResult_t ncclCommAbort(ncclComm_t handle) {
-  const std::unique_ptr<ncclComm> own(handle);
+ncclResult_t ncclCommAbort(ncclComm_t own) {
   {
     const std::lock_guard lock(mutex);
     own->group->aborted.insert(own->rank);
-    --communicators;
   }
   changed.notify_all();
-  // Enqueued transfers end before the communicator is destroyed.
-  if (own->stream) {
-    std::unique_lock lock(mutex);
-    auto* stream = reinterpret_cast<Stream*>(own->stream);
-    changed.wait(lock, [&] { return !stream->busy && stream->work.empty(); });
+  if (group_depth > 0) {
+    group_aborts.push_back(own);
+    return ncclSuccess;
   }
+  reclaim(own);
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t result) { return result == ncclRemoteError ? "remote error" : "error"; }
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (--group_depth > 0) return ncclSuccess;
+  for (const ncclComm_t own : std::exchange(group_aborts, {})) reclaim(own);
+  ncclResult_t out = ncclSuccess;
+  for (const ncclComm_t own : std::exchange(group_members, {})) {
+    const ncclResult_t one = launch(own);
+    if (out == ncclSuccess || one > ncclSuccess) out = one;
+  }
+  return out;
+}
+
 ncclResult_t ncclSend(const void* values, std::size_t count, ncclDataType_t type, int peer, ncclComm_t own,
                       cudaStream_t stream) {
-  const std::size_t bytes = count * (type == ncclUint8 ? 1 : sizeof(float));
-  if (!begin(own, stream, "send", bytes)) return ncclInvalidUsage;
-  run_or_enqueue(stream, [=, group = own->group, rank = own->rank] {
-    std::unique_lock lock(mutex);
-    const auto message = std::make_shared<Message>(Message{values, bytes});
-    group->messages[{rank, peer}].push_back(message);
-    changed.notify_all();
-    (void)wait_for(lock, *group, rank, [&] { return message->taken; });
-  });
-  return ncclSuccess;
+  Operation out;
+  out.kind = Operation::Kind::Send;
+  out.name = "send";
+  out.from = values;
+  out.bytes = bytes_of(count, type);
+  out.peer = peer;
+  return add(own, stream, std::move(out));
 }
 ncclResult_t ncclRecv(void* values, std::size_t count, ncclDataType_t type, int peer, ncclComm_t own,
                       cudaStream_t stream) {
-  const std::size_t bytes = count * (type == ncclUint8 ? 1 : sizeof(float));
-  if (!begin(own, stream, "receive", bytes)) return ncclInvalidUsage;
-  run_or_enqueue(stream, [=, group = own->group, rank = own->rank] {
-    std::unique_lock lock(mutex);
-    auto& waiting = group->messages[{peer, rank}];
-    if (!wait_for(lock, *group, rank, [&] { return !waiting.empty(); })) return;
-    const auto message = waiting.front();
-    waiting.pop_front();
-    if (message->bytes != bytes) {
-      offend(group->name + ": a receive of " + std::to_string(bytes) + " bytes meets a send of " +
-             std::to_string(message->bytes));
-    } else {
-      std::memcpy(values, message->from, bytes);
-    }
-    message->taken = true;
-    changed.notify_all();
-  });
-  return ncclSuccess;
+  Operation out;
+  out.kind = Operation::Kind::Receive;
+  out.name = "receive";
+  out.to = values;
+  out.bytes = out.reach = bytes_of(count, type);
+  out.peer = peer;
+  return add(own, stream, std::move(out));
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t own,
                            cudaStream_t stream) {
-  return collect(own, stream, "all-reduce", from, to, count, [count](const Collective& all) {
+  return collect(own, stream, "all-reduce", from, to, count, count * sizeof(float), [count](const Collective& all) {
     std::vector<float> sum;
     for (const auto& [rank, buffers] : all.members) {
       const auto* values = static_cast<const float*>(buffers.first);
@@ -372,14 +654,16 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
 }
 ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDataType_t, ncclComm_t own,
                            cudaStream_t stream) {
-  return collect(own, stream, "all-gather", from, to, count, [count](const Collective& all) {
-    for (const auto& [rank, mine] : all.members) {
-      std::size_t place = 0;
-      for (const auto& [other, buffers] : all.members) {
-        std::memcpy(static_cast<float*>(mine.second) + count * place++, buffers.first, count * sizeof(float));
-      }
-    }
-  });
+  return collect(own, stream, "all-gather", from, to, count,
+                 count * sizeof(float) * static_cast<std::size_t>(own->group->ranks), [count](const Collective& all) {
+                   for (const auto& [rank, mine] : all.members) {
+                     std::size_t place = 0;
+                     for (const auto& [other, buffers] : all.members) {
+                       std::memcpy(static_cast<float*>(mine.second) + count * place++, buffers.first,
+                                   count * sizeof(float));
+                     }
+                   }
+                 });
 }
 
 }  // extern "C"

@@ -1,32 +1,63 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
-// The tests' interface to the fake CUDA runtime and NCCL, see pretended_nccl.cpp.
+// What a test asks of the library that pretends to be the CUDA runtime and NCCL, see pretended_nccl.cpp.
 
 namespace stagecraft::testing {
 
-/// A call that was made on a communicator after its first exchange.
+/// A call on a communicator.
 struct PretendedCall {
   std::string communicator;  ///< its name
-  int rank = 0;              ///< in the communicator
+  int rank = 0;              ///< in it
   std::string kind;          ///< "send", "receive", "all-reduce", "all-gather"
-  std::size_t bytes = 0;     ///< that this rank sends or receives
+  std::size_t bytes = 0;     ///< of what this rank sends or receives
   friend bool operator==(const PretendedCall&, const PretendedCall&) = default;
 };
 
-/// All calls since the last time; those of each thread are in order.
+/// From now on, calls of this thread are recorded.
+void record_pretended_calls();
+/// All recorded calls since the last time, those of each thread in its order.
 [[nodiscard]] std::vector<PretendedCall> take_pretended_calls();
 
-/// Transfers on the communicator `name` never end from now on; an empty name restores them.
+/// From now on, it breaks a rule if this thread calls an operation with bytes that its communicator has not seen: NCCL
+/// may have to connect for it.
+void require_connected_pretended();
+
+/// From now on, transfers on the communicator `name` never end; an empty name ends that.
 void stall_pretended(const std::string& name);
-/// The communicator `name` reports a network error from now on; an empty name restores it.
+/// From now on, the communicator `name` reports a network error; an empty name ends that.
 void break_pretended(const std::string& name);
 
-/// The number of existing communicators, and the rules broken so far, one line each.
+/// Communicators that exist, and the rules broken so far, one line each.
 [[nodiscard]] int pretended_communicators();
 [[nodiscard]] std::vector<std::string> pretended_offences();
+
+/// While it exists, the calling thread's default stream is a stream of its own, as a GPU's is: work enqueued there runs
+/// later, on another thread. Without one, the default stream is the calling thread itself.
+class PretendedCompute {
+ public:
+  PretendedCompute();
+  /// Returns when all work is done.
+  ~PretendedCompute();
+  PretendedCompute(const PretendedCompute&) = delete;
+  PretendedCompute& operator=(const PretendedCompute&) = delete;
+  /// Returns when all work is done.
+  void synchronize();
+  /// Enqueues `kernel`.
+  void launch(std::function<void()> kernel);
+  /// Memory as a caching allocator gives it out: once freed, work that is enqueued on this stream from then on may
+  /// overwrite it. A transfer that still uses it then breaks a rule. Call `free_memory` on this thread.
+  [[nodiscard]] void* allocate(std::size_t bytes);
+  void free_memory(void* memory);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace stagecraft::testing

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <latch>
 #include <set>
 #include <thread>
 
+#include "costmodel/errors.h"
 #include "executor/channel/channel_local.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
@@ -28,6 +31,7 @@ using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 using stagecraft::testing::PretendedCall;
+using stagecraft::testing::PretendedCompute;
 using stagecraft::testing::stall_pretended;
 using stagecraft::testing::take_pretended_calls;
 using ::testing::ElementsAre;
@@ -135,6 +139,143 @@ TEST(NcclChannel, AbortEndsTheTransfersOfAllRanks) {
     });
   });
   EXPECT_THAT(errors, ::testing::Each("rank 1 has had enough"));
+}
+
+TEST(NcclChannel, AbortReachesAllCommunicatorsBeforeItWaitsForOne) {
+  // Rank 0's send waits for compute, which waits for a message that rank 1 never sends.
+  std::vector<std::string> errors(2);
+  run_on_nccl(2, all_to_all(2), kShort, [&](int rank, Channel& channel) {
+    PretendedCompute compute;
+    errors[static_cast<std::size_t>(rank)] = error_of([&] {
+      const TensorSpec spec{{4}, at::kFloat};
+      const at::Tensor values = numbered(spec, 0, 1, 0);
+      std::unique_ptr<Sending> sending;
+      if (rank == 0) {
+        (void)channel.receive(spec, 1, 0)->wait();
+        sending = channel.send(values, 1, 1);
+      }
+      const auto end = std::chrono::steady_clock::now() + kLong;
+      while (std::chrono::steady_clock::now() < end) channel.barrier();
+    });
+  });
+  for (const std::string& error : errors)
+    EXPECT_THAT(error, HasSubstr("rank 0 waited 0.3 s for receive 1 under tag 0 of edge 1 0")) << error;
+}
+
+TEST(NcclChannel, RefusesAnImplicitLaunchOrder) {
+  const meeting::StoreServer server;
+  meeting::LaunchInfo launch;
+  launch.ranks = 1;
+  launch.port = server.port();
+  launch.served = true;
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+  std::string error;
+  try {
+    (void)make_nccl_channel(launch, {}, std::move(make_local_channels(1, kLong)[0]), c10::Device(c10::kCPU), kLong);
+  } catch (const DeviceError& refused) { error = refused.what(); }
+  ::unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  EXPECT_THAT(error, HasSubstr("NCCL_LAUNCH_ORDER_IMPLICIT is 1: "));
+  EXPECT_THAT(error, HasSubstr("unset it"));
+}
+
+/// Messages of two tensors from rank 0 to rank 1.
+NcclProgram pairs_of_tensors(const TensorSpec& first, const TensorSpec& second) {
+  NcclProgram out;
+  out.communicators = {{"edge", {0, 1}, {0, 1}, false, 0}};
+  out.rounds = 1;
+  out.calls = {{{NcclCall::Kind::Send, 0, 0, first}, {NcclCall::Kind::Send, 0, 1, second, true}},
+               {{NcclCall::Kind::Receive, 0, 0, first}, {NcclCall::Kind::Receive, 0, 1, second, true}}};
+  return out;
+}
+
+TEST(NcclChannel, CarriesTheTensorsOfAMessageTogether) {
+  const std::vector<TensorSpec> specs{{{3, 5}, at::kFloat}, {{7}, at::kLong}};
+  (void)take_pretended_calls();
+  run_on_nccl(2, pairs_of_tensors(specs[0], specs[1]), kLong, [&](int rank, Channel& channel) {
+    // The pretended library refuses two ends that group otherwise, and a size that was not exchanged at the start.
+    testing::require_connected_pretended();
+    for (int message = 0; message < 3; ++message) {
+      const std::vector<at::Tensor> values{numbered(specs[0], 0, 0, message), numbered(specs[1], 0, 1, message)};
+      if (rank == 0) {
+        std::vector<std::unique_ptr<Sending>> sends;
+        channel.send_message(values, 1, std::vector{0, 1}, sends);
+        ASSERT_EQ(sends.size(), 2U);
+        for (const auto& sending : sends) sending->wait();
+      } else {
+        std::vector<std::unique_ptr<Receiving>> receives;
+        channel.receive_message(specs, 0, std::vector{0, 1}, receives);
+        ASSERT_EQ(receives.size(), 2U);
+        for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(same(receives[i]->wait(), values[i]));
+      }
+    }
+    channel.barrier();
+  });
+  EXPECT_EQ(take_pretended_calls().size(), 12U);
+}
+
+TEST(NcclChannel, RefusesAMessageOverTwoCommunicators) {
+  run_on_nccl(2, all_to_all(2), kLong, [&](int rank, Channel& channel) {
+    if (rank == 1) return;
+    const std::vector<at::Tensor> values{numbered({{4}, at::kFloat}, 0, 0, 0), numbered({{4}, at::kFloat}, 0, 1, 0)};
+    std::vector<std::unique_ptr<Sending>> sends;
+    EXPECT_THAT([&] { channel.send_message(values, 1, std::vector{0, 9}, sends); },
+                ::testing::ThrowsMessage<std::invalid_argument>(
+                    "rank 0: tags 0 and 9 of one message go over different communicators"));
+  });
+}
+
+TEST(NcclChannel, ReceivesFirstMessagesWhileTheDeviceComputes) {
+  const TensorSpec spec{{4}, at::kFloat};
+  std::latch received(1);
+  run_on_nccl(2, pairs_of_tensors(spec, spec), kLong, [&](int rank, Channel& channel) {
+    const std::vector<at::Tensor> values{numbered(spec, 0, 0, 0), numbered(spec, 0, 1, 0)};
+    PretendedCompute compute;
+    if (rank == 0) {
+      std::vector<std::unique_ptr<Sending>> sends;
+      channel.send_message(values, 1, std::vector{0, 1}, sends);
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+      while (!sends[1]->done() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      EXPECT_TRUE(sends[1]->done()) << "the receive waits for work that was enqueued before it";
+      received.count_down();
+    } else {
+      compute.launch([&] { received.wait(); });
+      std::vector<std::unique_ptr<Receiving>> receives;
+      channel.receive_message(std::vector{spec, spec}, 0, std::vector{0, 1}, receives);
+      for (const auto& receiving : receives) (void)receiving->wait();
+      compute.synchronize();
+    }
+    channel.barrier();
+  });
+}
+
+TEST(NcclChannel, FinishesTransfersBeforeItIsDestroyed) {
+  const TensorSpec spec{{4}, at::kFloat};
+  const at::Tensor values = numbered(spec, 0, 0, 0);
+  std::unique_ptr<Sending> sending;  // keeps its tensor
+  std::unique_ptr<PretendedCompute> compute;
+  std::atomic<bool> arrived = false;
+  std::jthread later;
+  run_on_nccl(2, all_to_all(2), kLong, [&](int rank, Channel& channel) {
+    channel.barrier();
+    if (rank == 0) {
+      stall_pretended("edge 0 1");
+      channel.barrier();
+      sending = channel.send(values, 1, 0);
+      later = std::jthread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        stall_pretended("");
+      });
+    } else {
+      channel.barrier();
+      compute = std::make_unique<PretendedCompute>();
+      const at::Tensor got = channel.receive(spec, 0, 0)->wait();
+      compute->launch([&arrived, &values, begin = got.const_data_ptr<float>()] {
+        arrived = std::equal(begin, begin + 4, values.const_data_ptr<float>());
+      });
+    }
+  });
+  compute->synchronize();
+  EXPECT_TRUE(arrived);
 }
 
 TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {

@@ -53,10 +53,10 @@ void run_on_ranks(const std::string& /*name*/, int ranks, std::chrono::milliseco
 }
 
 void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::milliseconds deadline,
-                 const std::function<void(int rank, channel::Channel&)>& body, const channel::NcclOptions& options) {
-  constexpr std::chrono::milliseconds kControlDeadline{20000};
+                 const std::function<void(int rank, channel::Channel&)>& body, const channel::NcclOptions& options,
+                 std::chrono::milliseconds control_deadline) {
   const meeting::StoreServer server;
-  auto controls = channel::make_local_channels(ranks, kControlDeadline);
+  auto controls = channel::make_local_channels(ranks, control_deadline);
   std::mutex mutex;
   std::exception_ptr first;
   std::latch all_ended(ranks);
@@ -73,6 +73,7 @@ void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::mi
           launch.served = true;
           channel = channel::make_nccl_channel(launch, program, std::move(controls[static_cast<std::size_t>(rank)]),
                                                c10::Device(c10::kCPU), deadline, options);
+          testing::record_pretended_calls();
           body(rank, *channel);
         } catch (const std::exception& error) {
           const std::lock_guard lock(mutex);
