@@ -1,14 +1,18 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <functional>
+#include <iterator>
 #include <mutex>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
 
 #include "costmodel/index.h"
+#include "executor/channel/nccl_communicators.h"
 #include "executor/device/cuda_handles.h"
 #include "profiler/links_nccl.h"
 
@@ -30,10 +34,11 @@ int gpu_count() {
                   found));
 }
 
-/// One GPU's stream and memory.
+/// One GPU's streams and memory.
 struct Gpu {
   int device = 0;
   device::CudaStream stream;
+  device::CudaStream second;  ///< of the receives where both directions are busy
   device::DeviceMemory memory;
   device::PinnedMemory host;  ///< of copies; empty before the first
   std::size_t bytes = 0;
@@ -48,14 +53,37 @@ std::vector<int> members_of(const LinkTask& task) {
   return out;
 }
 
+/// A communicator to measure with, as runs make them.
+struct Wanted {
+  channel::NcclUse use;
+  std::vector<int> members;  ///< devices; of an edge sender and receiver
+  friend bool operator==(const Wanted&, const Wanted&) = default;
+};
+
+/// One for each direction of each pair that exchanges messages; one for all members of a collective.
+std::vector<Wanted> wanted_by(const LinkTask& task, const std::vector<int>& members) {
+  std::vector<Wanted> out;
+  const bool messages = task.operation == SendReceive || task.operation == Pairs || task.operation == Duplex;
+  if (!messages) return {{channel::NcclUse::Reduction, members}};
+  if (members.size() == 1) return {{channel::NcclUse::Edge, members}};
+  for (std::size_t i = 0; i + 1 < members.size(); i += 2) {
+    out.push_back({channel::NcclUse::Edge, {members[i], members[i + 1]}});
+    out.push_back({channel::NcclUse::Edge, {members[i + 1], members[i]}});
+  }
+  return out;
+}
+
 class NcclMeter : public LinkMeter {
  public:
   NcclMeter(int ranks, std::chrono::milliseconds deadline) : deadline_(deadline) {
     for (int device = 0; device < ranks; ++device) {
       const device::DeviceGuard guard(device);
-      gpus_.push_back({device, device::make_stream(), {}, {}});
+      gpus_.push_back({device, device::make_urgent_stream(), device::make_urgent_stream(), {}, {}});
     }
   }
+  ~NcclMeter() override { disconnect(); }
+  NcclMeter(const NcclMeter&) = delete;
+  NcclMeter& operator=(const NcclMeter&) = delete;
   int ranks() const override { return to_int(gpus_.size()); }
   bool copies() const override { return true; }
   // Events resolve about half a microsecond (cudaEventElapsedTime): 0.5 % of this.
@@ -65,7 +93,7 @@ class NcclMeter : public LinkMeter {
     const std::vector<int> members = members_of(task);
     make_room(task, members);
     const bool copies = task.operation == HostToDevice || task.operation == DeviceToHost;
-    if (!copies && communicators_of_ != members) connect(members);
+    if (!copies) connect(wanted_by(task, members));
     failed_ = false;
     std::vector<std::vector<double>> times(members.size());
     std::exception_ptr first;
@@ -87,8 +115,7 @@ class NcclMeter : public LinkMeter {
       }
     }
     if (first) {
-      communicators_.clear();
-      communicators_of_.clear();
+      disconnect();
       std::rethrow_exception(first);
     }
     std::vector<double> out = times.front();
@@ -121,13 +148,35 @@ class NcclMeter : public LinkMeter {
     }
   }
 
-  void connect(const std::vector<int>& members) {
+  void connect(const std::vector<Wanted>& wanted) {
+    if (wanted == connected_) return;
+    disconnect();
+    for (const Wanted& each : wanted) {
+      const std::string name =
+          fmt::format("{} of devices {}", each.use == channel::NcclUse::Edge ? "messages" : "reductions",
+                      fmt::join(each.members, ", "));
+      ncclUniqueId id{};
+      device::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+      ncclConfig_t config = channel::nccl_config(each.use, channel::kMostCtas, name.c_str());
+      config.blocking = 1;  // that changes which thread enqueues a transfer, not the transfer
+      std::vector<ncclComm_t>& ends = communicators_.emplace_back(each.members.size());
+      device::check(ncclGroupStart(), "ncclGroupStart");
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        const device::DeviceGuard guard(each.members[i]);
+        device::check(ncclCommInitRankConfig(&ends[i], to_int(ends.size()), id, to_int(i), &config),
+                      "ncclCommInitRankConfig");
+      }
+      device::check(ncclGroupEnd(), "ncclGroupEnd");
+    }
+    connected_ = wanted;
+  }
+
+  void disconnect() noexcept {
+    std::vector<ncclComm_t> all;
+    for (const auto& ends : communicators_) std::ranges::copy_if(ends, std::back_inserter(all), std::identity());
+    channel::abort_together(all);
     communicators_.clear();
-    communicators_of_.clear();
-    std::vector<ncclComm_t> raw(members.size());
-    device::check(ncclCommInitAll(raw.data(), to_int(members.size()), members.data()), "ncclCommInitAll");
-    for (const ncclComm_t communicator : raw) communicators_.emplace_back(communicator);
-    communicators_of_ = members;
+    connected_.clear();
   }
 
   std::vector<double> times_of(const LinkTask& task, int rank, const Gpu& gpu, std::int64_t samples,
@@ -136,13 +185,21 @@ class NcclMeter : public LinkMeter {
     std::vector<device::CudaEvent> events;
     for (std::int64_t i = 0; i <= samples; ++i) events.push_back(device::make_event());
     const cudaStream_t stream = gpu.stream.get();
+    const device::CudaEvent order = device::make_order_event();
+    const auto wait_for = [&](const device::CudaStream& waiting, const device::CudaStream& other) {
+      device::check(cudaEventRecord(order.get(), other.get()), "cudaEventRecord");
+      device::check(cudaStreamWaitEvent(waiting.get(), order.get(), 0), "cudaStreamWaitEvent");
+    };
     enqueue(task, rank, gpu);
+    wait_for(gpu.stream, gpu.second);
     device::check(cudaEventRecord(events.front().get(), stream), "cudaEventRecord");
     for (std::int64_t sample = 0; sample < samples && !failed_; ++sample) {
+      wait_for(gpu.second, gpu.stream);
       for (std::int64_t i = 0; i < batch; ++i) enqueue(task, rank, gpu);
+      wait_for(gpu.stream, gpu.second);
       device::check(cudaEventRecord(events[to_index(sample) + 1].get(), stream), "cudaEventRecord");
     }
-    wait(stream, rank, task);
+    wait(stream, gpu.device, rank, task);
     const bool there_and_back = task.ranks > 1 && (task.operation == SendReceive || task.operation == Pairs);
     std::vector<double> out;
     for (std::size_t i = 1; i < events.size(); ++i) {
@@ -164,34 +221,38 @@ class NcclMeter : public LinkMeter {
     float* other = values + share * members;
     // In place, as gradients are reduced, except for one rank, which would have nothing to do.
     float* own = task.ranks == 1 ? other : values + share * to_index(rank);
-    const auto communicator = [&] { return communicators_.at(to_index(rank)).get(); };
-    const auto send = [&](int to) {
-      device::check(ncclSend(values, count, ncclFloat, to, communicator(), stream), "ncclSend");
+    // Ranks 2p and 2p + 1 are a pair: communicators 2p and 2p + 1 carry messages of the even and of the odd one.
+    const std::size_t pair = to_index(rank / 2 * 2);
+    const std::size_t place = to_index(rank % 2);
+    const auto send = [&] {
+      device::check(ncclSend(values, count, ncclFloat, 1, communicators_[pair + place][0], stream), "ncclSend");
     };
-    const auto receive = [&](int from) {
-      device::check(ncclRecv(other, count, ncclFloat, from, communicator(), stream), "ncclRecv");
+    const auto receive = [&](cudaStream_t on) {
+      device::check(ncclRecv(other, count, ncclFloat, 0, communicators_[pair + 1 - place][1], on), "ncclRecv");
     };
-    const auto exchange = [&](int peer) {
-      device::check(ncclGroupStart(), "ncclGroupStart");
-      send(peer);
-      receive(peer);
-      device::check(ncclGroupEnd(), "ncclGroupEnd");
-    };
+    const auto communicator = [&] { return communicators_.front()[to_index(rank)]; };
     switch (task.operation) {
       case SendReceive:
       case Pairs:
         if (task.ranks == 1) {
-          exchange(0);
-        } else if (rank % 2 == 0) {
-          send(rank + 1);
-          receive(rank + 1);
+          device::check(ncclGroupStart(), "ncclGroupStart");
+          device::check(ncclSend(values, count, ncclFloat, 0, communicator(), stream), "ncclSend");
+          device::check(ncclRecv(other, count, ncclFloat, 0, communicator(), stream), "ncclRecv");
+          device::check(ncclGroupEnd(), "ncclGroupEnd");
+        } else if (place == 0) {
+          send();
+          receive(stream);
         } else {
-          receive(rank - 1);
-          send(rank - 1);
+          receive(stream);
+          send();
         }
         return;
       case Duplex:
-        return exchange(1 - rank);
+        device::check(ncclGroupStart(), "ncclGroupStart");
+        send();
+        receive(gpu.second.get());
+        device::check(ncclGroupEnd(), "ncclGroupEnd");
+        return;
       case AllReduce:
         return device::check(
             ncclAllReduce(values, task.ranks == 1 ? other : values, count, ncclFloat, ncclSum, communicator(), stream),
@@ -211,16 +272,19 @@ class NcclMeter : public LinkMeter {
   }
 
   /// Returns when all on `stream` is done; never blocks in the driver, so that a lost rank shows.
-  void wait(cudaStream_t stream, int rank, const LinkTask& task) {
+  void wait(cudaStream_t stream, int device, int rank, const LinkTask& task) {
     const auto end = std::chrono::steady_clock::now() + deadline_;
     while (true) {
       const cudaError_t status = cudaStreamQuery(stream);
       if (status == cudaSuccess) return;
       if (status != cudaErrorNotReady) device::check(status, "cudaStreamQuery");
       if (failed_) throw DeviceError("another rank failed");
-      if (const std::size_t place = to_index(rank); place < communicators_.size()) {
+      for (std::size_t c = 0; c < connected_.size(); ++c) {
+        const auto& members = connected_[c].members;
+        const auto place = std::ranges::find(members, device) - members.begin();
+        if (place == std::ssize(members)) continue;
         ncclResult_t result = ncclSuccess;
-        device::check(ncclCommGetAsyncError(communicators_[place].get(), &result), "ncclCommGetAsyncError");
+        device::check(ncclCommGetAsyncError(communicators_[c][to_index(place)], &result), "ncclCommGetAsyncError");
         if (result != ncclInProgress) device::check(result, curve_name(task.operation, task.ranks).c_str());
       }
       if (std::chrono::steady_clock::now() > end) {
@@ -233,9 +297,8 @@ class NcclMeter : public LinkMeter {
 
   std::chrono::milliseconds deadline_;
   std::vector<Gpu> gpus_;
-  std::vector<device::NcclCommunicator>
-      communicators_;  ///< of the devices below; one set at a time, as each takes memory
-  std::vector<int> communicators_of_;
+  std::vector<Wanted> connected_;                       ///< one set at a time, as each takes memory
+  std::vector<std::vector<ncclComm_t>> communicators_;  ///< by connected_, then by member
   std::atomic<bool> failed_ = false;
 };
 

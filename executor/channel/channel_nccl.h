@@ -13,7 +13,7 @@ namespace stagecraft::channel {
 
 /// Options for NCCL.
 struct NcclOptions {
-  int most_ctas = 2;           ///< thread blocks per transfer: a waiting transfer occupies as many multiprocessors
+  int most_ctas = 2;           ///< thread blocks per message: one that waits occupies as many multiprocessors
   bool deterministic = false;  ///< sum in the order of the members, see make_nccl_channel
 };
 

@@ -19,7 +19,7 @@
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/channel_nccl.h"
-#include "executor/channel/nccl_config.h"
+#include "executor/channel/nccl_communicators.h"
 #include "executor/channel/nccl_transfers.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
@@ -339,10 +339,7 @@ class NcclChannel : public Channel {
     }
   }
 
-  /// Ends all transfers of this rank and releases the communicators. No other thread may be inside a call on one of
-  /// them. An abort waits for its communicator's stream, on which a send may wait for compute that waits for another
-  /// lane: so all are aborted as a group, which waits for none before all have been told. The abort of a communicator
-  /// with a call under way also waits for that call, so it comes last.
+  /// As abort_together with all lanes.
   void abort_communicators() noexcept {
     try {
       const CurrentGpu guard(line_->device);
@@ -351,11 +348,7 @@ class NcclChannel : public Channel {
         const std::lock_guard lock(lane->mutex);
         if (ncclComm_t raw = lane->communicator.release()) (lane.get() == inside_ ? busy : idle).push_back(raw);
       }
-      (void)ncclGroupStart();
-      for (const auto& list : {idle, busy}) {
-        for (const ncclComm_t each : list) (void)ncclCommAbort(each);
-      }
-      (void)ncclGroupEnd();
+      abort_together(idle, busy);
     } catch (const std::exception&) {  // the device is lost, and its communicators with it
     }
   }

@@ -8,12 +8,14 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -118,14 +120,14 @@ ncclResult_t flush() {
   std::vector<long> order;
   for (const Message& message : grouped) order.push_back(++(message.sent ? sent : received)[key(message)]);
   changed.notify_all();
-  std::size_t bytes = 0;
+  std::map<Stream*, std::size_t> bytes;  // of the longest message
   for (std::size_t i = 0; i < grouped.size(); ++i) {
     const Message& message = grouped[i];
     wait_until(lock, message.sent ? "ncclSend" : "ncclRecv",
                [&] { return (message.sent ? received : sent)[key(message)] >= order[i]; });
-    bytes = std::max(bytes, message.bytes);
+    bytes[message.stream] = std::max(bytes[message.stream], message.bytes);
   }
-  if (!grouped.empty()) pass(reinterpret_cast<cudaStream_t>(grouped.front().stream), bytes);
+  for (const auto& [stream, most] : bytes) pass(reinterpret_cast<cudaStream_t>(stream), most);
   grouped.clear();
   return ncclSuccess;
 }
@@ -215,6 +217,19 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   reinterpret_cast<Event*>(event)->at = reinterpret_cast<Stream*>(stream)->now;
   return cudaSuccess;
 }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  auto& now = reinterpret_cast<Stream*>(stream)->now;
+  now = std::max(now, reinterpret_cast<Event*>(event)->at);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* most) {
+  *least = 0;
+  *most = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(out, flags);
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t last) {
   const double begin = reinterpret_cast<Event*>(first)->at;
   const double end = reinterpret_cast<Event*>(last)->at;
@@ -223,13 +238,21 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEve
   return cudaSuccess;
 }
 
-ncclResult_t ncclCommInitAll(ncclComm_t* out, int ranks, const int* devices) {
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const std::lock_guard lock(mutex);
-  for (int rank = 0; rank < ranks; ++rank) {
-    out[rank] = reinterpret_cast<ncclComm_t>(
-        std::make_unique<Communicator>(Communicator{groups, rank, ranks, devices[rank]}).release());
-  }
+  std::memset(id->internal, 0, sizeof id->internal);
   ++groups;
+  std::memcpy(id->internal, &groups, sizeof groups);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  const bool edge = std::string(config->commName).starts_with("messages");
+  expect(config->maxCTAs == (edge ? 2 : NCCL_CONFIG_UNDEF_INT), "a communicator with another limit of thread blocks");
+  expect(ranks == 1 || depth > 0, "communicators of one process outside a group");
+  int group = 0;
+  std::memcpy(&group, id.internal, sizeof group);
+  *out =
+      reinterpret_cast<ncclComm_t>(std::make_unique<Communicator>(Communicator{group, rank, ranks, device}).release());
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {

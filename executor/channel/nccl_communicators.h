@@ -2,12 +2,18 @@
 
 #include <nccl.h>
 
+#include <initializer_list>
+#include <vector>
+
 // Only for files that are built with CUDA.
 
 namespace stagecraft::channel {
 
 /// Whether a communicator carries messages from one rank to another, or reduces.
 enum class NcclUse { Edge, Reduction };
+
+/// Thread blocks of an edge, unless an option says otherwise.
+inline constexpr int kMostCtas = 2;
 
 /// The configuration of every communicator, in a run and where links are measured: what is measured is what runs.
 /// A transfer that waits for its peer occupies as many multiprocessors as it has thread blocks, so edges, many of which
@@ -19,6 +25,18 @@ enum class NcclUse { Edge, Reduction };
   if (use == NcclUse::Edge) out.maxCTAs = most_ctas;
   out.commName = name;
   return out;
+}
+
+/// Ends all transfers of these communicators on this process and releases them. No other thread may be inside a call on
+/// one of them. An abort waits for its communicator's stream, on which a send may wait for compute that waits for
+/// another communicator: so all are aborted as a group, which waits for none before all have been told. The abort of a
+/// communicator with a call under way also waits for that call: `busy` come last.
+inline void abort_together(const std::vector<ncclComm_t>& idle, const std::vector<ncclComm_t>& busy = {}) noexcept {
+  (void)ncclGroupStart();
+  for (const auto* list : {&idle, &busy}) {
+    for (const ncclComm_t each : *list) (void)ncclCommAbort(each);
+  }
+  (void)ncclGroupEnd();
 }
 
 }  // namespace stagecraft::channel
