@@ -74,6 +74,7 @@ void RankRun::make_worker(const data::DataSource& data) {
     asynchronous_ = worker.get();
     worker_ = std::move(worker);
   }
+  if (!options_.device.is_cpu()) worker_->warm_up(data);
 }
 
 void RankRun::make_comparison(const data::DataSource& data) {

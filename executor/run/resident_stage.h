@@ -35,4 +35,11 @@ struct ResidentStage {
                                                 const stage::OptimizerOptions& optimizer, std::uint64_t seed,
                                                 stage::Placement placement);
 
+/// Runs the stage once on `data` and on zeros for what it receives, forward and, if the plan trains, backward, and
+/// takes an optimizer step elsewhere. Parameters, gradients and buffers stay as they are. A GPU loads a kernel when it
+/// is first used, and that may wait for a transfer in progress, whose peer may wait for this rank: call it before the
+/// first transfer.
+void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::OptimizerOptions& optimizer,
+             const stage::Placement& placement, std::vector<at::Tensor> data);
+
 }  // namespace stagecraft::run

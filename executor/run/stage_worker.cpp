@@ -79,6 +79,15 @@ void StageWorker::load_ahead(ResidentStage& own, const data::DataSource& data) {
       kBatchesAhead);
 }
 
+void StageWorker::warm_up(const data::DataSource& data) {
+  for (ResidentStage& each : stages_) {
+    const std::vector<int>& inputs = each.program->data_inputs();
+    std::vector<at::Tensor> batch;
+    if (!inputs.empty()) batch = data.batch(first_step_, 0, plan_.microbatches, *plan_.microbatch_samples, inputs);
+    run::warm_up(each, bound_, optimizer_, placement_, std::move(batch));
+  }
+}
+
 ResidentStage& StageWorker::resident(int stage) {
   for (ResidentStage& each : stages_) {
     if (each.stage == stage) return each;

@@ -51,6 +51,9 @@ class StageWorker {
 
   [[nodiscard]] const std::optional<stage::LossScaler>& loss_scaler() const { return scaler_; }
 
+  /// On a GPU, call before the first transfer: see run::warm_up.
+  void warm_up(const data::DataSource& data);
+
   /// Takes the losses of this rank's microbatches in a finished step, see StepLosses::take.
   [[nodiscard]] stage::MicrobatchLosses take_losses(std::int64_t step);
   /// Parameters of all stages of this rank with their gradients.

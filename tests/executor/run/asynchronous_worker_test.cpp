@@ -79,6 +79,15 @@ TEST(AsynchronousWorker, MicrobatchInFlightKeepsTheParametersItBeganWith) {
   EXPECT_EQ(first.a(), 2 - 0.5 * (1 + 2 + 3 + 4));
 }
 
+TEST(AsynchronousWorker, WarmUpChangesNoUpdate) {
+  const CountedData data;
+  First first("pipedream", 4, settings(1), data);
+  first.worker.warm_up(data);
+  EXPECT_THAT(first.channel.notes, ::testing::IsEmpty());
+  EXPECT_THAT(first.replay(), ElementsAre(2 * 1, 2 * 2, 1.5 * 3, 0.5 * 4)) << "as without";
+  EXPECT_EQ(first.a(), 2 - 0.5 * (1 + 2 + 3 + 4));
+}
+
 TEST(AsynchronousWorker, LaterStepSeesTheUpdateBeforeLast) {
   const Ones data;
   First first("pipedream-2bw", 2, settings(4), data);

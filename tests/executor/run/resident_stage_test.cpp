@@ -163,5 +163,30 @@ TEST(ResidentStage, EvaluatesUnderAScheduleThatDoesNotTrain) {
   }
 }
 
+TEST(ResidentStage, WarmsUpWithoutATrace) {
+  const Bound bound;
+  for (const int number : {0, 1, 2}) {
+    ResidentStage stage = bound.stage(number);
+    std::vector<stage::Parameter>& parameters = stage.program->parameters();
+    std::vector<at::Tensor> before;
+    for (const stage::Parameter& each : parameters) before.push_back(each.value.detach().clone());
+    std::vector<at::Tensor> data;
+    if (number == 0) data.push_back(at::full({1, 1}, 5));
+    warm_up(stage, bound.bound, {.name = "adam"}, {}, data);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_TRUE(parameters[i].value.equal(before[i]));
+      EXPECT_FALSE(parameters[i].value.grad().defined());
+      EXPECT_FALSE(stage.optimizer->state(i).first.defined());
+    }
+    // A gradient that was there is there again, and not added to.
+    if (parameters.empty()) continue;
+    const at::Tensor gradient = at::full({1}, 7);
+    parameters[0].value.mutable_grad() = gradient;
+    warm_up(stage, bound.bound, {}, {}, data);
+    EXPECT_TRUE(parameters[0].value.grad().is_same(gradient));
+    EXPECT_EQ(gradient.item<float>(), 7);
+  }
+}
+
 }  // namespace
 }  // namespace stagecraft::run

@@ -75,6 +75,17 @@ TEST(SynchronousWorker, UpdatesByTheMeanOfTheMicrobatchesGradients) {
   EXPECT_THAT(alone.values(), ElementsAre(2 - 0.5 * 4.5, 3 - 0.5 * 3));
 }
 
+TEST(SynchronousWorker, WarmUpChangesNoUpdate) {
+  for (const char* schedule : {"1f1b", "forward"}) {
+    Alone alone(rate(0.5), scaling_model(), schedule);
+    alone.worker.warm_up(alone.data);
+    alone.step(0);
+    const bool trains = alone.plan.schedule().trains;
+    EXPECT_THAT(alone.values(), ElementsAre(trains ? 2 - 0.5 * 4.5 : 2, trains ? 3 - 0.5 * 3 : 3)) << "as without";
+    EXPECT_EQ(alone.worker.take_losses(0).size(), 2U);
+  }
+}
+
 TEST(SynchronousWorker, BeginsEachStepWithoutTheLastOnesGradients) {
   Alone alone(rate(0));
   alone.step(0);
