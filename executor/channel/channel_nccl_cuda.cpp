@@ -1,4 +1,3 @@
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -19,57 +18,44 @@
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/channel_nccl.h"
-#include "executor/channel/nccl_communicators.h"
-#include "executor/channel/nccl_transfers.h"
+#include "executor/channel/nccl_lanes.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft::channel {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr const char* kAbortKey = "abort";
 /// Polling interval of the watching thread.
 constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
-/// Received tensors of one tag that a step holds at a time, as schedules post receives at most so far ahead.
-constexpr int kSlotsAtStart = 2;
 
 class NcclChannel : public Channel {
  public:
-  NcclChannel(const meeting::LaunchInfo& launch, NcclProgram program, std::unique_ptr<Channel> control,
+  NcclChannel(const meeting::LaunchInfo& launch, const NcclProgram& program, std::unique_ptr<Channel> control,
               c10::Device device, std::chrono::milliseconds deadline, const NcclOptions& options)
-      : program_(std::move(program)),
-        control_(std::move(control)),
+      : control_(std::move(control)),
         deadline_(deadline),
-        options_(options),
         store_(meeting::connect_store(launch, "nccl", deadline)),
         watch_store_(meeting::connect_store(launch, "nccl", deadline)),
-        line_(std::make_shared<NcclLine>()) {
+        line_(std::make_shared<NcclLine>()),
+        lanes_(line_, deadline, options) {
     line_->rank = launch.rank;
     line_->device = device;
     const CurrentGpu guard(device);
-    try {
-      for (std::size_t c = 0; c < program_.communicators.size(); ++c) {
-        const CommunicatorPlan& plan = program_.communicators[c];
-        if (std::ranges::find(plan.ranks, launch.rank) != plan.ranks.end()) create(c, plan);
-      }
-    } catch (...) {
-      abort_communicators();
-      throw;
+    for (std::size_t c = 0; c < program.communicators.size(); ++c) {
+      if (std::ranges::count(program.communicators[c].ranks, launch.rank) > 0) create(program, c);
     }
     watch_ = std::jthread([this] { watch(); });
   }
 
   ~NcclChannel() override {
-    drain();
+    lanes_.drain();
     {
       const std::lock_guard lock(watching_);
       stop_ = true;
     }
     changed_.notify_all();
     watch_.join();
-    abort_communicators();
   }
 
   int rank() const override { return line_->rank; }
@@ -95,7 +81,7 @@ class NcclChannel : public Channel {
     }
     const auto operation = enqueue(
         *lane, "send", tags.front(), [&](auto& memory) { memory.assign(tensors.begin(), tensors.end()); },
-        [&](NcclOperation& own) { order_after_compute(*lane, own); },
+        [&](NcclOperation& own) { lanes_.order_after_compute(*lane, own); },
         [&] {
           for (const at::Tensor& tensor : tensors) {
             if (tensor.numel() == 0) continue;
@@ -126,7 +112,7 @@ class NcclChannel : public Channel {
     std::vector<std::unique_ptr<NcclPool::Slot>> slots;
     for (std::size_t i = 0; i < specs.size(); ++i) {
       check_edge(*this, from, tags[i]);
-      slots.push_back(take(*pool_of(*lane, tags[i]), specs[i]));
+      slots.push_back(lanes_.take(*lanes_.pool_of(*lane, tags[i]), specs[i]));
     }
     const auto operation = enqueue(
         *lane, "receive", tags.front(),
@@ -147,8 +133,8 @@ class NcclChannel : public Channel {
           }
         });
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      out.push_back(
-          std::make_unique<NcclReceiving>(line_, operation, pool_of(*lane, tags[i]), std::move(slots[i]), specs[i]));
+      out.push_back(std::make_unique<NcclReceiving>(line_, operation, lanes_.pool_of(*lane, tags[i]),
+                                                    std::move(slots[i]), specs[i]));
     }
   }
 
@@ -161,12 +147,12 @@ class NcclChannel : public Channel {
     check_device(values);
     if (members.size() == 1) return start_ordered_all_reduce(*this, values, members, tag);
     const at::Tensor own = values.detach().view({-1});
-    at::Tensor gathered = room_to_gather(own, members.size());
+    at::Tensor gathered = lanes_.room_to_gather(own, members.size());
     NcclLane& lane = *found->first;
     auto operation = enqueue(
         lane, "all-reduce", tag, [&](auto& memory) { memory = {own, gathered}; },
-        [&](NcclOperation& own_operation) { order_after_compute(lane, own_operation); },
-        [&] { reduce(lane, own, gathered); });
+        [&](NcclOperation& own_operation) { lanes_.order_after_compute(lane, own_operation); },
+        [&] { NcclLanes::reduce(lane, own, gathered); });
     return std::make_unique<NcclReducing>(line_, std::move(operation), own, std::move(gathered));
   }
 
@@ -193,110 +179,24 @@ class NcclChannel : public Channel {
       }
       control_->abort(reason);
     }
-    // No thread may be inside a call on a communicator that is aborted. A thread that is stuck there stays stuck: the
-    // message above ends the run.
-    const std::unique_lock lock(calling_, std::chrono::seconds(1));
-    if (lock.owns_lock()) abort_communicators();
+    lanes_.abort();
   }
 
  private:
-  void create(std::size_t number, const CommunicatorPlan& plan) {
-    lanes_.push_back(std::make_unique<NcclLane>());
-    NcclLane& lane = *lanes_.back();
-    lane.plan = plan;
-    lane.stream = device::make_urgent_stream();
-    const auto place = std::ranges::find(plan.ranks, rank()) - plan.ranks.begin();
-    const ncclUniqueId id = exchange_id(number, plan, place == 0);
-    ncclConfig_t config =
-        nccl_config(plan.reduces ? NcclUse::Reduction : NcclUse::Edge, options_.most_ctas, lane.plan.name.c_str());
-    ncclComm_t raw = nullptr;
-    const ncclResult_t begun = ncclCommInitRankConfig(&raw, to_int(plan.ranks.size()), id, to_int(place), &config);
-    lane.communicator = device::NcclCommunicator(raw);
-    settle(lane, begun, "ncclCommInitRankConfig");
-    warm_up(lane, distinct_messages(program_, to_int(number), rank()), place == 0);
+  void create(const NcclProgram& program, std::size_t number) {
+    const CommunicatorPlan& plan = program.communicators[number];
+    const bool first = plan.ranks.front() == rank();
+    NcclLane& lane =
+        lanes_.create(plan, exchange_id(number, plan, first), distinct_messages(program, to_int(number), rank()));
     for (const int tag : plan.tags) {
       if (plan.reduces) {
         reductions_.emplace_back(&lane, tag);
-      } else if (place == 0) {
+      } else if (first) {
         out_[edge_key(plan.ranks[1], tag)] = &lane;
       } else {
         in_[edge_key(plan.ranks[0], tag)] = &lane;
       }
     }
-  }
-
-  /// Exchanges each of `messages`, or one value if there are none. A communicator's first call connects it and waits
-  /// for the other end, and so does the first call for which NCCL chooses another algorithm, which depends on the
-  /// bytes. In a step, calls of several communicators could wait for each other.
-  void warm_up(NcclLane& lane, std::vector<std::vector<NcclCall>> messages, bool sends) {
-    if (messages.empty()) {
-      NcclCall one{NcclCall::Kind::AllReduce, 0, -1, {{1}, at::kFloat}};
-      if (!lane.plan.reduces) one.kind = sends ? NcclCall::Kind::Send : NcclCall::Kind::Receive;
-      messages.push_back({one});
-    }
-    for (const std::vector<NcclCall>& message : messages) {
-      std::vector<at::Tensor> tensors;
-      at::Tensor gathered;
-      for (const NcclCall& call : message) {
-        tensors.push_back(
-            at::empty(call.spec.shape, at::TensorOptions(call.spec.dtype).device(line_->device)).fill_(0));
-        if (call.kind == NcclCall::Kind::AllReduce) gathered = room_to_gather(tensors.back(), lane.plan.ranks.size());
-      }
-      NcclOperation operation;
-      order_after_compute(lane, operation);
-      device::check(ncclGroupStart(), "ncclGroupStart");
-      for (std::size_t i = 0; i < message.size(); ++i) {
-        const at::Tensor& each = tensors[i];
-        if (each.numel() == 0) continue;
-        if (message[i].kind == NcclCall::Kind::AllReduce) {
-          reduce(lane, each.view({-1}), gathered);
-        } else if (message[i].kind == NcclCall::Kind::Send) {
-          device::check(
-              ncclSend(each.const_data_ptr(), each.nbytes(), ncclUint8, 1, lane.communicator.get(), lane.stream.get()),
-              "ncclSend");
-        } else {
-          device::check(
-              ncclRecv(each.data_ptr(), each.nbytes(), ncclUint8, 0, lane.communicator.get(), lane.stream.get()),
-              "ncclRecv");
-        }
-      }
-      settle(lane, ncclGroupEnd(), "ncclGroupEnd");
-      wait_until(lane, "its first exchange", [&] {
-        const cudaError_t status = cudaStreamQuery(lane.stream.get());
-        if (status != cudaErrorNotReady) device::check(status, "cudaStreamQuery");
-        return status == cudaSuccess;
-      });
-      if (lane.plan.reduces || sends) continue;
-      // Memory for the step's receives: its first ones need not wait for work that is enqueued before them.
-      for (const NcclCall& call : message) {
-        if (call.tag < 0) continue;
-        std::vector<std::unique_ptr<NcclPool::Slot>> slots;
-        const auto pool = pool_of(lane, call.tag);
-        for (int i = 0; i < kSlotsAtStart; ++i) slots.push_back(take(*pool, call.spec));
-        for (auto& slot : slots) pool->idle.push_back(std::move(slot));
-      }
-    }
-  }
-
-  /// Enqueues the sum of `own` over the lane's members, or their values into `gathered` if it is defined.
-  static void reduce(NcclLane& lane, const at::Tensor& own, const at::Tensor& gathered) {
-    const auto count = to_index(own.numel());
-    if (count == 0) return;
-    if (gathered.defined()) {
-      device::check(ncclAllGather(own.const_data_ptr(), gathered.data_ptr(), count, ncclFloat, lane.communicator.get(),
-                                  lane.stream.get()),
-                    "ncclAllGather");
-    } else {
-      device::check(ncclAllReduce(own.const_data_ptr(), own.data_ptr(), count, ncclFloat, ncclSum,
-                                  lane.communicator.get(), lane.stream.get()),
-                    "ncclAllReduce");
-    }
-  }
-
-  /// Undefined if NCCL sums.
-  [[nodiscard]] at::Tensor room_to_gather(const at::Tensor& own, std::size_t members) const {
-    if (!options_.deterministic || members <= 2) return {};
-    return at::empty({static_cast<std::int64_t>(members), own.numel()}, own.options());
   }
 
   /// The lane for all of a message; null if the message goes over the control channel.
@@ -315,41 +215,15 @@ class NcclChannel : public Channel {
     return out;
   }
 
-  std::shared_ptr<NcclPool> pool_of(NcclLane& lane, int tag) const {
-    std::shared_ptr<NcclPool>& pool = lane.pools[tag];
-    if (!pool) pool = std::make_shared<NcclPool>(line_->device, compute_stream(line_->device));
-    return pool;
-  }
-
-  /// Waits for transfers in progress, unless the run was aborted: the watching thread ends those that are late.
-  void drain() noexcept {
+  /// As NcclLanes::enqueue. A peer that gave up causes errors there before its reason arrives.
+  template <typename... Arguments>
+  std::shared_ptr<NcclOperation> enqueue(NcclLane& lane, const Arguments&... arguments) {
     try {
-      const CurrentGpu guard(line_->device);
-      for (const auto& lane : lanes_) {
-        while (!line_->aborted) {
-          {
-            const std::lock_guard lock(lane->mutex);
-            lane->reap();
-            if (lane->pending.empty()) break;
-          }
-          std::this_thread::sleep_for(std::chrono::microseconds(100));
-        }
-      }
-    } catch (const std::exception&) {  // the device is lost
-    }
-  }
-
-  /// As abort_together with all lanes.
-  void abort_communicators() noexcept {
-    try {
-      const CurrentGpu guard(line_->device);
-      std::vector<ncclComm_t> idle, busy;
-      for (const auto& lane : lanes_) {
-        const std::lock_guard lock(lane->mutex);
-        if (ncclComm_t raw = lane->communicator.release()) (lane.get() == inside_ ? busy : idle).push_back(raw);
-      }
-      abort_together(idle, busy);
-    } catch (const std::exception&) {  // the device is lost, and its communicators with it
+      return lanes_.enqueue(lane, arguments...);
+    } catch (const DeviceError&) {
+      if (const std::string reason = told(); !reason.empty())
+        throw meeting::PeerError(reason, meeting::PeerError::Cause::Peer);
+      throw;
     }
   }
 
@@ -378,120 +252,6 @@ class NcclChannel : public Channel {
     return id;
   }
 
-  /// Polls until `done()`, the deadline or an error of NCCL.
-  template <typename Done>
-  void wait_until(NcclLane& lane, const char* what, const Done& done) {
-    const auto end = Clock::now() + deadline_;
-    while (!done()) {
-      line_->throw_if_aborted();
-      ncclResult_t state = ncclSuccess;
-      device::check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
-      if (state != ncclInProgress) device::check(state, lane.plan.name.c_str());
-      if (Clock::now() > end) throw_late(lane, what);
-      std::this_thread::yield();
-    }
-  }
-
-  [[noreturn]] void throw_late(const NcclLane& lane, const char* what) const {
-    throw meeting::PeerError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", rank(),
-                                         meeting::seconds_text(deadline_), what, lane.plan.name),
-                             meeting::PeerError::Cause::Deadline);
-  }
-
-  /// Returns once the call that returned `status` is enqueued: on a nonblocking communicator, a thread of NCCL does
-  /// that.
-  void settle(NcclLane& lane, ncclResult_t status, const char* call) {
-    inside_ = &lane;
-    const auto end = Clock::now() + deadline_;
-    while (status == ncclInProgress) {
-      line_->throw_if_aborted();
-      device::check(ncclCommGetAsyncError(lane.communicator.get(), &status), "ncclCommGetAsyncError");
-      if (status != ncclInProgress) break;
-      if (Clock::now() > end) throw_late(lane, call);
-      std::this_thread::yield();
-    }
-    device::check(status, call);
-    inside_ = nullptr;
-  }
-
-  /// Makes the lane wait for what is enqueued on this thread's stream so far.
-  void order_after_compute(NcclLane& lane, NcclOperation& operation) {
-    device::check(cudaEventRecord(operation.ready.get(), compute_stream(line_->device)), "cudaEventRecord");
-    device::check(cudaStreamWaitEvent(lane.stream.get(), operation.ready.get(), 0), "cudaStreamWaitEvent");
-  }
-
-  /// Enqueues one group on the lane: what `order(operation)` lets it wait for, then the NCCL calls of `calls()`, which
-  /// use the memory that `hold(tensors)` names.
-  template <typename Hold, typename Order, typename Calls>
-  std::shared_ptr<NcclOperation> enqueue(NcclLane& lane, const char* kind, int tag, const Hold& hold,
-                                         const Order& order, const Calls& calls) {
-    line_->throw_if_aborted();
-    const CurrentGpu guard(line_->device);
-    std::shared_ptr<NcclOperation> operation;
-    {
-      const std::lock_guard lock(lane.mutex);
-      lane.reap();
-      // A caller that still holds one may query its event.
-      const auto unused = std::ranges::find_if(lane.idle, [](const auto& each) { return each.use_count() == 1; });
-      if (unused == lane.idle.end()) {
-        operation = std::make_shared<NcclOperation>();
-      } else {
-        operation = std::move(*unused);
-        *unused = std::move(lane.idle.back());
-        lane.idle.pop_back();
-      }
-    }
-    operation->kind = kind;
-    operation->tag = tag;
-    try {
-      const std::lock_guard lock(calling_);
-      line_->throw_if_aborted();
-      order(*operation);
-      hold(under_way_);
-      device::check(ncclGroupStart(), "ncclGroupStart");
-      try {
-        calls();
-      } catch (...) {
-        (void)ncclGroupEnd();
-        throw;
-      }
-      settle(lane, ncclGroupEnd(), kind);
-      device::check(cudaEventRecord(operation->done.get(), lane.stream.get()), "cudaEventRecord");
-      under_way_.clear();
-    } catch (const DeviceError&) {
-      // A peer that gave up causes errors here before its reason arrives.
-      if (const std::string reason = told(); !reason.empty())
-        throw meeting::PeerError(reason, meeting::PeerError::Cause::Peer);
-      throw;
-    }
-    const std::lock_guard lock(lane.mutex);
-    operation->number = ++lane.calls;
-    operation->since = Clock::now();
-    lane.pending.push_back(operation);
-    return operation;
-  }
-
-  /// Memory for `spec` whose `free` has been recorded.
-  std::unique_ptr<NcclPool::Slot> take(NcclPool& pool, const TensorSpec& spec) {
-    {
-      const std::lock_guard lock(pool.mutex);
-      const auto fits =
-          std::ranges::find_if(pool.idle, [&](const auto& each) { return same_spec(spec, each->memory); });
-      if (fits != pool.idle.end()) {
-        std::unique_ptr<NcclPool::Slot> slot = std::move(*fits);
-        *fits = std::move(pool.idle.back());
-        pool.idle.pop_back();
-        return slot;
-      }
-    }
-    auto slot = std::make_unique<NcclPool::Slot>();
-    slot->memory = at::empty(spec.shape, at::TensorOptions(spec.dtype).device(line_->device));
-    slot->free = device::make_order_event();
-    // The allocator may return memory that work enqueued here still reads.
-    device::check(cudaEventRecord(slot->free.get(), pool.compute), "cudaEventRecord");
-    return slot;
-  }
-
   void check_device(const at::Tensor& tensor) const {
     if (tensor.device() == line_->device) return;
     throw std::invalid_argument(fmt::format("channel nccl of rank {} carries tensors on {}, got {} on {}", rank(),
@@ -505,40 +265,12 @@ class NcclChannel : public Channel {
       if (line_->aborted) continue;
       lock.unlock();
       try {
-        if (const std::string found = trouble(); !found.empty()) abort(found);
+        std::string found = lanes_.trouble();
+        if (found.empty()) found = told();
+        if (!found.empty()) abort(found);
       } catch (const std::exception& error) { abort(fmt::format("rank {}: {}", rank(), error.what())); }
       lock.lock();
     }
-  }
-
-  /// Why the run cannot continue; empty if it can.
-  std::string trouble() {
-    const CurrentGpu guard(line_->device);
-    // Only one thread at a time may be inside a communicator, and the thread that is checks for errors itself.
-    const std::unique_lock polling(calling_, std::try_to_lock);
-    std::shared_ptr<NcclOperation> late;  // the one that has waited longest: others may wait for it
-    const NcclLane* late_on = nullptr;
-    for (const auto& lane : lanes_) {
-      const std::lock_guard lock(lane->mutex);
-      lane->reap();
-      ncclResult_t state = ncclSuccess;
-      if (polling.owns_lock() && lane->communicator.get()) {
-        device::check(ncclCommGetAsyncError(lane->communicator.get(), &state), "ncclCommGetAsyncError");
-        if (state != ncclInProgress) device::check(state, lane->plan.name.c_str());
-      }
-      if (lane->pending.empty() || Clock::now() - lane->pending.front()->since < deadline_) continue;
-      if (!late || lane->pending.front()->since < late->since) {
-        late = lane->pending.front();
-        late_on = lane.get();
-      }
-    }
-    if (late) {
-      const std::lock_guard lock(line_->mutex);
-      line_->late = true;
-      return fmt::format("rank {} waited {} for {} {} under tag {} of {}", rank(), meeting::seconds_text(deadline_),
-                         late->kind, late->number, late->tag, late_on->plan.name);
-    }
-    return told();
   }
 
   /// The reason that a rank gave for ending the run; empty if none did.
@@ -551,21 +283,16 @@ class NcclChannel : public Channel {
     return "";
   }
 
-  NcclProgram program_;
   std::unique_ptr<Channel> control_;
   std::chrono::milliseconds deadline_;
-  NcclOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::Store> watch_store_;  ///< for the watching thread and abort
   std::mutex telling_;                           ///< of watch_store_
   std::shared_ptr<NcclLine> line_;
-  std::vector<std::unique_ptr<NcclLane>> lanes_;  ///< in the order of their creation
+  NcclLanes lanes_;
   std::unordered_map<std::uint64_t, NcclLane*> out_;
   std::unordered_map<std::uint64_t, NcclLane*> in_;
   std::vector<std::pair<NcclLane*, int>> reductions_;  ///< with their tags
-  std::timed_mutex calling_;                           ///< held by the only thread that may call NCCL
-  NcclLane* inside_ = nullptr;                         ///< whose call is not done; with calling_
-  std::vector<at::Tensor> under_way_;                  ///< of that call: a failed one may still be enqueued
   std::mutex watching_;
   std::condition_variable changed_;
   bool stop_ = false;
