@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 
 #include "costmodel/errors.h"
@@ -19,55 +20,58 @@ class NoGate : public StreamGate {
   void open() override {}
 };
 
+/// What a gate and its host functions in the stream share. CUDA may call one after the gate is gone, or never: not
+/// after an error of the context. Its share is then lost, which is once, since the device does not compute again.
+class Latch {
+ public:
+  void close() { set(true); }
+  void open() {
+    set(false);
+    opened_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    opened_.wait_for(lock, kLongest, [&] { return !closed_; });
+  }
+
+ private:
+  void set(bool closed) {
+    const std::lock_guard lock(mutex_);
+    closed_ = closed;
+  }
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool closed_ = false;
+};
+using SharedLatch = std::shared_ptr<Latch>;
+
 /// A host function in the stream that returns when the gate opens.
 class CudaGate : public StreamGate {
  public:
   explicit CudaGate(c10::Device device) : device_(device) {}
-  ~CudaGate() override {
-    open();
-    std::unique_lock lock(mutex_);
-    left_.wait(lock, [&] { return inside_ == 0; });
-  }
+  ~CudaGate() override { latch_->open(); }
   CudaGate(const CudaGate&) = delete;
   CudaGate& operator=(const CudaGate&) = delete;
 
   void close() override {
     const c10::impl::VirtualGuardImpl guard(device_.type());
     auto* const stream = static_cast<cudaStream_t>(guard.getStreamNativeHandle(guard.getStream(device_)));
-    {
-      const std::lock_guard lock(mutex_);
-      closed_ = true;
-      ++inside_;
+    latch_->close();
+    auto share = std::make_unique<SharedLatch>(latch_);
+    const cudaError_t status = cudaLaunchHostFunc(
+        stream, [](void* data) { (*std::unique_ptr<SharedLatch>(static_cast<SharedLatch*>(data)))->wait(); },
+        share.get());
+    if (status != cudaSuccess) {
+      throw DeviceError(std::string("cudaLaunchHostFunc failed with ") + cudaGetErrorName(status) + ": " +
+                        cudaGetErrorString(status));
     }
-    const cudaError_t status =
-        cudaLaunchHostFunc(stream, [](void* self) { static_cast<CudaGate*>(self)->hold(); }, this);
-    if (status == cudaSuccess) return;
-    const std::lock_guard lock(mutex_);
-    --inside_;
-    throw DeviceError(std::string("cudaLaunchHostFunc failed with ") + cudaGetErrorName(status) + ": " +
-                      cudaGetErrorString(status));
+    (void)share.release();  // the host function's
   }
-  void open() override {
-    {
-      const std::lock_guard lock(mutex_);
-      closed_ = false;
-    }
-    opened_.notify_all();
-  }
+  void open() override { latch_->open(); }
 
  private:
-  void hold() {
-    std::unique_lock lock(mutex_);
-    opened_.wait_for(lock, kLongest, [&] { return !closed_; });
-    --inside_;
-    left_.notify_all();
-  }
   c10::Device device_;
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  std::condition_variable left_;
-  bool closed_ = false;
-  int inside_ = 0;
+  SharedLatch latch_ = std::make_shared<Latch>();
 };
 
 }  // namespace
