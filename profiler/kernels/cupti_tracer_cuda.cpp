@@ -16,6 +16,7 @@
 #include "costmodel/errors.h"
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device.h"
+#include "profiler/kernels/cupti_calls.h"
 #include "profiler/kernels/decode_cupti.h"
 #include "profiler/kernels/tracer.h"
 
@@ -36,26 +37,6 @@ constexpr std::array kNeeded{CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                              CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION};
 constexpr std::array kWelcome{CUPTI_ACTIVITY_KIND_INTERNAL_LAUNCH_API, CUPTI_ACTIVITY_KIND_OVERHEAD,
                               CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, CUPTI_ACTIVITY_KIND_ENVIRONMENT};
-
-// Frequent calls that launch nothing: recording them is most of what tracing costs.
-constexpr std::array kQuietRuntime{
-    CUPTI_RUNTIME_TRACE_CBID_cudaGetDevice_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaSetDevice_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaGetLastError_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaPeekAtLastError_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaFuncGetAttributes_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaDeviceGetAttribute_v5000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaPointerGetAttributes_v4000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaEventQuery_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaStreamIsCapturing_v10000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaThreadExchangeStreamCaptureMode_v10010,
-    CUPTI_RUNTIME_TRACE_CBID_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_v7000};
-constexpr std::array kQuietDriver{CUPTI_DRIVER_TRACE_CBID_cuCtxGetCurrent,
-                                  CUPTI_DRIVER_TRACE_CBID_cuCtxGetDevice,
-                                  CUPTI_DRIVER_TRACE_CBID_cuKernelGetAttribute,
-                                  CUPTI_DRIVER_TRACE_CBID_cuKernelGetFunction,
-                                  CUPTI_DRIVER_TRACE_CBID_cuDevicePrimaryCtxGetState,
-                                  CUPTI_DRIVER_TRACE_CBID_cuPointerGetAttribute};
 
 bool tracing_for_administrators_only() {
   std::ifstream in("/proc/driver/nvidia/params");
@@ -221,8 +202,11 @@ class CuptiTracer : public KernelTracer {
     (void)take();
     for (const CUpti_ActivityKind kind : kNeeded) check(cuptiActivityEnable(kind), "cuptiActivityEnable");
     enable(true);
-    for (const auto call : kQuietRuntime) cuptiActivityEnableRuntimeApi(call, 0);
-    for (const auto call : kQuietDriver) cuptiActivityEnableDriverApi(call, 0);
+    // Of the calls, only those that launch work are recorded: the others are most of what tracing costs. Their kinds
+    // come first, each time: enabling a kind forgets what was said of single calls, and single calls of a kind that was
+    // disabled are not recorded. What cannot be switched off only costs time.
+    for (const std::uint32_t call : quiet_runtime_) (void)cuptiActivityEnableRuntimeApi(call, 0);
+    for (const std::uint32_t call : quiet_driver_) (void)cuptiActivityEnableDriverApi(call, 0);
   }
   void stop() override { enable(false); }
 
@@ -271,6 +255,8 @@ class CuptiTracer : public KernelTracer {
     }
   }
 
+  std::vector<std::uint32_t> quiet_runtime_ = quiet_runtime_calls();
+  std::vector<std::uint32_t> quiet_driver_ = quiet_driver_calls();
   CUpti_SubscriberHandle subscriber_ = nullptr;
   std::mutex nodes_mutex_;
   std::map<std::uint64_t, std::uint64_t> graph_nodes_;
