@@ -145,6 +145,7 @@ struct Graph {
   std::map<std::string, std::string> options;      ///< the model's options that are not defaults
   std::optional<std::int64_t> microbatch_samples;  ///< samples in one microbatch; absent in imported profiles
   std::string dtype;                               ///< of the computation; empty if unknown
+  std::optional<bool> allow_tf32;                  ///< whether GPUs might round float32 to TF32; absent if unknown
   std::string optimizer;                           ///< of the update times; empty if none were measured
   std::int64_t optimizer_state_values =
       0;                            ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)

@@ -144,6 +144,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.options = graph.options;
   plan.microbatch_samples = graph.microbatch_samples;
   plan.dtype = graph.dtype;
+  plan.allow_tf32 = graph.allow_tf32;
   plan.microbatches = settings.microbatches;
   plan.schedule = settings.schedule;
   plan.strategy = settings.strategy;
@@ -375,6 +376,10 @@ void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) 
   // Plans of format version 2 and older have no dtype.
   if (!plan.dtype.empty() && !graph.dtype.empty() && plan.dtype != graph.dtype)
     refuse("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);
+  if (plan.allow_tf32 && graph.allow_tf32 && plan.allow_tf32 != graph.allow_tf32) {
+    refuse(*plan.allow_tf32 ? "the plan allows TF32, the graph was measured without it"
+                            : "the plan does not allow TF32, the graph was measured with it");
+  }
   if (plan.microbatch_samples != graph.microbatch_samples) {
     const auto text = [](const std::optional<std::int64_t>& samples, const std::string& some, const std::string& none) {
       return samples ? some + " " + std::to_string(*samples) + " samples" : none;

@@ -65,7 +65,8 @@ struct Plan {
   std::string model;                           ///< Graph::name
   std::map<std::string, std::string> options;  ///< Graph::options
   std::optional<std::int64_t> microbatch_samples;
-  std::string dtype;  ///< Graph::dtype: of the computation; empty: unknown, runs as float32
+  std::string dtype;               ///< Graph::dtype: of the computation; empty: unknown, runs as float32
+  std::optional<bool> allow_tf32;  ///< Graph::allow_tf32
   int microbatches = 1;
   std::string schedule = "1f1b";
   int chunks = 1;        ///< stages per device, see PipelineShape
@@ -114,7 +115,7 @@ struct PlanSettings {
 /// Throws std::invalid_argument naming what does not fit: a layer of the graph missing or twice, an unknown layer, an
 /// edge to an earlier stage, boundaries that do not match the edges, tied parameters that do not match the layers, a
 /// device that does not exist or is used twice by different stages (chunks = 1), a schedule that cannot run it, missing
-/// warm-ups, a dtype other than the graph's.
+/// warm-ups, a dtype or TF32 other than the graph's.
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
 /// The first value that crosses more than one stage; absent if every stage reads only the one before it. Precondition:

@@ -56,6 +56,7 @@ struct Options {
   std::string device = "cpu";
   bool share_gpu = false;
   bool deterministic = false;
+  bool allow_tf32 = false;
   bool spawn = false;
   std::string hosts;
   std::string remote_shell = stagecraft::launch::SpawnOptions{}.remote_shell;
@@ -143,10 +144,11 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
 
 /// The device on which this rank computes.
 c10::Device open_rank_device(const Options& o, const stagecraft::meeting::LaunchInfo& launch) {
-  if (o.device != "cuda") return stagecraft::device::open_device(o.device);
+  if (o.device != "cuda") return stagecraft::device::open_device(o.device, o.allow_tf32);
   if (const auto reason = stagecraft::device::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
   return stagecraft::device::open_device(
-      fmt::format("cuda:{}", stagecraft::launch::gpu_of_rank(launch, stagecraft::device::gpu_count(), o.share_gpu)));
+      fmt::format("cuda:{}", stagecraft::launch::gpu_of_rank(launch, stagecraft::device::gpu_count(), o.share_gpu)),
+      o.allow_tf32);
 }
 
 /// Everything to run, read and cross-checked.
@@ -195,6 +197,13 @@ void fit_options(Options& o, const Job& job) {
     throw std::invalid_argument(fmt::format("{}: --loss-scale needs a plan in float16, this one is in {}", o.plan,
                                             dtype.empty() ? "float32" : dtype));
   }
+  if (o.allow_tf32 && o.device == "cpu") throw CLI::ValidationError("--allow-tf32", "needs GPUs: use --device cuda");
+  const std::optional<bool> planned = job.plan.plan().allow_tf32;
+  if (o.allow_tf32 && planned == false) {
+    throw std::invalid_argument(
+        fmt::format("{}: --allow-tf32 needs a plan that allows TF32, this one was profiled without it", o.plan));
+  }
+  o.allow_tf32 = planned.value_or(o.allow_tf32);
   stagecraft::run::verify_lists(job.plan, o.run.steps);
 }
 
@@ -239,7 +248,7 @@ int run_process(const stagecraft::meeting::LaunchInfo& launch, const Job& job, O
 }
 
 int run_threads(const Job& job, Options& o, milliseconds deadline) {
-  o.run.device = stagecraft::device::open_device(o.device);
+  o.run.device = stagecraft::device::open_device(o.device, o.allow_tf32);
   save_as_it_goes(o);
   stagecraft::run::StepReporter reporter(job.plan.plan());
   return finish(stagecraft::run::run_local(job.bound, *job.data, o.run, kPatience * deadline,
@@ -397,6 +406,9 @@ int main(int argc, char** argv) {
         app.add_flag("--deterministic", o.deterministic,
                      "add replicas' gradients in rank order over nccl too, at the cost of memory and time; local and "
                      "gloo always do");
+        app.add_flag("--allow-tf32", o.allow_tf32,
+                     "let GPUs round the inputs of float32 matrix products, convolutions and recurrent layers to TF32; "
+                     "default: as the plan says");
         const auto here = app.add_flag("--spawn", o.spawn, "start one process per rank on this machine");
         app.add_option(
                "--hosts", o.hosts,

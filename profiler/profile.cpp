@@ -129,6 +129,7 @@ void ProfileSession::describe_model() {
   const auto outputs = layer_outputs(model_, batch_, options_.seed, options_.placement);
   graph() = model_graph(model_, batch_, outputs, options_.microbatch_samples);
   graph().dtype = device::dtype_name(options_.placement.compute);
+  if (!options_.placement.device.is_cpu()) graph().allow_tf32 = device::tf32_allowed();
   graph().optimizer = options_.optimizer.name;
   graph().optimizer_state_values = stage::state_values(options_.optimizer);
   graph().threads = options_.threads;

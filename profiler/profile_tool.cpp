@@ -37,6 +37,7 @@ struct Options {
   std::string device = "cpu";
   std::string clock;
   std::string type = "float32";
+  bool allow_tf32 = false;
   std::vector<std::int64_t> microbatches{1};
   bool accept_untrusted = false;
   bool structure = false;
@@ -141,6 +142,7 @@ void check(Options& o) {
     throw CLI::ValidationError(fmt::format("--clock {} with --device {}", o.clock, o.device),
                                cpu ? "expected host" : "expected cupti or events");
   }
+  if (cpu && o.allow_tf32) throw CLI::ValidationError("--allow-tf32", "needs a GPU: use --device cuda");
   if (o.microbatches.size() > 1 && o.output == "-")
     throw CLI::ValidationError("-o - with several microbatches",
                                "expected a file name; each graph is written to a separate file");
@@ -177,7 +179,7 @@ void tell_merged(const stagecraft::model::Model& model) {
 /// Layers, shapes and bytes of one forward; nothing is measured.
 int write_structure(const Options& o, const stagecraft::model::Model& model,
                     const stagecraft::data::DataSource& source) {
-  const stagecraft::stage::Placement placement{stagecraft::device::open_device(o.device),
+  const stagecraft::stage::Placement placement{stagecraft::device::open_device(o.device, o.allow_tf32),
                                                stagecraft::device::dtype_of(o.type)};
   for (std::int64_t samples : o.microbatches) {
     // Default number: two, or what the model allows.
@@ -235,7 +237,7 @@ int run(Options o) {
   // CUPTI must be loaded before the first CUDA context is created.
   const std::unique_ptr<stagecraft::profiler::KernelTracer> tracer =
       o.clock == "cupti" ? stagecraft::profiler::make_cupti_tracer() : nullptr;
-  o.profile.placement = {stagecraft::device::open_device(o.device), stagecraft::device::dtype_of(o.type)};
+  o.profile.placement = {stagecraft::device::open_device(o.device, o.allow_tf32), stagecraft::device::dtype_of(o.type)};
   bool trusted = true;
   std::string summary = fmt::format("{:>10} {:>22} {:>14}\n", "microbatch", "iteration", "a sample");
   for (const std::int64_t samples : o.microbatches) {
@@ -274,6 +276,8 @@ void add_model_options(CLI::App& app, Options& o) {
   app.add_option("--dtype", o.type, "float32; bfloat16 or float16 use autocast")
       ->capture_default_str()
       ->check(stagecraft::one_of("dtype", kTypes));
+  app.add_flag("--allow-tf32", o.allow_tf32,
+               "let GPUs round the inputs of float32 matrix products, convolutions and recurrent layers to TF32");
 }
 
 /// Options for how it is measured.

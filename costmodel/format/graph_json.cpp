@@ -7,7 +7,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -186,6 +186,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("options")) out.options = read_text_map(*v);
   if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMany);
   if (const auto v = fields.optional("dtype")) out.dtype = v->text();
+  if (const auto v = fields.optional("allow_tf32")) out.allow_tf32 = v->boolean();
   if (const auto v = fields.optional("optimizer")) out.optimizer = v->text();
   if (const auto v = fields.optional("optimizer_state_values")) out.optimizer_state_values = v->integer(0, 16);
   if (const auto v = fields.optional("threads")) out.threads = v->integer(0, 1 << 20);
@@ -238,6 +239,7 @@ std::string graph_json(const Graph& graph) {
   if (!graph.options.empty()) out["options"] = graph.options;
   if (graph.microbatch_samples) out["microbatch_samples"] = *graph.microbatch_samples;
   if (!graph.dtype.empty()) out["dtype"] = graph.dtype;
+  if (graph.allow_tf32) out["allow_tf32"] = *graph.allow_tf32;
   if (!graph.optimizer.empty()) out["optimizer"] = graph.optimizer;
   if (graph.optimizer_state_values > 0) out["optimizer_state_values"] = graph.optimizer_state_values;
   if (graph.threads > 0) out["threads"] = graph.threads;

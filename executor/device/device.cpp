@@ -1,5 +1,6 @@
 #include "executor/device/device.h"
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
@@ -16,7 +17,7 @@ const std::vector<std::string>& device_names() {
   return names;
 }
 
-c10::Device open_device(const std::string& name) {
+c10::Device open_device(const std::string& name, bool allow) {
   if (name == "cpu") return c10::Device(c10::kCPU);
   const std::size_t colon = name.find(':');
   if (name.substr(0, colon) != "cuda") throw std::invalid_argument(unknown_name("device", name, device_names()));
@@ -39,8 +40,17 @@ c10::Device open_device(const std::string& name) {
                       "\" does not exist; this machine has cuda:0 to cuda:" + std::to_string(count - 1));
   }
   at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(index));
+  allow_tf32(allow);
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
+
+void allow_tf32(bool allowed) {
+  // Not setFloat32Precision: cuBLAS refuses to compute once only that has been called.
+  at::globalContext().setAllowTF32CuBLAS(allowed);
+  at::globalContext().setAllowTF32CuDNN(allowed);
+}
+
+bool tf32_allowed() { return at::globalContext().allowTF32CuBLAS() || at::globalContext().allowTF32CuDNN(); }
 
 OwnStream::OwnStream(c10::Device device) {
   if (device.is_cpu()) return;

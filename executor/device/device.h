@@ -17,8 +17,14 @@ namespace stagecraft::device {
 
 /// The device `name`: "cpu", "cuda" (the first one) or "cuda:N". Loads LibTorch's CUDA libraries only if needed. Throws
 /// std::invalid_argument for another name (listing the known ones), DeviceError, with reason and advice, for a GPU that
-/// does not exist.
-[[nodiscard]] c10::Device open_device(const std::string& name);
+/// does not exist. On a GPU, sets allow_tf32 for the process.
+[[nodiscard]] c10::Device open_device(const std::string& name, bool allow_tf32 = false);
+
+/// Whether matrix products, convolutions and recurrent layers of float32 may round their inputs to TF32 (10 bits after
+/// the point) on GPUs. LibTorch starts with convolutions and recurrent layers allowed. No effect on a CPU.
+void allow_tf32(bool allowed);
+/// Whether any of them may.
+[[nodiscard]] bool tf32_allowed();
 
 /// Why this process cannot use a GPU, and what would help; absent if it can.
 [[nodiscard]] std::optional<std::string> no_gpu_reason();

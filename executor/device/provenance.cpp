@@ -35,7 +35,10 @@ Provenance provenance_here(const std::string& tool, c10::Device device) {
   out.date = date();
   if (!device.is_cpu()) {
     const GpuProperties gpu = gpu_properties(device.index());
-    out.notes = {{"processor", out.device}, {"uuid", gpu.uuid}, {"driver serves CUDA", gpu.driver}};
+    out.notes = {{"processor", out.device},
+                 {"uuid", gpu.uuid},
+                 {"driver serves CUDA", gpu.driver},
+                 {"TF32", tf32_allowed() ? "allowed" : "not allowed"}};
     out.device = gpu.name;
   }
   return out;

@@ -47,6 +47,7 @@ inline Graph full_graph() {
   graph.options = {{"width", "8"}};
   graph.microbatch_samples = 2;
   graph.dtype = "float32";
+  graph.allow_tf32 = false;
   graph.optimizer = "adam";
   graph.optimizer_state_values = 2;
   graph.threads = 4;
@@ -109,6 +110,7 @@ inline Plan full_plan() {
   plan.chunks = 2;
   plan.strategy = "by hand";
   plan.dtype = "bfloat16";
+  plan.allow_tf32 = true;
   plan.gradient_bucket_bytes = Bytes(1024);
   plan.stages = {{{"a"}, {0}, true, 2}, {{"b"}, {1}, false}, {{"c"}, {0}, false}, {{"d"}, {1}, false}};
   for (int s = 0; s < 3; ++s) {

@@ -102,12 +102,14 @@ TEST(MakePlan, SendsAllOutputsTogetherWhereTheEdgeDoesNotSayWhich) {
 TEST(MakePlan, TakesTheDtypeOfTheGraphAndTheSettingsOfAllStages) {
   Graph graph = chain();
   graph.dtype = "bfloat16";
+  graph.allow_tf32 = true;
   PlanSettings settings;
   settings.recompute = true;
   settings.recompute_every = 2;
   settings.gradient_bucket_bytes = 100_B;
   const Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 1}, {1, 1}}, settings);
   EXPECT_EQ(plan.dtype, "bfloat16");
+  EXPECT_EQ(plan.allow_tf32, true);
   EXPECT_EQ(plan.gradient_bucket_bytes, 100_B);
   EXPECT_EQ(plan.stages, (std::vector<Stage>{{{"l0"}, {0}, true, 2}, {{"l1", "l2"}, {1}, true, 2}}));
 }
@@ -225,11 +227,13 @@ TEST(ValidatePlan, HoldsChunksToTheDevicesOfTheirPosition) {
 TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
   Graph graph = chain_with_input();
   graph.dtype = "float32";
+  graph.allow_tf32 = false;
   const Topology topology = flat_topology(2);
   const Plan good = planned(graph, {0, 1, 1, -1}, {1, 1}, 2);
   ASSERT_NO_THROW(validate(good, graph, topology));
   Plan older = good;
   older.dtype = "";
+  older.allow_tf32.reset();
   ASSERT_NO_THROW(validate(older, graph, topology));
   const std::vector<Fault> faults{
       {"stage 1: device 2 does not exist, topology \"flat\" has 0..1", [](Plan& p) { p.stages[1].devices = {2}; }},
@@ -240,6 +244,7 @@ TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
       {"the plan is for microbatches of 3 samples, the graph does not give its own",
        [](Plan& p) { p.microbatch_samples = 3; }},
       {"the plan computes in float16, the graph was measured in float32", [](Plan& p) { p.dtype = "float16"; }},
+      {"the plan allows TF32, the graph was measured without it", [](Plan& p) { p.allow_tf32 = true; }},
   };
   for (const Fault& fault : faults) {
     Plan plan = good;

@@ -99,6 +99,15 @@ TEST_F(GpuProfile, ComputesInHalfPrecision) {
   }
 }
 
+TEST_F(GpuProfile, SaysWhetherItAllowedTf32) {
+  for (const bool allowed : {true, false}) {
+    ProfileOptions o = options(0.5);
+    o.placement.device = device::open_device("cuda", allowed);
+    const Small first = small_models().front();
+    EXPECT_EQ(profile(intake::build_model(first.name, first.set), o).graph.allow_tf32, allowed);
+  }
+}
+
 TEST_F(GpuProfile, AddsUpToTheAllocatorsPeak) {
   ProfileOptions o = options(0.5);
   o.microbatch_samples = 32;

@@ -207,6 +207,7 @@ TEST_F(ProfileTool, SaysWhatAnOptionTakes) {
            {"--device cuda:x", "--device: \"cuda:x\" is not cuda or cuda:N with N from 0"},
            {"--dtype int8", "--dtype: unknown dtype \"int8\", known are float32, bfloat16, float16"},
            {"--clock sundial", "--clock: unknown clock \"sundial\", known are host, cupti, events"},
+           {"--allow-tf32", "--allow-tf32: needs a GPU: use --device cuda"},
            {"--clock events", "--clock events with --device cpu: expected host"},
            {"--device cuda --clock host", "--clock host with --device cuda: expected cupti or events"}}) {
     const Outcome o = profile("mlp " + arguments);

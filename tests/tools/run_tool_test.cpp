@@ -77,6 +77,21 @@ TEST_F(RunTool, TellsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
   EXPECT_THAT(wrong.err, HasSubstr("expected dynamic or a number above 0"));
 }
 
+TEST_F(RunTool, RefusesTf32ForAPlanThatWasProfiledWithoutIt) {
+  if (!device::no_gpu_reason()) GTEST_SKIP() << "this machine has a GPU";
+  const auto plan = [&](std::optional<bool> allowed) {
+    Plan out = format::read_plan(folder_.path() / "plan.json");
+    out.allow_tf32 = allowed;
+    folder_.write("tf32.json", format::plan_json(out));
+    return run("tf32.json --device cuda --allow-tf32").err;
+  };
+  EXPECT_EQ(
+      plan(false),
+      "stagecraft-run: tf32.json: --allow-tf32 needs a plan that allows TF32, this one was profiled without it\n");
+  EXPECT_THAT(plan(true), HasSubstr(*device::no_gpu_reason()));
+  EXPECT_THAT(plan({}), HasSubstr(*device::no_gpu_reason()));
+}
+
 TEST_F(RunTool, NamesBadInput) {
   folder_.write("text.json", "a plan");
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
@@ -132,6 +147,7 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--channel nccl --spawn", "--channel: nccl needs GPUs: use --device cuda, or --channel gloo"},
            {"--device cuda --channel gloo --spawn", "--channel: gloo needs CPUs: use --device cpu, or --channel nccl"},
            {"--device tpu", "--device: unknown device \"tpu\", known are cpu, cuda"},
+           {"--allow-tf32", "--allow-tf32: needs GPUs: use --device cuda"},
            {"--channel local --spawn",
             "--channel: channel local runs all ranks as threads of one process; remove --spawn, or use --channel gloo"},
            {"--steps 0", "--steps: 0 is not an integer of 1 or more"},

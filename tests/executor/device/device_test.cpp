@@ -1,5 +1,6 @@
 #include "executor/device/device.h"
 
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,6 +37,18 @@ TEST(OpenDevice, SaysWhyThereIsNoGpuAndWhatToDo) {
   if (!no_gpu_reason()) GTEST_SKIP() << "this machine has a GPU";
   EXPECT_THAT([] { (void)open_device("cuda"); }, ThrowsMessage<DeviceError>(HasSubstr("--device cpu")));
   EXPECT_THAT([] { (void)gpu_properties(0); }, ThrowsMessage<DeviceError>(HasSubstr("--device cpu")));
+}
+
+TEST(AllowTf32, CoversMatrixProductsConvolutionsAndRecurrentLayers) {
+  const at::Context& context = at::globalContext();
+  EXPECT_TRUE(tf32_allowed()) << "LibTorch begins with what cuDNN computes allowed";
+  for (const bool allowed : {false, true, false}) {
+    allow_tf32(allowed);
+    EXPECT_EQ(tf32_allowed(), allowed);
+    EXPECT_EQ(context.allowTF32CuBLAS(), allowed);  // throws if half of its settings say otherwise
+    EXPECT_EQ(context.allowTF32CuDNN(at::Float32Op::CONV), allowed);
+    EXPECT_EQ(context.allowTF32CuDNN(at::Float32Op::RNN), allowed);
+  }
 }
 
 }  // namespace
