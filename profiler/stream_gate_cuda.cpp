@@ -57,15 +57,13 @@ class CudaGate : public StreamGate {
     const c10::impl::VirtualGuardImpl guard(device_.type());
     auto* const stream = static_cast<cudaStream_t>(guard.getStreamNativeHandle(guard.getStream(device_)));
     latch_->close();
-    auto share = std::make_unique<SharedLatch>(latch_);
+    SharedLatch* const share = std::make_unique<SharedLatch>(latch_).release();  // the host function's
     const cudaError_t status = cudaLaunchHostFunc(
-        stream, [](void* data) { (*std::unique_ptr<SharedLatch>(static_cast<SharedLatch*>(data)))->wait(); },
-        share.get());
-    if (status != cudaSuccess) {
-      throw DeviceError(std::string("cudaLaunchHostFunc failed with ") + cudaGetErrorName(status) + ": " +
-                        cudaGetErrorString(status));
-    }
-    (void)share.release();  // the host function's
+        stream, [](void* data) { (*std::unique_ptr<SharedLatch>(static_cast<SharedLatch*>(data)))->wait(); }, share);
+    if (status == cudaSuccess) return;
+    const std::unique_ptr<SharedLatch> refused(share);
+    throw DeviceError(std::string("cudaLaunchHostFunc failed with ") + cudaGetErrorName(status) + ": " +
+                      cudaGetErrorString(status));
   }
   void open() override { latch_->open(); }
 

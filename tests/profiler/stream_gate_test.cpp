@@ -44,8 +44,8 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 }  // namespace
 
 // Taken instead of the CUDA runtime's: the program's own names come first.
-extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  if (answer == cudaSuccess) enqueued.push_back({stream, function, data});
+extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* userData) {
+  if (answer == cudaSuccess) enqueued.push_back({stream, fn, userData});
   return answer;
 }
 
