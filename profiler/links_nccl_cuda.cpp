@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "costmodel/index.h"
+#include "executor/channel/channel_nccl.h"
 #include "executor/channel/nccl_communicators.h"
 #include "executor/device/cuda_handles.h"
 #include "profiler/links_nccl.h"
@@ -152,12 +154,12 @@ class NcclMeter : public LinkMeter {
     if (wanted == connected_) return;
     disconnect();
     for (const Wanted& each : wanted) {
-      const std::string name =
+      const std::string& name = names_.emplace_back(
           fmt::format("{} of devices {}", each.use == channel::NcclUse::Edge ? "messages" : "reductions",
-                      fmt::join(each.members, ", "));
+                      fmt::join(each.members, ", ")));
       ncclUniqueId id{};
       device::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-      ncclConfig_t config = channel::nccl_config(each.use, channel::kMostCtas, name.c_str());
+      ncclConfig_t config = channel::nccl_config(each.use, channel::NcclOptions::kMostCtas, name.c_str());
       config.blocking = 1;  // that changes which thread enqueues a transfer, not the transfer
       std::vector<ncclComm_t>& ends = communicators_.emplace_back(each.members.size());
       device::check(ncclGroupStart(), "ncclGroupStart");
@@ -176,6 +178,7 @@ class NcclMeter : public LinkMeter {
     for (const auto& ends : communicators_) std::ranges::copy_if(ends, std::back_inserter(all), std::identity());
     channel::abort_together(all);
     communicators_.clear();
+    names_.clear();
     connected_.clear();
   }
 
@@ -298,6 +301,7 @@ class NcclMeter : public LinkMeter {
   std::chrono::milliseconds deadline_;
   std::vector<Gpu> gpus_;
   std::vector<Wanted> connected_;                       ///< one set at a time, as each takes memory
+  std::deque<std::string> names_;                       ///< by connected_
   std::vector<std::vector<ncclComm_t>> communicators_;  ///< by connected_, then by member
   std::atomic<bool> failed_ = false;
 };

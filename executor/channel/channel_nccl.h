@@ -13,7 +13,8 @@ namespace stagecraft::channel {
 
 /// Options for NCCL.
 struct NcclOptions {
-  int most_ctas = 2;           ///< thread blocks per message: one that waits occupies as many multiprocessors
+  static constexpr int kMostCtas = 2;
+  int most_ctas = kMostCtas;   ///< thread blocks per message: one that waits occupies as many multiprocessors
   bool deterministic = false;  ///< sum in the order of the members, see make_nccl_channel
 };
 
