@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -56,6 +57,7 @@ struct Message {
 std::mutex mutex;
 std::condition_variable changed;
 std::map<const char*, std::size_t> blocks;
+std::set<const char*> pinned;  // of them
 std::map<int, Meeting> meetings;
 std::map<std::tuple<int, int, int>, long> sent, received;  // by group, from, to
 int groups = 0;
@@ -82,6 +84,13 @@ void expect_inside(const void* begin, std::size_t bytes, const std::string& call
   expect(after != blocks.begin(), call + " outside of all memory");
   const auto& [start, length] = *std::prev(after);
   expect(first + bytes <= start + length, call + " overruns its memory");
+}
+
+/// Copies from other memory of the host block the host.
+void expect_pinned(const void* begin, bool wanted, const std::string& what) {
+  const std::lock_guard lock(mutex);
+  const auto& [start, length] = *std::prev(blocks.upper_bound(static_cast<const char*>(begin)));
+  expect(pinned.contains(start) == wanted, what);
 }
 
 template <class Condition>
@@ -183,15 +192,28 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaMalloc(void** out, std::size_t bytes) { return allocate(out, bytes); }
 cudaError_t cudaFree(void* memory) { return release(memory); }
-cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) { return allocate(out, bytes); }
-cudaError_t cudaFreeHost(void* memory) { return release(memory); }
+cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
+  const cudaError_t status = allocate(out, bytes);
+  const std::lock_guard lock(mutex);
+  if (status == cudaSuccess) pinned.insert(static_cast<const char*>(*out));
+  return status;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  {
+    const std::lock_guard lock(mutex);
+    expect(pinned.erase(static_cast<const char*>(memory)) == 1, "cudaFreeHost of memory that is not pinned");
+  }
+  return release(memory);
+}
 cudaError_t cudaMemsetAsync(void* memory, int, std::size_t bytes, cudaStream_t) {
   expect_inside(memory, bytes, "cudaMemsetAsync");
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   expect_inside(to, bytes, "cudaMemcpyAsync");
   expect_inside(from, bytes, "cudaMemcpyAsync");
+  expect_pinned(from, kind == cudaMemcpyHostToDevice, "cudaMemcpyAsync from memory of the wrong kind");
+  expect_pinned(to, kind == cudaMemcpyDeviceToHost, "cudaMemcpyAsync to memory of the wrong kind");
   pass(stream, bytes);
   return cudaSuccess;
 }
