@@ -27,7 +27,7 @@ struct NcclOptions {
 /// all members' values and sums them.
 /// Collective: creates and tests all communicators, round by round. Throws PeerError naming the communicator that timed
 /// out, and DeviceError if CUDA or NCCL fails or this build has no CUDA.
-[[nodiscard]] std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, NcclProgram program,
+[[nodiscard]] std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, const NcclProgram& program,
                                                          std::unique_ptr<Channel> control, c10::Device device,
                                                          std::chrono::milliseconds deadline,
                                                          const NcclOptions& options = {});

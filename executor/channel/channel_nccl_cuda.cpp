@@ -301,7 +301,7 @@ class NcclChannel : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, NcclProgram program,
+std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, const NcclProgram& program,
                                            std::unique_ptr<Channel> control, c10::Device device,
                                            std::chrono::milliseconds deadline, const NcclOptions& options) {
   if (const char* order = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"); order && std::string_view(order) != "0") {
@@ -310,8 +310,8 @@ std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, Nc
         "the other, which deadlocks pipelines; unset it",
         order));
   }
-  return std::make_unique<NcclChannel>(meeting::find_meeting(launch, deadline), std::move(program), std::move(control),
-                                       device, deadline, options);
+  return std::make_unique<NcclChannel>(meeting::find_meeting(launch, deadline), program, std::move(control), device,
+                                       deadline, options);
 }
 
 void share_gpu(int rank) {

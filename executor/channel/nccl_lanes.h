@@ -216,7 +216,8 @@ class NcclLanes {
   void abort_now() noexcept {
     try {
       const CurrentGpu guard(line_->device);
-      std::vector<ncclComm_t> idle, busy;
+      std::vector<ncclComm_t> idle;
+      std::vector<ncclComm_t> busy;
       for (const auto& lane : lanes_) {
         const std::lock_guard lock(lane->mutex);
         if (ncclComm_t raw = lane->communicator.release()) (lane.get() == inside_ ? busy : idle).push_back(raw);
