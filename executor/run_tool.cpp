@@ -327,6 +327,8 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   // Before any output, and before other threads exist.
   if (!o.logs.empty() && !starts && !o.dry_run)
     log.emplace(o.logs, launch ? launch->rank : 0, launch ? launch->ranks : 1);
+  // Reading a model may compute.
+  if (!starts && !o.dry_run) stagecraft::device::prepare_device(o.device);
   std::optional<stagecraft::launch::Tether> tether;
   if (launch && std::getenv(stagecraft::launch::kTetherVariable)) tether.emplace(fmt::format("rank {}", launch->rank));
   const Job job(o);

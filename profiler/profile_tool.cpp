@@ -228,6 +228,7 @@ void write_files(const Options& o, const stagecraft::model::Model& model, const 
 
 int run(Options o) {
   check(o);
+  stagecraft::device::prepare_device(o.device);  // reading a model may compute
   const stagecraft::model::Model model =
       stagecraft::build_model_at("MODEL", o.model, stagecraft::parse_settings(o.set));
   for (const std::int64_t samples : o.microbatches) stagecraft::model::check_samples(model, samples);

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
@@ -17,6 +18,24 @@ const std::vector<std::string>& device_names() {
   return names;
 }
 
+std::optional<std::string> load_cuda_libraries() {
+  // Kernels and allocator of LibTorch's CUDA libraries register themselves when loaded.
+  if (!::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
+    return std::string("cannot load LibTorch's CUDA libraries: ") + ::dlerror() +
+           "; use the CUDA wheel of torch, or --device cpu";
+  }
+  if (!at::detail::getCUDAHooks().hasCUDART()) {
+    return "a mistake in this program: it computed on the CPU before it loaded LibTorch's CUDA libraries "
+           "(prepare_device), and LibTorch then uses no GPU until the program ends";
+  }
+  return std::nullopt;
+}
+
+void prepare_device(const std::string& name) {
+  if (!name.starts_with("cuda")) return;
+  if (gpu_count() > 0) (void)load_cuda_libraries();
+}
+
 c10::Device open_device(const std::string& name, bool allow) {
   if (name == "cpu") return c10::Device(c10::kCPU);
   const std::size_t colon = name.find(':');
@@ -29,11 +48,7 @@ c10::Device open_device(const std::string& name, bool allow) {
       throw std::invalid_argument("device \"" + name + "\": expected cuda or cuda:N with N from 0");
   }
   if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
-  // Kernels and allocator of LibTorch's CUDA libraries register themselves when loaded; they stay loaded.
-  if (!::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
-    throw DeviceError(std::string("cannot load LibTorch's CUDA libraries: ") + ::dlerror() +
-                      "; use the CUDA wheel of torch, or --device cpu");
-  }
+  if (const auto reason = load_cuda_libraries()) throw DeviceError(*reason);
   const int count = at::accelerator::deviceCount();
   if (index >= count) {
     throw DeviceError("device \"" + name +

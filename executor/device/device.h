@@ -15,9 +15,16 @@ namespace stagecraft::device {
 /// "cpu", "cuda".
 [[nodiscard]] const std::vector<std::string>& device_names();
 
-/// The device `name`: "cpu", "cuda" (the first one) or "cuda:N". Loads LibTorch's CUDA libraries only if needed. Throws
+/// What a program that will open `name` calls before anything computes and before it has threads: LibTorch decides once
+/// in a process whether it has CUDA, at the first operator that asks, which convolutions and backwards on a CPU do too.
+/// Loads LibTorch's CUDA libraries; makes no CUDA context. No effect for "cpu", and where there is no GPU or no such
+/// library: open_device says so.
+void prepare_device(const std::string& name);
+
+/// The device `name`: "cpu", "cuda" (the first one) or "cuda:N". Prepares it if that was not done. Throws
 /// std::invalid_argument for another name (listing the known ones), DeviceError, with reason and advice, for a GPU that
-/// does not exist. On a GPU, sets allow_tf32 for the process.
+/// does not exist, or that LibTorch cannot use because something was computed before prepare_device. On a GPU, sets
+/// allow_tf32 for the process.
 [[nodiscard]] c10::Device open_device(const std::string& name, bool allow_tf32 = false);
 
 /// Whether matrix products, convolutions and recurrent layers of float32 may round their inputs to TF32 (10 bits after
@@ -25,6 +32,10 @@ namespace stagecraft::device {
 void allow_tf32(bool allowed);
 /// Whether any of them may.
 [[nodiscard]] bool tf32_allowed();
+
+/// Loads LibTorch's CUDA libraries, with or without a GPU; they stay loaded. Returns why LibTorch cannot use them;
+/// absent if it can.
+[[nodiscard]] std::optional<std::string> load_cuda_libraries();
 
 /// Why this process cannot use a GPU, and what would help; absent if it can.
 [[nodiscard]] std::optional<std::string> no_gpu_reason();

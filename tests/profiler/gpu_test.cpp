@@ -20,6 +20,7 @@ using testing::HasSubstr;
 class GpuProfile : public GpuTest {
  protected:
   static void SetUpTestSuite() {
+    device::prepare_device("cuda");
     if (!device::no_gpu_reason()) tracer = make_cupti_tracer();
   }
   static void TearDownTestSuite() { tracer.reset(); }

@@ -60,6 +60,7 @@ void expect_overlap(channel::Channel& channel, c10::Device device, profiler::Ker
 }
 
 int run(const std::string& name) {
+  device::prepare_device("cuda:0");
   std::unique_ptr<profiler::KernelTracer> tracer;
   if (name == "overlap") tracer = profiler::make_cupti_tracer();  // before the first context
   const meeting::LaunchInfo launch = *launch::launch_from_environment(launch::process_environment());
