@@ -7,11 +7,19 @@
 #include <dlfcn.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
 
 namespace stagecraft::device {
+namespace {
+
+/// One hardware queue for each stream, as far as the device has them. Transfers have streams of their own; with CUDA's
+/// default of 8 queues, work behind a transfer that waits for its peer would wait too, although on another stream.
+void ask_for_queues() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
+
+}  // namespace
 
 const std::vector<std::string>& device_names() {
   static const std::vector<std::string> names{"cpu", "cuda"};
@@ -33,6 +41,7 @@ std::optional<std::string> load_cuda_libraries() {
 
 void prepare_device(const std::string& name) {
   if (!name.starts_with("cuda")) return;
+  ask_for_queues();  // before the first call of CUDA, which reads it
   if (gpu_count() > 0) (void)load_cuda_libraries();
 }
 
@@ -47,6 +56,7 @@ c10::Device open_device(const std::string& name, bool allow) {
     if (error != std::errc() || stop != end || index < 0)
       throw std::invalid_argument("device \"" + name + "\": expected cuda or cuda:N with N from 0");
   }
+  ask_for_queues();
   if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
   if (const auto reason = load_cuda_libraries()) throw DeviceError(*reason);
   const int count = at::accelerator::deviceCount();

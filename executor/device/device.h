@@ -17,8 +17,8 @@ namespace stagecraft::device {
 
 /// What a program that will open `name` calls before anything computes and before it has threads: LibTorch decides once
 /// in a process whether it has CUDA, at the first operator that asks, which convolutions and backwards on a CPU do too.
-/// Loads LibTorch's CUDA libraries; makes no CUDA context. No effect for "cpu", and where there is no GPU or no such
-/// library: open_device says so.
+/// Loads LibTorch's CUDA libraries, and sets CUDA_DEVICE_MAX_CONNECTIONS to 32 unless the user has set it; makes no
+/// CUDA context. No effect for "cpu", and where there is no GPU or no such library: open_device says so.
 void prepare_device(const std::string& name);
 
 /// The device `name`: "cpu", "cuda" (the first one) or "cuda:N". Prepares it if that was not done. Throws

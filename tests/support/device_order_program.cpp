@@ -1,5 +1,5 @@
 // device_order_program STEP...: takes the steps one after the other, in a process that has done nothing else. Prints
-// "usable", or the reason, for `load`; the error of `open`, if any.
+// "usable", or the reason, for `load`; CUDA's number of queues for `queues`; the error of `open`, if any.
 #include <ATen/ops/conv1d.h>
 #include <ATen/ops/ones.h>
 
@@ -21,7 +21,12 @@ void take(const std::string& step) {
   }
   if (step == "add") (void)at::ones({2}).add(1);
   if (step == "prepare") device::prepare_device("cuda");
+  if (step == "prepare-cpu") device::prepare_device("cpu");
   if (step == "load") std::cout << device::load_cuda_libraries().value_or("usable") << "\n";
+  if (step == "queues") {
+    const char* const queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    std::cout << (queues ? queues : "unset") << "\n";
+  }
   // No machine has so many: the error tells how many GPUs LibTorch sees.
   if (step == "open") {
     try {

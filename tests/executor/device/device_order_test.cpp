@@ -53,6 +53,12 @@ TEST_F(DeviceOrder, AGpuOpenedAfterWorkOnTheCpuSaysWhyItCannotBeUsed) {
   EXPECT_THAT(steps("convolve open", kOneGpu), HasSubstr("before it loaded LibTorch's CUDA libraries"));
 }
 
+TEST_F(DeviceOrder, AsksForAQueueOfEachStreamUnlessTheUserChose) {
+  EXPECT_EQ(steps("queues prepare queues", "env -u CUDA_DEVICE_MAX_CONNECTIONS"), "unset\n32\n");
+  EXPECT_EQ(steps("prepare queues", "CUDA_DEVICE_MAX_CONNECTIONS=4"), "4\n");
+  EXPECT_EQ(steps("prepare-cpu queues", "env -u CUDA_DEVICE_MAX_CONNECTIONS"), "unset\n");
+}
+
 /// A TorchScript model whose reader runs its convolutions on the CPU to learn shapes.
 const std::string kConvolutions = STAGECRAFT_SOURCE_DIR
     "/tests/golden/torchscript/cnn_traced.pt --input x=float32[3,8,8] --input target=int64[] --input-range "
