@@ -13,6 +13,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/timeline.h"
+#include "executor/data/prefetch.h"
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
 #include "executor/device/memory_tracker.h"
@@ -116,8 +117,9 @@ class ProfileSession {
 
 std::vector<at::Tensor> ProfileSession::load(std::int64_t step) {
   const double start = steady_seconds();
-  std::vector<at::Tensor> out = data_.batch(step, 0, 1, options_.microbatch_samples, subject_.program().data_inputs());
-  for (at::Tensor& tensor : out) tensor = tensor.to(device_);
+  std::vector<at::Tensor> out = data::ready_to_upload(
+      data_.batch(step, 0, 1, options_.microbatch_samples, subject_.program().data_inputs()), device_);
+  for (at::Tensor& tensor : out) tensor = tensor.to(device_, /*non_blocking=*/true);
   device::synchronize(device_);
   loading_.push_back(steady_seconds() - start);
   return out;

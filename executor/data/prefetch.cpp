@@ -4,6 +4,16 @@
 
 namespace stagecraft::data {
 
+std::vector<at::Tensor> ready_to_upload(std::vector<at::Tensor> batch, c10::Device device) {
+  if (device.is_cpu()) return batch;
+  for (at::Tensor& tensor : batch) {
+    // A copy of another layout would go through a temporary tensor that is not pinned.
+    if (!tensor.is_non_overlapping_and_dense()) tensor = tensor.contiguous();
+    tensor = tensor.pin_memory();
+  }
+  return batch;
+}
+
 Prefetch::Prefetch(std::function<std::vector<at::Tensor>(std::int64_t)> load, std::size_t ahead)
     : load_(std::move(load)), ahead_(ahead), thread_([this] { run(); }) {}
 

@@ -67,14 +67,10 @@ void StageWorker::load_ahead(ResidentStage& own, const data::DataSource& data) {
        inputs = own.program->data_inputs()](std::int64_t i) {
         const auto count = static_cast<std::int64_t>(order.size());
         const int microbatch = order[to_index(i % count)];
-        std::vector<at::Tensor> batch =
+        return data::ready_to_upload(
             data.batch(first_step + i / count * steps + microbatch / plan.microbatches, microbatch % plan.microbatches,
-                       plan.microbatches, *plan.microbatch_samples, inputs);
-        // Only copies from such memory to a GPU run asynchronously.
-        if (!device.is_cpu()) {
-          for (at::Tensor& tensor : batch) tensor = tensor.pin_memory();
-        }
-        return batch;
+                       plan.microbatches, *plan.microbatch_samples, inputs),
+            device);
       },
       kBatchesAhead);
 }

@@ -1,9 +1,12 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "costmodel/errors.h"
+#include "executor/data/prefetch.h"
 #include "profiler/model_graph.h"
 #include "profiler/profile.h"
 #include "profiler/stream_gate.h"
@@ -129,6 +132,18 @@ TEST_F(GpuProfile, GivesTheLossOfTheCpu) {
     // Dropout's random numbers differ from the CPU's by design; the loss of an untrained model hardly depends on them.
     EXPECT_NEAR(loss({device::open_device("cuda"), at::kFloat}), cpu, 0.1 * std::abs(cpu)) << small.name;
   }
+}
+
+TEST_F(GpuProfile, UploadsDenseBatchesFromPinnedMemory) {
+  const c10::Device device = device::open_device("cuda");
+  const at::Tensor wide = at::arange(12, at::kFloat).view({3, 4});
+  const auto ready = data::ready_to_upload({wide.slice(1, 0, 2), wide.t()}, device);
+  for (const at::Tensor& tensor : ready) {
+    EXPECT_TRUE(tensor.is_pinned());
+    EXPECT_TRUE(tensor.is_non_overlapping_and_dense());
+  }
+  EXPECT_TRUE(at::equal(ready[0].to(device, /*non_blocking=*/true).cpu(), wide.slice(1, 0, 2)));
+  EXPECT_TRUE(at::equal(ready[1].to(device, /*non_blocking=*/true).cpu(), wide.t()));
 }
 
 TEST_F(GpuProfile, NamesItselfToASecondSubscriber) {

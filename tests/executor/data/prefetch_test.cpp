@@ -39,6 +39,13 @@ TEST(Prefetch, ThrowsWhatLoadingThrewAfterWhatCameBefore) {
     EXPECT_THAT([&] { (void)prefetch.take(); }, testing::ThrowsMessage<std::runtime_error>("the disk is gone"));
 }
 
+TEST(ReadyToUpload, LeavesACpusTensorsAsTheyAre) {
+  const std::vector<at::Tensor> batch{at::full({2, 4}, 1.0).slice(1, 0, 2), numbered(3).at(0)};
+  const std::vector<at::Tensor> ready = ready_to_upload(batch, c10::kCPU);
+  ASSERT_EQ(ready.size(), batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) EXPECT_TRUE(ready[i].is_same(batch[i])) << i;
+}
+
 TEST(Prefetch, EndsWithoutBeingAsked) { const Prefetch prefetch(numbered, 4); }
 
 }  // namespace
