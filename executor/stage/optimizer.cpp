@@ -1,6 +1,7 @@
 #include "executor/stage/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -113,12 +114,12 @@ void Optimizer::step(double divisor, double rate_factor) {
       gradients.push_back(laid_out_like(gradient, parameters_[i]));
       if (kept >= 1) first.push_back(first_[i]);
       if (kept >= 2) {
-        steps_[i].add_(1);
         second.push_back(second_[i]);
         steps.push_back(steps_[i]);
       }
     }
     if (values.empty()) continue;
+    if (!steps.empty()) at::_foreach_add_(steps, 1);
     const std::optional<at::Tensor> scale =
         divisor == 1 ? std::optional<at::Tensor>{}
                      : at::scalar_tensor(divisor, values.front().options().requires_grad(false));

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/operator_count.h"
+
 namespace stagecraft::stage {
 namespace {
 
@@ -21,6 +23,15 @@ TEST(SquaredNorms, CountASharedParameterOnce) {
 
 TEST(SquaredNorms, AreZeroWithoutAGradient) {
   EXPECT_THAT(squared_norms({{"a", 0, at::full({4}, 1.0)}}), testing::ElementsAre(testing::Pair("a", 0)));
+}
+
+TEST(SquaredNorms, TakeAsManyOperatorsForManyParametersAsForOne) {
+  const auto operators = [](int parameters) {
+    std::vector<Parameter> all;
+    for (int i = 0; i < parameters; ++i) all.push_back(with_gradient(std::to_string(i), 0, i));
+    return operators_of([&] { (void)squared_norms(all); });
+  };
+  EXPECT_EQ(operators(20), operators(1));
 }
 
 TEST(ClipDivisor, BringsTheMeanGradientsNormDownToTheLimit) {

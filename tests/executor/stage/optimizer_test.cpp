@@ -2,12 +2,17 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
+
+#include "tests/support/operator_count.h"
 
 namespace stagecraft::stage {
 namespace {
@@ -91,6 +96,59 @@ TEST(Optimizer, AParameterWithoutAGradientStaysAndBeginsLater) {
   optimizer.step(1);
   EXPECT_FLOAT_EQ(value(late), 0.9F);                 // its first step: momentum is the gradient
   EXPECT_FLOAT_EQ(value(early), 0.9F - 0.1F * 1.9F);  // its second: 0.9 * 1 + 1
+}
+
+/// Every optimizer with every option that changes its arithmetic.
+const std::vector<OptimizerOptions> kEveryOption{
+    {.name = "sgd", .learning_rate = 0.1},
+    {.name = "sgd", .learning_rate = 0.1, .weight_decay = 0.01},
+    {.name = "sgd", .learning_rate = 0.1, .momentum = 0.9},
+    {.name = "sgd", .learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
+    {.name = "adam", .learning_rate = 0.1},
+    {.name = "adam", .learning_rate = 0.1, .weight_decay = 0.01, .beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-3},
+    {.name = "adamw", .learning_rate = 0.1},
+    {.name = "adamw", .learning_rate = 0.1, .weight_decay = 0.01, .beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-3}};
+
+TEST(Optimizer, MovesEveryParameterAsIfItWereAlone) {
+  // The same operations on each value, so the same bits. One parameter has its first gradient in the second step.
+  const std::vector<std::vector<std::int64_t>> shapes{{}, {1}, {7}, {3, 5}, {64, 33}, {2, 3, 4, 5}, {0, 4}};
+  const std::uint64_t seed = 14;
+  for (const OptimizerOptions& options : kEveryOption) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    std::vector<at::Tensor> together, alone;
+    std::vector<Optimizer> each;
+    for (const auto& shape : shapes) {
+      together.push_back(at::randn(shape, generator).requires_grad_(true));
+      alone.push_back(together.back().detach().clone().requires_grad_(true));
+      each.emplace_back(options, std::vector{alone.back()});
+    }
+    Optimizer all(options, together);
+    for (int step = 0; step < 4; ++step) {
+      const double divisor = step == 1 ? 1 : 4;
+      for (std::size_t i = step == 0 ? 1 : 0; i < shapes.size(); ++i) {
+        together[i].mutable_grad() = at::randn(shapes[i], generator);
+        alone[i].mutable_grad() = together[i].grad().clone();
+        each[i].step(divisor, 0.5);
+      }
+      all.step(divisor, 0.5);
+    }
+    for (std::size_t i = 0; i < shapes.size(); ++i)
+      EXPECT_TRUE(at::equal(together[i], alone[i])) << options.name << " " << i << ", seed " << seed;
+  }
+}
+
+TEST(Optimizer, TakesAsManyOperatorsForManyParametersAsForOne) {
+  const auto operators = [](const OptimizerOptions& options, int parameters) {
+    std::vector<at::Tensor> all;
+    for (int i = 0; i < parameters; ++i) all.push_back(parameter(1, 2));
+    Optimizer optimizer(options, all);
+    optimizer.step(2);  // creates the state
+    return operators_of([&] { optimizer.step(2); });
+  };
+  for (const OptimizerOptions& options : kEveryOption) {
+    EXPECT_EQ(operators(options, 20), operators(options, 1)) << options.name;
+    EXPECT_GE(operators(options, 1), 1) << options.name;
+  }
 }
 
 TEST(Optimizer, SaysWhatItKeepsAndWhatItTakes) {
