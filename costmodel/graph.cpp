@@ -154,6 +154,13 @@ void check_has_times(const Graph& graph) {
          " -o graph.json");
 }
 
+std::string distrust_text(const Graph& graph) {
+  if (!graph.quality || graph.quality->trusted) return "";
+  std::string reasons;
+  for (const std::string& reason : graph.quality->reasons) reasons += (reasons.empty() ? "" : "; ") + reason;
+  return "the profile is not trusted: " + (reasons.empty() ? "the file gives no reason" : reasons);
+}
+
 int layer_index(const Graph& graph, const std::string& id) {
   std::vector<std::string> ids;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {

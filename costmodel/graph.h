@@ -187,6 +187,10 @@ void validate(const Graph& graph);
 /// Throws std::invalid_argument, naming the command that measures the model, unless the graph has_times.
 void check_has_times(const Graph& graph);
 
+/// If the graph's profiler did not trust its measurement, one line that says so with the reasons: "the profile is not
+/// trusted: 2 records were dropped; 3 backward nodes belong to no layer". Else empty.
+[[nodiscard]] std::string distrust_text(const Graph& graph);
+
 /// Time of the layers' forward and backward together, for one microbatch on one device.
 [[nodiscard]] Seconds compute_time(const Graph& graph);
 

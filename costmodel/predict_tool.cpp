@@ -93,6 +93,8 @@ int main(int argc, char** argv) {
         stagecraft::format::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
         if (!chakra.empty()) stagecraft::format::check_can_write_in(chakra);
         auto graph = stagecraft::format::read_graph(graph_path);
+        if (const std::string text = distrust_text(graph); !text.empty())
+          std::cerr << fmt::format("stagecraft-predict: warning: {}: {}\n", graph_path, text);
         const auto topology = stagecraft::format::read_topology(topology_path);
         const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
         if (!chakra.empty()) stagecraft::format::check_outputs_in(chakra, inputs, chakra_files(plan), force);

@@ -449,6 +449,7 @@ int plan(Request& request) {
   if (request.constraints.plan.schedule.starts_with(kCsv)) take_csv(request);
   warn_of_caveat(request);
   Graph graph = stagecraft::format::read_graph(request.graph);
+  if (const std::string text = distrust_text(graph); !text.empty()) warn(request.graph + ": " + text);
   const Topology topology =
       request.devices.empty() ? stagecraft::format::read_topology(request.topology) : plain_topology(request);
   try {

@@ -52,5 +52,16 @@ TEST(Graph, ReadsBackWhatItWrites) {
   EXPECT_EQ(format::parse_graph(format::graph_json(graph), "graph.json"), graph);
 }
 
+TEST(DistrustText, IsEmptyUnlessTheProfilerDistrustedItself) {
+  Graph graph;
+  EXPECT_EQ(distrust_text(graph), "") << "not measured by our profiler";
+  graph.quality = ProfileQuality{};
+  EXPECT_EQ(distrust_text(graph), "");
+  graph.quality->trusted = false;
+  EXPECT_EQ(distrust_text(graph), "the profile is not trusted: the file gives no reason");
+  graph.quality->reasons = {"a", "b"};
+  EXPECT_EQ(distrust_text(graph), "the profile is not trusted: a; b");
+}
+
 }  // namespace
 }  // namespace stagecraft

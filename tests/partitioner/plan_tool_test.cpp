@@ -63,6 +63,25 @@ std::size_t longest_line(const std::string& text) {
   return longest;
 }
 
+TEST_F(PlanTool, WarnsOfAProfileThatIsNotTrusted) {
+  Graph graph = format::parse_graph(read("graph.json"), "graph.json");
+  graph.quality = ProfileQuality{};
+  write("trusted.json", format::graph_json(graph));
+  graph.quality->trusted = false;
+  graph.quality->reasons = {"2 records were dropped", "5 % of the time belongs to no layer"};
+  write("untrusted.json", format::graph_json(graph));
+  const Outcome trusted = run("trusted.json topology.json");
+  EXPECT_EQ(trusted.status, 0) << trusted.err;
+  EXPECT_THAT(trusted.err, Not(HasSubstr("not trusted")));
+  const Outcome untrusted = run("untrusted.json topology.json");
+  EXPECT_EQ(untrusted.status, 0) << untrusted.err;
+  EXPECT_EQ(untrusted.err,
+            "stagecraft-plan: warning: untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of the "
+            "time belongs to no layer\n" +
+                trusted.err);
+  EXPECT_EQ(untrusted.out, trusted.out);
+}
+
 TEST_F(PlanTool, WritesAPlanWithBothTimes) {
   const Outcome o = run("graph.json topology.json --activation-compression-ratio 1 --microbatches 8 -o plan.json");
   EXPECT_EQ(o.status, 0) << o.err;

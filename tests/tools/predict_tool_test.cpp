@@ -14,6 +14,7 @@ namespace stagecraft {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Outcome;
 
 class PredictTool : public ::testing::Test {
@@ -42,6 +43,25 @@ TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
   EXPECT_DOUBLE_EQ(format::parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 15);
   const auto trace = nlohmann::json::parse(folder_.read("t.json"));
   EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
+}
+
+TEST_F(PredictTool, WarnsOfAProfileThatIsNotTrusted) {
+  Graph graph = format::parse_graph(folder_.read("graph.json"), "graph.json");
+  graph.quality = ProfileQuality{};
+  folder_.write("trusted.json", format::graph_json(graph));
+  graph.quality->trusted = false;
+  graph.quality->reasons = {"2 records were dropped", "5 % of the time belongs to no layer"};
+  folder_.write("untrusted.json", format::graph_json(graph));
+  const Outcome trusted = predict("trusted.json topology.json plan.json");
+  EXPECT_EQ(trusted.status, 0) << trusted.err;
+  EXPECT_THAT(trusted.err, Not(HasSubstr("not trusted")));
+  const Outcome untrusted = predict("untrusted.json topology.json plan.json");
+  EXPECT_EQ(untrusted.status, 0) << untrusted.err;
+  EXPECT_EQ(
+      untrusted.err,
+      "stagecraft-predict: warning: untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of the "
+      "time belongs to no layer\n" +
+          trusted.err);
 }
 
 TEST_F(PredictTool, PutsATableThatIsTooWideIntoTwo) {
