@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <span>
+#include <vector>
 
 #include "executor/channel/channel_gloo.h"
 #include "executor/channel/channel_nccl.h"
@@ -59,6 +62,40 @@ void expect_overlap(channel::Channel& channel, c10::Device device, profiler::Ker
   channel.barrier();
 }
 
+/// Prints what a message of two tensors costs the thread that enqueues a step: together, and one by one.
+void measure_host_time(channel::Channel& channel, c10::Device device) {
+  constexpr int kMessages = 500;
+  const channel::TensorSpec spec{{1 << 14}, at::kFloat};
+  const std::vector<channel::TensorSpec> specs{spec, spec};
+  const at::Tensor values = at::rand(spec.shape, at::TensorOptions(at::kFloat).device(device));
+  const std::vector<at::Tensor> tensors{values, values};
+  const std::vector<int> tags{0, 1};
+  for (const std::size_t at_a_time : {2U, 1U}) {
+    std::vector<double> microseconds;
+    for (int message = 0; message < kMessages; ++message) {
+      std::vector<std::unique_ptr<channel::Sending>> sends;
+      std::vector<std::unique_ptr<channel::Receiving>> receives;
+      const auto begin = std::chrono::steady_clock::now();
+      for (std::size_t i = 0; i < tensors.size(); i += at_a_time) {
+        const std::span<const int> own_tags(tags.data() + i, at_a_time);
+        if (channel.rank() == 0) channel.send_message({tensors.data() + i, at_a_time}, 1, own_tags, sends);
+        if (channel.rank() == 1) channel.receive_message({specs.data() + i, at_a_time}, 0, own_tags, receives);
+      }
+      microseconds.push_back(
+          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+      for (const auto& sending : sends) sending->wait();
+      for (const auto& receiving : receives) (void)receiving->wait();
+      if (message % 50 == 0) device::synchronize(device);
+    }
+    std::ranges::sort(microseconds);
+    std::printf("rank %d: host time to %s two tensors %s: median %.1f us, 90th percentile %.1f us\n", channel.rank(),
+                channel.rank() == 0 ? "send" : "receive", at_a_time == 2 ? "together" : "one by one",
+                microseconds[kMessages / 2], microseconds[kMessages * 9 / 10]);
+  }
+  device::synchronize(device);
+  channel.barrier();
+}
+
 int run(const std::string& name) {
   device::prepare_device("cuda:0");
   std::unique_ptr<profiler::KernelTracer> tracer;
@@ -78,6 +115,7 @@ int run(const std::string& name) {
     if (name == "sums" || name == "deterministic") expect_sums_of_all(*channel, device);
     if (name == "streams") expect_ordered_streams(*channel, device);
     if (name == "overlap") expect_overlap(*channel, device, *tracer);
+    if (name == "host-time" && launch.rank < 2) measure_host_time(*channel, device);
     if (name == "late") {
       const std::string error = error_of([&] {
         if (launch.rank == 1) (void)channel->receive({{4}, at::kFloat}, 0, 0)->wait();

@@ -34,6 +34,8 @@ TEST_F(NcclOnAGpu, OrdersItsStreams) { EXPECT_EQ(run(2, "streams"), 0); }
 
 TEST_F(NcclOnAGpu, EndsATransferThatIsLate) { EXPECT_EQ(run(2, "late"), 0); }
 
+TEST_F(NcclOnAGpu, PrintsTheHostTimeOfAMessage) { EXPECT_EQ(run(2, "host-time"), 0); }
+
 TEST_F(NcclOnAGpu, TransfersWhileItComputes) { EXPECT_EQ(run(2, "overlap"), 0); }
 
 }  // namespace
