@@ -72,9 +72,7 @@ endfunction()
 function(stagecraft_test name)
   cmake_parse_arguments(ARG "TENSORS" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE stagecraft_options ${ARG_LIBRARIES} GTest::gtest_main GTest::gmock)
-  target_compile_definitions(${name} PRIVATE STAGECRAFT_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-                                             STAGECRAFT_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  target_link_libraries(${name} PRIVATE stagecraft_options ${ARG_LIBRARIES} stagecraft_places GTest::gtest_main GTest::gmock)
   # Compiling a test takes longer than running it.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(STAGECRAFT_PRECOMPILE)

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "costmodel/format/files.h"
+#include "tests/support/places.h"
 
 // simulate_test compares the schedules' forms with event simulation.
 
@@ -155,8 +156,8 @@ TEST(WeightVersions, AreAsManyRoundsAsThePipelineHoldsMicrobatches) {
 }
 
 TEST(Vectors, TransformerMemoryFormulasGiveThePublishedValues) {
-  const auto vectors = nlohmann::json::parse(
-      format::read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors =
+      nlohmann::json::parse(format::read_text(source_folder() + "/tests/golden/costmodel/vectors.json"));
   for (const auto& v : vectors.at("memory_korthikanti_GiB")) {
     const TransformerShape shape{v.at("h"), v.at("a"), v.at("L"), v.at("q"),
                                  v.at("b"), v.at("t"), v.at("p"), v.at("v")};

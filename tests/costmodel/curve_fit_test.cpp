@@ -10,6 +10,7 @@
 #include <string>
 
 #include "costmodel/format/files.h"
+#include "tests/support/places.h"
 
 namespace stagecraft {
 namespace {
@@ -199,8 +200,7 @@ TEST(FitCurve, NamesBadPoints) {
 
 /// The points of one table of tests/golden/collectives.
 std::vector<FitPoint> real_curve(const std::string& file, int ranks) {
-  const auto document =
-      nlohmann::json::parse(format::read_text(STAGECRAFT_SOURCE_DIR "/tests/golden/collectives/" + file));
+  const auto document = nlohmann::json::parse(format::read_text(source_folder() + "/tests/golden/collectives/" + file));
   std::vector<FitPoint> out;
   for (const auto& table : document["tables"]) {
     if (table["ranks"] != ranks) continue;

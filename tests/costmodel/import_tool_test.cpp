@@ -10,6 +10,7 @@
 #include "costmodel/format/json.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/nccl_tests_text.h"
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft {
@@ -23,17 +24,17 @@ struct Outcome {
   std::string out;
 };
 
-/// Standard output and exit status of a shell command; STAGECRAFT_BIN_DIR is the working folder.
+/// Standard output and exit status of a shell command; the programs' folder is the working folder.
 Outcome shell(const std::string& command) {
   Outcome outcome;
-  std::FILE* const pipe = ::popen(("cd " STAGECRAFT_BIN_DIR " && " + command).c_str(), "r");
+  std::FILE* const pipe = ::popen(("cd " + program_folder() + " && " + command).c_str(), "r");
   std::array<char, 4096> part;
   for (std::size_t n = 0; (n = std::fread(part.data(), 1, part.size(), pipe)) > 0;) outcome.out.append(part.data(), n);
   outcome.status = WEXITSTATUS(::pclose(pipe));
   return outcome;
 }
 
-const std::string kProfile = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/gnmt.txt";
+const std::string kProfile = source_folder() + "/tests/golden/pipedream/gnmt.txt";
 
 TEST(ImportTool, AndExportToolGiveTheProfileBack) {
   const Outcome outcome = shell("./stagecraft-import pipedream - < " + kProfile + " | ./stagecraft-export pipedream -");
@@ -71,7 +72,7 @@ TEST(ImportTool, MergesSeveralFilesOfOneFormat) {
 }
 
 TEST(ImportTool, PutsMeasuredLinksOverADump) {
-  const std::string golden = STAGECRAFT_SOURCE_DIR "/tests/golden/nccl/";
+  const std::string golden = source_folder() + "/tests/golden/nccl/";
   const testing::CommandFolder folder;
   const testing::Outcome outcome = folder.run("stagecraft-import nccl-tests " + golden +
                                               "all_reduce_perf.txt -o m.json && stagecraft-import nccl-topology " +

@@ -12,6 +12,7 @@
 #include "costmodel/predict.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
+#include "tests/support/places.h"
 
 namespace stagecraft {
 namespace {
@@ -53,8 +54,8 @@ double time_of(const Numbers& numbers) {
 }
 
 TEST(Vectors, AllScheduleTimesAreReproduced) {
-  const auto vectors = nlohmann::json::parse(
-      format::read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors =
+      nlohmann::json::parse(format::read_text(source_folder() + "/tests/golden/costmodel/vectors.json"));
   int cases = 0;
   for (const auto& v : vectors.at("schedules")) {
     Numbers n;
@@ -90,8 +91,8 @@ TEST(Vectors, AllScheduleTimesAreReproduced) {
 }
 
 TEST(Vectors, BracketCounterexamplesLieInsideTheSafeBracket) {
-  const auto vectors = nlohmann::json::parse(
-      format::read_text(std::string(STAGECRAFT_SOURCE_DIR) + "/tests/golden/costmodel/vectors.json"));
+  const auto vectors =
+      nlohmann::json::parse(format::read_text(source_folder() + "/tests/golden/costmodel/vectors.json"));
   for (const auto& v : vectors.at("bracket_counterexamples")) {
     StageTimes times;
     for (const double f : v.at("F").get<std::vector<double>>()) times.forward.emplace_back(f);

@@ -3,6 +3,7 @@
 
 #include "costmodel/format/json.h"
 #include "tests/support/pipedream_cases.h"
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 // stagecraft-plan with given stages: --split-at and --from.
@@ -121,7 +122,7 @@ TEST_F(GivenPlan, ComesBackFromPipeDreamsConfigurationWithReplicasDevicesAndWarm
 // and 0.
 TEST_F(GivenPlan, ExportsThePublishedConfigurationOfVgg16) {
   folder_.write("graph.json",
-                format::graph_json(read_pipedream_profile(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream", "vgg16")));
+                format::graph_json(read_pipedream_profile(source_folder() + "/tests/golden/pipedream", "vgg16")));
   ASSERT_EQ(plan("--strategy pipedream --activation-compression-ratio 1 -o p.json").status, 0);
   EXPECT_EQ(folder_.run("stagecraft-export pipedream-conf p.json --kind hybrid --depths").out,
             "{\n    \"module_to_stage_map\": [0, 1, 1],\n"

@@ -9,6 +9,7 @@
 #include "partitioner/downsets.h"
 #include "partitioner/strategy.h"
 #include "tests/support/pipedream_cases.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -17,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream";
+const std::string kGolden = source_folder() + "/tests/golden/pipedream";
 
 std::map<std::string, Graph> profiles() {
   std::map<std::string, Graph> graphs;

@@ -12,6 +12,7 @@
 #include "costmodel/format/json.h"
 #include "tests/support/chains.h"
 #include "tests/support/pipedream_cases.h"
+#include "tests/support/places.h"
 
 // stagecraft-plan as a user runs it.
 
@@ -35,7 +36,7 @@ class PlanTool : public ::testing::Test {
     folder_ = std::filesystem::temp_directory_path() / ("stagecraft_plan_tool_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
     write("graph.json",
-          format::graph_json(read_pipedream_profile(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream", "alexnet")));
+          format::graph_json(read_pipedream_profile(source_folder() + "/tests/golden/pipedream", "alexnet")));
     write("topology.json", format::topology_json(levels_topology({4}, {1e9})));
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -46,7 +47,7 @@ class PlanTool : public ::testing::Test {
   std::string read(const std::string& name) const { return format::read_text((folder_ / name).string()); }
 
   Outcome run(const std::string& arguments) const {
-    const std::string command = "cd '" + folder_.string() + "' && '" STAGECRAFT_BIN_DIR "/stagecraft-plan' " +
+    const std::string command = "cd '" + folder_.string() + "' && '" + program_folder() + "/stagecraft-plan' " +
                                 arguments + " > out.txt 2> err.txt";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out.txt"), read("err.txt")};
@@ -193,7 +194,7 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   graph.device = {"AMD EPYC", DeviceKind::Processor, 2};
   graph.slowdown = {1, 2};
   write("measured.json", format::graph_json(graph));
-  const std::string gpus = STAGECRAFT_SOURCE_DIR "/examples/topology-3-levels.json";
+  const std::string gpus = source_folder() + "/examples/topology-3-levels.json";
   const std::string eight = " --strategy profile --replicas 8 --microbatches 8 ";
   const Outcome refused = run("measured.json " + gpus + eight);
   EXPECT_EQ(refused.status, 1);
@@ -219,7 +220,7 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
       own.err,
       HasSubstr(
           "note: assuming that ranks on one host slow each other down as on the host where the graph was measured"));
-  EXPECT_EQ(run("measured.json " STAGECRAFT_SOURCE_DIR "/examples/topology-2-cpus.json").status, 0);
+  EXPECT_EQ(run("measured.json " + source_folder() + "/examples/topology-2-cpus.json").status, 0);
 }
 
 TEST_F(PlanTool, RefusesAGraphWithoutTimes) {

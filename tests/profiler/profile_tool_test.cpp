@@ -4,6 +4,7 @@
 
 #include "costmodel/format/json.h"
 #include "tests/profiler/tool_runner.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::profiler {
 namespace {
@@ -88,7 +89,7 @@ TEST_F(ProfileTool, DrawsModels) {
 }
 
 TEST_F(ProfileTool, TrainsFromAnArchive) {
-  const std::string net = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
+  const std::string net = source_folder() + "/tests/golden/pt2/net.pt2";
   const Outcome o = profile(net + " --layers leaf --microbatch 2 --max-seconds 0.01 --warmup 1 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
   const Graph graph = format::parse_graph(read("graph.json"), "graph.json");

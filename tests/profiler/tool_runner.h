@@ -9,6 +9,7 @@
 #include <string>
 
 #include "costmodel/format/files.h"
+#include "tests/support/places.h"
 
 namespace stagecraft {
 
@@ -32,9 +33,8 @@ class ToolRunner : public testing::Test {
   /// Runs stagecraft-VERB with `arguments` and with `settings` ("NAME=VALUE ...") in its environment.
   [[nodiscard]] Outcome run(const std::string& verb, const std::string& arguments,
                             const std::string& settings = {}) const {
-    const std::string command = "cd '" + folder_.string() + "' && " + settings +
-                                " '" STAGECRAFT_BIN_DIR "/stagecraft-" + verb + "' " + arguments +
-                                " > out.txt 2> err.txt";
+    const std::string command = "cd '" + folder_.string() + "' && " + settings + " '" + program_folder() +
+                                "/stagecraft-" + verb + "' " + arguments + " > out.txt 2> err.txt";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out.txt"), read("err.txt")};
   }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "costmodel/format/files.h"
+#include "tests/support/places.h"
 
 // Runs tools as a user would: in a temporary folder, through a shell.
 
@@ -39,8 +40,8 @@ class CommandFolder {
 
   [[nodiscard]] Outcome run(const std::string& command) const {
     write("command.sh", command + "\n");
-    const std::string line = "cd '" + path_.string() + "' && PATH='" STAGECRAFT_BIN_DIR "':\"$PATH\" bash command.sh" +
-                             " > out.txt 2> err.txt < /dev/null";
+    const std::string line = "cd '" + path_.string() + "' && PATH='" + program_folder() +
+                             "':\"$PATH\" bash command.sh" + " > out.txt 2> err.txt < /dev/null";
     const int status = std::system(line.c_str());
     return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), read("out.txt"), read("err.txt")};
   }

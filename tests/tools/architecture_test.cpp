@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 // partitioner -> costmodel <- executor <- profiler, and the arrows between their folders: no other includes are
@@ -115,7 +116,7 @@ std::vector<std::string> breaches(const std::string& file, std::istream& text) {
 }
 
 TEST(Architecture, IsKeptByEveryInclude) {
-  const fs::path root = STAGECRAFT_SOURCE_DIR;
+  const fs::path root = source_folder();
   std::vector<std::string> found;
   int files = 0;
   for (const char* room : {"costmodel", "partitioner", "executor", "profiler"}) {
@@ -132,7 +133,7 @@ TEST(Architecture, IsKeptByEveryInclude) {
 }
 
 TEST(Architecture, HasNoFolderWithoutArrowsAndNoCircle) {
-  const fs::path root = STAGECRAFT_SOURCE_DIR;
+  const fs::path root = source_folder();
   std::set<std::string> found;
   for (const char* room : {"costmodel", "partitioner", "executor", "profiler"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/version.h"
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 // scripts/stagecraft as a user runs it.
@@ -12,12 +13,12 @@ namespace {
 using ::testing::HasSubstr;
 using testing::Outcome;
 
-const std::string kFront = "'" STAGECRAFT_SOURCE_DIR "/scripts/stagecraft' ";
+const std::string kFront = "'" + source_folder() + "/scripts/stagecraft' ";
 
 class Front : public ::testing::Test {
  protected:
   Outcome front(const std::string& arguments) const {
-    return folder_.run("STAGECRAFT_BIN='" STAGECRAFT_BIN_DIR "' " + kFront + arguments);
+    return folder_.run("STAGECRAFT_BIN='" + program_folder() + "' " + kFront + arguments);
   }
   testing::CommandFolder folder_;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "costmodel/format/files.h"
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 // The cases of tests/golden/cases: each is a folder of documents, the commands to run on them, and the expected
@@ -22,7 +23,7 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-const fs::path kCases = STAGECRAFT_SOURCE_DIR "/tests/golden/cases";
+const fs::path kCases = source_folder() + "/tests/golden/cases";
 
 /// Whether a value may differ from the expected one: the provenance and the format's version.
 bool is_free(const std::string& pointer) { return pointer == "/provenance" || pointer == "/version"; }

@@ -12,6 +12,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
+#include "tests/support/places.h"
 
 // The schemas and the readers must agree, checked with a document that contains every key.
 
@@ -52,7 +53,7 @@ class Schema : public testing::TestWithParam<std::string> {
     for (const Kind& kind : kinds()) {
       if (kind.name == GetParam()) kind_ = &kind;
     }
-    schema_ = Json::parse(read_text(STAGECRAFT_SOURCE_DIR "/costmodel/format/" + GetParam() + ".schema.json"));
+    schema_ = Json::parse(read_text(source_folder() + "/costmodel/format/" + GetParam() + ".schema.json"));
     document_ = Json::parse(kind_->document);
   }
 

@@ -6,6 +6,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::format {
 namespace {
@@ -99,7 +100,7 @@ TEST(ReadTopology, NamesWhatDoesNotFitTogether) {
 }
 
 TEST(ShippedTopology, OfThreeLevelsReadsAsItsNameSays) {
-  const Topology topology = read_topology(STAGECRAFT_SOURCE_DIR "/examples/topology-3-levels.json");
+  const Topology topology = read_topology(source_folder() + "/examples/topology-3-levels.json");
   ASSERT_EQ(topology.levels.size(), 3u);
   EXPECT_EQ(device_count(topology), 64);
   EXPECT_EQ(topology.device.memory, Bytes(80'000'000'000));
@@ -107,7 +108,7 @@ TEST(ShippedTopology, OfThreeLevelsReadsAsItsNameSays) {
 }
 
 TEST(ShippedTopology, OfTwoProcessorsReads) {
-  const Topology topology = read_topology(STAGECRAFT_SOURCE_DIR "/examples/topology-2-cpus.json");
+  const Topology topology = read_topology(source_folder() + "/examples/topology-2-cpus.json");
   EXPECT_EQ(device_count(topology), 2);
 }
 

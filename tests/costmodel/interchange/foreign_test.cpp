@@ -8,6 +8,7 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -17,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/";
+const std::string kGolden = source_folder() + "/tests/golden/";
 
 /// An example file of `format`.
 SourceFile example(const std::string& format) {

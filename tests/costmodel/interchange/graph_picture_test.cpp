@@ -12,6 +12,7 @@
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/split.h"
 #include "tests/costmodel/interleavings.h"
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::interchange {
@@ -154,7 +155,7 @@ TEST_F(GraphTool, WritesTheTextOfTheLibrary) {
 }
 
 TEST_F(GraphTool, TakesPipeDreamsProfile) {
-  const std::string path = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/gnmt.txt";
+  const std::string path = source_folder() + "/tests/golden/pipedream/gnmt.txt";
   EXPECT_EQ(run("stagecraft-graph " + path).out, graph_dot(parse_pipedream(format::read_text(path), path)));
 }
 
@@ -170,7 +171,7 @@ TEST_F(GraphTool, NamesFileAndLayerOfWhatDoesNotFit) {
 }
 
 TEST_F(GraphTool, NamesThePackageOfAMissingDot) {
-  const Outcome o = run("PATH=/nowhere " STAGECRAFT_BIN_DIR "/stagecraft-graph graph.json --svg");
+  const Outcome o = run("PATH=/nowhere " + program_folder() + "/stagecraft-graph graph.json --svg");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(
       o.err,
@@ -207,7 +208,7 @@ std::map<std::string, double> drawn_at(const std::string& plain) {
 
 TEST_F(GraphTool, ReadsFromLeftToRightOverStagesAndTheirColumns) {
   if (!has_dot()) GTEST_SKIP() << "no dot, which the package graphviz has";
-  const std::string path = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/resnet50.txt";
+  const std::string path = source_folder() + "/tests/golden/pipedream/resnet50.txt";
   const Graph graph = parse_pipedream(format::read_text(path), path);
   const std::vector<int> list = layer_list(graph);
   Plan plan = testing::row_plan("1f1b", {1, 1, 1}, 4);

@@ -5,6 +5,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -15,7 +16,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using testing::ThrowsMessage;
 
-const std::string kDump = STAGECRAFT_SOURCE_DIR "/tests/golden/nccl/topology.xml";
+const std::string kDump = source_folder() + "/tests/golden/nccl/topology.xml";
 
 /// `text` with every `from` replaced by `to`.
 std::string replaced(std::string text, const std::string& from, const std::string& to) {

@@ -9,6 +9,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -39,14 +40,12 @@ auto refuses(const std::string& message) {
 class PublishedProfile : public testing::TestWithParam<const char*> {};
 
 TEST_P(PublishedProfile, ComesBackByteForByte) {
-  const std::string text =
-      format::read_text(std::string(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/") + GetParam() + ".txt");
+  const std::string text = format::read_text(source_folder() + "/tests/golden/pipedream/" + GetParam() + ".txt");
   EXPECT_EQ(round_trip(text), text);
 }
 
 TEST_P(PublishedProfile, ComesBackByteForByteWithStages) {
-  std::string text =
-      format::read_text(std::string(STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/") + GetParam() + ".txt");
+  std::string text = format::read_text(source_folder() + "/tests/golden/pipedream/" + GetParam() + ".txt");
   std::string staged;
   int count = 0;
   for (std::size_t at = 0; at < text.size();) {

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <string>
 
 #include "executor/launch/spawn.h"
 #include "tests/support/gpu.h"
+#include "tests/support/places.h"
 
 // The NCCL channel over the real library. Ranks are processes that share one GPU, each as if on a separate host:
 // transfers go through the host, but calls, streams and events are those of any run.
@@ -11,13 +14,17 @@
 namespace stagecraft::channel {
 namespace {
 
+std::string rank_program() { return program_folder() + "/nccl_rank_program"; }
+
 class NcclOnAGpu : public GpuTest {
  protected:
   static int run(int ranks, const std::string& name) {
-    return launch::spawn(ranks, {std::string(STAGECRAFT_BIN_DIR) + "/nccl_rank_program", name},
-                         std::chrono::seconds(10));
+    return launch::spawn(ranks, {rank_program(), name}, std::chrono::seconds(10));
   }
 };
+
+// Needs no GPU.
+TEST(NcclRankProgram, IsNextToThisTest) { EXPECT_TRUE(std::filesystem::exists(rank_program())) << rank_program(); }
 
 TEST_F(NcclOnAGpu, DeliversEverythingWithTwoAndFourRanks) {
   EXPECT_EQ(run(2, "deliveries"), 0);

@@ -20,6 +20,7 @@
 #include "executor/intake/layer_sources.h"
 #include "executor/stage/stage_program.h"
 #include "tests/executor/files/pickle_text.h"
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::files {
@@ -29,7 +30,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr const char* kByPython = STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt";
+const std::string kByPython = source_folder() + "/tests/golden/torch/weights.pt";
 
 class TorchFiles : public ::testing::Test {
  protected:

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 #include "tests/support/zip_text.h"
 
@@ -19,7 +20,7 @@ using ::testing::ThrowsMessage;
 using testing::zip_text;
 using testing::ZipPart;
 
-constexpr const char* kByPython = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
+const std::string kByPython = source_folder() + "/tests/golden/pt2/net.pt2";
 
 class ZipArchives : public ::testing::Test {
  protected:

@@ -22,6 +22,7 @@
 #include "executor/stage/stage_program.h"
 #include "tests/executor/model/model_runner.h"
 #include "tests/support/graph_sketch.h"
+#include "tests/support/places.h"
 
 // Models from files, built for evaluation.
 
@@ -33,9 +34,9 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 using Origin = GraphValue::Origin;
 
-const std::string kNet = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
-const std::string kTraced = STAGECRAFT_SOURCE_DIR "/tests/golden/torchscript/cnn_traced.pt";
-const std::string kScripted = STAGECRAFT_SOURCE_DIR "/tests/golden/torchscript/control_flow_scripted.pt";
+const std::string kNet = source_folder() + "/tests/golden/pt2/net.pt2";
+const std::string kTraced = source_folder() + "/tests/golden/torchscript/cnn_traced.pt";
+const std::string kScripted = source_folder() + "/tests/golden/torchscript/control_flow_scripted.pt";
 const std::map<std::string, std::string> kImage{
     {"input.x", "float32[3,8,8]"}, {"input.target", "int64[]"}, {"range.target", "0..4"}};
 const std::map<std::string, std::string> kVector{{"input.x", "float32[8]"}, {"input.target", "int64[]"}};

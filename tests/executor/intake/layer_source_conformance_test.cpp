@@ -11,6 +11,7 @@
 #include "executor/intake/layer_sources.h"
 #include "executor/model/builtin_models.h"
 #include "tests/executor/model/model_runner.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -41,7 +42,7 @@ std::vector<Sample> samples() {
   };
   std::vector<Sample> out;
   for (const std::string& name : model::builtin_model_names()) out.push_back({name, "built-in", name, small.at(name)});
-  const std::string golden = STAGECRAFT_SOURCE_DIR "/tests/golden/";
+  const std::string golden = source_folder() + "/tests/golden/";
   out.push_back({"net_pt2", "pt2", golden + "pt2/net.pt2"});
   out.push_back({"tied_pt2", "pt2", golden + "pt2/tied.pt2"});
   out.push_back({"cnn_traced",

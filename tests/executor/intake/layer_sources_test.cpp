@@ -20,6 +20,7 @@
 #include "executor/data/data_source.h"
 #include "executor/intake/pt2/pt2_graph.h"
 #include "tests/executor/model/model_runner.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -29,8 +30,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
 
-const std::string kNet = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
-const std::string kTied = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/tied.pt2";
+const std::string kNet = source_folder() + "/tests/golden/pt2/net.pt2";
+const std::string kTied = source_folder() + "/tests/golden/pt2/tied.pt2";
 
 std::vector<std::string> layer_names(const model::Model& model) {
   std::vector<std::string> out;

@@ -9,6 +9,7 @@
 
 #include "executor/launch/spawn.h"
 #include "executor/meeting/meeting_store.h"
+#include "tests/support/places.h"
 
 // Runs real processes.
 
@@ -24,7 +25,7 @@ struct Outcome {
 /// Runs rank_program, whose deadline for a silent rank is 2 s.
 inline Outcome run_ranks(int ranks, std::vector<std::string> arguments,
                          std::chrono::milliseconds grace = std::chrono::milliseconds(4000)) {
-  arguments.insert(arguments.begin(), std::string(STAGECRAFT_BIN_DIR) + "/rank_program");
+  arguments.insert(arguments.begin(), program_folder() + "/rank_program");
   ::testing::internal::CaptureStderr();  // includes the children's output
   const auto start = std::chrono::steady_clock::now();
   Outcome outcome;

@@ -11,6 +11,7 @@
 
 #include "costmodel/format/files.h"
 #include "costmodel/interchange/pipedream.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -313,7 +314,7 @@ TEST(StagesOf, AreThePlansOrTheGraphs) {
 
 TEST(PackageOf, KnowsEveryKindOfThePublishedProfiles) {
   for (const char* name : {"alexnet", "gnmt", "resnet18", "resnet50", "vgg16"}) {
-    const std::string path = STAGECRAFT_SOURCE_DIR "/tests/golden/pipedream/" + std::string(name) + ".txt";
+    const std::string path = source_folder() + "/tests/golden/pipedream/" + std::string(name) + ".txt";
     const Graph graph = parse_pipedream(format::read_text(path), path);
     std::vector<int> stages;
     for (const Layer& layer : graph.layers) stages.push_back(is_input(layer) ? -1 : 0);

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
+#include "tests/support/places.h"
 #include "tests/support/pt2_text.h"
 #include "tests/support/run_command.h"
 
@@ -23,8 +24,8 @@ using ::testing::ThrowsMessage;
 using testing::zip_text;
 using testing::ZipPart;
 
-constexpr const char* kNet = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/net.pt2";
-constexpr const char* kTied = STAGECRAFT_SOURCE_DIR "/tests/golden/pt2/tied.pt2";
+const std::string kNet = source_folder() + "/tests/golden/pt2/net.pt2";
+const std::string kTied = source_folder() + "/tests/golden/pt2/tied.pt2";
 constexpr const char* kWeights = "data/weights/model_weights_config.json";
 
 class Pt2Archives : public ::testing::Test {

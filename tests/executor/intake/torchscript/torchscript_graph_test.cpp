@@ -22,6 +22,7 @@
 #include "executor/files/safetensors.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/run/check.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -30,7 +31,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-const std::string kGolden = STAGECRAFT_SOURCE_DIR "/tests/golden/torchscript/";
+const std::string kGolden = source_folder() + "/tests/golden/torchscript/";
 const std::map<std::string, std::string> kImage{
     {"input.x", "float32[3,8,8]"}, {"input.target", "int64[]"}, {"range.target", "0..4"}};
 const std::map<std::string, std::string> kVector{{"input.x", "float32[8]"}, {"input.target", "int64[]"}};
@@ -266,7 +267,7 @@ TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
 }
 
 TEST(TorchScript, SaysWhatAStateDictIs) {
-  EXPECT_THAT(message_of([] { (void)build_model(STAGECRAFT_SOURCE_DIR "/tests/golden/torch/weights.pt", {}); }),
+  EXPECT_THAT(message_of([] { (void)build_model(source_folder() + "/tests/golden/torch/weights.pt", {}); }),
               HasSubstr("holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as --weights"));
 }
 
