@@ -114,12 +114,16 @@ def is_packed(root: str) -> bool:
 
 
 def find_programs(root: str) -> str | None:
-    """The folder of the built programs: STAGECRAFT_BIN, that of a packed folder, build/gpu or build/dev."""
+    """The folder of the built programs: STAGECRAFT_BIN, that of a packed folder, build/gpu or build/dev. Throws Missing
+    if STAGECRAFT_BIN lacks some."""
+    def missing(folder: str) -> list[str]:
+        return [program for program in PROGRAMS if not os.access(os.path.join(folder, program), os.X_OK)]
+
+    given = os.environ.get("STAGECRAFT_BIN")
+    if given and missing(given):
+        raise Missing(f"STAGECRAFT_BIN={given} has no {', '.join(missing(given))}")
     usual = [os.path.join(root, folder) for folder in ("bin", "build/gpu/bin", "build/dev/bin")]
-    for folder in (os.environ.get("STAGECRAFT_BIN"), *usual):
-        if folder and all(os.access(os.path.join(folder, program), os.X_OK) for program in PROGRAMS):
-            return os.path.abspath(folder)
-    return None
+    return next((os.path.abspath(folder) for folder in (given, *usual) if folder and not missing(folder)), None)
 
 
 def environment_of(bin_folder: str, root: str) -> tuple[dict[str, str], dict | None]:
@@ -132,9 +136,9 @@ def environment_of(bin_folder: str, root: str) -> tuple[dict[str, str], dict | N
     torch = find_torch(root)
     out["STAGECRAFT_PYTHON"] = torch["python"]
     out["PATH"] = f"{bin_folder}:{os.path.dirname(torch['python'])}:{os.environ.get('PATH', '')}"
-    packed = os.path.join(os.path.dirname(bin_folder), "lib")
-    # The system's C++ library, unless it is older than the one that the programs were built with.
-    for folders in ([packed], [packed, os.path.join(packed, "newer")]):
+    # Packed programs look in lib/ by themselves; from here, Python and others would take its libraries too. The system's
+    # C++ library serves, unless it is older than the one that the programs were built with.
+    for folders in ([], [os.path.join(os.path.dirname(bin_folder), "lib/newer")]):
         already = os.environ.get("LD_LIBRARY_PATH", "").split(":")
         out["LD_LIBRARY_PATH"] = ":".join(f for f in [*torch["libraries"], *folders, *already] if f)
         why = failure(bin_folder, out)

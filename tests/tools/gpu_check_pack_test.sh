@@ -21,6 +21,8 @@ mkdir "$folder/other"
 touch "$folder/other/file"
 expect 1 STAGECRAFT_BIN="$bin" "$source/scripts/gpu_check" --pack "$folder/other"
 case "$output" in "gpu_check: $folder/other holds something else"*) ;; *) fail "the wrong folder is not told" ;; esac
+expect 1 STAGECRAFT_BIN="$folder/other" "$source/scripts/gpu_check" --pack "$folder/packed"
+case "$output" in "gpu_check: STAGECRAFT_BIN=$folder/other has no stagecraft-run, "*) ;; *) fail "missing programs are not told" ;; esac
 expect 0 STAGECRAFT_BIN="$bin" "$source/scripts/gpu_check" --pack "$folder/packed"
 echo "$output"
 cp -R "$folder/packed" "$folder/carried"
@@ -70,6 +72,8 @@ expect 0 "$check" --run stagecraft plan graph.json -n 2 --microbatches 4 --strat
 expect 0 "$check" --run stagecraft run plan.json --steps 3 --spawn --check -o measured.json
 case "$output" in *"step 3/3 loss "*) ;; *) fail "the run does not report its steps" ;; esac
 expect 0 "$check" --run stagecraft profile "$folder/carried/tests/golden/pt2/net.pt2" --structure -o net.json
+expect 0 "$check" --run sh -c 'echo "$LD_LIBRARY_PATH"'
+case "$output" in *"$folder"*) fail "other programs load packed libraries, too" ;; esac
 expect 0 "$check" --run env LD_DEBUG=libs stagecraft-run --version
 output=$(printf '%s\n' "$output" | grep -F "$source/build" || true)
 [ -z "$output" ] || fail "a library is looked for in the build"
