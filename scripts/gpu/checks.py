@@ -104,8 +104,8 @@ def links(root: str, results: str):
         count = points(topology)
         if ended.status == 0:
             return Verdict(PASS, f"{count} points", count, None, notes)
-        why = notes.get("not to be trusted")
-        return Verdict(MISSED, f"{count} points; not to be trusted: {why}", count, None, notes)
+        why = notes.get("not trusted")
+        return Verdict(MISSED, f"{count} points; not trusted: {why}", count, None, notes)
 
     return command([os.path.join(root, "scripts/stagecraft"), "links", "--channel", "nccl", "--max-bytes", "1GiB",
                     "--sizes-per-octave", "2", "--seconds", "60", "--force", "-o", path + ".new"], judge)

@@ -216,7 +216,7 @@ while [ "$1" != -o ]; do shift; done
 """
     TOPOLOGY = {"device": {"host_to_device": [{"bytes": 4, "time_s": 1}, {"bytes": 8, "time_s": 2}]},
                 "levels": [{"all_reduce": [{"ranks": 2, "points": [{"bytes": 4, "time_s": 3}]}]}],
-                "provenance": {"notes": {"not to be trusted": "measure on a quiet machine"}}}
+                "provenance": {"notes": {"not trusted": "measure on a quiet machine"}}}
 
     def measure_links(self, folder, what):
         os.makedirs(os.path.join(folder, "scripts"), exist_ok=True)
@@ -230,7 +230,7 @@ while [ "$1" != -o ]; do shift; done
         with tempfile.TemporaryDirectory() as folder:
             verdict = self.measure_links(folder, write + "exit 1")
             self.assertEqual((verdict.status, verdict.text, verdict.number),
-                             (MISSED, "3 points; not to be trusted: measure on a quiet machine", 3))
+                             (MISSED, "3 points; not trusted: measure on a quiet machine", 3))
             self.assertEqual(self.measure_links(folder, write + "exit 0").status, PASS)
             self.assertTrue(os.path.exists(os.path.join(folder, "links_cuda.json")))
             verdict = self.measure_links(folder, "exit 1")

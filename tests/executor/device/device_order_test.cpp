@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 // LibTorch looks for its CUDA libraries once in a process, so each case is a process of its own. The libraries are the
@@ -60,7 +61,8 @@ TEST_F(DeviceOrder, AsksForAQueueOfEachStreamUnlessTheUserChose) {
 }
 
 /// A TorchScript model whose reader runs its convolutions on the CPU to learn shapes.
-const std::string kConvolutions = STAGECRAFT_SOURCE_DIR
+const std::string kConvolutions =
+    source_folder() +
     "/tests/golden/torchscript/cnn_traced.pt --input x=float32[3,8,8] --input target=int64[] --input-range "
     "target=0..4 ";
 
