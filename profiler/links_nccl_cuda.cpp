@@ -16,6 +16,7 @@
 #include "executor/channel/channel_nccl.h"
 #include "executor/channel/nccl_communicators.h"
 #include "executor/device/cuda_handles.h"
+#include "executor/device/device.h"
 #include "profiler/links_nccl.h"
 
 namespace stagecraft::profiler {
@@ -309,6 +310,7 @@ class NcclMeter : public LinkMeter {
 }  // namespace
 
 std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int> ranks, std::chrono::milliseconds deadline) {
+  device::ask_for_queues();
   const int gpus = gpu_count();
   if (ranks && (*ranks < 1 || *ranks > gpus))
     throw std::invalid_argument(fmt::format("the number of ranks is {}, must be 1 to {}, one per GPU", *ranks, gpus));

@@ -207,8 +207,13 @@ class NcclLanes {
   /// stuck.
   void abort() {
     // No thread may be inside a call on a communicator that is aborted.
-    const std::unique_lock lock(calling_, std::chrono::seconds(1));
-    if (lock.owns_lock()) abort_now();
+    std::unique_lock lock(calling_, std::try_to_lock);
+    const auto end = Clock::now() + std::chrono::seconds(1);
+    while (!lock && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      (void)lock.try_lock();
+    }
+    if (lock) abort_now();
   }
 
  private:
@@ -320,7 +325,7 @@ class NcclLanes {
   std::chrono::milliseconds deadline_;
   NcclOptions options_;
   std::vector<std::unique_ptr<NcclLane>> lanes_;  ///< in the order of their creation
-  std::timed_mutex calling_;                      ///< held by the only thread that may call NCCL
+  std::mutex calling_;                            ///< held by the only thread that may call NCCL
   NcclLane* inside_ = nullptr;                    ///< whose call is not done; with calling_
   std::vector<at::Tensor> under_way_;             ///< of that call: a failed one may still be enqueued
 };

@@ -13,13 +13,7 @@
 #include "costmodel/errors.h"
 
 namespace stagecraft::device {
-namespace {
-
-/// One hardware queue for each stream, as far as the device has them. Transfers have streams of their own; with CUDA's
-/// default of 8 queues, work behind a transfer that waits for its peer would wait too, although on another stream.
 void ask_for_queues() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
-
-}  // namespace
 
 const std::vector<std::string>& device_names() {
   static const std::vector<std::string> names{"cpu", "cuda"};

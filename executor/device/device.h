@@ -15,6 +15,11 @@ namespace stagecraft::device {
 /// "cpu", "cuda".
 [[nodiscard]] const std::vector<std::string>& device_names();
 
+/// Asks CUDA for as many hardware queues as it has, CUDA_DEVICE_MAX_CONNECTIONS=32, unless the user has set that. Call
+/// before the first call of CUDA, and before the process has threads. Every edge has its own stream; with the default
+/// of 8 queues, work behind a transfer that waits for its peer would wait too, although on another stream.
+void ask_for_queues();
+
 /// What a program that will open `name` calls before anything computes and before it has threads: LibTorch decides once
 /// in a process whether it has CUDA, at the first operator that asks, which convolutions and backwards on a CPU do too.
 /// Loads LibTorch's CUDA libraries, and sets CUDA_DEVICE_MAX_CONNECTIONS to 32 unless the user has set it; makes no

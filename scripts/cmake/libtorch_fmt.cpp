@@ -1,5 +1,5 @@
-// {fmt} in the version whose headers LibTorch ships, compiled once: LibTorch doesn't export the library that it was built
-// with, and header-only {fmt} adds two seconds to every file that formats text.
+// {fmt} in the version whose headers LibTorch ships, compiled once: LibTorch doesn't export the library that it was
+// built with, and header-only {fmt} adds two seconds to every file that formats text.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -172,6 +172,7 @@ cudaError_t release(void* memory) {
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  expect(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") != nullptr, "CUDA starts with its default number of queues");
   *count = static_cast<int>(setting("PRETENDED_GPUS", 1));
   return cudaSuccess;
 }

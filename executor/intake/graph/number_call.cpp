@@ -98,8 +98,7 @@ const std::map<std::string, Entry>& table() {
       {"_operator.neg",
        {1,
         [](N x) {
-          return either(
-              x, [](auto a, auto) { return difference(0, a); }, [](double a, double) { return -a; });
+          return either(x, [](auto a, auto) { return difference(0, a); }, [](double a, double) { return -a; });
         }}},
       {"_operator.pos", {1, [](N x) { return x[0]; }}},
       {"_operator.eq", {2, [](N x) -> c10::IValue { return real(x[0]) == real(x[1]); }}},

@@ -294,7 +294,7 @@ void replay(unsigned seed) {
   const int ranks = to_int(lists.size());
   std::vector<std::string> errors(lists.size());
   std::vector<std::unique_ptr<RankReplay>> replays(lists.size());  // outlive the channels, as a process its memory
-  std::vector<bool> stopped(lists.size());
+  std::vector<char> stopped(lists.size());  // not bool, whose values share bytes
   const bool faulty = own.fault.kind != Fault::None;
   run_on_nccl(
       ranks, program, faulty ? std::chrono::milliseconds(150) : kLong,
