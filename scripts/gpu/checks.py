@@ -5,6 +5,7 @@ import functools
 import glob
 import json
 import os
+import shutil
 import tempfile
 
 from steps import FAIL, MISSED, PASS, Ended, Step, Verdict, Workplace, command, tests
@@ -12,6 +13,10 @@ from steps import FAIL, MISSED, PASS, Ended, Step, Verdict, Workplace, command, 
 # Bound by the GPU in single and in half precision, and by the launches of kernels.
 FIRST_NETWORKS = ("resnet50", "gpt-medium", "lstm")
 NETWORKS = ("resnet50", "gpt-medium", "resnet18", "lstm", "vgg16")
+# Models of bench/gpu_training, by the names of their steps.
+TRAINED = {"mlp plans": "mlp", "gpt": "gpt", "net.pt2": "tests/golden/pt2/net.pt2",
+           "tied.pt2": "tests/golden/pt2/tied.pt2"}
+SANITIZERS = ("memcheck", "racecheck")
 # Of one short profile; the others need several or long ones.
 FIRST_GOALS = ("coverage", "identity", "closure", "overhead", "isolated", "memory", "planning")
 # Relative differences from the CPU's losses: of the first, which no update has touched, and of the others.
@@ -27,8 +32,11 @@ def steps(root: str, bin_folder: str, results: str, quick: bool) -> list[Step]:
         Step("training mlp", 90, training(bin_folder), "2 stages as threads and over NCCL; losses next to the CPU's"),
         *(Step(f"profile {network}", 70, profile(root, network, ["--profiles", "1", "--seconds", "3", *FIRST_GOALS]),
                f"profiler's goals for {network}, one short profile") for network in FIRST_NETWORKS),
-        Step("training", 520, command([os.path.join(root, "bench/gpu_training")], trained),
-             "bench/gpu_training: plans of four models on the GPU, next to the CPU and to one process"),
+        *(Step(f"training {name}", 130, gpu_training(root, ["--model", model]),
+               f"plans of {name} as threads and over NCCL, next to the CPU and to one process")
+          for name, model in TRAINED.items()),
+        *(Step(f"sanitizer {tool}", 250, gpu_training(root, ["--sanitize", tool]), f"two steps under {tool}")
+          for tool in SANITIZERS if shutil.which("compute-sanitizer")),
         Step("links_nccl_test", 40, tests(program("links_nccl_test")), "measurement of copies and of NCCL on one GPU"),
         Step("links", 110, links(root, results), "transfers and collectives of all GPUs here, by size"),
         *(Step(f"goals {network}", limit_s, profile(root, network, options),
@@ -76,6 +84,13 @@ def compared(found: dict[str, list[float]]) -> Verdict:
     good = first <= FIRST_LOSS and later <= LATER_LOSSES
     return Verdict(PASS if good else MISSED, f"first loss {first:.1e} from the CPU's (goal {FIRST_LOSS:g}), later ones "
                    f"{later:.1e} (goal {LATER_LOSSES:g})", first, FIRST_LOSS, found)
+
+
+def gpu_training(root: str, options: list[str]):
+    def run(place: Workplace) -> Verdict:
+        with tempfile.TemporaryDirectory() as folder:
+            return command([os.path.join(root, "bench/gpu_training"), "--results", folder, *options], trained)(place)
+    return run
 
 
 def trained(ended: Ended, _: Workplace) -> Verdict:
