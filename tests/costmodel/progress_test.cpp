@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <stdexcept>
 #include <string>
 
 namespace stagecraft {
@@ -35,32 +34,43 @@ class StandardError {
   int before_;
 };
 
-/// What `work` writes if standard error is a terminal.
-template <class Work>
-std::string on_a_terminal(Work work) {
-  const int host = ::posix_openpt(O_RDWR | O_NOCTTY);
-  if (host < 0 || ::grantpt(host) != 0 || ::unlockpt(host) != 0) throw std::runtime_error("no terminal");
-  const int terminal = ::open(::ptsname(host), O_RDWR | O_NOCTTY);
-  if (terminal < 0) throw std::runtime_error("no terminal");
-  {
-    const StandardError to(terminal);
-    work();
+class ProgressOnATerminal : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    host_ = ::posix_openpt(O_RDWR | O_NOCTTY);
+    if (host_ >= 0 && ::grantpt(host_) == 0 && ::unlockpt(host_) == 0)
+      terminal_ = ::open(::ptsname(host_), O_RDWR | O_NOCTTY);
+    if (terminal_ < 0) GTEST_SKIP() << "this machine has no pseudo-terminals (/dev/pts)";
   }
-  ::close(terminal);
-  // Once the other end is closed, read returns what is left and then fails.
-  std::string out;
-  std::array<char, 256> part{};
-  for (ssize_t count = 0; (count = ::read(host, part.data(), part.size())) > 0;)
-    out.append(part.data(), static_cast<std::size_t>(count));
-  ::close(host);
-  return out;
-}
+  void TearDown() override {
+    if (host_ >= 0) ::close(host_);
+  }
+  /// What `work` writes to standard error, which is a terminal. Call once.
+  template <class Work>
+  std::string written_by(Work work) const {
+    {
+      const StandardError to(terminal_);
+      work();
+    }
+    ::close(terminal_);
+    // Once the other end is closed, read returns what is left and then fails.
+    std::string out;
+    std::array<char, 256> part{};
+    for (ssize_t count = 0; (count = ::read(host_, part.data(), part.size())) > 0;)
+      out.append(part.data(), static_cast<std::size_t>(count));
+    return out;
+  }
+
+ private:
+  int host_ = -1;
+  int terminal_ = -1;
+};
 
 // Returns to the start of the line and clears it.
 const std::string kClear = "\r\033[K";
 
-TEST(ProgressLine, IsWrittenOverAndTakenAway) {
-  EXPECT_EQ(on_a_terminal([] {
+TEST_F(ProgressOnATerminal, IsWrittenOverAndTakenAway) {
+  EXPECT_EQ(written_by([] {
               ProgressLine line;
               EXPECT_TRUE(line.visible());
               line.show("1 of 3");
@@ -68,14 +78,14 @@ TEST(ProgressLine, IsWrittenOverAndTakenAway) {
             kClear + "1 of 3" + kClear);
 }
 
-TEST(ProgressLine, LeavesNothingWhereNothingWasShown) {
-  EXPECT_EQ(on_a_terminal([] { const ProgressLine line; }), "");
+TEST_F(ProgressOnATerminal, LeavesNothingWhereNothingWasShown) {
+  EXPECT_EQ(written_by([] { const ProgressLine line; }), "");
 }
 
-TEST(ProgressLine, IsWrittenAtMostTenTimesASecond) {
+TEST_F(ProgressOnATerminal, IsWrittenAtMostTenTimesASecond) {
   using Clock = std::chrono::steady_clock;
   const auto began = Clock::now();
-  const std::string out = on_a_terminal([] {
+  const std::string out = written_by([] {
     ProgressLine line;
     for (int i = 0; i < 1000; ++i) line.show("x");
   });
