@@ -12,8 +12,10 @@ if(STAGECRAFT_SANITIZE)
   set(_sanitizers_of_address address,undefined)
   set(_sanitizers_of_thread thread)
   set(_sanitizers ${_sanitizers_of_${STAGECRAFT_SANITIZE}})
-  # Instrumented, std::regex looks uninitialised to g++ 12.
-  target_compile_options(stagecraft_options INTERFACE -fsanitize=${_sanitizers} -fno-omit-frame-pointer -Wno-maybe-uninitialized)
+  # Instrumented, std::regex looks uninitialised to g++ 12. The check of dynamic types needs the type information of all
+  # classes, which LibTorch doesn't export.
+  target_compile_options(stagecraft_options INTERFACE -fsanitize=${_sanitizers} -fno-sanitize=vptr -fno-omit-frame-pointer
+                                                      -Wno-maybe-uninitialized)
   target_link_options(stagecraft_options INTERFACE -fsanitize=${_sanitizers})
 endif()
 
