@@ -61,6 +61,7 @@ struct NcclPool {
   cudaStream_t compute;
   std::mutex mutex;
   std::vector<std::unique_ptr<Slot>> idle;
+  std::vector<std::unique_ptr<Slot>> abandoned;  ///< of receives that nobody waited for: one may still be written
 
   /// The thread that drops the last reference returns the slot, after all readers are enqueued.
   static void give_back(const std::shared_ptr<NcclPool>& pool, Slot* slot) noexcept {
@@ -151,6 +152,11 @@ class NcclReceiving : public Receiving {
         pool_(std::move(pool)),
         slot_(std::move(slot)),
         spec_(std::move(spec)) {}
+  ~NcclReceiving() override {
+    if (!slot_) return;
+    const std::lock_guard lock(pool_->mutex);
+    pool_->abandoned.push_back(std::move(slot_));
+  }
   at::Tensor wait() override {
     line_->order_after(*operation_);
     NcclPool::Slot* slot = slot_.release();

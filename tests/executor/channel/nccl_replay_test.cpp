@@ -99,10 +99,8 @@ class RankReplay {
     return true;
   }
   /// Kernels that read something unexpected.
-  [[nodiscard]] int wrong() {
-    compute_.synchronize();
-    return *wrong_;
-  }
+  [[nodiscard]] int wrong() const { return *wrong_; }
+  void synchronize() { compute_.synchronize(); }
 
  private:
   const std::vector<NcclCall>& calls() const { return program_.calls[to_index(rank_)]; }
@@ -294,7 +292,7 @@ void replay(unsigned seed) {
   const int ranks = to_int(lists.size());
   std::vector<std::string> errors(lists.size());
   std::vector<std::unique_ptr<RankReplay>> replays(lists.size());  // outlive the channels, as a process its memory
-  std::vector<char> stopped(lists.size());  // not bool, whose values share bytes
+  std::vector<char> stopped(lists.size());                         // not bool, whose values share bytes
   const bool faulty = own.fault.kind != Fault::None;
   run_on_nccl(
       ranks, program, faulty ? std::chrono::milliseconds(150) : kLong,
@@ -311,6 +309,7 @@ void replay(unsigned seed) {
           errors[r] = error.what();
           channel.abort(error.what());
         }
+        replays[r]->synchronize();  // its kernels read the channel's memory
       },
       {}, faulty ? std::chrono::milliseconds(500) : kLong);
   testing::stall_pretended("");
