@@ -70,10 +70,7 @@ class NcclChannel : public Channel {
   void send_message(std::span<const at::Tensor> tensors, int to, std::span<const int> tags,
                     std::vector<std::unique_ptr<Sending>>& out) override {
     NcclLane* const lane = lane_of(out_, to, tags);
-    if (!lane) {
-      for (std::size_t i = 0; i < tensors.size(); ++i) out.push_back(control_->send(tensors[i], to, tags[i]));
-      return;
-    }
+    if (!lane) return control_->send_message(tensors, to, tags, out);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       check_edge(*this, to, tags[i]);
       check_sendable(tensors[i]);
@@ -103,10 +100,7 @@ class NcclChannel : public Channel {
   void receive_message(std::span<const TensorSpec> specs, int from, std::span<const int> tags,
                        std::vector<std::unique_ptr<Receiving>>& out) override {
     NcclLane* const lane = lane_of(in_, from, tags);
-    if (!lane) {
-      for (std::size_t i = 0; i < specs.size(); ++i) out.push_back(control_->receive(specs[i], from, tags[i]));
-      return;
-    }
+    if (!lane) return control_->receive_message(specs, from, tags, out);
     line_->throw_if_aborted();
     const CurrentGpu guard(line_->device);
     std::vector<std::unique_ptr<NcclPool::Slot>> slots;
