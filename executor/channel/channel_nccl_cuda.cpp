@@ -80,12 +80,7 @@ class NcclChannel : public Channel {
         *lane, "send", tags.front(), [&](auto& memory) { memory.assign(tensors.begin(), tensors.end()); },
         [&](NcclOperation& own) { lanes_.order_after_compute(*lane, own); },
         [&] {
-          for (const at::Tensor& tensor : tensors) {
-            if (tensor.numel() == 0) continue;
-            device::check(ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, 1, lane->communicator.get(),
-                                   lane->stream.get()),
-                          "ncclSend");
-          }
+          for (const at::Tensor& tensor : tensors) NcclLanes::send(*lane, tensor);
         });
     for (const at::Tensor& tensor : tensors)
       out.push_back(std::make_unique<NcclSending>(line_, operation, tensor.detach()));
@@ -103,10 +98,10 @@ class NcclChannel : public Channel {
     if (!lane) return control_->receive_message(specs, from, tags, out);
     line_->throw_if_aborted();
     const CurrentGpu guard(line_->device);
-    std::vector<std::unique_ptr<NcclPool::Slot>> slots;
+    std::vector<TakenSlot> slots;
     for (std::size_t i = 0; i < specs.size(); ++i) {
       check_edge(*this, from, tags[i]);
-      slots.push_back(lanes_.take(*lanes_.pool_of(*lane, tags[i]), specs[i]));
+      slots.push_back(lanes_.take(lanes_.pool_of(*lane, tags[i]), specs[i]));
     }
     const auto operation = enqueue(
         *lane, "receive", tags.front(),
@@ -119,17 +114,10 @@ class NcclChannel : public Channel {
             device::check(cudaStreamWaitEvent(lane->stream.get(), slot->free.get(), 0), "cudaStreamWaitEvent");
         },
         [&] {
-          for (const auto& slot : slots) {
-            if (slot->memory.numel() == 0) continue;
-            device::check(ncclRecv(slot->memory.data_ptr(), slot->memory.nbytes(), ncclUint8, 0,
-                                   lane->communicator.get(), lane->stream.get()),
-                          "ncclRecv");
-          }
+          for (const TakenSlot& slot : slots) NcclLanes::receive(*lane, slot->memory);
         });
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      out.push_back(std::make_unique<NcclReceiving>(line_, operation, lanes_.pool_of(*lane, tags[i]),
-                                                    std::move(slots[i]), specs[i]));
-    }
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      out.push_back(std::make_unique<NcclReceiving>(line_, operation, std::move(slots[i]), specs[i]));
   }
 
   std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,

@@ -101,6 +101,20 @@ class NcclLanes {
     return operation;
   }
 
+  /// Adds a send of the edge's messages to the group; nothing for a tensor without values.
+  static void send(NcclLane& lane, const at::Tensor& tensor) {
+    if (tensor.numel() == 0) return;
+    device::check(
+        ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, 1, lane.communicator.get(), lane.stream.get()),
+        "ncclSend");
+  }
+  /// The other end of send, into `memory`.
+  static void receive(NcclLane& lane, const at::Tensor& memory) {
+    if (memory.numel() == 0) return;
+    device::check(
+        ncclRecv(memory.data_ptr(), memory.nbytes(), ncclUint8, 0, lane.communicator.get(), lane.stream.get()),
+        "ncclRecv");
+  }
   /// Enqueues the sum of `own` over the lane's members, or their values into `gathered` if it is defined.
   static void reduce(NcclLane& lane, const at::Tensor& own, const at::Tensor& gathered) {
     const auto count = to_index(own.numel());
@@ -129,23 +143,23 @@ class NcclLanes {
   }
 
   /// Memory for `spec` whose `free` has been recorded.
-  std::unique_ptr<NcclPool::Slot> take(NcclPool& pool, const TensorSpec& spec) {
+  TakenSlot take(const std::shared_ptr<NcclPool>& pool, const TensorSpec& spec) {
     {
-      const std::lock_guard lock(pool.mutex);
+      const std::lock_guard lock(pool->mutex);
       const auto fits =
-          std::ranges::find_if(pool.idle, [&](const auto& each) { return same_spec(spec, each->memory); });
-      if (fits != pool.idle.end()) {
-        std::unique_ptr<NcclPool::Slot> slot = std::move(*fits);
-        *fits = std::move(pool.idle.back());
-        pool.idle.pop_back();
+          std::ranges::find_if(pool->idle, [&](const auto& each) { return same_spec(spec, each->memory); });
+      if (fits != pool->idle.end()) {
+        TakenSlot slot(fits->release(), AbandonSlot{pool});
+        *fits = std::move(pool->idle.back());
+        pool->idle.pop_back();
         return slot;
       }
     }
-    auto slot = std::make_unique<NcclPool::Slot>();
+    TakenSlot slot(std::make_unique<NcclPool::Slot>().release(), AbandonSlot{pool});
     slot->memory = at::empty(spec.shape, at::TensorOptions(spec.dtype).device(line_->device));
     slot->free = device::make_order_event();
     // The allocator may return memory that work enqueued here still reads.
-    device::check(cudaEventRecord(slot->free.get(), pool.compute), "cudaEventRecord");
+    device::check(cudaEventRecord(slot->free.get(), pool->compute), "cudaEventRecord");
     return slot;
   }
 
@@ -253,19 +267,9 @@ class NcclLanes {
       order_after_compute(lane, operation);
       device::check(ncclGroupStart(), "ncclGroupStart");
       for (std::size_t i = 0; i < message.size(); ++i) {
-        const at::Tensor& each = tensors[i];
-        if (each.numel() == 0) continue;
-        if (message[i].kind == NcclCall::Kind::AllReduce) {
-          reduce(lane, each.view({-1}), gathered);
-        } else if (message[i].kind == NcclCall::Kind::Send) {
-          device::check(
-              ncclSend(each.const_data_ptr(), each.nbytes(), ncclUint8, 1, lane.communicator.get(), lane.stream.get()),
-              "ncclSend");
-        } else {
-          device::check(
-              ncclRecv(each.data_ptr(), each.nbytes(), ncclUint8, 0, lane.communicator.get(), lane.stream.get()),
-              "ncclRecv");
-        }
+        if (message[i].kind == NcclCall::Kind::AllReduce) reduce(lane, tensors[i].view({-1}), gathered);
+        if (message[i].kind == NcclCall::Kind::Send) send(lane, tensors[i]);
+        if (message[i].kind == NcclCall::Kind::Receive) receive(lane, tensors[i]);
       }
       settle(lane, ncclGroupEnd(), "ncclGroupEnd");
       wait_until(lane, "its first exchange", [&] {
@@ -277,10 +281,10 @@ class NcclLanes {
       // Memory for the step's receives: its first ones need not wait for work that is enqueued before them.
       for (const NcclCall& call : message) {
         if (call.tag < 0) continue;
-        std::vector<std::unique_ptr<NcclPool::Slot>> slots;
+        std::vector<TakenSlot> slots;
         const auto pool = pool_of(lane, call.tag);
-        for (int i = 0; i < kSlotsAtStart; ++i) slots.push_back(take(*pool, call.spec));
-        for (auto& slot : slots) pool->idle.push_back(std::move(slot));
+        for (int i = 0; i < kSlotsAtStart; ++i) slots.push_back(take(pool, call.spec));
+        for (TakenSlot& slot : slots) pool->idle.emplace_back(slot.release());
       }
     }
   }

@@ -61,7 +61,7 @@ struct NcclPool {
   cudaStream_t compute;
   std::mutex mutex;
   std::vector<std::unique_ptr<Slot>> idle;
-  std::vector<std::unique_ptr<Slot>> abandoned;  ///< of receives that nobody waited for: one may still be written
+  std::vector<std::unique_ptr<Slot>> abandoned;  ///< of receives that failed: transfers and kernels may still use them
 
   /// The thread that drops the last reference returns the slot, after all readers are enqueued.
   static void give_back(const std::shared_ptr<NcclPool>& pool, Slot* slot) noexcept {
@@ -75,6 +75,16 @@ struct NcclPool {
     }
   }
 };
+
+/// A slot that a receive has taken. If nobody gives it back, its memory stays until the pool ends.
+struct AbandonSlot {
+  std::shared_ptr<NcclPool> pool;
+  void operator()(NcclPool::Slot* slot) const {
+    const std::lock_guard lock(pool->mutex);
+    pool->abandoned.emplace_back(slot);
+  }
+};
+using TakenSlot = std::unique_ptr<NcclPool::Slot, AbandonSlot>;
 
 /// One communicator of this rank.
 struct NcclLane {
@@ -145,31 +155,22 @@ class NcclSending : public Sending {
 
 class NcclReceiving : public Receiving {
  public:
-  NcclReceiving(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclOperation> operation,
-                std::shared_ptr<NcclPool> pool, std::unique_ptr<NcclPool::Slot> slot, TensorSpec spec)
-      : line_(std::move(line)),
-        operation_(std::move(operation)),
-        pool_(std::move(pool)),
-        slot_(std::move(slot)),
-        spec_(std::move(spec)) {}
-  ~NcclReceiving() override {
-    if (!slot_) return;
-    const std::lock_guard lock(pool_->mutex);
-    pool_->abandoned.push_back(std::move(slot_));
-  }
+  NcclReceiving(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclOperation> operation, TakenSlot slot,
+                TensorSpec spec)
+      : line_(std::move(line)), operation_(std::move(operation)), slot_(std::move(slot)), spec_(std::move(spec)) {}
   at::Tensor wait() override {
     line_->order_after(*operation_);
     NcclPool::Slot* slot = slot_.release();
     return at::from_blob(
-        slot->memory.data_ptr(), spec_.shape, [pool = pool_, slot](void*) { NcclPool::give_back(pool, slot); },
+        slot->memory.data_ptr(), spec_.shape,
+        [pool = slot_.get_deleter().pool, slot](void*) { NcclPool::give_back(pool, slot); },
         at::TensorOptions(spec_.dtype).device(line_->device), line_->device);
   }
 
  private:
   std::shared_ptr<NcclLine> line_;
   std::shared_ptr<NcclOperation> operation_;
-  std::shared_ptr<NcclPool> pool_;
-  std::unique_ptr<NcclPool::Slot> slot_;
+  TakenSlot slot_;
   TensorSpec spec_;
 };
 

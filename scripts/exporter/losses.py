@@ -17,8 +17,8 @@ OF_CLASSES = ("cross_entropy", "next_token", "bce")  # these read the model's ou
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """`function` computes the loss from the model's result and a dict with all inputs and the forward arguments built
-    from them, by name. None if there is no loss."""
+    """`function` computes the loss from the model's result and a dict, by name, of all inputs and of the forward
+    arguments built from them; None if the model has no loss."""
 
     function: Callable | None
     inputs: tuple = ()  # inputs of the loss besides the model's

@@ -155,7 +155,7 @@ def failure(bin_folder: str, environment: dict[str, str]) -> str | None:
 
 def build(root: str, deps: str | None) -> str:
     """Builds what the check runs from the sources at `root`, in build/gpu, with the torch that it finds. `deps` is a
-    packed folder, whose headers and libraries stand in for Debian's packages. Returns the folder of the programs."""
+    packed folder, whose headers and libraries replace Debian's packages. Returns the folder of the programs."""
     if not os.path.exists(os.path.join(root, "CMakeLists.txt")):
         raise Missing(f"{root} has neither sources nor programs; pack it again")
     debian = shutil.which("dpkg-query") is not None
