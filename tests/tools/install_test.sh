@@ -16,5 +16,10 @@ for program in "$prefix"/bin/stagecraft-*; do
   count=$((count + 1))
 done
 [ "$count" -ge 5 ] || { echo "only $count programs were installed"; exit 1; }
+
+refused=$(STAGECRAFT_PYTHON=no-such-python "$prefix/bin/stagecraft" export-model --help 2>&1) &&
+  { echo "export-model runs without Python"; exit 1; }
+[[ "$refused" == *"export-model needs Python, but there is no no-such-python"* ]] || { echo "$refused"; exit 1; }
+command -v python3 >/dev/null || exit 0   # a build without LibTorch does not install it
 "$prefix/bin/stagecraft" export-model --help | grep -A1 '^Example:' | grep -q "stagecraft export-model " ||
   { echo "export-model --help shows no example"; exit 1; }
