@@ -81,9 +81,9 @@ bool saves_as_it_goes(const Options& o) { return !o.output.empty() && o.output !
 std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const Options& o) {
   static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout"};
   const std::string& model = o.model.empty() ? plan.plan().model : o.model;
-  std::vector<std::string> lines{
-      fmt::format("plan {:016x}", stagecraft::format::plan_hash(plan)),
-      fmt::format("channel {}, measurement {}", o.channel, saves_as_it_goes(o) ? "saved" : "not saved")};
+  std::vector<std::string> lines{fmt::format("plan {:016x}", stagecraft::format::plan_hash(plan)),
+                                 fmt::format("channel {}, measurement {}", o.channel.empty() ? "by default" : o.channel,
+                                             saves_as_it_goes(o) ? "saved" : "not saved")};
   if (stagecraft::intake::is_model_file(model))
     lines.push_back(fmt::format("model {:016x}", stagecraft::intake::model_digest(model)));
   for (const auto& [name, value] : o.given()) {
@@ -207,6 +207,9 @@ void fit_options(Options& o, const Job& job) {
   stagecraft::run::verify_lists(job.plan, o.run.steps);
 }
 
+/// The kind of device on which ranks compute, as the table of channels has it.
+std::string device_kind(const Options& o) { return o.device.starts_with("cuda") ? "cuda" : "cpu"; }
+
 /// The NCCL calls of the ranks, proved to match.
 stagecraft::channel::NcclProgram proved_nccl_program(const stagecraft::run::BoundModel& bound, std::int64_t steps) {
   const int covered = stagecraft::to_int(std::min<std::int64_t>(steps, bound.plan.step_window().steps));
@@ -226,6 +229,11 @@ int run_process(const stagecraft::meeting::LaunchInfo& launch, const Job& job, O
   const auto body = [&](stagecraft::launch::Rendezvous& rendezvous,
                         std::unique_ptr<stagecraft::channel::Channel>& channel) {
     stagecraft::launch::agree(rendezvous, agreed_lines(job.plan, o));
+    if (o.channel.empty()) {
+      const auto agreed = stagecraft::launch::agree_on_channel(rendezvous, device_kind(o));
+      o.channel = agreed.name;
+      if (launch.rank == 0 && !agreed.note.empty()) std::cerr << agreed.note + "\n";
+    }
     o.run.device = open_rank_device(o, launch);
     save_as_it_goes(o);
     stagecraft::channel::ChannelSetup setup;
@@ -256,13 +264,15 @@ int run_threads(const Job& job, Options& o, milliseconds deadline) {
                 o, job.plan.plan().iteration, job.pass);
 }
 
-/// The channel's name. `processes`: ranks are processes.
+/// The channel's name; empty if processes have yet to agree on one.
 std::string choose_channel(const Options& o, bool processes) {
-  const std::string device = o.device.starts_with("cuda") ? "cuda" : "cpu";
-  const std::string fitting = stagecraft::channel::default_channel(device, processes).name;
-  if (o.channel.empty()) return fitting;
+  const std::string device = device_kind(o);
+  if (o.channel.empty()) return processes ? "" : stagecraft::channel::default_channel(device, false).name;
   const stagecraft::channel::ChannelKind& kind = stagecraft::channel::channel_by_name(o.channel);
-  if (kind.device.empty() || kind.device == device) return kind.name;
+  if (kind.device.empty() || kind.device == device) {
+    stagecraft::channel::require(kind);
+    return kind.name;
+  }
   throw CLI::ValidationError("--channel", fmt::format("{} needs {}: use --device {}, or --channel {}", kind.name,
                                                       kind.device == "cuda" ? "GPUs" : "CPUs", kind.device,
                                                       stagecraft::channel::default_channel(device, true).name));
@@ -295,8 +305,9 @@ void check_outputs_of(const Options& o) {
 void check_threads(const Options& o, const std::optional<stagecraft::meeting::LaunchInfo>& launch) {
   const std::string threads = fmt::format("channel {} runs all ranks as threads of one process", o.channel);
   if (o.spawn || !o.hosts.empty()) {
-    throw CLI::ValidationError(
-        "--channel", fmt::format("{}; remove --{}, or use --channel gloo", threads, o.spawn ? "spawn" : "hosts"));
+    throw CLI::ValidationError("--channel",
+                               fmt::format("{}; remove --{}, or use --channel {}", threads, o.spawn ? "spawn" : "hosts",
+                                           stagecraft::channel::default_channel(device_kind(o), true).name));
   }
   if (launch && launch->ranks > 1)
     throw std::invalid_argument(fmt::format("{}, {} started {}", threads, launch->launcher, launch->ranks));
@@ -339,7 +350,7 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   }
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   o.channel = choose_channel(o, launch || starts);
-  const bool threads = stagecraft::channel::channel_by_name(o.channel).make_threads != nullptr;
+  const bool threads = !o.channel.empty() && stagecraft::channel::channel_by_name(o.channel).make_threads;
   if (threads) check_threads(o, launch);
   CheckpointOptions& checkpoint = o.run.checkpoint;
   checkpoint.data = o.data;
@@ -395,8 +406,8 @@ int main(int argc, char** argv) {
                 ->transform(stagecraft::integer<decltype(o.run.steps)>(1));
         app.add_option(
                "--channel", o.channel,
-               "local (ranks are threads), gloo (one process per rank, CPUs) or nccl (one process per rank, GPUs); "
-               "default: local, unless a launcher started the ranks")
+               "local (ranks are threads), ucx or gloo (one process per rank, CPUs) or nccl (one process per rank, "
+               "GPUs); default: local, or between processes ucx if all ranks have it")
             ->check(stagecraft::one_of("channel", stagecraft::channel::channel_names()));
         app.add_option("--device", o.device,
                        "cpu, cuda (each rank takes the GPU with its local rank's number) or cuda:N (all ranks use GPU "
@@ -406,8 +417,8 @@ int main(int argc, char** argv) {
         app.add_flag("--share-gpu", o.share_gpu,
                      "let ranks share a GPU, for testing; transfers between them go through the host");
         app.add_flag("--deterministic", o.deterministic,
-                     "add replicas' gradients in rank order over nccl too, at the cost of memory and time; local and "
-                     "gloo always do");
+                     "add replicas' gradients in rank order over nccl too, at the cost of memory and time; the other "
+                     "channels always do");
         app.add_flag("--allow-tf32", o.allow_tf32,
                      "let GPUs round the inputs of float32 matrix products, convolutions and recurrent layers to TF32; "
                      "default: as the plan says");

@@ -30,7 +30,8 @@ using std::chrono::milliseconds;
 
 struct Options {
   std::optional<int> ranks;  ///< absent: two, or all GPUs
-  std::string channel = "local";
+  std::string channel;  ///< empty: local, or between processes as in a run
+  bool spawn = false;
   std::optional<stagecraft::Bytes> most_bytes;
   int threads = 1;
   double timeout_s = 60;
@@ -122,9 +123,17 @@ int run(Options o, const std::vector<std::string>& arguments) {
   stagecraft::usage("--max-bytes", [&] { (void)stagecraft::profiler::link_tasks(ranks, false, o.links); });
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   const auto launch = stagecraft::launch::launch_from_environment(stagecraft::launch::process_environment());
+  if (o.channel.empty())
+    o.channel = o.spawn || launch ? stagecraft::channel::default_channel("cpu", true).name : "local";
+  if (o.spawn && stagecraft::channel::channel_by_name(o.channel).make_threads) {
+    throw CLI::ValidationError("--spawn", fmt::format("channel {} runs all ranks as threads of one process; remove "
+                                                      "--spawn, or use --channel {}",
+                                                      o.channel, stagecraft::channel::default_channel("cpu", true).name));
+  }
   const bool writes = !launch || launch->rank == 0 || !stagecraft::channel::channel_by_name(o.channel).make_process;
   if (writes) stagecraft::format::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
   if (o.channel == "nccl") return run_nccl(o, deadline);
+  stagecraft::channel::require(stagecraft::channel::channel_by_name(o.channel));
   if (ranks < 2) throw CLI::ValidationError("--ranks", "is 1, must be at least 2 (1 is enough with --channel nccl)");
   if (stagecraft::channel::channel_by_name(o.channel).make_threads) return run_threads(o, ranks, deadline);
   if (!launch) return stagecraft::launch::spawn(ranks, arguments, deadline);
@@ -137,7 +146,7 @@ int main(int argc, char** argv) {
   Options o;
   return stagecraft::run_computing_tool(
       {"links", "Measures transfers and collectives between ranks on this host, by message size.",
-       "stagecraft links --ranks 2 --channel gloo -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
+       "stagecraft links --ranks 2 --spawn -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
        "topology.json\n  stagecraft links --channel nccl --max-bytes 1GiB --sizes-per-octave 2 -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
@@ -145,10 +154,11 @@ int main(int argc, char** argv) {
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option(
                "--channel", o.channel,
-               "local (ranks are threads), gloo (one process per rank, started here unless a launcher did) or nccl "
-               "(the GPUs of this machine, in this process)")
-            ->capture_default_str()
+               "local (ranks are threads), ucx or gloo (one process per rank, started here unless a launcher did) or "
+               "nccl (the GPUs of this machine, in this process); default: local, or with --spawn the channel that "
+               "`run --spawn` uses")
             ->check(stagecraft::one_of("channel", stagecraft::channel::channel_names()));
+        app.add_flag("--spawn", o.spawn, "start one process per rank");
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message (default: 64 MiB)");
         app.add_option("--sizes-per-octave", o.links.sizes_per_octave, "messages per doubling of size")
             ->capture_default_str()

@@ -16,6 +16,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "executor/channel/announced.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
 #include "executor/channel/peer_proof.h"
@@ -31,28 +32,14 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 constexpr const char* kAbortKey = "abort";
 
-// Gloo moves bytes: it does not know shapes, and a message longer than its receive terminates the process. So a header
-// on a separate slot announces the first message of each edge and tag, and each that differs from the previous one.
-// Both ends count the announcements, and the payload's slot contains the count. If both ends agree, later messages cost
-// nothing extra; if they do not, no message meets a receive of another shape.
+// A message longer than its receive terminates the process, so each is announced; a slot contains the count of the
+// announcements.
 constexpr int kHeaderSlot = Channel::kMostTags;
 constexpr int kSlotStep = Channel::kMostTags * 2;
 constexpr int kSlots = 64;  // a slot is a non-negative int
 
-/// One direction of an edge under one tag: the last announced spec and the number of announcements.
-struct Announced {
-  TensorSpec spec;
-  int count = 0;
-
-  /// Whether `next` must be announced; it is then the announced one.
-  bool changes_to(const TensorSpec& next) {
-    if (count > 0 && spec.dtype == next.dtype && spec.shape == next.shape) return false;
-    spec = next;
-    ++count;
-    return true;
-  }
-  [[nodiscard]] int slot(int tag) const { return tag + kSlotStep * (count % kSlots); }
-};
+/// The slot of a payload under `tag`.
+int payload_slot(const Announced& announced, int tag) { return tag + kSlotStep * (announced.count % kSlots); }
 
 /// An error's text without gloo's source position and c10's stack trace.
 std::string short_text(const std::exception& error) {
@@ -325,7 +312,7 @@ class GlooChannel : public Channel {
     Announced& announced = out_[edge_key(to, tag)];
     if (announced.changes_to(spec))
       transmission->works.push_back(post(*line_, make_header(spec), to, tag + kHeaderSlot, true));
-    transmission->works.push_back(post(*line_, payload_of(tensor.detach()), to, announced.slot(tag), true));
+    transmission->works.push_back(post(*line_, payload_of(tensor.detach()), to, payload_slot(announced, tag), true));
     return std::make_unique<GlooSending>(line_, reaper_, std::move(transmission));
   }
 
@@ -342,7 +329,7 @@ class GlooChannel : public Channel {
       incoming->header = make_header({});
       incoming->header_work = post(*line_, incoming->header, from, tag + kHeaderSlot, false);
     }
-    incoming->slot = inlet.announced.slot(tag);
+    incoming->slot = payload_slot(inlet.announced, tag);
     if (incoming->header_work || !inlet.unposted.empty()) {
       inlet.unposted.push_back(incoming);
     } else {

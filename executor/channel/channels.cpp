@@ -1,5 +1,7 @@
 #include "executor/channel/channels.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <stdexcept>
 
@@ -7,12 +9,17 @@
 #include "executor/channel/channel_gloo.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/channel_nccl.h"
+#include "executor/channel/channel_ucx.h"
 
 namespace stagecraft::channel {
 namespace {
 
 std::unique_ptr<Channel> make_gloo(const ChannelSetup& setup) {
   return make_gloo_channel(setup.launch, setup.deadline, setup.activity);
+}
+
+std::unique_ptr<Channel> make_ucx(const ChannelSetup& setup) {
+  return make_ucx_channel(setup.launch, setup.deadline, setup.activity);
 }
 
 std::unique_ptr<Channel> make_nccl(const ChannelSetup& setup) {
@@ -27,7 +34,12 @@ std::unique_ptr<Channel> make_nccl(const ChannelSetup& setup) {
 const std::vector<ChannelKind>& channels() {
   static const std::vector<ChannelKind> table{
       {.name = "local", .help = "ranks are threads of one process", .device = "", .make_threads = make_local_channels},
-      {.name = "gloo", .help = "one process per rank, on CPUs", .device = "cpu", .make_process = make_gloo},
+      {.name = "ucx",
+       .help = "one process per rank, on CPUs, over shared memory or a network",
+       .device = "cpu",
+       .make_process = make_ucx,
+       .why_missing = why_no_ucx},
+      {.name = "gloo", .help = "one process per rank, on CPUs, over TCP", .device = "cpu", .make_process = make_gloo},
       {.name = "nccl", .help = "one process per rank, on GPUs", .device = "cuda", .make_process = make_nccl},
   };
   return table;
@@ -45,13 +57,27 @@ const ChannelKind& channel_by_name(const std::string& name) {
   return *kind;
 }
 
+void require(const ChannelKind& kind) {
+  const std::string why = kind.why_missing ? kind.why_missing() : "";
+  if (!why.empty()) throw DeviceError(fmt::format("no channel {}: {}", kind.name, why));
+}
+
+std::vector<const ChannelKind*> fitting_channels(const std::string& device, bool processes) {
+  std::vector<const ChannelKind*> out;
+  for (const ChannelKind& kind : channels()) {
+    if ((kind.make_process != nullptr) == processes && (kind.device.empty() || kind.device == device))
+      out.push_back(&kind);
+  }
+  if (out.empty()) throw std::invalid_argument("no channel connects ranks on device \"" + device + "\"");
+  return out;
+}
+
 const ChannelKind& default_channel(const std::string& device, bool processes) {
-  const auto fits = [&](const ChannelKind& kind) {
-    return (kind.make_process != nullptr) == processes && (kind.device.empty() || kind.device == device);
-  };
-  const auto kind = std::ranges::find_if(channels(), fits);
-  if (kind == channels().end()) throw std::invalid_argument("no channel connects ranks on device \"" + device + "\"");
-  return *kind;
+  const std::vector<const ChannelKind*> fitting = fitting_channels(device, processes);
+  for (const ChannelKind* kind : fitting) {
+    if (!kind->why_missing || kind->why_missing().empty()) return *kind;
+  }
+  return *fitting.back();
 }
 
 }  // namespace stagecraft::channel

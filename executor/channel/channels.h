@@ -37,15 +37,22 @@ struct ChannelKind {
   /// This process's channel. Call on every rank after `join`. Throws PeerError if not all ranks are connected before
   /// the deadline, DeviceError if the machine or the build lacks what the channel needs.
   std::function<std::unique_ptr<Channel>(const ChannelSetup&)> make_process = nullptr;
+  /// Why this build or this machine does not have it; empty if it does. Unset: every build has it.
+  std::function<std::string()> why_missing = nullptr;
 };
 
-/// All channels: local, gloo, nccl. The first that fits a run is the default.
+/// All channels: local, ucx, gloo, nccl. The first that fits a run, and that all its ranks have, is the default.
 [[nodiscard]] const std::vector<ChannelKind>& channels();
 /// Their names, in the same order.
 [[nodiscard]] std::vector<std::string> channel_names();
 /// The one called `name`. Throws std::invalid_argument listing the names.
 [[nodiscard]] const ChannelKind& channel_by_name(const std::string& name);
-/// The default for ranks that compute on `device` ("cpu" or "cuda") as threads of one process, or as processes.
+/// Throws DeviceError if this build or this machine does not have it.
+void require(const ChannelKind& kind);
+/// Those for ranks that compute on `device` ("cpu" or "cuda") as threads of one process, or as processes. Throws
+/// std::invalid_argument if there is none.
+[[nodiscard]] std::vector<const ChannelKind*> fitting_channels(const std::string& device, bool processes);
+/// The first of them that this machine has, or else the last.
 [[nodiscard]] const ChannelKind& default_channel(const std::string& device, bool processes);
 
 }  // namespace stagecraft::channel

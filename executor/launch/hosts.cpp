@@ -112,7 +112,7 @@ std::string remote_command(const std::vector<std::string>& arguments,
 }
 
 std::map<std::string, std::string> handed_over(const std::map<std::string, std::string>& environment) {
-  constexpr std::array kBegins = {"STAGECRAFT_", "GLOO_", "NCCL_", "CUDA_", "OMP_", "MKL_", "TORCH_"};
+  constexpr std::array kBegins = {"STAGECRAFT_", "GLOO_", "UCX_", "NCCL_", "CUDA_", "OMP_", "MKL_", "TORCH_"};
   std::map<std::string, std::string> out;
   for (const auto& [name, value] : environment) {
     if (name == "STAGECRAFT_LISTEN") continue;  // an address of this machine

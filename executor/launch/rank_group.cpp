@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "executor/channel/channels.h"
 #include "executor/device/program.h"
 #include "executor/meeting/wire.h"
 
@@ -90,6 +91,31 @@ void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines) {
                     "ranks with the same",
                     rank, first_difference(all[rank], all[0]), first_difference(all[0], all[rank])));
   }
+}
+
+AgreedChannel agree_on_channel(Rendezvous& rendezvous, const std::string& device) {
+  const std::vector<const channel::ChannelKind*> kinds = channel::fitting_channels(device, true);
+  std::string own;  // a line per channel: why this rank does not have it
+  for (const channel::ChannelKind* kind : kinds)
+    own += meeting::printable(kind->why_missing ? kind->why_missing() : "", 400) + "\n";
+  std::vector<std::vector<std::string>> reasons;  // by rank, then by channel
+  for (const std::string& text : rendezvous.exchange("channels", own)) {
+    std::istringstream lines(text);
+    reasons.emplace_back();
+    for (std::string line; std::getline(lines, line);) reasons.back().push_back(line);
+    reasons.back().resize(kinds.size());
+  }
+  std::string note;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const auto lacks = std::ranges::find_if(reasons, [&](const auto& of_rank) { return !of_rank[i].empty(); });
+    if (lacks == reasons.end()) {
+      if (!note.empty()) note = fmt::format("using channel {}: {}", kinds[i]->name, note);
+      return {kinds[i]->name, note};
+    }
+    note += fmt::format("{}rank {} has no channel {}: {}", note.empty() ? "" : "; ", lacks - reasons.begin(),
+                        kinds[i]->name, meeting::printable((*lacks)[i], 400));
+  }
+  throw std::invalid_argument("the ranks have no channel in common: " + note);
 }
 
 std::function<double()> common_clock(Rendezvous& rendezvous) {

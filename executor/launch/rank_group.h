@@ -27,6 +27,15 @@ void run_as_process(const meeting::LaunchInfo& launch, std::chrono::milliseconds
 /// and the first line of both that does. Every rank calls it.
 void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines);
 
+/// The channel for a run on which no rank insists, and if it is not the best of the table, which rank lacks that.
+struct AgreedChannel {
+  std::string name;
+  std::string note;  ///< a sentence, "" if there is nothing to say
+};
+/// The first of channel::fitting_channels for processes on `device` that all ranks have. Every rank calls it. Throws
+/// std::invalid_argument if they have none in common.
+[[nodiscard]] AgreedChannel agree_on_channel(Rendezvous& rendezvous, const std::string& device);
+
 /// The clock that all processes of one machine share, in seconds; clocks of several machines start together at this
 /// call. Every rank calls it.
 [[nodiscard]] std::function<double()> common_clock(Rendezvous& rendezvous);

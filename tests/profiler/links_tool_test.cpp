@@ -114,7 +114,7 @@ TEST_F(LinksTool, EndsWithTwoOnWrongUsage) {
            {"--ranks 0", "--ranks: 0 is not an integer from 1 to 1024"},
            {"--ranks two", "--ranks: \"two\" is not an integer from 1 to 1024"},
            {"--ranks 1", "--ranks: is 1, must be at least 2 (1 is enough with --channel nccl)"},
-           {"--channel pigeons", "--channel: unknown channel \"pigeons\", known are local, gloo, nccl"},
+           {"--channel pigeons", "--channel: unknown channel \"pigeons\", known are local, ucx, gloo, nccl"},
            {"--max-bytes 3apples", "--max-bytes"},
            {"--max-bytes 3", "--max-bytes: the largest message is 3 bytes, must be 4 to 17179869184"},
            {"--sizes-per-octave 65", "--sizes-per-octave: 65 is not an integer from 1 to 64"},
@@ -132,7 +132,7 @@ TEST_F(LinksTool, EndsWithTwoOnWrongUsage) {
 TEST_F(LinksTool, ShowsAnExample) {
   const Outcome o = links("--help");
   EXPECT_EQ(o.status, 0);
-  EXPECT_THAT(o.out, HasSubstr("stagecraft links --ranks 2 --channel gloo -o topology.json"));
+  EXPECT_THAT(o.out, HasSubstr("stagecraft links --ranks 2 --spawn -o topology.json"));
 }
 
 }  // namespace

@@ -6,24 +6,44 @@
 #include <optional>
 #include <thread>
 
+#include "executor/channel/channel_ucx.h"
 #include "executor/channel/channels.h"
 #include "executor/launch/rendezvous.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft {
+namespace {
+
+/// UCX over TCP: on one machine, its channel uses shared memory only.
+constexpr const char* kUcxOverTcp = "ucx_tcp";
+
+channel::ChannelKind kind_called(const std::string& name) {
+  if (name != kUcxOverTcp) return channel::channel_by_name(name);
+  channel::ChannelKind kind = channel::channel_by_name("ucx");
+  kind.make_process = [](const channel::ChannelSetup& setup) {
+    return channel::make_ucx_channel(setup.launch, setup.deadline, setup.activity, "tcp");
+  };
+  return kind;
+}
+
+}  // namespace
 
 std::vector<std::string> suite_channels() {
   std::vector<std::string> out;
   for (const channel::ChannelKind& kind : channel::channels()) {
-    if (kind.device != "cuda") out.push_back(kind.name);
+    if (kind.device == "cuda" || (kind.why_missing && !kind.why_missing().empty())) continue;
+    out.push_back(kind.name);
+    if (kind.name == "ucx") out.emplace_back(kUcxOverTcp);
   }
   return out;
 }
 
+std::string channel_device(const std::string& name) { return kind_called(name).device; }
+
 void run_on_ranks(const std::string& name, int ranks, std::chrono::milliseconds deadline,
                   const std::function<void(channel::Channel&)>& body) {
-  const channel::ChannelKind& kind = channel::channel_by_name(name);
+  const channel::ChannelKind kind = kind_called(name);
   std::vector<std::unique_ptr<channel::Channel>> channels(static_cast<std::size_t>(ranks));
   if (kind.make_threads) channels = kind.make_threads(ranks, deadline);
   std::optional<meeting::StoreServer> server;

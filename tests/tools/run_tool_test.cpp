@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "costmodel/format/json.h"
+#include "executor/channel/channels.h"
 #include "executor/device/device.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
@@ -132,6 +133,7 @@ TEST_F(RunTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
 }
 
 TEST_F(RunTool, SaysWhatAnOptionTakes) {
+  const std::string processes = channel::default_channel("cpu", true).name;
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"--model magic", "--model: unknown model \"magic\", known are "},
            {"--data magic", "--data: unknown data source \"magic\", known are "},
@@ -144,12 +146,13 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--set width=wide", "--set: mlp: option width is \"wide\", must be an integer from 1 to 1048576"},
            {"--channel gloo",
             "--channel: gloo needs one process per rank: add --spawn, or start with torchrun, srun or mpirun"},
-           {"--channel nccl --spawn", "--channel: nccl needs GPUs: use --device cuda, or --channel gloo"},
+           {"--channel nccl --spawn", "--channel: nccl needs GPUs: use --device cuda, or --channel " + processes},
            {"--device cuda --channel gloo --spawn", "--channel: gloo needs CPUs: use --device cpu, or --channel nccl"},
            {"--device tpu", "--device: unknown device \"tpu\", known are cpu, cuda"},
            {"--allow-tf32", "--allow-tf32: needs GPUs: use --device cuda"},
            {"--channel local --spawn",
-            "--channel: channel local runs all ranks as threads of one process; remove --spawn, or use --channel gloo"},
+            "--channel: channel local runs all ranks as threads of one process; remove --spawn, or use --channel " +
+                processes},
            {"--steps 0", "--steps: 0 is not an integer of 1 or more"},
            {"--steps 9223372036854775808", "--steps: 9223372036854775808 is not an integer from 1 to"},
            {"--threads 0", "--threads: 0 is not an integer from 1 to 1024"},

@@ -26,7 +26,7 @@ class ChannelSuite : public ::testing::TestWithParam<std::tuple<std::string, int
   static int ranks() { return std::get<1>(GetParam()); }
   /// A GPU channel matches the messages of an edge by order only and does not check shapes again, which a verified plan
   /// guarantees. Its waits do not block the host.
-  static bool is_of_gpus() { return channel::channel_by_name(std::get<0>(GetParam())).device == "cuda"; }
+  static bool is_of_gpus() { return channel_device(std::get<0>(GetParam())) == "cuda"; }
   static void on_ranks(const std::function<void(channel::Channel&)>& body, std::chrono::milliseconds deadline = kLong) {
     run_on_ranks(std::get<0>(GetParam()), ranks(), deadline, body);
   }

@@ -45,6 +45,7 @@ channel::NcclProgram program_of_the_suite(int ranks) {
 }  // namespace
 
 std::vector<std::string> suite_channels() { return {"nccl"}; }
+std::string channel_device(const std::string& /*name*/) { return "cuda"; }
 
 void run_on_ranks(const std::string& /*name*/, int ranks, std::chrono::milliseconds deadline,
                   const std::function<void(channel::Channel&)>& body) {

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "executor/channel/channel.h"
+
+namespace stagecraft::channel {
+
+/// One direction of an edge under one tag, on a transport that moves bytes and knows no shapes: the last announced spec
+/// and the number of announcements.
+///
+/// A header in a message of its own announces the first message of each edge and tag, and each that differs from the
+/// previous one. Both ends count the announcements, and the payload's address contains the count. If both ends agree,
+/// later messages cost nothing extra; if they do not, no message meets a receive of another shape.
+struct Announced {
+  TensorSpec spec;
+  int count = 0;
+
+  /// Whether `next` must be announced; it is then the announced one.
+  bool changes_to(const TensorSpec& next) {
+    if (count > 0 && spec.dtype == next.dtype && spec.shape == next.shape) return false;
+    spec = next;
+    ++count;
+    return true;
+  }
+};
+
+}  // namespace stagecraft::channel

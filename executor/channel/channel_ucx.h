@@ -1,0 +1,27 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "executor/channel/channel.h"
+#include "executor/meeting/launch_info.h"
+
+namespace stagecraft::channel {
+
+/// The UCX channel of a run on CPUs. Call after `join`. Ranks that can share memory use only that; others also TCP on
+/// the interface towards the meeting point, and InfiniBand or RoCE where there is any. UCX_TLS and UCX_NET_DEVICES
+/// override the choice. Its
+/// ports accept the machines of the run only. All ranks prove to each other over the new connections that they know the
+/// run's secret; after that, the ports accept nobody. Collective: returns when all ranks are connected. Throws
+/// PeerError if that takes longer than the deadline, DeviceError if UCX is not here. Waits are recorded in `activity`,
+/// if given. `transports` replaces the choice, as UCX_TLS does.
+[[nodiscard]] std::unique_ptr<Channel> make_ucx_channel(const meeting::LaunchInfo& launch,
+                                                        std::chrono::milliseconds deadline,
+                                                        std::shared_ptr<Activity> activity = nullptr,
+                                                        const std::string& transports = "");
+
+/// Why this build or this machine has no channel ucx; empty if it has.
+[[nodiscard]] std::string why_no_ucx();
+
+}  // namespace stagecraft::channel

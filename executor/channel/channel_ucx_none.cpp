@@ -1,0 +1,13 @@
+#include "costmodel/errors.h"
+#include "executor/channel/channel_ucx.h"
+
+namespace stagecraft::channel {
+
+std::string why_no_ucx() { return "this build has no UCX: configure with -DSTAGECRAFT_WITH_UCX=ON"; }
+
+std::unique_ptr<Channel> make_ucx_channel(const meeting::LaunchInfo&, std::chrono::milliseconds,
+                                          std::shared_ptr<Activity>, const std::string&) {
+  throw DeviceError(why_no_ucx() + ", or use --channel gloo");
+}
+
+}  // namespace stagecraft::channel
