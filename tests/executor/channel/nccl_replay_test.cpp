@@ -19,6 +19,7 @@
 #include "tests/executor/channel/nccl_ranks.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/pretended_nccl.h"
+#include "tests/support/random_plans.h"
 
 // Plans replayed over the NCCL channel as on GPUs: the host thread only enqueues; kernels run later, on the compute
 // stream's thread, and check every byte that they read.
@@ -26,8 +27,6 @@
 namespace stagecraft::channel {
 namespace {
 
-using stagecraft::testing::cut_plan;
-using stagecraft::testing::even_cuts;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 using stagecraft::testing::PretendedCompute;
@@ -241,41 +240,20 @@ struct Case {
   std::string what;
 };
 
-/// A random plan and fault. Every schedule of the table comes up but "listed", whose lists are those of another one.
+/// A random plan and fault.
 Case random_case(unsigned seed) {
   std::mt19937 random(seed);
   const auto below = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
-  const int layers = to_int(mlp().model.layers.size());
+  testing::RandomPlan drawn = testing::random_plan(mlp(), random);
+  const BoundPlan bound(drawn.plan);
   Case out;
-  while (true) {
-    const ScheduleEntry& schedule = schedules()[to_index(below(to_int(schedules().size())))];
-    if (schedule.name == "listed") continue;
-    const int positions = 1 + below(4);
-    const int chunks = schedule.chunked ? 2 : 1;
-    std::vector<int> replicas;
-    for (int p = 0; p < positions; ++p) replicas.push_back(schedule.replicated ? 1 + below(3) : 1);
-    std::vector<int> stages;
-    for (int c = 0; c < chunks; ++c) stages.insert(stages.end(), replicas.begin(), replicas.end());
-    const int microbatches = 1 + below(12);
-    try {
-      // Chunks of one position are on the same devices; make_plan gives each stage others.
-      out.plan = cut_plan(mlp(), even_cuts(layers, to_int(stages.size())), stages, chunks > 1 ? "gpipe" : schedule.name,
-                          microbatches);
-      out.plan.schedule = schedule.name;
-      out.plan.chunks = chunks;
-      for (std::size_t s = to_index(positions); s < stages.size(); ++s)
-        out.plan.stages[s].devices = out.plan.stages[s % to_index(positions)].devices;
-      const BoundPlan bound(out.plan);
-      out.fault.kind = static_cast<Fault::Kind>(seed % 2 == 0 ? 0 : 1 + below(4));
-      out.fault.rank = below(to_int(bound.ranks().size()));
-      out.fault.action = to_index(below(12));
-      out.what = schedule.name + ", replicas";
-      for (const int r : replicas) out.what += " " + std::to_string(r);
-      out.what += ", " + std::to_string(microbatches) + " microbatches, " + kFaultNames[out.fault.kind] + " at rank " +
-                  std::to_string(out.fault.rank) + ", action " + std::to_string(out.fault.action);
-      return out;
-    } catch (const std::invalid_argument&) {}  // the schedule cannot run this shape
-  }
+  out.plan = std::move(drawn.plan);
+  out.fault.kind = static_cast<Fault::Kind>(seed % 2 == 0 ? 0 : 1 + below(4));
+  out.fault.rank = below(to_int(bound.ranks().size()));
+  out.fault.action = to_index(below(12));
+  out.what = drawn.what + ", " + kFaultNames[out.fault.kind] + " at rank " + std::to_string(out.fault.rank) +
+             ", action " + std::to_string(out.fault.action);
+  return out;
 }
 
 void replay(unsigned seed) {
