@@ -9,6 +9,7 @@
 #include <map>
 
 #include "executor/channel/channel_local.h"
+#include "executor/channel/channels.h"
 #include "executor/meeting/meeting_store.h"
 
 namespace stagecraft::launch {
@@ -122,6 +123,29 @@ std::string boot_id() {
   std::string out;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> out;
   return out;
+}
+
+/// What agree_on_channel makes of another rank's lines: why it has no ucx, why it has no gloo.
+AgreedChannel agreed_with(const std::string& lines) {
+  PretendedMeeting meeting;
+  meeting.others["channels"] = {true, lines};
+  return agree_on_channel(meeting, "cpu");
+}
+
+TEST(AgreeOnChannel, TakesTheFirstThatAllHave) {
+  if (!channel::channel_by_name("ucx").why_missing().empty()) GTEST_SKIP() << "no UCX here";
+  AgreedChannel agreed = agreed_with("\n\n");
+  EXPECT_EQ(agreed.name, "ucx");
+  EXPECT_EQ(agreed.note, "");
+  agreed = agreed_with("libucp.so.0 is\x1b missing\n\n");
+  EXPECT_EQ(agreed.name, "gloo");
+  EXPECT_EQ(agreed.note, "using channel gloo: rank 1 has no channel ucx: libucp.so.0 is  missing");
+}
+
+TEST(AgreeOnChannel, NamesWhoLacksWhatIfNoneIsLeft) {
+  EXPECT_THAT([] { (void)agreed_with("no library\nno network\n"); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("no channel in common"), HasSubstr("rank 1 has no channel gloo: no network"))));
 }
 
 TEST(CommonClock, CountsFromRankZerosStartOnOneMachine) {
