@@ -19,6 +19,7 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/tool_options.h"
 #include "profiler/links_channel.h"
+#include "profiler/links_machines.h"
 #include "profiler/links_nccl.h"
 #include "profiler/links_report.h"
 #include "profiler/provenance.h"
@@ -30,7 +31,7 @@ using std::chrono::milliseconds;
 
 struct Options {
   std::optional<int> ranks;  ///< absent: two, or all GPUs
-  std::string channel;  ///< empty: local, or between processes as in a run
+  std::string channel;       ///< empty: local, or between processes as in a run
   bool spawn = false;
   std::optional<stagecraft::Bytes> most_bytes;
   int threads = 1;
@@ -41,21 +42,25 @@ struct Options {
   stagecraft::profiler::LinksOptions links;
 };
 
-/// Prints and writes the measurement; returns the exit status.
-int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
-           stagecraft::Provenance provenance) {
-  const stagecraft::Topology topology =
-      stagecraft::profiler::topology_of(measured, o.channel, std::move(device), std::move(provenance));
+/// Prints a measurement, and returns the reasons not to trust it.
+std::vector<std::string> show(const LinkMeasurement& measured) {
+  if (measured.curves.empty()) return {};
   std::cerr << stagecraft::profiler::links_table(measured);
   for (const auto& curve : measured.curves) {
     std::cerr << fmt::format("{}: {}\n", stagecraft::profiler::curve_name(curve.operation, curve.ranks),
                              stagecraft::profiler::fit_text(curve));
   }
-  const stagecraft::Link& link = topology.levels.front().link;
-  std::cerr << fmt::format(
-      "{}: latency {}, bandwidth {}/s\n", topology.name, format_seconds(link.latency),
-      stagecraft::format_bytes(stagecraft::Bytes(static_cast<std::int64_t>(link.bandwidth.value))));
-  const std::vector<std::string> reasons = stagecraft::profiler::distrust(measured);
+  return stagecraft::profiler::distrust(measured);
+}
+
+/// Prints the levels, writes the topology and returns the exit status.
+int finish(const stagecraft::Topology& topology, const std::vector<std::string>& reasons, const Options& o) {
+  for (const stagecraft::Level& level : topology.levels) {
+    std::cerr << fmt::format(
+        "{}{}: latency {}, bandwidth {}/s\n", topology.name, topology.levels.size() > 1 ? ", " + level.name : "",
+        format_seconds(level.link.latency),
+        stagecraft::format_bytes(stagecraft::Bytes(static_cast<std::int64_t>(level.link.bandwidth.value))));
+  }
   for (const std::string& reason : reasons) std::cerr << "not trusted: " + reason + "\n";
   if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::topology_json(topology));
   if (reasons.empty() || o.accept_untrusted) return 0;
@@ -63,9 +68,32 @@ int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device
   return 1;
 }
 
+int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
+           stagecraft::Provenance provenance) {
+  const stagecraft::Topology topology =
+      stagecraft::profiler::topology_of(measured, o.channel, std::move(device), std::move(provenance));
+  return finish(topology, show(measured), o);
+}
+
 int finish(const LinkMeasurement& measured, const Options& o) {
   return finish(measured, o, stagecraft::profiler::device_here(measured.ranks),
                 stagecraft::device::provenance_here("stagecraft-links"));
+}
+
+int finish(const stagecraft::profiler::MachineLinks& measured, const Options& o) {
+  const stagecraft::Topology topology = stagecraft::profiler::topology_of(
+      measured, o.channel, stagecraft::profiler::device_here(measured.ranks_per_machine),
+      stagecraft::device::provenance_here("stagecraft-links"));
+  std::vector<std::string> reasons = show(measured.inside);
+  for (const std::string& reason : show(measured.between)) reasons.push_back("between machines: " + reason);
+  return finish(topology, reasons, o);
+}
+
+stagecraft::profiler::MachineLinks measure_machines(stagecraft::channel::Channel& channel,
+                                                    const std::vector<int>& machines, const Options& o) {
+  stagecraft::ProgressLine line;
+  return stagecraft::profiler::measure_machines(channel, machines, o.links, o.threads,
+                                                [&](const std::string& text) { line.show(o.channel + ": " + text); });
 }
 
 LinkMeasurement measure(stagecraft::channel::Channel& channel, const Options& o) {
@@ -107,14 +135,26 @@ int run_process(const stagecraft::meeting::LaunchInfo& launch, const Options& o,
     throw std::invalid_argument(fmt::format("--ranks is {}, {} started {}", ranks, launch.launcher, launch.ranks));
   }
   LinkMeasurement measured;
+  std::optional<stagecraft::profiler::MachineLinks> of_machines;
   const auto body = [&](stagecraft::launch::Rendezvous& rendezvous,
                         std::unique_ptr<stagecraft::channel::Channel>& channel) {
+    const std::vector<int> machines = stagecraft::launch::machines_of(rendezvous);
+    const bool several = machines.back() > 0;
+    // The ranks of other machines wait while one measures.
+    const auto most_time = std::chrono::ceil<milliseconds>(std::chrono::duration<double>(o.links.most_time.value));
     channel = stagecraft::channel::channel_by_name(o.channel).make_process(
-        {.launch = launch, .deadline = deadline, .activity = rendezvous.activity()});
-    measured = measure(*channel, o);
+        {.launch = launch,
+         .deadline = several ? deadline + 3 * most_time : deadline,
+         .activity = rendezvous.activity()});
+    if (several) {
+      of_machines = measure_machines(*channel, machines, o);
+    } else {
+      measured = measure(*channel, o);
+    }
   };
   stagecraft::launch::run_as_process(launch, deadline, body);
-  return launch.rank == 0 ? finish(measured, o) : 0;
+  if (launch.rank != 0) return 0;
+  return of_machines ? finish(*of_machines, o) : finish(measured, o);
 }
 
 int run(Options o, const std::vector<std::string>& arguments) {
@@ -126,9 +166,10 @@ int run(Options o, const std::vector<std::string>& arguments) {
   if (o.channel.empty())
     o.channel = o.spawn || launch ? stagecraft::channel::default_channel("cpu", true).name : "local";
   if (o.spawn && stagecraft::channel::channel_by_name(o.channel).make_threads) {
-    throw CLI::ValidationError("--spawn", fmt::format("channel {} runs all ranks as threads of one process; remove "
-                                                      "--spawn, or use --channel {}",
-                                                      o.channel, stagecraft::channel::default_channel("cpu", true).name));
+    throw CLI::ValidationError("--spawn",
+                               fmt::format("channel {} runs all ranks as threads of one process; remove "
+                                           "--spawn, or use --channel {}",
+                                           o.channel, stagecraft::channel::default_channel("cpu", true).name));
   }
   const bool writes = !launch || launch->rank == 0 || !stagecraft::channel::channel_by_name(o.channel).make_process;
   if (writes) stagecraft::format::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
@@ -145,12 +186,12 @@ int run(Options o, const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   Options o;
   return stagecraft::run_computing_tool(
-      {"links", "Measures transfers and collectives between ranks on this host, by message size.",
+      {"links", "Measures transfers and collectives between ranks, by message size.",
        "stagecraft links --ranks 2 --spawn -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
        "topology.json\n  stagecraft links --channel nccl --max-bytes 1GiB --sizes-per-octave 2 -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("--ranks", o.ranks, "number of ranks on this host (default: 2; with nccl, all GPUs)")
+        app.add_option("--ranks", o.ranks, "number of ranks (default: 2; with nccl, all GPUs)")
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option(
                "--channel", o.channel,

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/channel/channels.h"
 #include "executor/device/program.h"
 #include "executor/meeting/wire.h"
@@ -116,6 +118,21 @@ AgreedChannel agree_on_channel(Rendezvous& rendezvous, const std::string& device
                         kinds[i]->name, meeting::printable((*lacks)[i], 400));
   }
   throw std::invalid_argument("the ranks have no channel in common: " + note);
+}
+
+std::vector<int> machines_of(Rendezvous& rendezvous) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code error;
+  const std::string network = std::filesystem::read_symlink("/proc/self/ns/net", error).string();
+  std::vector<std::string> seen;
+  std::vector<int> out;
+  for (const std::string& machine : rendezvous.exchange("machine", fmt::format("{} {}", boot, network))) {
+    const auto place = std::ranges::find(seen, machine);
+    out.push_back(to_int(place - seen.begin()));
+    if (place == seen.end()) seen.push_back(machine);
+  }
+  return out;
 }
 
 std::function<double()> common_clock(Rendezvous& rendezvous) {

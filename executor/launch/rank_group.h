@@ -36,6 +36,10 @@ struct AgreedChannel {
 /// std::invalid_argument if they have none in common.
 [[nodiscard]] AgreedChannel agree_on_channel(Rendezvous& rendezvous, const std::string& device);
 
+/// The machine of each rank, counted from 0 in the order of ranks. Ranks with different networks (containers, network
+/// namespaces) count as on different machines. Every rank calls it.
+[[nodiscard]] std::vector<int> machines_of(Rendezvous& rendezvous);
+
 /// The clock that all processes of one machine share, in seconds; clocks of several machines start together at this
 /// call. Every rank calls it.
 [[nodiscard]] std::function<double()> common_clock(Rendezvous& rendezvous);

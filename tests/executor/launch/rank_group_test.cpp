@@ -148,6 +148,14 @@ TEST(AgreeOnChannel, NamesWhoLacksWhatIfNoneIsLeft) {
                   AllOf(HasSubstr("no channel in common"), HasSubstr("rank 1 has no channel gloo: no network"))));
 }
 
+TEST(MachinesOf, CountsThemInTheOrderOfRanks) {
+  PretendedMeeting meeting;
+  meeting.others["machine"] = {true, "another"};
+  EXPECT_EQ(machines_of(meeting), (std::vector<int>{0, 1}));
+  meeting.others.clear();
+  EXPECT_EQ(machines_of(meeting), std::vector<int>{0});
+}
+
 TEST(CommonClock, CountsFromRankZerosStartOnOneMachine) {
   PretendedMeeting meeting;
   meeting.others["boot"] = {false, boot_id()};

@@ -1,0 +1,58 @@
+#include "executor/channel/rank_subset.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+
+#include "costmodel/index.h"
+#include "executor/channel/channel_checks.h"
+#include "executor/channel/control_tags.h"
+
+namespace stagecraft::channel {
+
+RankSubset::RankSubset(Channel& whole, std::vector<int> members) : whole_(whole), members_(std::move(members)) {
+  const auto own = std::ranges::find(members_, whole.rank());
+  const bool ascend = std::ranges::adjacent_find(members_, std::greater_equal<>()) == members_.end();
+  if (own == members_.end() || !ascend || members_.front() < 0 || members_.back() >= whole.ranks()) {
+    throw std::invalid_argument(fmt::format("a subset of {} ranks must ascend and include rank {}, got [{}]",
+                                            whole.ranks(), whole.rank(), fmt::join(members_, ", ")));
+  }
+  rank_ = to_int(own - members_.begin());
+}
+
+std::unique_ptr<Sending> RankSubset::send(const at::Tensor& tensor, int to, int tag) {
+  check_edge(*this, to, tag);
+  return whole_.send(tensor, members_[to_index(to)], tag);
+}
+
+std::unique_ptr<Receiving> RankSubset::receive(const TensorSpec& spec, int from, int tag) {
+  check_edge(*this, from, tag);
+  return whole_.receive(spec, members_[to_index(from)], tag);
+}
+
+std::unique_ptr<Reducing> RankSubset::start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                                       int tag) {
+  check_reducible(*this, values, members, tag);
+  std::vector<int> of_whole;
+  for (const int member : members) of_whole.push_back(members_[to_index(member)]);
+  return whole_.start_all_reduce(values, of_whole, tag);
+}
+
+void RankSubset::barrier() {
+  const at::Tensor token = at::empty({1}, at::kByte);
+  std::vector<std::unique_ptr<Receiving>> receives;
+  std::vector<std::unique_ptr<Sending>> sends;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (peer == rank_) continue;
+    receives.push_back(receive(spec_of(token), peer, kBarrierTag));
+    sends.push_back(send(token, peer, kBarrierTag));
+  }
+  for (const auto& each : receives) (void)each->wait();
+  for (const auto& each : sends) each->wait();
+}
+
+}  // namespace stagecraft::channel

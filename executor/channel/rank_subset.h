@@ -1,0 +1,34 @@
+#pragma once
+
+#include <vector>
+
+#include "executor/channel/channel.h"
+
+namespace stagecraft::channel {
+
+/// Some ranks of a channel as a channel of their own: its rank i is the i-th of them. Its ranks use it as any channel,
+/// but no other operation of the whole channel may be in progress between them under the same tags. Errors name the
+/// ranks of the whole channel.
+class RankSubset : public Channel {
+ public:
+  /// `members` ascend and include this rank; all of them make one. `whole` must outlive it. Throws
+  /// std::invalid_argument otherwise.
+  RankSubset(Channel& whole, std::vector<int> members);
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return static_cast<int>(members_.size()); }
+  std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override;
+  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override;
+  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                             int tag) override;
+  void barrier() override;
+  void abort(const std::string& reason) override { whole_.abort(reason); }
+  Activity& activity() override { return whole_.activity(); }
+
+ private:
+  Channel& whole_;
+  std::vector<int> members_;
+  int rank_ = 0;
+};
+
+}  // namespace stagecraft::channel
