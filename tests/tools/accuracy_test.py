@@ -1,0 +1,157 @@
+"""Tests of bench/accuracy on an invented cluster. Usage: accuracy_test.py FOLDER_OF_PROGRAMS"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench", "accuracy"))
+sys.dont_write_bytecode = True
+
+import fit  # noqa: E402
+import sailor  # noqa: E402
+import scores  # noqa: E402
+
+PROGRAMS = sys.argv.pop() if len(sys.argv) > 1 else os.path.join(ROOT, "build", "planner", "bin")
+
+
+class Scores(unittest.TestCase):
+    def test_errors_of_four_pairs(self):
+        # Signed errors 0.1, -0.2, 0.3, 0: sizes 0, 0.1, 0.2, 0.3; p90 lies 0.7 of the way from 0.2 to 0.3.
+        e = scores.errors([(1.1, 1), (0.8, 1), (2.6, 2), (5, 5)])
+        self.assertEqual(e["n"], 4)
+        for key, value in (("median", 0.15), ("mean", 0.15), ("p90", 0.27), ("max", 0.3), ("bias", 0.05)):
+            self.assertAlmostEqual(e[key], value, msg=key)
+
+    def test_order_counts_pairs_and_regret(self):
+        # Predicted 1 < 2 < 3, measured 4, 3, 5: of three pairs the first is wrong. The predicted best takes 4, the best 3.
+        o = scores.order([[(1, 4), (2, 3), (3, 5)], [(1, 1)]])
+        self.assertEqual((o["pairs"], o["right"]), (3, 2))
+        self.assertAlmostEqual(o["tau"], 1 / 3)
+        self.assertAlmostEqual(o["regret_max"], 1 / 3)
+
+    def test_conformal_takes_the_rank_above_the_share(self):
+        # 19 residuals: rank ceil(20 * 0.9) = 18.
+        self.assertEqual(scores.conformal([(-1) ** i * i / 100 for i in range(1, 20)]), 0.18)
+
+    def test_conformal_stretches_the_largest_of_few(self):
+        # 4 residuals: rank ceil(5 * 0.9) = 5 of 4.
+        self.assertAlmostEqual(scores.conformal([0.1, -0.2, 0.05, 0.15]), 0.2 * math.sqrt(5 / 4))
+
+
+class Fit(unittest.TestCase):
+    def test_solves_two_equations(self):
+        # x + 2y = 5, 3x + y = 5: x = 1, y = 2.
+        self.assertEqual([round(v, 12) for v in fit.solve([[1, 2], [3, 1]], [5, 5])], [1, 2])
+
+    def test_one_mechanism_of_one_run_is_shrunk(self):
+        # t = f, measured e^0.04: least (0.04 - x)^2 / 0.05^2 + x^2 / 0.05^2 has x = 0.02.
+        self.assertAlmostEqual(math.log(fit.factors([(0.0, [1.0], math.exp(0.04))], [0.05])[0]), 0.02)
+
+    def test_an_outlier_counts_linearly(self):
+        # Beyond 1.345 noise the pull is 1.345 / 0.05 whatever the size: x / 0.05^2 = 1.345 / 0.05, x = 0.06725.
+        for size in (0.5, 2.0):
+            factor = fit.factors([(0.0, [1.0], math.exp(size))], [0.05])[0]
+            self.assertAlmostEqual(math.log(factor), 1.345 * 0.05, places=6)
+
+    def test_an_unseen_mechanism_keeps_one(self):
+        self.assertEqual(fit.factors([(0.0, [1.0, 0.0], 1.2)], [0.1, 0.1])[1], 1.0)
+
+
+def layers(forward_s):
+    return [
+        {"index": i, "name": f"l{i}", "forward_s": forward_s, "backward_s": 2 * forward_s, "parameter_bytes": 1000,
+         "activation_bytes": 4000, "saved_for_backward_bytes": 8000}
+        for i in range(4)
+    ]
+
+
+def profile(forward_s):
+    return {"layers": layers(forward_s), "optimizer_step": {"measured_s": 1e-6, "covers_parameter_bytes": 1000}}
+
+
+def run(name, nodes, iteration_s, stages=1, microbatches=4):
+    size = 4 // stages
+    return {
+        "run_id": name, "cluster": "c", "network_file": "network_c.json", "model": "m", "group": f"n{nodes}", "nodes": nodes,
+        "gpus_used_per_node": 1, "tensor_parallel": 1, "data_parallel": 1, "pipeline_parallel": stages, "schedule": "1f1b",
+        "microbatch_samples": 1, "microbatches": microbatches, "iteration_s": iteration_s, "peak_memory_bytes": 5 << 30,
+        "stages": [{"first_layer": s * size, "last_layer": (s + 1) * size - 1,
+                    "replica_groups": [{"gpu": "g", "replicas": 1, "layers_file": "layers_g_m_mbs1.json"}]}
+                   for s in range(stages)],
+    }
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        os.makedirs(os.path.join(self.folder, "measured_runs", "sailor"))
+        self.write("layers_g_m_mbs1.json", profile(0.01))
+        self.write("layers_g_m_mbs2.json", profile(0.02))
+        link = {"sender": "g", "receiver": "g", "suspect": None, "concurrent_pairs": 1, "bandwidth_bytes_per_s": 4e6}
+        self.write("network_c.json", {"levels": [{"name": "node", "links": [link]}, {"name": "cluster", "links": [link]}]})
+
+    def write(self, name, value):
+        with open(os.path.join(self.folder, "measured_runs", "sailor", name), "w", encoding="utf-8") as file:
+            json.dump(value, file)
+
+    def predict(self, runs, known=()):
+        self.write("runs_dev.json", {"runs": list(known)})
+        self.write("runs.json", {"runs": runs})
+        out = os.path.join(self.folder, "out.json")
+        done = subprocess.run(
+            [sys.executable, os.path.join(ROOT, "bench", "accuracy", "predict_runs"), self.folder,
+             os.path.join(self.folder, "measured_runs", "sailor", "runs.json"), "-o", out],
+            capture_output=True, text=True, env=dict(os.environ, STAGECRAFT_BIN=PROGRAMS))
+        if done.returncode:
+            return done.stderr
+        with open(out, encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_one_stage_is_its_microbatches_and_the_update(self):
+        # 4 microbatches of 4 layers of 10 + 20 ms, 4 updates of 1 us; without known runs 15 %.
+        row = self.predict([run("a", 1, None)])["a"]
+        self.assertAlmostEqual(row["iteration_s"], 0.480004, places=9)
+        self.assertAlmostEqual(row["hi"] / row["iteration_s"], 1.15)
+        self.assertAlmostEqual(row["iteration_s"] / row["lo"], 1.15)
+
+    def test_the_later_stage_waits_for_both_transfers(self):
+        # Stages of 20 + 40 ms, transfers of 1 ms and 0.5 ms of host time each way: the later stage takes 63 ms for each of
+        # 4 microbatches after one forward of the earlier, then one backward, whose update of 2 layers is last.
+        row = self.predict([run("a", 2, None, stages=2)])["a"]
+        self.assertAlmostEqual(row["iteration_s"], 0.020 + 4 * 0.063 + 0.040 + 2e-6, places=9)
+
+    def test_a_run_is_never_predicted_from_itself(self):
+        known = [run("a", 1, 0.5), run("b", 2, 0.55)]
+        first = self.predict([known[0]], known)["a"]
+        moved = self.predict([run("a", 1, 5.0)], [run("a", 1, 5.0), known[1]])["a"]
+        self.assertEqual(first, moved)
+        # But run b moves it: 0.55 measured, 0.480004 predicted.
+        self.assertGreater(first["iteration_s"], 0.4805)
+
+    def test_the_smaller_time_of_more_samples_counts(self):
+        self.write("layers_g_m_mbs2.json", profile(0.004))
+        self.assertAlmostEqual(self.predict([run("a", 1, None)])["a"]["iteration_s"], 0.192004, places=9)
+
+    def test_names_a_missing_key(self):
+        broken = run("a", 1, None)
+        del broken["microbatches"]
+        self.assertIn('/runs/0: key "microbatches" is missing', self.predict([broken]))
+
+
+class Interpolation(unittest.TestCase):
+    def test_is_a_line_in_log_log(self):
+        # 1 -> 1, 100 -> 10: at 10 the geometric mean, sqrt(10).
+        self.assertAlmostEqual(sailor.log_interpolate([(1, 1.0), (100, 10.0)], 10), math.sqrt(10))
+        self.assertEqual(sailor.log_interpolate([(1, 1.0), (100, 10.0)], 0.5), 1.0)
+        self.assertEqual(sailor.log_interpolate([(1, 1.0), (100, 10.0)], 200), 20.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
