@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// A predicted time, its interval if it has one, and the measured time. `group`: runs of one group are alternatives of
+/// each other, so their order matters.
+struct Scored {
+  Seconds predicted;
+  std::optional<Seconds> low;
+  std::optional<Seconds> high;
+  Seconds measured;
+  int group = 0;
+  friend bool operator==(const Scored&, const Scored&) = default;
+};
+
+/// Errors predicted / measured - 1 of n runs; all but the bias without sign.
+struct ErrorScores {
+  std::size_t n = 0;
+  double median = 0;
+  double mean = 0;
+  double p90 = 0;  ///< linear between neighbours
+  double largest = 0;
+  double bias = 0;  ///< median with sign
+  friend bool operator==(const ErrorScores&, const ErrorScores&) = default;
+};
+
+/// How far the predicted order is the measured one, over the pairs inside groups.
+struct OrderScores {
+  std::size_t pairs = 0;      ///< with different predicted and different measured times
+  std::size_t right = 0;      ///< in the measured order
+  std::optional<double> tau;  ///< Kendall's: (right - wrong) / pairs; absent without pairs
+  std::optional<double>
+      mean_regret;  ///< of groups of two and more: measured time of the predicted best / of the best - 1
+  std::optional<double> largest_regret;
+  friend bool operator==(const OrderScores&, const OrderScores&) = default;
+};
+
+/// Runs whose prediction has an interval.
+struct CoverageScores {
+  std::size_t n = 0;
+  double inside = 0;      ///< share of measurements with low <= measured <= high
+  double half_width = 0;  ///< median of (high - low) / (high + low)
+  friend bool operator==(const CoverageScores&, const CoverageScores&) = default;
+};
+
+/// The value at `share` of the sorted values, 0 the least and 1 the largest, linear between neighbours. Throws
+/// std::invalid_argument without values or for a share outside 0 to 1.
+[[nodiscard]] double quantile(std::vector<double> values, double share);
+
+/// All 0 without runs. Precondition: measured times are above 0.
+[[nodiscard]] ErrorScores error_scores(std::span<const Scored> runs);
+[[nodiscard]] OrderScores order_scores(std::span<const Scored> runs);
+[[nodiscard]] CoverageScores coverage_scores(std::span<const Scored> runs);
+
+/// Half-width on the scale of `residuals` that covers a further one with probability `share`: the
+/// ceil((n + 1) share)-th smallest without sign. If there are fewer, the largest times sqrt(rank / n), a stated
+/// stretch. Throws std::invalid_argument without residuals or for a share outside 0 to 1. Source: split conformal
+/// prediction, Lei et al., JASA 113, 2018.
+[[nodiscard]] double conformal_half_width(std::vector<double> residuals, double share);
+
+}  // namespace stagecraft
