@@ -39,6 +39,10 @@ void check_layer(const Layer& layer, Bytes& sum) {
   const std::string where = "layer \"" + layer.id + "\": ";
   check_timing(layer.forward, where + "forward time");
   check_timing(layer.backward, where + "backward time");
+  if (layer.backward_parts) {
+    check_timing(layer.backward_parts->inputs, where + "input-gradient time");
+    check_timing(layer.backward_parts->weights, where + "weight-gradient time");
+  }
   if (layer.update) check_timing(*layer.update, where + "update time");
   add_bytes(sum, layer.parameter_bytes, where + "parameter bytes");
   for (const Output& output : layer.outputs) add_bytes(sum, output.bytes, where + "output bytes");

@@ -51,6 +51,17 @@ struct LayerShare {
   friend bool operator==(const LayerShare&, const LayerShare&) = default;
 };
 
+/// The two parts of a layer's backward where a schedule splits it: the gradient of the layer's inputs, and later that
+/// of its weights. Together they may take longer than the whole backward.
+struct BackwardParts {
+  Timing inputs;   ///< of one execution; 0 of a layer whose inputs need no gradient
+  Timing weights;  ///< of one execution; 0 of a layer without trainable parameters
+  /// False if the executor cannot take the parts apart, because the layer uses a weight more than once: all of it is in
+  /// `inputs`, and stages that hold the layer do not split their backward.
+  bool separable = true;
+  friend bool operator==(const BackwardParts&, const BackwardParts&) = default;
+};
+
 /// One unit of computation, with its costs alone for one microbatch on one device.
 struct Layer {
   std::string id;    ///< unique in its graph; edges and plans use it
@@ -58,6 +69,7 @@ struct Layer {
   std::string kind;  ///< "Conv2d", "Linear", ...; `kInputKind` for data that is loaded, not computed
   Timing forward;
   Timing backward;
+  std::optional<BackwardParts> backward_parts;
   std::optional<Timing> update;  ///< the optimizer's step on this layer's parameters
   std::vector<Output> outputs;
   Bytes parameter_bytes;  ///< trainable parameters, tied ones included

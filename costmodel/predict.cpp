@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "costmodel/backward_parts.h"
 #include "costmodel/collectives.h"
 #include "costmodel/index.h"
 #include "costmodel/memory.h"
@@ -64,13 +65,15 @@ std::vector<Seconds> loading_times(const Graph& graph, const StageLayers& layers
 }
 
 /// The buckets of a replicated stage's gradients, which a backward completes from the last layer to the first: a bucket
-/// takes layers until it is full; the parameters of one layer stay together.
+/// takes layers until it is full; the parameters of one layer stay together. A `split` backward leaves the gradients to
+/// later parts, so all buckets wait for its end.
 std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers, const Topology& topology,
-                                         const std::vector<int>& devices, Bytes bucket_bytes, double closure) {
+                                         const std::vector<int>& devices, Bytes bucket_bytes, bool split,
+                                         double closure) {
   std::vector<ReduceBucket> out;
   if (devices.size() < 2) return out;
   Seconds left;
-  for (const Layer* layer : layers) left += layer->backward.median * closure;
+  for (const Layer* layer : layers) left += split ? Seconds(0) : layer->backward.median * closure;
   Bytes bytes;
   for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
     left -= (*layer)->backward.median * closure;
@@ -83,8 +86,10 @@ std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers
   return out;
 }
 
-/// Costs of a microbatch and an update of a stage, without data loading and reduce.
-StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, double closure) {
+/// Costs of a microbatch and an update of a stage, without data loading and reduce. `parts`: of its backward, if the
+/// schedule splits it.
+StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, const SplitBackwardTimes* parts,
+                       double closure) {
   StageCost out;
   for (const Layer* layer : layers) {
     out.forward += layer->forward.median;
@@ -94,7 +99,15 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
   out.forward = out.forward * closure;
   out.backward = out.backward * closure;
   out.update = out.update * closure;
-  if (recompute) out.backward += out.forward;
+  if (parts) {
+    out.whole_backward = out.backward;
+    out.backward = parts->inputs * closure;
+    out.weight_gradient = parts->weights * closure;
+  }
+  if (recompute) {
+    out.backward += out.forward;
+    if (out.whole_backward) *out.whole_backward += out.forward;
+  }
   return out;
 }
 
@@ -114,7 +127,8 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
                 const BoundPlan& plan, int stage, Bytes tied, double closure) {
   const std::vector<int>& devices = plan.plan().stages[to_index(stage)].devices;
   if (plan.plan().gradient_bucket_bytes && !plan.asynchronous()) {
-    cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes, closure);
+    cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes,
+                                  plan.schedule().splits_backward, closure);
   } else {
     Bytes parameters;
     for (const Layer* layer : layers) parameters += layer->parameter_bytes;
@@ -128,9 +142,12 @@ std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology,
   const StageLayers layers = layers_of_stages(graph, plan);
   const std::vector<Seconds> loading = loading_times(graph, layers);
   const std::vector<Bytes> tied = tied_bytes(graph, plan);
+  std::vector<SplitBackwardTimes> parts;
+  if (plan.schedule().splits_backward) parts = split_backward_times(graph, plan);
   std::vector<StageCost> out;
   for (int s = 0; s < plan.stages(); ++s) {
-    StageCost cost = compute_cost(layers[to_index(s)], plan.plan().stages[to_index(s)].recompute, closure);
+    StageCost cost = compute_cost(layers[to_index(s)], plan.plan().stages[to_index(s)].recompute,
+                                  parts.empty() ? nullptr : &parts[to_index(s)], closure);
     cost.forward += loading[to_index(s)];
     add_reduce(cost, layers[to_index(s)], topology, plan, s, tied[to_index(s)], closure);
     out.push_back(std::move(cost));
@@ -176,22 +193,10 @@ class TransferCosts {
   int ports_ = 0;
 };
 
-void check_has_costs(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists) {
-  for (const auto& list : lists) {
-    for (const Action& action : list) {
-      if (action.kind != ActionKind::WeightGradient) continue;
-      throw std::invalid_argument(
-          "schedule \"" + plan.plan().schedule +
-          "\" needs separate weight-gradient times, which graphs do not have; use gpipe, 1f1b or interleaved-1f1b");
-    }
-  }
-}
-
 /// simulation_input for a plan that fits graph and topology.
 SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan plan, const PredictOptions& options) {
   const int steps = plan.step_window().steps;
   auto lists = plan.action_lists(steps, options.prefetch);
-  check_has_costs(plan, lists);
   auto costs = stage_costs(graph, topology, plan);
   const auto transfers = std::make_shared<const TransferCosts>(plan, topology, options.free_transfers);
   SimulationInput out{.plan = std::move(plan),
@@ -523,6 +528,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   const double rank_time = out.iteration.value * out.timeline.ranks;
   out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
   out.timeline.memory = rank_memories(plan, out.stages);
+  out.backward_parts = backward_parts_assumption(graph, plan);
   return out;
 }
 

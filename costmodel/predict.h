@@ -46,6 +46,8 @@ struct Prediction {
   /// Why the graph's times are for a device other than the topology's, from accepted_differences; empty if no
   /// difference is known.
   std::string other_device = {};
+  /// What is assumed about the two parts of the backward, from backward_parts_assumption; empty if nothing is.
+  std::string backward_parts = {};
   /// Microbatches in the middle of the step that were extrapolated, not replayed: the timeline has a gap for them, of
   /// the right length. 0: all were replayed.
   int reckoned_microbatches = 0;
@@ -71,8 +73,8 @@ struct PredictOptions {
 [[nodiscard]] double closure_factor(const Graph& graph);
 
 /// The numbers behind a prediction. If the graph has its whole iteration, layer times are scaled by one factor so that
-/// forward, backward and update of all layers add up to it. Throws std::invalid_argument if the plan does not fit graph
-/// and topology, or its schedule splits the backward and so needs weight-gradient times, which a graph does not have.
+/// forward, backward and update of all layers add up to it. Where the schedule splits the backward, its parts are those
+/// of split_backward_times, scaled alike. Throws std::invalid_argument if the plan does not fit graph and topology.
 [[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, BoundPlan plan,
                                                const PredictOptions& options = {});
 /// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists

@@ -103,6 +103,12 @@ class Simulation {
     }
     forward_done_.assign(stages * m, false);
     backward_done_.assign(stages * m, false);
+    split_.assign(stages * m, false);
+    for (const auto& list : in_.lists) {
+      for (const Action& action : list) {
+        if (action.kind == ActionKind::WeightGradient) split_[slot(action.stage, action.microbatch)] = true;
+      }
+    }
     next_.assign(in_.lists.size(), 0);
     since_.assign(in_.lists.size(), Seconds(0));
     running_.assign(in_.lists.size(), -1);
@@ -485,7 +491,9 @@ class Simulation {
   Seconds cost(const Action& action) const {
     const StageCost& stage = in_.stages[to_index(action.stage)];
     if (action.kind == ActionKind::Forward) return stage.forward;
-    if (action.kind == ActionKind::Backward) return stage.backward;
+    if (action.kind == ActionKind::Backward)
+      return stage.whole_backward && !split_[slot(action.stage, action.microbatch)] ? *stage.whole_backward
+                                                                                    : stage.backward;
     if (action.kind == ActionKind::WeightGradient) return stage.weight_gradient;
     return stage.update;
   }
@@ -598,6 +606,7 @@ class Simulation {
   std::vector<int> first_lane_, lane_cycle_;
   std::vector<std::vector<Seconds>> arrived_[2];
   std::vector<bool> forward_done_, backward_done_, waited_;
+  std::vector<bool> split_;  // by slot: whether a WeightGradient follows the Backward
   std::vector<std::size_t> next_;
   std::vector<Seconds> since_;
   std::vector<int> running_;

@@ -26,6 +26,8 @@ struct StageCost {
   Seconds weight_gradient;  ///< of one microbatch, if the schedule splits the backward
   Seconds reduce;           ///< of one Reduce, among all replicas (and other holders of tied parameters)
   Seconds update;           ///< of one Update
+  /// Of a backward that the lists do not split although they split others, as lists by hand may; absent: `backward`.
+  std::optional<Seconds> whole_backward = {};
   std::vector<ReduceBucket> buckets = {};  ///< that come before `reduce`, one at a time, in this order
 };
 

@@ -463,8 +463,11 @@ int plan(Request& request) {
   const std::string idle = idle_text(ranked.prediction);
   if (!idle.empty()) ranked.plan.provenance.notes["idle devices"] = idle;
   if (!request.other_device.empty()) ranked.plan.provenance.notes["other device"] = request.other_device;
+  const std::string& parts = ranked.prediction.backward_parts;
+  if (!parts.empty()) ranked.plan.provenance.notes["backward parts"] = parts;
   print(request, graph, ranked);
   if (!idle.empty()) note(idle);
+  if (!parts.empty()) note(parts);
   if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
   stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));
   return 0;

@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/backward_parts.h"
 #include "costmodel/index.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
@@ -186,6 +187,16 @@ Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& c
   return out;
 }
 
+/// The least that the layer's forward and backward take under the schedule, in any stage.
+Seconds least_time(const Layer& layer, const PlanSettings& settings) {
+  if (!settings.listed.empty()) return layer.forward.median;
+  const ScheduleEntry& schedule = schedule_by_name(settings.schedule);
+  if (!schedule.trains) return layer.forward.median;
+  if (!schedule.splits_backward) return layer.forward.median + layer.backward.median;
+  const BackwardParts parts = backward_parts(layer);
+  return layer.forward.median + std::min(layer.backward.median, parts.inputs.median + parts.weights.median);
+}
+
 /// A lower bound of the plan's step: the compute of the busiest rank.
 Seconds least_iteration(const std::map<std::string, Seconds>& time_of, const Plan& plan,
                         std::optional<int> microbatches) {
@@ -262,12 +273,9 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
   if (found.plans.empty()) return Infeasible{"no candidate is possible; " + skipped_text(found.skipped)};
 
   const PlanSettings& settings = constraints.plan;
-  const bool trains = settings.listed.empty() && schedule_by_name(settings.schedule).trains;
   const double closure = closure_factor(graph);
   std::map<std::string, Seconds> time_of;
-  for (const Layer& layer : graph.layers) {
-    time_of[layer.id] = (layer.forward.median + (trains ? layer.backward.median : Seconds(0))) * closure;
-  }
+  for (const Layer& layer : graph.layers) time_of[layer.id] = least_time(layer, settings) * closure;
   std::vector<std::pair<Seconds, std::size_t>> order;
   for (std::size_t i = 0; i < found.plans.size(); ++i)
     order.emplace_back(least_iteration(time_of, found.plans[i].plan, microbatches_of_a_step(settings)), i);

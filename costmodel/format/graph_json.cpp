@@ -7,7 +7,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 4;
+constexpr int kVersion = 5;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -116,6 +116,24 @@ Json quality_json(const ProfileQuality& quality) {
   return out;
 }
 
+BackwardParts read_parts(const Cursor& at) {
+  Fields fields(at);
+  BackwardParts out;
+  out.inputs = read_timing(fields.required("input_gradient"));
+  out.weights = read_timing(fields.required("weight_gradient"));
+  if (const auto v = fields.optional("separable")) out.separable = v->boolean();
+  fields.done();
+  return out;
+}
+
+Json parts_json(const BackwardParts& parts) {
+  Json out;
+  out["input_gradient"] = timing_json(parts.inputs);
+  out["weight_gradient"] = timing_json(parts.weights);
+  if (!parts.separable) out["separable"] = false;
+  return out;
+}
+
 Layer read_layer(const Cursor& at) {
   Fields fields(at);
   Layer out;
@@ -124,6 +142,7 @@ Layer read_layer(const Cursor& at) {
   out.kind = fields.required("kind").text();
   out.forward = read_timing(fields.required("forward"));
   out.backward = read_timing(fields.required("backward"));
+  if (const auto v = fields.optional("backward_parts")) out.backward_parts = read_parts(*v);
   if (const auto v = fields.optional("update")) out.update = read_timing(*v);
   out.outputs = fields.required("outputs").list(read_output);
   out.parameter_bytes = fields.required("parameter_bytes").bytes();
@@ -155,6 +174,7 @@ Json layer_json(const Layer& layer) {
   out["kind"] = layer.kind;
   out["forward"] = timing_json(layer.forward);
   out["backward"] = timing_json(layer.backward);
+  if (layer.backward_parts) out["backward_parts"] = parts_json(*layer.backward_parts);
   if (layer.update) out["update"] = timing_json(*layer.update);
   out["outputs"] = Json::array();
   for (const Output& output : layer.outputs) out["outputs"].push_back(output_json(output));

@@ -8,7 +8,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kPredictionVersion = 2;
+constexpr int kPredictionVersion = 3;
 constexpr int kTimelineVersion = 2;
 constexpr int kMost = 1 << 24;
 
@@ -162,6 +162,7 @@ std::string prediction_json(const Prediction& prediction) {
     out["stages"].push_back(s);
   }
   if (!prediction.other_device.empty()) out["other_device"] = prediction.other_device;
+  if (!prediction.backward_parts.empty()) out["backward_parts"] = prediction.backward_parts;
   out["timeline"] = timeline_object(prediction.timeline);
   return dump(out);
 }
@@ -179,6 +180,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("idle_devices")) out.idle_devices = v->list(whole);
   out.stages = fields.required("stages").list(read_stage);
   if (const auto v = fields.optional("other_device")) out.other_device = v->text();
+  if (const auto v = fields.optional("backward_parts")) out.backward_parts = v->text();
   out.timeline = read_timeline(fields.required("timeline"));
   fields.done();
   return out;

@@ -24,6 +24,7 @@ inline Layer full_layer(const std::string& id) {
   layer.kind = "Linear";
   layer.forward = {1.5_s, 0.25_s, 5};
   layer.backward = {2_s, 0.5_s, 6};
+  layer.backward_parts = BackwardParts{{1.25_s, 0.25_s, 6}, {1_s, 0.125_s, 6}, false};
   layer.update = Timing{0.125_s, 0.0625_s, 7};
   layer.outputs = {{16_B, {2, 2}, "float32", true}, {8_B, {2}, "int32", false}};
   layer.parameter_bytes = 64_B;
@@ -169,6 +170,7 @@ inline Prediction full_prediction() {
   stage.fits = false;
   prediction.stages = {stage};
   prediction.other_device = "the graph was measured elsewhere";
+  prediction.backward_parts = "half of the backward is assumed";
   prediction.timeline = full_timeline();
   return prediction;
 }

@@ -303,7 +303,7 @@ TEST(Predict, RunsForwardsAloneForAnEvaluation) {
   EXPECT_EQ(p.stages[0].in_flight, 1);
 }
 
-TEST(Predict, RefusesASplitBackwardAndAPlanOfAnotherGraph) {
+TEST(Predict, RefusesAPlanOfAnotherGraph) {
   const TwoStages two;
   const auto refusal = [&](const Graph& graph, const Plan& plan) -> std::string {
     try {
@@ -311,11 +311,6 @@ TEST(Predict, RefusesASplitBackwardAndAPlanOfAnotherGraph) {
     } catch (const std::invalid_argument& e) { return e.what(); }
     return "";
   };
-  Plan split = two.plan;
-  split.schedule = "zb-h1";
-  EXPECT_EQ(refusal(two.graph, split),
-            "schedule \"zb-h1\" needs separate weight-gradient times, which graphs do not have; use gpipe, 1f1b or "
-            "interleaved-1f1b");
   Graph other = two.graph;
   other.layers[0].id = "conv";
   EXPECT_THAT(refusal(other, two.plan), ::testing::HasSubstr("unknown layer \"l0\", known are conv, l1"));

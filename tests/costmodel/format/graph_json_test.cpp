@@ -73,10 +73,31 @@ TEST(ReadGraph, ReadsVersion1) {
   for (Layer& layer : graph.layers) {
     layer.gradient_bytes = layer.saved_for_backward_bytes = {};
     layer.forward_share = layer.backward_share = layer.update_share = {};
+    layer.backward_parts.reset();
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 4"), 12, "\"version\": 1");
+  text.replace(text.find("\"version\": 5"), 12, "\"version\": 1");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
+}
+
+TEST(ReadGraph, ReadsVersion4) {
+  Graph graph = full_graph();
+  for (Layer& layer : graph.layers) layer.backward_parts.reset();
+  std::string text = graph_json(graph);
+  text.replace(text.find("\"version\": 5"), 12, "\"version\": 4");
+  EXPECT_EQ(parse_graph(text, "graph.json"), graph);
+}
+
+TEST(ReadGraph, NeedsBothPartsOfABackward) {
+  expect_refused("\"weight_gradient\"", "\"whole_gradient\"",
+                 "/layers/0/backward_parts: key \"weight_gradient\" is missing");
+}
+
+TEST(GraphJson, WritesSeparablePartsWithoutAWord) {
+  Graph graph = full_graph();
+  for (Layer& layer : graph.layers) layer.backward_parts->separable = true;
+  EXPECT_EQ(graph_json(graph).find("separable"), std::string::npos);
+  EXPECT_EQ(parse_graph(graph_json(graph), "graph.json"), graph);
 }
 
 TEST(ReadGraph, NamesTheFileThatIsMissing) {
@@ -103,8 +124,8 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
-  expect_refused("\"version\": 4", "\"version\": 5", "/version: found version 5, this program reads version 1 to 4");
-  expect_refused("\"version\": 4", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
+  expect_refused("\"version\": 5", "\"version\": 6", "/version: found version 6, this program reads version 1 to 5");
+  expect_refused("\"version\": 5", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {
