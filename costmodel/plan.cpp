@@ -133,6 +133,15 @@ std::optional<FarReader> far_reader(const Plan& plan) {
   return std::nullopt;
 }
 
+void check_chunks(int stages, int chunks) {
+  if (chunks < 1) refuse(std::to_string(chunks) + " chunks per device, must be at least 1");
+  if (stages % chunks == 0) return;
+  const int less = stages / chunks * chunks;
+  refuse(std::to_string(stages) + (stages == 1 ? " stage" : " stages") + " cannot be divided into " +
+         std::to_string(chunks) + " chunks per device, " + (less > 0 ? std::to_string(less) + " or " : "") +
+         std::to_string(less + chunks) + " can");
+}
+
 Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition, const PlanSettings& settings) {
   if (partition.stage_of_layer.size() != graph.layers.size()) {
     refuse("the partition has " + std::to_string(partition.stage_of_layer.size()) + " layers, the graph has " +
@@ -147,9 +156,12 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.allow_tf32 = graph.allow_tf32;
   plan.microbatches = settings.microbatches;
   plan.schedule = settings.schedule;
+  plan.chunks = settings.chunks;
   plan.strategy = settings.strategy;
   plan.provenance = {};
 
+  check_chunks(to_int(partition.replicas.size()), settings.chunks);
+  const std::size_t positions = partition.replicas.size() / to_index(settings.chunks);
   int next_device = 0;
   for (const int replicas : partition.replicas) {
     if (replicas < 1) {
@@ -159,7 +171,11 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
     Stage stage;
     stage.recompute = settings.recompute;
     stage.recompute_every = settings.recompute_every;
-    for (int r = 0; r < replicas; ++r) stage.devices.push_back(next_device++);
+    if (plan.stages.size() < positions) {
+      for (int r = 0; r < replicas; ++r) stage.devices.push_back(next_device++);
+    } else {
+      stage.devices = plan.stages[plan.stages.size() - positions].devices;
+    }
     plan.stages.push_back(std::move(stage));
   }
   if (next_device > device_count(topology)) {

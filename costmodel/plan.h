@@ -80,8 +80,9 @@ struct Plan {
                                             ///< action_lists
   /// Gradients of a stage are summed over its replicas in buckets of at most this many bytes; absent: all in one.
   std::optional<Bytes> gradient_bucket_bytes;
-  std::optional<Seconds> steady_state;  ///< slowest stage's time per microbatch, by the strategy's own estimate
-  std::optional<Seconds> iteration;     ///< predicted time of one step
+  /// The slowest stage's time per microbatch, by the strategy's own estimate; with chunks, the slowest device's.
+  std::optional<Seconds> steady_state;
+  std::optional<Seconds> iteration;  ///< predicted time of one step
   Provenance provenance;
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -97,6 +98,7 @@ struct Partition {
 struct PlanSettings {
   int microbatches = 4;
   std::string schedule = "1f1b";
+  int chunks = 1;                                ///< Plan::chunks
   std::string strategy = "";                     ///< Plan::strategy
   std::vector<std::vector<Action>> listed = {};  ///< Plan::listed
   bool recompute = false;                        ///< Stage::recompute of every stage
@@ -104,11 +106,12 @@ struct PlanSettings {
   std::optional<Bytes> gradient_bucket_bytes = {};
 };
 
-/// The plan of `partition`: layers in topological order, devices in order from 0, stage by stage, boundaries from the
+/// The plan of `partition`: layers in topological order, devices in order from 0, stage by stage, with chunks one for
+/// each pipeline position (see PipelineShape), boundaries from the
 /// edges that cross stages (a tensor that several layers of one stage read crosses once, one that several stages read
 /// goes from each to the next), tied parameters from Layer::tied, warm-ups by warmup_counts.
-/// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, or the device
-/// count if there are more replicas than devices.
+/// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, the device count
+/// if there are more replicas than devices; and as check_chunks.
 [[nodiscard]] Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition,
                              const PlanSettings& settings);
 
@@ -117,6 +120,10 @@ struct PlanSettings {
 /// device that does not exist or is used twice by different stages (chunks = 1), a schedule that cannot run it, missing
 /// warm-ups, a dtype or TF32 other than the graph's.
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
+
+/// Throws std::invalid_argument unless `stages` stages make `chunks` chunks for each of some devices: "5 stages cannot
+/// be divided into 2 chunks per device, 4 or 6 can".
+void check_chunks(int stages, int chunks);
 
 /// The first value that crosses more than one stage; absent if every stage reads only the one before it. Precondition:
 /// the plan is valid.

@@ -113,13 +113,13 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
 
 /// The devices of all stages that reduce together with `stage`.
 std::vector<int> devices_of_group(const BoundPlan& plan, int stage) {
-  std::vector<int> out;
+  std::set<int> out;
   for (int other = 0; other < plan.stages(); ++other) {
     if (plan.reduce_groups()[to_index(other)] != plan.reduce_groups()[to_index(stage)]) continue;
     const std::vector<int>& devices = plan.plan().stages[to_index(other)].devices;
-    out.insert(out.end(), devices.begin(), devices.end());
+    out.insert(devices.begin(), devices.end());
   }
-  return out;
+  return {out.begin(), out.end()};
 }
 
 /// Sets the costs of summing a stage's gradients: over its replicas, and `tied` bytes over all their holders.
@@ -134,7 +134,7 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
     for (const Layer* layer : layers) parameters += layer->parameter_bytes;
     cost.reduce = all_reduce_time(parameters - tied, devices, topology);
   }
-  if (tied > Bytes(0)) cost.reduce += all_reduce_time(tied, devices_of_group(plan, stage), topology);
+  if (tied > Bytes(0)) cost.tied = all_reduce_time(tied, devices_of_group(plan, stage), topology);
 }
 
 std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
@@ -454,16 +454,19 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology
     stage.in_flight = in_flight(replayed.input.lists[to_index(rank)], s);
     stage.memory = stage_memory(graph, plan, s, stage.in_flight);
     stage.memory.rank = rank;
-    stage.fits = !topology.device.memory || stage.memory.total <= *topology.device.memory;
     out.push_back(std::move(stage));
   }
-  // Chunks of one rank share its idle time; it is reported for the first of them.
+  // Chunks of one rank share its idle time, which is reported for the first of them, and its memory.
   for (int first = 0; first < plan.positions(); ++first) {
     Seconds used;
+    Bytes memory;
     for (int s = first; s < plan.stages(); s += plan.positions()) {
       const StagePrediction& chunk = out[to_index(s)];
       used += chunk.compute + chunk.update + chunk.reduce + chunk.exposed_transfer;
+      memory += chunk.memory.total;
     }
+    for (int s = first; s < plan.stages(); s += plan.positions())
+      out[to_index(s)].fits = !topology.device.memory || memory <= *topology.device.memory;
     out[to_index(first)].bubble = std::max(iteration - used, Seconds(0));
   }
   return out;

@@ -29,7 +29,7 @@ struct StagePrediction {
   Seconds bubble;            ///< idle otherwise, including before a reduce and without a microbatch
   int in_flight = 0;         ///< largest number of microbatches held at once
   RankMemory memory;         ///< of one replica
-  bool fits = true;          ///< within the device's memory, if the topology gives one
+  bool fits = true;          ///< with the rank's other stages in the device's memory, if the topology gives one
 };
 
 /// The predicted behaviour of a plan. With an asynchronous schedule, the timeline has the steps of step_window and the

@@ -36,9 +36,13 @@ class Replay {
     joined_.assign(lists.size(), false);
     messages_.resize(table.count());
     for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+      std::set<int> stages;
       for (const Action& action : lists[rank]) {
-        if (action.kind == ActionKind::Reduce) members_[groups_[to_index(action.stage)]].insert(to_int(rank));
+        if (action.kind != ActionKind::Reduce) continue;
+        members_[groups_[to_index(action.stage)]].insert(to_int(rank));
+        stages.insert(action.stage);
       }
+      reduces_several_.push_back(stages.size() > 1);
     }
   }
 
@@ -153,6 +157,10 @@ class Replay {
   bool reduced(int rank, const Action& action) {
     if (joined_[to_index(rank)]) return false;
     const int group = groups_[to_index(action.stage)];
+    if (reduces_again(rank, group)) {
+      ++next_[to_index(rank)];
+      return true;
+    }
     joined_[to_index(rank)] = true;
     if (++arrived_[group] < members_[group].size()) return false;
     arrived_[group] = 0;
@@ -162,6 +170,16 @@ class Replay {
       if (member != rank) ready_.push_back(member);
     }
     return true;
+  }
+
+  /// Whether a rank of several stages has another Reduce of the group, which then stands for this one too.
+  bool reduces_again(int rank, int group) const {
+    if (!reduces_several_[to_index(rank)]) return false;
+    const auto& list = lists_[to_index(rank)];
+    const auto rest = list.begin() + static_cast<std::ptrdiff_t>(next_[to_index(rank)]) + 1;
+    return std::any_of(rest, list.end(), [&](const Action& later) {
+      return later.kind == ActionKind::Reduce && groups_[to_index(later.stage)] == group;
+    });
   }
 
   // --- messages about deadlocks ---
@@ -250,7 +268,8 @@ class Replay {
   const Queues kind_;
   const std::vector<int>& groups_;
   std::vector<std::size_t> next_;
-  std::vector<bool> joined_;  // the rank is at its Reduce and was counted
+  std::vector<bool> reduces_several_;  // the rank reduces more than one stage
+  std::vector<bool> joined_;           // the rank is at its Reduce and was counted
   std::vector<Message> messages_;
   std::vector<Queue> queues_;
   std::map<std::tuple<int, int, int, int>, int> queue_numbers_;

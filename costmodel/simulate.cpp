@@ -120,11 +120,11 @@ class Simulation {
     reduce_waiting_.resize(stages);
     reduce_members_.assign(stages, 0);
     for (const auto& list : in_.lists) {
-      std::set<int> reducing;
+      std::set<int> groups;
       for (const Action& action : list) {
-        if (action.kind == ActionKind::Reduce) reducing.insert(action.stage);
+        if (action.kind == ActionKind::Reduce) groups.insert(group_of(action));
       }
-      for (const int stage : reducing) ++reduce_members_[to_index(plan_.reduce_groups()[to_index(stage)])];
+      for (const int group : groups) ++reduce_members_[to_index(group)];
     }
     timeline_.spans.reserve(action_count(in_));
   }
@@ -511,6 +511,11 @@ class Simulation {
           step(rank);
           break;
         case ActionKind::Reduce:
+          if (!is_last_of_group(rank)) {
+            record(rank, action, now_, now_);
+            step(rank);
+            break;
+          }
           join_reduce(rank, action);
           return;
         default:
@@ -539,10 +544,28 @@ class Simulation {
       schedule(start_flow(flow));
     }
   }
+  int group_of(const Action& reduce) const { return plan_.reduce_groups()[to_index(reduce.stage)]; }
+  /// Whether the rank's next action, a Reduce, is its last one of the group; of several stages the last one waits.
+  bool is_last_of_group(int rank) const {
+    if (plan_.plan().chunks == 1) return true;
+    const auto& list = in_.lists[to_index(rank)];
+    const auto at = list.begin() + static_cast<std::ptrdiff_t>(next_[to_index(rank)]);
+    return std::none_of(at + 1, list.end(), [&](const Action& later) {
+      return later.kind == ActionKind::Reduce && group_of(later) == group_of(*at);
+    });
+  }
+  /// Time to sum the gradients of all the rank's stages in the group, but for tied parameters.
+  Seconds reduce_of(int rank, int group) const {
+    Seconds out;
+    for (const int stage : plan_.ranks()[to_index(rank)].stages) {
+      if (plan_.reduce_groups()[to_index(stage)] == group) out += in_.stages[to_index(stage)].reduce;
+    }
+    return out;
+  }
   void join_reduce(int rank, const Action& action) {
     if (waited_[to_index(rank)]) return;
     waited_[to_index(rank)] = true;
-    const int group = plan_.reduce_groups()[to_index(action.stage)];
+    const int group = group_of(action);
     auto& waiting = reduce_waiting_[to_index(group)];
     waiting.push_back({rank, now_});
     if (to_int(waiting.size()) < reduce_members_[to_index(group)]) return;
@@ -560,7 +583,15 @@ class Simulation {
         end = std::max(end, last - bucket.before_end) + bucket.time;
       left = std::max(left, end - now_);
     }
-    const Seconds cost_of_group = in_.stages[to_index(action.stage)].reduce + left;
+    Seconds reduce;
+    Seconds tied;
+    for (const auto& [member, since] : members) {
+      reduce = std::max(reduce, reduce_of(member, group));
+      for (const int stage : plan_.ranks()[to_index(member)].stages) {
+        if (plan_.reduce_groups()[to_index(stage)] == group) tied = std::max(tied, in_.stages[to_index(stage)].tied);
+      }
+    }
+    const Seconds cost_of_group = reduce + tied + left;
     for (const auto& [member, since] : members) {
       record(member, in_.lists[to_index(member)][next_[to_index(member)]], since, now_ + cost_of_group);
       Flow flow;

@@ -24,8 +24,9 @@ struct StageCost {
   Seconds forward;          ///< of one microbatch
   Seconds backward;         ///< of one microbatch; only the input gradient if the schedule splits the backward
   Seconds weight_gradient;  ///< of one microbatch, if the schedule splits the backward
-  Seconds reduce;           ///< of one Reduce, among all replicas (and other holders of tied parameters)
+  Seconds reduce;           ///< of one Reduce, among all replicas
   Seconds update;           ///< of one Update
+  Seconds tied = {};  ///< of the part of a Reduce that sums tied parameters over all their holders, after `reduce`
   /// Of a backward that the lists do not split although they split others, as lists by hand may; absent: `backward`.
   std::optional<Seconds> whole_backward = {};
   std::vector<ReduceBucket> buckets = {};  ///< that come before `reduce`, one at a time, in this order
@@ -63,7 +64,8 @@ struct SimulationInput {
 /// The timeline of the steps, or the reason for a deadlock: the cycle of actions that wait for each other. Forward,
 /// Backward, WeightGradient and Update spans are computation; a Receive span is the time for which the rank waited for
 /// that message; a Send span is the message's own time on the link; a Reduce span runs from this rank's arrival to the
-/// end, with what its buckets did not reduce before. Reduce and Update belong to the step of the rank's gradient before
+/// end, with what its buckets did not reduce before. Of several Reduces of a rank in one reduce group the last one does
+/// the work of all, the others take no time. Reduce and Update belong to the step of the rank's gradient before
 /// them. A step lasts from the end of the step before to the end of its last action. Deterministic. Throws
 /// std::invalid_argument if both ends of an edge disagree on order.
 [[nodiscard]] std::variant<Timeline, Infeasible> simulate(const SimulationInput& input);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
 #include "costmodel/units_text.h"
 #include "partitioner/remedies.h"
 
@@ -16,7 +17,14 @@ std::optional<int> microbatches_of_a_step(const PlanSettings& settings) {
 
 Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,
                        const PlanSettings& settings) {
-  Plan out = make_plan(graph, topology, candidate.partition, settings);
+  PlanSettings with_chunks = settings;
+  with_chunks.chunks = candidate.chunks;
+  Plan out = make_plan(graph, topology, candidate.partition, with_chunks);
+  if (!out.tied.empty() && schedule_of(out).weights != Weights::Flushed) {
+    throw std::invalid_argument("parameter \"" + out.tied.front().parameter +
+                                "\" is shared by several layers, which schedule \"" + out.schedule +
+                                "\" cannot keep equal; use 1f1b");
+  }
   for (std::size_t s = 0; s < candidate.devices.size(); ++s) out.stages[s].devices = candidate.devices[s];
   if (!candidate.warmups.empty()) out.warmups = candidate.warmups;
   if (!candidate.devices.empty() || !candidate.warmups.empty()) validate(out, graph, topology);
@@ -48,11 +56,17 @@ std::optional<Bytes> memory_limit(const Topology& topology, const Constraints& c
 std::string memory_excess(const RankedPlan& ranked, const Topology& topology, const Constraints& constraints) {
   const std::optional<Bytes> limit = memory_limit(topology, constraints);
   if (!limit) return "";
-  const auto& stages = ranked.prediction.stages;
-  const auto most = std::max_element(stages.begin(), stages.end(),
-                                     [](const auto& a, const auto& b) { return a.memory.total < b.memory.total; });
-  if (most->memory.total <= *limit) return "";
-  return "stage " + std::to_string(most->stage) + " needs " + format_bytes(most->memory.total) +
+  const std::size_t positions = ranked.plan.stages.size() / to_index(ranked.plan.chunks);
+  std::vector<Bytes> needs(positions);
+  for (const StagePrediction& stage : ranked.prediction.stages)
+    needs[to_index(stage.stage) % positions] += stage.memory.total;
+  const auto most = std::ranges::max_element(needs);
+  if (*most <= *limit) return "";
+  const auto first = static_cast<std::size_t>(most - needs.begin());
+  std::string who = ranked.plan.chunks > 1 ? "stages " : "stage ";
+  for (std::size_t s = first; s < ranked.plan.stages.size(); s += positions)
+    who += (s == first ? "" : ", ") + std::to_string(s);
+  return who + (ranked.plan.chunks > 1 ? " need " : " needs ") + format_bytes(*most) +
          " on each device, the limit is " + format_bytes(*limit);
 }
 

@@ -18,7 +18,8 @@ namespace stagecraft::partitioner {
 /// The layers and devices of the stages: a strategy's answer before it becomes a plan.
 struct Candidate {
   Partition partition;
-  std::vector<std::vector<int>> devices;  ///< for each stage, one per replica; empty: in order from 0, stage by stage
+  std::vector<std::vector<int>> devices;  ///< for each stage, one per replica; empty: as make_plan assigns them
+  int chunks = 1;                         ///< Plan::chunks
   std::vector<int> warmups;               ///< Plan::warmups; empty: by warmup_counts
   std::optional<Seconds> steady_state;    ///< slowest stage's time per microbatch, by the strategy's own estimate
   bool endless = false;                   ///< RankedPlan::endless
@@ -29,7 +30,8 @@ struct Candidate {
 /// steps overlap.
 [[nodiscard]] std::optional<int> microbatches_of_a_step(const PlanSettings& settings);
 
-/// The plan of one candidate, with its devices, warm-ups and steady state. Throws as make_plan does.
+/// The plan of one candidate, with its devices, warm-ups and steady state. Throws as make_plan does, and for tied
+/// parameters under an asynchronous schedule, which runs refuse.
 [[nodiscard]] Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,
                                      const PlanSettings& settings);
 
@@ -44,7 +46,8 @@ struct Candidate {
 [[nodiscard]] std::optional<Bytes> memory_limit(const Topology& topology, const Constraints& constraints);
 
 /// The stage with the largest predicted memory if that is above the limit, as text: "stage 1 needs 2.1 GiB on each
-/// device, the limit is 1.0 GiB". Empty if all fit.
+/// device, the limit is 1.0 GiB"; with chunks the stages of a device together, "stages 1, 3 need ...". Empty if all
+/// fit.
 [[nodiscard]] std::string memory_excess(const RankedPlan& ranked, const Topology& topology,
                                         const Constraints& constraints);
 

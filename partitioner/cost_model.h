@@ -14,7 +14,7 @@ struct CostModel {
   /// How long a step takes and what each stage needs; Infeasible if the plan's action lists deadlock. Throws
   /// std::invalid_argument for a plan that cannot be predicted.
   std::function<std::variant<Prediction, Infeasible>(const Graph&, const Topology&, const Plan&)> predict;
-  /// Peak bytes of the stage that needs the most, found without predicting times.
+  /// Peak bytes of the rank that needs the most, found without predicting times.
   std::function<Bytes(const Graph&, const Plan&)> peak_memory;
 };
 

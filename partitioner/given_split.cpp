@@ -9,7 +9,8 @@
 namespace stagecraft::partitioner {
 
 Candidate given_candidate(const Graph& graph, Partition partition, std::vector<std::vector<int>> devices,
-                          std::vector<int> warmups, const std::vector<int>& replicas, std::optional<int> microbatches) {
+                          std::vector<int> warmups, const std::vector<int>& replicas, std::optional<int> microbatches,
+                          int chunks) {
   if (!replicas.empty()) {
     if (!devices.empty()) throw std::invalid_argument("--replicas: the plan that was read already has replicas");
     if (replicas.size() != partition.replicas.size()) {
@@ -24,23 +25,26 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
     if (stage < 0) continue;
     times[to_index(stage)] += graph.layers[i].forward.median + graph.layers[i].backward.median;
   }
+  check_chunks(to_int(times.size()), chunks);
   Candidate out;
-  Seconds slowest;
+  const std::size_t positions = times.size() / to_index(chunks);
+  std::vector<Seconds> of_device(positions);
   for (std::size_t s = 0; s < times.size(); ++s) {
     const int replicas_at_work = std::min(partition.replicas[s], microbatches.value_or(partition.replicas[s]));
-    slowest = std::max(slowest, times[s] / replicas_at_work);
+    of_device[s % positions] += times[s] / replicas_at_work;
   }
   out.partition = std::move(partition);
   out.devices = std::move(devices);
   out.warmups = std::move(warmups);
-  out.steady_state = slowest;
+  out.chunks = chunks;
+  out.steady_state = *std::ranges::max_element(of_device);
   return out;
 }
 
 Candidate split_candidate(const Graph& graph, const std::vector<std::string>& names, const std::vector<int>& replicas,
-                          std::optional<int> microbatches) {
+                          std::optional<int> microbatches, int chunks) {
   return given_candidate(graph, partition_of_bounds(graph, bounds_at(layer_ids(graph), names)), {}, {}, replicas,
-                         microbatches);
+                         microbatches, chunks);
 }
 
 }  // namespace stagecraft::partitioner

@@ -55,7 +55,8 @@ std::vector<int> at_work(std::vector<int> replicas, const PlanSettings& settings
 
 int stage_count(const Topology& topology, const Constraints& constraints) {
   const std::vector<int>& replicas = constraints.replicas;
-  return constraints.stages.value_or(replicas.empty() ? device_count(topology) : to_int(replicas.size()));
+  const int all_devices = device_count(topology) * constraints.chunks.value_or(1);
+  return constraints.stages.value_or(replicas.empty() ? all_devices : to_int(replicas.size()));
 }
 
 void check(const std::vector<int>& replicas, int stages) {
@@ -75,8 +76,12 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   std::vector<int> replicas = constraints.replicas;
   const int stages = stage_count(topology, constraints);
   check(replicas, stages);
-  if (stages > device_count(topology)) {
-    return Infeasible{std::to_string(stages) + " stages need as many devices, the topology has " +
+  const int chunks = constraints.chunks.value_or(1);
+  check_chunks(stages, chunks);
+  const int positions = stages / chunks;
+  if (positions > device_count(topology)) {
+    const std::string needed = chunks > 1 ? std::to_string(positions) : "as many";
+    return Infeasible{std::to_string(stages) + " stages need " + needed + " devices, the topology has " +
                       std::to_string(device_count(topology))};
   }
   if (stages > to_int(layers.size())) {
@@ -87,7 +92,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   const std::vector<int> working = at_work(replicas, constraints.plan);
   const std::vector<int> bounds = balance.by_replicas ? balanced_bounds(balance.weights, stages, working)
                                                       : uniform_bounds(to_int(layers.size()), stages);
-  const std::int64_t devices = std::accumulate(replicas.begin(), replicas.end(), std::int64_t{0});
+  const std::int64_t devices = std::accumulate(replicas.begin(), replicas.begin() + positions, std::int64_t{0});
   if (devices > device_count(topology)) {
     return Infeasible{"the replicas need " + std::to_string(devices) + " devices, the topology has " +
                       std::to_string(device_count(topology))};
@@ -95,7 +100,8 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   Candidate candidate;
   candidate.partition.stage_of_layer.assign(graph.layers.size(), -1);
   candidate.partition.replicas = replicas;
-  Seconds slowest;
+  candidate.chunks = chunks;
+  std::vector<Seconds> times(to_index(positions));  // of each device
   for (int stage = 0; stage < stages; ++stage) {
     Seconds time;
     const auto s = to_index(stage);
@@ -104,9 +110,9 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
       candidate.partition.stage_of_layer[to_index(layer)] = stage;
       time += both_ways(layer_at(graph, layer));
     }
-    slowest = std::max(slowest, time / working[s]);
+    times[to_index(stage % positions)] += time / working[s];
   }
-  candidate.steady_state = slowest;
+  candidate.steady_state = *std::ranges::max_element(times);
   return candidate;
 }
 

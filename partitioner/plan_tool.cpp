@@ -34,6 +34,7 @@ using stagecraft::Topology;
 constexpr const char* kExample =
     "stagecraft plan graph.json topology.json --microbatches 8 -o plan.json\n"
     "  stagecraft plan graph.json topology.json --strategy profile --replicas 2,1 -o plan.json\n"
+    "  stagecraft plan graph.json topology.json --schedule interleaved-1f1b --chunks 2 -o plan.json\n"
     "  stagecraft plan graph.json topology.json --split-at layer2.0,layer4.0 --schedule gpipe -o plan.json\n"
     "  stagecraft plan graph.json topology.json --from pipedream-conf hybrid_conf.json -o plan.json\n"
     "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
@@ -125,8 +126,14 @@ void check_usage(Request& request) {
   }
   choose_strategy(request);
   const std::string& schedule = request.constraints.plan.schedule;
-  if (!schedule.starts_with(kCsv))
-    stagecraft::usage("--schedule", [&] { (void)stagecraft::schedule_by_name(schedule); });
+  if (!schedule.starts_with(kCsv)) {
+    const bool chunked =
+        stagecraft::usage("--schedule", [&] { return stagecraft::schedule_by_name(schedule).chunked; });
+    if (request.constraints.chunks.value_or(1) > 1 && !chunked) {
+      throw CLI::ValidationError(
+          "--chunks", "schedule " + schedule + " runs one stage per device; " + "use --schedule interleaved-1f1b");
+    }
+  }
   if (!request.from.empty())
     stagecraft::usage("--from", [&] { (void)stagecraft::interchange::plan_format(request.from[0]); });
   if (request.topology.empty() == request.devices.empty()) {
@@ -205,7 +212,12 @@ void declare(CLI::App& app, Request& request) {
       ->expected(2)
       ->type_name("FORMAT FILE");
   app.add_option("--stages", request.constraints.stages,
-                 "number of stages, for all strategies but pipedream (default: one per device)")
+                 "number of stages, for all strategies but pipedream (default: one per device, or --chunks per device)")
+      ->transform(stagecraft::integer(1));
+  app.add_option(
+         "--chunks", request.constraints.chunks,
+         "stages per device, for schedule interleaved-1f1b: device d of p has the stages d, d + p, d + 2p, ...; "
+         "not for strategy pipedream (default: 1; auto tries 1, 2, 4 and 8)")
       ->transform(stagecraft::integer(1));
   app.add_option("--replicas", request.constraints.replicas, "replicas per stage, for all strategies but pipedream")
       ->delimiter(',')
@@ -282,7 +294,7 @@ void print(const Request& request, const Graph& graph, const partitioner::Ranked
   const bool endless = ranked.endless && !prediction.idle_devices.empty();
   if (plan.steady_state) {
     out +=
-        fmt::format("slowest stage {}{} per microbatch, estimated by {}{}", mark,
+        fmt::format("slowest {} {}{} per microbatch, estimated by {}{}", plan.chunks > 1 ? "device" : "stage", mark,
                     stagecraft::format_seconds(*plan.steady_state), plan.strategy, endless ? " in steady state" : "");
   }
   if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, stagecraft::format_seconds(*plan.iteration));
@@ -378,8 +390,10 @@ partitioner::RankedPlan best_plan(const Request& request, const Graph& graph, co
 
 /// Takes schedule, stages, replicas and microbatches from lists that came without a plan.
 void take_lists(Request& request, const Plan& shape) {
-  if (shape.chunks > 1)
-    throw std::invalid_argument("several stages per rank are not supported; plan gives each stage its own devices");
+  if (request.constraints.chunks && *request.constraints.chunks != shape.chunks) {
+    throw std::invalid_argument(
+        fmt::format("found {} stages per rank, --chunks is {}", shape.chunks, *request.constraints.chunks));
+  }
   if (request.microbatches_given && request.constraints.plan.microbatches != shape.microbatches) {
     throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches is {}", shape.microbatches,
                                             request.constraints.plan.microbatches));
@@ -393,6 +407,7 @@ void take_lists(Request& request, const Plan& shape) {
   request.constraints.plan.listed = shape.listed;
   partitioner::Constraints& constraints = request.constraints;
   constraints.stages = stagecraft::to_int(shape.stages.size());
+  constraints.chunks = shape.chunks;
   constraints.replicas.clear();
   for (const Stage& stage : shape.stages) constraints.replicas.push_back(stagecraft::to_int(stage.devices.size()));
   if (request.strategy == partitioner::kDefaultStrategy) request.strategy = "profile";
@@ -421,7 +436,8 @@ std::optional<partitioner::Candidate> given_stages(Request& request, const Graph
         request.strategy = format.name;
         out = partitioner::given_candidate(graph, std::move(*plan.partition), std::move(plan.devices),
                                            std::move(plan.warmups), request.constraints.replicas,
-                                           partitioner::microbatches_of_a_step(request.constraints.plan));
+                                           partitioner::microbatches_of_a_step(request.constraints.plan),
+                                           request.constraints.chunks.value_or(1));
       }
     } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
   }
@@ -429,7 +445,8 @@ std::optional<partitioner::Candidate> given_stages(Request& request, const Graph
     request.strategy = kSplitAt;
     try {
       out = partitioner::split_candidate(graph, request.split_at, request.constraints.replicas,
-                                         partitioner::microbatches_of_a_step(request.constraints.plan));
+                                         partitioner::microbatches_of_a_step(request.constraints.plan),
+                                         request.constraints.chunks.value_or(1));
     } catch (const std::invalid_argument& e) { throw std::invalid_argument("--split-at: " + std::string(e.what())); }
   }
   return out;

@@ -20,6 +20,8 @@ namespace {
 
 /// Stage counts beyond this are tried by doubling only.
 constexpr int kEveryCount = 16;
+/// Most stages per device that are tried.
+constexpr int kMostChunks = 8;
 
 /// One question to another strategy.
 struct Ask {
@@ -49,6 +51,16 @@ int layers_in_stages(const Graph& graph) {
       std::count_if(graph.layers.begin(), graph.layers.end(), [](const Layer& layer) { return !is_input(layer); }));
 }
 
+/// Chunks per device to try.
+std::vector<int> chunk_counts(const Constraints& constraints) {
+  if (constraints.chunks) return {*constraints.chunks};
+  const PlanSettings& settings = constraints.plan;
+  std::vector<int> out = {1};
+  if (!settings.listed.empty() || !schedule_by_name(settings.schedule).chunked) return out;
+  for (int chunks = 2; chunks <= kMostChunks; chunks *= 2) out.push_back(chunks);
+  return out;
+}
+
 /// Replica counts of `stages` stages that fit on `devices` devices.
 std::vector<int> replica_counts(int devices, int stages, std::optional<int> microbatches) {
   const int most = std::min(devices / stages, microbatches.value_or(devices));
@@ -58,51 +70,95 @@ std::vector<int> replica_counts(int devices, int stages, std::optional<int> micr
   return {out.begin(), out.end()};
 }
 
-std::vector<Ask> asks(const Graph& graph, const Topology& topology, const Constraints& constraints) {
-  std::vector<Ask> out;
-  for (const bool straight : {false, true}) {
+/// 1, 2, 3, ... up to `most`, the larger ones by doubling.
+std::vector<int> counts_up_to(int most) {
+  std::vector<int> out;
+  for (int count = 1; count <= most; count += count < kEveryCount ? 1 : count) out.push_back(count);
+  return out;
+}
+
+/// Questions to other strategies.
+class Asks {
+ public:
+  Asks(const Graph& graph, const Topology& topology, const Constraints& constraints)
+      : graph_(graph), topology_(topology), constraints_(constraints) {
+    const std::vector<int> chunks = chunk_counts(constraints);
+    if (chunks.front() == 1) {
+      pipedream(false);
+      pipedream(true);
+    }
+    if (!constraints.replicas.empty()) {
+      profile("profile, given replicas", constraints);
+      return;
+    }
+    for (const int count : chunks) count == 1 ? one_stage_per_device() : several_stages_per_device(count);
+  }
+
+  [[nodiscard]] const std::vector<Ask>& all() const { return all_; }
+
+ private:
+  void pipedream(bool straight) {
     PipedreamOptions options;
     options.straight_pipeline = straight;
     options.activation_compression_ratio = 1;
-    out.push_back({straight ? "pipedream without replicas" : "pipedream", "pipedream",
-                   [&graph, &topology, options] { return pipedream_candidate(graph, topology, options); }});
+    all_.push_back(
+        {straight ? "pipedream without replicas" : "pipedream", "pipedream",
+         [&graph = graph_, &topology = topology_, options] { return pipedream_candidate(graph, topology, options); }});
   }
-  const auto profile = [&](std::string origin, Constraints wanted) {
-    out.push_back({std::move(origin), "profile", [&graph, &topology, wanted = std::move(wanted)] {
-                     return profile_candidate(graph, topology, wanted);
-                   }});
-  };
-  if (!constraints.replicas.empty()) {
-    profile("profile, given replicas", constraints);
-    return out;
+  void profile(std::string origin, Constraints wanted) {
+    all_.push_back({std::move(origin), "profile", [&graph = graph_, &topology = topology_, wanted = std::move(wanted)] {
+                      return profile_candidate(graph, topology, wanted);
+                    }});
   }
-  const int devices = device_count(topology);
-  const std::optional<int> microbatches = microbatches_of_a_step(constraints.plan);
-  std::vector<int> counts;
-  for (int stages = 1; stages <= std::min(devices, layers_in_stages(graph));
-       stages += stages < kEveryCount ? 1 : stages)
-    counts.push_back(stages);
-  if (constraints.stages) counts = {*constraints.stages};
-  for (const int stages : counts) {
-    const std::string origin = "profile, " + count_text(stages, "stage");
-    Constraints wanted = constraints;
-    wanted.stages = stages;
-    if (stages < 1 || stages > devices) {  // the strategy gives the reason
-      profile(origin, wanted);
-      continue;
+  void one_stage_per_device() {
+    const int devices = device_count(topology_);
+    const std::optional<int> microbatches = microbatches_of_a_step(constraints_.plan);
+    std::vector<int> counts = counts_up_to(std::min(devices, layers_in_stages(graph_)));
+    if (constraints_.stages) counts = {*constraints_.stages};
+    for (const int stages : counts) {
+      const std::string origin = "profile, " + count_text(stages, "stage");
+      Constraints wanted = constraints_;
+      wanted.stages = stages;
+      if (stages < 1 || stages > devices) {  // the strategy gives the reason
+        profile(origin, wanted);
+        continue;
+      }
+      for (const int count : replica_counts(devices, stages, microbatches)) {
+        if (count > 1) wanted.replicas.assign(to_index(stages), count);
+        profile(count > 1 ? origin + " of " + count_text(count, "replica") : origin, wanted);
+      }
+      const bool uneven = devices / stages >= 1 && devices % stages != 0;
+      if (!uneven || devices / stages + 1 > microbatches.value_or(devices)) continue;
+      wanted.replicas.clear();
+      for (int s = 0; s < stages; ++s) wanted.replicas.push_back(devices / stages + (s < devices % stages ? 1 : 0));
+      profile(origin + " on all devices", wanted);
     }
-    for (const int count : replica_counts(devices, stages, microbatches)) {
-      if (count > 1) wanted.replicas.assign(to_index(stages), count);
-      profile(count > 1 ? origin + " of " + count_text(count, "replica") : origin, wanted);
-    }
-    const bool uneven = devices / stages >= 1 && devices % stages != 0;
-    if (!uneven || devices / stages + 1 > microbatches.value_or(devices)) continue;
-    wanted.replicas.clear();
-    for (int s = 0; s < stages; ++s) wanted.replicas.push_back(devices / stages + (s < devices % stages ? 1 : 0));
-    profile(origin + " on all devices", wanted);
   }
-  return out;
-}
+  void several_stages_per_device(int chunks) {
+    Constraints wanted = constraints_;
+    wanted.chunks = chunks;
+    const auto ask = [&](int stages) {
+      wanted.stages = stages;
+      profile("profile, " + count_text(stages, "stage") + ", " + std::to_string(chunks) + " per device", wanted);
+    };
+    if (constraints_.stages) {
+      // Of chunks that were asked for, the strategy says why they are not possible.
+      if (constraints_.chunks || *constraints_.stages % chunks == 0) ask(*constraints_.stages);
+      return;
+    }
+    const int most = std::min(device_count(topology_), layers_in_stages(graph_) / chunks);
+    if (most == 0 && constraints_.chunks) ask(chunks);
+    for (const int positions : counts_up_to(most)) {
+      // On one device nothing can overlap.
+      if (positions > 1 || constraints_.chunks) ask(positions * chunks);
+    }
+  }
+
+  const Graph& graph_;
+  const Topology& topology_;
+  const Constraints& constraints_;
+  std::vector<Ask> all_;
+};
 
 /// Reasons that differ only in numbers have the same key.
 std::string without_numbers(const std::string& text) {
@@ -162,7 +218,8 @@ Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& c
   Drafts out;
   Skips skips;
   const std::optional<int> microbatches = microbatches_of_a_step(constraints.plan);
-  for (const Ask& ask : asks(graph, topology, constraints)) {
+  const Asks asks(graph, topology, constraints);
+  for (const Ask& ask : asks.all()) {
     const auto skip = [&](const std::string& reason) { skips.add(ask.strategy + ": " + reason); };
     const auto add = [&](const std::string& origin, const Candidate& candidate) {
       Plan plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
@@ -201,9 +258,13 @@ Seconds least_time(const Layer& layer, const PlanSettings& settings) {
 Seconds least_iteration(const std::map<std::string, Seconds>& time_of, const Plan& plan,
                         std::optional<int> microbatches) {
   Seconds out;
-  for (const Stage& stage : plan.stages) {
+  const std::size_t positions = plan.stages.size() / to_index(plan.chunks);
+  for (std::size_t position = 0; position < positions; ++position) {
     Seconds time;
-    for (const std::string& layer : stage.layers) time += time_of.at(layer);
+    for (std::size_t s = position; s < plan.stages.size(); s += positions) {
+      for (const std::string& layer : plan.stages[s].layers) time += time_of.at(layer);
+    }
+    const Stage& stage = plan.stages[position];
     const int replicas = to_int(stage.devices.size());
     const double most = microbatches ? (plan.microbatches + replicas - 1) / replicas
                                      : static_cast<double>(plan.microbatches) / replicas;

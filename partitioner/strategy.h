@@ -35,9 +35,10 @@ struct Option {
 /// Constraints on every plan.
 struct Constraints {
   std::optional<int> stages;          ///< absent: the strategy decides
+  std::optional<int> chunks;          ///< stages per device; absent: 1, or what a strategy that compares finds best
   std::vector<int> replicas;          ///< for each stage; empty: the strategy decides
   std::optional<Bytes> memory_limit;  ///< per device, besides the topology's own
-  PlanSettings plan;                  ///< schedule, microbatches and the like; Plan::strategy is the strategy's own
+  PlanSettings plan;                  ///< schedule, microbatches and the like; strategy and chunks of it are not read
   OptionValues options;               ///< options of the strategy itself, see Strategy::options
 };
 

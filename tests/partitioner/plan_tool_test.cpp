@@ -365,10 +365,101 @@ TEST_F(PlanTool, TakesListsAsTheSchedule) {
   EXPECT_THAT(run("graph.json topology.json --schedule csv:s.csv --microbatches 4").err,
               HasSubstr("s.csv: found 3 microbatches, --microbatches is 4"));
   write("chunks.csv", "0F0,2F0\n1F0,3F0\n");
-  EXPECT_THAT(
-      run("graph.json topology.json --schedule csv:chunks.csv").err,
-      HasSubstr("chunks.csv: several stages per rank are not supported; plan gives each stage its own devices"));
+  const Outcome chunks = run("graph.json topology.json --schedule csv:chunks.csv");
+  EXPECT_EQ(chunks.status, 0) << chunks.err;
+  const Plan chunked = format::parse_plan(chunks.out, "out");
+  EXPECT_EQ(chunked.chunks, 2);
+  ASSERT_EQ(chunked.stages.size(), 4U);
+  EXPECT_EQ(chunked.stages[2].devices, chunked.stages[0].devices);
+  EXPECT_THAT(run("graph.json topology.json --schedule csv:chunks.csv --chunks 4").err,
+              HasSubstr("chunks.csv: found 2 stages per rank, --chunks is 4"));
   EXPECT_THAT(run("graph.json topology.json --schedule csv:nowhere.csv").err, HasSubstr("nowhere.csv: "));
+}
+
+// Twelve equal layers on two devices. v chunks: M(F+B) + (p-1)(F+B)/v with F+B = 6 * 3 s on a device, M = 4, p = 2,
+// and free transfers: 90 s, 81 s, 76.5 s.
+TEST_F(PlanTool, MakesInterleavedPlans) {
+  write("chain.json", format::graph_json(testing::chain_graph(std::vector<double>(12, 1), std::vector<double>(12, 2))));
+  for (const auto& [chunks, step] : std::map<int, double>{{1, 90}, {2, 81}}) {
+    const Outcome o = run("chain.json -n 2 --strategy uniform --schedule interleaved-1f1b --microbatches 4 --chunks " +
+                          std::to_string(chunks));
+    EXPECT_EQ(o.status, 0) << o.err;
+    const Plan plan = format::parse_plan(o.out, "out");
+    EXPECT_EQ(plan.chunks, chunks);
+    ASSERT_EQ(plan.stages.size(), static_cast<std::size_t>(2 * chunks));
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) EXPECT_THAT(plan.stages[s].devices, ElementsAre(s % 2));
+    EXPECT_NEAR(plan.iteration->value, step, 1e-9);
+    EXPECT_DOUBLE_EQ(plan.steady_state->value, 18);
+    EXPECT_THAT(o.err,
+                HasSubstr(chunks > 1 ? "slowest device 18.0 s per microbatch" : "slowest stage 18.0 s per microbatch"));
+  }
+  const Outcome given =
+      run("chain.json -n 2 --split-at l3,l6,l9 --schedule interleaved-1f1b --microbatches 4 --chunks 2");
+  EXPECT_EQ(given.status, 0) << given.err;
+  EXPECT_NEAR(format::parse_plan(given.out, "out").iteration->value, 81, 1e-9);
+}
+
+TEST_F(PlanTool, FindsTheNumberOfChunks) {
+  write("chain.json", format::graph_json(testing::chain_graph(std::vector<double>(16, 1), std::vector<double>(16, 2))));
+  const Outcome o = run("chain.json -n 2 --schedule interleaved-1f1b --microbatches 4");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Plan plan = format::parse_plan(o.out, "out");
+  // Eight layers of 3 s on a device: 4 * 24 + 24 / 8.
+  EXPECT_EQ(plan.chunks, 8);
+  EXPECT_NEAR(plan.iteration->value, 99, 1e-9);
+  EXPECT_EQ(plan.strategy, "profile, 16 stages, 8 per device");
+  // Five microbatches do not go round two devices.
+  const Outcome odd = run("chain.json -n 2 --schedule interleaved-1f1b --microbatches 5");
+  EXPECT_EQ(format::parse_plan(odd.out, "out").chunks, 1);
+  EXPECT_THAT(odd.err, HasSubstr("schedule \"interleaved-1f1b\": 5 microbatches are not a multiple of 2 devices (3)"));
+}
+
+TEST_F(PlanTool, SaysWhyChunksAreNotPossible) {
+  write("chain.json", format::graph_json(testing::chain_graph(std::vector<double>(6, 1), std::vector<double>(6, 2))));
+  const auto error = [&](const std::string& arguments, int status = 1) {
+    const Outcome o = run("chain.json -n 2 " + arguments);
+    EXPECT_EQ(o.status, status) << o.err;
+    return o.err;
+  };
+  EXPECT_THAT(error("--chunks 2", 2),
+              HasSubstr("--chunks: schedule 1f1b runs one stage per device; use --schedule interleaved-1f1b"));
+  const std::string interleaved = "--schedule interleaved-1f1b --microbatches 4 --chunks ";
+  EXPECT_THAT(error(interleaved + "2 --strategy pipedream"),
+              HasSubstr("strategy pipedream: makes one stage per device, found 2 chunks; use auto or profile"));
+  EXPECT_THAT(error(interleaved + "2 --strategy profile --stages 5"),
+              HasSubstr("5 stages cannot be divided into 2 chunks per device, 4 or 6 can"));
+  EXPECT_THAT(error(interleaved + "2 --stages 5"),
+              HasSubstr("5 stages cannot be divided into 2 chunks per device, 4 or 6 can"));
+  EXPECT_THAT(error(interleaved + "2 --split-at l1,l2"),
+              HasSubstr("--split-at: 3 stages cannot be divided into 2 chunks per device, 2 or 4 can"));
+  EXPECT_THAT(error(interleaved + "2 --strategy profile --stages 6"),
+              HasSubstr("6 stages need 3 devices, the topology has 2"));
+  EXPECT_THAT(error(interleaved + "4 --strategy profile"), HasSubstr("8 stages need as many layers, the graph has 6"));
+  EXPECT_THAT(error("--schedule interleaved-1f1b --chunks 2 --microbatches 3 --strategy profile"),
+              HasSubstr("3 microbatches are not a multiple of 2 devices"));
+}
+
+TEST_F(PlanTool, CountsTheMemoryOfAllChunksOfADevice) {
+  write("chain.json", format::graph_json(testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2}, Bytes(0), Bytes(100))));
+  const std::string arguments =
+      "chain.json -n 2 --strategy uniform --schedule interleaved-1f1b --microbatches 4 --chunks 2 ";
+  // A device has 2 * 100 bytes of parameters and as many of gradients; a stage only half of that.
+  EXPECT_EQ(run(arguments + "--memory-limit 400B").status, 0);
+  const Outcome small = run(arguments + "--memory-limit 399B");
+  EXPECT_EQ(small.status, 1);
+  EXPECT_THAT(small.err, HasSubstr("stages 0, 2 need 400 B on each device, the limit is 399 B"));
+}
+
+TEST_F(PlanTool, NotesTheEstimateOfASplitBackward) {
+  Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(0), Bytes(4));
+  write("chain.json", format::graph_json(graph));
+  const Outcome estimated = run("chain.json -n 2 --schedule zb-h1 --microbatches 4");
+  EXPECT_EQ(estimated.status, 0) << estimated.err;
+  EXPECT_THAT(estimated.err, HasSubstr("note: the graph has no weight-gradient times for 2 layers with parameters"));
+  EXPECT_TRUE(format::parse_plan(estimated.out, "out").provenance.notes.contains("backward parts"));
+  for (Layer& layer : graph.layers) layer.backward_parts = BackwardParts{{Seconds(1), {}, 9}, {Seconds(1), {}, 9}};
+  write("chain.json", format::graph_json(graph));
+  EXPECT_THAT(run("chain.json -n 2 --schedule zb-h1 --microbatches 4").err, Not(HasSubstr("weight-gradient")));
 }
 
 TEST_F(PlanTool, NamesAMissingFile) {
