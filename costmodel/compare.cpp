@@ -106,6 +106,12 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   out.skipped = std::min(skip, measured.steps.size() - 1);
   out.steps = measured.steps.size() - out.skipped;
   out.ended = measurement.ended;
+  out.distrust = crowded_reasons(measurement.conditions, "the run");
+  if (prediction.yardstick && measurement.conditions.yardstick) {
+    auto drift = drift_between(*prediction.yardstick, *measurement.conditions.yardstick);
+    if (auto* known = std::get_if<Drift>(&drift)) out.drift = std::move(*known);
+    if (const auto* none = std::get_if<Infeasible>(&drift)) out.no_drift = none->reason;
+  }
   out.step = {prediction.iteration, step_time(measured, out.skipped)};
   std::vector<Seconds> deviations;
   for (std::size_t i = out.skipped; i < measured.steps.size(); ++i) {
@@ -139,6 +145,11 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   return out;
 }
 
+std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison) {
+  if (!comparison.drift) return std::nullopt;
+  return Compared<Seconds>{comparison.step.predicted * comparison.drift->factor, comparison.step.measured};
+}
+
 std::string comparison_text(const Comparison& comparison) {
   std::string out;
   const auto row = [&](const std::string& what, const std::string& a, const std::string& b, const std::string& c) {
@@ -147,6 +158,8 @@ std::string comparison_text(const Comparison& comparison) {
   row("", "predicted", "measured", "error");
   row("step", milliseconds(comparison.step.predicted), milliseconds(comparison.step.measured),
       percent(comparison.step));
+  if (const auto step = step_without_drift(comparison))
+    row("step, drift removed", milliseconds(step->predicted), milliseconds(step->measured), percent(*step));
   if (comparison.samples_per_s) {
     row("samples per second", fmt::format("{:.1f}", comparison.samples_per_s->predicted),
         fmt::format("{:.1f}", comparison.samples_per_s->measured), percent(*comparison.samples_per_s));
@@ -167,6 +180,9 @@ std::string comparison_text(const Comparison& comparison) {
   }
   out += fmt::format("measured: median of {} steps (first {} skipped), median absolute deviation {}\n",
                      comparison.steps, comparison.skipped, milliseconds(comparison.spread));
+  if (comparison.drift) out += "drift since the profile: the device was " + drift_text(*comparison.drift) + "\n";
+  if (!comparison.no_drift.empty()) out += "drift unknown: " + comparison.no_drift + "\n";
+  for (const std::string& reason : comparison.distrust) out += "not trusted: " + reason + "\n";
   if (!comparison.ended) out += "the run did not finish; this is what it had measured so far\n";
   return out;
 }

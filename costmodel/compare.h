@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/conditions.h"
 #include "costmodel/predict.h"
 #include "costmodel/timeline.h"
 #include "costmodel/units.h"
@@ -56,7 +57,10 @@ struct Comparison {
   std::vector<ActionComparison> actions;
   std::vector<BubbleComparison> bubbles;
   std::vector<MemoryComparison> memory;
-  bool ended = true;  ///< false: the measurement is what a run wrote before its end
+  std::vector<std::string> distrust;  ///< reasons not to trust the measurement: other programs
+  std::optional<Drift> drift;         ///< from the graph's measurement to the run; absent: unknown
+  std::string no_drift;               ///< why there is none although both have a yardstick; else empty
+  bool ended = true;                  ///< false: the measurement is what a run wrote before its end
   friend bool operator==(const Comparison&, const Comparison&) = default;
 };
 
@@ -69,6 +73,10 @@ struct Comparison {
 /// Send spans are ignored: what a sender sees of a message differs between channels, its cost shows in the receiver's
 /// wait. Throws std::invalid_argument if the two have different ranks or stages, naming both.
 [[nodiscard]] Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip = 2);
+
+/// The step with the prediction as it would be at the speed that the device had during the run: predicted time times
+/// the drift's factor. Absent if the drift is unknown.
+[[nodiscard]] std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison);
 
 /// A table to print. The document is format/comparison_json.h.
 [[nodiscard]] std::string comparison_text(const Comparison& comparison);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/conditions.h"
 #include "costmodel/units.h"
 
 namespace stagecraft {
@@ -170,6 +171,7 @@ struct Graph {
   std::optional<ProfileQuality> quality;
   std::vector<Layer> layers;
   std::vector<Edge> edges;
+  Conditions conditions;  ///< while the times were measured
   Provenance provenance;
 
   friend bool operator==(const Graph&, const Graph&) = default;

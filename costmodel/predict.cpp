@@ -522,6 +522,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     const double samples = static_cast<double>(*graph.microbatch_samples) * plan.plan().microbatches;
     out.samples_per_s = samples / out.iteration.value;
   }
+  out.yardstick = graph.conditions.yardstick;
   out.stages = predicted_stages(graph, topology, plan, replayed, out.iteration);
   out.devices = device_count(topology);
   add_idle_devices(out, plan);

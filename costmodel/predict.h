@@ -48,6 +48,7 @@ struct Prediction {
   std::string other_device = {};
   /// What is assumed about the two parts of the backward, from backward_parts_assumption; empty if nothing is.
   std::string backward_parts = {};
+  std::optional<Yardstick> yardstick = {};  ///< of the graph's measurement
   /// Microbatches in the middle of the step that were extrapolated, not replayed: the timeline has a gap for them, of
   /// the right length. 0: all were replayed.
   int reckoned_microbatches = 0;

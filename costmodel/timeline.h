@@ -70,6 +70,7 @@ struct Measurement {
   KeptSpans kept;
   bool ended = true;  ///< false if written before the end of the run, which continues or died
   Timeline timeline;
+  Conditions conditions;  ///< from the first step to the last; empty until the run has ended
   Provenance provenance;
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };

@@ -67,6 +67,7 @@ struct Topology {
   Device device;
   std::vector<Level> levels;
   Provenance provenance;
+  Conditions conditions = {};  ///< while the links were measured
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 

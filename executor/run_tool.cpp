@@ -127,6 +127,8 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
     std::cerr << fmt::format("final loss scale {:g}; {} of {} steps overflowed and were skipped\n",
                              result.loss_scale->scale, result.skipped_steps, m.losses.size());
   }
+  for (const std::string& reason : stagecraft::crowded_reasons(m.conditions, "the run"))
+    std::cerr << "not trusted: " + reason + "\n";
   if (!o.output.empty()) write_measurement(o, m);
   if (!o.trace.empty())
     stagecraft::format::write_text(o.trace, stagecraft::interchange::chrome_trace(m.timeline, m.model + ", measured"));

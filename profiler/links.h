@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/conditions.h"
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
-#include "profiler/processor_use.h"
 #include "profiler/statistics.h"
 #include "profiler/watch.h"
 
@@ -89,9 +89,9 @@ struct SlowestPair {
 /// What was measured between ranks.
 struct LinkMeasurement {
   int ranks = 0;
-  std::vector<LinkCurve> curves;                ///< in the order of link_tasks
-  std::optional<SlowestPair> slowest_pair;      ///< absent for fewer than three ranks
-  std::optional<ProcessorUse> processors = {};  ///< during the measurement; absent if unknown
+  std::vector<LinkCurve> curves;            ///< in the order of link_tasks
+  std::optional<SlowestPair> slowest_pair;  ///< absent for fewer than three ranks
+  Conditions conditions = {};               ///< during the measurement
   friend bool operator==(const LinkMeasurement&, const LinkMeasurement&) = default;
 };
 

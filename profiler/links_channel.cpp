@@ -4,17 +4,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <numeric>
-#include <optional>
 #include <stdexcept>
-#include <thread>
 
 #include "costmodel/index.h"
+#include "executor/channel/processor_reports.h"
+#include "executor/device/processor_use.h"
+#include "executor/device/yardstick.h"
 
 namespace stagecraft::profiler {
 namespace {
@@ -24,7 +23,6 @@ using enum LinkOperation;
 constexpr int kTag = 0;
 constexpr int kOrderTag = channel::Channel::kControlTag;
 constexpr int kSamplesTag = channel::Channel::kControlTag + 1;
-constexpr int kProcessTag = channel::Channel::kControlTag + 2;
 
 /// Rank 0's order to the others; no samples: the end.
 struct Order {
@@ -183,44 +181,12 @@ class ChannelMeter : public LinkMeter {
   ChannelPart part_;
 };
 
-/// Processor time that the ranks' processes use after construction.
-class RanksTime {
- public:
-  RanksTime() : before_(process_time()) {}
-
-  /// What all ranks except 0 report.
-  void tell(channel::Channel& channel) const {
-    at::Tensor message = at::empty(kProcessSpec.shape, kProcessSpec.dtype);
-    message.mutable_data_ptr<double>()[0] = ::getpid();
-    message.mutable_data_ptr<double>()[1] = (process_time() - before_).value;
-    channel.send(message, 0, kProcessTag)->wait();
-  }
-
-  /// On rank 0: the sum over processes; a process with several ranks counts once.
-  [[nodiscard]] Seconds sum(channel::Channel& channel) const {
-    std::map<double, double> of_process{{::getpid(), (process_time() - before_).value}};
-    for (int rank = 1; rank < channel.ranks(); ++rank) {
-      const at::Tensor theirs = channel.receive(kProcessSpec, rank, kProcessTag)->wait();
-      of_process.emplace(theirs.const_data_ptr<double>()[0], theirs.const_data_ptr<double>()[1]);
-    }
-    Seconds out;
-    for (const auto& [process, time] : of_process) out += Seconds(time);
-    return out;
-  }
-
- private:
-  inline static const channel::TensorSpec kProcessSpec{{2}, at::kDouble};
-
-  Seconds before_;
-};
-
 /// Loop of all ranks except 0, until rank 0 ends it.
 void follow(channel::Channel& channel) {
   ChannelPart part(channel);
-  const RanksTime time;
   while (true) {
     const Order order = to_order(channel.receive(kOrderSpec, 0, kOrderTag)->wait());
-    if (order.samples == 0) return time.tell(channel);
+    if (order.samples == 0) return;
     const std::vector<double> samples = part.carry_out(order);
     const std::vector<int> clocks = ChannelPart::clocks(order.task);
     if (std::find(clocks.begin(), clocks.end(), channel.rank()) == clocks.end()) continue;
@@ -230,6 +196,19 @@ void follow(channel::Channel& channel) {
   }
 }
 
+/// Measures the links, with readings of the yardstick before, between points, and after.
+LinkMeasurement measure_with(device::YardstickMeter& yardstick, LinkMeter& meter, const LinksOptions& options,
+                             const std::function<void(const std::string&)>& progress) {
+  yardstick.read();
+  LinkMeasurement out = measure_links(meter, options, [&](const std::string& point) {
+    yardstick.read_if_due();
+    if (progress) progress(point);
+  });
+  yardstick.read();
+  out.conditions.yardstick = yardstick.result();
+  return out;
+}
+
 }  // namespace
 
 LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& options, int threads,
@@ -237,22 +216,27 @@ LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& opt
   if (channel.ranks() < 2) throw std::invalid_argument("a channel of 1 rank has no links, must have at least 2");
   if (threads < 1) throw std::invalid_argument(fmt::format("the number of threads is {}, must be at least 1", threads));
   at::set_num_threads(threads);
+  const device::ProcessorMoment before = device::processor_moment();
   if (channel.rank() != 0) {
     follow(channel);
+    (void)channel::gather_processor_use(channel, before, device::processor_moment());
     return {.ranks = channel.ranks(), .curves = {}, .slowest_pair = {}};
   }
   ChannelMeter meter(channel);
-  const RanksTime time;
-  const std::optional<Seconds> before = machine_time();
-  const double start = steady_seconds();
-  LinkMeasurement out = measure_links(meter, options, progress);
-  const Seconds lasted(steady_seconds() - start);
-  const std::optional<Seconds> after = machine_time();
+  device::YardstickMeter yardstick = device::device_yardstick(c10::kCPU, threads);
+  LinkMeasurement out = measure_with(yardstick, meter, options, progress);
   meter.give({});
-  const Seconds ours = time.sum(channel);
-  if (!before || !after) return out;
-  out.processors = ProcessorUse{ours / lasted, std::max(0.0, (*after - *before - ours) / lasted),
-                                to_int(std::max(1U, std::thread::hardware_concurrency()))};
+  out.conditions.hosts = channel::gather_processor_use(channel, before, device::processor_moment());
+  return out;
+}
+
+LinkMeasurement measure_links(LinkMeter& meter, c10::Device device, const LinksOptions& options,
+                              const std::function<void(const std::string&)>& progress) {
+  const device::ProcessorMoment before = device::processor_moment();
+  device::YardstickMeter yardstick = device::device_yardstick(device, at::get_num_threads());
+  LinkMeasurement out = measure_with(yardstick, meter, options, progress);
+  const device::ProcessorReport report = device::processor_report(before, device::processor_moment());
+  out.conditions.hosts = device::processor_use({&report, 1});
   return out;
 }
 

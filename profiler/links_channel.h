@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <string>
 
@@ -14,9 +16,15 @@ namespace stagecraft::profiler {
 /// A transfer one way is half a ping-pong: the first rank's time from posting its receive and its send until both are
 /// done, while the other rank sends as soon as it has received. Duplex is rank 0's time of such an exchange in which
 /// the other rank sends at the same time. A collective is rank 0's time of the call. Runs follow each other without a
-/// pause. `progress` is called on rank 0 only. Throws std::invalid_argument if the channel has only one rank or
-/// `threads` < 1, as measure_links of a meter does, and PeerError as the channel does.
+/// pause, except for readings of the yardstick between points, on rank 0. `progress` is called on rank 0 only. Throws
+/// std::invalid_argument if the channel has only one rank or `threads` < 1, as measure_links of a meter does, and
+/// PeerError as the channel does.
 [[nodiscard]] LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& options, int threads,
+                                            const std::function<void(const std::string&)>& progress = {});
+
+/// Measures `meter`, whose ranks are all in this process, with the yardstick on `device`. Throws as measure_links of a
+/// meter does, and DeviceError.
+[[nodiscard]] LinkMeasurement measure_links(LinkMeter& meter, c10::Device device, const LinksOptions& options,
                                             const std::function<void(const std::string&)>& progress = {});
 
 }  // namespace stagecraft::profiler

@@ -83,13 +83,7 @@ std::string links_table(const LinkMeasurement& measured) {
 }
 
 std::vector<std::string> distrust(const LinkMeasurement& measured) {
-  std::vector<std::string> out;
-  if (measured.processors && is_crowded(*measured.processors)) {
-    const ProcessorUse& use = *measured.processors;
-    out.push_back(
-        fmt::format("other programs kept {:.1f} of {} processors busy, the ranks {:.1f}: measure on a quiet machine",
-                    use.others, use.count, use.ours));
-  }
+  std::vector<std::string> out = crowded_reasons(measured.conditions, "the ranks");
   std::size_t points = 0, vague = 0;
   for (const LinkCurve& curve : measured.curves) {
     points += curve.points.size();
@@ -135,6 +129,7 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   out.name = fmt::format("{} rank{} on one host, {} channel", measured.ranks, measured.ranks == 1 ? "" : "s", channel);
   out.device = std::move(device);
   out.provenance = std::move(provenance);
+  out.conditions = measured.conditions;
   const LinkPoint& smallest = one_way->points.front();
   const LinkPoint& largest = one_way->points.back();
   out.levels.push_back({"host", measured.ranks, {largest.bytes / largest.time.median, smallest.time.median, {}, {}}});

@@ -13,8 +13,8 @@ namespace stagecraft::profiler {
 [[nodiscard]] std::string links_table(const LinkMeasurement& measured);
 
 /// Reasons not to trust the measurement, one sentence each; empty if it can be trusted. A reason is that other programs
-/// slowed down the ranks (is_crowded), or that the medians of more than half of all points are uncertain by more than
-/// 10 % either way (95 % confidence).
+/// slowed down the ranks (crowded_reasons), or that the medians of more than half of all points are uncertain by more
+/// than 10 % either way (95 % confidence).
 [[nodiscard]] std::vector<std::string> distrust(const LinkMeasurement& measured);
 
 /// The lines that fit_curve fits to a curve, each with its first byte, and the errors at points that were held out of

@@ -108,7 +108,7 @@ int run_nccl(const Options& o, milliseconds deadline) {
   LinkMeasurement measured;
   {
     stagecraft::ProgressLine line;
-    measured = stagecraft::profiler::measure_links(*meter, o.links,
+    measured = stagecraft::profiler::measure_links(*meter, c10::Device(c10::kCUDA, 0), o.links,
                                                    [&](const std::string& text) { line.show("nccl: " + text); });
   }
   const stagecraft::device::GpuProperties gpu = stagecraft::device::gpu_properties(0);

@@ -17,6 +17,8 @@
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
 #include "executor/device/memory_tracker.h"
+#include "executor/device/processor_use.h"
+#include "executor/device/yardstick.h"
 #include "executor/model/stage_layers.h"
 #include "profiler/concurrent_time.h"
 #include "profiler/isolated.h"
@@ -55,12 +57,14 @@ void check(const ProfileOptions& options) {
 class ProfileSession {
  public:
   ProfileSession(const model::Model& model, const data::DataSource& data, const ProfileOptions& options,
-                 const std::function<void(const ProfileProgress&)>& progress, KernelTracer* tracer)
+                 const std::function<void(const ProfileProgress&)>& progress, KernelTracer* tracer,
+                 device::YardstickMeter& yardstick)
       : model_(model),
         data_(data),
         options_(options),
         progress_(progress),
         tracer_(tracer),
+        yardstick_(yardstick),
         device_(options.placement.device),
         host_(device_.is_cpu() && !tracer),
         memory_(device_.type()),
@@ -90,6 +94,8 @@ class ProfileSession {
   [[nodiscard]] std::vector<at::Tensor> load(std::int64_t step);
   [[nodiscard]] StoppingRule sampling_rule() const;
   void sample_row();
+  /// Distrusts the profile if other programs kept the processors busy while `measured` used them.
+  void judge_others(const device::ProcessorReport& use, const std::string& measured);
   void summarize_layers(const LayerSamples& samples);
 
   const model::Model& model_;
@@ -97,6 +103,7 @@ class ProfileSession {
   const ProfileOptions& options_;
   const std::function<void(const ProfileProgress&)>& progress_;
   KernelTracer* tracer_;
+  device::YardstickMeter& yardstick_;
   c10::Device device_;
   bool host_;  ///< whether a host clock watches
   TimeLimit limit_{options_.most_seconds};
@@ -109,6 +116,7 @@ class ProfileSession {
   std::vector<double> loading_;  ///< seconds of each load
   double iteration_ = 0;         ///< seconds of the last iteration of the warm-up
   std::unique_ptr<Watch> watch_;
+  device::ProcessorReport sampling_;          ///< of all rows
   std::vector<double> plain_;                 ///< seconds of each unwatched step
   LayerSamples rough_{model_.layers.size()};  ///< watched steps as they were seen
   TraceQuality seen_;                         ///< of all watched steps
@@ -190,6 +198,7 @@ StoppingRule ProfileSession::sampling_rule() const {
 void ProfileSession::sample_row() {
   const int in_a_row = host_ ? 1 : kStepsInARow;
   watch_->pause();
+  yardstick_.read_if_due();
   batch_ = load(step_);
   for (int i = 0; i < in_a_row; ++i) subject_.iterate(batch_, step_ + i, timer_);
   device::synchronize(device_);
@@ -209,7 +218,15 @@ void ProfileSession::sample_row() {
   }
 }
 
+void ProfileSession::judge_others(const device::ProcessorReport& use, const std::string& measured) {
+  for (std::string& reason : crowded_reasons({device::processor_use({&use, 1}), {}}, measured)) {
+    quality().reasons.push_back(std::move(reason));
+    quality().trusted = false;
+  }
+}
+
 void ProfileSession::sample_steps() {
+  const device::ProcessorMoment before = device::processor_moment();
   loading_.clear();
   const StoppingRule rule = sampling_rule();
   for (const double start = steady_seconds(); profile_.stop == Stop::No;) {
@@ -221,6 +238,7 @@ void ProfileSession::sample_steps() {
     profile_.stop = should_stop(rule, plain_, rough_.parts(), steady_seconds() - start);
     tell("measuring", plain_.size(), relative_error(plain_));
   }
+  sampling_ = device::processor_report(before, device::processor_moment());
   profile_.unmapped = watch_->unmapped();
   profile_.trace = watch_->trace();
 }
@@ -243,6 +261,7 @@ void ProfileSession::summarize_steps() {
   quality().watched = summarize(watched);
   if (tracer_) copy_trace_quality(quality(), seen_);
   judge(quality(), profile_.unmapped, host_ ? 0 : median(work) / plain - 1);
+  judge_others(sampling_, "the profile");
   summarize_layers(samples);
 }
 
@@ -288,6 +307,7 @@ void ProfileSession::run_ranks_at_once() {
   std::vector<double>& slowdown = graph().slowdown;
   slowdown = {1};
   const Seconds iteration = graph().iteration->median;
+  const device::ProcessorMoment before = device::processor_moment();
   Seconds single = iteration;
   for (int count = 1; count <= options_.concurrent; ++count) {
     // A warm-up and a sample, of ranks that at worst wait for each other.
@@ -296,6 +316,7 @@ void ProfileSession::run_ranks_at_once() {
       continue;
     }
     tell(std::to_string(count) + " at once", 0);
+    yardstick_.read_if_due();
     const double seconds = limit_.left() / (options_.concurrent - count + 1);
     const Seconds time = concurrent_time(model_, batch_, options_, count, seconds);
     if (count == 1) {
@@ -305,6 +326,7 @@ void ProfileSession::run_ranks_at_once() {
     }
   }
   if (slowdown.size() == 1) slowdown.clear();  // does not apply to several
+  judge_others(device::processor_report(before, device::processor_moment()), "the ranks at once");
 }
 
 Profile ProfileSession::take() {
@@ -319,7 +341,10 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   check(options);
   model::check_samples(model, options.microbatch_samples);
   at::set_num_threads(options.threads);
-  ProfileSession session(model, data, options, progress, tracer);
+  const device::ProcessorMoment before = device::processor_moment();
+  device::YardstickMeter yardstick = device::device_yardstick(options.placement.device, options.threads);
+  yardstick.read();
+  ProfileSession session(model, data, options, progress, tracer, yardstick);
   session.describe_model();
   session.warm_up();
   session.count_memory();
@@ -328,7 +353,11 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   session.summarize_steps();
   session.run_layers_alone();
   session.run_ranks_at_once();
-  return session.take();
+  Profile out = session.take();
+  yardstick.read();
+  const device::ProcessorReport use = device::processor_report(before, device::processor_moment());
+  out.graph.conditions = {device::processor_use({&use, 1}), yardstick.result()};
+  return out;
 }
 
 }  // namespace stagecraft::profiler

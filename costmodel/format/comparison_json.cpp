@@ -9,7 +9,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kComparisonVersion = 1;
+constexpr int kComparisonVersion = 2;
 constexpr int kMost = 1 << 24;
 
 double number(Seconds time) { return time.value; }
@@ -84,6 +84,24 @@ MemoryComparison read_memory(const Cursor& at) {
   return out;
 }
 
+/// The step without the drift follows from the factor: it must be well-formed, and is ignored.
+Drift read_drift(const Cursor& at) {
+  Fields fields(at);
+  Drift out;
+  out.factor = fields.required("factor").positive();
+  const Cursor works = fields.required("works");
+  out.works = works.list([](const Cursor& c) {
+    Fields work(c);
+    WorkDrift drift{work.required("work").text(), work.required("ratio").positive()};
+    work.done();
+    return drift;
+  });
+  if (out.works.empty()) works.fail_type("one work or more");
+  (void)read_object<Seconds>(fields.required("step"), "_s");
+  fields.done();
+  return out;
+}
+
 }  // namespace
 
 std::string comparison_json(const Comparison& comparison) {
@@ -94,6 +112,14 @@ std::string comparison_json(const Comparison& comparison) {
   out["steps"] = comparison.steps;
   out["skipped"] = comparison.skipped;
   out["ended"] = comparison.ended;
+  if (!comparison.distrust.empty()) out["distrust"] = comparison.distrust;
+  if (comparison.drift) {
+    Json& drift = out["drift"] = Json{{"factor", comparison.drift->factor}, {"works", Json::array()}};
+    for (const WorkDrift& work : comparison.drift->works)
+      drift["works"].push_back(Json{{"work", work.work}, {"ratio", work.ratio}});
+    drift["step"] = object(*step_without_drift(comparison), "_s");
+  }
+  if (!comparison.no_drift.empty()) out["no_drift"] = comparison.no_drift;
   out["actions"] = Json::array();
   for (const ActionComparison& action : comparison.actions) {
     Json row{{"stage", action.stage}, {"action", to_string(action.kind)}};
@@ -126,6 +152,9 @@ Comparison parse_comparison(const std::string& text, const std::string& file) {
   out.steps = to_index(fields.required("steps").integer(1, kMost));
   out.skipped = to_index(whole(fields.required("skipped")));
   out.ended = fields.required("ended").boolean();
+  if (const auto v = fields.optional("distrust")) out.distrust = v->list([](const Cursor& c) { return c.text(); });
+  if (const auto v = fields.optional("drift")) out.drift = read_drift(*v);
+  if (const auto v = fields.optional("no_drift")) out.no_drift = v->text();
   out.actions = fields.required("actions").list(read_action);
   out.bubbles = fields.required("bubbles").list(read_bubble);
   out.memory = fields.required("memory").list(read_memory);

@@ -201,6 +201,83 @@ DeviceKind read_device_kind(const Cursor& at) {
 
 int read_processors(const Cursor& at) { return to_int(at.integer(1, 1 << 20)); }
 
+namespace {
+
+constexpr int kMostReadings = 1 << 24;
+
+ProcessorUse read_processor_use(const Cursor& at) {
+  Fields fields(at);
+  ProcessorUse out;
+  out.ours = fields.required("ours").not_negative();
+  out.others = fields.required("others").not_negative();
+  out.count = read_processors(fields.required("processors"));
+  fields.done();
+  return out;
+}
+
+YardstickTimes read_yardstick_times(const Cursor& at) {
+  Fields fields(at);
+  YardstickTimes out;
+  const auto time = [&](const char* key) { return Seconds(fields.required(key).positive()); };
+  out.work = fields.required("work").text();
+  out.before = time("before_s");
+  out.after = time("after_s");
+  out.median = time("median_s");
+  out.fastest = time("fastest_s");
+  out.slowest = time("slowest_s");
+  out.readings = to_int(fields.required("readings").integer(1, kMostReadings));
+  fields.done();
+  return out;
+}
+
+}  // namespace
+
+Yardstick read_yardstick(const Cursor& at) {
+  Fields fields(at);
+  Yardstick out;
+  out.device = fields.required("device").text();
+  out.threads = to_int(fields.required("threads").integer(1, 1 << 20));
+  const Cursor works = fields.required("works");
+  out.works = works.list(read_yardstick_times);
+  if (out.works.empty()) works.fail_type("one work or more");
+  fields.done();
+  return out;
+}
+
+Json yardstick_json(const Yardstick& yardstick) {
+  Json out;
+  out["device"] = yardstick.device;
+  out["threads"] = yardstick.threads;
+  out["works"] = Json::array();
+  for (const YardstickTimes& times : yardstick.works) {
+    out["works"].push_back(Json{{"work", times.work},
+                                {"before_s", times.before.value},
+                                {"after_s", times.after.value},
+                                {"median_s", times.median.value},
+                                {"fastest_s", times.fastest.value},
+                                {"slowest_s", times.slowest.value},
+                                {"readings", times.readings}});
+  }
+  return out;
+}
+
+Conditions read_conditions(const Cursor& at) {
+  Fields fields(at);
+  Conditions out;
+  if (const auto v = fields.optional("hosts")) out.hosts = v->list(read_processor_use);
+  if (const auto v = fields.optional("yardstick")) out.yardstick = read_yardstick(*v);
+  fields.done();
+  return out;
+}
+
+Json conditions_json(const Conditions& conditions) {
+  Json out = Json::object();
+  for (const ProcessorUse& use : conditions.hosts)
+    out["hosts"].push_back(Json{{"ours", use.ours}, {"others", use.others}, {"processors", use.count}});
+  if (conditions.yardstick) out["yardstick"] = yardstick_json(*conditions.yardstick);
+  return out;
+}
+
 Provenance read_provenance(const Cursor& at) {
   Fields fields(at);
   Provenance out;

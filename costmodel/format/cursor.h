@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "costmodel/conditions.h"
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
@@ -199,6 +200,10 @@ void check_header(Fields& fields, const std::string& format, int newest);
 [[nodiscard]] const char* device_kind_word(DeviceKind kind);
 /// A number of processors, at least 1.
 [[nodiscard]] int read_processors(const Cursor& at);
+[[nodiscard]] Conditions read_conditions(const Cursor& at);
+[[nodiscard]] Json conditions_json(const Conditions& conditions);
+[[nodiscard]] Yardstick read_yardstick(const Cursor& at);
+[[nodiscard]] Json yardstick_json(const Yardstick& yardstick);
 [[nodiscard]] Provenance read_provenance(const Cursor& at);
 [[nodiscard]] Json provenance_json(const Provenance& provenance);
 [[nodiscard]] std::map<std::string, std::string> read_text_map(const Cursor& at);

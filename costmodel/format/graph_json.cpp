@@ -248,6 +248,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
     edge.done();
     return e;
   });
+  if (const auto v = fields.optional("conditions")) out.conditions = read_conditions(*v);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
   return validated(root, std::move(out));
@@ -282,6 +283,7 @@ std::string graph_json(const Graph& graph) {
     if (edge.output) e["output"] = *edge.output;
     out["edges"].push_back(e);
   }
+  if (graph.conditions != Conditions{}) out["conditions"] = conditions_json(graph.conditions);
   if (graph.provenance != Provenance{}) out["provenance"] = provenance_json(graph.provenance);
   return dump(out);
 }

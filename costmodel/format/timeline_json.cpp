@@ -9,7 +9,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr int kPredictionVersion = 3;
-constexpr int kTimelineVersion = 2;
+constexpr int kTimelineVersion = 3;
 constexpr int kMost = 1 << 24;
 
 int whole(const Cursor& at) { return to_int(at.integer(0, kMost)); }
@@ -161,6 +161,7 @@ std::string prediction_json(const Prediction& prediction) {
     s["fits"] = stage.fits;
     out["stages"].push_back(s);
   }
+  if (prediction.yardstick) out["yardstick"] = yardstick_json(*prediction.yardstick);
   if (!prediction.other_device.empty()) out["other_device"] = prediction.other_device;
   if (!prediction.backward_parts.empty()) out["backward_parts"] = prediction.backward_parts;
   out["timeline"] = timeline_object(prediction.timeline);
@@ -179,6 +180,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("unused_devices")) out.unused_devices = v->list(whole);
   if (const auto v = fields.optional("idle_devices")) out.idle_devices = v->list(whole);
   out.stages = fields.required("stages").list(read_stage);
+  if (const auto v = fields.optional("yardstick")) out.yardstick = read_yardstick(*v);
   if (const auto v = fields.optional("other_device")) out.other_device = v->text();
   if (const auto v = fields.optional("backward_parts")) out.backward_parts = v->text();
   out.timeline = read_timeline(fields.required("timeline"));
@@ -197,6 +199,7 @@ std::string measurement_json(const Measurement& measurement) {
   out["kept_spans"] =
       Json{{"first", measurement.kept.first}, {"last", measurement.kept.last}, {"every", measurement.kept.every}};
   out["timeline"] = timeline_object(measurement.timeline);
+  if (measurement.conditions != Conditions{}) out["conditions"] = conditions_json(measurement.conditions);
   if (measurement.provenance != Provenance{}) out["provenance"] = provenance_json(measurement.provenance);
   return dump(out);
 }
@@ -222,6 +225,7 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
     kept.done();
   }
   out.timeline = read_timeline(fields.required("timeline"));
+  if (const auto v = fields.optional("conditions")) out.conditions = read_conditions(*v);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
   return out;

@@ -7,7 +7,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr const char* kDeclared = "declared";
 constexpr const char* kMeasured = "measured";
 
@@ -106,6 +106,7 @@ Topology parse_topology(const std::string& text, const std::string& file) {
   if (const auto v = device.optional("device_to_host")) out.device.device_to_host = read_curve(*v);
   device.done();
   out.levels = fields.required("levels").list(read_level);
+  if (const auto v = fields.optional("conditions")) out.conditions = read_conditions(*v);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
   return validated(root, std::move(out));
@@ -125,6 +126,7 @@ std::string topology_json(const Topology& topology) {
   write_copies("device_to_host", topology.device.device_to_host);
   out["levels"] = Json::array();
   for (const Level& level : topology.levels) out["levels"].push_back(level_json(level));
+  if (topology.conditions != Conditions{}) out["conditions"] = conditions_json(topology.conditions);
   if (topology.provenance != Provenance{}) out["provenance"] = provenance_json(topology.provenance);
   return dump(out);
 }

@@ -24,6 +24,8 @@ std::string purpose(int tag) {
       return " about a checkpoint";
     case kProofTag:
       return " for its proof of identity";
+    case kTimesTag:
+      return " about processor time";
     case kBarrierTag:
       return " at a barrier";
     default:

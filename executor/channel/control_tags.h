@@ -20,6 +20,7 @@ inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether an
 inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written for a checkpoint, to rank 0
 inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< where a run resumes, from rank 0
 inline constexpr int kProofTag = Channel::kControlTag + 11;      ///< proof that a peer knows the run's secret
+inline constexpr int kTimesTag = Channel::kControlTag + 12;      ///< processor times, to rank 0
 inline constexpr int kTiesTag = Channel::kControlTag + 16;       ///< and up: tied parameters
 inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket
 inline constexpr int kMostBuckets = 1 << 14;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "executor/channel/processor_reports.h"
 #include "executor/device/ranges.h"
 
 namespace stagecraft::run {
@@ -89,7 +90,11 @@ void RankRun::make_comparison(const data::DataSource& data) {
 }
 
 RunResult RankRun::run() {
-  channel_.barrier();
+  if (rank_ == 0) yardstick_.emplace(device::device_yardstick(options_.device, options_.threads));
+  counting_.reset();  // nor is the memory of the yardstick
+  read_yardstick();
+  counting_.emplace(tracker_);
+  began_ = device::processor_moment();
   ends_.push_back(seconds_now_());
   try {
     synchronous_ ? train() : replay();
@@ -107,6 +112,21 @@ RunResult RankRun::run() {
   return result();
 }
 
+void RankRun::read_yardstick() {
+  channel_.barrier();
+  if (yardstick_) yardstick_->read();
+  channel_.barrier();
+}
+
+Conditions RankRun::conditions() {
+  const device::ProcessorMoment ended = device::processor_moment();
+  channel_.activity().begin({.action = "gathering of results"});
+  Conditions out{channel::gather_processor_use(channel_, began_, ended), {}};
+  read_yardstick();
+  if (yardstick_) out.yardstick = yardstick_->result();
+  return out;
+}
+
 RunResult RankRun::result() {
   RunResult out;
   out.first_step = first_step_;
@@ -117,9 +137,11 @@ RunResult RankRun::result() {
     out.loss_scale = worker_->loss_scaler()->state();
     out.skipped_steps = worker_->loss_scaler()->skipped();
   }
+  Conditions during = conditions();
   out.measurement = measurement_->finish(done_ - first_step_, {rank_, tracker_.peak(), {{"parameters", parameters_}}},
                                          comparison_->check());
   if (comparison_->active()) out.check = std::move(comparison_->check());
+  out.measurement.conditions = std::move(during);
   return out;
 }
 

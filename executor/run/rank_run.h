@@ -8,6 +8,8 @@
 
 #include "executor/device/device.h"
 #include "executor/device/memory_tracker.h"
+#include "executor/device/processor_use.h"
+#include "executor/device/yardstick.h"
 #include "executor/run/asynchronous_worker.h"
 #include "executor/run/loss_gathering.h"
 #include "executor/run/loss_report.h"
@@ -38,6 +40,10 @@ class RankRun {
   /// On rank 0: reports the steps before `end`, whose losses are in flight.
   void tell_until(std::int64_t end);
   void tell(std::int64_t step);
+  /// On rank 0, a reading of the yardstick while all ranks wait.
+  void read_yardstick();
+  /// The conditions since the first step; call on all ranks. Of the whole run on rank 0, empty on the others.
+  [[nodiscard]] Conditions conditions();
   [[nodiscard]] RunResult result();
 
   const BoundModel& bound_;
@@ -58,6 +64,8 @@ class RankRun {
   std::unique_ptr<StageWorker> worker_;
   Bytes parameters_;
   std::optional<RunComparison> comparison_;
+  std::optional<device::YardstickMeter> yardstick_;  // on rank 0
+  device::ProcessorMoment began_;
   LossGathering losses_;
   std::optional<RunMeasurement> measurement_;
   std::optional<LossReport> report_;

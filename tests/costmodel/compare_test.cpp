@@ -67,6 +67,52 @@ TEST(Compare, TakesMediansOfTheStepsThatCount) {
   EXPECT_DOUBLE_EQ(*comparison.memory[0].peak.error(), 0.5);
 }
 
+Yardstick yardstick(double product, double copy) {
+  const auto times = [](const char* work, double s) {
+    return YardstickTimes{work, Seconds(s), Seconds(s), Seconds(s), Seconds(s), Seconds(s), 2};
+  };
+  return {"a processor", 1, {times("product", product), times("copy", copy)}};
+}
+
+// The product takes 1.25 and the copy 1.25 times as long: the predicted 4 s would be 5 s, as measured.
+TEST(Compare, ShowsTheErrorWithAndWithoutDrift) {
+  Prediction predicted = prediction();
+  Measurement measured = measurement();
+  EXPECT_FALSE(step_without_drift(compare(predicted, measured, 1)));
+  EXPECT_THAT(comparison_text(compare(predicted, measured, 1)), testing::Not(HasSubstr("drift")));
+  predicted.yardstick = yardstick(4, 8);
+  EXPECT_FALSE(compare(predicted, measured, 1).drift) << "the run has none";
+  measured.conditions.yardstick = yardstick(5, 10);
+  const Comparison comparison = compare(predicted, measured, 1);
+  ASSERT_TRUE(comparison.drift);
+  EXPECT_DOUBLE_EQ(comparison.drift->factor, 1.25);
+  EXPECT_NEAR(*step_without_drift(comparison)->error(), 0, 1e-15);
+  EXPECT_DOUBLE_EQ(*comparison.step.error(), -0.2);
+  const std::string text = comparison_text(comparison);
+  EXPECT_THAT(text, HasSubstr("step, drift removed                   5000.000 ms    5000.000 ms     +0.0 %\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\ndrift since the profile: the device was 25.0 % slower (product +25.0 %, copy +25.0 %)\n"));
+}
+
+TEST(Compare, SaysWhyDriftIsUnknown) {
+  Prediction predicted = prediction();
+  Measurement measured = measurement();
+  predicted.yardstick = yardstick(4, 8);
+  measured.conditions.yardstick = yardstick(4, 8);
+  measured.conditions.yardstick->threads = 2;
+  const Comparison comparison = compare(predicted, measured, 1);
+  EXPECT_FALSE(comparison.drift);
+  EXPECT_THAT(comparison_text(comparison), HasSubstr("\ndrift unknown: the yardsticks used 1 and 2 threads\n"));
+}
+
+TEST(Compare, SaysThatOtherProgramsDisturbedTheRun) {
+  Measurement measured = measurement();
+  measured.conditions.hosts = {{1.25, 0.75, 2}};
+  EXPECT_THAT(comparison_text(compare(prediction(), measured, 1)),
+              HasSubstr("\nnot trusted: other programs kept 0.8 of 2 processors busy, the run 1.2: measure on a quiet "
+                        "machine\n"));
+}
+
 TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
   // Seven steps of 2 s with 1 s of work each; only the spans of the first two and the last one were kept. Work of a
   // step may begin during the step before, so the idle time of step 0 is known, but not that of step 1.

@@ -17,6 +17,15 @@ inline Provenance full_provenance() {
       "stagecraft-profile 0.1.0", "a processor", {{"torch", "2.11.0"}}, "2026-01-02T03:04:05Z", {{"note", "any text"}}};
 }
 
+inline Yardstick full_yardstick() {
+  return {"a processor",
+          2,
+          {{"matrix product of 192 x 192 float32", 0.25_s, 0.375_s, 0.28125_s, 0.125_s, 0.5_s, 4},
+           {"copy of 4 MiB", 1_s, 1_s, 1_s, 1_s, 1_s, 4}}};
+}
+
+inline Conditions full_conditions() { return {{{1.5, 0.25, 4}, {1, 0, 2}}, full_yardstick()}; }
+
 inline Layer full_layer(const std::string& id) {
   Layer layer;
   layer.id = id;
@@ -79,6 +88,7 @@ inline Graph full_graph() {
   graph.quality = quality;
   graph.layers = {full_layer("a"), full_layer("b")};
   graph.edges = {{0, 1, 0}, {0, 1, 1}};
+  graph.conditions = full_conditions();
   graph.provenance = full_provenance();
   return graph;
 }
@@ -98,6 +108,7 @@ inline Topology full_topology() {
                        Origin::Measured}},
                      {"rack", 2, {BytesPerSecond(4), 1_s, {}, {}}}};
   topology.provenance = full_provenance();
+  topology.conditions = full_conditions();
   return topology;
 }
 
@@ -169,6 +180,7 @@ inline Prediction full_prediction() {
   stage.memory = {1, 7_B, {{"parameters", 7_B}}};
   stage.fits = false;
   prediction.stages = {stage};
+  prediction.yardstick = full_yardstick();
   prediction.other_device = "the graph was measured elsewhere";
   prediction.backward_parts = "half of the backward is assumed";
   prediction.timeline = full_timeline();
@@ -185,6 +197,7 @@ inline Measurement full_measurement() {
   measurement.kept = {16, 8, 4};
   measurement.ended = false;
   measurement.timeline = full_timeline();
+  measurement.conditions = full_conditions();
   measurement.provenance = full_provenance();
   return measurement;
 }
@@ -226,6 +239,9 @@ inline Comparison full_comparison() {
   comparison.actions = {{1, ActionKind::Backward, {2_s, 2.5_s}}};
   comparison.bubbles = {{1, {0.25, 0.5}}};
   comparison.memory = {{0, {300_B, 200_B}}};
+  comparison.distrust = {"other programs kept 1 processor busy"};
+  comparison.drift = Drift{{{"copy of 4 MiB", 1.5}}, 1.5};
+  comparison.no_drift = "only one of a drift and this is set";
   comparison.ended = false;
   return comparison;
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "executor/device/processor_use.h"
 #include "tests/support/ranks.h"
 
 namespace stagecraft::profiler {
@@ -53,6 +54,23 @@ TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
   const auto all = measure("local", 2, &told);
   EXPECT_EQ(all[1], (LinkMeasurement{.ranks = 2, .curves = {}, .slowest_pair = {}}));
   EXPECT_EQ(told.size(), 25U);  // five curves of 4, 8, 16, 32, 64 bytes
+}
+
+// Long enough for the counters of processor time; nothing else is assumed of the machine.
+TEST(MeasureLinksOf, AChannelKeepsWhatTheMachineWasLike) {
+  std::vector<LinkMeasurement> out(2);
+  run_on_ranks("local", 2, std::chrono::seconds(20), [&](channel::Channel& c) {
+    out[static_cast<std::size_t>(c.rank())] =
+        measure_links(c, {.most_bytes = Bytes(64), .most_time = Seconds(0.8), .error = 1e-9}, 1);
+  });
+  EXPECT_EQ(out[1].conditions, Conditions{});
+  const Conditions& conditions = out[0].conditions;
+  ASSERT_TRUE(conditions.yardstick);
+  EXPECT_EQ(conditions.yardstick->threads, 1);
+  for (const YardstickTimes& times : conditions.yardstick->works) EXPECT_EQ(times.readings, 2) << times.work;
+  if (!device::processor_moment().machine) GTEST_SKIP() << "no /proc/stat";
+  ASSERT_EQ(conditions.hosts.size(), 1U);
+  EXPECT_GT(conditions.hosts.front().ours, 0);
 }
 
 TEST(MeasureLinksOf, AChannelRefusesOneRankAndNoThreads) {

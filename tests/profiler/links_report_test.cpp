@@ -64,7 +64,7 @@ TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
   EXPECT_THAT(distrust(measured), ElementsAre());
   EXPECT_FALSE(topology_of(measured, "gloo", {}, {}).provenance.notes.contains("not trusted"));
 
-  measured.processors = {.ours = 1.25, .others = 0.75, .count = 2};
+  measured.conditions.hosts = {{.ours = 1.25, .others = 0.75, .count = 2}};
   const std::string crowded = "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet machine";
   EXPECT_THAT(distrust(measured), ElementsAre(crowded));
 

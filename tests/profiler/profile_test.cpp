@@ -7,6 +7,7 @@
 #include <map>
 
 #include "costmodel/format/json.h"
+#include "executor/device/processor_use.h"
 #include "executor/device/provenance.h"
 #include "executor/intake/layer_sources.h"
 
@@ -276,6 +277,25 @@ TEST(ProfileModel, SaysWhatItIsAt) {
     if (phases.empty() || phases.back() != p.phase) phases.push_back(p.phase);
   });
   EXPECT_THAT(phases, ElementsAre("warm-up", "memory", "measuring", "1 at once", "2 at once"));
+}
+
+// Long enough for the counters of processor time; nothing else is assumed of the machine.
+TEST(ProfileModel, KeepsWhatTheMachineWasLike) {
+  ProfileOptions options = hasty();
+  options.rule.fewest = 1'000'000;
+  options.rule.most_seconds = 0.7;
+  const Graph graph = profile("mlp", kTiny, options).graph;
+  ASSERT_TRUE(graph.conditions.yardstick);
+  EXPECT_EQ(graph.conditions.yardstick->threads, 1);
+  EXPECT_EQ(graph.conditions.yardstick->works.size(), 2U);
+  for (const YardstickTimes& times : graph.conditions.yardstick->works) {
+    EXPECT_EQ(times.readings, 2) << times.work;
+    EXPECT_LT(times.slowest, Seconds(0.5)) << times.work;
+  }
+  if (!device::processor_moment().machine) GTEST_SKIP() << "no /proc/stat";
+  ASSERT_EQ(graph.conditions.hosts.size(), 1U);
+  EXPECT_GT(graph.conditions.hosts.front().ours, 0);
+  EXPECT_EQ(format::parse_graph(format::graph_json(graph), "graph.json"), graph);
 }
 
 TEST(ProfileModel, RefusesOptionsOutOfRange) {

@@ -34,13 +34,16 @@ TEST(ComparisonJson, ReadsBackWhatWasWritten) {
   comparison.actions.clear();
   comparison.bubbles.clear();
   comparison.memory.clear();
+  comparison.distrust.clear();
+  comparison.drift.reset();
+  comparison.no_drift.clear();
   EXPECT_EQ(parse_comparison(comparison_json(comparison), "c.json"), comparison);
 }
 
 TEST(ComparisonJson, HasEachQuantityWithItsUnitAndItsError) {
   const auto json = nlohmann::json::parse(comparison_json(full_comparison()));
   EXPECT_EQ(json["format"], "stagecraft.comparison");
-  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["version"], 2);
   EXPECT_EQ(json["step"]["measured_s"], 5);
   EXPECT_DOUBLE_EQ(json["step"]["error"].get<double>(), -0.2);  // 4 s instead of 5 s
   EXPECT_EQ(json["spread_s"], 0.5);
@@ -50,6 +53,9 @@ TEST(ComparisonJson, HasEachQuantityWithItsUnitAndItsError) {
   EXPECT_EQ(json["memory"][0]["measured_bytes"], 200);
   EXPECT_DOUBLE_EQ(json["memory"][0]["error"].get<double>(), 0.5);  // 300 B instead of 200 B
   EXPECT_EQ(json["ended"], false);
+  EXPECT_EQ(json["drift"]["works"][0]["ratio"], 1.5);
+  EXPECT_EQ(json["drift"]["step"]["predicted_s"], 6);  // 4 s at a machine 1.5 times slower
+  EXPECT_DOUBLE_EQ(json["drift"]["step"]["error"].get<double>(), 0.2);
 }
 
 TEST(ComparisonJson, LeavesTheErrorOutWhereNothingWasMeasured) {

@@ -70,6 +70,7 @@ TEST(ReadGraph, ReadsVersion1) {
   graph.allow_tf32.reset();
   graph.device = {};
   graph.quality.reset();
+  graph.conditions = {};
   for (Layer& layer : graph.layers) {
     layer.gradient_bytes = layer.saved_for_backward_bytes = {};
     layer.forward_share = layer.backward_share = layer.update_share = {};

@@ -43,8 +43,8 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
                  "/format: found \"stagecraft.graph\", expected \"stagecraft.topology\"");
-  expect_refused("\"version\": 3", "\"version\": 0", "/version: found version 0, this program reads version 1 to 3");
-  expect_refused("\"version\": 3", "\"version\": 4", "/version: found version 4, this program reads version 1 to 3");
+  expect_refused("\"version\": 4", "\"version\": 0", "/version: found version 0, this program reads version 1 to 4");
+  expect_refused("\"version\": 4", "\"version\": 5", "/version: found version 5, this program reads version 1 to 4");
 }
 
 TEST(ReadTopology, TakesVersionOneAsDeclared) {

@@ -47,6 +47,7 @@ TEST(Activity, SaysWhatAControlTagIsFor) {
                                                                              {kStopTag, "about stopping"},
                                                                              {kReportTag, "about a checkpoint"},
                                                                              {kTiesTag + 3, "to sum tied gradients"},
+                                                                             {kTimesTag, "about processor time"},
                                                                              {kBarrierTag, "at a barrier"}}) {
     activity.wait_for(0, tag);
     EXPECT_THAT(activity.text(), ::testing::StartsWith("waiting for rank 0 " + purpose + " for "));

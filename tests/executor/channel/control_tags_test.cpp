@@ -9,8 +9,8 @@ namespace stagecraft::channel {
 namespace {
 
 TEST(ControlTags, AreApartFromEachOtherAndFromThePlans) {
-  constexpr int kSingle[] = {kLossTag,       kLengthTag, kResultTag, kNormTag,      kOverflowTag,
-                             kStatisticsTag, kStopTag,   kReportTag, kFirstStepTag, kProofTag};
+  constexpr int kSingle[] = {kLossTag, kLengthTag, kResultTag,    kNormTag,  kOverflowTag, kStatisticsTag,
+                             kStopTag, kReportTag, kFirstStepTag, kProofTag, kTimesTag};
   for (const int& tag : kSingle) {
     EXPECT_GE(tag, Channel::kControlTag);
     EXPECT_LT(tag, kTiesTag);

@@ -11,6 +11,7 @@
 #include "costmodel/interchange/chakra.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
+#include "executor/device/processor_use.h"
 #include "tests/support/forwarding_channel.h"
 #include "tests/support/laid_out_model.h"
 #include "tests/support/planned_models.h"
@@ -382,6 +383,27 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
                 ThrowsMessage<meeting::PeerError>("rank 1 announces a result of " + std::to_string(length) +
                                                   " bytes, the plan allows at most " + std::to_string(most)));
   }
+}
+
+TEST(Run, KeepsWhatTheMachineWasLike) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "3"}}, 2);
+  RunOptions options;
+  options.steps = 2;
+  options.threads = 1;
+  // The run waits for the counters of processor time.
+  options.save = [](const Measurement& sofar) {
+    EXPECT_EQ(sofar.conditions, Conditions{});
+    std::this_thread::sleep_for(milliseconds(600));
+  };
+  const Measurement measured =
+      run_local(cut_plan(planned, {3}, {1, 1}, "1f1b", 2), planned.model, *planned.data, options, milliseconds(60000))
+          .measurement;
+  ASSERT_TRUE(measured.conditions.yardstick);
+  EXPECT_EQ(measured.conditions.yardstick->works.size(), 2U);
+  for (const YardstickTimes& times : measured.conditions.yardstick->works) EXPECT_EQ(times.readings, 2) << times.work;
+  if (!device::processor_moment().machine) GTEST_SKIP() << "no /proc/stat";
+  ASSERT_EQ(measured.conditions.hosts.size(), 1U);
+  EXPECT_GT(measured.conditions.hosts.front().ours, 0);
 }
 
 TEST(Run, RefusesAPlanOfAnotherModel) {
