@@ -1,6 +1,7 @@
 #pragma once
 
 #include "costmodel/compare.h"
+#include "costmodel/doctor/doctor.h"
 #include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
@@ -244,6 +245,12 @@ inline Comparison full_comparison() {
   comparison.no_drift = "only one of a drift and this is set";
   comparison.ended = false;
   return comparison;
+}
+
+inline doctor::Diagnosis full_diagnosis() {
+  return {{"topology.json"},
+          {{"SC101", doctor::Severity::Warning, "topology.json", "/levels/0", "is slow"},
+           {"SC301", doctor::Severity::Error, "plan.json", "", "is for another cluster"}}};
 }
 
 }  // namespace stagecraft

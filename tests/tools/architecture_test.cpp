@@ -28,7 +28,8 @@ namespace fs = std::filesystem;
 const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel", {}},
     {"costmodel/scheduling", {"costmodel"}},
-    {"costmodel/format", {"costmodel"}},
+    {"costmodel/doctor", {"costmodel"}},
+    {"costmodel/format", {"costmodel/doctor"}},
     {"costmodel/interchange", {"costmodel/format"}},
     {"costmodel/interchange/convert", {"costmodel/interchange"}},
     {"partitioner", {"costmodel"}},

@@ -9,6 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/comparison_json.h"
+#include "costmodel/format/diagnosis_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "tests/costmodel/documents.h"
@@ -43,6 +44,8 @@ const std::vector<Kind>& kinds() {
        [](const std::string& text) { (void)parse_measurement(text, "file.json"); }},
       {"comparison", comparison_json(full_comparison()),
        [](const std::string& text) { (void)parse_comparison(text, "file.json"); }},
+      {"diagnosis", diagnosis_json(full_diagnosis()),
+       [](const std::string& text) { (void)parse_diagnosis(text, "file.json"); }},
   };
   return table;
 }
@@ -214,7 +217,7 @@ TEST_P(Schema, NamesTypesAsTheReaderDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,
                          testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline",
-                                         "comparison"),
+                                         "comparison", "diagnosis"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "costmodel/doctor/doctor.h"
+
+// The parts of checks().
+
+namespace stagecraft::doctor {
+
+/// Numbers of links and devices that no machine has, or that contradict each other.
+[[nodiscard]] std::vector<Check> link_checks();
+/// Measurements that cannot be believed.
+[[nodiscard]] std::vector<Check> measurement_checks();
+/// Documents that do not belong together.
+[[nodiscard]] std::vector<Check> match_checks();
+
+}  // namespace stagecraft::doctor
