@@ -17,7 +17,8 @@
 namespace stagecraft::device {
 namespace {
 
-constexpr int kRuns = 5;
+/// Of 5 runs, the median of a copy varies by 7 % (median absolute deviation) while the caches fill; of 15, by 1.3 %.
+constexpr int kRuns = 15;
 constexpr double kEvery = 4;         ///< seconds between readings in pauses
 constexpr double kLeastRatio = 200;  ///< of the time between readings to the time of one: at most 0.5 %
 

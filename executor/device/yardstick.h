@@ -29,7 +29,7 @@ class YardstickMeter {
   /// `now` gives the seconds of a steady clock.
   YardstickMeter(std::string device, int threads, MakeWorks make, std::function<double()> now);
 
-  /// Takes a reading: each work once to warm up, then the median of five runs.
+  /// Takes a reading: each work once to warm up, then the median of 15 runs.
   void read();
   /// Takes a reading if the last one is long enough ago: four seconds, or 200 times what it took.
   void read_if_due();

@@ -10,7 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// A clock that only work moves: each run of a work takes the next of its times, the last one for ever.
+/// A clock that only work moves: each run of a work takes the next of its times, the last one again and again.
 struct FakeMachine {
   double seconds = 0;
   std::map<std::string, std::vector<double>> times;
@@ -36,14 +36,25 @@ struct FakeMachine {
   }
 };
 
-// The first run warms up. Medians: of 4 2 9 3 5, 4; then of 6 6 6 1 1, 6; then 8 five times. Their median is 6.
+/// The runs of one reading: one that warms up, then 15 with this median, in no order.
+std::vector<double> runs_around(double median) {
+  std::vector<double> out{100};
+  for (int i = 0; i < 7; ++i) out.insert(out.end(), {median + 1 + i, median / (2 + i)});
+  out.push_back(median);
+  return out;
+}
+
+// Three readings of 4, 6 and 8: their median is 6.
 TEST(YardstickMeter, KeepsTheMediansOfItsReadings) {
   FakeMachine machine;
-  machine.times["work"] = {100, 4, 2, 9, 3, 5, 100, 6, 6, 6, 1, 1, 100, 8};
+  for (const double median : {4, 8, 6}) {
+    const std::vector<double> runs = runs_around(median);
+    machine.times["work"].insert(machine.times["work"].end(), runs.begin(), runs.end());
+  }
   YardstickMeter meter = machine.meter();
   for (int i = 0; i < 3; ++i) meter.read();
   EXPECT_EQ(meter.result(),
-            (Yardstick{"a machine", 3, {{"work", Seconds(4), Seconds(8), Seconds(6), Seconds(4), Seconds(8), 3}}}));
+            (Yardstick{"a machine", 3, {{"work", Seconds(4), Seconds(6), Seconds(6), Seconds(4), Seconds(8), 3}}}));
 }
 
 TEST(YardstickMeter, OneReadingIsBeforeAndAfter) {
@@ -56,18 +67,18 @@ TEST(YardstickMeter, OneReadingIsBeforeAndAfter) {
                           YardstickTimes{"product", Seconds(3), Seconds(3), Seconds(3), Seconds(3), Seconds(3), 1}));
 }
 
-// One run out of five that other work made ten times as long does not move a reading.
-TEST(YardstickMeter, IsNotMovedByADisturbedRun) {
+// Seven runs of 15 that other work made ten times as long do not move a reading.
+TEST(YardstickMeter, IsNotMovedByDisturbedRuns) {
   FakeMachine machine;
-  machine.times["work"] = {1, 1, 1, 10, 1, 1};
+  machine.times["work"] = {1, 10, 10, 10, 10, 10, 10, 10, 1};
   YardstickMeter meter = machine.meter();
   meter.read();
   EXPECT_EQ(meter.result().works.front().median, Seconds(1));
 }
 
-// A reading of 6 runs of 1 ms is due again after 4 s; one of 6 runs of 10 ms, 60 ms, after 200 times that, 12 s.
+// A reading of 16 runs of 1 ms is due again after 4 s; one of 16 runs of 10 ms, 0.16 s, after 200 times that, 32 s.
 TEST(YardstickMeter, ReadsRarelyInPauses) {
-  for (const auto& [run, due] : {std::pair(0.001, 4.0), std::pair(0.01, 12.0)}) {
+  for (const auto& [run, due] : {std::pair(0.001, 4.0), std::pair(0.01, 32.0)}) {
     FakeMachine machine;
     machine.times["work"] = {run};
     YardstickMeter meter = machine.meter();
