@@ -33,15 +33,15 @@ TEST(CrowdedReasons, NameTheHostsThatOthersKeptBusy) {
 
 // The product takes 1.21 times as long, the copy as long as before: sqrt(1.21 * 1) = 1.1.
 TEST(DriftBetween, IsTheGeometricMeanOfTheWorksInCommon) {
-  const Yardstick first{"a processor", 1, {times("product", 1), times("copy", 3), times("only here", 5)}};
-  const Yardstick second{"a processor", 1, {times("copy", 3), times("product", 1.21)}};
-  const auto result = drift_between(first, second);
+  const Yardstick earlier{"a processor", 1, {times("product", 1), times("copy", 3), times("only here", 5)}};
+  const Yardstick later{"a processor", 1, {times("copy", 3), times("product", 1.21)}};
+  const auto result = drift_between(earlier, later);
   ASSERT_TRUE(std::holds_alternative<Drift>(result));
   const Drift& drift = std::get<Drift>(result);
   EXPECT_NEAR(drift.factor, 1.1, 1e-12);
   EXPECT_THAT(drift.works, ElementsAre(WorkDrift{"product", 1.21}, WorkDrift{"copy", 1}));
   EXPECT_EQ(drift_text(drift), "10.0 % slower (product +21.0 %, copy +0.0 %)");
-  const auto back = std::get<Drift>(drift_between(second, first));
+  const auto back = std::get<Drift>(drift_between(later, earlier));
   EXPECT_NEAR(back.factor * drift.factor, 1, 1e-12);
   EXPECT_EQ(drift_text(back), "9.1 % faster (copy +0.0 %, product -17.4 %)");  // 1 - 1/1.1, 1 - 1/1.21
 }
