@@ -196,8 +196,8 @@ void follow(channel::Channel& channel) {
   }
 }
 
-/// Measures the links, with readings of the yardstick before, between points, and after.
-LinkMeasurement measure_with(device::YardstickMeter& yardstick, LinkMeter& meter, const LinksOptions& options,
+/// Measures the links, with readings of a yardstick before, between points, and after.
+LinkMeasurement measure_with(device::YardstickMeter yardstick, LinkMeter& meter, const LinksOptions& options,
                              const std::function<void(const std::string&)>& progress) {
   yardstick.read();
   LinkMeasurement out = measure_links(meter, options, [&](const std::string& point) {
@@ -223,18 +223,16 @@ LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& opt
     return {.ranks = channel.ranks(), .curves = {}, .slowest_pair = {}};
   }
   ChannelMeter meter(channel);
-  device::YardstickMeter yardstick = device::device_yardstick(c10::kCPU, threads);
-  LinkMeasurement out = measure_with(yardstick, meter, options, progress);
+  LinkMeasurement out = measure_with(device::device_yardstick(c10::kCPU, threads), meter, options, progress);
   meter.give({});
   out.conditions.hosts = channel::gather_processor_use(channel, before, device::processor_moment());
   return out;
 }
 
-LinkMeasurement measure_links(LinkMeter& meter, c10::Device device, const LinksOptions& options,
-                              const std::function<void(const std::string&)>& progress) {
+LinkMeasurement measure_gpu_links(LinkMeter& meter, const LinksOptions& options,
+                                  const std::function<void(const std::string&)>& progress) {
   const device::ProcessorMoment before = device::processor_moment();
-  device::YardstickMeter yardstick = device::device_yardstick(device, at::get_num_threads());
-  LinkMeasurement out = measure_with(yardstick, meter, options, progress);
+  LinkMeasurement out = measure_links(meter, options, progress);
   const device::ProcessorReport report = device::processor_report(before, device::processor_moment());
   out.conditions.hosts = device::processor_use({&report, 1});
   return out;

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <functional>
 #include <string>
 
@@ -22,9 +20,9 @@ namespace stagecraft::profiler {
 [[nodiscard]] LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& options, int threads,
                                             const std::function<void(const std::string&)>& progress = {});
 
-/// Measures `meter`, whose ranks are all in this process, with the yardstick on `device`. Throws as measure_links of a
-/// meter does, and DeviceError.
-[[nodiscard]] LinkMeasurement measure_links(LinkMeter& meter, c10::Device device, const LinksOptions& options,
-                                            const std::function<void(const std::string&)>& progress = {});
+/// Measures `meter`, whose ranks are GPUs of this process. Without a yardstick: it would need LibTorch's CUDA library,
+/// which nothing else here does. Throws as measure_links of a meter does.
+[[nodiscard]] LinkMeasurement measure_gpu_links(LinkMeter& meter, const LinksOptions& options,
+                                                const std::function<void(const std::string&)>& progress = {});
 
 }  // namespace stagecraft::profiler

@@ -108,8 +108,8 @@ int run_nccl(const Options& o, milliseconds deadline) {
   LinkMeasurement measured;
   {
     stagecraft::ProgressLine line;
-    measured = stagecraft::profiler::measure_links(*meter, c10::Device(c10::kCUDA, 0), o.links,
-                                                   [&](const std::string& text) { line.show("nccl: " + text); });
+    measured = stagecraft::profiler::measure_gpu_links(*meter, o.links,
+                                                       [&](const std::string& text) { line.show("nccl: " + text); });
   }
   const stagecraft::device::GpuProperties gpu = stagecraft::device::gpu_properties(0);
   stagecraft::Provenance provenance = stagecraft::device::provenance_here("stagecraft-links");
