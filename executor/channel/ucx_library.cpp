@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <ucm/api/ucm.h>
 #include <ucs/debug/log_def.h>
 
 #include <csignal>
@@ -60,15 +61,29 @@ void give_back_signals(const SharedLibrary& ucs) {
   for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) disable(signal);
 }
 
+decltype(&ucm_set_global_opts) set_memory_options = nullptr;
+const ucm_global_config_t* memory_options = nullptr;
+
+void leave_memory_alone() {
+  ucm_global_config_t options = *memory_options;
+  options.enable_events = 0;
+  set_memory_options(&options);
+}
+
 UcxLibrary load() {
   const SharedLibrary ucs("libucs.so.0");
+  const SharedLibrary ucm("libucm.so.0");  // loaded by libucs, whose functions it needs
   const SharedLibrary ucp("libucp.so.0");
   decltype(&ucs_log_push_handler) push_handler = nullptr;
   ucs.find(push_handler, "ucs_log_push_handler");
   push_handler(log_to_stderr);
   give_back_signals(ucs);
 
+  ucm.find(set_memory_options, "ucm_set_global_opts");
+  ucm.find(memory_options, "ucm_global_opts");
+
   UcxLibrary out{};
+  out.leave_memory_alone = leave_memory_alone;
   ucs.find(out.status_string, "ucs_status_string");
   ucp.find(out.get_version, "ucp_get_version");
   ucp.find(out.config_read, "ucp_config_read");

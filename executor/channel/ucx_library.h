@@ -33,6 +33,9 @@ struct UcxLibrary {
   decltype(&ucp_request_cancel) request_cancel;
   decltype(&ucp_request_free) request_free;
   const char* (*status_string)(ucs_status_t);
+  /// Keeps UCX from replacing the process's functions that map and free memory. Only its registration of memory for
+  /// RDMA needs to know. Call before a context is created.
+  void (*leave_memory_alone)();
 };
 
 /// Loads UCX, once. Its log goes to standard error from then on. Throws DeviceError if it cannot be loaded.

@@ -101,11 +101,13 @@ UcxSettings choose_transports(const UcxSurroundings& s) {
   const bool together = std::ranges::adjacent_find(s.domains, std::not_equal_to<>()) == s.domains.end();
   if (s.given_tls) {
     out.one_sided = only_shared_memory(*s.given_tls);
+    out.rdma = !out.one_sided && !s.rdma_ports.empty();
   } else if (together) {
     out.transports = "posix,cma";
     out.one_sided = true;
   } else {
     out.transports = s.rdma_ports.empty() ? "posix,cma,tcp" : "posix,cma,tcp,ib";
+    out.rdma = !s.rdma_ports.empty();
   }
   if (s.given_devices || out.one_sided || s.given_tls || s.interface.empty()) return out;
   std::vector<std::string> devices{s.interface};

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 
 #include "costmodel/errors.h"
@@ -107,6 +108,7 @@ UcxWorker::UcxWorker(const UcxSettings& settings, int ranks)
     throw DeviceError(fmt::format("UCX cannot {}: {}{}{}", what, ucx_.status_string(status),
                                   complaint.empty() ? "" : "; ", complaint));
   };
+  if (!settings.rdma && std::getenv("UCX_MEM_EVENTS") == nullptr) ucx_.leave_memory_alone();
   ucp_config_t* config = nullptr;
   check(ucx_.config_read(nullptr, nullptr, &config), "read its settings");
   const std::unique_ptr<ucp_config_t, decltype(ucx_.config_release)> owned(config, ucx_.config_release);

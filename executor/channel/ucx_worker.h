@@ -25,6 +25,8 @@ struct UcxSettings {
   /// Every transport moves data without the help of the sender's processor once a receiver asks for it. If not, a
   /// thread makes progress while the rank computes.
   bool one_sided = false;
+  /// RDMA may be used, which registers memory.
+  bool rdma = false;
   /// How long a wait polls before it sleeps, if the processors have nothing else to do.
   std::chrono::microseconds spin{2000};
 };

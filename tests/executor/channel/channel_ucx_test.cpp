@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -183,6 +184,7 @@ TEST(UcxWorker, AWaitEndsAtItsDeadline) {
 TEST(UcxWorker, NoticesThatAWatchedProcessEnds) {
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     pause();
     _exit(0);
   }

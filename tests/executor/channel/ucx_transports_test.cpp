@@ -27,6 +27,7 @@ TEST(UcxTransports, AddTheInterfaceOfTheMeetingPointForOtherMachines) {
   EXPECT_EQ(s.transports, "posix,cma,tcp");
   EXPECT_EQ(s.devices, "eth0");
   EXPECT_FALSE(s.one_sided);
+  EXPECT_FALSE(s.rdma);
 }
 
 TEST(UcxTransports, AddRdmaPortsWhereThereAreAny) {
@@ -34,6 +35,7 @@ TEST(UcxTransports, AddRdmaPortsWhereThereAreAny) {
       choose_transports({.domains = {"a", "b"}, .interface = "eth0", .rdma_ports = {"mlx5_0:1", "mlx5_1:1"}});
   EXPECT_EQ(s.transports, "posix,cma,tcp,ib");
   EXPECT_EQ(s.devices, "eth0,mlx5_0:1,mlx5_1:1");
+  EXPECT_TRUE(s.rdma);
 }
 
 TEST(UcxTransports, LeaveTheEnvironmentItsChoice) {
