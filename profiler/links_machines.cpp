@@ -73,6 +73,9 @@ Topology topology_of(const MachineLinks& measured, const std::string& channel, D
   Topology out = topology_of(measured.inside, channel, std::move(device), provenance);
   out.name = name;
   out.levels.push_back(network.levels.front());
+  // The first machine is in both measurements.
+  const std::vector<ProcessorUse>& hosts = network.conditions.hosts;
+  if (!hosts.empty()) out.conditions.hosts.insert(out.conditions.hosts.end(), hosts.begin() + 1, hosts.end());
   for (const auto& [key, text] : network.provenance.notes) {
     if (key == "channel" || provenance.notes.contains(key)) continue;
     if (key == "not trusted") {

@@ -25,7 +25,8 @@ struct MachineLinks {
                                             const std::function<void(const std::string&)>& progress = {});
 
 /// topology_of the measurement: level "host" inside a machine, if it has several ranks, and level "network" between
-/// machines. The notes of the latter begin with "network".
+/// machines. The notes of the latter begin with "network". The conditions are those inside the first machine, with the
+/// other hosts as they were between machines.
 [[nodiscard]] Topology topology_of(const MachineLinks& measured, const std::string& channel, Device device,
                                    const Provenance& provenance);
 

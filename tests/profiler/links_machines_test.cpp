@@ -40,6 +40,16 @@ TEST(MeasureMachines, MeasuresInsideOneAndBetweenAll) {
   EXPECT_TRUE(topology.provenance.notes.contains("network send_receive"));
 }
 
+TEST(MeasureMachines, KeepsTheConditionsOfEveryHost) {
+  MachineLinks measured = measure({0, 0, 1, 1});
+  ASSERT_TRUE(measured.inside.conditions.yardstick);
+  measured.inside.conditions.hosts = {{2, 0, 4}};
+  measured.between.conditions.hosts = {{0.5, 0, 4}, {1, 0.25, 8}};
+  const Conditions conditions = topology_of(measured, "ucx", {"a processor", Bytes(1)}, {}).conditions;
+  EXPECT_EQ(conditions.hosts, (std::vector<ProcessorUse>{{2, 0, 4}, {1, 0.25, 8}}));
+  EXPECT_EQ(conditions.yardstick, measured.inside.conditions.yardstick);
+}
+
 TEST(MeasureMachines, KnowsOnlyTheNetworkWithOneRankEach) {
   const MachineLinks measured = measure({0, 1});
   EXPECT_TRUE(measured.inside.curves.empty());
