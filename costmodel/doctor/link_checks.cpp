@@ -16,7 +16,9 @@ constexpr double kMostBandwidth = 1e13;  ///< B/s; all NVLinks of a GPU together
 constexpr double kMostLatency = 0.1;     ///< s; light takes that long half around the Earth in glass
 constexpr double kLeastLatency = 1e-8;   ///< s; a load from memory takes longer
 constexpr Bytes kLeastMemory = 16_MiB;
-constexpr double kNoise = 0.2;         ///< by which measured times may fall
+/// By which measured times may fall. Of 153 curves of clusters, 72 fall by more than 20 %, where the library changes
+/// its algorithm, and 14 by more than half.
+constexpr double kMostFall = 0.5;
 constexpr double kBandwidthBound = 4;  ///< a curve that is this many times slower at its end shows a bandwidth
 constexpr double kTie = 0.05;          ///< levels that differ by less are equally fast
 constexpr double kMostMismatch = 2;    ///< between a bandwidth and its curve
@@ -134,7 +136,7 @@ void find_falling_times(const Documents& documents, const DoctorOptions&, const 
     for_each_curve(topology, [&, &file = file](const std::string& place, const Curve& curve) {
       const CurvePoint* worst = nullptr;
       const CurvePoint* slowest = nullptr;
-      double least = 1 - kNoise;
+      double least = 1 - kMostFall;
       const CurvePoint* slowest_before_worst = nullptr;
       for (const CurvePoint& point : curve.points) {
         if (slowest && point.time / slowest->time < least) {
@@ -217,7 +219,7 @@ std::vector<Check> link_checks() {
       {"SC102", Warning, "a bandwidth that looks like bit/s, not B/s", find_bit_rates},
       {"SC103", Warning, "a bandwidth that its measured curve contradicts", find_curves_of_another_link},
       {"SC104", Warning, "a collective whose bus bandwidth is above the link's", find_bus_above_peak},
-      {"SC105", Warning, "a larger message that takes much less time", find_falling_times},
+      {"SC105", Warning, "a larger message that takes less than half the time", find_falling_times},
       {"SC106", Warning, "a level that is faster than the one inside it", find_faster_outer_levels},
       {"SC107", Warning, "a latency that looks like microseconds, or like converted twice", find_strange_latencies},
       {"SC108", Warning, "device memory that looks like GB, not bytes", find_small_memory},
