@@ -221,6 +221,7 @@ TEST_F(RunTool, SpawnsRanksThatEqualASingleProcess) {
   EXPECT_THAT(measured.timeline.stage_of_rank, ::testing::ElementsAre(0, 0, 1));
   EXPECT_EQ(measured.timeline.steps.size(), 3U);
   EXPECT_EQ(measured.microbatches, 5);
+  EXPECT_TRUE(measured.conditions.yardstick);
   EXPECT_THAT(folder_.read("trace.json"), HasSubstr("mlp, measured"));
 }
 
