@@ -198,6 +198,11 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   const int steps = plan.step_window().steps;
   auto lists = plan.action_lists(steps, options.prefetch);
   auto costs = stage_costs(graph, topology, plan);
+  for (StageCost& cost : costs) {
+    for (Seconds StageCost::*part :
+         {&StageCost::forward, &StageCost::backward, &StageCost::weight_gradient, &StageCost::update})
+      cost.*part += options.host_per_action;
+  }
   const auto transfers = std::make_shared<const TransferCosts>(plan, topology, options.free_transfers);
   SimulationInput out{.plan = std::move(plan),
                       .lists = std::move(lists),

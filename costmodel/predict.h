@@ -49,6 +49,9 @@ struct Prediction {
   /// What is assumed about the two parts of the backward, from backward_parts_assumption; empty if nothing is.
   std::string backward_parts = {};
   std::optional<Yardstick> yardstick = {};  ///< of the graph's measurement
+  std::optional<Seconds> low = {};   ///< of a 90 % interval of the step, if calibrated
+  std::optional<Seconds> high = {};  ///< likewise
+  std::string calibration = {};      ///< the factors in the figures, from calibration_text; empty: none
   /// Microbatches in the middle of the step that were extrapolated, not replayed: the timeline has a gap for them, of
   /// the right length. 0: all were replayed.
   int reckoned_microbatches = 0;
@@ -56,8 +59,9 @@ struct Prediction {
 
 struct PredictOptions {
   TransferMode mode = TransferMode::Rendezvous;
-  bool free_transfers = false;  ///< transfers are free, as closed forms with hop 0 assume
-  int prefetch = 2;             ///< receives posted ahead, see action_lists
+  bool free_transfers = false;   ///< transfers are free, as closed forms with hop 0 assume
+  int prefetch = 2;              ///< receives posted ahead, see action_lists
+  Seconds host_per_action = {};  ///< added to each forward, backward, weight gradient and update
   /// A step with up to this many (microbatch, stage) pairs is replayed in full. A longer one is replayed only at its
   /// beginning and end, if it repeats itself between them, see predict.
   std::int64_t most_whole = 1 << 14;

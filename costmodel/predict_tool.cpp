@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include "costmodel/calibrate.h"
 #include "costmodel/device_match.h"
+#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
@@ -22,6 +24,7 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
   std::string out = "step " + time(p.iteration);
   if (p.samples_per_s) out += fmt::format(", {}{:.1f} samples per second", mark, *p.samples_per_s);
   out += fmt::format(", bubble {}{:.1f} %\n", mark, p.bubble * 100);
+  if (p.low && p.high) out += fmt::format("90 % interval of the step: {} to {}\n", time(*p.low), time(*p.high));
   std::vector<std::vector<std::string>> rows;
   for (const stagecraft::StagePrediction& s : p.stages) {
     rows.push_back({std::to_string(s.stage), std::to_string(s.replicas), time(s.forward), time(s.backward),
@@ -43,6 +46,7 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
                                  {.title = "", .left = true}},
                                 rows, stagecraft::line_width());
   out += "forward and backward are per microbatch, the rest per step; means over replicas\n";
+  if (!p.calibration.empty()) out += "calibrated: " + p.calibration + "\n";
   if (const std::string text = idle_text(p); !text.empty()) out += "note: " + text + "\n";
   if (!p.other_device.empty())
     out += "~ marks figures that were not measured on this topology's devices: " + p.other_device + "\n";
@@ -68,6 +72,7 @@ int main(int argc, char** argv) {
   std::string output;
   std::string trace;
   std::string chakra;
+  std::string calibration_path;
   bool force = false;
   stagecraft::PredictOptions options;
   bool accept_other_device = false;
@@ -83,6 +88,8 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", output, "output file; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
         app.add_option("--chakra", chakra, "folder for Chakra execution traces, one per rank, for ASTRA-sim");
+        app.add_option("--calibration", calibration_path,
+                       "calibration.json of stagecraft calibrate: factors from measured runs");
         stagecraft::add_force_option(app, force);
         app.add_flag("--free-transfers", options.free_transfers, "treat transfers as free");
         app.add_flag("--accept-other-device", accept_other_device,
@@ -90,7 +97,8 @@ int main(int argc, char** argv) {
                      "hosts and marks every figure with ~");
       },
       [&] {
-        const std::vector<std::string> inputs{graph_path, topology_path, plan_path};
+        std::vector<std::string> inputs{graph_path, topology_path, plan_path};
+        if (!calibration_path.empty()) inputs.push_back(calibration_path);
         stagecraft::format::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
         if (!chakra.empty()) stagecraft::format::check_can_write_in(chakra);
         auto graph = stagecraft::format::read_graph(graph_path);
@@ -99,6 +107,8 @@ int main(int argc, char** argv) {
         const auto topology = stagecraft::format::read_topology(topology_path);
         const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
         if (!chakra.empty()) stagecraft::format::check_outputs_in(chakra, inputs, chakra_files(plan), force);
+        std::optional<stagecraft::Calibration> calibration;
+        if (!calibration_path.empty()) calibration = stagecraft::format::read_calibration(calibration_path);
         const std::string other_device = [&] {
           try {
             stagecraft::check_has_times(graph);
@@ -109,6 +119,7 @@ int main(int argc, char** argv) {
           stagecraft::ProgressLine line;
           options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
           try {
+            if (calibration) return stagecraft::predict_calibrated(graph, topology, plan, *calibration, options);
             return stagecraft::predict(graph, topology, plan, options);
           } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
         }();

@@ -139,6 +139,9 @@ StagePrediction read_stage(const Cursor& at) {
 std::string prediction_json(const Prediction& prediction) {
   Json out = document("stagecraft.prediction", kPredictionVersion);
   out["iteration_s"] = prediction.iteration.value;
+  if (prediction.low) out["iteration_low_s"] = prediction.low->value;
+  if (prediction.high) out["iteration_high_s"] = prediction.high->value;
+  if (!prediction.calibration.empty()) out["calibration"] = prediction.calibration;
   if (prediction.samples_per_s) out["samples_per_s"] = *prediction.samples_per_s;
   out["bubble"] = prediction.bubble;
   if (prediction.devices > 0) out["devices"] = prediction.devices;
@@ -174,6 +177,9 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   check_header(fields, "stagecraft.prediction", kPredictionVersion);
   Prediction out;
   out.iteration = fields.required("iteration_s").seconds();
+  if (const auto v = fields.optional("iteration_low_s")) out.low = v->seconds();
+  if (const auto v = fields.optional("iteration_high_s")) out.high = v->seconds();
+  if (const auto v = fields.optional("calibration")) out.calibration = v->text();
   if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
   out.bubble = fields.required("bubble").number();
   if (const auto v = fields.optional("devices")) out.devices = to_int(v->integer(1, kMost));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "costmodel/calibrate.h"
 #include "costmodel/compare.h"
 #include "costmodel/doctor/doctor.h"
 #include "costmodel/format/checkpoint_manifest.h"
@@ -8,6 +9,7 @@
 #include "costmodel/predict.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
+#include "costmodel/validate.h"
 
 // One value of each file kind with every field set, so that its document contains every key.
 
@@ -184,6 +186,9 @@ inline Prediction full_prediction() {
   prediction.yardstick = full_yardstick();
   prediction.other_device = "the graph was measured elsewhere";
   prediction.backward_parts = "half of the backward is assumed";
+  prediction.low = 3.5_s;
+  prediction.high = 4.5_s;
+  prediction.calibration = "compute x 1.1";
   prediction.timeline = full_timeline();
   return prediction;
 }
@@ -201,6 +206,31 @@ inline Measurement full_measurement() {
   measurement.conditions = full_conditions();
   measurement.provenance = full_provenance();
   return measurement;
+}
+
+inline Calibration full_calibration() {
+  Calibration calibration;
+  calibration.model = "full";
+  calibration.device = "a processor";
+  calibration.compute = 1.25;
+  calibration.host = 0.5_s;
+  calibration.links = {{"rack", 2}, {"server", 0.5}};
+  calibration.memory = 1.5;
+  calibration.log_half_width = 0.125;
+  calibration.width_is_declared = true;
+  calibration.runs = 6;
+  calibration.plans = 3;
+  calibration.error_before = 0.25;
+  calibration.error_after = 0.0625;
+  calibration.provenance = full_provenance();
+  return calibration;
+}
+
+inline Validation full_validation() {
+  Validation validation;
+  validation.runs = {{"measured.json", "full", "1f1b", 2, 8, {4_s, 3.5_s, 4.5_s, 5_s, 1}}};
+  validation.regimes = {{"all", {2, 0.25, 0.5, 0.75, 1, -0.25}, {3, 2, 0.5, 0.125, 0.25}, {2, 0.5, 0.125}}};
+  return validation;
 }
 
 inline format::CheckpointManifest full_checkpoint() {

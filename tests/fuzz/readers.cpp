@@ -4,10 +4,12 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/safetensors_header.h"
+#include "costmodel/format/validation_json.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/convert/description.h"
 #include "costmodel/interchange/deepspeed_parts.h"
@@ -241,6 +243,12 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
       {"megatron_layout", {"Et*3|(tt|)*29,m|L", "E(t*2|t)*3,ttL\n"}, check_layout},
       {"pipedream_conf", {kConf}, check_conf},
       {"plan", {format::plan_json(full_plan())}, json_check(format::parse_plan, format::plan_json)},
+      {"calibration",
+       {format::calibration_json(full_calibration())},
+       json_check(format::parse_calibration, format::calibration_json)},
+      {"validation",
+       {format::validation_json(full_validation())},
+       json_check(format::parse_validation, format::validation_json)},
       {"prediction", {prediction_document()}, json_check(format::parse_prediction, format::prediction_json)},
       {"timeline", {measurement_document()}, json_check(format::parse_measurement, format::measurement_json)},
       {"nccl_tests",

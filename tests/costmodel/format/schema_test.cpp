@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/comparison_json.h"
 #include "costmodel/format/diagnosis_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/validation_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/places.h"
 
@@ -42,6 +44,10 @@ const std::vector<Kind>& kinds() {
        [](const std::string& text) { (void)parse_prediction(text, "file.json"); }},
       {"timeline", measurement_json(full_measurement()),
        [](const std::string& text) { (void)parse_measurement(text, "file.json"); }},
+      {"calibration", calibration_json(full_calibration()),
+       [](const std::string& text) { (void)parse_calibration(text, "file.json"); }},
+      {"validation", validation_json(full_validation()),
+       [](const std::string& text) { (void)parse_validation(text, "file.json"); }},
       {"comparison", comparison_json(full_comparison()),
        [](const std::string& text) { (void)parse_comparison(text, "file.json"); }},
       {"diagnosis", diagnosis_json(full_diagnosis()),

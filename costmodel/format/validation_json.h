@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "costmodel/validate.h"
+
+namespace stagecraft::format {
+
+/// As in json.h: one document and its reader, described by validation.schema.json.
+[[nodiscard]] Validation parse_validation(const std::string& text, const std::string& file);
+[[nodiscard]] std::string validation_json(const Validation& validation);
+
+}  // namespace stagecraft::format
