@@ -12,6 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "bench", "accuracy"))
 sys.dont_write_bytecode = True
 
+import dimensions  # noqa: E402
 import fit  # noqa: E402
 import sailor  # noqa: E402
 import scores  # noqa: E402
@@ -143,6 +144,37 @@ class Runs(unittest.TestCase):
         broken = run("a", 1, None)
         del broken["microbatches"]
         self.assertIn('/runs/0: key "microbatches" is missing', self.predict([broken]))
+
+
+HEADER = ("row_id,gpus,global_batch_samples,microbatch_samples,hidden_size,attention_heads,layers,sequence_length_tokens,"
+          "tensor_parallel,data_parallel,pipeline_parallel,microbatches,iteration_s,note\n")
+
+
+class Dimensions(unittest.TestCase):
+    def rows(self, text):
+        with tempfile.NamedTemporaryFile("w", suffix=".csv", encoding="utf-8") as file:
+            file.write(HEADER + text)
+            file.flush()
+            return dimensions.read_runs(file.name)
+
+    def test_counts_flops_and_bytes_by_hand(self):
+        # b = 1, q = 6, h = 1, a = 1, 2 layers, t = 1, d = 2, p = 2, m = 3: 4 slots of one layer on each stage.
+        parts = dict(zip(dimensions.MECHANISMS, dimensions.parts(self.rows("x,4,6,1,1,1,2,6,1,2,2,3,1.5,\n")[0])))
+        # 96 * 6 * (1 + 6/6) = 1152 flops a layer, 6 * 6 * 51200 a head.
+        self.assertAlmostEqual(parts["compute"], (4 * 1152 + 3 * 1843200) / 312e12, places=20)
+        # 6 * 34 values and 5 * 36 scores, three times.
+        self.assertAlmostEqual(parts["memory"], 4 * 3 * (204 + 180) / 2e12, places=20)
+        self.assertAlmostEqual(parts["host"], 4 * dimensions.HOST_S)
+        self.assertEqual(parts["latency"], 0)
+        # Two all-reduced bytes a weight: 12 + 51200 weights, a ring of two moves them once, inside the node.
+        self.assertAlmostEqual(parts["gradients"], 2 * 51212 / 235e9, places=15)
+
+    def test_names_the_line_of_a_bad_number(self):
+        with self.assertRaisesRegex(sailor.DataError, "csv:2: layers: found '', expected an integer"):
+            self.rows("x,4,6,1,1,1,,6,1,2,2,3,1.5,\n")
+
+    def test_a_missing_measurement_is_none(self):
+        self.assertIsNone(self.rows("x,4,6,1,1,1,2,6,1,2,2,3,,\n")[0]["iteration_s"])
 
 
 class Interpolation(unittest.TestCase):
