@@ -62,7 +62,7 @@ Prediction predicted(const Graph& graph, const Topology& topology, const BoundPl
   return std::get<Prediction>(std::move(result));
 }
 
-Bytes largest_peak(const std::vector<MemoryComparison>& ranks, Bytes Compared<Bytes>::*side) {
+Bytes largest_peak(const std::vector<MemoryComparison>& ranks, Bytes Compared<Bytes>::* side) {
   Bytes out;
   for (const MemoryComparison& rank : ranks) out = std::max(out, rank.peak.*side);
   return out;

@@ -49,9 +49,9 @@ struct Prediction {
   /// What is assumed about the two parts of the backward, from backward_parts_assumption; empty if nothing is.
   std::string backward_parts = {};
   std::optional<Yardstick> yardstick = {};  ///< of the graph's measurement
-  std::optional<Seconds> low = {};   ///< of a 90 % interval of the step, if calibrated
-  std::optional<Seconds> high = {};  ///< likewise
-  std::string calibration = {};      ///< the factors in the figures, from calibration_text; empty: none
+  std::optional<Seconds> low = {};          ///< of a 90 % interval of the step, if calibrated
+  std::optional<Seconds> high = {};         ///< likewise
+  std::string calibration = {};             ///< the factors in the figures, from calibration_text; empty: none
   /// Microbatches in the middle of the step that were extrapolated, not replayed: the timeline has a gap for them, of
   /// the right length. 0: all were replayed.
   int reckoned_microbatches = 0;

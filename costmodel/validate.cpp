@@ -75,12 +75,9 @@ Validation validated(std::vector<ValidatedRun> runs) {
   const auto word = [](const char* what) {
     return [what](const std::string& value) { return fmt::format("{} {}", what, value); };
   };
-  add_regimes(
-      out, [](const ValidatedRun& run) { return run.model; }, word("model"));
-  add_regimes(
-      out, [](const ValidatedRun& run) { return run.schedule; }, word("schedule"));
-  add_regimes(
-      out, [](const ValidatedRun& run) { return run.ranks; }, ranks_text);
+  add_regimes(out, [](const ValidatedRun& run) { return run.model; }, word("model"));
+  add_regimes(out, [](const ValidatedRun& run) { return run.schedule; }, word("schedule"));
+  add_regimes(out, [](const ValidatedRun& run) { return run.ranks; }, ranks_text);
   return out;
 }
 

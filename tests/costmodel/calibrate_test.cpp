@@ -123,11 +123,8 @@ TEST(Calibrate, NamesTheRunThatDoesNotFit) {
   Measurement other = measured(plan, 3_s);
   other.timeline.ranks = 2;
   other.timeline.stage_of_rank = {0, 0};
-  EXPECT_THAT(
-      [&] {
-        (void)calibrate(graph, topology, {{"run.json", plan, other}});
-      },
-      ThrowsMessage<std::invalid_argument>(::testing::StartsWith("run.json: ")));
+  EXPECT_THAT([&] { (void)calibrate(graph, topology, {{"run.json", plan, other}}); },
+              ThrowsMessage<std::invalid_argument>(::testing::StartsWith("run.json: ")));
   EXPECT_THROW((void)calibrate(graph, topology, {}), std::invalid_argument);
 }
 

@@ -159,9 +159,10 @@ TEST_P(Reader, TakesAMutatedDocumentWholeOrThrowsFormatError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fuzz, Reader,
-                         ::testing::Values("actions", "checkpoint", "deepspeed_parts", "description", "graph",
-                                           "megatron_layout", "topology", "plan", "prediction", "timeline",
-                                           "safetensors", "nccl_tests", "nccl_topology", "pipedream", "pipedream_conf"),
+                         ::testing::Values("actions", "calibration", "checkpoint", "deepspeed_parts", "description",
+                                           "graph", "megatron_layout", "topology", "plan", "prediction", "timeline",
+                                           "safetensors", "nccl_tests", "nccl_topology", "pipedream", "pipedream_conf",
+                                           "validation"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace
