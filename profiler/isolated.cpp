@@ -3,12 +3,9 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <map>
-
 #include "costmodel/index.h"
 #include "executor/device/device.h"
-#include "profiler/model_graph.h"
+#include "profiler/layer_alone.h"
 #include "profiler/stream_gate.h"
 #include "profiler/watch.h"
 
@@ -17,50 +14,6 @@ namespace {
 
 constexpr double kSecondsPerNanosecond = 1e-9;
 constexpr int kRunsAtOnce = 4;
-
-/// One layer as a separate stage.
-struct Alone {
-  Alone(const model::Model& model, int layer, const std::vector<at::Tensor>& batch,
-        const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, stage::Placement placement)
-      : program(model, {layer}, received_by(model, layer, outputs), sent_by(model, layer), seed, placement) {
-    for (const stage::ReceivedValue& value : received_by(model, layer, outputs))
-      inputs.push_back(tensor(value.value, outputs));
-    const std::vector<int> read = inputs_read(model);
-    for (const int input : program.data_inputs())
-      data.push_back(batch[to_index(std::ranges::find(read, input) - read.begin())]);
-    for (const model::ValueRef& value : sent_by(model, layer)) {
-      const at::Tensor output = tensor(value, outputs);
-      gradients.push_back(output.requires_grad() ? at::ones_like(output) : at::Tensor());
-    }
-  }
-  static at::Tensor tensor(const model::ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
-    return outputs[to_index(value.layer)][to_index(value.output)].detach();
-  }
-  static bool has_gradient(const model::ValueRef& value, const std::vector<std::vector<at::Tensor>>& outputs) {
-    return outputs[to_index(value.layer)][to_index(value.output)].requires_grad();
-  }
-  static std::vector<stage::ReceivedValue> received_by(const model::Model& model, int layer,
-                                                       const std::vector<std::vector<at::Tensor>>& outputs) {
-    std::map<std::pair<int, int>, stage::ReceivedValue> once;
-    for (const model::ValueRef& value : model.layers[to_index(layer)].inputs) {
-      if (value.layer >= 0) once[{value.layer, value.output}] = {value, has_gradient(value, outputs)};
-    }
-    std::vector<stage::ReceivedValue> out;
-    for (const auto& [key, value] : once) out.push_back(value);
-    return out;
-  }
-  static std::vector<model::ValueRef> sent_by(const model::Model& model, int layer) {
-    std::vector<model::ValueRef> out;
-    // The last layer's loss is not sent; the program starts its backward by itself.
-    if (layer + 1 == to_int(model.layers.size())) return out;
-    for (int i = 0; i < model.layers[to_index(layer)].outputs; ++i) out.push_back({.layer = layer, .output = i});
-    return out;
-  }
-  stage::StageProgram program;
-  std::vector<at::Tensor> inputs;
-  std::vector<at::Tensor> data;
-  std::vector<at::Tensor> gradients;
-};
 
 }  // namespace
 
@@ -75,7 +28,7 @@ std::vector<IsolatedTime> isolated_times(const model::Model& model, const std::v
   std::vector<IsolatedTime> out;
   for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
     if (progress) progress(model.layers[layer].name);
-    Alone alone(model, to_int(layer), batch, outputs, seed, placement);
+    LayerAlone alone(model, to_int(layer), batch, outputs, seed, placement);
     const std::unique_ptr<Marks> marks = host ? make_host_marks() : make_event_marks(placement.device);
     const auto marked = [&](const auto& work) {
       if (!host) at::Tensor(overwritten).zero_();

@@ -22,9 +22,11 @@
 #include "executor/model/stage_layers.h"
 #include "profiler/concurrent_time.h"
 #include "profiler/isolated.h"
+#include "profiler/layer_alone.h"
 #include "profiler/measured_memory.h"
 #include "profiler/model_graph.h"
 #include "profiler/sampled_steps.h"
+#include "profiler/split_times.h"
 #include "profiler/subject.h"
 #include "profiler/time_limit.h"
 #include "profiler/watch.h"
@@ -36,8 +38,10 @@ namespace {
 constexpr int kStepsInARow = 10;
 /// Iterations that a profile takes at least once it is warm: one for memory, an unwatched and a watched one.
 constexpr double kLeastIterations = 3;
-/// Share of the remaining time for samples; the rest is for several concurrent ranks.
-constexpr double kSampleShare = 0.6;
+/// Share of the remaining time for samples; the rest is for the two parts of backwards.
+constexpr double kSampleShare = 0.85;
+/// The same, if several concurrent ranks come after them.
+constexpr double kSampleShareOfSeveral = 0.55;
 
 void check(const ProfileOptions& options) {
   const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {
@@ -78,6 +82,7 @@ class ProfileSession {
   void start_watch();
   void sample_steps();
   void summarize_steps();
+  void split_backwards();
   void run_layers_alone();
   void run_ranks_at_once();
   [[nodiscard]] Profile take();
@@ -93,6 +98,8 @@ class ProfileSession {
   [[nodiscard]] bool runs_ranks_at_once() const { return options_.concurrent > 1 && device_.is_cpu(); }
   [[nodiscard]] std::vector<at::Tensor> load(std::int64_t step);
   [[nodiscard]] StoppingRule sampling_rule() const;
+  [[nodiscard]] StoppingRule rule_of_layer(double most_seconds) const;
+  [[nodiscard]] Bytes cache() const;
   void sample_row();
   /// Distrusts the profile if other programs kept the processors busy while `measured` used them.
   void judge_others(const device::ProcessorReport& use, const std::string& measured);
@@ -189,7 +196,7 @@ void ProfileSession::start_watch() {
 
 StoppingRule ProfileSession::sampling_rule() const {
   StoppingRule rule = options_.rule;
-  const double share = runs_ranks_at_once() ? kSampleShare : 1;
+  const double share = runs_ranks_at_once() ? kSampleShareOfSeveral : kSampleShare;
   rule.most_seconds = std::min(rule.most_seconds, std::max(limit_.left(), 0.0) * share);
   if (rule.most_seconds < options_.rule.most_seconds) rule.least = 1;
   return rule;
@@ -280,6 +287,34 @@ void ProfileSession::summarize_layers(const LayerSamples& samples) {
   if (!model_.inputs.empty()) graph().layers.front().forward = summarize(loading_);
 }
 
+StoppingRule ProfileSession::rule_of_layer(double most_seconds) const {
+  StoppingRule rule = options_.rule;
+  rule.most_seconds = std::min(most_seconds, limit_.left() / static_cast<double>(model_.layers.size()));
+  if (rule.most_seconds < most_seconds) rule.least = 1;
+  return rule;
+}
+
+Bytes ProfileSession::cache() const {
+  return device_.is_cpu() ? Bytes(0) : device::gpu_properties(device_.index()).l2_bytes;
+}
+
+void ProfileSession::split_backwards() {
+  if (limit_.left() <= 0) {
+    profile_.cut.emplace_back("backwards in two parts");
+    return;
+  }
+  watch_->pause();
+  const auto outputs = layer_outputs(model_, batch_, options_.seed, options_.placement);
+  const std::vector<std::optional<SplitTime>> split = split_times(
+      model_, batch_, outputs, options_.seed, options_.placement, cache(), rule_of_layer(options_.split_seconds),
+      [&](const std::string& layer) { tell("backward in two parts: " + layer, 0); });
+  for (std::size_t i = 0; i < split.size(); ++i) {
+    Layer& layer = layers()[i];
+    layer.backward_parts = split[i] ? backward_parts(layer.backward, *split[i])
+                                    : backward_parts(layer.backward, sends_gradient(model_, to_int(i), outputs));
+  }
+}
+
 void ProfileSession::run_layers_alone() {
   if (!options_.isolated) return;
   if (limit_.left() <= 0) {
@@ -287,14 +322,10 @@ void ProfileSession::run_layers_alone() {
     return;
   }
   watch_->pause();
-  StoppingRule rule = options_.rule;
-  rule.most_seconds = std::min(options_.isolated_seconds, limit_.left() / static_cast<double>(model_.layers.size()));
-  if (rule.most_seconds < options_.isolated_seconds) rule.least = 1;
-  const Bytes cache = device_.is_cpu() ? Bytes(0) : device::gpu_properties(device_.index()).l2_bytes;
   const auto outputs = layer_outputs(model_, batch_, options_.seed, options_.placement);
-  const std::vector<IsolatedTime> alone =
-      isolated_times(model_, batch_, outputs, options_.seed, options_.placement, cache, rule,
-                     [&](const std::string& layer) { tell("alone: " + layer, 0); });
+  const std::vector<IsolatedTime> alone = isolated_times(model_, batch_, outputs, options_.seed, options_.placement,
+                                                         cache(), rule_of_layer(options_.isolated_seconds),
+                                                         [&](const std::string& layer) { tell("alone: " + layer, 0); });
   for (std::size_t i = 0; i < alone.size(); ++i) {
     Layer& layer = layers()[i];
     if (layer.forward_share) layer.forward_share->isolated = alone[i].forward;
@@ -351,6 +382,7 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   session.start_watch();
   session.sample_steps();
   session.summarize_steps();
+  session.split_backwards();
   session.run_layers_alone();
   session.run_ranks_at_once();
   Profile out = session.take();

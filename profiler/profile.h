@@ -30,14 +30,15 @@ struct ProfileOptions {
   /// Limit for the whole profile. Once it is reached, each remaining phase takes one sample or is skipped: see
   /// Profile::cut.
   double most_seconds = std::numeric_limits<double>::infinity();
-  int concurrent = 1;     ///< largest number of ranks on this host for which the slowdown is measured; CPUs only
-  bool isolated = false;  ///< whether each layer is run alone as well
+  int concurrent = 1;          ///< largest number of ranks on this host for which the slowdown is measured; CPUs only
+  double split_seconds = 0.1;  ///< at most, for the two parts of each layer's backward
+  bool isolated = false;       ///< whether each layer is run alone as well
   double isolated_seconds = 0.2;  ///< at most, for each layer alone
 };
 
 /// How far a profile has come, for a progress line.
 struct ProfileProgress {
-  std::string phase;  ///< "warm-up", "measuring", "memory", "2 at once", "alone: fc1"
+  std::string phase;  ///< "warm-up", "measuring", "memory", "2 at once", "backward in two parts: fc1", "alone: fc1"
   std::size_t iteration = 0;
   double relative_error = 0;  ///< of the iteration's median so far
 };
@@ -67,8 +68,9 @@ struct Profile {
 /// until the rule is satisfied. A CPU is watched by a host clock; a GPU by `tracer`, or without one by events between
 /// the layers. On a GPU a layer's time is its share of the step, with idle gaps scaled so that a watched step is as
 /// long as an unwatched one, and the update, which is one for all parameters, is divided among the layers in proportion
-/// to their parameter counts. Graph::quality lists the reasons not to trust the measurement, and Graph::conditions says
-/// what the machine was like. Throws
+/// to their parameter counts. The two parts of a backward are measured on each layer alone and scaled to its backward
+/// in the step, see backward_parts. Graph::quality lists the reasons not to trust the measurement, and Graph::conditions
+/// says what the machine was like. Throws
 /// std::invalid_argument if an option is out of range and as check_samples; throws DeviceError if the device fails, or
 /// if the tracer recorded no step.
 [[nodiscard]] Profile profile_model(const model::Model& model, const data::DataSource& data,

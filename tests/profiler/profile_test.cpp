@@ -114,6 +114,25 @@ TEST(ProfileModel, TellsTheLargestTransientBytes) {
   for (const char* id : {"fc1", "relu1", "fc2", "loss"}) EXPECT_LE(workspace(id), 1024) << id;  // an upper bound
 }
 
+TEST(ProfileModel, TellsTheTwoPartsOfEachBackward) {
+  const Graph graph = profile("mlp", kTiny).graph;
+  const auto parts = [&](const char* id) { return *find(graph, id).backward_parts; };
+  // The image needs no gradient; relu1 and the loss have no weights.
+  EXPECT_EQ(parts("fc1").inputs.median, Seconds(0));
+  EXPECT_EQ(parts("fc1").weights, find(graph, "fc1").backward);
+  for (const char* id : {"relu1", "loss"}) {
+    EXPECT_EQ(parts(id).inputs, find(graph, id).backward) << id;
+    EXPECT_EQ(parts(id).weights.median, Seconds(0)) << id;
+  }
+  EXPECT_TRUE(parts("fc2").separable);
+  for (const Timing& part : {parts("fc2").inputs, parts("fc2").weights}) {
+    EXPECT_GT(part.median, Seconds(0));
+    EXPECT_GE(part.count, 5);
+    EXPECT_TRUE(part.spread);
+  }
+  EXPECT_FALSE(find(graph, "input:image").backward_parts);
+}
+
 TEST(ProfileModel, TellsTheOptimizersState) {
   ProfileOptions options = hasty();
   options.optimizer.name = "adam";
@@ -252,8 +271,8 @@ TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
   EXPECT_GT(find(profiled.graph, "fc1").forward.median, Seconds(0));
   EXPECT_TRUE(profiled.graph.slowdown.empty());
   EXPECT_GT(profiled.seconds, 1e-9);
-  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward", "layers alone",
-                                        "slowdown of 2 ranks"));
+  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward",
+                                        "backwards in two parts", "layers alone", "slowdown of 2 ranks"));
   // Memory is measured except for the bytes saved for backward.
   const Graph whole = profile("mlp", kTiny).graph;
   EXPECT_FALSE(find(profiled.graph, "relu1").saved_for_backward_bytes);
@@ -276,7 +295,8 @@ TEST(ProfileModel, SaysWhatItIsAt) {
   (void)profile_model(model, *data::make_data_source("synthetic", model, 1), options, [&](const ProfileProgress& p) {
     if (phases.empty() || phases.back() != p.phase) phases.push_back(p.phase);
   });
-  EXPECT_THAT(phases, ElementsAre("warm-up", "memory", "measuring", "1 at once", "2 at once"));
+  EXPECT_THAT(phases,
+              ElementsAre("warm-up", "memory", "measuring", "backward in two parts: fc2", "1 at once", "2 at once"));
 }
 
 // Long enough for the counters of processor time; nothing else is assumed of the machine.
