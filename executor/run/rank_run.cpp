@@ -156,6 +156,7 @@ void RankRun::train() {
       losses_.send(own);
       sent_ = step + 1;
       comparison_->compare_step(step, *worker_, own);
+      synchronous_->begin_update();
     }
     send_until(step + 1 - lag_);
     synchronous_->update_step(step);

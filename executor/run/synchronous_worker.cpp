@@ -40,22 +40,20 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
 
 std::size_t SynchronousWorker::place_of(const ResidentStage& own) const { return to_index(&own - stages_.data()); }
 
-void SynchronousWorker::prepare_gradients() {
-  for (ResidentStage& own : stages_) {
-    std::vector<stage::Parameter>& parameters = own.program->parameters();
-    for (stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
-    if (own.replica_ranks.size() < 2) continue;
-    StageState& state = state_of(own);
-    if (!state.reduction) {
-      std::vector<at::Tensor> untied;
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (!ties_.is_tied(place_of(own), i)) untied.push_back(parameters[i].value);
-      }
-      state.reduction = std::make_unique<stage::GradientReduction>(channel_, own.replica_ranks, std::move(untied),
-                                                                   plan_.gradient_bucket_bytes);
+void SynchronousWorker::prepare_gradients(ResidentStage& own) {
+  std::vector<stage::Parameter>& parameters = own.program->parameters();
+  for (stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
+  if (own.replica_ranks.size() < 2) return;
+  StageState& state = state_of(own);
+  if (!state.reduction) {
+    std::vector<at::Tensor> untied;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!ties_.is_tied(place_of(own), i)) untied.push_back(parameters[i].value);
     }
-    state.reduction->begin_step();
+    state.reduction = std::make_unique<stage::GradientReduction>(channel_, own.replica_ranks, std::move(untied),
+                                                                 plan_.gradient_bucket_bytes);
   }
+  state.reduction->begin_step();
 }
 
 void SynchronousWorker::before_forward(ResidentStage& own, const Action&) {
@@ -77,6 +75,8 @@ void SynchronousWorker::after_backward(ResidentStage& own, const Action& action,
 
 void SynchronousWorker::reduce(const Action& action) {
   if (const auto& reduction = state_of(resident(action.stage)).reduction) reduction->finish();
+  // Tied parameters last, in one order on all ranks: their members have different stages.
+  if (++reduced_ == reduces_) ties_.reduce();
 }
 
 void SynchronousWorker::update(const Action&) { throw std::logic_error("a step's updates are for update_step to run"); }
@@ -97,21 +97,28 @@ void SynchronousWorker::restore_buffers() {
 void SynchronousWorker::compute(std::int64_t step) {
   spans_.settle();
   if (guard_.skips_steps() && bound_.plan.schedule().trains) keep_buffers();
-  prepare_gradients();
-  std::size_t reduced = 0;
+  const bool trains = bound_.plan.schedule().trains;
+  // An update prepares the next step.
+  for (std::size_t i = 0; i < stages_.size() && trains && !prepared_; ++i) prepare_gradients(stages_[i]);
+  prepared_ = false;
+  reduced_ = 0;
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     if (actions_[i].kind == ActionKind::Update) continue;
     perform(i, step);
-    // Tied parameters last, in one order on all ranks: their members have different stages.
-    if (actions_[i].kind == ActionKind::Reduce && ++reduced == reduces_) ties_.reduce();
   }
-  if (reduces_ == 0 && bound_.plan.schedule().trains) ties_.reduce();
   transfers_.finish_sends();
-  if (!placement_.device.is_cpu() && bound_.plan.schedule().trains && !scaler_) {
+  if (trains) update_start_ = spans_.mark();
+  if (reduces_ == 0 && trains) ties_.reduce();
+  if (!placement_.device.is_cpu() && trains && !scaler_) {
     if (const at::Tensor flag = stage::nonfinite_flag(parameters()); flag.defined())
       losses_.add(step, kGradientsFlag, flag);
   }
   losses_.end_step(step);
+}
+
+void SynchronousWorker::begin_update() {
+  // A GPU's mark is in its stream and costs the stream nothing.
+  if (placement_.device.is_cpu()) update_start_ = spans_.mark();
 }
 
 bool SynchronousWorker::skips(std::int64_t step) {
@@ -159,14 +166,16 @@ void SynchronousWorker::update_step(std::int64_t step) {
     overflow = stage::on_any_rank(channel_, stage::overflows(parameters()));
   }
   if (scaler_ && !skipped) scaler_->update(overflow);
-  for (const ResidentStage& own : stages_) {
+  for (ResidentStage& own : stages_) {
     const Action action{ActionKind::Update, own.stage, -1, -1};
     channel_.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
     const device::Range range(ranges_.back(), step);  // updates end the list
-    const device::DeviceClock::Moment start = spans_.mark();
+    const device::DeviceClock::Moment start = &own == &stages_.front() ? update_start_ : spans_.mark();
     if (!overflow && !skipped) own.optimizer->step(divisor, stage::rate_factor(optimizer_.rate, step));
+    prepare_gradients(own);
     spans_.record(action, step, start);
   }
+  prepared_ = true;
 }
 
 }  // namespace stagecraft::run

@@ -24,13 +24,17 @@ class SynchronousWorker : public StageWorker {
   /// gradient of any rank overflows does not change parameters on any rank. Call on all ranks or none.
   void scale_loss(const stage::LossScaler& scaler) { scaler_ = scaler; }
 
-  /// Runs forwards, backwards and transfers of a step, up to and including Reduce. Throws PeerError naming rank and
-  /// action.
+  /// Runs forwards, backwards and transfers of a step, up to and including Reduce. The span of the last Reduce includes
+  /// the sums of tied parameters. Throws PeerError naming rank and action.
   void compute(std::int64_t step);
   /// Runs the step's Updates: gradients are first divided by the number of microbatches, and by more if they are
   /// clipped; clipping needs a call on all ranks. Clears the gradients. No effect for a schedule without backwards.
-  /// Between compute and update, parameters() has the gradients' sums over all microbatches.
+  /// Between compute and update, parameters() has the gradients' sums over all microbatches. The span of the first
+  /// Update begins where compute ended its list and includes all that the whole rank does for its update: sums of tied
+  /// parameters within the stage, checks of the gradients, clipping, moving statistics.
   void update_step(std::int64_t step);
+  /// Call after work between compute and update_step that does not belong to the step: the Update begins now.
+  void begin_update();
 
  private:
   /// Further state per stage, in the order of the worker's stages.
@@ -48,7 +52,7 @@ class SynchronousWorker : public StageWorker {
 
   [[nodiscard]] std::size_t place_of(const ResidentStage& own) const;
   [[nodiscard]] StageState& state_of(const ResidentStage& own) { return states_[place_of(own)]; }
-  void prepare_gradients();
+  void prepare_gradients(ResidentStage& own);
   void keep_buffers();
   void restore_buffers();
   /// Before an update, with all gradients complete: whether it must be skipped.
@@ -58,7 +62,10 @@ class SynchronousWorker : public StageWorker {
   std::vector<std::string> trainable_;
   std::vector<StageState> states_;
   stage::TiedGradients ties_;
-  std::size_t reduces_ = 0;
+  std::size_t reduces_ = 0;  // in the list
+  std::size_t reduced_ = 0;  // of them in this step
+  bool prepared_ = false;
+  device::DeviceClock::Moment update_start_;
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers and their values before the step
 };
 

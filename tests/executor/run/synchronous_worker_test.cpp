@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "executor/channel/channel_local.h"
+#include "tests/support/forwarding_channel.h"
 #include "tests/support/noting_channel.h"
 #include "tests/support/scaling_model.h"
 
@@ -233,6 +234,79 @@ TEST(SynchronousWorker, RecordsAnUpdateOfEachStageAtTheStepsEnd) {
   EXPECT_THAT(alone.worker.take_spans(),
               ElementsAre(span({ActionKind::Forward, 0, 0, -1}, 0), span({ActionKind::Backward, 0, 0, -1}, 2),
                           span({ActionKind::Update, 0, -1, -1}, 4)));
+}
+
+/// Lets a second pass in each send and eight in each sum over ranks; nothing else takes time.
+class SlowChannel : public stagecraft::testing::ForwardingChannel {
+ public:
+  SlowChannel(channel::Channel& channel, double& time) : ForwardingChannel(channel), time_(time) {}
+  std::unique_ptr<channel::Sending> send(const at::Tensor& tensor, int to, int tag) override {
+    time_ += 1;
+    return ForwardingChannel::send(tensor, to, tag);
+  }
+  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                                      int tag) override {
+    time_ += 8;
+    return ForwardingChannel::start_all_reduce(values, members, tag);
+  }
+
+ private:
+  double& time_;
+};
+
+/// Runs two steps of `plan`, each rank in a thread on a SlowChannel, and calls `check` with the spans of each rank and
+/// the time that passed.
+template <class Check>
+void on_slow_channels(const Plan& plan, const model::Model& model, double clip_norm, const Check& check) {
+  const BoundPlan bound_plan(plan);
+  const BoundModel bound = bind_model(bound_plan, model);
+  const CountedData data;
+  const int ranks = static_cast<int>(bound_plan.ranks().size());
+  const auto channels = channel::make_local_channels(ranks, std::chrono::seconds(20));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      double time = 0;
+      SlowChannel slow(*channels[static_cast<std::size_t>(rank)], time);
+      WorkerOptions options = rate(0.5);
+      options.optimizer.clip_norm = clip_norm;
+      options.now = [&time] { return time; };
+      SynchronousWorker worker(bound, rank, slow, data, options);
+      for (int step = 0; step < 2; ++step) {
+        worker.compute(step);
+        worker.update_step(step);
+      }
+      check(rank, worker.take_spans(), time);
+    });
+  }
+}
+
+double length(const std::vector<Span>& spans, std::optional<ActionKind> kind = {}) {
+  Seconds out;
+  for (const Span& span : spans) {
+    if (!kind || span.action.kind == *kind) out += span.end - span.start;
+  }
+  return out.value;
+}
+
+TEST(SynchronousWorker, CountsSumsOfTiedParametersAsTheReduce) {
+  Plan plan = scaling_plan("1f1b", 2, {1, 1});
+  plan.tied = {{"a", {"first", "loss"}}};
+  model::Model model = scaling_model(2, 2);
+  model.layers[1].parameters[0].name = "a";
+  on_slow_channels(plan, model, 0, [](int rank, const std::vector<Span>& spans, double time) {
+    EXPECT_EQ(length(spans, ActionKind::Reduce), 2 * 8) << "rank " << rank;
+    EXPECT_EQ(time, 2 * (8 + 2)) << "a sum and two messages a step";
+    EXPECT_EQ(length(spans), time);
+  });
+}
+
+TEST(SynchronousWorker, CountsTheExchangeOfNormsAsTheUpdate) {
+  on_slow_channels(scaling_plan("1f1b", 2, {2}), scaling_model(), 1,
+                   [](int rank, const std::vector<Span>& spans, double time) {
+                     EXPECT_GT(length(spans, ActionKind::Update), 0) << "rank " << rank;
+                     EXPECT_EQ(length(spans), time);
+                   });
 }
 
 /// Runs `body` with the worker of each rank of a stage with `replicas` replicas, each rank in a thread.
