@@ -172,7 +172,7 @@ class Replay {
     return true;
   }
 
-  /// Whether a rank of several stages has another Reduce of the group, which then stands for this one too.
+  /// Whether a rank of several stages has another Reduce of the group, which then covers this one too.
   bool reduces_again(int rank, int group) const {
     if (!reduces_several_[to_index(rank)]) return false;
     const auto& list = lists_[to_index(rank)];
