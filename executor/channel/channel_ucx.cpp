@@ -33,7 +33,7 @@ using meeting::PeerError;
 
 constexpr const char* kAbortKey = "abort";
 
-/// Up to here, members times values, an all-reduce takes one round instead of two (bench/results/ucx.json).
+/// Up to here, members times values, an all-reduce takes one round instead of two (bench/channel_bench.cpp).
 constexpr std::int64_t kFewValues = std::int64_t{1} << 14;
 
 PeerError late_receiver(UcxLine& line, int to, int tag) {

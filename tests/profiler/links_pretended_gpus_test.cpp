@@ -33,7 +33,8 @@ void expect_pretended(const Curve& curve, std::int64_t ranks, const std::string&
 
 TEST_F(LinksOfPretendedGpus, AreAsPretendedAmongOneToFour) {
   for (const int gpus : {1, 2, 3, 4}) {
-    const Outcome o = links("--max-bytes 16KiB --accept-untrusted -o topology.json", "PRETENDED_GPUS=" + std::to_string(gpus));
+    const Outcome o =
+        links("--max-bytes 16KiB --accept-untrusted -o topology.json", "PRETENDED_GPUS=" + std::to_string(gpus));
     ASSERT_EQ(o.status, 0) << o.err;
     const Topology topology = format::parse_topology(read("topology.json"), "topology.json");
     EXPECT_EQ(topology.device.name, "pretended GPU");
