@@ -3,12 +3,16 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <sstream>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unordered_map>
 
@@ -282,12 +286,25 @@ std::string from_hexadecimal(const std::string& text) {
   return out;
 }
 
+/// Why shared memory cannot be used; empty if it can. Each rank takes 4.1 MiB of it.
+std::string why_no_shared_memory() {
+  constexpr const char* kFolder = "/dev/shm";
+  constexpr std::uint64_t kRankMebibytes = 5;
+  const std::uint64_t ranks = std::max(2U, std::thread::hardware_concurrency());
+  struct statvfs room{};
+  if (statvfs(kFolder, &room) != 0 || access(kFolder, W_OK) != 0)
+    return fmt::format("{} cannot be written: {}", kFolder, std::strerror(errno));
+  const std::uint64_t free = room.f_bavail * room.f_frsize >> 20U;
+  if (free >= ranks * kRankMebibytes) return "";
+  return fmt::format("{} has {} MiB left, {} ranks need {} MiB", kFolder, free, ranks, ranks * kRankMebibytes);
+}
+
 }  // namespace
 
 std::string why_no_ucx() {
   try {
     (void)ucx_library();
-    return "";
+    return environment("UCX_TLS") ? "" : why_no_shared_memory();
   } catch (const std::exception& error) { return error.what(); }
 }
 
