@@ -20,7 +20,7 @@
 #include "costmodel/index.h"
 #include "executor/channel/announced.h"
 #include "executor/channel/channel_checks.h"
-#include "executor/channel/control_tags.h"
+#include "executor/channel/one_round_barrier.h"
 #include "executor/channel/peer_proof.h"
 #include "executor/channel/tensor_header.h"
 #include "executor/channel/ucx_all_reduce.h"
@@ -215,17 +215,8 @@ class UcxChannel : public Channel {
   }
 
   void barrier() override {
-    const at::Tensor token = at::empty({1}, at::kByte);
     try {
-      std::vector<std::unique_ptr<Receiving>> receives;
-      std::vector<std::unique_ptr<Sending>> sends;
-      for (int peer = 0; peer < ranks(); ++peer) {
-        if (peer == rank()) continue;
-        receives.push_back(receive(spec_of(token), peer, kBarrierTag));
-        sends.push_back(send(token, peer, kBarrierTag));
-      }
-      for (const auto& each : receives) (void)each->wait();
-      for (const auto& each : sends) each->wait();
+      one_round_barrier(*this);
     } catch (const PeerError& error) { throw error.within("", ", at a barrier"); }
   }
 

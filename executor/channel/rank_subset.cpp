@@ -1,6 +1,5 @@
 #include "executor/channel/rank_subset.h"
 
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,7 +9,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
-#include "executor/channel/control_tags.h"
+#include "executor/channel/one_round_barrier.h"
 
 namespace stagecraft::channel {
 
@@ -42,17 +41,6 @@ std::unique_ptr<Reducing> RankSubset::start_all_reduce(const at::Tensor& values,
   return whole_.start_all_reduce(values, of_whole, tag);
 }
 
-void RankSubset::barrier() {
-  const at::Tensor token = at::empty({1}, at::kByte);
-  std::vector<std::unique_ptr<Receiving>> receives;
-  std::vector<std::unique_ptr<Sending>> sends;
-  for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer == rank_) continue;
-    receives.push_back(receive(spec_of(token), peer, kBarrierTag));
-    sends.push_back(send(token, peer, kBarrierTag));
-  }
-  for (const auto& each : receives) (void)each->wait();
-  for (const auto& each : sends) each->wait();
-}
+void RankSubset::barrier() { one_round_barrier(*this); }
 
 }  // namespace stagecraft::channel

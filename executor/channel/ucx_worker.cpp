@@ -279,12 +279,10 @@ void UcxWorker::admit_only(const std::vector<std::string>& addresses) {
   for (const int fd : listening_) (void)setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter));
 }
 
-UcxTransfer UcxWorker::send(int peer, ucp_tag_t tag, const void* data, std::size_t bytes, const at::Tensor& memory) {
-  const std::lock_guard lock(mutex_);
+UcxTransfer UcxWorker::started(void* request, bool receives, const at::Tensor& memory) {
   UcxTransfer out;
   out.worker_ = shared_from_this();
-  const ucp_request_param_t parameters = host_memory();
-  void* const request = ucx_.tag_send(peers_[to_index(peer)].endpoint, data, bytes, tag, &parameters);
+  out.receives_ = receives;
   if (UCS_PTR_IS_PTR(request)) {
     out.request_ = request;
     out.memory_ = memory;
@@ -295,23 +293,20 @@ UcxTransfer UcxWorker::send(int peer, ucp_tag_t tag, const void* data, std::size
   return out;
 }
 
+UcxTransfer UcxWorker::send(int peer, ucp_tag_t tag, const void* data, std::size_t bytes, const at::Tensor& memory) {
+  const std::lock_guard lock(mutex_);
+  const ucp_request_param_t parameters = host_memory();
+  void* const request = ucx_.tag_send(peers_[to_index(peer)].endpoint, data, bytes, tag, &parameters);
+  return started(request, false, memory);
+}
+
 UcxTransfer UcxWorker::receive(ucp_tag_t tag, void* data, std::size_t bytes, const at::Tensor& memory) {
   const std::lock_guard lock(mutex_);
-  UcxTransfer out;
-  out.worker_ = shared_from_this();
-  out.receives_ = true;
   // UCX tells the length of a message only through a request.
   const ucp_request_param_t parameters = host_memory(UCP_OP_ATTR_FLAG_NO_IMM_CMPL);
   constexpr ucp_tag_t kExactly = ~ucp_tag_t{0};
   void* const request = ucx_.tag_receive(worker_, data, bytes, tag, kExactly, &parameters);
-  if (UCS_PTR_IS_PTR(request)) {
-    out.request_ = request;
-    out.memory_ = memory;
-  } else {
-    out.status_ = UCS_PTR_STATUS(request);
-  }
-  keep_armed();
-  return out;
+  return started(request, true, memory);
 }
 
 bool UcxWorker::progress_all() {

@@ -118,6 +118,8 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
     bool has_ended = false;  ///< its process, if watched
   };
   static void on_lost(void* peer, ucp_ep_h endpoint, ucs_status_t status);
+  /// The transfer of a UCX call's result.
+  UcxTransfer started(void* request, bool receives, const at::Tensor& memory);
   bool progress_all();
   /// Prepares the event descriptor; false if there is progress to make first.
   bool arm();
