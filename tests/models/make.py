@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """make.py NAME... DIR writes DIR/NAME.pt2 and DIR/NAME.safetensors, a record of 3 steps of 1 or 2 microbatches of 2 samples, for
-each test model named; "all" names every model whose package is installed. make.py --list lists the names. 77: none was."""
+each test model named, DIR/NAME.two.safetensors with 2 microbatches where the first record has 1 or the table says `rounds`, and
+DIR/NAME.json, what train_test.py needs to know of the model; "all" names every model whose package is installed.
+make.py --list lists the names. 77: none was, or there is no torch."""
 
+import importlib.util
+import json
 import os
 import sys
 
@@ -25,18 +29,32 @@ def request(name):
     return Request(entry.build(), name, tuple(map(parse_input, entry.inputs)), entry.loss, seed=SEED, **entry.options)
 
 
-def make(name, folder, microbatches=None):
-    """Writes both files; returns the program and the record's tensors. `microbatches` overrides the table's."""
+def describe(name, folder, **facts):
+    with open(os.path.join(folder, f"{name}.json"), "w") as file:
+        json.dump(facts, file)
+
+
+def make(name, folder):
+    """Writes the files; returns the program and the first record's tensors."""
     from exporter import program, record
     from table import MODELS
 
     entry = MODELS[name]
     done = program.export(request(name))
-    training = record.Training(samples=entry.samples, microbatches=microbatches or entry.microbatches, learning_rate=entry.learning_rate, seed=SEED)
-    tensors = record.make_record(done, training)
     program.save(done, os.path.join(folder, f"{name}.pt2"))
-    record.save_record(os.path.join(folder, f"{name}.safetensors"), tensors, training)
-    return done, tensors
+
+    def write(path, microbatches):
+        training = record.Training(samples=entry.samples, microbatches=microbatches, learning_rate=entry.learning_rate, seed=SEED)
+        tensors = record.make_record(done, training)
+        record.save_record(os.path.join(folder, path), tensors, training)
+        return tensors
+
+    two = entry.rounds or entry.microbatches == 1
+    describe(name, folder, samples=entry.samples, microbatches=entry.microbatches, learning_rate=entry.learning_rate,
+             rounds=entry.rounds, two=two)
+    if two:
+        write(f"{name}.two.safetensors", 2)
+    return done, write(f"{name}.safetensors", entry.microbatches)
 
 
 def chosen(arguments, text, table):
@@ -59,7 +77,16 @@ def chosen(arguments, text, table):
     return names, folder
 
 
+def has_torch():
+    if importlib.util.find_spec("torch"):
+        return True
+    print("this Python has no torch", file=sys.stderr)
+    return False
+
+
 def main(arguments):
+    if not has_torch():
+        return 77
     from exporter.errors import ExportError
     from table import MODELS
 

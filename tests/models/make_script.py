@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """make_script.py NAME... DIR writes DIR/NAME.pt, which torch.jit.trace or torch.jit.script made, and DIR/NAME.safetensors, a
-record of 3 steps of 2 microbatches of 2 samples of the model itself, for each model named; "all" names every one.
-make_script.py --list lists the names."""
+record of 3 steps of 2 microbatches of 2 samples of the model itself, and DIR/NAME.json, what train_test.py needs to know of it,
+for each model named; "all" names every one.
+make_script.py --list lists the names. 77: there is no torch."""
 
 import os
 import sys
@@ -37,6 +38,7 @@ def make(name, folder):
     import torch
     from exporter import record
     from exporter.inputs import draw_all, parse_input
+    from make import describe
     from script_models import SCRIPT_MODELS
 
     entry = SCRIPT_MODELS[name]
@@ -57,11 +59,15 @@ def make(name, folder):
         save_without_places(module, os.path.join(folder, f"{name}.pt"))
     tensors = record.make_eager_record(model, inputs, training)
     record.save_record(os.path.join(folder, f"{name}.safetensors"), tensors, training)
+    describe(name, folder, samples=2, microbatches=2, learning_rate=entry.learning_rate, rounds=False, two=False, inputs=entry.inputs)
     return tensors
 
 
 def main(arguments):
-    from make import chosen
+    from make import chosen, has_torch
+
+    if not has_torch():
+        return 77
     from script_models import SCRIPT_MODELS
 
     found = chosen(arguments, __doc__, SCRIPT_MODELS)

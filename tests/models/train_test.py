@@ -5,8 +5,9 @@ threads and as processes over Gloo, with layers of every granularity. Models who
 trained with two, where they must agree within rounding; models marked `rounds` in the table are trained only that way.
 77: the model's package is not installed.
 
-With FOLDER, which holds MODEL.pt2 and MODEL.safetensors from make.py, nothing is exported."""
+With FOLDER, which holds what make.py or make_script.py wrote for MODEL, nothing is exported."""
 
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,8 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "scripts")]
+
+from make import QUICKLY
 
 STEPS, SEED = 3, 7
 
@@ -27,8 +30,6 @@ def call(*command):
 
 
 def count_layers(graph):
-    import json
-
     with open(graph) as file:
         return sum(layer["kind"] != "Input" for layer in json.load(file)["layers"])
 
@@ -49,24 +50,44 @@ def described(inputs):
     return out
 
 
-def main(binaries, name, folder=None):
+def make_model(name, folder):
+    """Writes the model's files to the folder if its package is installed."""
     import make
+    import make_script
+    import torch
     from script_models import SCRIPT_MODELS
     from table import MODELS
 
-    scripted = name in SCRIPT_MODELS
-    entry = SCRIPT_MODELS[name] if scripted else MODELS[name]
-    if not scripted and not entry.is_installed():
-        print(f"{name} needs {entry.needs}; scripts/setup --with-models installs it")
+    torch.set_num_threads(1)
+    if name in SCRIPT_MODELS:
+        make_script.make(name, folder)
+    elif MODELS[name].is_installed():
+        make.make(name, folder)
+
+
+def main(binaries, name, folder=None):
+    with tempfile.TemporaryDirectory() as work:
+        if folder is None:
+            folder = work
+            make_model(name, folder)
+        return compare(binaries, name, folder, work)
+
+
+def compare(binaries, name, folder, work):
+    try:
+        with open(os.path.join(folder, f"{name}.json")) as file:
+            entry = json.load(file)
+    except FileNotFoundError:
+        print(f"{name} was not exported: its package is not installed; scripts/setup --with-models installs it")
         return 77
-    samples, microbatches = (2, 2) if scripted else (entry.samples, entry.microbatches)
-    rounds = not scripted and entry.rounds
+    model = os.path.join(folder, f"{name}.pt" if "inputs" in entry else f"{name}.pt2")
+    record = os.path.join(folder, f"{name}.safetensors")
+    options = [*described(entry.get("inputs", ())), "--microbatch", str(entry["samples"]), *QUICKLY]
     wrong = []
 
-    def profile(model, granularity, work):
+    def profile(granularity):
         graph = os.path.join(work, "graph.json")
-        call(f"{binaries}/stagecraft-profile", model, *(described(entry.inputs) if scripted else ()), "--microbatch", str(samples),
-             "--layers", granularity, *make.QUICKLY, "-o", graph)
+        call(f"{binaries}/stagecraft-profile", model, *options, "--layers", granularity, "-o", graph)
         return graph
 
     def train(graph, granularity, record, stages, microbatches, channel, accepted):
@@ -76,7 +97,7 @@ def main(binaries, name, folder=None):
         call(f"{binaries}/stagecraft-plan", graph, "-n", str(stages), "--strategy", "uniform", "--stages", str(stages),
              "--microbatches", str(microbatches), "-o", plan)
         said = call(f"{binaries}/stagecraft-run", plan, "--data", f"tensors-in-order:{record}", "--expect", record, "--steps",
-                    str(STEPS), "--learning-rate", str(entry.learning_rate), "--seed", str(SEED), "--channel", *channel)
+                    str(STEPS), "--learning-rate", str(entry["learning_rate"]), "--seed", str(SEED), "--channel", *channel)
         found = re.search(r"compared with .*", said)
         verdict = found[0].split("losses, ")[1] if found else "no verdict"
         where = f"layers {granularity}, {stages} stages, {microbatches} microbatches, {channel[0]}"
@@ -84,36 +105,21 @@ def main(binaries, name, folder=None):
         if not re.fullmatch(accepted, verdict):
             wrong.append(f"{where}: {verdict}")
 
-    with tempfile.TemporaryDirectory() as work:
-        made = folder is None
-        if made:
-            import torch
-
-            import make_script
-
-            torch.set_num_threads(1)
-            (make_script if scripted else make).make(name, work)
-            folder = work
-        model = os.path.join(folder, f"{name}.pt" if scripted else f"{name}.pt2")
-        record = os.path.join(folder, f"{name}.safetensors")
-        for granularity in () if rounds else ("auto", "leaf", "op"):
-            graph = profile(model, granularity, work)
-            layers = count_layers(graph)
-            counts = (1, 2, 3, 4) if granularity == "auto" else (4,)
-            for stages in sorted({min(count, layers) for count in counts}):
-                for channel in (["local"], ["gloo", "--spawn"]):
-                    train(graph, granularity, record, stages, microbatches, channel, "all bit-equal")
-        if made and (rounds or microbatches == 1):
-            more = os.path.join(work, "more")
-            os.mkdir(more)
-            make.make(name, more, microbatches=2)
-            graph = profile(os.path.join(more, f"{name}.pt2"), "auto", more)
-            for stages in sorted({min(count, count_layers(graph)) for count in (1, 2, 3)}):
-                train(graph, "auto", os.path.join(more, f"{name}.safetensors"), stages, 2, ["local"],
-                      r"all bit-equal|.*\(within rounding\).*")
-        if wrong:
-            print(f"{name} differs from Python:", *wrong, sep="\n  ")
-        return 1 if wrong else 0
+    for granularity in () if entry["rounds"] else ("auto", "leaf", "op"):
+        graph = profile(granularity)
+        layers = count_layers(graph)
+        counts = (1, 2, 3, 4) if granularity == "auto" else (4,)
+        for stages in sorted({min(count, layers) for count in counts}):
+            for channel in (["local"], ["gloo", "--spawn"]):
+                train(graph, granularity, record, stages, entry["microbatches"], channel, "all bit-equal")
+    if entry["two"]:
+        graph = profile("auto")
+        for stages in sorted({min(count, count_layers(graph)) for count in (1, 2, 3)}):
+            train(graph, "auto", os.path.join(folder, f"{name}.two.safetensors"), stages, 2, ["local"],
+                  r"all bit-equal|.*\(within rounding\).*")
+    if wrong:
+        print(f"{name} differs from Python:", *wrong, sep="\n  ")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
