@@ -12,7 +12,9 @@
 namespace stagecraft::run {
 namespace {
 
+// A query costs a thread on Gloo, so a few finished sends of little memory may stay.
 constexpr std::size_t kManySends = 32;
+constexpr std::size_t kMuchSent = 1 << 20;  // bytes
 
 }  // namespace
 
@@ -74,6 +76,11 @@ void StageTransfers::send(const Action& action, const std::vector<int>& slots, c
   collect(action, b, gradient, slots, tensors, outgoing_);
   channel_.send_message(outgoing_, plan_.runner(action.peer, action.microbatch), messages_[gradient][to_index(b)].tags,
                         sending_);
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : outgoing_) bytes += tensor.nbytes();
+  sending_bytes_.resize(sending_.size());
+  if (!sending_.empty()) sending_bytes_.back() = bytes;
+  sent_bytes_ += bytes;
   outgoing_.clear();
 }
 
@@ -95,13 +102,25 @@ void StageTransfers::take(int boundary, bool gradient, int microbatch, std::vect
 }
 
 void StageTransfers::reap_sends() {
-  // A query costs a thread on Gloo, so a few finished sends may stay.
-  if (sending_.size() >= kManySends) std::erase_if(sending_, [](const auto& sending) { return sending->done(); });
+  if (sending_.size() < kManySends && sent_bytes_ < kMuchSent) return;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < sending_.size(); ++i) {
+    if (sending_[i]->done()) {
+      sent_bytes_ -= sending_bytes_[i];
+      continue;
+    }
+    if (kept != i) sending_[kept] = std::move(sending_[i]);
+    sending_bytes_[kept++] = sending_bytes_[i];
+  }
+  sending_.resize(kept);
+  sending_bytes_.resize(kept);
 }
 
 void StageTransfers::finish_sends() {
   for (const auto& sending : sending_) sending->wait();
   sending_.clear();
+  sending_bytes_.clear();
+  sent_bytes_ = 0;
 }
 
 }  // namespace stagecraft::run

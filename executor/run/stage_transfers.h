@@ -28,7 +28,7 @@ class StageTransfers {
                  const std::vector<at::Tensor>& tensors);
   /// Waits for all that crosses `boundary` for `microbatch`, and adds it to `out` in the order of the plan.
   void take(int boundary, bool gradient, int microbatch, std::vector<at::Tensor>& out);
-  /// Releases finished sends, once there are many.
+  /// Releases finished sends, once there are many or they hold much memory.
   void reap_sends();
   /// Waits for all sends.
   void finish_sends();
@@ -52,6 +52,8 @@ class StageTransfers {
   std::vector<std::vector<std::vector<std::unique_ptr<channel::Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
   std::vector<std::unique_ptr<channel::Sending>> sending_;
+  std::vector<std::size_t> sending_bytes_;  // one per send; those of a message stand with its last
+  std::size_t sent_bytes_ = 0;              // their sum
   std::vector<at::Tensor> outgoing_;  // of the message being sent
 };
 

@@ -200,6 +200,30 @@ TEST(StageTransfers, KeepSendsUntilTheyAreDone) {
   EXPECT_EQ(channel.alive, 0);
 }
 
+TEST(StageTransfers, KeepFewBytesOfSendsThatAreDone) {
+  Plan plan = two_stages({1, 1}).plan();
+  plan.boundaries = {{0, 1, {{"a", 0, Bytes(600'000), {150'000}, "float32", true}}}};
+  const BoundPlan bound(plan);
+  const auto both = channels(2);
+  SlowChannel channel(*both[0]);
+  StageTransfers from(bound, 0, channel, 20);
+  const auto send = [&] {
+    from.send({ActionKind::SendActivation, 0, 0, 1}, {0}, {at::ones({150'000})});
+    from.reap_sends();
+  };
+  send();
+  send();
+  send();
+  EXPECT_EQ(channel.alive, 3) << "none is done";
+  channel.finished = true;
+  from.reap_sends();
+  EXPECT_EQ(channel.alive, 0) << "1.8 MB were held";
+  send();
+  EXPECT_EQ(channel.alive, 1) << "0.6 MB are not worth a query";
+  send();
+  EXPECT_EQ(channel.alive, 0);
+}
+
 TEST(DescribeAction, NamesTheMicrobatchWhereThereIsOne) {
   EXPECT_EQ(describe(1, {ActionKind::Backward, 2, 3, -1}), "rank 1, stage 2, backward of microbatch 3");
   EXPECT_EQ(describe(0, {ActionKind::Update, 4, -1, -1}), "rank 0, stage 4, update");
