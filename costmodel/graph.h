@@ -30,6 +30,8 @@ struct Output {
   std::vector<std::int64_t> shape;
   std::string dtype;
   bool requires_grad = true;
+  /// Whether a layer keeps it for the backward; absent: unknown.
+  std::optional<bool> saved = {};
   friend bool operator==(const Output&, const Output&) = default;
 };
 

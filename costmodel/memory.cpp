@@ -120,17 +120,25 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   Bytes loaded;
   for (const int i : inputs) loaded += activation_bytes(graph.layers[to_index(i)]);
   Bytes received;
+  Bytes unsaved;  // received tensors that a layer released where the model was whole, as nothing saves them
   Bytes receiving;
+  Bytes sending;
   const auto tensors = [&](int boundary) -> const std::vector<BoundaryTensor>& {
     return plan.plan().boundaries[to_index(boundary)].tensors;
   };
   for (const int b : plan.incoming(stage)) {
-    for (const BoundaryTensor& tensor : tensors(b)) received += tensor.bytes;
+    for (const BoundaryTensor& tensor : tensors(b)) {
+      received += tensor.bytes;
+      if (schedule.trains && tensor.gradient) sending += tensor.bytes;
+      const std::vector<Output>& outputs = graph.layers[to_index(layer_index(graph, tensor.layer))].outputs;
+      const bool kept = !tensor.output || outputs[to_index(*tensor.output)].saved.value_or(true);
+      if (!kept) unsaved += tensor.bytes;
+    }
   }
   receiving = received;
   for (const int b : plan.outgoing(stage)) {
     for (const BoundaryTensor& tensor : tensors(b)) {
-      if (schedule.trains && tensor.gradient) receiving += tensor.bytes;
+      if (schedule.trains && tensor.gradient) receiving += 2 * tensor.bytes;
     }
   }
 
@@ -139,12 +147,13 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   if (schedule.trains) {
     out.parts["gradients"] = parameters;
     out.parts["optimizer"] = parameters * graph.optimizer_state_values;
-    out.parts["activations"] = in_flight * (saved + received);
+    out.parts["activations"] = in_flight * (saved + received + unsaved);
     if (own.recompute) {
       const Recomputed again = recomputed(graph, own);
-      const Bytes run_again = schedule.splits_backward ? in_flight * saved : again.largest;
+      const Bytes run_again = schedule.splits_backward ? in_flight * (saved + unsaved) : again.largest + unsaved;
       out.parts["activations"] = in_flight * (received + again.kept) + run_again;
     }
+    out.parts["sending"] = sending;
     out.parts["reduction"] = plan.replicas(stage) > 1 ? parameters : Bytes(0);
   } else {
     out.parts["activations"] = in_flight * received + largest;

@@ -36,7 +36,11 @@ void fill_saved_for_backward_bytes(std::span<Layer> layers, Subject& subject, co
   SavedBytes saved(layers.size(), excluded);
   (void)subject.program().forward({}, batch, 0, 0, true, &saved);
   const std::vector<Bytes> bytes = saved.by_layer();
-  for (std::size_t i = 0; i < layers.size(); ++i) layers[i].saved_for_backward_bytes = bytes[i];
+  const std::vector<std::vector<bool>> outputs = saved.saved_outputs();
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    layers[i].saved_for_backward_bytes = bytes[i];
+    for (std::size_t o = 0; o < layers[i].outputs.size(); ++o) layers[i].outputs[o].saved = outputs[i].at(o);
+  }
 }
 
 /// The allocator's peak of an iteration that nothing observes.

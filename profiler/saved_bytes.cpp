@@ -46,7 +46,8 @@ class SavedBytes::CountingEngine : public Engine {
   }
 };
 
-SavedBytes::SavedBytes(std::size_t layers, const std::vector<stage::Parameter>& parameters) : layers_(layers) {
+SavedBytes::SavedBytes(std::size_t layers, const std::vector<stage::Parameter>& parameters)
+    : layers_(layers), outputs_(layers) {
   for (const stage::Parameter& parameter : parameters)
     parameters_.insert(parameter.value.storage().unsafeGetStorageImpl());
   const std::lock_guard lock(users_mutex);
@@ -64,12 +65,22 @@ void SavedBytes::begin(int layer) {
   active = this;
 }
 
+void SavedBytes::made(int layer, std::span<const at::Tensor> outputs) {
+  auto& own = outputs_[to_index(layer)];
+  own.clear();
+  using Storage = c10::intrusive_ptr<c10::StorageImpl>;
+  for (const at::Tensor& output : outputs) {
+    own.emplace_back(output.has_storage() ? Storage::reclaim_copy(output.storage().unsafeGetStorageImpl()) : Storage());
+  }
+}
+
 void SavedBytes::end(int) { active = nullptr; }
 
 void SavedBytes::reset() {
   places_.clear();
   seen_.clear();
   storages_.clear();
+  outputs_.assign(layers_, {});
 }
 
 void SavedBytes::account(const at::Tensor& tensor) {
@@ -91,6 +102,14 @@ void SavedBytes::account(const at::Tensor& tensor) {
 std::vector<Bytes> SavedBytes::by_layer() const {
   std::vector<Bytes> out(layers_);
   for (const SavedStorage& storage : storages_) out[to_index(storage.layer)] += storage.bytes;
+  return out;
+}
+
+std::vector<std::vector<bool>> SavedBytes::saved_outputs() const {
+  std::vector<std::vector<bool>> out(layers_);
+  for (std::size_t i = 0; i < layers_; ++i) {
+    for (const auto& output : outputs_[i]) out[i].push_back(places_.contains(output._unsafe_get_target()));
+  }
   return out;
 }
 

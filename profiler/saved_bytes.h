@@ -2,6 +2,7 @@
 
 #include <c10/core/StorageImpl.h>
 
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -35,12 +36,15 @@ class SavedBytes : public stage::LayerObserver {
   SavedBytes& operator=(const SavedBytes&) = delete;
 
   void begin(int layer) override;
+  void made(int layer, std::span<const at::Tensor> outputs) override;
   void end(int layer) override;
   /// Forgets everything counted so far.
   void reset();
 
   /// Bytes that count for each layer.
   [[nodiscard]] std::vector<Bytes> by_layer() const;
+  /// For each layer and output, whether a layer saved its storage.
+  [[nodiscard]] std::vector<std::vector<bool>> saved_outputs() const;
   /// All storages, in the order in which they were first saved.
   [[nodiscard]] const std::vector<SavedStorage>& storages() const { return storages_; }
 
@@ -55,6 +59,7 @@ class SavedBytes : public stage::LayerObserver {
   /// Holds the addresses, so that no later storage takes one, not the memory.
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> seen_;
   std::vector<SavedStorage> storages_;
+  std::vector<std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>> outputs_;  // by layer
   int current_ = -1;
 };
 

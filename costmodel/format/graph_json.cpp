@@ -7,7 +7,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 5;
+constexpr int kVersion = 6;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -37,6 +37,7 @@ Output read_output(const Cursor& at) {
   }
   if (const auto v = fields.optional("dtype")) out.dtype = v->text();
   if (const auto v = fields.optional("requires_grad")) out.requires_grad = v->boolean();
+  if (const auto v = fields.optional("saved")) out.saved = v->boolean();
   fields.done();
   return out;
 }
@@ -47,6 +48,7 @@ Json output_json(const Output& output) {
   if (!output.shape.empty() || !output.dtype.empty()) out["shape"] = output.shape;
   if (!output.dtype.empty()) out["dtype"] = output.dtype;
   if (!output.requires_grad) out["requires_grad"] = false;
+  if (output.saved) out["saved"] = *output.saved;
   return out;
 }
 

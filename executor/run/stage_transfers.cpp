@@ -14,7 +14,7 @@ namespace {
 
 // A query costs a thread on Gloo, so a few finished sends of little memory may stay.
 constexpr std::size_t kManySends = 32;
-constexpr std::size_t kMuchSent = 1 << 20;  // bytes
+constexpr std::size_t kMuchSent = 1 << 18;  // bytes
 
 }  // namespace
 

@@ -226,6 +226,7 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
       throw std::logic_error("layer \"" + layer.spec->name + "\" gave " + std::to_string(results.size()) +
                              " tensors, its description has " + std::to_string(layer.results.size()));
     }
+    if (observer) observer->made(layer.index, results);
     for (std::size_t i = 0; i < results.size(); ++i) {
       const auto slot = to_index(layer.results[i]);
       if (how.drop_graph) {

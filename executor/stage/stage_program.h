@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
   virtual void begin(int layer) = 0;
+  /// Called between them with the layer's outputs, before the values that it was the last to read are released.
+  virtual void made(int /*layer*/, std::span<const at::Tensor> /*outputs*/) {}
   virtual void end(int layer) = 0;
 };
 

@@ -38,7 +38,7 @@ inline Layer full_layer(const std::string& id) {
   layer.backward = {2_s, 0.5_s, 6};
   layer.backward_parts = BackwardParts{{1.25_s, 0.25_s, 6}, {1_s, 0.125_s, 6}, false};
   layer.update = Timing{0.125_s, 0.0625_s, 7};
-  layer.outputs = {{16_B, {2, 2}, "float32", true}, {8_B, {2}, "int32", false}};
+  layer.outputs = {{16_B, {2, 2}, "float32", true, true}, {8_B, {2}, "int32", false, false}};
   layer.parameter_bytes = 64_B;
   layer.parameters = 16;
   layer.tied = {{"embedding.weight", 32_B}};

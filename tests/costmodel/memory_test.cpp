@@ -72,10 +72,11 @@ TEST(StageMemory, AddsItsPartsByHand) {
                                 {"optimizer", 80_B},
                                 {"activations", 36_B},  // 3 * 12 saved, nothing received
                                 {"inputs", 300_B},
-                                {"receiving", 8_B},  // gradient of its output
+                                {"receiving", 16_B},  // gradients of its output: in use, and one ahead
+                                {"sending", 0_B},
                                 {"workspace", 6_B},
                                 {"reduction", 0_B}}));
-  EXPECT_EQ(first.total, 510_B);
+  EXPECT_EQ(first.total, 518_B);
   const RankMemory second = stage_memory(graph, BoundPlan(plan), 1, 2);
   EXPECT_EQ(second.parts, (Parts{{"parameters", 80_B},
                                  {"gradients", 80_B},
@@ -83,9 +84,26 @@ TEST(StageMemory, AddsItsPartsByHand) {
                                  {"activations", 24_B},  // 2 * (output 4, as saved bytes are unknown, + 8 received)
                                  {"inputs", 200_B},
                                  {"receiving", 8_B},
+                                 {"sending", 8_B},  // gradient of what it received
                                  {"workspace", 4_B},
                                  {"reduction", 80_B}}));  // two replicas
-  EXPECT_EQ(second.total, 636_B);
+  EXPECT_EQ(second.total, 644_B);
+}
+
+TEST(StageMemory, AddsAReceivedTensorThatNoLayerSaves) {
+  // Whole, "second" releases the 8 B that it read, and its saved 5 B are what it allocated less those 8.
+  Graph graph = two_layers();
+  graph.layers[1].saved_bytes = 5_B;
+  Plan plan = two_stages(graph);
+  const auto activations = [&](std::optional<bool> saved) {
+    graph.layers[0].outputs[0].saved = saved;
+    return stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations");
+  };
+  EXPECT_EQ(activations(false), 63_B);  // 3 * (5 + 8 that it does not release, + 8 received)
+  EXPECT_EQ(activations(true), 39_B);
+  EXPECT_EQ(activations({}), 39_B) << "unknown";
+  plan.stages[1].recompute = true;
+  EXPECT_EQ(activations(false), 37_B);  // 3 * 8 received, and 5 + 8 once
 }
 
 TEST(StageMemory, KeepsOnlyWhatItReceivesWhenItRecomputes) {

@@ -114,6 +114,9 @@ TEST(SavedBytes, OfAConvolutionBlockAreThoseCountedByHand) {
                           Bytes(0),                      // its input is the relu's result
                           Bytes(channels + 32 * 32 * 16 * 16 * 8),  // input and indices of 8 bytes
                           Bytes(0)));
+  // The norm's result is read by the relu, which saves its own; the pool's by the sum, which saves none.
+  EXPECT_THAT(saved.saved_outputs(), ElementsAre(ElementsAre(true), ElementsAre(false), ElementsAre(true),
+                                                 ElementsAre(true), ElementsAre(false), ElementsAre(false)));
   // The relu's result counts once; the second convolution is listed as another user.
   const auto relus = std::find_if(saved.storages().begin(), saved.storages().end(),
                                   [](const SavedStorage& s) { return s.layer == 2; });

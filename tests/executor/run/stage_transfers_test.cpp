@@ -202,13 +202,13 @@ TEST(StageTransfers, KeepSendsUntilTheyAreDone) {
 
 TEST(StageTransfers, KeepFewBytesOfSendsThatAreDone) {
   Plan plan = two_stages({1, 1}).plan();
-  plan.boundaries = {{0, 1, {{"a", 0, Bytes(600'000), {150'000}, "float32", true}}}};
+  plan.boundaries = {{0, 1, {{"a", 0, Bytes(150'000), {37'500}, "float32", true}}}};
   const BoundPlan bound(plan);
   const auto both = channels(2);
   SlowChannel channel(*both[0]);
   StageTransfers from(bound, 0, channel, 20);
   const auto send = [&] {
-    from.send({ActionKind::SendActivation, 0, 0, 1}, {0}, {at::ones({150'000})});
+    from.send({ActionKind::SendActivation, 0, 0, 1}, {0}, {at::ones({37'500})});
     from.reap_sends();
   };
   send();
@@ -217,9 +217,9 @@ TEST(StageTransfers, KeepFewBytesOfSendsThatAreDone) {
   EXPECT_EQ(channel.alive, 3) << "none is done";
   channel.finished = true;
   from.reap_sends();
-  EXPECT_EQ(channel.alive, 0) << "1.8 MB were held";
+  EXPECT_EQ(channel.alive, 0) << "450 kB were held";
   send();
-  EXPECT_EQ(channel.alive, 1) << "0.6 MB are not worth a query";
+  EXPECT_EQ(channel.alive, 1) << "150 kB are not worth a query";
   send();
   EXPECT_EQ(channel.alive, 0);
 }
