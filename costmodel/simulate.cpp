@@ -9,6 +9,7 @@
 #include <numeric>
 #include <queue>
 #include <set>
+#include <span>
 #include <stdexcept>
 
 #include "costmodel/index.h"
@@ -18,6 +19,10 @@ namespace {
 
 constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
+/// What a thread does for a message. With a rank's own thread: all of the sender's work is SendFixed, all of the
+/// receiver's ReceiveStreaming.
+enum class Part : std::uint8_t { SendFixed, SendStreaming, ReceiveStreaming, ReceiveFixed };
+
 /// Work in progress, computing or transferring: `remaining` seconds at rate 1, as of time `since`.
 struct Flow {
   Seconds remaining{};
@@ -26,9 +31,10 @@ struct Flow {
   Seconds started{};
   std::uint32_t version = 0;
   bool active = false;
-  enum class Kind { Compute, Latency, Wire, Delivery, Reduce } kind = Kind::Compute;
-  int owner = 0;        ///< rank of a computation or reduction, lane of a transfer
-  int microbatch = -1;  ///< of a delivery
+  enum class Kind { Compute, Latency, Wire, Delivery, Reduce, Handling } kind = Kind::Compute;
+  int owner = 0;                ///< rank of a computation or reduction, lane of a transfer
+  Part part = Part::SendFixed;  ///< of handling
+  int microbatch = -1;          ///< of a delivery
   int egress = -1;
   int ingress = -1;
 };
@@ -53,7 +59,40 @@ struct Lane {
   std::vector<int> posted;  // and of receiving
   std::size_t moved = 0;    // messages that have arrived
   bool busy = false;
-  Seconds transmission{};  // of the moving message
+  std::optional<Transfer> cost;  // of a message, once the first one moves
+  Seconds started{};             // of the moving message
+  int streams = 0;               // of it that have not ended: on the ports and at both ends
+};
+
+/// Work that waits for a thread, first come, first served.
+class WorkQueue {
+ public:
+  struct Work {
+    int lane;
+    Part part;
+  };
+  [[nodiscard]] bool is_empty() const { return first_ == waiting_.size(); }
+  void push(Work work) { waiting_.push_back(work); }
+  Work pop() {
+    const Work out = waiting_[first_++];
+    if (is_empty()) {
+      waiting_.clear();
+      first_ = 0;
+    }
+    return out;
+  }
+  [[nodiscard]] std::span<const Work> waiting() const { return std::span(waiting_).subspan(first_); }
+
+ private:
+  std::vector<Work> waiting_;
+  std::size_t first_ = 0;
+};
+
+/// The processors of one host.
+struct Host {
+  std::vector<int> flows;  // that need them
+  int computing = 0;
+  double needed = 0;
 };
 
 /// The state of a run at one moment, with times and microbatches relative to that moment.
@@ -80,7 +119,8 @@ class Simulation {
         plan_(input.plan),
         watch_(watch),
         microbatches_(plan_.plan().microbatches * input.steps),
-        step_of_rank_(input.lists.size(), 0) {
+        step_of_rank_(input.lists.size(), 0),
+        own_thread_(input.message_thread == MessageThread::Own && input.mode == TransferMode::Rendezvous) {
     const std::size_t stages = in_.stages.size();
     const std::size_t m = to_index(microbatches_);
     for (std::size_t b = 0; b < plan_.plan().boundaries.size(); ++b) {
@@ -116,7 +156,17 @@ class Simulation {
     port_flows_.resize(to_index(in_.ports));
     int hosts = 0;
     for (const int host : in_.host_of_rank) hosts = std::max(hosts, host + 1);
-    host_flows_.resize(to_index(hosts));
+    hosts_.resize(to_index(hosts));
+    handled_.resize(in_.lists.size());
+    handling_.assign(in_.lists.size(), false);
+    const double processors = in_.host_processors;
+    compute_needs_ = in_.host_processors > 0 ? std::min(in_.compute_processors, in_.host_processors) : 1;
+    memory_slowdown_ = in_.slowdown;
+    for (std::size_t k = 1; processors > 0 && k <= memory_slowdown_.size(); ++k) {
+      double& factor = memory_slowdown_[k - 1];
+      const double sharing = static_cast<double>(k) * compute_needs_ / processors;
+      if (sharing > 1) factor = std::max(1.0, factor / sharing);
+    }
     reduce_waiting_.resize(stages);
     reduce_members_.assign(stages, 0);
     for (const auto& list : in_.lists) {
@@ -224,17 +274,37 @@ class Simulation {
       set_rate(id, std::min(port_share(flow.egress), port_share(flow.ingress)));
     }
   }
-  void share_host(int host) {
-    const auto& flows = host_flows_[to_index(host)];
-    if (flows.empty()) return;
-    const std::size_t k = flows.size();
-    const std::size_t known = in_.slowdown.size();
-    // Beyond the measured range the processors are assumed to be full: time grows in proportion.
-    const double slowdown = k <= known ? in_.slowdown[k - 1]
-                                       : in_.slowdown[known - 1] * static_cast<double>(k) / static_cast<double>(known);
-    for (const int id : flows) set_rate(id, 1.0 / slowdown);
+  /// Factor on the time of each of `k` computations of a host, without that of sharing its processors.
+  double memory_slowdown(int k) const {
+    const int known = to_int(memory_slowdown_.size());
+    if (known == 0 || k == 0) return 1;
+    if (k <= known) return memory_slowdown_[to_index(k - 1)];
+    // Without a number of processors they are assumed to be full: time grows in proportion.
+    const double factor = memory_slowdown_.back();
+    return in_.host_processors > 0 ? factor : factor * k / known;
   }
-  bool shares_host() const { return !in_.slowdown.empty() && !in_.host_of_rank.empty(); }
+  void share_host(Host& host) {
+    const double share =
+        in_.host_processors > 0 && host.needed > in_.host_processors ? in_.host_processors / host.needed : 1;
+    const double compute_rate = share / memory_slowdown(host.computing);
+    for (const int id : host.flows)
+      set_rate(id, flows_[to_index(id)].kind == Flow::Kind::Compute ? compute_rate : share);
+  }
+  bool shares_hosts() const { return !in_.host_of_rank.empty() && (!in_.slowdown.empty() || in_.host_processors > 0); }
+  /// The flow begins (`sign` 1) or ends (-1) to need processors of the rank's host.
+  void use_processors(int rank, int id, int sign) {
+    if (!shares_hosts()) return;
+    Host& host = hosts_[to_index(in_.host_of_rank[to_index(rank)])];
+    const bool computes = flows_[to_index(id)].kind == Flow::Kind::Compute;
+    host.needed += sign * (computes ? compute_needs_ : 1);
+    if (computes) host.computing += sign;
+    if (sign > 0) {
+      host.flows.push_back(id);
+    } else {
+      std::erase(host.flows, id);
+    }
+    share_host(host);
+  }
 
   void start_compute(int rank, Seconds cost) {
     Flow flow;
@@ -243,42 +313,160 @@ class Simulation {
     const int id = start_flow(flow);
     running_[to_index(rank)] = id;
     schedule(id);
-    if (shares_host()) {
-      const int host = in_.host_of_rank[to_index(rank)];
-      host_flows_[to_index(host)].push_back(id);
-      share_host(host);
-    }
+    use_processors(rank, id, 1);
   }
+
+  const Transfer& cost_of(Lane& lane) const {
+    if (!lane.cost) lane.cost = in_.transfer(lane.boundary, lane.gradient, lane.from, lane.to);
+    return *lane.cost;
+  }
+  /// Latency that remains beside the fixed handling.
+  static Seconds latency_left(const Transfer& cost) {
+    return std::max(Seconds(0), cost.latency - cost.sender.fixed - cost.receiver.fixed);
+  }
+  /// Transmission, less what the handling that comes before and after it takes beyond the latency.
+  Seconds transmission_left(const Transfer& cost) const {
+    const Seconds outside = cost.sender.fixed + (own_thread_ ? cost.sender.streaming : cost.receiver.fixed);
+    return std::max(Seconds(0), cost.latency + cost.transmission - latency_left(cost) - outside);
+  }
+  static bool is_handled(const Handling& handling) { return handling.fixed + handling.streaming > Seconds(0); }
 
   void start_transfer(int lane_id) {
     Lane& lane = lanes_[to_index(lane_id)];
     lane.busy = true;
-    const Transfer cost = in_.transfer(lane.boundary, lane.gradient, lane.from, lane.to);
-    lane.transmission = cost.transmission;
+    lane.started = now_;
+    const Transfer& cost = cost_of(lane);
+    if (!own_thread_ && cost.sender.fixed > Seconds(0)) {
+      enqueue(lane_id, Part::SendFixed);
+    } else {
+      start_latency(lane_id);
+    }
+  }
+  void start_latency(int lane_id) {
+    const Seconds latency = latency_left(*lanes_[to_index(lane_id)].cost);
+    if (!(latency > Seconds(0))) return start_streams(lane_id);
     Flow flow;
     flow.kind = Flow::Kind::Latency;
-    flow.remaining = cost.latency;
+    flow.remaining = latency;
+    flow.owner = lane_id;
+    schedule(start_flow(flow));
+  }
+  void start_streams(int lane_id) {
+    Lane& lane = lanes_[to_index(lane_id)];
+    const Transfer& cost = *lane.cost;
+    if (own_thread_ && is_handled(cost.receiver)) return enqueue(lane_id, Part::ReceiveStreaming);
+    if (own_thread_) {
+      lane.streams = 1;
+      return start_wire(lane_id);
+    }
+    lane.streams = 1 + (cost.sender.streaming > Seconds(0) ? 1 : 0) + (cost.receiver.streaming > Seconds(0) ? 1 : 0);
+    if (cost.sender.streaming > Seconds(0)) enqueue(lane_id, Part::SendStreaming);
+    if (cost.receiver.streaming > Seconds(0)) enqueue(lane_id, Part::ReceiveStreaming);
+    start_wire(lane_id);
+  }
+  void start_wire(int lane_id) {
+    const Transfer& cost = *lanes_[to_index(lane_id)].cost;
+    Flow flow;
+    flow.kind = Flow::Kind::Wire;
     flow.owner = lane_id;
     flow.egress = cost.egress;
     flow.ingress = cost.ingress;
-    if (cost.latency > Seconds(0)) {
-      schedule(start_flow(flow));
-    } else {
-      start_wire(flow, now_);
-    }
-  }
-  void start_wire(Flow flow, Seconds started) {
-    flow.kind = Flow::Kind::Wire;
-    flow.remaining = lanes_[to_index(flow.owner)].transmission;
-    flow.rate = 1;
+    flow.remaining = transmission_left(cost);
     const int id = start_flow(flow);
-    flows_[to_index(id)].started = started;
     schedule(id);
     for (const int port : {flow.egress, flow.ingress}) {
       if (port >= 0) port_flows_[to_index(port)].push_back(id);
     }
     share_port(flow.egress);
     share_port(flow.ingress);
+  }
+  void end_stream(int lane_id) {
+    Lane& lane = lanes_[to_index(lane_id)];
+    if (--lane.streams > 0) return;
+    if (own_thread_) {
+      const int rank = lane.to;
+      if (is_handled(lane.cost->receiver)) {
+        handling_[to_index(rank)] = false;
+        running_[to_index(rank)] = -1;
+      }
+      arrive(lane_id);
+    } else if (lane.cost->receiver.fixed > Seconds(0)) {
+      enqueue(lane_id, Part::ReceiveFixed);
+    } else {
+      arrive(lane_id);
+    }
+  }
+
+  // --- handling of messages ---
+  int handler(const Lane& lane, Part part) const {
+    return part == Part::SendFixed || part == Part::SendStreaming ? lane.from : lane.to;
+  }
+  void enqueue(int lane_id, Part part) {
+    const Lane& lane = lanes_[to_index(lane_id)];
+    const int rank = handler(lane, part);
+    handled_[to_index(rank)].push({lane_id, part});
+    // A rank's own thread takes it when it waits.
+    if (!own_thread_ || (running_[to_index(rank)] < 0 && rank != continuing_)) handle_next(rank);
+  }
+  /// Begins to handle what has waited longest, unless the rank's thread is busy with another message.
+  void handle_next(int rank) {
+    WorkQueue& queue = handled_[to_index(rank)];
+    if (handling_[to_index(rank)] || queue.is_empty()) return;
+    handling_[to_index(rank)] = true;
+    const auto [lane_id, part] = queue.pop();
+    Lane& lane = lanes_[to_index(lane_id)];
+    const Transfer& cost = *lane.cost;
+    if (own_thread_) {
+      lane.streams = 2;
+      running_[to_index(rank)] = start_handling(rank, lane_id, part, cost.receiver.fixed + cost.receiver.streaming);
+      start_wire(lane_id);
+      return;
+    }
+    const Handling& handling = handler(lane, part) == lane.from ? cost.sender : cost.receiver;
+    const bool fixed = part == Part::SendFixed || part == Part::ReceiveFixed;
+    start_handling(rank, lane_id, part, fixed ? handling.fixed : handling.streaming);
+  }
+  int start_handling(int rank, int lane_id, Part part, Seconds time) {
+    Flow flow;
+    flow.kind = Flow::Kind::Handling;
+    flow.owner = lane_id;
+    flow.part = part;
+    flow.remaining = time;
+    const int id = start_flow(flow);
+    schedule(id);
+    use_processors(rank, id, 1);
+    return id;
+  }
+  void end_handling(int lane_id, Part part) {
+    Lane& lane = lanes_[to_index(lane_id)];
+    const int rank = handler(lane, part);
+    if (own_thread_) return part == Part::SendFixed ? end_own_send(rank) : end_stream(lane_id);
+    handling_[to_index(rank)] = false;
+    if (part == Part::SendFixed) {
+      start_latency(lane_id);
+    } else if (part == Part::ReceiveFixed) {
+      arrive(lane_id);
+    } else {
+      end_stream(lane_id);
+    }
+    handle_next(rank);
+  }
+  /// A Send by the rank's own thread; false if it takes no time.
+  bool start_own_send(int rank, const Action& action) {
+    if (!own_thread_) return false;
+    const bool gradient = action.kind == ActionKind::SendGradient;
+    const int lane_id = lane_of(boundary_between(action.stage, action.peer), gradient, action.microbatch);
+    const Handling& sender = cost_of(lanes_[to_index(lane_id)]).sender;
+    if (!is_handled(sender)) return false;
+    running_[to_index(rank)] = start_handling(rank, lane_id, Part::SendFixed, sender.fixed + sender.streaming);
+    return true;
+  }
+  void end_own_send(int rank) {
+    const Action action = in_.lists[to_index(rank)][next_[to_index(rank)]];
+    running_[to_index(rank)] = -1;
+    post(action);
+    step(rank);
+    advance(rank);
   }
 
   void finish(int id) {
@@ -287,7 +475,7 @@ class Simulation {
     free_.push_back(id);
     switch (flow.kind) {
       case Flow::Kind::Latency:
-        start_wire(flow, flow.started);
+        start_streams(flow.owner);
         break;
       case Flow::Kind::Wire:
         for (const int port : {flow.egress, flow.ingress}) {
@@ -295,21 +483,21 @@ class Simulation {
         }
         share_port(flow.egress);
         share_port(flow.ingress);
-        arrive(flow.owner, flow.started);
+        end_stream(flow.owner);
+        break;
+      case Flow::Kind::Handling:
+        use_processors(handler(lanes_[to_index(flow.owner)], flow.part), id, -1);
+        end_handling(flow.owner, flow.part);
         break;
       case Flow::Kind::Delivery:
         deliver(lanes_[to_index(flow.owner)], flow.microbatch, flow.started);
         break;
       case Flow::Kind::Reduce:
         step(flow.owner);
-        advance(flow.owner);
+        if (running_[to_index(flow.owner)] < 0) advance(flow.owner);
         break;
       case Flow::Kind::Compute:
-        if (shares_host()) {
-          const int host = in_.host_of_rank[to_index(flow.owner)];
-          std::erase(host_flows_[to_index(host)], id);
-          share_host(host);
-        }
+        use_processors(flow.owner, id, -1);
         computed(flow.owner, flow.started);
         break;
     }
@@ -326,8 +514,9 @@ class Simulation {
     }
     start_transfer(lane_id);
   }
-  void arrive(int lane_id, Seconds started) {
+  void arrive(int lane_id) {
     Lane& lane = lanes_[to_index(lane_id)];
+    const Seconds started = lane.started;
     const int microbatch = lane.sent[lane.moved++];
     lane.busy = false;
     try_lane(lane_id);
@@ -353,8 +542,14 @@ class Simulation {
     for (std::size_t rank = 0; rank < next_.size(); ++rank) {
       out.counts.push_back(running_[rank] >= 0);
       out.counts.push_back(waited_[rank]);
-      if (running_[rank] < 0) out.times.push_back(since_[rank] - now_);
-      if (running_[rank] >= 0 || next_[rank] >= in_.lists[rank].size()) continue;
+      out.counts.push_back(handling_[rank]);
+      for (const WorkQueue::Work& work : handled_[rank].waiting()) {
+        out.counts.push_back(work.lane);
+        out.counts.push_back(static_cast<int>(work.part));
+      }
+      const bool waits = running_[rank] < 0 || (own_thread_ && handling_[rank]);
+      if (waits) out.times.push_back(since_[rank] - now_);
+      if (!waits || next_[rank] >= in_.lists[rank].size()) continue;
       // Arrival times of the messages that have come, of those that it waits for.
       const Action& action = in_.lists[rank][next_[rank]];
       const bool gradient = action.kind == ActionKind::Backward;
@@ -368,7 +563,10 @@ class Simulation {
     for (const Lane& lane : lanes_) {
       out.moved.push_back(lane.moved);
       out.counts.push_back(lane.busy);
-      if (lane.busy) out.times.push_back(lane.transmission);
+      if (lane.busy) {
+        out.counts.push_back(lane.streams);
+        out.times.push_back(lane.started - now_);
+      }
       for (const auto* queue : {&lane.sent, &lane.posted}) {
         out.counts.push_back(static_cast<std::int64_t>(queue->size() - lane.moved));
         for (std::size_t i = lane.moved; i < queue->size(); ++i)
@@ -381,7 +579,8 @@ class Simulation {
       const Event& event = events.top();
       const Flow& flow = flows_[to_index(event.flow)];
       if (!flow.active || flow.version != event.version) continue;
-      for (const int each : {static_cast<int>(flow.kind), flow.owner, flow.egress, flow.ingress})
+      for (const int each :
+           {static_cast<int>(flow.kind), flow.owner, static_cast<int>(flow.part), flow.egress, flow.ingress})
         out.counts.push_back(each);
       out.times.push_back(event.time - now_);
       out.times.push_back(flow.started - now_);
@@ -498,13 +697,35 @@ class Simulation {
     return stage.update;
   }
 
+  /// The rank's thread goes on with its list; if that has to wait, with messages that have come.
   void advance(int rank) {
+    continuing_ = rank;
+    continue_list(rank);
+    continuing_ = -1;
+    if (own_thread_ && running_[to_index(rank)] < 0) handle_next(rank);
+  }
+  /// Whether the action waits for messages of other ranks.
+  bool receives(int rank, const Action& action) const {
+    const bool gradient = action.kind == ActionKind::Backward;
+    if (action.kind != ActionKind::Forward && !gradient) return false;
+    const std::vector<int>& joined = gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage);
+    return std::any_of(joined.begin(), joined.end(), [&](int b) {
+      const BoundaryEnds& pair = plan_.ends(b);
+      return (!gradient || pair.gradient) &&
+             plan_.runner(gradient ? pair.destination : pair.source, action.microbatch) != rank;
+    });
+  }
+  void continue_list(int rank) {
     const auto& list = in_.lists[to_index(rank)];
     while (next_[to_index(rank)] < list.size()) {
       const Action& action = list[next_[to_index(rank)]];
       switch (action.kind) {
         case ActionKind::SendActivation:
         case ActionKind::SendGradient:
+          if (start_own_send(rank, action)) return;
+          post(action);
+          step(rank);
+          break;
         case ActionKind::ReceiveActivation:
         case ActionKind::ReceiveGradient:
           post(action);
@@ -519,6 +740,7 @@ class Simulation {
           join_reduce(rank, action);
           return;
         default:
+          if (own_thread_ && !handled_[to_index(rank)].is_empty() && receives(rank, action)) return;
           if (!inputs_ready(rank, action)) return;
           start_compute(rank, cost(action));
           return;
@@ -641,7 +863,14 @@ class Simulation {
   std::vector<std::size_t> next_;
   std::vector<Seconds> since_;
   std::vector<int> running_;
-  std::vector<std::vector<int>> port_flows_, host_flows_;
+  std::vector<std::vector<int>> port_flows_;
+  std::vector<Host> hosts_;
+  std::vector<double> memory_slowdown_;  // by computations of a host
+  double compute_needs_ = 1;             // processors
+  std::vector<WorkQueue> handled_;       // by rank: messages that wait for its thread
+  const bool own_thread_;
+  int continuing_ = -1;         // the rank whose thread goes on with its list at this moment
+  std::vector<bool> handling_;  // by rank: whether that is busy with one
   std::vector<std::vector<std::pair<int, Seconds>>> reduce_waiting_;
   std::vector<int> reduce_members_;
   Timeline timeline_;

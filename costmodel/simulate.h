@@ -38,13 +38,27 @@ enum class TransferMode {
   Latency,     ///< arrives a fixed time after it was sent and does not occupy links; closed forms assume this
 };
 
-/// A message between two ranks on otherwise idle links: `latency` first, then `transmission` on the ports.
-/// Flows on one port share it equally; a flow moves at the smaller of its two ports' shares. Port -1 is never shared.
+/// Processor time of a message at one end.
+struct Handling {
+  Seconds fixed;      ///< before the message leaves, or after all of it has come
+  Seconds streaming;  ///< while it moves
+};
+
+/// A message between two ranks on otherwise idle links and processors: `latency` first, then `transmission` on the
+/// ports. Flows on one port share it equally; a flow moves at the smaller of its two ports' shares. Port -1 is never
+/// shared. Handling is part of that time and adds to it only what goes beyond it. With MessageThread::Separate a
+/// message takes the sender's fixed time, the rest of the latency, the longest of transmission and both ends'
+/// streaming, and the receiver's fixed time; the thread of a rank handles one thing at a time, in the order in which
+/// they come up. With MessageThread::Own, a Send takes the rank the sender's time; then comes the rest of the latency;
+/// the receiver takes its time while it waits for a message, after which transmission may go on. A wait receives all
+/// messages that have come, one after the other.
 struct Transfer {
   Seconds latency;
   Seconds transmission;
   int egress = -1;
   int ingress = -1;
+  Handling sender = {};
+  Handling receiver = {};
 };
 
 /// All inputs of a simulation; predict() makes one from graph, topology and plan.
@@ -59,6 +73,14 @@ struct SimulationInput {
   int ports = 0;                       ///< number of port ids that `transfer` uses
   std::vector<int> host_of_rank = {};  ///< empty: every rank has a separate host
   std::vector<double> slowdown = {};   ///< slowdown[k-1] while k ranks of one host compute; empty: none
+  /// Processors of each host, shared equally by what needs them at a moment: a computation `compute_processors` (all of
+  /// them, if there are fewer), the handling of a message one. While they need n > 1 times as many as there are, all
+  /// take n times as long. A slowdown of ranks that need n > 1 times the processors contains this: it is divided by n,
+  /// but not below 1. Beyond the last slowdown, the last one holds. 0: unknown; processors are not shared, and beyond
+  /// the last slowdown times grow in proportion to k.
+  int host_processors = 0;
+  int compute_processors = 1;
+  MessageThread message_thread = MessageThread::Separate;  ///< that handles messages in TransferMode::Rendezvous
 };
 
 /// The timeline of the steps, or the reason for a deadlock: the cycle of actions that wait for each other. Forward,

@@ -26,6 +26,20 @@ struct Curve {
 /// Where a link's latency and bandwidth come from: a data sheet, a program's table or a person; or a measurement.
 enum class Origin { Declared, Measured };
 
+/// Which thread of a rank's process spends the processor time of a message.
+enum class MessageThread {
+  Separate,  ///< one for all messages, while the rank computes
+  Own,       ///< the one that computes: it receives only while it waits for a message
+};
+
+/// Processor time that one message takes at its two ends, by bytes; at least one curve has points.
+struct MessageProcessing {
+  MessageThread thread = MessageThread::Separate;
+  Curve sender;    ///< empty: none
+  Curve receiver;  ///< likewise
+  friend bool operator==(const MessageProcessing&, const MessageProcessing&) = default;
+};
+
 /// The link between two devices. Latency and bandwidth are always set; measured curves take precedence.
 /// The bytes of all three collectives count the whole buffer: what every rank holds before and after an all-reduce,
 /// what every rank holds after an all-gather and before a reduce-scatter (ranks times a rank's share).
@@ -37,6 +51,8 @@ struct Link {
   std::map<int, Curve> all_gather = {};      ///< by number of ranks
   std::map<int, Curve> reduce_scatter = {};  ///< by number of ranks
   Origin origin = Origin::Declared;
+  std::string channel = {};                          ///< over which it was measured, "gloo"; empty: unknown
+  std::optional<MessageProcessing> processing = {};  ///< absent: not measured
   friend bool operator==(const Link&, const Link&) = default;
 };
 

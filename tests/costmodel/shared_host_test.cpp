@@ -1,0 +1,288 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "costmodel/bound_plan.h"
+#include "costmodel/index.h"
+#include "costmodel/simulate.h"
+#include "tests/costmodel/interleavings.h"
+
+namespace stagecraft {
+namespace {
+
+using stagecraft::testing::row_plan;
+
+double end_of(const SimulationInput& input) { return std::get<Timeline>(simulate(input)).steps.back().end.value; }
+
+/// Ranks of one host, each with one Update of that many seconds.
+SimulationInput updates(const std::vector<double>& seconds, int processors) {
+  const std::size_t n = seconds.size();
+  SimulationInput out{.plan = BoundPlan(row_plan("gpipe", std::vector<int>(n, 1), 1)), .lists = {}, .stages = {}};
+  for (std::size_t rank = 0; rank < n; ++rank) {
+    out.lists.push_back({{ActionKind::Update, to_int(rank), -1, -1}});
+    out.stages.push_back({{}, {}, {}, {}, Seconds(seconds[rank])});
+  }
+  out.host_of_rank.assign(n, 0);
+  out.host_processors = processors;
+  return out;
+}
+
+TEST(SharedHost, TwoRanksOnOneProcessorTakeTwiceAsLong) {
+  EXPECT_DOUBLE_EQ(end_of(updates({4, 4}, 1)), 8);
+  // 1 s and 4 s: the short one ends at 2 s, when the long one has 3 s left for itself.
+  EXPECT_DOUBLE_EQ(end_of(updates({1, 4}, 1)), 5);
+  EXPECT_DOUBLE_EQ(end_of(updates({4, 4}, 2)), 4);
+  EXPECT_DOUBLE_EQ(end_of(updates({4, 4}, 0)), 4);
+  SimulationInput apart = updates({4, 4}, 1);
+  apart.host_of_rank = {0, 1};
+  EXPECT_DOUBLE_EQ(end_of(apart), 4);
+}
+
+TEST(SharedHost, ThreeRanksOnTwoProcessorsGetTwoThirdsEach) {
+  EXPECT_DOUBLE_EQ(end_of(updates({4, 4, 4}, 2)), 6);
+  // The short one ends at 2 / (2/3) = 3; the others have 2 of 4 left and a processor each.
+  EXPECT_DOUBLE_EQ(end_of(updates({2, 4, 4}, 2)), 5);
+}
+
+TEST(SharedHost, ARankNeedsAProcessorForEachThread) {
+  SimulationInput input = updates({4, 4}, 2);
+  input.compute_processors = 2;
+  EXPECT_DOUBLE_EQ(end_of(input), 8);
+  // Alone it was measured on the processors there are, with three threads too.
+  input = updates({4}, 2);
+  input.compute_processors = 3;
+  EXPECT_DOUBLE_EQ(end_of(input), 4);
+}
+
+TEST(SharedHost, ASlowdownOfMoreRanksThanProcessorsContainsTheSharing) {
+  const auto slowed = [](std::size_t ranks, std::vector<double> slowdown) {
+    SimulationInput input = updates(std::vector<double>(ranks, 4), 2);
+    input.slowdown = std::move(slowdown);
+    return end_of(input);
+  };
+  EXPECT_DOUBLE_EQ(slowed(2, {1, 1.2, 1.8}), 4 * 1.2);
+  EXPECT_DOUBLE_EQ(slowed(3, {1, 1.2, 1.8}), 4 * 1.8);
+  // Not measured: 1.8 / (3/2) = 1.2 for the memory, and half a processor each.
+  EXPECT_DOUBLE_EQ(slowed(4, {1, 1.2, 1.8}), 4 * 1.2 * 2);
+  // Measured faster than two processors can compute three ranks: processor time is conserved.
+  EXPECT_DOUBLE_EQ(slowed(3, {1, 1, 1.2}), 4 * 1.5);
+  // Measured for fewer ranks than processors: a free processor does not slow down.
+  SimulationInput input = updates({4, 4, 4}, 8);
+  input.slowdown = {1, 1.1};
+  EXPECT_DOUBLE_EQ(end_of(input), 4 * 1.1);
+}
+
+/// Stage 0 computes microbatch 0 for 2 s, sends it and computes microbatch 1; stage 1 computes what it receives for
+/// 1 s. The message takes 1 s, `sender` and `receiver` of it on processors, while it moves.
+SimulationInput pair_of_stages(MessageThread thread, int processors, double sender, double receiver) {
+  SimulationInput out{.plan = BoundPlan(row_plan("gpipe", {1, 1}, 2)),
+                      .lists = {{{ActionKind::Forward, 0, 0, -1},
+                                 {ActionKind::SendActivation, 0, 0, 1},
+                                 {ActionKind::Forward, 0, 1, -1}},
+                                {{ActionKind::ReceiveActivation, 1, 0, 0}, {ActionKind::Forward, 1, 0, -1}}},
+                      .stages = {{Seconds(2), {}, {}, {}, {}}, {Seconds(1), {}, {}, {}, Seconds(3)}}};
+  out.transfer = [=](int, bool, int, int) {
+    return Transfer{.latency = {},
+                    .transmission = Seconds(1),
+                    .sender = {{}, Seconds(sender)},
+                    .receiver = {{}, Seconds(receiver)}};
+  };
+  out.host_of_rank = {0, 0};
+  out.host_processors = processors;
+  out.message_thread = thread;
+  return out;
+}
+
+TEST(SharedHost, HandlingAMessageTakesProcessorsFromComputations) {
+  // Three processors: the message moves from 2 to 3 beside microbatch 1.
+  EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Separate, 3, 1, 1)), 4);
+  // Two: both ends and microbatch 1 get two thirds each. The message takes 1.5 s, until 3.5; then microbatch 1 has 1 s
+  // left, and microbatch 0 takes 1 s on the other processor.
+  EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Separate, 2, 1, 1)), 4.5);
+  // One: 2 + 2 + 1 s of computation and 2 s of handling.
+  EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Separate, 1, 1, 1)), 7);
+}
+
+TEST(SharedHost, ARanksOwnThreadDoesNotComputeWhileItHandlesAMessage) {
+  // Sends from 2 to 3, computes microbatch 1 until 5; the other end receives from 3 to 4.
+  EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Own, 2, 1, 1)), 5);
+  // If only the receiver has work, the sender computes at once: 2 + 2, and 2 + 1 + 1 at the other end.
+  EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Own, 2, 0, 1)), 4);
+}
+
+TEST(SharedHost, ARanksOwnThreadReceivesWhenItWaits) {
+  // Stage 1 updates for 3 s first. A separate thread has received the message by then.
+  const auto busy = [](MessageThread thread) {
+    SimulationInput input = pair_of_stages(thread, 4, 0, 1);
+    input.lists[0].pop_back();
+    input.lists[1].insert(input.lists[1].begin() + 1, {ActionKind::Update, 1, -1, -1});
+    return end_of(input);
+  };
+  EXPECT_DOUBLE_EQ(busy(MessageThread::Separate), 3 + 1);
+  EXPECT_DOUBLE_EQ(busy(MessageThread::Own), 3 + 1 + 1);
+}
+
+/// Two replicas of stage 0 each send a microbatch at 1 s to the rank of stage 1, which has updated for 5 s.
+SimulationInput two_senders(MessageThread thread) {
+  SimulationInput out{.plan = BoundPlan(row_plan("gpipe", {2, 1}, 2)),
+                      .lists = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::SendActivation, 0, 0, 1}},
+                                {{ActionKind::Forward, 0, 1, -1}, {ActionKind::SendActivation, 0, 1, 1}},
+                                {{ActionKind::ReceiveActivation, 1, 0, 0},
+                                 {ActionKind::ReceiveActivation, 1, 1, 0},
+                                 {ActionKind::Update, 1, -1, -1},
+                                 {ActionKind::Forward, 1, 0, -1},
+                                 {ActionKind::Forward, 1, 1, -1}}},
+                      .stages = {{Seconds(1), {}, {}, {}, {}}, {Seconds(1), {}, {}, {}, Seconds(5)}}};
+  out.transfer = [](int, bool, int, int) {
+    return Transfer{.latency = {}, .transmission = Seconds(1), .receiver = {{}, Seconds(1)}};
+  };
+  out.host_of_rank = {0, 0, 0};
+  out.host_processors = 8;
+  out.message_thread = thread;
+  return out;
+}
+
+double start_of(const Timeline& timeline, int rank, ActionKind kind, int microbatch) {
+  for (const Span& span : timeline.spans) {
+    if (span.rank == rank && span.action.kind == kind && span.action.microbatch == microbatch) return span.start.value;
+  }
+  return -1;
+}
+
+TEST(SharedHost, AWaitReceivesAllMessagesThatHaveCome) {
+  const auto timeline = std::get<Timeline>(simulate(two_senders(MessageThread::Own)));
+  EXPECT_DOUBLE_EQ(start_of(timeline, 2, ActionKind::Forward, 0), 5 + 2);
+  EXPECT_DOUBLE_EQ(timeline.steps.front().end.value, 5 + 2 + 2);
+}
+
+TEST(SharedHost, AThreadHandlesOneMessageAtATime) {
+  SimulationInput input = two_senders(MessageThread::Separate);
+  input.stages[1].update = Seconds(0);
+  const auto timeline = std::get<Timeline>(simulate(input));
+  // Both come at 1 s; received by 2 and by 3.
+  EXPECT_DOUBLE_EQ(start_of(timeline, 2, ActionKind::Forward, 0), 2);
+  EXPECT_DOUBLE_EQ(start_of(timeline, 2, ActionKind::Forward, 1), 3);
+}
+
+TEST(SharedHost, HandlingIsPartOfAnIdleMessage) {
+  const auto time_of = [](MessageThread thread, const Transfer& transfer) {
+    SimulationInput input = pair_of_stages(thread, 8, 0, 0);
+    input.lists[0].pop_back();
+    input.transfer = [=](int, bool, int, int) { return transfer; };
+    return end_of(input) - 2 - 1;
+  };
+  const auto message = [](double latency, double transmission, Handling sender, Handling receiver) {
+    return Transfer{
+        .latency = Seconds(latency), .transmission = Seconds(transmission), .sender = sender, .receiver = receiver};
+  };
+  const auto handling = [](double fixed, double streaming) { return Handling{Seconds(fixed), Seconds(streaming)}; };
+  for (const MessageThread thread : {MessageThread::Separate, MessageThread::Own})
+    EXPECT_DOUBLE_EQ(time_of(thread, message(0.5, 1, handling(0.1, 0.2), handling(0.1, 0.3))), 1.5);
+  // More handling than the latency leaves less transmission.
+  for (const MessageThread thread : {MessageThread::Separate, MessageThread::Own})
+    EXPECT_DOUBLE_EQ(time_of(thread, message(0.5, 1, handling(0.5, 0), handling(0.25, 0))), 1.5);
+  // More than the message: 0.3, then the longer stream, 0.4, then 0.2; or all of one end, then of the other.
+  const Transfer much = message(0.1, 0.2, handling(0.3, 0.1), handling(0.2, 0.4));
+  EXPECT_DOUBLE_EQ(time_of(MessageThread::Separate, much), 0.3 + 0.4 + 0.2);
+  EXPECT_DOUBLE_EQ(time_of(MessageThread::Own, much), 0.4 + 0.6);
+}
+
+/// A random pipeline on one or two hosts, with random costs.
+SimulationInput random_input(std::mt19937& random) {
+  std::uniform_real_distribution<double> time(0.1, 5), share(0, 0.6);
+  const char* const schedules[] = {"gpipe", "1f1b", "zb-h1", "pipedream"};
+  const std::string schedule = schedules[random() % 4];
+  std::vector<int> replicas(2 + random() % 3, 1);
+  const int microbatches = static_cast<int>(2 + random() % 6);
+  if (schedule == "gpipe" || schedule == "1f1b") {
+    for (int& each : replicas) each = static_cast<int>(1 + random() % 2);
+  }
+  BoundPlan plan(row_plan(schedule, replicas, microbatches));
+  const int steps = plan.step_window().steps;
+  auto lists = plan.action_lists(steps, static_cast<int>(random() % 3));
+  SimulationInput out{.plan = std::move(plan), .lists = std::move(lists), .stages = {}, .steps = steps};
+  for (std::size_t s = 0; s < replicas.size(); ++s)
+    out.stages.push_back({Seconds(time(random)), Seconds(time(random)), Seconds(time(random)), Seconds(time(random)),
+                          Seconds(time(random))});
+  Transfer cost{.latency = Seconds(share(random)), .transmission = Seconds(share(random))};
+  cost.sender = {Seconds(share(random) / 2), Seconds(share(random))};
+  cost.receiver = {Seconds(share(random) / 2), Seconds(share(random))};
+  out.transfer = [cost](int, bool, int, int) { return cost; };
+  const int hosts = static_cast<int>(1 + random() % 2);
+  for (std::size_t rank = 0; rank < out.lists.size(); ++rank) out.host_of_rank.push_back(to_int(rank) % hosts);
+  out.host_processors = static_cast<int>(1 + random() % 3);
+  out.compute_processors = static_cast<int>(1 + random() % 2);
+  out.message_thread = random() % 2 == 0 ? MessageThread::Separate : MessageThread::Own;
+  return out;
+}
+
+TEST(SharedHost, ConservesProcessorTime) {
+  const unsigned seed = 16;
+  std::mt19937 random(seed);
+  for (int i = 0; i < 400; ++i) {
+    SimulationInput input = random_input(random);
+    const auto simulated = simulate(input);
+    ASSERT_TRUE(std::holds_alternative<Timeline>(simulated))
+        << "seed " << seed << " case " << i << ": " << std::get<Infeasible>(simulated).reason;
+    const auto& timeline = std::get<Timeline>(simulated);
+    const double threads = std::min(input.compute_processors, input.host_processors);
+    std::vector<double> needed(2);
+    for (const Span& span : timeline.spans) {
+      const StageCost& stage = input.stages[to_index(span.action.stage)];
+      double& host = needed[to_index(input.host_of_rank[to_index(span.rank)])];
+      switch (span.action.kind) {
+        case ActionKind::Forward:
+          host += threads * stage.forward.value;
+          break;
+        case ActionKind::Backward:
+          host += threads * stage.backward.value;
+          break;
+        case ActionKind::WeightGradient:
+          host += threads * stage.weight_gradient.value;
+          break;
+        case ActionKind::Update:
+          host += threads * stage.update.value;
+          break;
+        case ActionKind::SendActivation:
+        case ActionKind::SendGradient: {
+          const Transfer cost = input.transfer(0, false, 0, 0);
+          const int peer = input.plan.runner(span.action.peer, span.action.microbatch);
+          host += (cost.sender.fixed + cost.sender.streaming).value;
+          needed[to_index(input.host_of_rank[to_index(peer)])] += (cost.receiver.fixed + cost.receiver.streaming).value;
+          break;
+        }
+        default:
+          break;
+      }
+    }
+    const double end = timeline.steps.back().end.value;
+    for (const double host : needed)
+      EXPECT_GE(end, host / input.host_processors * (1 - 1e-12)) << "seed " << seed << " case " << i;
+    // No sharing, no handling: never slower.
+    SimulationInput idle = input;
+    idle.host_processors = 0;
+    idle.transfer = [cost = input.transfer(0, false, 0, 0)](int, bool, int, int) {
+      return Transfer{.latency = cost.latency, .transmission = cost.transmission};
+    };
+    EXPECT_LE(end_of(idle), end * (1 + 1e-12)) << "seed " << seed << " case " << i;
+  }
+}
+
+TEST(SharedHost, ChangesNothingWhereThereAreEnoughProcessors) {
+  const unsigned seed = 61;
+  std::mt19937 random(seed);
+  for (int i = 0; i < 200; ++i) {
+    SimulationInput input = random_input(random);
+    input.transfer = [cost = input.transfer(0, false, 0, 0)](int, bool, int, int) {
+      return Transfer{.latency = cost.latency, .transmission = cost.transmission};
+    };
+    input.host_processors = 0;
+    const auto expected = std::get<Timeline>(simulate(input));
+    input.host_processors = 64;
+    EXPECT_EQ(std::get<Timeline>(simulate(input)), expected) << "seed " << seed << " case " << i;
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft
