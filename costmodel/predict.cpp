@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "costmodel/backward_parts.h"
 #include "costmodel/collectives.h"
+#include "costmodel/device_match.h"
 #include "costmodel/index.h"
 #include "costmodel/memory.h"
 #include "costmodel/table.h"
@@ -155,10 +157,65 @@ std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology,
   return out;
 }
 
+/// The processors of each host that the ranks of a plan compute on; 0: unknown, or they compute on GPUs.
+int shared_processors(const Topology& topology) {
+  const MeasuredDevice device = described_device(topology);
+  return device.kind == DeviceKind::Processor ? device.host_processors : 0;
+}
+
+int threads_of(const Graph& graph) { return graph.threads > 0 ? to_int(graph.threads) : 1; }
+
+/// The host of each rank: its group of the innermost level.
+std::vector<int> hosts_of(const BoundPlan& plan, const Topology& topology) {
+  std::vector<int> out;
+  for (const RankRole& role : plan.ranks()) out.push_back(group_below(topology, 1, role.device));
+  return out;
+}
+
+/// The most ranks of the plan that one host has.
+int most_on_one_host(const BoundPlan& plan, const Topology& topology) {
+  std::map<int, int> ranks;
+  int most = 0;
+  for (const int host : hosts_of(plan, topology)) most = std::max(most, ++ranks[host]);
+  return most;
+}
+
+/// The thread that handles messages. Where hosts are joined, processes have a thread for that whatever the channel.
+MessageThread message_thread(const BoundPlan& plan, const Topology& topology) {
+  const std::vector<int> hosts = hosts_of(plan, topology);
+  const bool several = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
+  const auto& processing = topology.levels.front().link.processing;
+  return !several && processing ? processing->thread : MessageThread::Separate;
+}
+
+/// Whether messages are charged with processor time: it is known that they compete for processors, or that ranks do
+/// nothing else meanwhile.
+bool charges_messages(const Graph& graph, const BoundPlan& plan, const Topology& topology) {
+  const int processors = shared_processors(topology);
+  if (processors == 0) return false;
+  if (message_thread(plan, topology) == MessageThread::Own) return true;
+  return most_on_one_host(plan, topology) * (threads_of(graph) + 1) > processors;
+}
+
+/// Processor time of a message of these bytes at one end, tensor by tensor.
+Handling handling_of(const Curve& curve, const Boundary& boundary, bool gradient) {
+  Handling out;
+  if (curve.points.empty()) return out;
+  for (const BoundaryTensor& tensor : boundary.tensors) {
+    if ((gradient && !tensor.gradient) || tensor.bytes <= Bytes(0)) continue;
+    const Seconds all = interpolate(curve, tensor.bytes);
+    const Seconds fixed = std::min(all, curve.points.front().time);
+    out.fixed += fixed;
+    out.streaming += all - fixed;
+  }
+  return out;
+}
+
 /// Costs of messages. Ports: two for each group of devices (out, in) at each level.
 class TransferCosts {
  public:
-  TransferCosts(const BoundPlan& plan, const Topology& topology, bool free) : topology_(topology) {
+  /// `charged`: with the processor time of messages, where it was measured. `free`: they take none at all.
+  TransferCosts(const BoundPlan& plan, const Topology& topology, bool charged, bool free) : topology_(topology) {
     for (const RankRole& role : plan.ranks()) device_of_rank_.push_back(role.device);
     const int devices = device_count(topology);
     for (int level = 0; level < to_int(topology.levels.size()); ++level) {
@@ -167,8 +224,12 @@ class TransferCosts {
       const Link& link = topology.levels[to_index(level)].link;
       for (const bool gradient : {false, true}) {
         auto& row = by_level_[gradient].emplace_back();
-        for (const Boundary& boundary : plan.plan().boundaries)
-          row.push_back(free ? Transfer{} : transfer_cost(link, boundary, gradient));
+        for (const Boundary& boundary : plan.plan().boundaries) {
+          Transfer& cost = row.emplace_back(free ? Transfer{} : transfer_cost(link, boundary, gradient));
+          if (free || !charged || !link.processing) continue;
+          cost.sender = handling_of(link.processing->sender, boundary, gradient);
+          cost.receiver = handling_of(link.processing->receiver, boundary, gradient);
+        }
       }
     }
   }
@@ -199,11 +260,12 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   auto lists = plan.action_lists(steps, options.prefetch);
   auto costs = stage_costs(graph, topology, plan);
   for (StageCost& cost : costs) {
-    for (Seconds StageCost::* part :
+    for (Seconds StageCost::*part :
          {&StageCost::forward, &StageCost::backward, &StageCost::weight_gradient, &StageCost::update})
       cost.*part += options.host_per_action;
   }
-  const auto transfers = std::make_shared<const TransferCosts>(plan, topology, options.free_transfers);
+  const auto transfers = std::make_shared<const TransferCosts>(plan, topology, charges_messages(graph, plan, topology),
+                                                               options.free_transfers);
   SimulationInput out{.plan = std::move(plan),
                       .lists = std::move(lists),
                       .stages = std::move(costs),
@@ -213,10 +275,12 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   out.transfer = [transfers](int boundary, bool gradient, int from_rank, int to_rank) {
     return (*transfers)(boundary, gradient, from_rank, to_rank);
   };
-  if (!graph.slowdown.empty()) {
-    out.slowdown = graph.slowdown;
-    for (const RankRole& role : out.plan.ranks()) out.host_of_rank.push_back(group_below(topology, 1, role.device));
-  }
+  out.slowdown = graph.slowdown;
+  const int processors = shared_processors(topology);
+  if (processors > 0 || !graph.slowdown.empty()) out.host_of_rank = hosts_of(out.plan, topology);
+  out.host_processors = processors;
+  out.compute_processors = threads_of(graph);
+  out.message_thread = message_thread(out.plan, topology);
   return out;
 }
 
@@ -239,6 +303,16 @@ SimulationInput simulation_input(const Graph& graph, const Topology& topology, B
                                  const PredictOptions& options) {
   validate(plan, graph, topology);
   return input_of(graph, topology, std::move(plan), options);
+}
+
+std::string message_processing_assumption(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+  const int processors = shared_processors(topology);
+  const int ranks = most_on_one_host(plan, topology);
+  if (processors == 0 || plan.plan().boundaries.empty() || ranks * threads_of(graph) <= processors) return "";
+  if (topology.levels.front().link.processing) return "";
+  return std::to_string(ranks) + " ranks share " + std::to_string(processors) +
+         (processors == 1 ? " processor" : " processors") +
+         "; messages are assumed to take no processor time, because the topology does not say how much";
 }
 
 std::string idle_text(const Prediction& prediction) {
@@ -538,6 +612,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
   out.timeline.memory = rank_memories(plan, out.stages);
   out.backward_parts = backward_parts_assumption(graph, plan);
+  out.message_processing = message_processing_assumption(graph, topology, plan);
   return out;
 }
 

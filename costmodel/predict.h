@@ -48,6 +48,8 @@ struct Prediction {
   std::string other_device = {};
   /// What is assumed about the two parts of the backward, from backward_parts_assumption; empty if nothing is.
   std::string backward_parts = {};
+  /// What is assumed about the processor time of messages, from message_processing_assumption; empty if nothing is.
+  std::string message_processing = {};
   std::optional<Yardstick> yardstick = {};  ///< of the graph's measurement
   std::optional<Seconds> low = {};          ///< of a 90 % interval of the step, if calibrated
   std::optional<Seconds> high = {};         ///< likewise
@@ -76,6 +78,11 @@ struct PredictOptions {
 /// The factor by which layer times are scaled so that forward, backward and update of all layers add up to the graph's
 /// whole iteration; 1 if it has none.
 [[nodiscard]] double closure_factor(const Graph& graph);
+
+/// If ranks of the plan share the processors of a host and the topology lacks the processor time of messages there, a
+/// sentence that says so; else empty.
+[[nodiscard]] std::string message_processing_assumption(const Graph& graph, const Topology& topology,
+                                                        const BoundPlan& plan);
 
 /// The numbers behind a prediction. If the graph has its whole iteration, layer times are scaled by one factor so that
 /// forward, backward and update of all layers add up to it. Where the schedule splits the backward, its parts are those

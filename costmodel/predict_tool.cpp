@@ -51,6 +51,7 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
   if (!p.other_device.empty())
     out += "~ marks figures that were not measured on this topology's devices: " + p.other_device + "\n";
   if (!p.backward_parts.empty()) out += "note: " + p.backward_parts + "\n";
+  if (!p.message_processing.empty()) out += "note: " + p.message_processing + "\n";
   if (!assumption.empty()) out += "note: " + assumption + "\n";
   std::cerr << out;
 }

@@ -52,6 +52,12 @@ void validate(const Topology& topology) {
       throw std::invalid_argument(where + ": the latency is negative or not a number");
     }
     check_curve(level.link.send_receive, where + ": send_receive");
+    if (const auto& processing = level.link.processing) {
+      if (processing->sender.points.empty() && processing->receiver.points.empty())
+        throw std::invalid_argument(where + ": processing has neither sender nor receiver");
+      check_curve(processing->sender, where + ": processing: sender");
+      check_curve(processing->receiver, where + ": processing: receiver");
+    }
     check_collective(level.link.all_reduce, where + ": all_reduce");
     check_collective(level.link.all_gather, where + ": all_gather");
     check_collective(level.link.reduce_scatter, where + ": reduce_scatter");

@@ -485,6 +485,7 @@ int plan(Request& request) {
   print(request, graph, ranked);
   if (!idle.empty()) note(idle);
   if (!parts.empty()) note(parts);
+  if (const std::string& text = ranked.prediction.message_processing; !text.empty()) note(text);
   if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
   stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));
   return 0;

@@ -8,7 +8,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kPredictionVersion = 3;
+constexpr int kPredictionVersion = 4;
 constexpr int kTimelineVersion = 3;
 constexpr int kMost = 1 << 24;
 
@@ -167,6 +167,7 @@ std::string prediction_json(const Prediction& prediction) {
   if (prediction.yardstick) out["yardstick"] = yardstick_json(*prediction.yardstick);
   if (!prediction.other_device.empty()) out["other_device"] = prediction.other_device;
   if (!prediction.backward_parts.empty()) out["backward_parts"] = prediction.backward_parts;
+  if (!prediction.message_processing.empty()) out["message_processing"] = prediction.message_processing;
   out["timeline"] = timeline_object(prediction.timeline);
   return dump(out);
 }
@@ -189,6 +190,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("yardstick")) out.yardstick = read_yardstick(*v);
   if (const auto v = fields.optional("other_device")) out.other_device = v->text();
   if (const auto v = fields.optional("backward_parts")) out.backward_parts = v->text();
+  if (const auto v = fields.optional("message_processing")) out.message_processing = v->text();
   out.timeline = read_timeline(fields.required("timeline"));
   fields.done();
   return out;

@@ -7,9 +7,11 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 4;
+constexpr int kVersion = 5;
 constexpr const char* kDeclared = "declared";
 constexpr const char* kMeasured = "measured";
+constexpr const char* kOwn = "own";
+constexpr const char* kSeparate = "separate";
 
 Curve read_curve(const Cursor& at) {
   return {at.list([](const Cursor& c) {
@@ -58,6 +60,31 @@ Origin read_origin(const Cursor& at) {
   return Origin::Declared;
 }
 
+MessageThread read_thread(const Cursor& at) {
+  const std::string name = at.text();
+  if (name == kOwn) return MessageThread::Own;
+  if (name != kSeparate) at.fail(unknown_name("thread", name, {kOwn, kSeparate}));
+  return MessageThread::Separate;
+}
+
+MessageProcessing read_processing(const Cursor& at) {
+  Fields fields(at);
+  MessageProcessing out;
+  out.thread = read_thread(fields.required("thread"));
+  if (const auto v = fields.optional("sender")) out.sender = read_curve(*v);
+  if (const auto v = fields.optional("receiver")) out.receiver = read_curve(*v);
+  fields.done();
+  return out;
+}
+
+Json processing_json(const MessageProcessing& processing) {
+  Json out;
+  out["thread"] = processing.thread == MessageThread::Own ? kOwn : kSeparate;
+  if (!processing.sender.points.empty()) out["sender"] = curve_json(processing.sender);
+  if (!processing.receiver.points.empty()) out["receiver"] = curve_json(processing.receiver);
+  return out;
+}
+
 Level read_level(const Cursor& at) {
   Fields fields(at);
   Level out;
@@ -66,10 +93,12 @@ Level read_level(const Cursor& at) {
   out.link.bandwidth = BytesPerSecond(fields.required("bandwidth_bytes_per_s").positive());
   out.link.latency = fields.required("latency_s").seconds();
   if (const auto v = fields.optional("origin")) out.link.origin = read_origin(*v);
+  if (const auto v = fields.optional("channel")) out.link.channel = v->text();
   if (const auto v = fields.optional("send_receive")) out.link.send_receive = read_curve(*v);
   if (const auto v = fields.optional("all_reduce")) out.link.all_reduce = read_collective(*v);
   if (const auto v = fields.optional("all_gather")) out.link.all_gather = read_collective(*v);
   if (const auto v = fields.optional("reduce_scatter")) out.link.reduce_scatter = read_collective(*v);
+  if (const auto v = fields.optional("processing")) out.link.processing = read_processing(*v);
   fields.done();
   return out;
 }
@@ -81,10 +110,12 @@ Json level_json(const Level& level) {
   out["bandwidth_bytes_per_s"] = level.link.bandwidth.value;
   out["latency_s"] = level.link.latency.value;
   out["origin"] = level.link.origin == Origin::Measured ? kMeasured : kDeclared;
+  if (!level.link.channel.empty()) out["channel"] = level.link.channel;
   if (!level.link.send_receive.points.empty()) out["send_receive"] = curve_json(level.link.send_receive);
   if (!level.link.all_reduce.empty()) out["all_reduce"] = collective_json(level.link.all_reduce);
   if (!level.link.all_gather.empty()) out["all_gather"] = collective_json(level.link.all_gather);
   if (!level.link.reduce_scatter.empty()) out["reduce_scatter"] = collective_json(level.link.reduce_scatter);
+  if (level.link.processing) out["processing"] = processing_json(*level.link.processing);
   return out;
 }
 

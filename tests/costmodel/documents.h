@@ -108,7 +108,9 @@ inline Topology full_topology() {
                        {{2, {{{1_B, 3_s}}}}},
                        {{2, {{{1_B, 6_s}}}}},
                        {{2, {{{1_B, 7_s}}}}},
-                       Origin::Measured}},
+                       Origin::Measured,
+                       "gloo",
+                       MessageProcessing{MessageThread::Own, {{{1_B, 8_s}}}, {{{1_B, 9_s}}}}}},
                      {"rack", 2, {BytesPerSecond(4), 1_s, {}, {}}}};
   topology.provenance = full_provenance();
   topology.conditions = full_conditions();
@@ -186,6 +188,7 @@ inline Prediction full_prediction() {
   prediction.yardstick = full_yardstick();
   prediction.other_device = "the graph was measured elsewhere";
   prediction.backward_parts = "half of the backward is assumed";
+  prediction.message_processing = "messages are assumed to take no processor time";
   prediction.low = 3.5_s;
   prediction.high = 4.5_s;
   prediction.calibration = "compute x 1.1";

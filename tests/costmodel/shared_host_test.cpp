@@ -5,12 +5,16 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
+#include "costmodel/predict.h"
 #include "costmodel/simulate.h"
 #include "tests/costmodel/interleavings.h"
+#include "tests/support/chains.h"
 
 namespace stagecraft {
 namespace {
 
+using stagecraft::testing::chain_graph;
+using stagecraft::testing::one_layer_a_stage;
 using stagecraft::testing::row_plan;
 
 double end_of(const SimulationInput& input) { return std::get<Timeline>(simulate(input)).steps.back().end.value; }
@@ -281,6 +285,115 @@ TEST(SharedHost, ChangesNothingWhereThereAreEnoughProcessors) {
     const auto expected = std::get<Timeline>(simulate(input));
     input.host_processors = 64;
     EXPECT_EQ(std::get<Timeline>(simulate(input)), expected) << "seed " << seed << " case " << i;
+  }
+}
+
+/// A host of devices that are processors. Messages take 1 s and 1 s per byte; of that a sender's thread needs 0.25 s
+/// and 0.5 s per byte, a receiver's 0.5 s per byte.
+Topology host_of(int ranks, int processors, MessageThread thread = MessageThread::Separate) {
+  Topology out;
+  out.name = "host";
+  out.device.name = "CPU";
+  out.device.kind = DeviceKind::Processor;
+  out.device.host_processors = processors;
+  Link link{BytesPerSecond(1), Seconds(1), {}, {}};
+  link.processing = MessageProcessing{thread,
+                                      {{{Bytes(1), Seconds(0.75)}, {Bytes(3), Seconds(1.75)}}},
+                                      {{{Bytes(1), Seconds(0.5)}, {Bytes(3), Seconds(1.5)}}}};
+  out.levels = {{"host", ranks, link}};
+  return out;
+}
+
+/// Stages of 1 s forward and 2 s backward whose messages are 3 bytes.
+Graph stages_of(int count) {
+  const std::size_t n = to_index(count);
+  return chain_graph(std::vector<double>(n, 1), std::vector<double>(n, 2), Bytes(3));
+}
+
+BoundPlan plan_for(const Graph& graph, const Topology& topology, const std::string& schedule, int microbatches) {
+  return BoundPlan(
+      one_layer_a_stage(graph, topology, std::vector<int>(graph.layers.size(), 1), schedule, microbatches));
+}
+
+TEST(PredictSharedHost, ChargesMessagesByTheMeasuredCurves) {
+  const Graph graph = stages_of(3);
+  const Topology topology = host_of(3, 2);
+  const SimulationInput input = simulation_input(graph, topology, plan_for(graph, topology, "gpipe", 2));
+  EXPECT_EQ(input.host_processors, 2);
+  EXPECT_EQ(input.compute_processors, 1);
+  EXPECT_EQ(input.host_of_rank, (std::vector<int>{0, 0, 0}));
+  const Transfer message = input.transfer(0, false, 0, 1);
+  // The time of the curve's first point is fixed.
+  EXPECT_DOUBLE_EQ(message.sender.fixed.value, 0.75);
+  EXPECT_DOUBLE_EQ(message.sender.streaming.value, 1);
+  EXPECT_DOUBLE_EQ(message.receiver.fixed.value, 0.5);
+  EXPECT_DOUBLE_EQ(message.receiver.streaming.value, 1);
+}
+
+TEST(PredictSharedHost, ChargesNothingWhereNothingIsShared) {
+  const Graph graph = stages_of(3);
+  const auto sender_of = [&](const Topology& topology) {
+    const SimulationInput input = simulation_input(graph, topology, plan_for(graph, topology, "gpipe", 2));
+    return input.transfer(0, false, 0, 1).sender.fixed.value;
+  };
+  EXPECT_EQ(sender_of(host_of(3, 5)), 0.75);  // three ranks and their threads for messages need six
+  EXPECT_EQ(sender_of(host_of(3, 6)), 0);
+  EXPECT_EQ(sender_of(host_of(3, 0)), 0);  // unknown
+  // A thread that computes cannot receive at the same time, however many processors there are.
+  EXPECT_EQ(sender_of(host_of(3, 6, MessageThread::Own)), 0.75);
+  Topology gpus = host_of(3, 2);
+  gpus.device.kind = DeviceKind::Gpu;
+  EXPECT_EQ(sender_of(gpus), 0);
+}
+
+TEST(PredictSharedHost, RanksOfSeveralHostsHaveAThreadForMessages) {
+  const Graph graph = stages_of(3);
+  Topology topology = host_of(2, 2, MessageThread::Own);
+  topology.levels.push_back({"network", 2, topology.levels.front().link});
+  EXPECT_EQ(simulation_input(graph, topology, plan_for(graph, topology, "gpipe", 2)).message_thread,
+            MessageThread::Separate);
+  const Graph small = stages_of(2);
+  EXPECT_EQ(simulation_input(small, topology, plan_for(small, topology, "gpipe", 2)).message_thread,
+            MessageThread::Own);
+}
+
+TEST(PredictSharedHost, SaysIfMessagesAreNotCharged) {
+  const Graph graph = stages_of(3);
+  const auto text_of = [&](Topology topology) {
+    return std::get<Prediction>(predict(graph, topology, plan_for(graph, topology, "gpipe", 2))).message_processing;
+  };
+  Topology topology = host_of(3, 2);
+  EXPECT_EQ(text_of(topology), "");
+  topology.levels[0].link.processing.reset();
+  EXPECT_EQ(text_of(topology),
+            "3 ranks share 2 processors; messages are assumed to take no processor time, because the topology does not "
+            "say how much");
+  topology.device.host_processors = 3;
+  EXPECT_EQ(text_of(topology), "");
+}
+
+TEST(PredictSharedHost, PartsAddUpAndLongStepsRepeatThemselves) {
+  for (const MessageThread thread : {MessageThread::Separate, MessageThread::Own}) {
+    for (const int processors : {1, 2}) {
+      const Graph graph = stages_of(3);
+      const Topology topology = host_of(3, processors, thread);
+      PredictOptions options;
+      const auto prediction = [&] {
+        return std::get<Prediction>(predict(graph, topology, plan_for(graph, topology, "1f1b", 2000), options));
+      };
+      const Prediction whole = prediction();
+      EXPECT_EQ(whole.reckoned_microbatches, 0);
+      options.most_whole = 1000;
+      const Prediction shortened = prediction();
+      EXPECT_GT(shortened.reckoned_microbatches, 0);
+      EXPECT_NEAR(shortened.iteration / whole.iteration, 1, 1e-9);
+      for (const Prediction& each : {whole, shortened}) {
+        for (const StagePrediction& stage : each.stages) {
+          const Seconds sum = stage.compute + stage.update + stage.reduce + stage.exposed_transfer + stage.bubble;
+          EXPECT_NEAR(sum / each.iteration, 1, 1e-9);
+        }
+      }
+    }
   }
 }
 

@@ -43,8 +43,8 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
                  "/format: found \"stagecraft.graph\", expected \"stagecraft.topology\"");
-  expect_refused("\"version\": 4", "\"version\": 0", "/version: found version 0, this program reads version 1 to 4");
-  expect_refused("\"version\": 4", "\"version\": 5", "/version: found version 5, this program reads version 1 to 4");
+  expect_refused("\"version\": 5", "\"version\": 0", "/version: found version 0, this program reads version 1 to 5");
+  expect_refused("\"version\": 5", "\"version\": 6", "/version: found version 6, this program reads version 1 to 5");
 }
 
 TEST(ReadTopology, TakesVersionOneAsDeclared) {
