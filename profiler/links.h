@@ -8,6 +8,7 @@
 
 #include "costmodel/conditions.h"
 #include "costmodel/graph.h"
+#include "costmodel/topology.h"
 #include "costmodel/units.h"
 #include "profiler/statistics.h"
 #include "profiler/watch.h"
@@ -89,9 +90,10 @@ struct SlowestPair {
 /// What was measured between ranks.
 struct LinkMeasurement {
   int ranks = 0;
-  std::vector<LinkCurve> curves;            ///< in the order of link_tasks
-  std::optional<SlowestPair> slowest_pair;  ///< absent for fewer than three ranks
-  Conditions conditions = {};               ///< during the measurement
+  std::vector<LinkCurve> curves;                     ///< in the order of link_tasks
+  std::optional<SlowestPair> slowest_pair;           ///< absent for fewer than three ranks
+  Conditions conditions = {};                        ///< during the measurement
+  std::optional<MessageProcessing> processing = {};  ///< absent: not measured
   friend bool operator==(const LinkMeasurement&, const LinkMeasurement&) = default;
 };
 

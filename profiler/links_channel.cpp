@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 
@@ -14,6 +15,7 @@
 #include "executor/channel/processor_reports.h"
 #include "executor/device/processor_use.h"
 #include "executor/device/yardstick.h"
+#include "profiler/links_processing.h"
 
 namespace stagecraft::profiler {
 namespace {
@@ -24,23 +26,27 @@ constexpr int kTag = 0;
 constexpr int kOrderTag = channel::Channel::kControlTag;
 constexpr int kSamplesTag = channel::Channel::kControlTag + 1;
 
-/// Rank 0's order to the others; no samples: the end.
+/// Rank 0's order to the others: a task of links, or of processing, or neither, which is the end.
 struct Order {
   LinkTask task;
   std::int64_t samples = 0;
   std::int64_t batch = 0;
+  std::optional<ProcessingTask> processing = {};
 };
 
-const channel::TensorSpec kOrderSpec{{7}, at::kLong};
+const channel::TensorSpec kOrderSpec{{9}, at::kLong};
 
 at::Tensor to_tensor(const Order& order) {
-  const std::array<std::int64_t, 7> words = {static_cast<std::int64_t>(order.task.operation),
-                                             order.task.bytes.value,
+  const ProcessingTask processing = order.processing.value_or(ProcessingTask{.messages = 0});
+  const std::array<std::int64_t, 9> words = {static_cast<std::int64_t>(order.task.operation),
+                                             order.processing ? processing.bytes.value : order.task.bytes.value,
                                              order.task.ranks,
                                              order.task.from,
                                              order.task.to,
                                              order.samples,
-                                             order.batch};
+                                             order.batch,
+                                             processing.messages,
+                                             std::llround(processing.transfer.value * 1e9)};
   at::Tensor out = at::empty(kOrderSpec.shape, kOrderSpec.dtype);
   std::copy(words.begin(), words.end(), out.mutable_data_ptr<std::int64_t>());
   return out;
@@ -50,7 +56,10 @@ Order to_order(const at::Tensor& tensor) {
   const auto* words = tensor.const_data_ptr<std::int64_t>();
   return {{static_cast<LinkOperation>(words[0]), Bytes(words[1]), to_int(words[2]), to_int(words[3]), to_int(words[4])},
           words[5],
-          words[6]};
+          words[6],
+          words[7] > 0
+              ? std::optional(ProcessingTask{Bytes(words[1]), words[7], Seconds(static_cast<double>(words[8]) * 1e-9)})
+              : std::nullopt};
 }
 
 /// One rank's part in measuring a channel.
@@ -186,6 +195,10 @@ void follow(channel::Channel& channel) {
   ChannelPart part(channel);
   while (true) {
     const Order order = to_order(channel.receive(kOrderSpec, 0, kOrderTag)->wait());
+    if (order.processing) {
+      if (channel.rank() == 1) receive_for_processing(channel, *order.processing);
+      continue;
+    }
     if (order.samples == 0) return;
     const std::vector<double> samples = part.carry_out(order);
     const std::vector<int> clocks = ChannelPart::clocks(order.task);
@@ -224,6 +237,9 @@ LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& opt
   }
   ChannelMeter meter(channel);
   LinkMeasurement out = measure_with(device::device_yardstick(c10::kCPU, threads), meter, options, progress);
+  if (progress) progress("processor time of messages");
+  out.processing = measure_processing(
+      channel, out.curves.front(), [&](const ProcessingTask& task) { meter.give({.task = {}, .processing = task}); });
   meter.give({});
   out.conditions.hosts = channel::gather_processor_use(channel, before, device::processor_moment());
   return out;

@@ -120,6 +120,16 @@ std::string fit_text(const LinkCurve& curve) {
                            errors.points);
 }
 
+std::string processing_text(const MessageProcessing& processing) {
+  std::string out = processing.thread == MessageThread::Own ? "on the thread that computes: " : "on another thread: ";
+  for (std::size_t i = 0; i < processing.sender.points.size(); ++i) {
+    out += fmt::format(
+        "{}{} {} to send, {} to receive", i > 0 ? "; " : "", format_bytes(processing.sender.points[i].bytes),
+        format_seconds(processing.sender.points[i].time), format_seconds(processing.receiver.points.at(i).time));
+  }
+  return out;
+}
+
 Topology topology_of(const LinkMeasurement& measured, const std::string& channel, Device device,
                      Provenance provenance) {
   const auto one_way = std::ranges::find(measured.curves, SendReceive, &LinkCurve::operation);
@@ -134,6 +144,8 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   const LinkPoint& largest = one_way->points.back();
   out.levels.push_back({"host", measured.ranks, {largest.bytes / largest.time.median, smallest.time.median, {}, {}}});
   out.levels.front().link.origin = Origin::Measured;
+  out.levels.front().link.channel = channel;
+  out.levels.front().link.processing = measured.processing;
   for (const LinkCurve& curve : measured.curves) {
     if (Curve* place = place_of(curve, out)) *place = curve_of(curve.points);
   }
@@ -151,6 +163,7 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
       notes[name] += beside_one_way(curve.points.back(), largest);
     notes[name + " fit"] = fit_text(curve);
   }
+  if (measured.processing) notes["processor time of messages"] = processing_text(*measured.processing);
   if (const auto& pair = measured.slowest_pair) {
     notes["slowest pair"] = fmt::format("ranks {} and {}: {:.2f} times ranks 0 and 1, at {}", pair->from, pair->to,
                                         pair->ratio, format_bytes(pair->bytes));

@@ -22,6 +22,10 @@ namespace stagecraft::profiler {
 /// 12.3 % at 2.00 MiB of 12 points". With fewer than two points, the text says so. Throws as fit_curve does.
 [[nodiscard]] std::string fit_text(const LinkCurve& curve);
 
+/// Processor time of messages: "on another thread: 4 B 10.0 us to send, 20.0 us to receive; 1.00 MiB ...". Both curves
+/// must have the same messages.
+[[nodiscard]] std::string processing_text(const MessageProcessing& processing);
+
 /// A topology of one level, "host", with `measured.ranks` devices. Its curves are the measured medians, not smoothed.
 /// Latency is the smallest message's time, bandwidth the largest message's bytes / its time; for a single rank, those
 /// of a message to itself. Copies become curves of the device. Duplex, pairs and collectives of one rank are only in

@@ -50,6 +50,8 @@ std::vector<std::string> show(const LinkMeasurement& measured) {
     std::cerr << fmt::format("{}: {}\n", stagecraft::profiler::curve_name(curve.operation, curve.ranks),
                              stagecraft::profiler::fit_text(curve));
   }
+  if (measured.processing)
+    std::cerr << "processor time of a message, " << stagecraft::profiler::processing_text(*measured.processing) << "\n";
   return stagecraft::profiler::distrust(measured);
 }
 

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "costmodel/topology.h"
+#include "executor/channel/channel.h"
+#include "profiler/links.h"
+
+namespace stagecraft::profiler {
+
+/// Messages from rank 0 to rank 1, one at a time, with pauses in which neither end computes or calls the channel.
+struct ProcessingTask {
+  Bytes bytes;  ///< of a message, a multiple of a float's 4; 0: the pauses alone
+  std::int64_t messages = 1;
+  Seconds transfer;  ///< about the time of a message; pauses are longer
+};
+
+/// Rank 1's part of a task, after rank 0 has told it of the task.
+void receive_for_processing(channel::Channel& channel, const ProcessingTask& task);
+
+/// Processor time of a message between ranks 0 and 1, which both must be processes of their own; absent if they are
+/// threads of one process. `one_way` has the times of transfers, `tell` gives rank 1 a task, which it must carry out. A
+/// rank's own thread handles messages if it takes more than half of what the largest message takes its receiver.
+/// The end of a send is asked for, and a message waited for, only when it should have come, so that nobody polls.
+/// Medians, less the pauses' processor time. Takes about a second. Call on rank 0.
+[[nodiscard]] std::optional<MessageProcessing> measure_processing(
+    channel::Channel& channel, const LinkCurve& one_way, const std::function<void(const ProcessingTask&)>& tell);
+
+}  // namespace stagecraft::profiler
