@@ -9,8 +9,8 @@
 #include <set>
 #include <vector>
 
-#include "costmodel/format/utf8.h"
 #include "costmodel/index.h"
+#include "costmodel/interchange/markup.h"
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/split.h"
 #include "costmodel/table.h"
@@ -36,34 +36,11 @@ constexpr const char* kInputColour = "#eeeeee";
 constexpr double kHeavy = 0.05;
 constexpr std::size_t kLongest = 40;
 
-/// Text for Graphviz: no control characters, markup as entities, and each backslash `backslashes` times. "\\N" is the
-/// node's name even in an HTML-like label, where two backslashes make one; a tooltip is read twice, so it needs four.
+/// markup_text with each backslash `backslashes` times. "\\N" is the node's name even in an HTML-like label, where two
+/// backslashes make one; a tooltip is read twice, so it needs four.
 std::string escaped(const std::string& text, std::size_t longest, std::size_t backslashes = 2) {
   std::string out;
-  std::size_t characters = 0;
-  for (const char c : format::valid_utf8(text)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte & 0xC0) != 0x80 && ++characters > longest) return out + "...";
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\\':
-        out += std::string(backslashes, c);
-        break;
-      default:
-        out += byte < 0x20 || byte == 0x7F ? ' ' : c;
-    }
-  }
+  for (const char c : markup_text(text, longest)) out.append(c == '\\' ? backslashes : 1, c);
   return out;
 }
 

@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "costmodel/format/utf8.h"
 #include "costmodel/index.h"
+#include "costmodel/interchange/markup.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft::interchange {
@@ -27,29 +27,6 @@ constexpr double kLegend = 180;
 constexpr double kBottom = 60;
 constexpr double kMargin = 1.25;  // room around the outermost times, as a factor
 constexpr std::size_t kLongestName = 28;
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : format::valid_utf8(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
 
 /// A marker of shape `number`, filled with its colour.
 std::string marker(std::size_t number, double x, double y, const std::string& title) {
@@ -136,10 +113,10 @@ std::string line(double x1, double y1, double x2, double y2, const std::string& 
   return fmt::format("<line x1=\"{:.2f}\" y1=\"{:.2f}\" x2=\"{:.2f}\" y2=\"{:.2f}\" {}/>\n", x1, y1, x2, y2, style);
 }
 
+/// `words` are markup.
 std::string text(double x, double y, const std::string& anchor, const std::string& words,
                  const std::string& more = "") {
-  return fmt::format("<text x=\"{:.2f}\" y=\"{:.2f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,
-                     escaped(words));
+  return fmt::format("<text x=\"{:.2f}\" y=\"{:.2f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, words);
 }
 
 std::string axes(const Scale& scale) {
@@ -193,7 +170,7 @@ std::string scatter_picture(const Validation& validation) {
       out += line(scale.x(*run.times.low), y, scale.x(*run.times.high), y,
                   fmt::format("stroke=\"{}\" clip-path=\"url(#square)\"", kColours.at(model % kColours.size())));
     }
-    const std::string title = fmt::format("<title>{}: predicted {}, measured {}</title>", escaped(run.name),
+    const std::string title = fmt::format("<title>{}: predicted {}, measured {}</title>", markup_text(run.name),
                                           format_seconds(run.times.predicted), format_seconds(run.times.measured));
     out += marker(model, scale.x(run.times.predicted), y, title);
   }
@@ -201,9 +178,7 @@ std::string scatter_picture(const Validation& validation) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     const double y = kTop + 10 + 22 * static_cast<double>(i);
     out += marker(i, x, y, "");
-    std::string name = format::valid_utf8(models[i]);
-    if (name.size() > kLongestName) name = format::valid_utf8(name.substr(0, kLongestName)) + "...";
-    out += text(x + 14, y + 4, "start", name);
+    out += text(x + 14, y + 4, "start", markup_text(models[i], kLongestName));
   }
   out += text(x - 6, kTop + 14 + 22 * static_cast<double>(models.size()), "start", "grey: within 10 %");
   return out + "</svg>\n";
