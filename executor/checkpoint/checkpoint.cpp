@@ -271,7 +271,7 @@ void load_state(const files::TensorFiles& files, stage::StageProgram& program, s
       const at::Tensor scalar = value.new_empty({});
       state.steps = read_like(files, kSteps + name, scalar, false).to(value.device());
     }
-    optimizer.set_state(i, std::move(state));
+    optimizer.set_state(i, state);
   }
 }
 

@@ -49,21 +49,19 @@ void LossGathering::send(const stage::MicrobatchLosses& losses) {
 std::vector<double> LossGathering::receive(int first) {
   const int microbatches = plan_.plan().microbatches;
   std::vector<double> losses(to_index(microbatches));
-  for (std::size_t replica = 0; replica < sources_.size(); ++replica) {
+  for (const int source : sources_) {
     std::vector<int> own;
     for (int m = 0; m < microbatches; ++m) {
-      if (plan_.runner(stage_, first + m) == sources_[replica]) own.push_back(m);
+      if (plan_.runner(stage_, first + m) == source) own.push_back(m);
     }
     if (own.empty()) continue;
     std::vector<double> values;
-    if (sources_[replica] == 0) {
+    if (source == 0) {
       values = own_.front();
       own_.erase(own_.begin());
     } else {
       const at::Tensor arrived =
-          channel_
-              .receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, sources_[replica], channel::kLossTag)
-              ->wait();
+          channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, source, channel::kLossTag)->wait();
       values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
     }
     for (std::size_t i = 0; i < own.size(); ++i) losses[to_index(own[i])] = values[i];

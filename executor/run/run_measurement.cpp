@@ -166,7 +166,9 @@ Measurement RunMeasurement::whole() const {
 }
 
 std::int64_t RunMeasurement::most_bytes() const {
-  constexpr std::int64_t kSpanBytes = 512, kStepBytes = 256, kOtherBytes = std::int64_t{1} << 20;
+  constexpr std::int64_t kSpanBytes = 512;
+  constexpr std::int64_t kStepBytes = 256;
+  constexpr std::int64_t kOtherBytes = std::int64_t{1} << 20;
   std::size_t actions = 0;
   for (const auto& list : plan_.action_lists()) actions = std::max(actions, list.size());
   // A wait for a value that stays on the rank is a span without an action; updates end each step.

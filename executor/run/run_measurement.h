@@ -23,9 +23,9 @@ using SaveMeasurement = std::function<void(const Measurement&)>;
 class RunMeasurement {
  public:
   /// `actions` is the rank's list as it runs it. All ranks pass a `save`, or none. Rank 0's is called at most once per
-  /// `save_every` and rarely enough to take negligible time; with 0, whenever there is something new. `plan` and
+  /// `save_every` and rarely enough to take negligible time; with 0, whenever there is something new. `bound` and
   /// `channel` must outlive it.
-  RunMeasurement(const BoundPlan& plan, const std::vector<Action>& actions, int rank, channel::Channel& channel,
+  RunMeasurement(const BoundPlan& bound, const std::vector<Action>& actions, int rank, channel::Channel& channel,
                  std::int64_t first_step, SaveMeasurement save,
                  std::chrono::milliseconds save_every = std::chrono::seconds(2));
 

@@ -51,12 +51,12 @@ TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
   seed_ = read_number<std::uint64_t>(file_, "seed");
 }
 
-void TrainingRecord::check_fits(const Plan& plan, std::int64_t steps, const stage::OptimizerOptions& own,
+void TrainingRecord::check_fits(const Plan& plan, std::int64_t steps, const stage::OptimizerOptions& optimizer,
                                 std::uint64_t seed) const {
-  const bool plain = own.name == "sgd" && own.momentum == 0 && own.weight_decay == 0 && own.clip_norm == 0 &&
-                     own.rate.name == "constant" && own.rate.warmup == 0;
+  const bool plain = optimizer.name == "sgd" && optimizer.momentum == 0 && optimizer.weight_decay == 0 &&
+                     optimizer.clip_norm == 0 && optimizer.rate.name == "constant" && optimizer.rate.warmup == 0;
   if (plan.microbatches == microbatches_ && plan.microbatch_samples == samples_ && steps == steps_ && plain &&
-      own.learning_rate == learning_rate_ && seed == seed_)
+      optimizer.learning_rate == learning_rate_ && seed == seed_)
     return;
   throw std::invalid_argument(
       fmt::format("{} records {} steps of {} microbatches of {} samples with plain SGD; use a plan with the same "

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <numbers>
 #include <stdexcept>
+#include <utility>
 
 #include "costmodel/errors.h"
 #include "executor/stage/tensor_layout.h"
@@ -76,8 +77,8 @@ std::int64_t state_values(const OptimizerOptions& options) {
   return 2;
 }
 
-Optimizer::Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> parameters)
-    : options_(options),
+Optimizer::Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameters)
+    : options_(std::move(options)),
       parameters_(std::move(parameters)),
       first_(parameters_.size()),
       second_(parameters_.size()),
@@ -140,7 +141,7 @@ void Optimizer::step(double divisor, double rate_factor) {
 
 OptimizerState Optimizer::state(std::size_t i) const { return {first_.at(i), second_.at(i), steps_.at(i)}; }
 
-void Optimizer::set_state(std::size_t i, OptimizerState state) {
+void Optimizer::set_state(std::size_t i, const OptimizerState& state) {
   const at::Tensor& parameter = parameters_.at(i);
   begun_.at(i) = state.first.defined();
   const auto place = [&](const at::Tensor& tensor) {

@@ -57,7 +57,7 @@ struct OptimizerState {
 class Optimizer {
  public:
   /// State is created in the first step. `parameters` are leaves.
-  Optimizer(const OptimizerOptions& options, std::vector<at::Tensor> parameters);
+  Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameters);
   /// Switches to `parameters`, of the same shapes and in the same order; the state is kept.
   void rebind(std::vector<at::Tensor> parameters);
   /// One step with the gradients divided by `divisor` and `rate_factor` times the learning rate; parameters without a
@@ -67,7 +67,7 @@ class Optimizer {
   /// The state of parameter `i` of the constructor; shares its memory.
   [[nodiscard]] OptimizerState state(std::size_t i) const;
   /// Continues from a result of `state`, whose tensors it takes over.
-  void set_state(std::size_t i, OptimizerState state);
+  void set_state(std::size_t i, const OptimizerState& state);
 
  private:
   OptimizerOptions options_;

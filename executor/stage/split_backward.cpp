@@ -169,7 +169,9 @@ std::pair<std::vector<at::Tensor>, SplitBackward> SplitBackward::of_inputs(const
     return out;
   }
 
-  variable_list through, through_gradients, wanted;
+  variable_list through;
+  variable_list through_gradients;
+  variable_list wanted;
   for (std::size_t i = 0; i < roots.size(); ++i) {
     if (!reach.to_input(torch::autograd::impl::gradient_edge(roots[i]).function.get())) continue;
     through.push_back(roots[i]);

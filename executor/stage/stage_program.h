@@ -66,7 +66,7 @@ class StageProgram {
   /// from the model's inputs; `sent` are their values that other stages read. Initial parameters depend on `seed` and
   /// their names. Throws std::invalid_argument naming the layer and a value without a source. `model` must outlive it.
   StageProgram(const model::Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
-               std::vector<model::ValueRef> sent, std::uint64_t seed, Placement placement = {});
+               const std::vector<model::ValueRef>& sent, std::uint64_t seed, Placement placement = {});
 
   /// Model inputs that the layers read, ascending; forward takes them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }

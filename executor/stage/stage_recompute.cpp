@@ -61,7 +61,9 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
   if (loss_slot_ >= 0) gradients[to_index(loss_slot_)] = at::full_like(flight.loss, loss_gradient);
 
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
-    torch::autograd::variable_list roots, root_gradients, leaves;
+    torch::autograd::variable_list roots;
+    torch::autograd::variable_list root_gradients;
+    torch::autograd::variable_list leaves;
     std::vector<int> leaf_slots;
     Values values(to_index(slots_));
     for (const int slot : segment->inputs) {
