@@ -76,7 +76,8 @@ void Activity::go_on() noexcept {
 
 std::string Activity::text(Clock::time_point now) const {
   Doing doing;
-  int peer = -1, tag = -1;
+  int peer = -1;
+  int tag = -1;
   Clock::rep since = 0;
   std::uint32_t before = 0;
   do {

@@ -90,7 +90,7 @@ class OrderedReducing : public Reducing {
     if (few_) {
       // Every rank sends everything and computes the sum itself: one round instead of two.
       const at::Tensor own = values_.clone();
-      round_.emplace(channel, members, tag, own, [&](std::int64_t) { return own; });
+      round_.emplace(channel, members, tag, own, [&](std::int64_t) -> const at::Tensor& { return own; });
     } else {
       const Chunks chunks(channel, values_, members);
       round_.emplace(channel, members, tag, chunks[chunks.mine], [&](std::int64_t i) { return chunks[i]; });

@@ -137,8 +137,11 @@ class Pooled : public Interface {
     memory.deallocate(operation, sizeof(Operation));
   }
 
- protected:
+ private:
+  friend Operation;
   Pooled(std::shared_ptr<World> world, int rank) : world_(std::move(world)), rank_(rank) {}
+
+ protected:
   std::shared_ptr<World> world_;
   int rank_;
 };

@@ -45,7 +45,7 @@ std::string proof(const std::string& key, int from, int to, const std::string& n
 void prove_to_each_other(Channel& channel, const std::string& key) {
   const int own = channel.rank();
   const std::string nonce = meeting::random_secret();
-  const auto nonces = swap_texts(channel, nonce.size(), [&](int) { return nonce; });
+  const auto nonces = swap_texts(channel, nonce.size(), [&](int) -> const std::string& { return nonce; });
   const auto proofs =
       swap_texts(channel, nonce.size(), [&](int peer) { return proof(key, own, peer, nonces.at(peer)); });
   for (const auto& [peer, shown] : proofs) {

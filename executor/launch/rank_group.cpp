@@ -37,8 +37,10 @@ std::exception_ptr with_report(std::exception_ptr error,
 
 /// The first line of `a` that is not the same in `b`; "nothing" past the end.
 std::string first_difference(const std::string& a, const std::string& b) {
-  std::istringstream first(a), second(b);
-  std::string line, other;
+  std::istringstream first(a);
+  std::istringstream second(b);
+  std::string line;
+  std::string other;
   while (std::getline(first, line)) {
     if (!std::getline(second, other) || line != other) return meeting::printable(line, 200);
   }

@@ -278,7 +278,8 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
       interrupted = true;
       signal_all(number);
     }
-    int first = 0, first_raw = 0;
+    int first = 0;
+    int first_raw = 0;
     bool failed = false;
     for (int rank = 0; rank < ranks; ++rank) {
       int raw = 0;

@@ -152,7 +152,8 @@ class StoreServer::Loop {
 
   bool greet(Connection& client, const Message& message) {
     if (message.size() != 4) return false;
-    const std::string &rank = message[0], &nonce = message[2];
+    const std::string& rank = message[0];
+    const std::string& nonce = message[2];
     if (!number(rank)) return false;
     const bool right = same_authenticator(message[3], client_proof(key_, rank, client.nonce, nonce));
     if (right) {

@@ -247,7 +247,9 @@ LaunchInfo find_meeting(const LaunchInfo& launch, milliseconds deadline) {
                     PeerError::Cause::Deadline);
   }
   std::istringstream words(text.substr(0, kMostGreetingBytes));
-  std::string host, port, proof;
+  std::string host;
+  std::string port;
+  std::string proof;
   words >> host >> port >> proof;
   if (!same_authenticator(proof, place_proof(launch, host, port))) {
     throw PeerError(
