@@ -26,7 +26,8 @@ class Arranged : public DataSource {
         given.try_emplace(index);
       }
     }
-    std::vector<int> sampled, fixed;
+    std::vector<int> sampled;
+    std::vector<int> fixed;
     for (const auto& [index, tensor] : given) (at(index).batch_axis ? sampled : fixed).push_back(index);
     fetch(sampled, step, microbatch, microbatches, samples, given);
     fetch(fixed, 0, 0, 1, 1, given);

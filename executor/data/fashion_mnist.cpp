@@ -149,7 +149,8 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool 
                                                  std::optional<std::uint64_t> seed) {
   const std::string directory = named.empty() ? kDirectory : named;
   const std::vector<model::ModelInput>& inputs = model.inputs;
-  const std::vector<std::int64_t> image{1, kSide, kSide}, flat{kPixels};
+  const std::vector<std::int64_t> image{1, kSide, kSide};
+  const std::vector<std::int64_t> flat{kPixels};
   const bool fits = inputs.size() == 2 && inputs[0].dtype == "float32" &&
                     (inputs[0].shape == image || inputs[0].shape == flat) && inputs[1].dtype == "int64" &&
                     inputs[1].shape.empty();

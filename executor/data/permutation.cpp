@@ -10,7 +10,8 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t count, std::uint64_t k
   while (std::uint64_t{1} << (2 * half) < count) ++half;
   const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
   do {
-    std::uint64_t left = index >> half, right = index & mask;
+    std::uint64_t left = index >> half;
+    std::uint64_t right = index & mask;
     for (std::uint64_t round = 0; round < 4; ++round) {
       const std::uint64_t next = left ^ (model::mix_seed(key, "round", round, right) & mask);
       left = right;

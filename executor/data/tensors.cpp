@@ -162,7 +162,8 @@ void check_shape(const FileTensor& tensor, const model::ModelInput& input) {
   const bool has_axis = !input.batch_axis || to_index(*input.batch_axis) < tensor.shape.size();
   if (input.batch_axis && has_axis) without.erase(without.begin() + *input.batch_axis);
   if (has_axis && without == input.shape && device::dtype_name(tensor.dtype) == input.dtype) return;
-  std::vector<std::string> found, wanted;
+  std::vector<std::string> found;
+  std::vector<std::string> wanted;
   for (const std::int64_t axis : tensor.shape) found.push_back(std::to_string(axis));
   for (const std::int64_t axis : input.shape) wanted.push_back(std::to_string(axis));
   if (input.batch_axis) wanted.insert(wanted.begin() + *input.batch_axis, "samples");
@@ -225,7 +226,8 @@ class Tensors : public DataSource {
 
  private:
   std::int64_t place(std::int64_t index) const {
-    const auto at = static_cast<std::uint64_t>(index), count = static_cast<std::uint64_t>(count_);
+    const auto at = static_cast<std::uint64_t>(index);
+    const auto count = static_cast<std::uint64_t>(count_);
     return static_cast<std::int64_t>(seed_ ? shuffled(at, count, *seed_) : at % count);
   }
 

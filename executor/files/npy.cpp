@@ -107,7 +107,8 @@ at::ScalarType type_of(const std::string& word, const std::string& file) {
 }  // namespace
 
 NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const std::string& file) {
-  constexpr std::size_t kVersion = 6, kLength = 8;
+  constexpr std::size_t kVersion = 6;
+  constexpr std::size_t kLength = 8;
   const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(text[i])); };
   if (text.size() < kLength + 2 || text.compare(0, kVersion, "\x93NUMPY") != 0)
     throw FormatError(file + ": is not a NumPy file: wrong magic string");
