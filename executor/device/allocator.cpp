@@ -27,7 +27,7 @@ std::string malloc_library() {
 }  // namespace
 
 std::string allocator_name() {
-  const std::string library = malloc_library();
+  std::string library = malloc_library();
   if (library.starts_with("libc.")) return std::string("glibc ") + ::gnu_get_libc_version();
   if (library.find("mimalloc") != library.npos) {
     const auto version = find_function<int (*)()>("mi_version");
@@ -36,7 +36,8 @@ std::string allocator_name() {
   }
   if (library.find("tcmalloc") != library.npos) {
     const auto version = find_function<const char* (*)(int*, int*, const char**)>("tc_version");
-    int major = 0, minor = 0;
+    int major = 0;
+    int minor = 0;
     const char* patch = "";
     if (!version) return "tcmalloc";
     (void)version(&major, &minor, &patch);

@@ -40,7 +40,7 @@ void prepare_device(const std::string& name) {
 }
 
 c10::Device open_device(const std::string& name, bool allow) {
-  if (name == "cpu") return c10::Device(c10::kCPU);
+  if (name == "cpu") return {c10::kCPU};
   const std::size_t colon = name.find(':');
   if (name.substr(0, colon) != "cuda") throw std::invalid_argument(unknown_name("device", name, device_names()));
   int index = 0;
@@ -53,7 +53,7 @@ c10::Device open_device(const std::string& name, bool allow) {
   ask_for_queues();
   if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
   if (const auto reason = load_cuda_libraries()) throw DeviceError(*reason);
-  const int count = at::accelerator::deviceCount();
+  const c10::DeviceIndex count = at::accelerator::deviceCount();
   if (index >= count) {
     throw DeviceError("device \"" + name +
                       "\" does not exist; this machine has cuda:0 to cuda:" + std::to_string(count - 1));

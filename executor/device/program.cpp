@@ -45,7 +45,7 @@ std::string program_versions() { return fmt::format(", LibTorch {}, {}", TORCH_V
 
 std::string error_text(const std::exception& error) {
   const auto* const library = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = library ? library->what_without_backtrace() : error.what();
+  std::string text = library ? library->what_without_backtrace() : error.what();
   if (!library) return text;
   if (const auto bytes = refused_memory(text)) {
     return "out of memory, " + *bytes +

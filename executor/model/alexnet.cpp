@@ -14,8 +14,10 @@ BuiltinModel alexnet_model() {
            {"dropout_percent", 50, "dropout before the linear layers, in percent", 0, 99}},
           [](const std::map<std::string, std::int64_t>& options) {
             Model model;
-            const std::int64_t classes = options.at("classes"), image = options.at("image");
-            const std::int64_t width = options.at("width"), percent = options.at("dropout_percent");
+            const std::int64_t classes = options.at("classes");
+            const std::int64_t image = options.at("image");
+            const std::int64_t width = options.at("width");
+            const std::int64_t percent = options.at("dropout_percent");
             ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
             x = conv2d(model, "conv1", x, {.in = 3, .out = 64, .kernel = 11, .stride = 4, .padding = 2});
             x = relu(model, "relu1", x);
@@ -33,7 +35,7 @@ BuiltinModel alexnet_model() {
             x = average_pool2d(model, "avgpool", x, 6);
             x = flatten(model, "flatten", x);
             x = dropout(model, "dropout6", x, percent);
-            x = linear(model, "fc6", x, {.in = 256 * 6 * 6, .out = width});
+            x = linear(model, "fc6", x, {.in = std::int64_t{256} * 6 * 6, .out = width});
             x = relu(model, "relu6", x);
             x = dropout(model, "dropout7", x, percent);
             x = linear(model, "fc7", x, {.in = width, .out = width});

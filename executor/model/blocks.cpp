@@ -22,6 +22,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "costmodel/index.h"
 
@@ -86,9 +87,9 @@ ValueRef conv2d(Model& model, const std::string& name, ValueRef in, const ConvSh
   const std::vector<std::int64_t> filters{shape.out, shape.in, shape.kernel, shape.kernel};
   const double scale = fan_in_scale(shape.in * area);
   LayerSpec layer{.name = name, .kind = "Conv2d", .inputs = {in}, .parameters = {}, .forward = {}};
-  layer.parameters.push_back(shape.kaiming
-                                 ? normal(name + ".weight", filters, std::sqrt(2.0) * fan_in_scale(shape.out * area))
-                                 : uniform(name + ".weight", filters, scale));
+  layer.parameters.push_back(
+      shape.kaiming ? normal(name + ".weight", filters, std::numbers::sqrt2 * fan_in_scale(shape.out * area))
+                    : uniform(name + ".weight", filters, scale));
   if (shape.bias)
     layer.parameters.push_back(shape.kaiming ? zeros(name + ".bias", {shape.out})
                                              : uniform(name + ".bias", {shape.out}, scale));
@@ -251,7 +252,9 @@ ValueRef cross_entropy(Model& model, ValueRef logits, ValueRef target) {
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, std::int64_t heads,
                   bool causal, Dropout& drop) {
   const auto split = [heads](const at::Tensor& x) { return x.unflatten(-1, {heads, -1}).transpose(1, 2); };
-  const at::Tensor q = split(query), k = split(key), v = split(value);
+  const at::Tensor q = split(query);
+  const at::Tensor k = split(key);
+  const at::Tensor v = split(value);
   at::Tensor out;
   if (!drop.active()) {
     out = at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);

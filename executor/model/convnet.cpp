@@ -12,7 +12,8 @@ BuiltinModel convnet_model() {
            {"dropout_percent", 25, "dropout before the last layer, in percent", 0, 99}},
           [](const std::map<std::string, std::int64_t>& options) {
             Model model;
-            const std::int64_t channels = options.at("channels"), width = options.at("width");
+            const std::int64_t channels = options.at("channels");
+            const std::int64_t width = options.at("width");
             const std::int64_t classes = options.at("classes");
             ValueRef x = append(model, ModelInput{"image", "float32", {1, 28, 28}});
             x = conv2d(model, "conv1", x, {.in = 1, .out = channels, .kernel = 3, .padding = 1});

@@ -39,8 +39,10 @@ ValueRef attention(Model& model, const std::string& name, ValueRef query, ValueR
 
 Model build(const std::map<std::string, std::int64_t>& options) {
   Model model;
-  const std::int64_t vocabulary = options.at("vocabulary"), hidden = options.at("hidden");
-  const std::int64_t layers = options.at("layers"), percent = options.at("dropout_percent");
+  const std::int64_t vocabulary = options.at("vocabulary");
+  const std::int64_t hidden = options.at("hidden");
+  const std::int64_t layers = options.at("layers");
+  const std::int64_t percent = options.at("dropout_percent");
   const auto table = [&](const char* name) { return uniform(name, {vocabulary, hidden}, kScale); };
   const auto place = [](const std::string& side, const std::string& what, std::int64_t i) {
     return side + "." + what + std::to_string(i);

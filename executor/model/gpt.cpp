@@ -57,7 +57,8 @@ ValueRef block(Model& model, const std::string& name, ValueRef in, const BlockSh
 }
 
 Model build(const std::map<std::string, std::int64_t>& options) {
-  const std::int64_t vocabulary = options.at("vocabulary"), sequence = options.at("sequence");
+  const std::int64_t vocabulary = options.at("vocabulary");
+  const std::int64_t sequence = options.at("sequence");
   const BlockShape shape{.width = options.at("width"),
                          .heads = options.at("heads"),
                          .layers = options.at("layers"),

@@ -12,7 +12,8 @@ BuiltinModel mlp_model() {
            {"classes", 10, "classes"}},
           [](const std::map<std::string, std::int64_t>& options) {
             Model model;
-            const std::int64_t layers = options.at("layers"), classes = options.at("classes");
+            const std::int64_t layers = options.at("layers");
+            const std::int64_t classes = options.at("classes");
             ValueRef x = append(model, ModelInput{"image", "float32", {options.at("inputs")}});
             std::int64_t width = options.at("inputs");
             for (std::int64_t i = 1; i <= layers; ++i) {

@@ -27,7 +27,7 @@ std::uint64_t scramble(std::uint64_t x) {
 
 at::Tensor made_value(const ParameterSpec& parameter, std::uint64_t seed) {
   if (parameter.load) return parameter.load();
-  const at::Tensor value = at::empty(parameter.shape, at::TensorOptions().dtype(parameter.dtype));
+  at::Tensor value = at::empty(parameter.shape, at::TensorOptions().dtype(parameter.dtype));
   const auto generator = [&] { return at::make_generator<at::CPUGeneratorImpl>(mix_seed(seed, parameter.name)); };
   switch (parameter.init) {
     case Init::Zeros:

@@ -47,7 +47,8 @@ ValueRef residual(Model& model, const std::string& name, ValueRef in, std::int64
 
 Model build(const ResNetShape& shape, const std::map<std::string, std::int64_t>& options) {
   Model model;
-  const std::int64_t classes = options.at("classes"), image = options.at("image");
+  const std::int64_t classes = options.at("classes");
+  const std::int64_t image = options.at("image");
   const std::int64_t narrowest = options.at("channels");
   ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
   x = conv_norm(model, "conv1", "bn1", x, {.in = 3, .out = narrowest, .kernel = 7, .stride = 2, .padding = 3});

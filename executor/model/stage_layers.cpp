@@ -62,7 +62,8 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
 }
 
 void check_samples(const Model& model, std::int64_t samples) {
-  const std::int64_t least = model.least_samples, most = model.most_samples;
+  const std::int64_t least = model.least_samples;
+  const std::int64_t most = model.most_samples;
   if (samples >= least && samples <= most) return;
   if (least == most) {
     throw std::invalid_argument(

@@ -72,7 +72,8 @@ ValueRef decoder_layer(Model& model, const std::string& name, ValueRef in, const
 }
 
 Model build(const std::map<std::string, std::int64_t>& options) {
-  const std::int64_t vocabulary = options.at("vocabulary"), width = options.at("width");
+  const std::int64_t vocabulary = options.at("vocabulary");
+  const std::int64_t width = options.at("width");
   const DecoderShape shape{.width = width,
                            .heads = options.at("heads"),
                            .feedforward = options.at("feedforward"),

@@ -15,8 +15,10 @@ constexpr ConvGroup kGroups[] = {{2, 1}, {2, 2}, {3, 4}, {3, 8}, {3, 8}};
 
 Model build(const std::map<std::string, std::int64_t>& options) {
   Model model;
-  const std::int64_t classes = options.at("classes"), image = options.at("image");
-  const std::int64_t width = options.at("width"), percent = options.at("dropout_percent");
+  const std::int64_t classes = options.at("classes");
+  const std::int64_t image = options.at("image");
+  const std::int64_t width = options.at("width");
+  const std::int64_t percent = options.at("dropout_percent");
   ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
   std::int64_t channels = 3;
   int number = 0;

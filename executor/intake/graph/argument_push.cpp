@@ -219,7 +219,7 @@ class Coercion {
     if (element_->kind() == Kind::NumberType) {
       c10::impl::GenericList out(c10::NumberType::get());
       for (const c10::Scalar& each : numbers) out.push_back(c10::IValue(each));
-      return constant(std::move(out));
+      return constant(out);
     }
     refuse(found);
   }

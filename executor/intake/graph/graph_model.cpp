@@ -180,7 +180,8 @@ class Assembler {
     for (const int value : program.arguments()) layer.inputs.push_back(reference(value));
     // LayerCall separates parameters and buffers; this locates each tensor of the program.
     std::vector<std::pair<bool, std::size_t>> places;
-    std::size_t parameters = 0, buffers = 0;
+    std::size_t parameters = 0;
+    std::size_t buffers = 0;
     for (const int tensor : program.tensors()) {
       layer.parameters.push_back(spec_of(tensor));
       const bool trainable = layer.parameters.back().trainable;
@@ -235,11 +236,10 @@ model::LossOutput loss_output(const OperatorGraph& graph, const GraphValue& valu
   if (!value.meta) throw std::invalid_argument(graph.file + ": output \"" + value.name + "\" has no known shape");
   model::LossOutput out{reference, {}, value.meta->dtype, 0};
   for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
-    if (const auto number = constant_value(value.meta->sizes[axis]); number && !graph.symbols.empty()) {
-      out.shape.push_back(*number);
-    } else if (!number) {
+    const auto number = constant_value(value.meta->sizes[axis]);
+    if (!number) {
       out.batch_axis = to_int(axis);
-    } else if (axis > 0) {
+    } else if (axis > 0 || !graph.symbols.empty()) {
       out.shape.push_back(*number);
     }
   }

@@ -66,7 +66,7 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
     if (next >= node.arguments.size()) throw FormatError(place + ": too few arguments");
     return node.arguments[next++].value;
   };
-  const auto wrong = [&](const std::string& wanted) -> FormatError {
+  const auto wrong = [&](const std::string& wanted) {
     return FormatError(place + ": argument " + std::to_string(next - 1) + ": expected " + wanted);
   };
   const auto truth = [&]() -> std::optional<bool> {

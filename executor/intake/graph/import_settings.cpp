@@ -11,7 +11,8 @@ namespace {
 
 /// FROM..TO.
 std::pair<std::int64_t, std::int64_t> parse_range(const std::string& key, const std::string& text) {
-  std::int64_t from = 0, to = 0;
+  std::int64_t from = 0;
+  std::int64_t to = 0;
   const std::size_t dots = text.find("..");
   const char* const end = text.data() + text.size();
   if (dots != std::string::npos) {

@@ -108,7 +108,9 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   if (holds_graphs) symbols.insert(graph.symbols.begin(), graph.symbols.end());
   nodes.assign(own.begin(), own.end());
 
-  std::set<int> given, from_nodes, from_inputs;
+  std::set<int> given;
+  std::set<int> from_nodes;
+  std::set<int> from_inputs;
   std::map<int, std::vector<int>> held;  // tensor -> values
   for (const int n : nodes) given.insert(graph.nodes[to_index(n)].gives.begin(), graph.nodes[to_index(n)].gives.end());
   const std::set<int> written = written_values(graph, nodes);

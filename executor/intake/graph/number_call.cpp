@@ -86,9 +86,9 @@ c10::IValue either(const Numbers& x, Int&& of_whole, Real&& of_real) {
 const std::map<std::string, Entry>& table() {
   using N = const Numbers&;
   static const std::map<std::string, Entry> entries{
-      {"_operator.add", {2, [](N x) { return either(x, sum, std::plus<double>()); }}},
-      {"_operator.sub", {2, [](N x) { return either(x, difference, std::minus<double>()); }}},
-      {"_operator.mul", {2, [](N x) { return either(x, product, std::multiplies<double>()); }}},
+      {"_operator.add", {2, [](N x) { return either(x, sum, std::plus<>()); }}},
+      {"_operator.sub", {2, [](N x) { return either(x, difference, std::minus<>()); }}},
+      {"_operator.mul", {2, [](N x) { return either(x, product, std::multiplies<>()); }}},
       {"_operator.floordiv",
        {2, [](N x) { return either(x, floor_divide, [](double a, double b) { return std::floor(a / b); }); }}},
       {"_operator.truediv", {2, [](N x) -> c10::IValue { return real(x[0]) / real(x[1]); }}},
@@ -142,7 +142,8 @@ NodeCall size_call(const ProgramGraph& graph, const ProgramNode& node, const std
   const bool count = node.target == "torch.ops.aten.sym_numel.default";
   if (!tensor || graph.values[to_index(tensor->index)].kind != ProgramValue::Kind::Tensor || (!axis && !count))
     throw FormatError(place + ": expected a tensor" + (count ? "" : " and an axis"));
-  const int from = slot(tensor->index), to = slot(node.results[0].values[0].index);
+  const int from = slot(tensor->index);
+  const int to = slot(node.results[0].values[0].index);
   if (count) return [=](Frame& frame) { frame.slots[to_index(to)] = frame.slots[to_index(from)].toTensor().numel(); };
   const bool stride = node.target == "torch.ops.aten.sym_stride.int";
   return [=, at = *axis](Frame& frame) {

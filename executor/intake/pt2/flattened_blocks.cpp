@@ -164,7 +164,8 @@ class Flattener {
     const format::Json& inputs = node.at("inputs");
     const format::Json& held = inputs[position].at("arg").at("as_graph");
     const format::Json& inner = held.at("graph");
-    format::Json before = format::Json::array(), operands = format::Json::array();
+    format::Json before = format::Json::array();
+    format::Json operands = format::Json::array();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (i != position) (i < position ? before : operands).push_back(i < position ? inputs[i] : inputs[i].at("arg"));
     }

@@ -24,8 +24,8 @@ class ProgramScope {
   ValueIndex define(const format::Cursor& at, const std::string& name, ProgramValue::Kind kind);
   /// The value `name`, which was defined before.
   [[nodiscard]] ValueIndex use(const format::Cursor& at, const std::string& name, ProgramValue::Kind kind) const;
-  /// From now on sizes may depend on the symbols of `value` as well.
-  void admit_symbols(ValueIndex value);
+  /// From now on sizes may depend on the symbols of the value `index` as well.
+  void admit_symbols(ValueIndex index);
 
   [[nodiscard]] const std::set<std::string>& symbols() const { return symbols_; }
   [[nodiscard]] const ProgramValue& value(ValueIndex of) const { return values_[to_index(of.index)]; }

@@ -18,8 +18,8 @@ using Kind = ScriptValue::Kind;
 bool shares_memory(const c10::IValue& a, const c10::IValue& b) {
   if (!a.isTensor()) return false;
   if (!b.isTensor()) return true;
-  const at::Tensor x = a.toTensor();
-  const at::Tensor y = b.toTensor();
+  const at::Tensor& x = a.toTensor();
+  const at::Tensor& y = b.toTensor();
   if (!x.defined() || !y.defined() || !x.has_storage() || !y.has_storage()) return false;
   return x.storage().unsafeGetStorageImpl() == y.storage().unsafeGetStorageImpl();
 }

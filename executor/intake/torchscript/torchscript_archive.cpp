@@ -88,7 +88,8 @@ c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const files::ZipArchive
     const bool code = record.name.starts_with(root + "code/");
     if (record.name.ends_with(".pkl") && record.bytes > kMostPickleBytes)
       fail(fmt::format("found {} bytes, expected at most {}", record.bytes, kMostPickleBytes));
-    if (record.deflated && (inflated += record.bytes) > kMostInflatedBytes)
+    if (record.deflated) inflated += record.bytes;
+    if (inflated > kMostInflatedBytes)
       fail(fmt::format("the compressed records hold more than {} bytes in total", kMostInflatedBytes));
     if (code && record.name.ends_with(".py")) {
       if (const std::string fault = fault_of_code(archive.read(record, kMostCodeBytes)); !fault.empty()) fail(fault);
@@ -98,7 +99,7 @@ c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const files::ZipArchive
       (void)archive.map(record, /*check=*/true);
     }
   }
-  const auto refuse = [&](const std::string& what) -> FormatError {
+  const auto refuse = [&](const std::string& what) {
     return FormatError(archive.path() + ": LibTorch cannot load this TorchScript file: " + first_line(what));
   };
   try {

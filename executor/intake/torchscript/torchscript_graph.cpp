@@ -25,7 +25,7 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScriptInputs& told,
+OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScriptInputs& declared,
                                 model::ModelMode mode) {
   const std::string& file = archive.path();
   ScriptState state(load_torchscript(archive), mode);
@@ -36,14 +36,14 @@ OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScr
   std::vector<ScriptInput> inputs;
   const auto& arguments = forward->getSchema().arguments();
   for (std::size_t i = 1; i < arguments.size(); ++i) names.push_back(arguments[i].name());
-  for (const auto& [name, text] : told.inputs) {
+  for (const auto& [name, text] : declared.inputs) {
     if (std::ranges::find(names, name) == names.end())
       throw std::invalid_argument(file + ": " + unknown_name("input", name, names));
   }
   for (std::size_t i = 1; i < arguments.size(); ++i) {
-    const auto given = told.inputs.find(names[i - 1]);
+    const auto given = declared.inputs.find(names[i - 1]);
     ScriptInput input{.model = {.name = names[i - 1], .dtype = "", .shape = {}}};
-    if (given != told.inputs.end()) {
+    if (given != declared.inputs.end()) {
       input.model = parse_model_input(names[i - 1], given->second);
     } else if (arguments[i].default_value() && !arguments[i].default_value()->isTensor()) {
       input.constant = *arguments[i].default_value();
@@ -54,13 +54,13 @@ OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScr
     }
     inputs.push_back(std::move(input));
   }
-  for (const auto& [name, range] : told.ranges) {
+  for (const auto& [name, range] : declared.ranges) {
     const auto it = std::ranges::find(inputs, name, [](const ScriptInput& each) { return each.model.name; });
     if (it == inputs.end()) throw std::invalid_argument(file + ": " + unknown_name("input", name, names));
     it->model.least = range.first;
     it->model.classes = range.second;
   }
-  return lay_out_script(file, state, inputs, told.samples);
+  return lay_out_script(file, state, inputs, declared.samples);
 }
 
 }  // namespace stagecraft::intake

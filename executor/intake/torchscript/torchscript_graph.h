@@ -27,11 +27,11 @@ struct TorchScriptInputs {
 /// Throws FormatError with file, operator and module for what cannot run in stages: attributes that forward changes,
 /// objects that are not modules, lists that a branch or loop changes, a model that fails in the dry runs (with the
 /// first line of the reason), and what load_torchscript refuses. Throws std::invalid_argument listing forward's
-/// arguments if `inputs` does not match them.
+/// arguments if `declared` does not match them.
 ///
 /// For evaluation, every module's attribute `training` is false, and training arguments in a trace are set by
 /// evaluation_value.
-[[nodiscard]] OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScriptInputs& inputs,
+[[nodiscard]] OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScriptInputs& declared,
                                               model::ModelMode mode = model::ModelMode::Training);
 
 }  // namespace stagecraft::intake
