@@ -84,7 +84,8 @@ std::string links_table(const LinkMeasurement& measured) {
 
 std::vector<std::string> distrust(const LinkMeasurement& measured) {
   std::vector<std::string> out = crowded_reasons(measured.conditions, "the ranks");
-  std::size_t points = 0, vague = 0;
+  std::size_t points = 0;
+  std::size_t vague = 0;
   for (const LinkCurve& curve : measured.curves) {
     points += curve.points.size();
     vague += to_index(
