@@ -9,8 +9,8 @@
 #include "executor/channel/channel_ucx.h"
 #include "executor/channel/channels.h"
 #include "executor/launch/rendezvous.h"
-#include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
+#include "tests/support/launch_at.h"
 
 namespace stagecraft {
 namespace {
@@ -56,12 +56,7 @@ void run_on_ranks(const std::string& name, int ranks, std::chrono::milliseconds 
     std::unique_ptr<channel::Channel>& channel = channels[static_cast<std::size_t>(rank)];
     try {
       if (kind.make_process) {
-        meeting::LaunchInfo launch;
-        launch.rank = launch.local_rank = rank;
-        launch.ranks = ranks;
-        launch.port = server->port();
-        launch.served = true;
-        channel = kind.make_process({.launch = launch, .deadline = deadline});
+        channel = kind.make_process({.launch = testing::launch_at(*server, rank, ranks), .deadline = deadline});
       }
       body(*channel);
     } catch (...) {

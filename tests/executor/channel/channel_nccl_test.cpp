@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
@@ -16,6 +17,7 @@
 #include "executor/run/run.h"
 #include "tests/executor/channel/nccl_ranks.h"
 #include "tests/executor/channel/nccl_suite.h"
+#include "tests/support/launch_at.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/pretended_nccl.h"
 
@@ -164,10 +166,7 @@ TEST(NcclChannel, AbortReachesAllCommunicatorsBeforeItWaitsForOne) {
 
 TEST(NcclChannel, RefusesAnImplicitLaunchOrder) {
   const meeting::StoreServer server;
-  meeting::LaunchInfo launch;
-  launch.ranks = 1;
-  launch.port = server.port();
-  launch.served = true;
+  const meeting::LaunchInfo launch = testing::launch_at(server, 0, 1);
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
   std::string error;
   try {
@@ -281,20 +280,14 @@ TEST(NcclChannel, FinishesTransfersBeforeItIsDestroyed) {
 TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {
   const meeting::StoreServer server;
   auto controls = make_local_channels(2, kLong);
-  meeting::LaunchInfo launch;
-  launch.rank = 1;
-  launch.ranks = 2;
-  launch.port = server.port();
-  launch.served = true;
-  EXPECT_EQ(error_of([&] {
-              (void)make_nccl_channel(launch, all_to_all(2), std::move(controls[1]), c10::Device(c10::kCPU), kShort);
-            }),
-            "rank 1 waited 0.3 s for rank 0 to start NCCL communicator \"edge 0 1\"");
-  launch.rank = 0;
-  EXPECT_EQ(error_of([&] {
-              (void)make_nccl_channel(launch, all_to_all(2), std::move(controls[0]), c10::Device(c10::kCPU), kShort);
-            }),
-            "rank 0 waited 0.3 s for ncclCommInitRankConfig of NCCL communicator \"edge 0 1\"");
+  const auto error_at = [&](int rank) {
+    return error_of([&] {
+      (void)make_nccl_channel(testing::launch_at(server, rank, 2), all_to_all(2), std::move(controls[to_index(rank)]),
+                              c10::Device(c10::kCPU), kShort);
+    });
+  };
+  EXPECT_EQ(error_at(1), "rank 1 waited 0.3 s for rank 0 to start NCCL communicator \"edge 0 1\"");
+  EXPECT_EQ(error_at(0), "rank 0 waited 0.3 s for ncclCommInitRankConfig of NCCL communicator \"edge 0 1\"");
 }
 
 /// Trains over the fake NCCL and over local channels: both give the same bits, and the calls match the plan's program.

@@ -11,6 +11,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/channel_nccl.h"
 #include "executor/meeting/meeting_store.h"
+#include "tests/support/launch_at.h"
 #include "tests/support/pretended_nccl.h"
 #include "tests/support/ranks.h"
 
@@ -67,12 +68,8 @@ void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::mi
       threads.emplace_back([&, rank] {
         std::unique_ptr<channel::Channel> channel;
         try {
-          meeting::LaunchInfo launch;
-          launch.rank = launch.local_rank = rank;
-          launch.ranks = ranks;
-          launch.port = server.port();
-          launch.served = true;
-          channel = channel::make_nccl_channel(launch, program, std::move(controls[static_cast<std::size_t>(rank)]),
+          channel = channel::make_nccl_channel(testing::launch_at(server, rank, ranks), program,
+                                               std::move(controls[static_cast<std::size_t>(rank)]),
                                                c10::Device(c10::kCPU), deadline, options);
           testing::record_pretended_calls();
           body(rank, *channel);

@@ -11,6 +11,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/channels.h"
 #include "executor/meeting/meeting_store.h"
+#include "tests/support/launch_at.h"
 
 namespace stagecraft::launch {
 namespace {
@@ -187,9 +188,7 @@ TEST(CommonClock, RefusesWhatIsNotATime) {
 
 TEST(RunAsProcess, RunsTheBodyBetweenJoiningAndLeaving) {
   const meeting::StoreServer server;
-  meeting::LaunchInfo launch;
-  launch.port = server.port();
-  launch.served = true;
+  const meeting::LaunchInfo launch = testing::launch_at(server, 0, 1);
   bool ran = false;
   run_as_process(launch, milliseconds(20000), [&](Rendezvous& rendezvous, std::unique_ptr<channel::Channel>& channel) {
     EXPECT_EQ(rendezvous.exchange("key", "value"), std::vector<std::string>{"value"});
@@ -201,9 +200,7 @@ TEST(RunAsProcess, RunsTheBodyBetweenJoiningAndLeaving) {
 
 TEST(RunAsProcess, PassesOnWhatTheBodyThrows) {
   const meeting::StoreServer server;
-  meeting::LaunchInfo launch;
-  launch.port = server.port();
-  launch.served = true;
+  const meeting::LaunchInfo launch = testing::launch_at(server, 0, 1);
   EXPECT_THAT(
       [&] {
         run_as_process(launch, milliseconds(20000), [](Rendezvous&, std::unique_ptr<channel::Channel>&) {

@@ -7,6 +7,7 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 #include "tests/executor/launch/spawned_ranks.h"
+#include "tests/support/launch_at.h"
 
 namespace stagecraft::launch {
 namespace {
@@ -109,14 +110,8 @@ TEST(Rendezvous, SaysThatTheMeetingPointWasNotReached) {
 TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
   const meeting::StoreServer server({.secret = "ours"});
   const auto error_of_joining = [&](int rank, const std::string& secret) -> std::string {
-    meeting::LaunchInfo launch;
-    launch.rank = rank;
-    launch.ranks = 2;
-    launch.port = server.port();
-    launch.served = true;
-    launch.secret = secret;
     try {
-      (void)join(launch, milliseconds(300));
+      (void)join(testing::launch_at(server, rank, 2, secret), milliseconds(300));
     } catch (const meeting::PeerError& error) { return error.what(); }
     return "no error";
   };
@@ -129,10 +124,7 @@ TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
 
 TEST(Rendezvous, TakesNoLongValueInAnExchange) {
   const meeting::StoreServer server;
-  meeting::LaunchInfo launch;
-  launch.port = server.port();
-  launch.served = true;
-  const auto meeting = join(launch, milliseconds(20000));
+  const auto meeting = join(testing::launch_at(server, 0, 1), milliseconds(20000));
   EXPECT_EQ(meeting->exchange("plan", std::string(1 << 20, 'x')).front().size(), 1U << 20);
   try {
     (void)meeting->exchange("plan", std::string((1 << 20) + 1, 'x'));
@@ -145,12 +137,8 @@ TEST(Rendezvous, TakesNoLongValueInAnExchange) {
 
 TEST(Rendezvous, NamesTheRanksThatDidNotJoin) {
   const meeting::StoreServer server;
-  meeting::LaunchInfo launch;
-  launch.ranks = 3;
-  launch.port = server.port();
-  launch.served = true;
   try {
-    (void)join(launch, milliseconds(300));
+    (void)join(testing::launch_at(server, 0, 3), milliseconds(300));
     FAIL() << "ranks 1 and 2 do not exist";
   } catch (const meeting::PeerError& error) {
     EXPECT_STREQ(error.what(), "rank 0 waited 0.3 s for ranks 1, 2 to join the run");

@@ -10,6 +10,7 @@
 
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_protocol.h"
+#include "tests/support/launch_at.h"
 
 // The store at which ranks meet, and who may not use it. "Strangers" do not know the secret.
 
@@ -23,13 +24,7 @@ constexpr milliseconds kLong{20000};
 constexpr milliseconds kShort{300};
 
 LaunchInfo launch_to(const StoreServer& server, const std::string& secret = "", int rank = 0) {
-  LaunchInfo launch;
-  launch.rank = rank;
-  launch.ranks = 2;
-  launch.port = server.port();
-  launch.served = true;
-  launch.secret = secret;
-  return launch;
+  return testing::launch_at(server, rank, 2, secret);
 }
 
 std::string error_of(const std::function<void()>& body) {
