@@ -377,12 +377,6 @@ class GlooChannel : public Channel {
   }
 
  private:
-  static void check_dimensions(const TensorSpec& spec) {
-    if (spec.shape.size() <= kMostDimensions) return;
-    throw std::invalid_argument(
-        fmt::format("a tensor has at most {} dimensions, got {}", kMostDimensions, describe(spec)));
-  }
-
   std::shared_ptr<Line> line_;
   int ranks_;
   std::unique_ptr<Reaper> reaper_;

@@ -230,12 +230,6 @@ class UcxChannel : public Channel {
   }
 
  private:
-  static void check_dimensions(const TensorSpec& spec) {
-    if (spec.shape.size() <= kMostDimensions) return;
-    throw std::invalid_argument(
-        fmt::format("a tensor has at most {} dimensions, got {}", kMostDimensions, describe(spec)));
-  }
-
   std::shared_ptr<UcxLine> line_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<UcxScratch> scratch_ = std::make_shared<UcxScratch>();

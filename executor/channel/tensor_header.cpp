@@ -4,8 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "executor/channel/channel_checks.h"
 
 namespace stagecraft::channel {
+
+void check_dimensions(const TensorSpec& spec) {
+  if (spec.shape.size() <= kMostDimensions) return;
+  throw std::invalid_argument(
+      fmt::format("a tensor has at most {} dimensions, got {}", kMostDimensions, describe(spec)));
+}
 
 at::Tensor make_header(const TensorSpec& spec) {
   at::Tensor header = at::empty({static_cast<std::int64_t>(kMostDimensions + 2)}, at::kLong);

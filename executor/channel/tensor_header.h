@@ -10,6 +10,9 @@ namespace stagecraft::channel {
 
 inline constexpr std::size_t kMostDimensions = 14;
 
+/// Throws std::invalid_argument if `spec` has more than kMostDimensions.
+void check_dimensions(const TensorSpec& spec);
+
 /// An int64 tensor of one length for every spec of at most kMostDimensions: dtype, number of dimensions, sizes.
 [[nodiscard]] at::Tensor make_header(const TensorSpec& spec);
 

@@ -42,6 +42,13 @@ TEST(TensorHeader, RefusesWhatNoTensorHas) {
   EXPECT_EQ(error_of_header({6, 2, 4, -8}), begin + "a size of -8, must be 0 to 281474976710656");
 }
 
+TEST(TensorHeader, TakesAtMostFourteenDimensions) {
+  EXPECT_NO_THROW(check_dimensions({std::vector<std::int64_t>(14, 1), at::kFloat}));
+  EXPECT_THAT([] { check_dimensions({std::vector<std::int64_t>(15, 1), at::kFloat}); },
+              ::testing::ThrowsMessage<std::invalid_argument>(
+                  "a tensor has at most 14 dimensions, got float32 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"));
+}
+
 TEST(TensorHeader, HasOneLengthForEverySpec) {
   EXPECT_EQ(make_header({}).numel(), 16);  // dtype, number of dimensions, 14 sizes
   EXPECT_EQ(make_header({std::vector<std::int64_t>(kMostDimensions, 2), at::kHalf}).numel(), 16);
@@ -52,7 +59,8 @@ TEST(TensorHeader, OfRandomNumbersIsReadOrRefused) {
   constexpr unsigned kSeed = 5;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937_64 random(kSeed);
-  int read = 0, refused = 0;
+  int read = 0;
+  int refused = 0;
   for (int i = 0; i < 2000; ++i) {
     at::Tensor header = make_header({});
     auto* const numbers = header.mutable_data_ptr<std::int64_t>();
