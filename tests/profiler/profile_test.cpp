@@ -80,10 +80,11 @@ TEST(ProfileModel, TellsInputsAsSuch) {
 
 TEST(ProfileModel, TellsActivationAndParameterBytes) {
   const Graph graph = profile("mlp", kTiny).graph;
-  EXPECT_THAT(find(graph, "fc1").outputs, ElementsAre(Output{Bytes(2 * 8 * 4), {2, 8}, "float32", true}));
-  EXPECT_THAT(find(graph, "relu1").outputs, ElementsAre(Output{Bytes(2 * 8 * 4), {2, 8}, "float32", true}));
-  EXPECT_THAT(find(graph, "fc2").outputs, ElementsAre(Output{Bytes(2 * 3 * 4), {2, 3}, "float32", true}));
-  EXPECT_THAT(find(graph, "loss").outputs, ElementsAre(Output{Bytes(4), {}, "float32", true}));
+  // The relu saves its result, the loss that of its log_softmax.
+  EXPECT_THAT(find(graph, "fc1").outputs, ElementsAre(Output{Bytes(2 * 8 * 4), {2, 8}, "float32", true, false}));
+  EXPECT_THAT(find(graph, "relu1").outputs, ElementsAre(Output{Bytes(2 * 8 * 4), {2, 8}, "float32", true, true}));
+  EXPECT_THAT(find(graph, "fc2").outputs, ElementsAre(Output{Bytes(2 * 3 * 4), {2, 3}, "float32", true, false}));
+  EXPECT_THAT(find(graph, "loss").outputs, ElementsAre(Output{Bytes(4), {}, "float32", true, false}));
   EXPECT_EQ(find(graph, "fc1").parameters, 4 * 8 + 8);
   EXPECT_EQ(find(graph, "fc1").parameter_bytes, Bytes((4 * 8 + 8) * 4));
   EXPECT_EQ(find(graph, "relu1").parameter_bytes, Bytes(0));
