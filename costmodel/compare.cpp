@@ -107,6 +107,10 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   out.steps = measured.steps.size() - out.skipped;
   out.ended = measurement.ended;
   out.distrust = crowded_reasons(measurement.conditions, "the run");
+  if (!prediction.channel.empty() && !measurement.channel.empty() && prediction.channel != measurement.channel) {
+    out.distrust.push_back("the run used channel " + measurement.channel + ", the links were measured over " +
+                           prediction.channel);
+  }
   if (prediction.yardstick && measurement.conditions.yardstick) {
     auto drift = drift_between(*prediction.yardstick, *measurement.conditions.yardstick);
     if (auto* known = std::get_if<Drift>(&drift)) out.drift = std::move(*known);

@@ -57,7 +57,7 @@ struct Comparison {
   std::vector<ActionComparison> actions;
   std::vector<BubbleComparison> bubbles;
   std::vector<MemoryComparison> memory;
-  std::vector<std::string> distrust;  ///< reasons not to trust the measurement: other programs
+  std::vector<std::string> distrust;  ///< reasons not to trust it: other programs, links of another channel
   std::optional<Drift> drift;         ///< from the graph's measurement to the run; absent: unknown
   std::string no_drift;               ///< why there is none although both have a yardstick; else empty
   bool ended = true;                  ///< false: the measurement is what a run wrote before its end

@@ -612,6 +612,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
   out.timeline.memory = rank_memories(plan, out.stages);
   out.backward_parts = backward_parts_assumption(graph, plan);
+  if (plan.ranks().size() > 1) out.channel = topology.levels.front().link.channel;
   out.message_processing = message_processing_assumption(graph, topology, plan);
   return out;
 }

@@ -48,6 +48,7 @@ struct Prediction {
   std::string other_device = {};
   /// What is assumed about the two parts of the backward, from backward_parts_assumption; empty if nothing is.
   std::string backward_parts = {};
+  std::string channel = {};  ///< over which the links were measured, "gloo"; empty: unknown, or there is one rank
   /// What is assumed about the processor time of messages, from message_processing_assumption; empty if nothing is.
   std::string message_processing = {};
   std::optional<Yardstick> yardstick = {};  ///< of the graph's measurement

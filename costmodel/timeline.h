@@ -70,7 +70,8 @@ struct Measurement {
   KeptSpans kept;
   bool ended = true;  ///< false if written before the end of the run, which continues or died
   Timeline timeline;
-  Conditions conditions;  ///< from the first step to the last; empty until the run has ended
+  std::string channel = {};  ///< between the ranks, "gloo"; empty: unknown
+  Conditions conditions;     ///< from the first step to the last; empty until the run has ended
   Provenance provenance;
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };

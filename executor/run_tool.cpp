@@ -93,6 +93,7 @@ std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const O
 }
 
 void write_measurement(const Options& o, Measurement measurement) {
+  if (measurement.timeline.ranks > 1) measurement.channel = o.channel;
   measurement.provenance = stagecraft::device::provenance_here("stagecraft-run", o.run.device);
   stagecraft::format::write_text(o.output, stagecraft::format::measurement_json(measurement));
 }

@@ -237,7 +237,6 @@ LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& opt
   }
   ChannelMeter meter(channel);
   LinkMeasurement out = measure_with(device::device_yardstick(c10::kCPU, threads), meter, options, progress);
-  if (progress) progress("processor time of messages");
   out.processing = measure_processing(
       channel, out.curves.front(), [&](const ProcessingTask& task) { meter.give({.task = {}, .processing = task}); });
   meter.give({});

@@ -6,10 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <ctime>
-#include <thread>
+#include <numeric>
 #include <vector>
 
 #include "costmodel/timeline.h"
@@ -23,11 +22,13 @@ constexpr int kReportTag = channel::Channel::kControlTag + 3;
 constexpr std::array kBytes = {4, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
 constexpr Seconds kTimePerSize(0.15);
 constexpr Seconds kAtOnce(150e-6);  // until a thread that is woken runs, and more
+constexpr Seconds kBefore(1e-3);    // of computation before a message
 
 /// Processor time of one message at one end.
 struct EndTime {
-  double process = 0;  ///< of all threads
-  double own = 0;      ///< of the one that calls the channel
+  double own = 0;     ///< of the thread that calls the channel, in its calls
+  double others = 0;  ///< of the process's other threads
+  [[nodiscard]] double all() const { return own + others; }
 };
 
 double clock_s(clockid_t clock) {
@@ -35,9 +36,35 @@ double clock_s(clockid_t clock) {
   clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
-EndTime time_now() { return {clock_s(CLOCK_PROCESS_CPUTIME_ID), clock_s(CLOCK_THREAD_CPUTIME_ID)}; }
+/// Computes, as a rank does meanwhile.
+void compute(Seconds time) {
+  volatile double value = 1;
+  for (const double end = steady_seconds() + time.value; steady_seconds() < end;) {
+    for (int i = 0; i < 1000; ++i) value = value * 1.0000001;
+  }
+}
 
-void pause(Seconds time) { std::this_thread::sleep_for(std::chrono::duration<double>(time.value)); }
+/// Counts what this thread spends in calls of the channel, and what the other threads spend meanwhile.
+class EndClock {
+ public:
+  EndClock() : process_(clock_s(CLOCK_PROCESS_CPUTIME_ID)), thread_(clock_s(CLOCK_THREAD_CPUTIME_ID)) {}
+  template <class Call>
+  auto in_channel(Call call) {
+    const double before = clock_s(CLOCK_THREAD_CPUTIME_ID);
+    auto out = call();
+    own_ += clock_s(CLOCK_THREAD_CPUTIME_ID) - before;
+    return out;
+  }
+  [[nodiscard]] EndTime time() const {
+    const double thread = clock_s(CLOCK_THREAD_CPUTIME_ID) - thread_;
+    return {own_, std::max(clock_s(CLOCK_PROCESS_CPUTIME_ID) - process_ - thread, 0.0)};
+  }
+
+ private:
+  double process_;
+  double thread_;
+  double own_ = 0;
+};
 
 at::Tensor floats(Bytes bytes) {
   return at::zeros({bytes.value / static_cast<std::int64_t>(sizeof(float))}, at::TensorOptions().dtype(at::kFloat));
@@ -52,31 +79,40 @@ void meet(channel::Channel& channel) {
   if (channel.rank() == 0) (void)channel.receive({{1}, at::kFloat}, peer, kStartTag)->wait();
 }
 
-/// Medians over the task's messages at this end.
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// What this end takes for one message of the task: the median in calls, where a wait may poll for a late message; the
+/// mean in other threads, where a few messages are dear (GOTCHAS.md: Gloo's thread polls while a lock is held).
 EndTime carry_out(channel::Channel& channel, const ProcessingTask& task) {
   const at::Tensor message = floats(task.bytes);
   const bool sends = channel.rank() == 0;
-  std::vector<double> process, own;
+  std::vector<double> own, others;
   for (std::int64_t i = -1; i < task.messages; ++i) {  // the first makes connections and buffers
     meet(channel);
-    if (sends) pause(kAtOnce);  // until the receive is posted
-    const EndTime before = time_now();
+    if (sends) compute(kBefore);  // longer than the other end takes to post the receive
+    EndClock clock;
     if (sends) {
-      const auto sending = task.bytes > Bytes(0) ? channel.send(message, 1, kTag) : nullptr;
-      pause(task.transfer * 4 + kAtOnce * 4);  // the other end waits meanwhile, which may be what moves the message
-      if (sending) sending->wait();
+      const auto sending = clock.in_channel([&] { return channel.send(message, 1, kTag); });
+      compute(task.transfer * 4 + kAtOnce * 4);  // the other end waits meanwhile, which may be what moves the message
+      (void)clock.in_channel([&] {
+        sending->wait();
+        return true;
+      });
     } else {
-      const auto receiving =
-          task.bytes > Bytes(0) ? channel.receive({message.sizes().vec(), at::kFloat}, 0, kTag) : nullptr;
-      pause(task.transfer + kAtOnce * 3);
-      if (receiving) (void)receiving->wait();
+      const auto receiving = clock.in_channel([&] {
+        return channel.receive({message.sizes().vec(), at::kFloat}, 0, kTag);
+      });
+      compute(kBefore + task.transfer + kAtOnce * 2);
+      (void)clock.in_channel([&] { return receiving->wait(); });
     }
-    const EndTime after = time_now();
+    const EndTime time = clock.time();
     if (i < 0) continue;
-    process.push_back(after.process - before.process);
-    own.push_back(after.own - before.own);
+    own.push_back(time.own);
+    others.push_back(time.others);
   }
-  return {median(std::move(process)), median(std::move(own))};
+  return {median(std::move(own)), mean(others)};
 }
 
 }  // namespace
@@ -85,44 +121,42 @@ void receive_for_processing(channel::Channel& channel, const ProcessingTask& tas
   const EndTime time = carry_out(channel, task);
   at::Tensor report = at::empty({3}, at::kDouble);
   auto* values = report.mutable_data_ptr<double>();
-  values[0] = time.process;
-  values[1] = time.own;
+  values[0] = time.own;
+  values[1] = time.others;
   values[2] = static_cast<double>(getpid());
   channel.send(report, 0, kReportTag)->wait();
 }
 
 std::optional<MessageProcessing> measure_processing(channel::Channel& channel, const LinkCurve& one_way,
                                                     const std::function<void(const ProcessingTask&)>& tell) {
-  Curve times;
-  for (const LinkPoint& point : one_way.points) times.points.push_back({point.bytes, point.time.median});
-  EndTime idle_sender, idle_receiver;
-  MessageProcessing out;
-  const auto measure = [&](Bytes bytes) {
-    ProcessingTask task{.bytes = bytes, .transfer = interpolate(times, bytes)};
-    const Seconds once = task.transfer * 5 + kAtOnce * 6;
-    task.messages = static_cast<std::int64_t>(std::clamp(std::floor(kTimePerSize / once), 7.0, 101.0));
+  /// What both ends took, and rank 1's process.
+  struct Ends {
+    EndTime sender, receiver;
+    double process = 0;
+  };
+  const auto measure = [&](const ProcessingTask& task) {
     tell(task);
-    const EndTime mine = carry_out(channel, task);
+    const EndTime sender = carry_out(channel, task);
     const at::Tensor report = channel.receive({{3}, at::kDouble}, 1, kReportTag)->wait();
     const auto* values = report.const_data_ptr<double>();
-    if (values[2] == static_cast<double>(getpid())) return false;
-    const EndTime theirs{values[0], values[1]};
-    if (bytes == Bytes(0)) {
-      idle_sender = mine;
-      idle_receiver = theirs;
-      return true;
-    }
-    constexpr double kLeast = 1e-9;
-    const double receiver = std::max(theirs.process - idle_receiver.process, kLeast);
-    out.sender.points.push_back({bytes, Seconds(std::max(mine.process - idle_sender.process, kLeast))});
-    out.receiver.points.push_back({bytes, Seconds(receiver)});
-    out.thread = theirs.own - idle_receiver.own > receiver / 2 ? MessageThread::Own : MessageThread::Separate;
-    return true;
+    return Ends{sender, {values[0], values[1]}, values[2]};
   };
-  if (!measure(Bytes(0))) return std::nullopt;
-  for (const int bytes : kBytes) {
-    if (Bytes(bytes) > one_way.points.back().bytes) break;
-    (void)measure(Bytes(bytes));
+  if (measure({.bytes = Bytes(4), .messages = 1}).process == static_cast<double>(getpid())) return std::nullopt;
+  Curve times;
+  for (const LinkPoint& point : one_way.points) times.points.push_back({point.bytes, point.time.median});
+  const auto measure_bytes = [&](Bytes bytes, Seconds transfer) {
+    const double count = std::floor(kTimePerSize / (transfer * 5 + kAtOnce * 6 + kBefore));
+    return measure({bytes, static_cast<std::int64_t>(std::clamp(count, 7.0, 101.0)), transfer});
+  };
+  constexpr double kLeast = 1e-9;
+  MessageProcessing out;
+  for (const int count : kBytes) {
+    const Bytes bytes(count);
+    if (bytes > one_way.points.back().bytes) break;
+    const Ends ends = measure_bytes(bytes, interpolate(times, bytes));
+    out.sender.points.push_back({bytes, Seconds(std::max(ends.sender.all(), kLeast))});
+    out.receiver.points.push_back({bytes, Seconds(std::max(ends.receiver.all(), kLeast))});
+    out.thread = ends.receiver.own > ends.receiver.others ? MessageThread::Own : MessageThread::Separate;
   }
   return out;
 }

@@ -10,11 +10,11 @@
 
 namespace stagecraft::profiler {
 
-/// Messages from rank 0 to rank 1, one at a time, with pauses in which neither end computes or calls the channel.
+/// Messages from rank 0 to rank 1, one at a time, while both ends compute.
 struct ProcessingTask {
-  Bytes bytes;  ///< of a message, a multiple of a float's 4; 0: the pauses alone
+  Bytes bytes;  ///< of a message, a multiple of a float's 4
   std::int64_t messages = 1;
-  Seconds transfer;  ///< about the time of a message; pauses are longer
+  Seconds transfer = {};  ///< about the time of a message; both ends compute for longer
 };
 
 /// Rank 1's part of a task, after rank 0 has told it of the task.
@@ -23,8 +23,8 @@ void receive_for_processing(channel::Channel& channel, const ProcessingTask& tas
 /// Processor time of a message between ranks 0 and 1, which both must be processes of their own; absent if they are
 /// threads of one process. `one_way` has the times of transfers, `tell` gives rank 1 a task, which it must carry out. A
 /// rank's own thread handles messages if it takes more than half of what the largest message takes its receiver.
-/// The end of a send is asked for, and a message waited for, only when it should have come, so that nobody polls.
-/// Medians, less the pauses' processor time. Takes about a second. Call on rank 0.
+/// Both ends compute meanwhile, as in a run; what they compute does not count. The end of a send is asked for, and a
+/// message waited for, only when it should have come, so that nobody polls. Takes about a second. Call on rank 0.
 [[nodiscard]] std::optional<MessageProcessing> measure_processing(
     channel::Channel& channel, const LinkCurve& one_way, const std::function<void(const ProcessingTask&)>& tell);
 

@@ -9,7 +9,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr int kPredictionVersion = 4;
-constexpr int kTimelineVersion = 3;
+constexpr int kTimelineVersion = 4;
 constexpr int kMost = 1 << 24;
 
 int whole(const Cursor& at) { return to_int(at.integer(0, kMost)); }
@@ -167,6 +167,7 @@ std::string prediction_json(const Prediction& prediction) {
   if (prediction.yardstick) out["yardstick"] = yardstick_json(*prediction.yardstick);
   if (!prediction.other_device.empty()) out["other_device"] = prediction.other_device;
   if (!prediction.backward_parts.empty()) out["backward_parts"] = prediction.backward_parts;
+  if (!prediction.channel.empty()) out["channel"] = prediction.channel;
   if (!prediction.message_processing.empty()) out["message_processing"] = prediction.message_processing;
   out["timeline"] = timeline_object(prediction.timeline);
   return dump(out);
@@ -190,6 +191,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("yardstick")) out.yardstick = read_yardstick(*v);
   if (const auto v = fields.optional("other_device")) out.other_device = v->text();
   if (const auto v = fields.optional("backward_parts")) out.backward_parts = v->text();
+  if (const auto v = fields.optional("channel")) out.channel = v->text();
   if (const auto v = fields.optional("message_processing")) out.message_processing = v->text();
   out.timeline = read_timeline(fields.required("timeline"));
   fields.done();
@@ -207,6 +209,7 @@ std::string measurement_json(const Measurement& measurement) {
   out["kept_spans"] =
       Json{{"first", measurement.kept.first}, {"last", measurement.kept.last}, {"every", measurement.kept.every}};
   out["timeline"] = timeline_object(measurement.timeline);
+  if (!measurement.channel.empty()) out["channel"] = measurement.channel;
   if (measurement.conditions != Conditions{}) out["conditions"] = conditions_json(measurement.conditions);
   if (measurement.provenance != Provenance{}) out["provenance"] = provenance_json(measurement.provenance);
   return dump(out);
@@ -233,6 +236,7 @@ Measurement parse_measurement(const std::string& text, const std::string& file) 
     kept.done();
   }
   out.timeline = read_timeline(fields.required("timeline"));
+  if (const auto v = fields.optional("channel")) out.channel = v->text();
   if (const auto v = fields.optional("conditions")) out.conditions = read_conditions(*v);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();

@@ -113,6 +113,18 @@ TEST(Compare, SaysThatOtherProgramsDisturbedTheRun) {
                         "machine\n"));
 }
 
+TEST(Compare, SaysThatTheRunUsedAnotherChannelThanTheLinks) {
+  Prediction predicted = prediction();
+  Measurement measured = measurement();
+  predicted.channel = "ucx";
+  EXPECT_TRUE(compare(predicted, measured, 1).distrust.empty()) << "the run does not say";
+  measured.channel = "ucx";
+  EXPECT_TRUE(compare(predicted, measured, 1).distrust.empty());
+  measured.channel = "gloo";
+  EXPECT_THAT(compare(predicted, measured, 1).distrust,
+              testing::ElementsAre("the run used channel gloo, the links were measured over ucx"));
+}
+
 TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
   // Seven steps of 2 s with 1 s of work each; only the spans of the first two and the last one were kept. Work of a
   // step may begin during the step before, so the idle time of step 0 is known, but not that of step 1.

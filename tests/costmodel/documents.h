@@ -188,6 +188,7 @@ inline Prediction full_prediction() {
   prediction.yardstick = full_yardstick();
   prediction.other_device = "the graph was measured elsewhere";
   prediction.backward_parts = "half of the backward is assumed";
+  prediction.channel = "ucx";
   prediction.message_processing = "messages are assumed to take no processor time";
   prediction.low = 3.5_s;
   prediction.high = 4.5_s;
@@ -206,6 +207,7 @@ inline Measurement full_measurement() {
   measurement.kept = {16, 8, 4};
   measurement.ended = false;
   measurement.timeline = full_timeline();
+  measurement.channel = "gloo";
   measurement.conditions = full_conditions();
   measurement.provenance = full_provenance();
   return measurement;

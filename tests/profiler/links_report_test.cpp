@@ -58,6 +58,20 @@ TEST(TopologyOf, KeepsTheCurves) {
   EXPECT_EQ(format::parse_topology(format::topology_json(topology), "topology.json"), topology);
 }
 
+TEST(TopologyOf, KeepsTheChannelAndTheProcessorTimeOfMessages) {
+  LinkMeasurement measured = two_ranks();
+  EXPECT_FALSE(topology_of(measured, "local", {"a processor", 1_GiB}, {}).levels.front().link.processing);
+  measured.processing = MessageProcessing{MessageThread::Own,
+                                          {{{4_B, Seconds(0.001)}, {1_MiB, Seconds(0.002)}}},
+                                          {{{4_B, Seconds(0.003)}, {1_MiB, Seconds(0.004)}}}};
+  const Topology topology = topology_of(measured, "ucx", {"a processor", 1_GiB}, {});
+  EXPECT_EQ(topology.levels.front().link.channel, "ucx");
+  EXPECT_EQ(topology.levels.front().link.processing, measured.processing);
+  EXPECT_EQ(topology.provenance.notes.at("processor time of messages"),
+            "on the thread that computes: 4 B 1.00 ms to send, 3.00 ms to receive; 1.00 MiB 2.00 ms to send, 4.00 ms "
+            "to receive");
+}
+
 // Medians within 1.96 * 1.2533 * 1.4826 * MAD / (sqrt(7) * median): 1.4 % for a MAD of 1 %, 14 % for 10 %.
 TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
   LinkMeasurement measured = two_ranks();

@@ -11,6 +11,7 @@ namespace stagecraft::profiler {
 namespace {
 
 using testing::AnyOf;
+using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::MatchesRegex;
@@ -37,6 +38,15 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
   EXPECT_EQ(link.all_reduce.at(2).points.back().bytes, Bytes(4096));
   EXPECT_THAT(topology.provenance.tool, StartsWith("stagecraft-links "));
   EXPECT_EQ(topology.provenance.notes.at("channel"), "gloo");
+  EXPECT_EQ(link.channel, "gloo");
+  ASSERT_TRUE(link.processing);
+  const auto bytes_of = [](const Curve& curve) {
+    std::vector<std::int64_t> out;
+    for (const CurvePoint& point : curve.points) out.push_back(point.bytes.value);
+    return out;
+  };
+  EXPECT_THAT(bytes_of(link.processing->sender), ElementsAre(4, 1024));
+  EXPECT_THAT(bytes_of(link.processing->receiver), ElementsAre(4, 1024));
   EXPECT_EQ(topology.device.kind, DeviceKind::Processor);
   EXPECT_EQ(topology.device.host_processors, static_cast<int>(std::thread::hardware_concurrency()));
 }
@@ -47,6 +57,8 @@ TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
   const Topology topology = format::parse_topology(o.out, "out");
   EXPECT_EQ(device_count(topology), 3);
   EXPECT_EQ(topology.levels.front().link.all_reduce.size(), 2U);
+  EXPECT_EQ(topology.levels.front().link.channel, "local");
+  EXPECT_FALSE(topology.levels.front().link.processing) << "its ranks are threads of one process";
 }
 
 TEST_F(LinksTool, EndsWithOneWhereOtherProgramsAreInTheWay) {

@@ -62,6 +62,18 @@ TEST(ReadTopology, ListsTheKnownOriginsForAnUnknownOne) {
                  "/levels/0/origin: unknown origin \"guessed\", known are declared, measured");
 }
 
+TEST(ReadTopology, ListsTheKnownThreadsForAnUnknownOne) {
+  expect_refused("\"own\"", "\"mine\"",
+                 "/levels/0/processing/thread: unknown thread \"mine\", known are own, separate");
+}
+
+TEST(ReadTopology, RefusesProcessingOfNeitherEnd) {
+  Topology topology = full_topology();
+  topology.levels[0].link.processing = MessageProcessing{};
+  EXPECT_THAT([&] { (void)parse_topology(topology_json(topology), "topology.json"); },
+              ThrowsMessage<FormatError>(HasSubstr("level \"server\": processing has neither sender nor receiver")));
+}
+
 TEST(ReadTopology, ListsTheKnownKeysForAnUnknownOne) {
   expect_refused("\"memory_bytes\"", "\"memory\"", "/device: unknown key \"memory\", known are name, memory_bytes, ");
   expect_refused("\"latency_s\"", "\"latency_us\": 1, \"latency_s\"",
