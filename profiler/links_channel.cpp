@@ -196,7 +196,11 @@ void follow(channel::Channel& channel) {
   while (true) {
     const Order order = to_order(channel.receive(kOrderSpec, 0, kOrderTag)->wait());
     if (order.processing) {
-      if (channel.rank() == 1) receive_for_processing(channel, *order.processing);
+      if (channel.rank() == 1) {
+        receive_for_processing(channel, *order.processing);
+      } else {
+        compute_beside(*order.processing);
+      }
       continue;
     }
     if (order.samples == 0) return;

@@ -20,7 +20,7 @@ constexpr int kTag = 1;
 constexpr int kStartTag = channel::Channel::kControlTag + 2;
 constexpr int kReportTag = channel::Channel::kControlTag + 3;
 constexpr std::array kBytes = {4, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
-constexpr Seconds kTimePerSize(0.15);
+constexpr Seconds kTimePerSize(0.3);
 constexpr Seconds kAtOnce(150e-6);  // until a thread that is woken runs, and more
 constexpr Seconds kBefore(1e-3);    // of computation before a message
 
@@ -115,7 +115,38 @@ EndTime carry_out(channel::Channel& channel, const ProcessingTask& task) {
   return {median(std::move(own)), mean(others)};
 }
 
+/// About the time of one message of a task, with the computation before and beside it.
+Seconds time_of_message(Seconds transfer) { return kBefore + transfer * 5 + kAtOnce * 6; }
+
 }  // namespace
+
+Curve without_falls(std::vector<CurvePoint> points, const std::vector<double>& weights) {
+  struct Block {
+    Seconds time;
+    double weight = 0;
+    std::size_t points = 0;
+  };
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    blocks.push_back({points[i].time, weights.at(i), 1});
+    while (blocks.size() > 1 && blocks[blocks.size() - 2].time > blocks.back().time) {
+      const Block last = blocks.back();
+      blocks.pop_back();
+      Block& block = blocks.back();
+      const double weight = block.weight + last.weight;
+      block = {(block.time * block.weight + last.time * last.weight) / weight, weight, block.points + last.points};
+    }
+  }
+  auto point = points.begin();
+  for (const Block& block : blocks) {
+    for (std::size_t i = 0; i < block.points; ++i) (point++)->time = block.time;
+  }
+  return {std::move(points)};
+}
+
+void compute_beside(const ProcessingTask& task) {
+  compute(time_of_message(task.transfer) * static_cast<double>(task.messages + 1));
+}
 
 void receive_for_processing(channel::Channel& channel, const ProcessingTask& task) {
   const EndTime time = carry_out(channel, task);
@@ -144,20 +175,22 @@ std::optional<MessageProcessing> measure_processing(channel::Channel& channel, c
   if (measure({.bytes = Bytes(4), .messages = 1}).process == static_cast<double>(getpid())) return std::nullopt;
   Curve times;
   for (const LinkPoint& point : one_way.points) times.points.push_back({point.bytes, point.time.median});
-  const auto measure_bytes = [&](Bytes bytes, Seconds transfer) {
-    const double count = std::floor(kTimePerSize / (transfer * 5 + kAtOnce * 6 + kBefore));
-    return measure({bytes, static_cast<std::int64_t>(std::clamp(count, 7.0, 101.0)), transfer});
-  };
   constexpr double kLeast = 1e-9;
   MessageProcessing out;
+  std::vector<double> weights;
   for (const int count : kBytes) {
     const Bytes bytes(count);
     if (bytes > one_way.points.back().bytes) break;
-    const Ends ends = measure_bytes(bytes, interpolate(times, bytes));
+    const Seconds transfer = interpolate(times, bytes);
+    const double messages = std::clamp(std::floor(kTimePerSize / time_of_message(transfer)), 7.0, 201.0);
+    const Ends ends = measure({bytes, static_cast<std::int64_t>(messages), transfer});
+    weights.push_back(messages);
     out.sender.points.push_back({bytes, Seconds(std::max(ends.sender.all(), kLeast))});
     out.receiver.points.push_back({bytes, Seconds(std::max(ends.receiver.all(), kLeast))});
     out.thread = ends.receiver.own > ends.receiver.others ? MessageThread::Own : MessageThread::Separate;
   }
+  out.sender = without_falls(std::move(out.sender.points), weights);
+  out.receiver = without_falls(std::move(out.receiver.points), weights);
   return out;
 }
 
