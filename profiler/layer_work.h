@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "executor/stage/stage_program.h"
+#include "profiler/backward_watcher.h"
+#include "profiler/operator_work.h"
+
+namespace stagecraft::profiler {
+
+/// Counts the work of each layer of one iteration from the operators that LibTorch runs and their shapes, built-in or
+/// imported alike. An operator without a kernel counts as those that it calls, unless work_of has a formula for it. In
+/// the backward an operator belongs to the layer of the autograd node that runs; adding up gradients between two nodes
+/// belongs to the first. Observes the forward and backward of this thread, and autograd's own threads. At most one
+/// counter may exist per thread, and no other BackwardWatcher.
+class LayerWorkCounter : public stage::LayerObserver {
+ public:
+  LayerWorkCounter(std::size_t layers, const std::vector<stage::Parameter>& parameters);
+  ~LayerWorkCounter() override;
+  LayerWorkCounter(const LayerWorkCounter&) = delete;
+  LayerWorkCounter& operator=(const LayerWorkCounter&) = delete;
+  void begin(int layer) override;
+  void end(int layer) override;
+  /// Must be called right before and right after the backward.
+  void begin_backward();
+  void end_backward();
+
+  /// By layer.
+  [[nodiscard]] const std::vector<OperatorWork>& forward() const;
+  [[nodiscard]] const std::vector<OperatorWork>& backward() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  std::unique_ptr<BackwardWatcher> watcher_;
+};
+
+}  // namespace stagecraft::profiler
