@@ -182,4 +182,20 @@ void LayerWorkCounter::end_backward() {
 const std::vector<OperatorWork>& LayerWorkCounter::forward() const { return state_->forward; }
 const std::vector<OperatorWork>& LayerWorkCounter::backward() const { return state_->backward; }
 
+WorkByLayer count_work(Subject& subject, std::size_t layers, const std::vector<at::Tensor>& batch) {
+  const std::vector<stage::Parameter>& parameters = subject.program().parameters();
+  const auto run = [&](LayerWorkCounter& counter) {
+    subject.observe(batch, counter, [&] { counter.begin_backward(); }, [&] { counter.end_backward(); });
+  };
+  const bool fresh = std::ranges::any_of(
+      parameters, [](const stage::Parameter& parameter) { return !parameter.value.grad().defined(); });
+  if (fresh) {
+    LayerWorkCounter unused(layers, parameters);
+    run(unused);
+  }
+  LayerWorkCounter counter(layers, parameters);
+  run(counter);
+  return {counter.forward(), counter.backward()};
+}
+
 }  // namespace stagecraft::profiler

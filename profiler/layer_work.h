@@ -6,6 +6,7 @@
 #include "executor/stage/stage_program.h"
 #include "profiler/backward_watcher.h"
 #include "profiler/operator_work.h"
+#include "profiler/subject.h"
 
 namespace stagecraft::profiler {
 
@@ -35,5 +36,15 @@ class LayerWorkCounter : public stage::LayerObserver {
   std::shared_ptr<State> state_;
   std::unique_ptr<BackwardWatcher> watcher_;
 };
+
+/// The work of each layer for one microbatch.
+struct WorkByLayer {
+  std::vector<OperatorWork> forward;
+  std::vector<OperatorWork> backward;
+};
+
+/// Runs forward and backward of a model with `layers` layers over `batch`, and counts. Gradients are added to existing
+/// ones, as for all but the first microbatch of a step: the first time, an iteration before it makes them.
+[[nodiscard]] WorkByLayer count_work(Subject& subject, std::size_t layers, const std::vector<at::Tensor>& batch);
 
 }  // namespace stagecraft::profiler

@@ -72,6 +72,17 @@ TEST(LayerWork, CountsTheAccumulationOfAGradientForTheLayerThatHoldsTheParameter
   EXPECT_EQ(counted(program, 3, row_batch()).backward[0], (OperatorWork{Flops(512), Bytes(6144), 2}));
 }
 
+// Whether or not there are gradients yet, the count is that of a later microbatch: the product and the accumulation.
+TEST(CountWork, CountsALaterMicrobatchOfAStep) {
+  const model::Model model = scale_exp_sum();
+  Subject subject(model, {}, 1, {}, false);
+  for (int i = 0; i < 2; ++i) {
+    const WorkByLayer work = count_work(subject, 3, row_batch());
+    EXPECT_EQ(work.forward[0], (OperatorWork{Flops(256), Bytes(3072), 1}));
+    EXPECT_EQ(work.backward[0], (OperatorWork{Flops(512), Bytes(6144), 2}));
+  }
+}
+
 // linear calls t and mm; only the product computes: 2 x 3 sums of 4 products. Its weight's gradient is one as large.
 TEST(LayerWork, CountsTheOperatorsThatAnOperatorCallsAndNoViews) {
   Row row({hand_layer("linear", 12,
