@@ -315,6 +315,34 @@ std::string message_processing_assumption(const Graph& graph, const Topology& to
          "; messages are assumed to take no processor time, because the topology does not say how much";
 }
 
+namespace {
+
+const std::vector<std::pair<FigureSource, const char*>>& source_names() {
+  static const std::vector<std::pair<FigureSource, const char*>> names{
+      {FigureSource::Measured, "measured"}, {FigureSource::Fitted, "fitted"},
+      {FigureSource::Analytic, "analytic"}, {FigureSource::Extrapolated, "extrapolated"},
+      {FigureSource::Assumed, "assumed"},   {FigureSource::Calibrated, "calibrated"}};
+  return names;
+}
+
+}  // namespace
+
+const char* to_string(FigureSource source) {
+  for (const auto& [value, name] : source_names()) {
+    if (value == source) return name;
+  }
+  return "";
+}
+
+FigureSource figure_source(const std::string& word) {
+  std::vector<std::string> known;
+  for (const auto& [value, name] : source_names()) {
+    if (name == word) return value;
+    known.emplace_back(name);
+  }
+  throw std::invalid_argument(unknown_name("source", word, known));
+}
+
 std::string idle_text(const Prediction& prediction) {
   const std::vector<int>& idle = prediction.idle_devices;
   const std::vector<int>& unused = prediction.unused_devices;

@@ -14,6 +14,37 @@
 
 namespace stagecraft {
 
+/// Where a figure comes from, the most trusted first.
+enum class FigureSource {
+  Measured,
+  Fitted,        ///< a line through measurements
+  Analytic,      ///< a formula with numbers that were given
+  Extrapolated,  ///< from measurements, outside their range
+  Assumed,       ///< given, of unknown origin
+  Calibrated,    ///< with factors from measured runs
+};
+
+/// "measured", "fitted", ...; the name in files.
+[[nodiscard]] const char* to_string(FigureSource source);
+/// The inverse. Throws std::invalid_argument listing the names.
+[[nodiscard]] FigureSource figure_source(const std::string& word);
+
+/// The 90 % interval of a figure.
+template <class T>
+struct Range {
+  T low{};
+  T high{};
+  FigureSource source = FigureSource::Measured;
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+/// The intervals of a stage's figures of the same names.
+struct StageRanges {
+  Range<Seconds> forward, backward, compute, update, reduce, exposed_transfer, bubble;
+  Range<Bytes> memory;  ///< of the total
+  friend bool operator==(const StageRanges&, const StageRanges&) = default;
+};
+
 /// One stage's share of a step, the mean over its replicas and, with an asynchronous schedule, over steps. compute +
 /// update + reduce + exposed_transfer + bubble add up to the iteration, and (forward + backward) * microbatches /
 /// replicas is compute.
@@ -30,6 +61,7 @@ struct StagePrediction {
   int in_flight = 0;         ///< largest number of microbatches held at once
   RankMemory memory;         ///< of one replica
   bool fits = true;          ///< with the rank's other stages in the device's memory, if the topology gives one
+  std::optional<StageRanges> ranges = {};  ///< absent: predicted without intervals
 };
 
 /// The predicted behaviour of a plan. With an asynchronous schedule, the timeline has the steps of step_window and the
@@ -52,9 +84,11 @@ struct Prediction {
   /// What is assumed about the processor time of messages, from message_processing_assumption; empty if nothing is.
   std::string message_processing = {};
   std::optional<Yardstick> yardstick = {};  ///< of the graph's measurement
-  std::optional<Seconds> low = {};          ///< of a 90 % interval of the step, if calibrated
+  std::optional<Seconds> low = {};          ///< of a 90 % interval of the step; absent: none was made
   std::optional<Seconds> high = {};         ///< likewise
-  std::string calibration = {};             ///< the factors in the figures, from calibration_text; empty: none
+  /// What the interval comes from: "layers 2.1 %, link node 4.0 %, model 15 % (declared)"; empty: none was made.
+  std::string interval = {};
+  std::string calibration = {};  ///< the factors in the figures, from calibration_text; empty: none
   /// Microbatches in the middle of the step that were extrapolated, not replayed: the timeline has a gap for them, of
   /// the right length. 0: all were replayed.
   int reckoned_microbatches = 0;

@@ -8,6 +8,7 @@
 #include "costmodel/format/outputs.h"
 #include "costmodel/interchange/chakra.h"
 #include "costmodel/interchange/chrome_trace.h"
+#include "costmodel/intervals.h"
 #include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
@@ -24,7 +25,9 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
   std::string out = "step " + time(p.iteration);
   if (p.samples_per_s) out += fmt::format(", {}{:.1f} samples per second", mark, *p.samples_per_s);
   out += fmt::format(", bubble {}{:.1f} %\n", mark, p.bubble * 100);
-  if (p.low && p.high) out += fmt::format("90 % interval of the step: {} to {}\n", time(*p.low), time(*p.high));
+  if (p.low && p.high)
+    out += fmt::format("90 % interval of the step: {} to {}\n  it comes from {}\n", time(*p.low), time(*p.high),
+                       p.interval);
   std::vector<std::vector<std::string>> rows;
   for (const stagecraft::StagePrediction& s : p.stages) {
     rows.push_back({std::to_string(s.stage), std::to_string(s.replicas), time(s.forward), time(s.backward),
@@ -120,8 +123,7 @@ int main(int argc, char** argv) {
           stagecraft::ProgressLine line;
           options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
           try {
-            if (calibration) return stagecraft::predict_calibrated(graph, topology, plan, *calibration, options);
-            return stagecraft::predict(graph, topology, plan, options);
+            return stagecraft::predict_with_intervals(graph, topology, plan, calibration, options);
           } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
         }();
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {

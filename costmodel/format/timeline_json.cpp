@@ -115,6 +115,41 @@ Timeline read_timeline(const Cursor& at) {
   return out;
 }
 
+double number(Seconds time) { return time.value; }
+std::int64_t number(Bytes bytes) { return bytes.value; }
+void read_figure(const Cursor& at, Seconds& out) { out = at.seconds(); }
+void read_figure(const Cursor& at, Bytes& out) { out = at.bytes(); }
+
+template <class T>
+Json range_json(const Range<T>& range) {
+  return Json{{"low", number(range.low)}, {"high", number(range.high)}, {"source", to_string(range.source)}};
+}
+
+template <class T>
+void read_range(const Cursor& at, Range<T>& out) {
+  Fields fields(at);
+  read_figure(fields.required("low"), out.low);
+  read_figure(fields.required("high"), out.high);
+  const Cursor source = fields.required("source");
+  try {
+    out.source = figure_source(source.text());
+  } catch (const std::invalid_argument& e) { source.fail(e.what()); }
+  fields.done();
+}
+
+/// Calls visit(key, range) for each range of a stage.
+template <class Ranges, class Visit>
+void for_each_range(Ranges& ranges, Visit visit) {
+  visit("forward_s", ranges.forward);
+  visit("backward_s", ranges.backward);
+  visit("compute_s", ranges.compute);
+  visit("update_s", ranges.update);
+  visit("reduce_s", ranges.reduce);
+  visit("exposed_transfer_s", ranges.exposed_transfer);
+  visit("bubble_s", ranges.bubble);
+  visit("memory_bytes", ranges.memory);
+}
+
 StagePrediction read_stage(const Cursor& at) {
   Fields fields(at);
   StagePrediction out;
@@ -130,6 +165,12 @@ StagePrediction read_stage(const Cursor& at) {
   out.in_flight = whole(fields.required("in_flight_microbatches"));
   out.memory = read_memory(fields.required("memory"));
   out.fits = fields.required("fits").boolean();
+  if (const auto v = fields.optional("ranges")) {
+    Fields ranges(*v);
+    for_each_range(out.ranges.emplace(),
+                   [&](const char* key, auto& range) { read_range(ranges.required(key), range); });
+    ranges.done();
+  }
   fields.done();
   return out;
 }
@@ -141,6 +182,7 @@ std::string prediction_json(const Prediction& prediction) {
   out["iteration_s"] = prediction.iteration.value;
   if (prediction.low) out["iteration_low_s"] = prediction.low->value;
   if (prediction.high) out["iteration_high_s"] = prediction.high->value;
+  if (!prediction.interval.empty()) out["interval"] = prediction.interval;
   if (!prediction.calibration.empty()) out["calibration"] = prediction.calibration;
   if (prediction.samples_per_s) out["samples_per_s"] = *prediction.samples_per_s;
   out["bubble"] = prediction.bubble;
@@ -162,6 +204,10 @@ std::string prediction_json(const Prediction& prediction) {
     s["in_flight_microbatches"] = stage.in_flight;
     s["memory"] = memory_json(stage.memory);
     s["fits"] = stage.fits;
+    if (stage.ranges) {
+      Json& ranges = s["ranges"] = Json::object();
+      for_each_range(*stage.ranges, [&](const char* key, const auto& range) { ranges[key] = range_json(range); });
+    }
     out["stages"].push_back(s);
   }
   if (prediction.yardstick) out["yardstick"] = yardstick_json(*prediction.yardstick);
@@ -181,6 +227,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   out.iteration = fields.required("iteration_s").seconds();
   if (const auto v = fields.optional("iteration_low_s")) out.low = v->seconds();
   if (const auto v = fields.optional("iteration_high_s")) out.high = v->seconds();
+  if (const auto v = fields.optional("interval")) out.interval = v->text();
   if (const auto v = fields.optional("calibration")) out.calibration = v->text();
   if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
   out.bubble = fields.required("bubble").number();

@@ -184,6 +184,11 @@ inline Prediction full_prediction() {
   stage.in_flight = 3;
   stage.memory = {1, 7_B, {{"parameters", 7_B}}};
   stage.fits = false;
+  StageRanges& ranges = stage.ranges.emplace();
+  ranges.forward = {0.25_s, 0.75_s, FigureSource::Measured};
+  ranges.backward = {0.5_s, 1.5_s, FigureSource::Assumed};
+  ranges.reduce = {0.125_s, 0.25_s, FigureSource::Extrapolated};
+  ranges.memory = {6_B, 8_B, FigureSource::Analytic};
   prediction.stages = {stage};
   prediction.yardstick = full_yardstick();
   prediction.other_device = "the graph was measured elsewhere";
@@ -192,6 +197,7 @@ inline Prediction full_prediction() {
   prediction.message_processing = "messages are assumed to take no processor time";
   prediction.low = 3.5_s;
   prediction.high = 4.5_s;
+  prediction.interval = "layers 2.0 %, model 15 % (declared)";
   prediction.calibration = "compute x 1.1";
   prediction.timeline = full_timeline();
   return prediction;

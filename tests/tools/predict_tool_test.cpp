@@ -75,7 +75,8 @@ TEST_F(PredictTool, PutsATableThatIsTooWideIntoTwo) {
   for (const std::string& line : narrow) EXPECT_LE(line.size(), 80U) << line;
   EXPECT_THAT(narrow, ::testing::Contains(::testing::StartsWith("stage peak memory")));
   const Outcome wide = folder_.run("COLUMNS=120 stagecraft-predict graph.json topology.json plan.json");
-  EXPECT_EQ(lines(wide.err).size(), 5U) << wide.err;  // the step, the titles, two stages, a note on the columns
+  EXPECT_EQ(lines(wide.err).size(), 7U)
+      << wide.err;  // the step, its interval in two lines, the titles, two stages, a note on the columns
 }
 
 TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
