@@ -11,10 +11,13 @@
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/comparison_json.h"
 #include "costmodel/format/diagnosis_json.h"
+#include "costmodel/format/explanation_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/validation_json.h"
+#include "costmodel/intervals.h"
 #include "tests/costmodel/documents.h"
+#include "tests/support/chains.h"
 #include "tests/support/places.h"
 
 // The schemas and the readers must agree, checked with a document that contains every key.
@@ -23,40 +26,26 @@ namespace stagecraft::format {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Pointer = Json::json_pointer;
 
-struct Kind {
-  std::string name;
-  std::string document;
-  std::function<void(const std::string&)> read;
-};
-
-const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> table{
-      {"checkpoint", checkpoint_json(full_checkpoint()),
-       [](const std::string& text) { (void)parse_checkpoint(text, "file.json"); }},
-      {"graph", graph_json(full_graph()), [](const std::string& text) { (void)parse_graph(text, "file.json"); }},
-      {"topology", topology_json(full_topology()),
-       [](const std::string& text) { (void)parse_topology(text, "file.json"); }},
-      {"plan", plan_json(full_plan()), [](const std::string& text) { (void)parse_plan(text, "file.json"); }},
-      {"prediction", prediction_json(full_prediction()),
-       [](const std::string& text) { (void)parse_prediction(text, "file.json"); }},
-      {"timeline", measurement_json(full_measurement()),
-       [](const std::string& text) { (void)parse_measurement(text, "file.json"); }},
-      {"calibration", calibration_json(full_calibration()),
-       [](const std::string& text) { (void)parse_calibration(text, "file.json"); }},
-      {"validation", validation_json(full_validation()),
-       [](const std::string& text) { (void)parse_validation(text, "file.json"); }},
-      {"comparison", comparison_json(full_comparison()),
-       [](const std::string& text) { (void)parse_comparison(text, "file.json"); }},
-      {"diagnosis", diagnosis_json(full_diagnosis()),
-       [](const std::string& text) { (void)parse_diagnosis(text, "file.json"); }},
-  };
-  return table;
+/// Three layers in two stages, with everything that a graph and a topology can give an explanation.
+Scenario small_scenario() {
+  Scenario out;
+  out.graph = stagecraft::testing::chain_graph({1, 1, 1}, {2, 2, 2}, Bytes(500));
+  out.graph.microbatch_samples = 2;
+  out.topology = stagecraft::testing::flat_topology(2, 1000);
+  out.topology.device.memory = Bytes(1 << 20);
+  out.plan = make_plan(out.graph, out.topology, {{0, 0, 1}, {1, 1}}, {.microbatches = 4});
+  return out;
 }
 
-class Schema : public testing::TestWithParam<std::string> {
+std::string some_explanation() {
+  const Scenario s = small_scenario();
+  return explanation_json(std::get<Explanation>(explain(s.graph, s.topology, BoundPlan(s.plan))));
+}
+
+class Schema : public ::testing::TestWithParam<std::string> {
  protected:
   Schema() {
     for (const Kind& kind : kinds()) {
@@ -108,53 +97,59 @@ class Schema : public testing::TestWithParam<std::string> {
     return "";
   }
 
+  void expect_accepted() const {
+    walk([](const Json& value, const Json& schema, const Pointer& at) {
+      const std::string where = at.to_string();
+      if (schema.contains("const")) {
+        EXPECT_EQ(value, schema["const"]) << where;
+        return;
+      }
+      if (schema.contains("enum")) {
+        EXPECT_THAT(schema["enum"], ::testing::Contains(value)) << where;
+        return;
+      }
+      const Json types = schema.at("type").is_array() ? schema["type"] : Json::array({schema["type"]});
+      const std::string type = value.is_number_integer() && schema["type"] == "integer" ? "integer" : value.type_name();
+      EXPECT_THAT(types, ::testing::Contains(Json(type))) << where;
+      if (value.is_number()) {
+        EXPECT_GE(value.get<double>(), schema.value("minimum", -1e300)) << where;
+        EXPECT_LE(value.get<double>(), schema.value("maximum", 1e300)) << where;
+        EXPECT_GT(value.get<double>(), schema.value("exclusiveMinimum", -1e300)) << where;
+      }
+      if (value.is_array()) { EXPECT_GE(value.size(), schema.value("minItems", 0u)) << where; }
+      for (const Json& key : schema.value("required", Json::array())) EXPECT_TRUE(value.contains(key)) << where << key;
+    });
+  }
+
+  void expect_no_other_key() const {
+    std::set<const Json*> met;
+    std::set<std::string> missing;
+    walk([&](const Json& value, const Json& schema, const Pointer&) {
+      if (!schema.contains("properties")) return;
+      for (const auto& [key, member] : schema["properties"].items()) {
+        if (value.contains(key)) met.insert(&member);
+      }
+    });
+    walk([&](const Json&, const Json& schema, const Pointer& at) {
+      if (!schema.contains("properties")) return;
+      for (const auto& [key, member] : schema["properties"].items()) {
+        if (!met.contains(&member)) missing.insert(at.to_string() + "/" + key);
+      }
+    });
+    EXPECT_THAT(missing, ::testing::IsEmpty());
+  }
+
   const Kind* kind_ = nullptr;
   Json schema_;
   Json document_;
 };
 
 TEST_P(Schema, AcceptsWhatTheWriterWrites) {
-  walk([](const Json& value, const Json& schema, const Pointer& at) {
-    const std::string where = at.to_string();
-    if (schema.contains("const")) {
-      EXPECT_EQ(value, schema["const"]) << where;
-      return;
-    }
-    if (schema.contains("enum")) {
-      EXPECT_THAT(schema["enum"], testing::Contains(value)) << where;
-      return;
-    }
-    const Json types = schema.at("type").is_array() ? schema["type"] : Json::array({schema["type"]});
-    const std::string type = value.is_number_integer() && schema["type"] == "integer" ? "integer" : value.type_name();
-    EXPECT_THAT(types, testing::Contains(Json(type))) << where;
-    if (value.is_number()) {
-      EXPECT_GE(value.get<double>(), schema.value("minimum", -1e300)) << where;
-      EXPECT_LE(value.get<double>(), schema.value("maximum", 1e300)) << where;
-      EXPECT_GT(value.get<double>(), schema.value("exclusiveMinimum", -1e300)) << where;
-    }
-    if (value.is_array()) { EXPECT_GE(value.size(), schema.value("minItems", 0u)) << where; }
-    for (const Json& key : schema.value("required", Json::array())) EXPECT_TRUE(value.contains(key)) << where << key;
-  });
+  expect_accepted();
   EXPECT_EQ(verdict(document_), "");
 }
 
-TEST_P(Schema, HasNoKeyThatTheWriterNeverWrites) {
-  std::set<const Json*> met;
-  std::set<std::string> missing;
-  walk([&](const Json& value, const Json& schema, const Pointer&) {
-    if (!schema.contains("properties")) return;
-    for (const auto& [key, member] : schema["properties"].items()) {
-      if (value.contains(key)) met.insert(&member);
-    }
-  });
-  walk([&](const Json&, const Json& schema, const Pointer& at) {
-    if (!schema.contains("properties")) return;
-    for (const auto& [key, member] : schema["properties"].items()) {
-      if (!met.contains(&member)) missing.insert(at.to_string() + "/" + key);
-    }
-  });
-  EXPECT_THAT(missing, testing::IsEmpty());
-}
+TEST_P(Schema, HasNoKeyThatTheWriterNeverWrites) { expect_no_other_key(); }
 
 TEST_P(Schema, RequiresTheKeysThatTheReaderRequires) {
   walk([this](const Json& value, const Json& schema, const Pointer& at) {
@@ -168,7 +163,7 @@ TEST_P(Schema, RequiresTheKeysThatTheReaderRequires) {
       if (wanted) {
         EXPECT_THAT(verdict(changed), HasSubstr(message));
       } else {
-        EXPECT_THAT(verdict(changed), testing::Not(HasSubstr("is missing"))) << at.to_string() << " without " << key;
+        EXPECT_THAT(verdict(changed), ::testing::Not(HasSubstr("is missing"))) << at.to_string() << " without " << key;
       }
     }
   });
@@ -194,19 +189,19 @@ TEST_P(Schema, BoundsNumbersAsTheReaderDoes) {
     const std::string refusal = at.to_string() + ": found ";
     const bool whole = schema["type"] == "integer";
     if (!schema.contains("minimum") && !schema.contains("exclusiveMinimum")) {
-      EXPECT_THAT(verdict(at, -1e300), testing::Not(HasSubstr(refusal)));
+      EXPECT_THAT(verdict(at, -1e300), ::testing::Not(HasSubstr(refusal)));
     } else if (schema.contains("minimum")) {
       const Json below =
           whole ? Json(schema["minimum"].get<std::int64_t>() - 1) : Json(schema["minimum"].get<double>() - 0.5);
       EXPECT_THAT(verdict(at, below), HasSubstr(refusal));
-      EXPECT_THAT(verdict(at, schema["minimum"]), testing::Not(HasSubstr(refusal)));
+      EXPECT_THAT(verdict(at, schema["minimum"]), ::testing::Not(HasSubstr(refusal)));
     } else {
       EXPECT_THAT(verdict(at, schema["exclusiveMinimum"]), HasSubstr(refusal));
     }
     if (!whole) return;
     ASSERT_TRUE(schema.contains("maximum")) << refusal;
     EXPECT_THAT(verdict(at, schema["maximum"].get<std::int64_t>() + 1), HasSubstr(refusal));
-    EXPECT_THAT(verdict(at, schema["maximum"]), testing::Not(HasSubstr(refusal)));
+    EXPECT_THAT(verdict(at, schema["maximum"]), ::testing::Not(HasSubstr(refusal)));
     EXPECT_THAT(verdict(at, 1.5), HasSubstr(refusal));
   });
 }
@@ -221,9 +216,20 @@ TEST_P(Schema, NamesTypesAsTheReaderDoes) {
   });
 }
 
+/// Documents for other programs, which nothing here reads.
+class WrittenDocument : public Schema {};
+
+TEST_P(WrittenDocument, IsWhatItsSchemaDescribes) {
+  expect_accepted();
+  expect_no_other_key();
+}
+
+INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument, ::testing::Values("explanation"),
+                         [](const auto& param) { return param.param; });
+
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,
-                         testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline",
-                                         "comparison", "diagnosis"),
+                         ::testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline",
+                                           "comparison", "diagnosis"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace
