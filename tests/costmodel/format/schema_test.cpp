@@ -15,6 +15,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/validation_json.h"
+#include "costmodel/format/whatif_json.h"
 #include "costmodel/intervals.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/chains.h"
@@ -43,6 +44,40 @@ Scenario small_scenario() {
 std::string some_explanation() {
   const Scenario s = small_scenario();
   return explanation_json(std::get<Explanation>(explain(s.graph, s.topology, BoundPlan(s.plan))));
+}
+
+std::string some_whatif() { return whatif_json(std::get<WhatIf>(what_if(small_scenario(), {"compute=2x"}))); }
+
+struct Kind {
+  std::string name;
+  std::string document;
+  std::function<void(const std::string&)> read;
+};
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> table{
+      {"checkpoint", checkpoint_json(full_checkpoint()),
+       [](const std::string& text) { (void)parse_checkpoint(text, "file.json"); }},
+      {"graph", graph_json(full_graph()), [](const std::string& text) { (void)parse_graph(text, "file.json"); }},
+      {"topology", topology_json(full_topology()),
+       [](const std::string& text) { (void)parse_topology(text, "file.json"); }},
+      {"plan", plan_json(full_plan()), [](const std::string& text) { (void)parse_plan(text, "file.json"); }},
+      {"prediction", prediction_json(full_prediction()),
+       [](const std::string& text) { (void)parse_prediction(text, "file.json"); }},
+      {"timeline", measurement_json(full_measurement()),
+       [](const std::string& text) { (void)parse_measurement(text, "file.json"); }},
+      {"calibration", calibration_json(full_calibration()),
+       [](const std::string& text) { (void)parse_calibration(text, "file.json"); }},
+      {"validation", validation_json(full_validation()),
+       [](const std::string& text) { (void)parse_validation(text, "file.json"); }},
+      {"comparison", comparison_json(full_comparison()),
+       [](const std::string& text) { (void)parse_comparison(text, "file.json"); }},
+      {"diagnosis", diagnosis_json(full_diagnosis()),
+       [](const std::string& text) { (void)parse_diagnosis(text, "file.json"); }},
+      {"explanation", some_explanation(), nullptr},
+      {"whatif", some_whatif(), nullptr},
+  };
+  return table;
 }
 
 class Schema : public ::testing::TestWithParam<std::string> {
@@ -224,7 +259,7 @@ TEST_P(WrittenDocument, IsWhatItsSchemaDescribes) {
   expect_no_other_key();
 }
 
-INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument, ::testing::Values("explanation"),
+INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument, ::testing::Values("explanation", "whatif"),
                          [](const auto& param) { return param.param; });
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+#include "costmodel/whatif.h"
+
+namespace stagecraft::format {
+
+/// The document "stagecraft.whatif" for other programs, described by whatif.schema.json.
+[[nodiscard]] std::string whatif_json(const WhatIf& result);
+
+}  // namespace stagecraft::format
