@@ -14,6 +14,7 @@
 #include "costmodel/format/explanation_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/plan_comparison_json.h"
 #include "costmodel/format/validation_json.h"
 #include "costmodel/format/whatif_json.h"
 #include "costmodel/intervals.h"
@@ -48,6 +49,12 @@ std::string some_explanation() {
 
 std::string some_whatif() { return whatif_json(std::get<WhatIf>(what_if(small_scenario(), {"compute=2x"}))); }
 
+std::string some_diff() {
+  const Scenario s = small_scenario();
+  const Plan other = make_plan(s.graph, s.topology, {{0, 1, 1}, {1, 1}}, {.microbatches = 8});
+  return plan_comparison_json(std::get<PlanComparison>(compare_plans(s.graph, s.topology, s.plan, other)));
+}
+
 struct Kind {
   std::string name;
   std::string document;
@@ -76,6 +83,7 @@ const std::vector<Kind>& kinds() {
        [](const std::string& text) { (void)parse_diagnosis(text, "file.json"); }},
       {"explanation", some_explanation(), nullptr},
       {"whatif", some_whatif(), nullptr},
+      {"diff", some_diff(), nullptr},
   };
   return table;
 }
@@ -259,7 +267,7 @@ TEST_P(WrittenDocument, IsWhatItsSchemaDescribes) {
   expect_no_other_key();
 }
 
-INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument, ::testing::Values("explanation", "whatif"),
+INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument, ::testing::Values("explanation", "whatif", "diff"),
                          [](const auto& param) { return param.param; });
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,
