@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <utility>
 
@@ -37,7 +38,8 @@ ucs_log_func_rc_t log_to_stderr(const char*, unsigned, const char*, ucs_log_leve
 /// A shared library, kept until the program ends: UCX cannot be unloaded.
 class SharedLibrary {
  public:
-  explicit SharedLibrary(const char* name) : name_(name), handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
+  explicit SharedLibrary(const char* name, int binding = RTLD_NOW)
+      : name_(name), handle_(dlopen(name, binding | RTLD_LOCAL)) {
     if (handle_ != nullptr) return;
     const char* why = dlerror();
     throw DeviceError(fmt::format("UCX cannot be loaded: {}", why ? why : name));
@@ -67,20 +69,23 @@ const ucm_global_config_t* memory_options = nullptr;
 void leave_memory_alone() {
   ucm_global_config_t options = *memory_options;
   options.enable_events = 0;
+  options.mmap_hook_mode = UCM_MMAP_HOOK_NONE;
   set_memory_options(&options);
 }
 
 UcxLibrary load() {
+  // libucs patches libc while it is loaded, unless libucm, whose functions it uses, was told before. libucm needs
+  // functions of libucs, too: they are bound when they are called.
+  const SharedLibrary ucm("libucm.so.0", RTLD_LAZY);
+  ucm.find(set_memory_options, "ucm_set_global_opts");
+  ucm.find(memory_options, "ucm_global_opts");
+  if (std::getenv("UCX_MEM_EVENTS") == nullptr) leave_memory_alone();
   const SharedLibrary ucs("libucs.so.0");
-  const SharedLibrary ucm("libucm.so.0");  // loaded by libucs, whose functions it needs
   const SharedLibrary ucp("libucp.so.0");
   decltype(&ucs_log_push_handler) push_handler = nullptr;
   ucs.find(push_handler, "ucs_log_push_handler");
   push_handler(log_to_stderr);
   give_back_signals(ucs);
-
-  ucm.find(set_memory_options, "ucm_set_global_opts");
-  ucm.find(memory_options, "ucm_global_opts");
 
   UcxLibrary out{};
   out.leave_memory_alone = leave_memory_alone;

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -252,6 +253,17 @@ TEST(UcxWorker, OpensNoPortForSharedMemory) {
   const std::set<std::uint16_t> before = listening_ports();
   const Pair pair("posix,cma", true);
   EXPECT_EQ(listening_ports(), before);
+}
+
+TEST(UcxWorker, LeavesTheFunctionsThatMapMemoryAlone) {
+  const Pair pair("posix,cma", true);
+  for (const char* function : {"mmap", "munmap", "madvise"}) {
+    void* const libc = ::dlopen("libc.so.6", RTLD_NOW);
+    const auto* const code = static_cast<const unsigned char*>(::dlsym(libc, function));
+    ASSERT_NE(code, nullptr);
+    EXPECT_NE(*code, 0xE9) << function << " begins with a jump of x86-64";
+    ::dlclose(libc);
+  }
 }
 
 TEST(UcxWorker, AdmitsOnlyTheGivenAddresses) {
