@@ -65,6 +65,20 @@ struct BackwardParts {
   friend bool operator==(const BackwardParts&, const BackwardParts&) = default;
 };
 
+/// What the operators of a layer compute and move in one direction for one microbatch, whatever the device.
+struct Work {
+  Flops flops;                 ///< floating-point operations; a multiply-add counts as two
+  Bytes moved;                 ///< read and written: each input and each result of an operator once
+  std::int64_t operators = 0;  ///< that compute or move something; on a GPU each starts at least one kernel
+  Work& operator+=(const Work& other) {
+    flops += other.flops;
+    moved += other.moved;
+    operators += other.operators;
+    return *this;
+  }
+  friend bool operator==(const Work&, const Work&) = default;
+};
+
 /// One unit of computation, with its costs alone for one microbatch on one device.
 struct Layer {
   std::string id;    ///< unique in its graph; edges and plans use it
@@ -84,6 +98,8 @@ struct Layer {
   /// Tensors that autograd keeps from forward to backward, without parameters; each storage counts for the first layer
   /// that keeps it.
   std::optional<Bytes> saved_for_backward_bytes;
+  std::optional<Work> forward_work;
+  std::optional<Work> backward_work;
   std::optional<LayerShare> forward_share;
   std::optional<LayerShare> backward_share;
   std::optional<LayerShare> update_share;

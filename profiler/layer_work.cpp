@@ -75,12 +75,12 @@ OperatorKind kind_of(const c10::OperatorName& name) {
 }  // namespace
 
 struct LayerWorkCounter::State : c10::DebugInfoBase {
-  void add(const OperatorWork& work) {
+  void add(const Work& work) {
     if (layer >= 0) (in_backward ? backward : forward)[to_index(layer)] += work;
   }
 
-  std::vector<OperatorWork> forward;
-  std::vector<OperatorWork> backward;
+  std::vector<Work> forward;
+  std::vector<Work> backward;
   int layer = -1;
   bool in_backward = false;
   std::unique_ptr<c10::DebugInfoGuard> guard;
@@ -93,7 +93,7 @@ namespace {
 struct RunningOperator : at::ObserverContext {
   OperatorCall call;
   OperatorKind kind;
-  OperatorWork called;
+  Work called;
   RunningOperator* caller = nullptr;
 };
 
@@ -115,7 +115,7 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& fu
 }
 
 /// What the operator did, now that it is done.
-OperatorWork end_operator(const at::RecordFunction& function, RunningOperator& done) {
+Work end_operator(const at::RecordFunction& function, RunningOperator& done) {
   innermost = done.caller;
   if (!done.kind.known) return done.called;
   if (!has_formula(done.call.name)) {
@@ -140,7 +140,7 @@ LayerWorkCounter::LayerWorkCounter(std::size_t layers, const std::vector<stage::
       at::RecordFunctionCallback([](const at::RecordFunction& function) { return begin_operator(function); },
                                  [](const at::RecordFunction& function, at::ObserverContext* context) {
                                    auto& done = static_cast<RunningOperator&>(*context);
-                                   const OperatorWork work = end_operator(function, done);
+                                   const Work work = end_operator(function, done);
                                    if (done.caller) {
                                      done.caller->called += work;
                                    } else if (auto* state =
@@ -179,8 +179,8 @@ void LayerWorkCounter::end_backward() {
   state_->layer = -1;
 }
 
-const std::vector<OperatorWork>& LayerWorkCounter::forward() const { return state_->forward; }
-const std::vector<OperatorWork>& LayerWorkCounter::backward() const { return state_->backward; }
+const std::vector<Work>& LayerWorkCounter::forward() const { return state_->forward; }
+const std::vector<Work>& LayerWorkCounter::backward() const { return state_->backward; }
 
 WorkByLayer count_work(Subject& subject, std::size_t layers, const std::vector<at::Tensor>& batch) {
   const std::vector<stage::Parameter>& parameters = subject.program().parameters();

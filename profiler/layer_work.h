@@ -28,8 +28,8 @@ class LayerWorkCounter : public stage::LayerObserver {
   void end_backward();
 
   /// By layer.
-  [[nodiscard]] const std::vector<OperatorWork>& forward() const;
-  [[nodiscard]] const std::vector<OperatorWork>& backward() const;
+  [[nodiscard]] const std::vector<Work>& forward() const;
+  [[nodiscard]] const std::vector<Work>& backward() const;
 
  private:
   struct State;
@@ -39,8 +39,8 @@ class LayerWorkCounter : public stage::LayerObserver {
 
 /// The work of each layer for one microbatch.
 struct WorkByLayer {
-  std::vector<OperatorWork> forward;
-  std::vector<OperatorWork> backward;
+  std::vector<Work> forward;
+  std::vector<Work> backward;
 };
 
 /// Runs forward and backward of a model with `layers` layers over `batch`, and counts. Gradients are added to existing

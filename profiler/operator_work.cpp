@@ -222,13 +222,6 @@ const Formulas& formulas() {
 
 }  // namespace
 
-OperatorWork& OperatorWork::operator+=(const OperatorWork& other) {
-  flops += other.flops;
-  moved += other.moved;
-  operators += other.operators;
-  return *this;
-}
-
 std::int64_t CountedTensor::values() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
@@ -256,7 +249,7 @@ bool moves_nothing(const std::string& name) {
   return names.contains(name);
 }
 
-OperatorWork work_of(const OperatorCall& call) {
+Work work_of(const OperatorCall& call) {
   const auto found = formulas().find(call.name);
   if (found == formulas().end())
     return {Flops(result_values(call)), bytes_of(call.arguments) + bytes_of(call.results), 1};

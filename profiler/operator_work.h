@@ -4,18 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/graph.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::profiler {
-
-/// What operators compute and move, whatever the device.
-struct OperatorWork {
-  Flops flops;                 ///< floating-point operations; a multiply-add counts as two
-  Bytes moved;                 ///< read and written: each input and each result of an operator once
-  std::int64_t operators = 0;  ///< that compute or move something; on a GPU each starts at least one kernel
-  OperatorWork& operator+=(const OperatorWork& other);
-  friend bool operator==(const OperatorWork&, const OperatorWork&) = default;
-};
 
 /// A tensor as an operator reads or writes it. `bytes` counts memory, so that an expanded tensor counts once.
 struct CountedTensor {
@@ -53,6 +45,6 @@ struct OperatorCall {
 /// its floating-point results, whichever function it computes. Copies, fills, look-ups and comparisons take none.
 /// Bytes: inputs and results once each, which assumes that a cache keeps what one operator reads twice and nothing
 /// between operators; a look-up reads the rows that it returns.
-[[nodiscard]] OperatorWork work_of(const OperatorCall& call);
+[[nodiscard]] Work work_of(const OperatorCall& call);
 
 }  // namespace stagecraft::profiler

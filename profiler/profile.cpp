@@ -23,6 +23,7 @@
 #include "profiler/concurrent_time.h"
 #include "profiler/isolated.h"
 #include "profiler/layer_alone.h"
+#include "profiler/layer_work.h"
 #include "profiler/measured_memory.h"
 #include "profiler/model_graph.h"
 #include "profiler/sampled_steps.h"
@@ -172,10 +173,17 @@ void ProfileSession::warm_up() {
 void ProfileSession::count_memory() {
   tell("memory", 0);
   const bool briefly = limit_.left() < (kLeastIterations + 2) * iteration_;
-  if (briefly) profile_.cut.emplace_back("bytes saved for backward");
+  if (briefly) profile_.cut.emplace_back("bytes saved for backward and counted operators");
   const PeakBytes peak = measure_memory(layers(), subject_, batch_, memory_, device_, briefly);
   quality().summed_peak_bytes = peak.summed;
   quality().allocator_peak_bytes = peak.allocator;
+  if (!briefly) {
+    const WorkByLayer work = count_work(subject_, layers().size(), batch_);
+    for (std::size_t i = 0; i < layers().size(); ++i) {
+      layers()[i].forward_work = work.forward[i];
+      layers()[i].backward_work = work.backward[i];
+    }
+  }
   counting_.reset();
 }
 

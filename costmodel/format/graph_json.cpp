@@ -136,6 +136,24 @@ Json parts_json(const BackwardParts& parts) {
   return out;
 }
 
+Work read_work(const Cursor& at) {
+  Fields fields(at);
+  Work out;
+  out.flops = Flops(static_cast<double>(fields.required("flops").integer(0, kMany)));
+  out.moved = fields.required("moved_bytes").bytes();
+  out.operators = fields.required("operators").integer(0, kMany);
+  fields.done();
+  return out;
+}
+
+Json work_json(const Work& work) {
+  Json out;
+  out["flops"] = static_cast<std::int64_t>(work.flops.value);
+  out["moved_bytes"] = work.moved.value;
+  out["operators"] = work.operators;
+  return out;
+}
+
 Layer read_layer(const Cursor& at) {
   Fields fields(at);
   Layer out;
@@ -161,6 +179,8 @@ Layer read_layer(const Cursor& at) {
   if (const auto v = fields.optional("workspace_bytes")) out.workspace_bytes = v->bytes();
   if (const auto v = fields.optional("gradient_bytes")) out.gradient_bytes = v->bytes();
   if (const auto v = fields.optional("saved_for_backward_bytes")) out.saved_for_backward_bytes = v->bytes();
+  if (const auto v = fields.optional("forward_work")) out.forward_work = read_work(*v);
+  if (const auto v = fields.optional("backward_work")) out.backward_work = read_work(*v);
   if (const auto v = fields.optional("forward_share")) out.forward_share = read_share(*v);
   if (const auto v = fields.optional("backward_share")) out.backward_share = read_share(*v);
   if (const auto v = fields.optional("update_share")) out.update_share = read_share(*v);
@@ -189,6 +209,8 @@ Json layer_json(const Layer& layer) {
   if (layer.workspace_bytes) out["workspace_bytes"] = layer.workspace_bytes->value;
   if (layer.gradient_bytes) out["gradient_bytes"] = layer.gradient_bytes->value;
   if (layer.saved_for_backward_bytes) out["saved_for_backward_bytes"] = layer.saved_for_backward_bytes->value;
+  if (layer.forward_work) out["forward_work"] = work_json(*layer.forward_work);
+  if (layer.backward_work) out["backward_work"] = work_json(*layer.backward_work);
   if (layer.forward_share) out["forward_share"] = share_json(*layer.forward_share);
   if (layer.backward_share) out["backward_share"] = share_json(*layer.backward_share);
   if (layer.update_share) out["update_share"] = share_json(*layer.update_share);

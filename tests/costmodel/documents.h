@@ -46,6 +46,8 @@ inline Layer full_layer(const std::string& id) {
   layer.workspace_bytes = 4_B;
   layer.gradient_bytes = 64_B;
   layer.saved_for_backward_bytes = 20_B;
+  layer.forward_work = Work{Flops(96), 112_B, 2};
+  layer.backward_work = Work{Flops(192), 208_B, 5};
   layer.forward_share = LayerShare{15, 16, 3, Timing{1_s, 0.125_s, 9}};
   layer.backward_share = LayerShare{20, 21, 4, {}};
   layer.update_share = LayerShare{1, 2, 1, {}};

@@ -18,8 +18,8 @@ namespace {
 
 /// The work of one iteration.
 struct Counted {
-  std::vector<OperatorWork> forward;
-  std::vector<OperatorWork> backward;
+  std::vector<Work> forward;
+  std::vector<Work> backward;
 };
 
 Counted counted(stage::StageProgram& program, std::size_t layers, const std::vector<at::Tensor>& batch) {
@@ -56,12 +56,12 @@ TEST(LayerWork, BelongsToTheLayerWhoseOperatorsDoIt) {
   const model::Model model = scale_exp_sum();
   stage::StageProgram program(model, {0, 1, 2}, {}, {}, 1);
   const Counted work = counted(program, 3, row_batch());
-  EXPECT_EQ(work.forward[0], (OperatorWork{Flops(256), Bytes(3072), 1}));
-  EXPECT_EQ(work.forward[1], (OperatorWork{Flops(512), Bytes(4096), 2}));
-  EXPECT_EQ(work.forward[2], (OperatorWork{Flops(256), Bytes(1028), 1}));
-  EXPECT_EQ(work.backward[2], (OperatorWork{Flops(0), Bytes(0), 0}));
-  EXPECT_EQ(work.backward[1], (OperatorWork{Flops(512), Bytes(4 + 2048 + 3072), 2}));
-  EXPECT_EQ(work.backward[0], (OperatorWork{Flops(256), Bytes(3072), 1}));
+  EXPECT_EQ(work.forward[0], (Work{Flops(256), Bytes(3072), 1}));
+  EXPECT_EQ(work.forward[1], (Work{Flops(512), Bytes(4096), 2}));
+  EXPECT_EQ(work.forward[2], (Work{Flops(256), Bytes(1028), 1}));
+  EXPECT_EQ(work.backward[2], (Work{Flops(0), Bytes(0), 0}));
+  EXPECT_EQ(work.backward[1], (Work{Flops(512), Bytes(4 + 2048 + 3072), 2}));
+  EXPECT_EQ(work.backward[0], (Work{Flops(256), Bytes(3072), 1}));
 }
 
 // A second backward adds its gradient to the first: 256 additions, which read two and write one.
@@ -69,7 +69,7 @@ TEST(LayerWork, CountsTheAccumulationOfAGradientForTheLayerThatHoldsTheParameter
   const model::Model model = scale_exp_sum();
   stage::StageProgram program(model, {0, 1, 2}, {}, {}, 1);
   (void)counted(program, 3, row_batch());
-  EXPECT_EQ(counted(program, 3, row_batch()).backward[0], (OperatorWork{Flops(512), Bytes(6144), 2}));
+  EXPECT_EQ(counted(program, 3, row_batch()).backward[0], (Work{Flops(512), Bytes(6144), 2}));
 }
 
 // Whether or not there are gradients yet, the count is that of a later microbatch: the product and the accumulation.
@@ -78,8 +78,8 @@ TEST(CountWork, CountsALaterMicrobatchOfAStep) {
   Subject subject(model, {}, 1, {}, false);
   for (int i = 0; i < 2; ++i) {
     const WorkByLayer work = count_work(subject, 3, row_batch());
-    EXPECT_EQ(work.forward[0], (OperatorWork{Flops(256), Bytes(3072), 1}));
-    EXPECT_EQ(work.backward[0], (OperatorWork{Flops(512), Bytes(6144), 2}));
+    EXPECT_EQ(work.forward[0], (Work{Flops(256), Bytes(3072), 1}));
+    EXPECT_EQ(work.backward[0], (Work{Flops(512), Bytes(6144), 2}));
   }
 }
 
@@ -91,7 +91,7 @@ TEST(LayerWork, CountsTheOperatorsThatAnOperatorCallsAndNoViews) {
                       }),
            sum_layer()});
   const Counted work = row.count(at::ones({2, 4}));
-  EXPECT_EQ(work.forward[0], (OperatorWork{Flops(48), Bytes(32 + 48 + 24), 1}));
+  EXPECT_EQ(work.forward[0], (Work{Flops(48), Bytes(32 + 48 + 24), 1}));
   EXPECT_EQ(work.backward[0].flops, Flops(48));
 }
 
@@ -121,11 +121,11 @@ TEST(LayerWork, CountsForAnEmbeddingBytesOnly) {
                       }),
            sum_layer()});
   const Counted work = row.count(at::zeros({5}, at::kLong));
-  EXPECT_EQ(work.forward[0], (OperatorWork{Flops(0), Bytes(5 * 8 + 2 * 80), 1}));
+  EXPECT_EQ(work.forward[0], (Work{Flops(0), Bytes(5 * 8 + 2 * 80), 1}));
 }
 
 /// Of convolutions and fully connected layers.
-double products(const model::Model& model, const std::vector<OperatorWork>& work) {
+double products(const model::Model& model, const std::vector<Work>& work) {
   double out = 0;
   for (std::size_t i = 0; i < work.size(); ++i) {
     const std::string& kind = model.layers[i].kind;

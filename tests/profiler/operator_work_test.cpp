@@ -23,7 +23,7 @@ double flops_of(const OperatorCall& call) { return work_of(call).flops.value; }
 
 // Three rows of five sums of four products: 60 multiply-adds. Read 5 + 12 + 20 values, written 15, 4 bytes each.
 TEST(OperatorWork, CountsAMultiplyAddAsTwoAndABiasNot) {
-  const OperatorWork work = work_of({"aten::addmm", {tensor({5}), tensor({3, 4}), tensor({4, 5})}, {tensor({3, 5})}});
+  const Work work = work_of({"aten::addmm", {tensor({5}), tensor({3, 4}), tensor({4, 5})}, {tensor({3, 5})}});
   EXPECT_EQ(work.flops, Flops(120));
   EXPECT_EQ(work.moved, Bytes(208));
   EXPECT_EQ(work.operators, 1);
@@ -104,21 +104,21 @@ TEST(OperatorWork, CountsNormsSoftmaxReductionsAndPooling) {
 
 // Ten rows of 8 out of 1000: read and written 320 bytes each, and the indices.
 TEST(OperatorWork, CountsOfALookUpTheRowsThatItReturns) {
-  const OperatorWork work = work_of({"aten::embedding", {tensor({1000, 8}), {{indices({10})}, {}}}, {tensor({10, 8})}});
+  const Work work = work_of({"aten::embedding", {tensor({1000, 8}), {{indices({10})}, {}}}, {tensor({10, 8})}});
   EXPECT_EQ(work.flops, Flops(0));
   EXPECT_EQ(work.moved, Bytes(80 + 2 * 320));
 }
 
 TEST(OperatorWork, CountsNothingForCopiesAndFillsButTheirBytes) {
-  const OperatorWork copy = work_of({"aten::copy_", {tensor({6}), tensor({6})}, {tensor({6})}});
-  EXPECT_EQ(copy, (OperatorWork{Flops(0), Bytes(48), 1}));
-  EXPECT_EQ(work_of({"aten::zero_", {tensor({6})}, {tensor({6})}}), (OperatorWork{Flops(0), Bytes(24), 1}));
+  const Work copy = work_of({"aten::copy_", {tensor({6}), tensor({6})}, {tensor({6})}});
+  EXPECT_EQ(copy, (Work{Flops(0), Bytes(48), 1}));
+  EXPECT_EQ(work_of({"aten::zero_", {tensor({6})}, {tensor({6})}}), (Work{Flops(0), Bytes(24), 1}));
   EXPECT_EQ(work_of({"aten::cat", {{{floats({2}), floats({3})}, {}}}, {tensor({5})}}),
-            (OperatorWork{Flops(0), Bytes(40), 1}));
+            (Work{Flops(0), Bytes(40), 1}));
 }
 
 TEST(OperatorWork, CountsOneForEachFloatingResultOfAnyOtherOperator) {
-  EXPECT_EQ(work_of({"aten::tanh", {tensor({6})}, {tensor({6})}}), (OperatorWork{Flops(6), Bytes(48), 1}));
+  EXPECT_EQ(work_of({"aten::tanh", {tensor({6})}, {tensor({6})}}), (Work{Flops(6), Bytes(48), 1}));
   EXPECT_EQ(flops_of({"aten::gt", {tensor({6})}, {{{{{6}, Bytes(6), false}}, {}}}}), 0);
 }
 

@@ -80,6 +80,10 @@ TEST(ProfileModel, TellsInputsAsSuch) {
 
 TEST(ProfileModel, TellsActivationAndParameterBytes) {
   const Graph graph = profile("mlp", kTiny).graph;
+  // Two samples times 4 x 8 multiply-adds; the backward's gradient of the weight is as many, the input needs none. It
+  // adds 32 + 8 gradients to those of the microbatch before and sums 2 x 8 values for the bias.
+  EXPECT_EQ(find(graph, "fc1").forward_work->flops, Flops(2 * 2 * 4 * 8));
+  EXPECT_EQ(find(graph, "fc1").backward_work->flops, Flops(2 * 2 * 4 * 8 + 32 + 8 + 2 * 8));
   // The relu saves its result, the loss that of its log_softmax.
   EXPECT_THAT(find(graph, "fc1").outputs, ElementsAre(Output{Bytes(2 * 8 * 4), {2, 8}, "float32", true, false}));
   EXPECT_THAT(find(graph, "relu1").outputs, ElementsAre(Output{Bytes(2 * 8 * 4), {2, 8}, "float32", true, true}));
@@ -272,9 +276,9 @@ TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
   EXPECT_GT(find(profiled.graph, "fc1").forward.median, Seconds(0));
   EXPECT_TRUE(profiled.graph.slowdown.empty());
   EXPECT_GT(profiled.seconds, 1e-9);
-  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward",
+  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward and counted operators",
                                         "backwards in two parts", "layers alone", "slowdown of 2 ranks"));
-  // Memory is measured except for the bytes saved for backward.
+  // Memory is measured except for the bytes saved for backward; operators are not counted.
   const Graph whole = profile("mlp", kTiny).graph;
   EXPECT_FALSE(find(profiled.graph, "relu1").saved_for_backward_bytes);
   EXPECT_EQ(find(profiled.graph, "relu1").saved_bytes, find(whole, "relu1").saved_bytes);

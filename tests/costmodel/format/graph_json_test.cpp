@@ -76,6 +76,7 @@ TEST(ReadGraph, ReadsVersion1) {
     layer.forward_share = layer.backward_share = layer.update_share = {};
     layer.backward_parts.reset();
     for (Output& output : layer.outputs) output.saved.reset();
+    layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
   text.replace(text.find("\"version\": 6"), 12, "\"version\": 1");
@@ -87,6 +88,7 @@ TEST(ReadGraph, ReadsVersion4) {
   for (Layer& layer : graph.layers) {
     layer.backward_parts.reset();
     for (Output& output : layer.outputs) output.saved.reset();
+    layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
   text.replace(text.find("\"version\": 6"), 12, "\"version\": 4");
