@@ -117,6 +117,8 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
     if (const auto* none = std::get_if<Infeasible>(&drift)) out.no_drift = none->reason;
   }
   out.step = {prediction.iteration, step_time(measured, out.skipped)};
+  out.low = prediction.low;
+  out.high = prediction.high;
   std::vector<Seconds> deviations;
   for (std::size_t i = out.skipped; i < measured.steps.size(); ++i) {
     const Seconds time = measured.steps[i].end - measured.steps[i].start;
@@ -154,6 +156,11 @@ std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison
   return Compared<Seconds>{comparison.step.predicted * comparison.drift->factor, comparison.step.measured};
 }
 
+std::optional<bool> is_inside(const Comparison& comparison) {
+  if (!comparison.low || !comparison.high) return std::nullopt;
+  return *comparison.low <= comparison.step.measured && comparison.step.measured <= *comparison.high;
+}
+
 std::string comparison_text(const Comparison& comparison) {
   std::string out;
   const auto row = [&](const std::string& what, const std::string& a, const std::string& b, const std::string& c) {
@@ -184,6 +191,10 @@ std::string comparison_text(const Comparison& comparison) {
   }
   out += fmt::format("measured: median of {} steps (first {} skipped), median absolute deviation {}\n",
                      comparison.steps, comparison.skipped, milliseconds(comparison.spread));
+  if (const auto inside = is_inside(comparison)) {
+    out += fmt::format("the measured step lies {} the predicted 90 % interval, {} to {}\n",
+                       *inside ? "inside" : "outside", milliseconds(*comparison.low), milliseconds(*comparison.high));
+  }
   if (comparison.drift) out += "drift since the profile: the device was " + drift_text(*comparison.drift) + "\n";
   if (!comparison.no_drift.empty()) out += "drift unknown: " + comparison.no_drift + "\n";
   for (const std::string& reason : comparison.distrust) out += "not trusted: " + reason + "\n";

@@ -60,6 +60,8 @@ struct Comparison {
   std::vector<std::string> distrust;  ///< reasons not to trust it: other programs, links of another channel
   std::optional<Drift> drift;         ///< from the graph's measurement to the run; absent: unknown
   std::string no_drift;               ///< why there is none although both have a yardstick; else empty
+  std::optional<Seconds> low;         ///< of the prediction's 90 % interval of the step; absent: it has none
+  std::optional<Seconds> high;        ///< likewise
   bool ended = true;                  ///< false: the measurement is what a run wrote before its end
   friend bool operator==(const Comparison&, const Comparison&) = default;
 };
@@ -77,6 +79,9 @@ struct Comparison {
 /// The step with the prediction as it would be at the speed that the device had during the run: predicted time times
 /// the drift's factor. Absent if the drift is unknown.
 [[nodiscard]] std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison);
+
+/// Whether the measured step lies inside the prediction's interval; absent if it has none.
+[[nodiscard]] std::optional<bool> is_inside(const Comparison& comparison);
 
 /// A table to print. The document is format/comparison_json.h.
 [[nodiscard]] std::string comparison_text(const Comparison& comparison);

@@ -260,7 +260,7 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   auto lists = plan.action_lists(steps, options.prefetch);
   auto costs = stage_costs(graph, topology, plan);
   for (StageCost& cost : costs) {
-    for (Seconds StageCost::*part :
+    for (Seconds StageCost::* part :
          {&StageCost::forward, &StageCost::backward, &StageCost::weight_gradient, &StageCost::update})
       cost.*part += options.host_per_action;
   }

@@ -37,7 +37,8 @@ struct Order {
 const channel::TensorSpec kOrderSpec{{9}, at::kLong};
 
 at::Tensor to_tensor(const Order& order) {
-  const ProcessingTask processing = order.processing.value_or(ProcessingTask{.bytes = {}, .messages = 0, .transfer = {}});
+  const ProcessingTask processing =
+      order.processing.value_or(ProcessingTask{.bytes = {}, .messages = 0, .transfer = {}});
   const std::array<std::int64_t, 9> words = {static_cast<std::int64_t>(order.task.operation),
                                              order.processing ? processing.bytes.value : order.task.bytes.value,
                                              order.task.ranks,

@@ -101,9 +101,8 @@ EndTime carry_out(channel::Channel& channel, const ProcessingTask& task) {
         return true;
       });
     } else {
-      const auto receiving = clock.in_channel([&] {
-        return channel.receive({message.sizes().vec(), at::kFloat}, 0, kTag);
-      });
+      const auto receiving =
+          clock.in_channel([&] { return channel.receive({message.sizes().vec(), at::kFloat}, 0, kTag); });
       compute(kBefore + task.transfer + kAtOnce * 2);
       (void)clock.in_channel([&] { return receiving->wait(); });
     }

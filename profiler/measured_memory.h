@@ -29,9 +29,9 @@ struct PeakBytes {
 
 /// Runs one iteration of `subject` over `batch`, sets saved_bytes, workspace_bytes and gradient_bytes of each layer,
 /// and returns the peaks. `layers` are the layers of the subject's graph without its inputs; gradients and optimizer
-/// state must exist already, and `memory` must be counting on this thread. Then sets saved_for_backward_bytes and Output::saved from one
-/// more forward, and takes the allocator's peak from one more iteration. If `briefly`, these two are left out, and the
-/// peak is that of the first iteration.
+/// state must exist already, and `memory` must be counting on this thread. Then sets saved_for_backward_bytes and
+/// Output::saved from one more forward, and takes the allocator's peak from one more iteration. If `briefly`, these two
+/// are left out, and the peak is that of the first iteration.
 [[nodiscard]] PeakBytes measure_memory(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch,
                                        device::MemoryTracker& memory, c10::Device device, bool briefly);
 

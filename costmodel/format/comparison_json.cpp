@@ -9,7 +9,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kComparisonVersion = 2;
+constexpr int kComparisonVersion = 3;
 constexpr int kMost = 1 << 24;
 
 double number(Seconds time) { return time.value; }
@@ -108,6 +108,8 @@ std::string comparison_json(const Comparison& comparison) {
   Json out = document("stagecraft.comparison", kComparisonVersion);
   out["step"] = object(comparison.step, "_s");
   if (comparison.samples_per_s) out["samples"] = object(*comparison.samples_per_s, "_per_s");
+  if (const auto inside = is_inside(comparison))
+    out["interval"] = Json{{"low_s", comparison.low->value}, {"high_s", comparison.high->value}, {"inside", *inside}};
   out["spread_s"] = comparison.spread.value;
   out["steps"] = comparison.steps;
   out["skipped"] = comparison.skipped;
@@ -148,6 +150,13 @@ Comparison parse_comparison(const std::string& text, const std::string& file) {
   Comparison out;
   out.step = read_object<Seconds>(fields.required("step"), "_s");
   if (const auto samples = fields.optional("samples")) out.samples_per_s = read_object<double>(*samples, "_per_s");
+  if (const auto v = fields.optional("interval")) {
+    Fields interval(*v);
+    out.low = interval.required("low_s").seconds();
+    out.high = interval.required("high_s").seconds();
+    (void)interval.required("inside").boolean();  // follows from the others
+    interval.done();
+  }
   out.spread = fields.required("spread_s").seconds();
   out.steps = to_index(fields.required("steps").integer(1, kMost));
   out.skipped = to_index(whole(fields.required("skipped")));

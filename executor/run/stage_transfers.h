@@ -54,7 +54,7 @@ class StageTransfers {
   std::vector<std::unique_ptr<channel::Sending>> sending_;
   std::vector<std::size_t> sending_bytes_;  // one per send; those of a message stand with its last
   std::size_t sent_bytes_ = 0;              // their sum
-  std::vector<at::Tensor> outgoing_;  // of the message being sent
+  std::vector<at::Tensor> outgoing_;        // of the message being sent
 };
 
 /// "rank 1, stage 2, backward of microbatch 3".

@@ -94,6 +94,21 @@ TEST(Compare, ShowsTheErrorWithAndWithoutDrift) {
               HasSubstr("\ndrift since the profile: the device was 25.0 % slower (product +25.0 %, copy +25.0 %)\n"));
 }
 
+// Measured: 5 s.
+TEST(Compare, SaysWhetherTheMeasurementLiesInsideTheInterval) {
+  Prediction predicted = prediction();
+  EXPECT_EQ(is_inside(compare(predicted, measurement(), 1)), std::nullopt);
+  EXPECT_THAT(comparison_text(compare(predicted, measurement(), 1)), testing::Not(HasSubstr("interval")));
+  predicted.low = 3_s;
+  predicted.high = 5_s;
+  EXPECT_EQ(is_inside(compare(predicted, measurement(), 1)), true);
+  EXPECT_THAT(comparison_text(compare(predicted, measurement(), 1)),
+              HasSubstr("the measured step lies inside the predicted 90 % interval, 3000.000 ms to 5000.000 ms\n"));
+  predicted.high = 4.5_s;
+  EXPECT_EQ(is_inside(compare(predicted, measurement(), 1)), false);
+  EXPECT_THAT(comparison_text(compare(predicted, measurement(), 1)), HasSubstr("lies outside the predicted"));
+}
+
 TEST(Compare, SaysWhyDriftIsUnknown) {
   Prediction predicted = prediction();
   Measurement measured = measurement();

@@ -277,6 +277,8 @@ inline Comparison full_comparison() {
   Comparison comparison;
   comparison.step = {4_s, 5_s};
   comparison.samples_per_s = Compared<double>{3, 2.5};
+  comparison.low = 3.5_s;
+  comparison.high = 4.5_s;
   comparison.spread = 0.5_s;
   comparison.steps = 3;
   comparison.skipped = 2;

@@ -501,8 +501,8 @@ TEST(Verify, ComparesPeakMemoryWithTheDevice) {
   Topology topology = testing::flat_topology(2);
   const Plan plan = testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4);
   const Lists lists = BoundPlan(plan).action_lists();
-  // Stage 0: parameters and gradients 2000, 2 microbatches with 100 saved each, two gradients of 100 received, workspace
-  // 100.
+  // Stage 0: parameters and gradients 2000, 2 microbatches with 100 saved each, two gradients of 100 received,
+  // workspace 100.
   const auto proof = std::get<Verified>(verify(BoundPlan(plan), lists, graph, topology));
   EXPECT_EQ(proof.ranks[0].peak, 2500_B);
   EXPECT_THAT(proof.summary, ::testing::EndsWith(", at most 2.44 KiB"));

@@ -113,8 +113,7 @@ TEST(OperatorWork, CountsNothingForCopiesAndFillsButTheirBytes) {
   const Work copy = work_of({"aten::copy_", {tensor({6}), tensor({6})}, {tensor({6})}});
   EXPECT_EQ(copy, (Work{Flops(0), Bytes(48), 1}));
   EXPECT_EQ(work_of({"aten::zero_", {tensor({6})}, {tensor({6})}}), (Work{Flops(0), Bytes(24), 1}));
-  EXPECT_EQ(work_of({"aten::cat", {{{floats({2}), floats({3})}, {}}}, {tensor({5})}}),
-            (Work{Flops(0), Bytes(40), 1}));
+  EXPECT_EQ(work_of({"aten::cat", {{{floats({2}), floats({3})}, {}}}, {tensor({5})}}), (Work{Flops(0), Bytes(40), 1}));
 }
 
 TEST(OperatorWork, CountsOneForEachFloatingResultOfAnyOtherOperator) {

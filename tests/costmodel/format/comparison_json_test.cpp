@@ -43,7 +43,9 @@ TEST(ComparisonJson, ReadsBackWhatWasWritten) {
 TEST(ComparisonJson, HasEachQuantityWithItsUnitAndItsError) {
   const auto json = nlohmann::json::parse(comparison_json(full_comparison()));
   EXPECT_EQ(json["format"], "stagecraft.comparison");
-  EXPECT_EQ(json["version"], 2);
+  EXPECT_EQ(json["version"], 3);
+  EXPECT_EQ(json["interval"]["high_s"], 4.5);
+  EXPECT_EQ(json["interval"]["inside"], false);  // 5 s
   EXPECT_EQ(json["step"]["measured_s"], 5);
   EXPECT_DOUBLE_EQ(json["step"]["error"].get<double>(), -0.2);  // 4 s instead of 5 s
   EXPECT_EQ(json["spread_s"], 0.5);
