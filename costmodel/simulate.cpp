@@ -165,7 +165,8 @@ class Simulation {
     for (std::size_t k = 1; processors > 0 && k <= memory_slowdown_.size(); ++k) {
       double& factor = memory_slowdown_[k - 1];
       const double sharing = static_cast<double>(k) * compute_needs_ / processors;
-      if (sharing > 1) factor = std::max(1.0, factor / sharing);
+      // No less than that of fewer: medians of short layers miss the times during which they had no processor.
+      if (sharing > 1) factor = std::max(k > 1 ? memory_slowdown_[k - 2] : 1.0, factor / sharing);
     }
     reduce_waiting_.resize(stages);
     reduce_members_.assign(stages, 0);

@@ -68,13 +68,21 @@ class Reach {
       stack.pop_back();
     }
   }
-  void collect(Node* node, std::set<Node*>& out) const {
-    if (dynamic_cast<AccumulateGrad*>(node)) {
-      if (!inputs_.contains(node)) out.insert(node);
-      return;
-    }
-    for (const Edge& edge : node->next_edges()) {
-      if (edge.is_valid() && !to_input_.at(edge.function.get())) collect(edge.function.get(), out);
+  /// Enters each node once: layers that read a value several times have exponentially many paths.
+  void collect(Node* start, std::set<Node*>& out) const {
+    std::vector<Node*> stack{start};
+    std::unordered_set<Node*> seen;
+    while (!stack.empty()) {
+      Node* const node = stack.back();
+      stack.pop_back();
+      if (dynamic_cast<AccumulateGrad*>(node)) {
+        if (!inputs_.contains(node)) out.insert(node);
+        continue;
+      }
+      for (const Edge& edge : node->next_edges()) {
+        Node* const child = edge.function.get();
+        if (edge.is_valid() && !to_input_.at(child) && seen.insert(child).second) stack.push_back(child);
+      }
     }
   }
   std::unordered_set<Node*> inputs_;

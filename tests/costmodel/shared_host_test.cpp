@@ -71,6 +71,9 @@ TEST(SharedHost, ASlowdownOfMoreRanksThanProcessorsContainsTheSharing) {
   EXPECT_DOUBLE_EQ(slowed(4, {1, 1.2, 1.8}), 4 * 1.2 * 2);
   // Measured faster than two processors can compute three ranks: processor time is conserved.
   EXPECT_DOUBLE_EQ(slowed(3, {1, 1, 1.2}), 4 * 1.5);
+  // Nor do more ranks contend less for memory than the two that compute at a time.
+  EXPECT_DOUBLE_EQ(slowed(3, {1, 1.2, 1.5}), 4 * 1.2 * 1.5);
+  EXPECT_DOUBLE_EQ(slowed(4, {1, 1.2, 1.5}), 4 * 1.2 * 2);
   // Measured for fewer ranks than processors: a free processor does not slow down.
   SimulationInput input = updates({4, 4, 4}, 8);
   input.slowdown = {1, 1.1};

@@ -1,11 +1,14 @@
 #include "executor/stage/split_backward.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
 
 #include "profiler/model_graph.h"
 #include "tests/profiler/small_models.h"
@@ -114,6 +117,15 @@ TEST(SplitBackward, DoesAllAtOnceWhereAWeightIsUsedTwice) {
   EXPECT_TRUE(at::equal(w.grad(), at::full({3}, 4.0)));
   rest.of_weights();
   EXPECT_TRUE(at::equal(w.grad(), at::full({3}, 4.0)));
+}
+
+TEST(SplitBackward, EntersALayerThatIsReadTwiceOnce) {
+  const at::Tensor w = at::ones({1}).set_requires_grad(true);
+  at::Tensor y = w.mul(1);
+  for (int layer = 0; layer < 60; ++layer) y = y.add(y);  // 2^60 paths
+  auto [first, rest] = SplitBackward::of_inputs({y}, {at::ones({1})}, {});
+  rest.of_weights();
+  EXPECT_TRUE(at::equal(w.grad(), at::full({1}, std::ldexp(1.0, 60))));
 }
 
 TEST(SplitBackward, KeepsARootThatLeadsToWeightsAlone) {
