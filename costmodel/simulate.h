@@ -76,8 +76,8 @@ struct SimulationInput {
   /// Processors of each host, shared equally by what needs them at a moment: a computation `compute_processors` (all of
   /// them, if there are fewer), the handling of a message one. While they need n > 1 times as many as there are, all
   /// take n times as long. A slowdown of ranks that need n > 1 times the processors contains this: it is divided by n,
-  /// but not below that of one rank less. Beyond the last slowdown, the last one holds. 0: unknown; processors are not shared, and beyond
-  /// the last slowdown times grow in proportion to k.
+  /// but not below that of one rank less. Beyond the last slowdown, the last one holds. 0: unknown; processors are not
+  /// shared, and beyond the last slowdown times grow in proportion to k.
   int host_processors = 0;
   int compute_processors = 1;
   MessageThread message_thread = MessageThread::Separate;  ///< that handles messages in TransferMode::Rendezvous

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -50,6 +51,20 @@ std::vector<double> iterate_together(Subject& subject, const std::vector<at::Ten
 
 }  // namespace
 
+Seconds time_together(const std::vector<std::vector<double>>& samples, bool share_processors) {
+  if (share_processors) {
+    double rates = 0;
+    for (const auto& each : samples) {
+      const double spent = std::accumulate(each.begin(), each.end(), 0.0);
+      if (spent > 0) rates += static_cast<double>(each.size()) / spent;
+    }
+    if (rates > 0) return Seconds(static_cast<double>(samples.size()) / rates);
+  }
+  std::vector<double> all;
+  for (const auto& each : samples) all.insert(all.end(), each.begin(), each.end());
+  return Seconds(median(std::move(all)));
+}
+
 Seconds concurrent_time(const model::Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
                         int count, double seconds) {
   Together together(count, seconds);
@@ -62,9 +77,8 @@ Seconds concurrent_time(const model::Model& model, const std::vector<at::Tensor>
     threads.emplace_back([&, i] { samples[i] = iterate_together(*subjects[i], batch, options, i == 0, together); });
   }
   threads.clear();
-  std::vector<double> all;
-  for (const auto& each : samples) all.insert(all.end(), each.begin(), each.end());
-  return Seconds(median(std::move(all)));
+  const int processors = to_int(std::thread::hardware_concurrency());
+  return time_together(samples, processors > 0 && count * options.threads > processors);
 }
 
 }  // namespace stagecraft::profiler

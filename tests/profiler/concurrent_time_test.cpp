@@ -63,5 +63,13 @@ TEST(ConcurrentTime, TakesASampleHoweverLittleTimeThereIs) {
   EXPECT_EQ(runs.forwards, 2);
 }
 
+TEST(TimeTogether, AddsRatesWhereProcessorsAreShared) {
+  // One rank with a processor to itself, two that share the other one, each for 6 s.
+  const std::vector<std::vector<double>> samples = {{1, 1, 1, 1, 1, 1}, {2, 2, 2}, {2, 2, 1, 1}};
+  EXPECT_DOUBLE_EQ(time_together(samples, false).value, 1);
+  EXPECT_DOUBLE_EQ(time_together(samples, true).value, 3 / (1 + 3.0 / 6 + 4.0 / 6));
+  EXPECT_DOUBLE_EQ(time_together({{}, {2}}, true).value, 4) << "the other one did not end an iteration";
+}
+
 }  // namespace
 }  // namespace stagecraft::profiler
