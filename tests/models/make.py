@@ -34,27 +34,40 @@ def describe(name, folder, **facts):
         json.dump(facts, file)
 
 
-def make(name, folder):
-    """Writes the files; returns the program and the first record's tensors."""
-    from exporter import program, record
+def write_record(name, done, path, microbatches):
+    """Writes a record of the exported program; returns its tensors."""
+    from exporter import record
     from table import MODELS
 
     entry = MODELS[name]
+    training = record.Training(samples=entry.samples, microbatches=microbatches, learning_rate=entry.learning_rate, seed=SEED)
+    tensors = record.make_record(done, training)
+    record.save_record(path, tensors, training)
+    return tensors
+
+
+def make(name, folder, microbatches=None):
+    """Writes archive and record; returns the program and the record's tensors. `microbatches` overrides the table's."""
+    from exporter import program
+    from table import MODELS
+
     done = program.export(request(name))
     program.save(done, os.path.join(folder, f"{name}.pt2"))
+    return done, write_record(name, done, os.path.join(folder, f"{name}.safetensors"), microbatches or MODELS[name].microbatches)
 
-    def write(path, microbatches):
-        training = record.Training(samples=entry.samples, microbatches=microbatches, learning_rate=entry.learning_rate, seed=SEED)
-        tensors = record.make_record(done, training)
-        record.save_record(os.path.join(folder, path), tensors, training)
-        return tensors
 
+def make_for_training(name, folder):
+    """Writes all that train_test.py needs; returns as make."""
+    from table import MODELS
+
+    entry = MODELS[name]
+    done, tensors = make(name, folder)
     two = entry.rounds or entry.microbatches == 1
+    if two:
+        write_record(name, done, os.path.join(folder, f"{name}.two.safetensors"), 2)
     describe(name, folder, samples=entry.samples, microbatches=entry.microbatches, learning_rate=entry.learning_rate,
              rounds=entry.rounds, two=two)
-    if two:
-        write(f"{name}.two.safetensors", 2)
-    return done, write(f"{name}.safetensors", entry.microbatches)
+    return done, tensors
 
 
 def chosen(arguments, text, table):
@@ -99,7 +112,7 @@ def main(arguments):
         print(f"make.py: {name} needs {MODELS[name].needs}, scripts/setup --with-models installs it", file=sys.stderr)
     for name in installed:
         try:
-            done, tensors = make(name, folder)
+            done, tensors = make_for_training(name, folder)
         except ExportError as error:
             print(f"make.py: {name}: {error}", file=sys.stderr)
             return 1

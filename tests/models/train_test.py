@@ -62,7 +62,7 @@ def make_model(name, folder):
     if name in SCRIPT_MODELS:
         make_script.make(name, folder)
     elif MODELS[name].is_installed():
-        make.make(name, folder)
+        make.make_for_training(name, folder)
 
 
 def main(binaries, name, folder=None):
