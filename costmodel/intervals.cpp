@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numbers>
 #include <set>
 #include <utility>
 #include <vector>
@@ -290,7 +291,7 @@ std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scen
   }
   const double half = std::sqrt(squares);
   StepRatio out{std::exp(ratio), std::exp(ratio - half), std::exp(ratio + half)};
-  if (half > 0) out.first_faster = 0.5 * std::erfc(ratio * kNinety / (half * std::sqrt(2.0)));
+  if (half > 0) out.first_faster = 0.5 * std::erfc(ratio * kNinety / (half * std::numbers::sqrt2));
   return out;
 }
 
