@@ -1,19 +1,12 @@
 #include "costmodel/format/plan_comparison_json.h"
 
 #include "costmodel/format/cursor.h"
+#include "costmodel/format/predicted_step_json.h"
 
 namespace stagecraft::format {
 namespace {
 
 constexpr int kVersion = 1;
-
-Json side_json(const Prediction& prediction) {
-  Json out{{"iteration_s", prediction.iteration.value}};
-  if (prediction.low) out["iteration_low_s"] = prediction.low->value;
-  if (prediction.high) out["iteration_high_s"] = prediction.high->value;
-  if (prediction.samples_per_s) out["samples_per_s"] = *prediction.samples_per_s;
-  return out;
-}
 
 }  // namespace
 
@@ -27,8 +20,8 @@ std::string plan_comparison_json(const PlanComparison& comparison) {
     out["differences"].push_back(
         Json{{"what", difference.what}, {"first", difference.first}, {"second", difference.second}});
   }
-  out["first"] = side_json(comparison.first);
-  out["second"] = side_json(comparison.second);
+  out["first"] = predicted_step_json(comparison.first);
+  out["second"] = predicted_step_json(comparison.second);
   out["time_ratio"] = Json{{"first_over_second", comparison.ratio.ratio},
                            {"low", comparison.ratio.low},
                            {"high", comparison.ratio.high},

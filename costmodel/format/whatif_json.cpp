@@ -1,6 +1,7 @@
 #include "costmodel/format/whatif_json.h"
 
 #include "costmodel/format/cursor.h"
+#include "costmodel/format/predicted_step_json.h"
 
 namespace stagecraft::format {
 namespace {
@@ -8,10 +9,7 @@ namespace {
 constexpr int kVersion = 1;
 
 Json side_json(const Prediction& prediction) {
-  Json out{{"iteration_s", prediction.iteration.value}};
-  if (prediction.low) out["iteration_low_s"] = prediction.low->value;
-  if (prediction.high) out["iteration_high_s"] = prediction.high->value;
-  if (prediction.samples_per_s) out["samples_per_s"] = *prediction.samples_per_s;
+  Json out = predicted_step_json(prediction);
   out["bubble"] = prediction.bubble;
   out["memory"] = Json::array();
   for (const RankMemory& memory : prediction.timeline.memory)
