@@ -1,4 +1,4 @@
-"""Built-in models of stagecraft under DeepSpeed's PipelineModule, for bench/beside_deepspeed.
+"""Built-in models of stagecraft under DeepSpeed's PipelineModule, for bench/channels --deepspeed.
 
 Run once per rank, with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DS_ACCELERATOR=cpu set. Rank 0 prints the median
 seconds of a step after two warm-up steps: train_batch(), which ends with an SGD step of learning rate 0.
@@ -6,6 +6,7 @@ seconds of a step after two warm-up steps: train_batch(), which ends with an SGD
 
 import argparse
 import json
+import os
 import statistics
 import time
 
@@ -88,7 +89,8 @@ def main():
         engine.train_batch(data_iter=data)
         times.append(time.perf_counter() - start)
     if engine.global_rank == 0:
-        print(f"median {statistics.median(times[2:])}")
+        print(f"median {statistics.median(times[2:])}", flush=True)
+    os._exit(0)   # DeepSpeed leaves threads that can abort an orderly exit
 
 
 main()
