@@ -8,6 +8,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
 #include "costmodel/tool.h"
+#include "costmodel/tool_inputs.h"
 
 namespace {
 
@@ -43,7 +44,7 @@ int main(int argc, char** argv) {
   std::string output = "-";
   stagecraft::CalibrateOptions options;
   bool force = false;
-  bool accept_other_device = false;
+  stagecraft::Acceptance acceptance;
   return stagecraft::run_tool(
       {"calibrate",
        "Learns one factor per mechanism (compute, host, each level's link, memory) from measured runs, for predict "
@@ -61,8 +62,7 @@ int main(int argc, char** argv) {
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
         stagecraft::add_force_option(app, force);
-        app.add_flag("--accept-other-device", accept_other_device,
-                     "calibrate even if the graph was measured on another kind of device than the topology's");
+        add_acceptance_options(app, acceptance);
       },
       [&] {
         std::vector<std::string> inputs{graph_path, topology_path};
@@ -70,10 +70,7 @@ int main(int argc, char** argv) {
         stagecraft::format::check_outputs(inputs, {{output, "stagecraft.calibration"}}, force);
         auto graph = stagecraft::format::read_graph(graph_path);
         const auto topology = stagecraft::format::read_topology(topology_path);
-        try {
-          stagecraft::check_has_times(graph);
-          (void)stagecraft::accepted_differences(graph, topology, accept_other_device);
-        } catch (const std::invalid_argument& e) { throw std::invalid_argument(graph_path + ": " + e.what()); }
+        static_cast<void>(check_times("stagecraft-calibrate", graph_path, graph, topology, acceptance));
         auto calibration = stagecraft::calibrate(graph, topology, read_runs(run_paths), options);
         calibration.provenance.tool = std::string("stagecraft-calibrate ") + stagecraft::version();
         calibration.provenance.notes["graph"] = graph_path;

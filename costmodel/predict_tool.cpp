@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 
-#include "costmodel/calibrate.h"
 #include "costmodel/device_match.h"
-#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
@@ -12,6 +10,7 @@
 #include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
+#include "costmodel/tool_inputs.h"
 
 namespace {
 
@@ -70,55 +69,36 @@ std::vector<stagecraft::format::OutputFile> chakra_files(const stagecraft::Bound
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string graph_path;
-  std::string topology_path;
+  stagecraft::ScenarioFiles files;
   std::string plan_path;
   std::string output;
   std::string trace;
   std::string chakra;
-  std::string calibration_path;
   bool force = false;
   stagecraft::PredictOptions options;
-  bool accept_other_device = false;
   return stagecraft::run_tool(
       {"predict",
        "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
        "stagecraft predict graph.json topology.json plan.json -o prediction.json --trace trace.json"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("GRAPH", graph_path, "graph.json; - is standard input")->required();
-        app.add_option("TOPOLOGY", topology_path, "topology.json")->required();
+        add_scenario_files(app, files);
         app.add_option("PLAN", plan_path, "plan.json")->required();
         app.add_option("-o,--output", output, "output file; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
         app.add_option("--chakra", chakra, "folder for Chakra execution traces, one per rank, for ASTRA-sim");
-        app.add_option("--calibration", calibration_path,
-                       "calibration.json of stagecraft calibrate: factors from measured runs");
         stagecraft::add_force_option(app, force);
         app.add_flag("--free-transfers", options.free_transfers, "treat transfers as free");
-        app.add_flag("--accept-other-device", accept_other_device,
-                     "predict even if the graph was measured on another kind of device; ignores the slowdown of shared "
-                     "hosts and marks every figure with ~");
+        add_scenario_options(app, files, "; ignores the slowdown of shared hosts and marks every figure with ~");
       },
       [&] {
-        std::vector<std::string> inputs{graph_path, topology_path, plan_path};
-        if (!calibration_path.empty()) inputs.push_back(calibration_path);
+        std::vector<std::string> inputs = files.all();
+        inputs.push_back(plan_path);
         stagecraft::format::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
         if (!chakra.empty()) stagecraft::format::check_can_write_in(chakra);
-        auto graph = stagecraft::format::read_graph(graph_path);
-        if (const std::string text = distrust_text(graph); !text.empty())
-          std::cerr << fmt::format("stagecraft-predict: warning: {}: {}\n", graph_path, text);
-        const auto topology = stagecraft::format::read_topology(topology_path);
+        const auto [graph, topology, calibration, other_device] = read_scenario("stagecraft-predict", files);
         const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
         if (!chakra.empty()) stagecraft::format::check_outputs_in(chakra, inputs, chakra_files(plan), force);
-        std::optional<stagecraft::Calibration> calibration;
-        if (!calibration_path.empty()) calibration = stagecraft::format::read_calibration(calibration_path);
-        const std::string other_device = [&] {
-          try {
-            stagecraft::check_has_times(graph);
-            return stagecraft::accepted_differences(graph, topology, accept_other_device);
-          } catch (const std::invalid_argument& e) { throw std::invalid_argument(graph_path + ": " + e.what()); }
-        }();
         auto result = [&] {
           stagecraft::ProgressLine line;
           options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };

@@ -69,6 +69,11 @@ auto usage(const std::string& name, Read read) {
   return {check, ""};
 }
 
+/// Declares --accept-untrusted, which STAGECRAFT_ACCEPT_UNTRUSTED=1 in the environment sets for every tool.
+inline CLI::Option* add_accept_untrusted(CLI::App& app, bool& accept, const std::string& help) {
+  return app.add_flag("--accept-untrusted", accept, help)->envname("STAGECRAFT_ACCEPT_UNTRUSTED");
+}
+
 /// Declares an option whose value is a byte count as parse_bytes reads it; a wrong one is wrong usage.
 inline CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optional<Bytes>& value,
                                      const std::string& help) {

@@ -1,12 +1,11 @@
 #include "costmodel/whatif.h"
 
-#include "costmodel/device_match.h"
-#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/whatif_json.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
+#include "costmodel/tool_inputs.h"
 
 namespace {
 
@@ -22,12 +21,9 @@ std::string settings_text() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string graph_path;
-  std::string topology_path;
+  stagecraft::ScenarioFiles files;
   std::string plan_path;
-  std::string calibration_path;
   std::vector<std::string> changes;
-  bool accept_other_device = false;
   bool json = false;
   return stagecraft::run_tool(
       {"whatif", "Predicts a plan before and after changes to the model's times, the links, the devices or the plan.",
@@ -36,26 +32,16 @@ int main(int argc, char** argv) {
            settings_text()},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("GRAPH", graph_path, "graph.json; - is standard input")->required();
-        app.add_option("TOPOLOGY", topology_path, "topology.json")->required();
+        add_scenario_files(app, files);
         app.add_option("PLAN", plan_path, "plan.json")->required();
         app.add_option("--set", changes, "a change, NAME=VALUE; see below")->required()->allow_extra_args(false);
-        app.add_option("--calibration", calibration_path,
-                       "calibration.json of stagecraft calibrate: factors from measured runs");
         app.add_flag("--json", json, "a stagecraft.whatif document instead of a table");
-        app.add_flag("--accept-other-device", accept_other_device,
-                     "predict even if the graph was measured on another kind of device");
+        add_scenario_options(app, files);
       },
       [&] {
-        stagecraft::Scenario scenario{stagecraft::format::read_graph(graph_path),
-                                      stagecraft::format::read_topology(topology_path),
+        stagecraft::ScenarioInputs inputs = read_scenario("stagecraft-whatif", files);
+        stagecraft::Scenario scenario{std::move(inputs.graph), std::move(inputs.topology),
                                       stagecraft::format::read_plan(plan_path)};
-        std::optional<stagecraft::Calibration> calibration;
-        if (!calibration_path.empty()) calibration = stagecraft::format::read_calibration(calibration_path);
-        try {
-          stagecraft::check_has_times(scenario.graph);
-          (void)stagecraft::accepted_differences(scenario.graph, scenario.topology, accept_other_device);
-        } catch (const std::invalid_argument& e) { throw std::invalid_argument(graph_path + ": " + e.what()); }
         for (const std::string& change : changes) {
           try {
             static_cast<void>(with_change(scenario, change));
@@ -63,7 +49,7 @@ int main(int argc, char** argv) {
         }
         const auto result = [&] {
           try {
-            return stagecraft::what_if(scenario, changes, calibration);
+            return stagecraft::what_if(scenario, changes, inputs.calibration);
           } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
         }();
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))

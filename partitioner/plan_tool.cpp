@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "costmodel/device_match.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
@@ -16,6 +15,7 @@
 #include "costmodel/progress.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
+#include "costmodel/tool_inputs.h"
 #include "partitioner/candidate.h"
 #include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
@@ -59,7 +59,7 @@ struct Request {
   std::vector<std::string> from;      ///< format and file of another program's plan; or empty
   partitioner::Constraints constraints;
   bool microbatches_given = false;
-  bool accept_other_device = false;
+  stagecraft::Acceptance acceptance;
   std::string other_device;  ///< accepted_differences
   std::string output = "-";
   bool force = false;
@@ -243,9 +243,8 @@ void declare(CLI::App& app, Request& request) {
       ->type_name("LAYERS");
   stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.constraints.plan.gradient_bucket_bytes,
                                "largest gradient bucket, such as 25e6 or 25MiB (default: one bucket per stage)");
-  app.add_flag("--accept-other-device", request.accept_other_device,
-               "plan even if the graph was measured on another kind of device; ignores the slowdown of shared hosts "
-               "and marks every figure with ~");
+  add_acceptance_options(app, request.acceptance,
+                         "; ignores the slowdown of shared hosts and marks every figure with ~");
   app.add_option("-o,--output", request.output, "output file; - is standard output")->capture_default_str();
   stagecraft::add_force_option(app, request.force);
 
@@ -466,13 +465,9 @@ int plan(Request& request) {
   if (request.constraints.plan.schedule.starts_with(kCsv)) take_csv(request);
   warn_of_caveat(request);
   Graph graph = stagecraft::format::read_graph(request.graph);
-  if (const std::string text = distrust_text(graph); !text.empty()) warn(request.graph + ": " + text);
   const Topology topology =
       request.devices.empty() ? stagecraft::format::read_topology(request.topology) : plain_topology(request);
-  try {
-    stagecraft::check_has_times(graph);
-    request.other_device = stagecraft::accepted_differences(graph, topology, request.accept_other_device);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.graph + ": " + e.what()); }
+  request.other_device = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
   const std::optional<partitioner::Candidate> given = given_stages(request, graph);
   partitioner::RankedPlan ranked =
       given ? plan_given(request, graph, topology, *given) : best_plan(request, graph, topology);

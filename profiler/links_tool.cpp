@@ -216,7 +216,7 @@ int main(int argc, char** argv) {
         app.add_option("--timeout", o.timeout_s, "stop if a rank is silent for this many seconds")
             ->capture_default_str()
             ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest));
-        app.add_flag("--accept-untrusted", o.accept_untrusted, "exit with 0 even if the measurement is not trusted");
+        stagecraft::add_accept_untrusted(app, o.accept_untrusted, "exit with 0 even if the measurement is not trusted");
         app.add_option("-o,--output", o.output, "output file for the topology; - is standard output");
         stagecraft::add_force_option(app, o.force);
       },

@@ -286,7 +286,7 @@ void add_measurement_options(CLI::App& app, Options& o) {
   app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
   app.add_flag("--structure", o.structure,
                "only write layers, shapes and bytes, after one forward; times are zero placeholders");
-  app.add_flag("--accept-untrusted", o.accept_untrusted, "exit with 0 even if the profile is not trusted");
+  stagecraft::add_accept_untrusted(app, o.accept_untrusted, "exit with 0 even if the profile is not trusted");
   app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
   app.add_option("--threads", o.profile.threads, "threads per rank")
       ->capture_default_str()

@@ -66,7 +66,7 @@ def training(bin_folder: str):
             for arguments in (
                     [tool("profile"), "mlp", "--set", "inputs=256", "--set", "width=512", "--microbatch", "8",
                      "--max-seconds", "3", "--concurrent", "1", "--accept-untrusted", "-o", at("graph.json")],
-                    [tool("plan"), at("graph.json"), "-n", "2", "--strategy", "uniform", "--schedule", "1f1b",
+                    [tool("plan"), at("graph.json"), "--accept-untrusted", "-n", "2", "--strategy", "uniform", "--schedule", "1f1b",
                      "--microbatches", "4", "-o", at("plan.json")],
                     [*train, "-o", at("cpu.json")],
                     *([*train, *how, "-o", at(f"{way}.json")] for way, how in ways.items())):

@@ -49,7 +49,7 @@ def make_plans(bin_folder, folder):
     tool(bin_folder, folder, "stagecraft-profile", *MODEL, "--max-seconds", "1", "--concurrent", "1",
          "--accept-untrusted", "-o", "graph.json")
     for stages, schedule in PLANS:
-        tool(bin_folder, folder, "stagecraft-plan", "graph.json", "-n", "3", "--strategy", "uniform", "--stages",
+        tool(bin_folder, folder, "stagecraft-plan", "graph.json", "--accept-untrusted", "-n", "3", "--strategy", "uniform", "--stages",
              str(stages), "--schedule", schedule, "-o", plan_name(stages, schedule))
 
 

@@ -38,7 +38,7 @@ class ComplexRecord(unittest.TestCase):
                                             "-o", model, "--record", record, "--steps", "1"])
             self.assertEqual(status, 0)
             self.assertEqual(tool("profile", model, "--microbatch", "2", *make.QUICKLY, "-o", graph)[0], 0)
-            status, said = tool("plan", graph, "-n", "2", "--strategy", "uniform", "--stages", "2", "--microbatches", "2", "-o", plan)
+            status, said = tool("plan", graph, "--accept-untrusted", "-n", "2", "--strategy", "uniform", "--stages", "2", "--microbatches", "2", "-o", plan)
             self.assertEqual(status, 0, said)
             run = ("run", plan, "--data", f"tensors-in-order:{record}", "--expect", record, "--steps", "1", "--learning-rate", "0.1", "--seed", "0")
             status, said = tool(*run)

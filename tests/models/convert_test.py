@@ -100,7 +100,7 @@ class Stages(PackageCase):
     def converted(self, archive, stages, *options):
         """The package converted with a uniform plan."""
         name = f"{archive.stem}_{stages}"
-        self.tool("plan", "graph.json", "--devices", max(stages, 2), "--strategy", "uniform", "--stages", stages, *options,
+        self.tool("plan", "graph.json", "--accept-untrusted", "--devices", max(stages, 2), "--strategy", "uniform", "--stages", stages, *options,
                   "-o", "plan.json")
         self.tool("convert", "plan.json", "--model", archive, "-o", name)
         return self.package(name)
@@ -273,7 +273,7 @@ class Packages(Stages):
                                r'"\w+" casts once for both; cache_enabled=False allows a cut between them')
 
     def test_ranks_are_those_of_the_replicas(self):
-        self.tool("plan", "graph.json", "--devices", 3, "--strategy", "uniform", "--stages", 2, "--replicas", "2,1", "-o",
+        self.tool("plan", "graph.json", "--accept-untrusted", "--devices", 3, "--strategy", "uniform", "--stages", 2, "--replicas", "2,1", "-o",
                   "plan.json")
         self.tool("convert", "plan.json", "--model", self.file, "-o", "replicas")
         read = lambda name: json.loads((self.folder / "replicas" / f"{name}_conf.json").read_text())["stage_to_rank_map"]

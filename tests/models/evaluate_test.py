@@ -131,7 +131,7 @@ class InFolder(unittest.TestCase):
     def evaluated(self, stages, channel=("local",)):
         """(status, output) of an evaluation in that many stages."""
         plan = self.path("plan.json")
-        status, said = call(f"{BINARIES}/stagecraft-plan", self.path("graph.json"), "-n", str(stages), "--strategy", "uniform", "--stages",
+        status, said = call(f"{BINARIES}/stagecraft-plan", self.path("graph.json"), "--accept-untrusted", "-n", str(stages), "--strategy", "uniform", "--stages",
                             str(stages), "--microbatches", "3", "--schedule", "forward", "-o", plan)
         self.assertEqual(status, 0, said)
         return call(f"{BINARIES}/stagecraft-run", plan, "--data", f"tensors-in-order:{self.path('data.safetensors')}", "--channel", *channel,

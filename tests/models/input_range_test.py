@@ -45,7 +45,7 @@ class InputRange(unittest.TestCase):
     def plan(self):
         status, said = self.tool("profile", self.path("model.pt2"), "--microbatch", "2", *make.QUICKLY, "-o", self.path("g.json"))
         self.assertEqual(status, 0, said)
-        status, said = self.tool("plan", self.path("g.json"), "-n", "2", "--strategy", "uniform", "--stages", "2", "--microbatches", "2",
+        status, said = self.tool("plan", self.path("g.json"), "--accept-untrusted", "-n", "2", "--strategy", "uniform", "--stages", "2", "--microbatches", "2",
                                  "-o", self.path("p.json"))
         self.assertEqual(status, 0, said)
 

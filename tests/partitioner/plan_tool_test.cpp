@@ -64,7 +64,7 @@ std::size_t longest_line(const std::string& text) {
   return longest;
 }
 
-TEST_F(PlanTool, WarnsOfAProfileThatIsNotTrusted) {
+TEST_F(PlanTool, RefusesAProfileThatIsNotTrusted) {
   Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   graph.quality = ProfileQuality{};
   write("trusted.json", format::graph_json(graph));
@@ -74,7 +74,13 @@ TEST_F(PlanTool, WarnsOfAProfileThatIsNotTrusted) {
   const Outcome trusted = run("trusted.json topology.json");
   EXPECT_EQ(trusted.status, 0) << trusted.err;
   EXPECT_THAT(trusted.err, Not(HasSubstr("not trusted")));
-  const Outcome untrusted = run("untrusted.json topology.json");
+  const Outcome refused = run("untrusted.json topology.json");
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_EQ(refused.err,
+            "stagecraft-plan: untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of the time "
+            "belongs to no layer; profile again, or add --accept-untrusted\n");
+  const Outcome untrusted = run("untrusted.json topology.json --accept-untrusted");
   EXPECT_EQ(untrusted.status, 0) << untrusted.err;
   EXPECT_EQ(untrusted.err,
             "stagecraft-plan: warning: untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of the "

@@ -68,7 +68,8 @@ bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
 /// formats of other programs.
 bool is_tool(const std::string& file) {
   return file.ends_with("_tool.cpp") || file.ends_with("_command.cpp") || file.ends_with("_command.h") ||
-         file.ends_with("/tool.h") || file.ends_with("/tool_numbers.h") || file.ends_with("/tool_options.h");
+         file.ends_with("/tool.h") || file.ends_with("/tool_numbers.h") || file.ends_with("/tool_options.h") ||
+         file.ends_with("/tool_inputs.h");
 }
 
 std::set<std::string> may_include(const std::string& file) {

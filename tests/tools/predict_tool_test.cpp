@@ -13,6 +13,7 @@
 namespace stagecraft {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
@@ -45,7 +46,7 @@ TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
   EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
 }
 
-TEST_F(PredictTool, WarnsOfAProfileThatIsNotTrusted) {
+TEST_F(PredictTool, RefusesAProfileThatIsNotTrusted) {
   Graph graph = format::parse_graph(folder_.read("graph.json"), "graph.json");
   graph.quality = ProfileQuality{};
   folder_.write("trusted.json", format::graph_json(graph));
@@ -55,7 +56,15 @@ TEST_F(PredictTool, WarnsOfAProfileThatIsNotTrusted) {
   const Outcome trusted = predict("trusted.json topology.json plan.json");
   EXPECT_EQ(trusted.status, 0) << trusted.err;
   EXPECT_THAT(trusted.err, Not(HasSubstr("not trusted")));
-  const Outcome untrusted = predict("untrusted.json topology.json plan.json");
+  for (const std::string verb : {"predict", "explain", "whatif --set microbatches=2", "calibrate"}) {
+    const bool calibrates = verb == "calibrate";
+    const Outcome refused = folder_.run("stagecraft-" + verb + " untrusted.json topology.json plan.json" +
+                                        (calibrates ? " measured.json -o -" : ""));
+    EXPECT_EQ(refused.status, 1) << verb;
+    EXPECT_THAT(refused.err, EndsWith(": untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of "
+                                      "the time belongs to no layer; profile again, or add --accept-untrusted\n"));
+  }
+  const Outcome untrusted = predict("untrusted.json topology.json plan.json --accept-untrusted");
   EXPECT_EQ(untrusted.status, 0) << untrusted.err;
   EXPECT_EQ(
       untrusted.err,

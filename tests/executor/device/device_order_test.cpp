@@ -76,7 +76,7 @@ TEST_F(DeviceOrder, ProfilesModelsWhoseReaderComputes) {
 TEST_F(DeviceOrder, RunsModelsWhoseReaderComputes) {
   const Outcome made = folder_.run("stagecraft-profile " + kConvolutions +
                                    "--max-seconds 0.01 --warmup 1 --concurrent 1 --accept-untrusted -o graph.json && "
-                                   "stagecraft-plan graph.json -n 1 -o plan.json");
+                                   "stagecraft-plan graph.json --accept-untrusted -n 1 -o plan.json");
   ASSERT_EQ(made.status, 0) << made.err;
   const Outcome o = folder_.run(kOneGpu + "stagecraft-run plan.json --device cuda:99 --channel local");
   EXPECT_EQ(o.status, 1);

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "costmodel/calibrate.h"
+#include "costmodel/device_match.h"
+#include "costmodel/format/calibration_json.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/graph.h"
+#include "costmodel/tool.h"
+#include "costmodel/topology.h"
+
+// For the main functions of the tools that predict: the documents that they predict from.
+
+namespace stagecraft {
+
+/// Doubts about a graph that the user accepts.
+struct Acceptance {
+  bool untrusted = false;
+  bool other_device = false;
+};
+
+/// Declares --accept-untrusted and --accept-other-device; `consequence` says what the latter does besides.
+inline void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const std::string& consequence = "") {
+  add_accept_untrusted(app, acceptance.untrusted,
+                       "use the graph's times even if the profile says that they cannot be trusted");
+  app.add_flag("--accept-other-device", acceptance.other_device,
+               "use the graph's times even if they were measured on another kind of device" + consequence);
+}
+
+/// Throws std::invalid_argument, beginning with `path`, if the graph has no times, or has times that cannot be trusted
+/// or are another device's and that was not accepted. Warns on stderr, as `program`, of accepted times that cannot be
+/// trusted. Returns how the device differs, as accepted_differences does.
+inline std::string check_times(const std::string& program, const std::string& path, Graph& graph,
+                               const Topology& topology, const Acceptance& acceptance) {
+  const std::string distrust = distrust_text(graph);
+  if (!distrust.empty() && !acceptance.untrusted)
+    throw std::invalid_argument(path + ": " + distrust + "; profile again, or add --accept-untrusted");
+  if (!distrust.empty()) fmt::print(stderr, "{}: warning: {}: {}\n", program, path, distrust);
+  try {
+    check_has_times(graph);
+    return accepted_differences(graph, topology, acceptance.other_device);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+}
+
+/// The files from which a tool predicts.
+struct ScenarioFiles {
+  std::string graph;
+  std::string topology;
+  std::string calibration;  ///< empty: none
+  Acceptance acceptance;
+
+  [[nodiscard]] std::vector<std::string> all() const {
+    std::vector<std::string> out{graph, topology};
+    if (!calibration.empty()) out.push_back(calibration);
+    return out;
+  }
+};
+
+/// Declares GRAPH and TOPOLOGY.
+inline void add_scenario_files(CLI::App& app, ScenarioFiles& files) {
+  app.add_option("GRAPH", files.graph, "graph.json; - is standard input")->required();
+  app.add_option("TOPOLOGY", files.topology, "topology.json")->required();
+}
+
+/// Declares --calibration and add_acceptance_options.
+inline void add_scenario_options(CLI::App& app, ScenarioFiles& files, const std::string& consequence = "") {
+  app.add_option("--calibration", files.calibration,
+                 "calibration.json of stagecraft calibrate: factors from measured runs");
+  add_acceptance_options(app, files.acceptance, consequence);
+}
+
+/// What a tool predicts from.
+struct ScenarioInputs {
+  Graph graph;
+  Topology topology;
+  std::optional<Calibration> calibration;
+  std::string other_device;  ///< Prediction::other_device
+};
+
+/// The documents of these files, after check_times. Throws as the readers and check_times do.
+inline ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& files) {
+  ScenarioInputs out{format::read_graph(files.graph), format::read_topology(files.topology), {}, {}};
+  if (!files.calibration.empty()) out.calibration = format::read_calibration(files.calibration);
+  out.other_device = check_times(program, files.graph, out.graph, out.topology, files.acceptance);
+  return out;
+}
+
+}  // namespace stagecraft
