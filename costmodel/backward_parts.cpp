@@ -54,6 +54,28 @@ std::vector<bool> leads_out(const Graph& graph, const Units& units) {
   return out;
 }
 
+/// Where the backward of each unit can be split.
+struct SplitUnits {
+  Units units;
+  std::vector<bool> leads;   ///< for each layer: leads_out
+  std::vector<bool> splits;  ///< for each unit: it sends gradients back, and all of its layers are separable
+};
+
+SplitUnits split_units(const Graph& graph, const BoundPlan& plan) {
+  SplitUnits out{units_of(graph, plan), {}, {}};
+  out.leads = leads_out(graph, out.units);
+  std::vector<bool> sends_back(out.units.stage_of.size(), false);
+  out.splits.assign(out.units.stage_of.size(), true);
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    if (out.units.of_layer[i] < 0) continue;
+    const auto unit = to_index(out.units.of_layer[i]);
+    if (out.leads[i]) sends_back[unit] = true;
+    if (!backward_parts(graph.layers[i]).separable) out.splits[unit] = false;
+  }
+  for (std::size_t unit = 0; unit < out.splits.size(); ++unit) out.splits[unit] = out.splits[unit] && sends_back[unit];
+  return out;
+}
+
 }  // namespace
 
 BackwardParts backward_parts(const Layer& layer) {
@@ -64,23 +86,14 @@ BackwardParts backward_parts(const Layer& layer) {
 }
 
 std::vector<SplitBackwardTimes> split_backward_times(const Graph& graph, const BoundPlan& plan) {
-  const Units units = units_of(graph, plan);
-  const std::vector<bool> leads = leads_out(graph, units);
-  std::vector<bool> sends_back(units.stage_of.size(), false);
-  std::vector<bool> separable(units.stage_of.size(), true);
-  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
-    if (units.of_layer[i] < 0) continue;
-    const auto unit = to_index(units.of_layer[i]);
-    if (leads[i]) sends_back[unit] = true;
-    if (!backward_parts(graph.layers[i]).separable) separable[unit] = false;
-  }
+  const auto [units, leads, splits] = split_units(graph, plan);
   std::vector<SplitBackwardTimes> out(to_index(plan.stages()));
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     if (units.of_layer[i] < 0) continue;
     const auto unit = to_index(units.of_layer[i]);
     const Layer& layer = graph.layers[i];
     SplitBackwardTimes& stage = out[to_index(units.stage_of[unit])];
-    if (!sends_back[unit] || !separable[unit]) {
+    if (!splits[unit]) {
       stage.inputs += layer.backward.median;
     } else if (!leads[i]) {
       stage.weights += layer.backward.median;
@@ -89,6 +102,18 @@ std::vector<SplitBackwardTimes> split_backward_times(const Graph& graph, const B
       stage.inputs += parts.inputs.median;
       stage.weights += parts.weights.median;
     }
+  }
+  return out;
+}
+
+std::vector<bool> splits_backward(const Graph& graph, const BoundPlan& plan) {
+  std::vector<bool> out(to_index(plan.stages()), false);
+  if (!plan.schedule().splits_backward) return out;
+  const auto [units, leads, splits] = split_units(graph, plan);
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    if (units.of_layer[i] < 0 || !splits[to_index(units.of_layer[i])]) continue;
+    const bool has_rest = !leads[i] || graph.layers[i].parameter_bytes > Bytes(0);
+    if (has_rest) out[to_index(units.stage_of[to_index(units.of_layer[i])])] = true;
   }
   return out;
 }

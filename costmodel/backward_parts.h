@@ -29,6 +29,10 @@ struct SplitBackwardTimes {
 /// each segment. Recomputation itself is not included. Precondition: the plan is valid for the graph.
 [[nodiscard]] std::vector<SplitBackwardTimes> split_backward_times(const Graph& graph, const BoundPlan& plan);
 
+/// For each stage, whether its backward leaves work to the second part, as split_backward_times has it; false for all
+/// if the schedule does not split.
+[[nodiscard]] std::vector<bool> splits_backward(const Graph& graph, const BoundPlan& plan);
+
 /// A sentence that says for how many layers predictions of `plan` rest on the estimate of backward_parts; empty if
 /// the schedule does not split the backward, or all parts were measured. Precondition: the plan is valid for the graph.
 [[nodiscard]] std::string backward_parts_assumption(const Graph& graph, const BoundPlan& plan);

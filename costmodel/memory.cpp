@@ -5,17 +5,18 @@
 #include <set>
 #include <unordered_map>
 
+#include "costmodel/backward_parts.h"
 #include "costmodel/index.h"
 
 namespace stagecraft {
 
-int in_flight(const std::vector<Action>& list, int stage) {
+int in_flight(const std::vector<Action>& list, int stage, bool splits) {
   // A microbatch is released by its weight gradient, or its backward if it has none, or immediately if it has neither.
   std::map<int, ActionKind> release;
   for (const Action& action : list) {
     if (action.stage != stage) continue;
     if (action.kind == ActionKind::Backward) release.emplace(action.microbatch, action.kind);
-    if (action.kind == ActionKind::WeightGradient) release[action.microbatch] = action.kind;
+    if (action.kind == ActionKind::WeightGradient && splits) release[action.microbatch] = action.kind;
   }
   int held = 0;
   int most = 0;
@@ -154,7 +155,6 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
       out.parts["activations"] = in_flight * (received + again.kept) + run_again;
     }
     out.parts["sending"] = sending;
-    out.parts["reduction"] = plan.replicas(stage) > 1 ? parameters : Bytes(0);
   } else {
     out.parts["activations"] = in_flight * received + largest;
   }
@@ -163,7 +163,35 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   out.parts["inputs"] = in_flight * loaded;
   out.parts["receiving"] = receiving;
   out.parts["workspace"] = workspace;
+  if (schedule.trains) {
+    Bytes copied = plan.replicas(stage) > 1 ? parameters : Bytes(0);
+    const bool after_all = schedule.weights == Weights::Flushed && !plan.plan().gradient_bucket_bytes;
+    for (const char* gone : {"activations", "inputs", "receiving", "sending", "workspace"}) {
+      if (after_all) copied -= std::min(copied, out.parts.at(gone));
+    }
+    out.parts["reduction"] = copied;
+  }
   for (const auto& [name, bytes] : out.parts) out.total += bytes;
+  return out;
+}
+
+std::vector<RankMemory> rank_memories(const Graph& graph, const BoundPlan& plan,
+                                      const std::vector<std::vector<Action>>& lists) {
+  const std::vector<bool> splits = splits_backward(graph, plan);
+  std::map<std::pair<int, int>, RankMemory> known;  // by stage and microbatches in flight
+  std::vector<RankMemory> out;
+  for (const RankRole& role : plan.ranks()) {
+    RankMemory memory;
+    memory.rank = to_int(out.size());
+    for (const int stage : role.stages) {
+      const int held = in_flight(lists[out.size()], stage, splits[to_index(stage)]);
+      const auto [own, fresh] = known.try_emplace({stage, held});
+      if (fresh) own->second = stage_memory(graph, plan, stage, held);
+      memory.total += own->second.total;
+      for (const auto& [part, bytes] : own->second.parts) memory.parts[part] += bytes;
+    }
+    out.push_back(std::move(memory));
+  }
   return out;
 }
 

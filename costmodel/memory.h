@@ -8,9 +8,13 @@
 namespace stagecraft {
 
 /// Largest number of microbatches whose activations a rank holds at once for `stage`, from its action list: forwards
-/// begun minus backwards (weight gradients, for those that have one) done. A forward without a backward is done at its
-/// end.
-[[nodiscard]] int in_flight(const std::vector<Action>& list, int stage);
+/// begun minus backwards (weight gradients, for those that have one, unless `splits` is false) done. A forward without
+/// a backward is done at its end. `splits`: of splits_backward.
+[[nodiscard]] int in_flight(const std::vector<Action>& list, int stage, bool splits = true);
+
+/// Peak bytes of each rank, by its action list: the sum of stage_memory over its stages.
+[[nodiscard]] std::vector<RankMemory> rank_memories(const Graph& graph, const BoundPlan& plan,
+                                                    const std::vector<std::vector<Action>>& lists);
 
 /// For each stage, the bytes of the tied parameters that it shares with other stages, often 0. Precondition: the plan
 /// is valid for the graph.
@@ -27,7 +31,8 @@ namespace stagecraft {
 ///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge,
 ///     and the gradients in use), sending (the gradients on their way back),
 ///   workspace (the largest of any layer; layers without workspace_bytes count their largest output once),
-///   reduction (a copy of the gradients while replicas sum them),
+///   reduction (a copy of the gradients while replicas sum them; if they do so in one piece after the last backward,
+///     only what exceeds the activations, inputs, messages and workspace, which are gone by then),
 ///   older versions (of the parameters, which an asynchronous schedule keeps besides the newest).
 /// Without training there are no gradients, optimizer state or reduction; activations are the received tensors and the
 /// largest output of a layer.

@@ -543,6 +543,7 @@ std::variant<Replay, Infeasible> replay(const Graph& graph, const Topology& topo
 std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology& topology, const BoundPlan& plan,
                                               const Replay& replayed, Seconds iteration) {
   std::vector<StagePrediction> out;
+  const std::vector<bool> splits = splits_backward(graph, plan);
   const int steps = replayed.steps;
   const double microbatches = static_cast<double>(plan.plan().microbatches) * steps;
   for (int s = 0; s < plan.stages(); ++s) {
@@ -558,7 +559,7 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology
     stage.reduce = shares.reduce / parts;
     stage.exposed_transfer = shares.exposed_transfer / parts;
     const int rank = plan.first_rank(s);
-    stage.in_flight = in_flight(replayed.input.lists[to_index(rank)], s);
+    stage.in_flight = in_flight(replayed.input.lists[to_index(rank)], s, splits[to_index(s)]);
     stage.memory = stage_memory(graph, plan, s, stage.in_flight);
     stage.memory.rank = rank;
     out.push_back(std::move(stage));
@@ -597,21 +598,6 @@ void add_idle_devices(Prediction& prediction, const BoundPlan& plan) {
   }
 }
 
-/// Memory of each rank, summed over its stages.
-std::vector<RankMemory> rank_memories(const BoundPlan& plan, const std::vector<StagePrediction>& stages) {
-  std::vector<RankMemory> out;
-  for (const RankRole& role : plan.ranks()) {
-    RankMemory memory;
-    memory.rank = to_int(out.size());
-    for (const int s : role.stages) {
-      memory.total += stages[to_index(s)].memory.total;
-      for (const auto& [part, bytes] : stages[to_index(s)].memory.parts) memory.parts[part] += bytes;
-    }
-    out.push_back(std::move(memory));
-  }
-  return out;
-}
-
 }  // namespace
 
 std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology, const BoundPlan& plan,
@@ -638,7 +624,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     busy += (stage.compute + stage.update + stage.reduce) * stage.replicas;
   const double rank_time = out.iteration.value * out.timeline.ranks;
   out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
-  out.timeline.memory = rank_memories(plan, out.stages);
+  out.timeline.memory = rank_memories(graph, plan, replayed.input.lists);
   out.backward_parts = backward_parts_assumption(graph, plan);
   if (plan.ranks().size() > 1) out.channel = topology.levels.front().link.channel;
   out.message_processing = message_processing_assumption(graph, topology, plan);

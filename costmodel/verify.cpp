@@ -355,13 +355,10 @@ std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vect
   auto result = verify(plan, lists, options);
   auto* const proof = std::get_if<Verified>(&result);
   if (!proof) return result;
-  const std::vector<RankRole>& roles = plan.ranks();
+  const std::vector<RankMemory> needs = rank_memories(graph, plan, lists);
   std::size_t neediest = 0;
-  for (std::size_t rank = 0; rank < roles.size(); ++rank) {
-    Bytes peak;
-    for (const int stage : roles[rank].stages) {
-      peak += stage_memory(graph, plan, stage, in_flight(lists[rank], stage)).total;
-    }
+  for (std::size_t rank = 0; rank < needs.size(); ++rank) {
+    const Bytes peak = needs[rank].total;
     proof->ranks[rank].peak = peak;
     if (topology.device.memory && peak > *topology.device.memory) {
       return Infeasible{rank_text(to_int(rank)) + " needs " + format_bytes(peak) + ", its device has " +

@@ -13,12 +13,9 @@ namespace {
 Bytes peak_memory(const Graph& graph, const Plan& plan) {
   const BoundPlan bound(plan);
   const auto lists = bound.action_lists(bound.step_window().steps, PredictOptions{}.prefetch);
-  std::vector<Bytes> needs(to_index(bound.positions()));
-  for (int s = 0; s < bound.stages(); ++s) {
-    const int microbatches = in_flight(lists[to_index(bound.first_rank(s))], s);
-    needs[to_index(s % bound.positions())] += stage_memory(graph, bound, s, microbatches).total;
-  }
-  return *std::ranges::max_element(needs);
+  Bytes most;
+  for (const RankMemory& memory : rank_memories(graph, bound, lists)) most = std::max(most, memory.total);
+  return most;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "costmodel/index.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
@@ -29,7 +30,9 @@ TEST(InFlight, HoldsUntilTheWeightGradientWhereThereIsOne) {
   constexpr auto F = ActionKind::Forward;
   constexpr auto B = ActionKind::Backward;
   constexpr auto W = ActionKind::WeightGradient;
-  EXPECT_EQ(in_flight({action(F, 0), action(B, 0), action(F, 1), action(B, 1), action(W, 0), action(W, 1)}, 0), 2);
+  const std::vector<Action> list{action(F, 0), action(B, 0), action(F, 1), action(B, 1), action(W, 0), action(W, 1)};
+  EXPECT_EQ(in_flight(list, 0), 2);
+  EXPECT_EQ(in_flight(list, 0, false), 1);  // all of the backward runs in B
 }
 
 TEST(InFlight, TellsMicrobatchesWithAndWithoutAWeightGradientApart) {
@@ -86,8 +89,54 @@ TEST(StageMemory, AddsItsPartsByHand) {
                                  {"receiving", 8_B},
                                  {"sending", 8_B},  // gradient of what it received
                                  {"workspace", 4_B},
-                                 {"reduction", 80_B}}));  // two replicas
-  EXPECT_EQ(second.total, 644_B);
+                                 {"reduction", 0_B}}));  // two replicas: 80 of the 244 that are gone by then
+  EXPECT_EQ(second.total, 564_B);
+}
+
+TEST(StageMemory, AddsTheReductionToWhatIsNotGoneByThen) {
+  const Graph graph = two_layers();
+  const auto reduction = [&](const Plan& plan) {
+    return stage_memory(graph, BoundPlan(plan), 1, 0).parts.at("reduction");
+  };
+  Plan plan = two_stages(graph);
+  EXPECT_EQ(reduction(plan), 60_B);  // 80 of parameters - 8 receiving - 8 sending - 4 workspace
+  plan.gradient_bucket_bytes = 40_B;
+  EXPECT_EQ(reduction(plan), 80_B);  // beside the backward
+  plan.gradient_bucket_bytes = std::nullopt;
+  plan.schedule = "pipedream";
+  EXPECT_EQ(reduction(plan), 80_B);  // beside the forwards of other microbatches
+}
+
+TEST(RankMemories, CountTheMicrobatchesOfEachReplica) {
+  Graph graph = two_layers();
+  PlanSettings settings;
+  settings.schedule = "gpipe";
+  settings.microbatches = 3;
+  const BoundPlan plan(make_plan(graph, flat_topology(3), {{0, 1, -1}, {1, 2}}, settings));
+  const auto memory = rank_memories(graph, plan, plan.action_lists(1, 2));
+  ASSERT_EQ(memory.size(), 3U);
+  EXPECT_EQ(memory[0].parts.at("inputs"), 300_B);
+  EXPECT_EQ(memory[1].parts.at("inputs"), 200_B);  // microbatches 0 and 2
+  EXPECT_EQ(memory[2].parts.at("inputs"), 100_B);
+  EXPECT_EQ(memory[2].rank, 2);
+}
+
+TEST(RankMemories, ReleaseAtTheBackwardWhereNothingIsLeftForTheWeightGradient) {
+  // zb-h1 on four stages: the first holds four microbatches until their weight gradients. Its backward sends nothing
+  // back, so all of it runs at once, and the stage holds no more than 1f1b's.
+  Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1}, 8_B, 40_B);
+  PlanSettings settings;
+  settings.microbatches = 8;
+  const auto held = [&](const std::string& schedule, int rank) {
+    settings.schedule = schedule;
+    const BoundPlan plan(make_plan(graph, flat_topology(4), {{0, 1, 2, 3}, {1, 1, 1, 1}}, settings));
+    return rank_memories(graph, plan, plan.action_lists(1, 2))[to_index(rank)].parts.at("activations");
+  };
+  for (const int rank : {0, 1, 2, 3}) EXPECT_GE(held("zb-h1", rank), held("1f1b", rank));
+  EXPECT_EQ(held("zb-h1", 0), held("1f1b", 0));
+  EXPECT_GT(held("zb-h1", 3), held("1f1b", 3));
+  graph.layers[3].backward_parts = BackwardParts{{Seconds(1), std::nullopt, 0}, {}, false};
+  EXPECT_EQ(held("zb-h1", 3), held("1f1b", 3));
 }
 
 TEST(StageMemory, AddsAReceivedTensorThatNoLayerSaves) {
