@@ -83,6 +83,8 @@ struct Plan {
   /// The slowest stage's time per microbatch, by the strategy's own estimate; with chunks, the slowest device's.
   std::optional<Seconds> steady_state;
   std::optional<Seconds> iteration;  ///< predicted time of one step
+  /// Of the predicted step, over all plans that the strategy considered; absent: it did not say.
+  std::optional<Seconds> lower_bound;
   Provenance provenance;
   friend bool operator==(const Plan&, const Plan&) = default;
 };

@@ -30,18 +30,6 @@ struct Ask {
   std::function<std::variant<Candidate, Infeasible>()> answer;
 };
 
-/// A candidate that became a plan.
-struct Drafted {
-  std::string origin;
-  Candidate candidate;
-  Plan plan;
-};
-
-struct Drafts {
-  std::vector<Drafted> plans;
-  std::vector<Skipped> skipped;
-};
-
 std::string count_text(int count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
@@ -214,6 +202,8 @@ std::optional<Candidate> without_idle_replicas(Candidate candidate, std::optiona
   return candidate;
 }
 
+}  // namespace
+
 Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& constraints) {
   Drafts out;
   Skips skips;
@@ -243,6 +233,8 @@ Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& c
   out.skipped = skips.all();
   return out;
 }
+
+namespace {
 
 /// The least that the layer's forward and backward take under the schedule, in any stage.
 Seconds least_time(const Layer& layer, const PlanSettings& settings) {

@@ -24,6 +24,21 @@ inline constexpr double kTie = 0.01;
 [[nodiscard]] StrategyResult rank_plans(const Graph& graph, const Topology& topology, const CostModel& costs,
                                         const Constraints& constraints);
 
+/// A candidate that became a plan.
+struct Drafted {
+  std::string origin;
+  Candidate candidate;
+  Plan plan;
+};
+
+struct Drafts {
+  std::vector<Drafted> plans;
+  std::vector<Skipped> skipped;
+};
+
+/// The candidates of rank_plans as plans, without predictions.
+[[nodiscard]] Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& constraints);
+
 /// "auto": rank_plans. Its objective is the predicted step.
 [[nodiscard]] Strategy auto_strategy();
 

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "partitioner/list_strategies.h"
+#include "partitioner/optimal.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/ranking.h"
 
@@ -23,7 +24,7 @@ bool goes_by(const Strategy& strategy, const std::string& name) {
 const std::vector<Strategy>& strategies() {
   static const std::vector<Strategy> table = {
       uniform_strategy(), parameters_strategy(), type_strategy(),
-      profile_strategy(), pipedream_strategy(),  auto_strategy(),
+      profile_strategy(), pipedream_strategy(),  auto_strategy(), optimal_strategy(),
   };
   return table;
 }

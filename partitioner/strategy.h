@@ -61,6 +61,9 @@ struct Ranking {
   std::vector<RankedPlan> plans;  ///< never empty, best first
   std::vector<Skipped> skipped;   ///< not possible with the schedule, the number of microbatches or the constraints
   int slower = 0;                 ///< not simulated: their compute time alone exceeds the best step
+  /// No plan that the strategy considers has a shorter predicted step; the first plan's own if that is the best.
+  /// Absent: the strategy does not know.
+  std::optional<Seconds> lower_bound = {};
 };
 
 /// Plans, best first, or why there is none.

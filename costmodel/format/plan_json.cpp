@@ -8,7 +8,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.plan";
-constexpr int kVersion = 5;
+constexpr int kVersion = 6;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMostDevices = 1 << 24;
 
@@ -103,6 +103,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("strategy")) out.strategy = v->text();
   if (const auto v = fields.optional("steady_state_s")) out.steady_state = v->seconds();
   if (const auto v = fields.optional("iteration_s")) out.iteration = v->seconds();
+  if (const auto v = fields.optional("lower_bound_s")) out.lower_bound = v->seconds();
   out.stages = fields.required("stages").list(read_stage);
   out.boundaries = fields.required("boundaries").list(read_boundary);
   if (const auto v = fields.optional("tied")) out.tied = v->list(read_tied);
@@ -134,6 +135,7 @@ std::string plan_json(const Plan& plan) {
   if (!plan.strategy.empty()) out["strategy"] = plan.strategy;
   if (plan.steady_state) out["steady_state_s"] = plan.steady_state->value;
   if (plan.iteration) out["iteration_s"] = plan.iteration->value;
+  if (plan.lower_bound) out["lower_bound_s"] = plan.lower_bound->value;
   out["stages"] = Json::array();
   for (const Stage& stage : plan.stages) {
     Json s;

@@ -1,0 +1,121 @@
+#include "partitioner/exact/local_search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "costmodel/index.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// Beyond this many stages, replicas move only between a stage and its neighbours.
+constexpr int kEveryPair = 16;
+
+class Moves {
+ public:
+  Moves(const PipelineCosts& costs, Split split, std::optional<Bytes> limit, const std::function<bool()>& stop)
+      : costs_(costs), best_(std::move(split)), limit_(limit), stop_(stop) {
+    value_ = costs.lower_bound(best_);
+  }
+
+  /// Goes through all moves, taking each that helps. False if none did or it was stopped.
+  bool round(bool keep_stages, bool may_replicate) {
+    const Split before = best_;
+    move_nodes();
+    if (may_replicate && best_.chunks == 1) move_replicas();
+    if (!keep_stages && best_.chunks == 1) join_stages(may_replicate);
+    return best_ != before && !stop_();
+  }
+  [[nodiscard]] const Split& best() const { return best_; }
+
+ private:
+  bool try_split(Split split) {
+    if (stop_()) return false;
+    const auto value = costs_.lower_bound(split);
+    if (!value || (value_ && *value >= *value_ * (1 - 1e-9))) return false;
+    if (limit_ && costs_.least_memory(split) > *limit_) return false;
+    best_ = std::move(split);
+    value_ = value;
+    return true;
+  }
+
+  void move_nodes() {
+    const int nodes = costs_.dag().nodes;
+    const int stages = to_int(best_.replicas.size());
+    std::vector<std::vector<int>> producers(to_index(nodes));
+    std::vector<std::vector<int>> consumers(to_index(nodes));
+    for (const auto& [from, to] : costs_.dag().edges) {
+      producers[to_index(to)].push_back(from);
+      consumers[to_index(from)].push_back(to);
+    }
+    for (const bool later : {true, false}) {
+      for (int i = 0; i < nodes; ++i) {
+        const int node = later ? nodes - 1 - i : i;
+        const int own = best_.stage_of_node[to_index(node)];
+        const int to = own + (later ? 1 : -1);
+        if (to < 0 || to >= stages) continue;
+        const auto blocks = [&](int other) { return best_.stage_of_node[to_index(other)] == own; };
+        if (std::ranges::any_of((later ? consumers : producers)[to_index(node)], blocks)) continue;
+        if (std::ranges::count(best_.stage_of_node, own) < 2) continue;
+        Split split = best_;
+        split.stage_of_node[to_index(node)] = to;
+        try_split(std::move(split));
+        if (stop_()) return;
+      }
+    }
+  }
+
+  void move_replicas() {
+    const int stages = to_int(best_.replicas.size());
+    for (int s = 0; s < stages; ++s) {
+      const int used = std::accumulate(best_.replicas.begin(), best_.replicas.end(), 0);
+      Split more = best_;
+      ++more.replicas[to_index(s)];
+      if (used < costs_.devices()) try_split(more);
+      if (best_.replicas[to_index(s)] > 1) {
+        Split less = best_;
+        --less.replicas[to_index(s)];
+        try_split(less);
+      }
+      for (int t = 0; t < stages; ++t) {
+        if (t == s || best_.replicas[to_index(t)] < 2 || (stages > kEveryPair && std::abs(t - s) > 1)) continue;
+        Split other = best_;
+        ++other.replicas[to_index(s)];
+        --other.replicas[to_index(t)];
+        try_split(std::move(other));
+        if (stop_()) return;
+      }
+    }
+  }
+
+  void join_stages(bool may_replicate) {
+    for (int s = 0; s + 1 < to_int(best_.replicas.size()); ++s) {
+      Split split = best_;
+      for (int& stage : split.stage_of_node) stage -= stage > s ? 1 : 0;
+      if (may_replicate && costs_.schedule().replicated)
+        split.replicas[to_index(s)] += split.replicas[to_index(s) + 1];
+      split.replicas.erase(split.replicas.begin() + s + 1);
+      try_split(std::move(split));
+      if (stop_()) return;
+    }
+  }
+
+  const PipelineCosts& costs_;
+  Split best_;
+  std::optional<Seconds> value_;
+  std::optional<Bytes> limit_;
+  const std::function<bool()>& stop_;
+};
+
+}  // namespace
+
+Split improved(const PipelineCosts& costs, Split split, std::optional<Bytes> limit, bool keep_stages,
+               bool may_replicate, const std::function<bool()>& stop) {
+  Moves moves(costs, std::move(split), limit, stop);
+  while (moves.round(keep_stages, may_replicate)) {}
+  return moves.best();
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/plan.h"
+#include "costmodel/schedule.h"
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+#include "partitioner/exact/lattice.h"
+
+namespace stagecraft::partitioner {
+
+/// Stages as the exact search has them: layers that are inputs are left out.
+struct Split {
+  std::vector<int> stage_of_node;  ///< node: see PipelineCosts
+  std::vector<int> replicas;       ///< one number per stage
+  int chunks = 1;                  ///< Plan::chunks
+  friend bool operator==(const Split&, const Split&) = default;
+};
+
+/// What a layer costs at least, wherever it is.
+struct NodeCosts {
+  Seconds forward;
+  Seconds backward;         ///< with recomputation; 0 where nothing is trained
+  Seconds inputs, weights;  ///< parts of `backward` where the schedule splits it, without recomputation
+  bool separable = true;    ///< see BackwardParts::separable
+  Seconds least;            ///< a microbatch's computation, all of it
+  Seconds least_return;     ///< the part of the backward that no gradient passes without
+  Seconds update;
+  Bytes parameters;
+  Bytes untied;  ///< parameters that no other layer shares
+  Bytes kept;    ///< what a stage holds for it whatever the schedule: parameters, gradients, optimizer state, and what
+                 ///< one microbatch saves
+  Bytes saved;   ///< of `kept`, what a microbatch saves; 0 with recomputation and where nothing is trained
+};
+
+/// A value that crosses from a stage to others, and how long it takes on idle links.
+struct CrossingValue {
+  int producer = 0;
+  std::vector<int> readers;  ///< each once
+  bool gradient = true;
+  std::vector<Seconds> forward;  ///< by level of the topology
+  std::vector<Seconds> back;     ///< by level; 0 without gradient
+  Seconds least_forward;         ///< over all levels
+  Seconds least_back;
+};
+
+/// The arithmetic of the exact search: lower bounds of the predicted step. Nodes are the layers besides inputs, in
+/// topological order.
+class PipelineCosts {
+ public:
+  PipelineCosts(const Graph& graph, const Topology& topology, const PlanSettings& settings);
+
+  [[nodiscard]] const Dag& dag() const { return dag_; }
+  [[nodiscard]] int layer_of_node(int node) const { return layer_of_node_[to_index(node)]; }
+  [[nodiscard]] const NodeCosts& node(int node) const { return nodes_[to_index(node)]; }
+  [[nodiscard]] const std::vector<CrossingValue>& values() const { return values_; }
+  /// Values that the node reads; of others than inputs.
+  [[nodiscard]] const std::vector<int>& read_by(int node) const { return read_[to_index(node)]; }
+  [[nodiscard]] const std::vector<int>& made_by(int node) const { return made_[to_index(node)]; }
+  [[nodiscard]] const ScheduleEntry& schedule() const { return schedule_; }
+  [[nodiscard]] int microbatches() const { return settings_.microbatches; }
+  [[nodiscard]] int devices() const { return devices_; }
+
+  /// Whether a step ends before the next one begins and its order of work is known: then a stage waits for those
+  /// before it. Else bounds count computation alone.
+  [[nodiscard]] bool waits() const { return waits_; }
+  /// Most microbatches that one of `replicas` replicas computes in a step; a mean if steps overlap.
+  [[nodiscard]] double share(int replicas) const;
+  /// Least time to sum `bytes` of gradients over `replicas` devices, on any of them.
+  [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas) const;
+
+  /// A lower bound of the predicted step with devices in order: the longest path through the schedule's actions,
+  /// each as long as it takes alone, with messages of one boundary between two ranks one after the other. Links and
+  /// processors are not shared, receives are posted in time. With an asynchronous schedule, and one by hand, the
+  /// computation of the busiest device. Absent if the schedule cannot run the split.
+  [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split) const;
+  /// A lower bound of the memory of the stage that needs the most.
+  [[nodiscard]] Bytes least_memory(const Split& split) const;
+
+  [[nodiscard]] Partition partition(const Split& split) const;
+  [[nodiscard]] Split split_of(const Partition& partition, int chunks) const;
+
+ private:
+  struct StageSums;
+  struct Link {
+    int from = 0;
+    int to = 0;
+    bool gradient = false;
+    std::vector<Seconds> forward, back;  ///< by level
+  };
+  [[nodiscard]] std::vector<StageSums> sums_of(const Split& split) const;
+  void split_backward(const Split& split, std::vector<StageSums>& sums) const;
+  [[nodiscard]] std::vector<Link> links_of(const Split& split) const;
+  [[nodiscard]] const std::vector<std::vector<Action>>& lists_of(const Split& split) const;
+  [[nodiscard]] Seconds reduce_of(const Split& split, const StageSums& stage, int number, int first_device,
+                                  std::vector<int>& devices) const;
+  void add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
+                   std::vector<Seconds>& ends) const;
+  [[nodiscard]] Seconds busiest(const Split& split, const std::vector<StageSums>& sums) const;
+
+  struct Holders {
+    Bytes bytes;
+    std::vector<int> nodes;
+  };
+
+  Graph graph_;
+  Topology topology_;
+  PlanSettings settings_;
+  ScheduleEntry schedule_;
+  int devices_ = 0;
+  bool waits_ = false;
+  double closure_ = 1;
+  Dag dag_;
+  std::vector<int> layer_of_node_;
+  std::vector<NodeCosts> nodes_;
+  std::vector<CrossingValue> values_;
+  std::vector<std::vector<int>> read_, made_;
+  std::vector<std::vector<std::pair<int, Seconds>>> loads_;  ///< by node: inputs that it reads, with their time
+  std::map<std::string, Holders> tied_;                      ///< by parameter
+  mutable std::map<std::vector<int>, std::vector<std::vector<Action>>> lists_;  ///< by replicas and chunks
+};
+
+}  // namespace stagecraft::partitioner

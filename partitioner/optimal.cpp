@@ -1,0 +1,448 @@
+#include "partitioner/optimal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
+#include "costmodel/index.h"
+#include "partitioner/candidate.h"
+#include "partitioner/exact/chain_search.h"
+#include "partitioner/exact/lattice.h"
+#include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/given_split.h"
+#include "partitioner/exact/local_search.h"
+#include "partitioner/exact/placement.h"
+#include "partitioner/ranking.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+constexpr const char* kTimeLimit = "time-limit";
+constexpr double kDefaultSeconds = 5;
+/// Shares of the time limit after which the local search, and the bounds without splits, give way.
+constexpr double kLocalShare = 0.3;
+constexpr double kBoundShare = 0.6;
+/// More down-sets than this are not enumerated; then stages are cut from one order of the layers.
+constexpr std::size_t kMostSets = 1'500'000;
+/// Entries of all tables of a search.
+constexpr std::size_t kMostEntries = 60'000'000;
+constexpr int kMostChunks = 8;
+/// Steps that differ by less, relatively, are equal.
+constexpr double kEqual = 1e-9;
+/// How closely the bound without splits is found, and the first enumeration goes beyond it.
+constexpr double kBoundPrecision = 1e-3;
+constexpr std::size_t kMostKept = 200;
+constexpr std::size_t kMostWaiting = 20'000;
+constexpr int kImproved = 3;  ///< plans that the local search starts from
+constexpr int kPlaced = 5;    ///< plans whose placement is varied
+
+class Clock {
+ public:
+  explicit Clock(double limit) : limit_(limit) {}
+  [[nodiscard]] bool is_past(double share) const {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+    return passed.count() > share * limit_;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double limit_;
+};
+
+int devices_of(const RankedPlan& ranked) {
+  std::set<int> out;
+  for (const Stage& stage : ranked.plan.stages) out.insert(stage.devices.begin(), stage.devices.end());
+  return to_int(out.size());
+}
+
+bool is_in_order(const Candidate& candidate) {
+  int next = 0;
+  for (const std::vector<int>& devices : candidate.devices) {
+    for (const int device : devices) {
+      if (device != next++) return false;
+    }
+  }
+  return candidate.warmups.empty();
+}
+
+/// The plans that were predicted, and what is known about all others.
+class Search {
+ public:
+  Search(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints)
+      : graph_(graph),
+        topology_(topology),
+        model_(model),
+        constraints_(constraints),
+        limit_(memory_limit(topology, constraints)),
+        costs_(graph, topology, constraints.plan),
+        clock_(option<double>(constraints.options, kTimeLimit).value_or(kDefaultSeconds)) {}
+
+  StrategyResult run() {
+    if (costs_.dag().nodes == 0) return Infeasible{"the graph has no layers besides its inputs"};
+    Drafts found = drafts(graph_, topology_, constraints_);
+    ranking_.skipped = std::move(found.skipped);
+    try_drafts(found.plans);
+    clock_ = Clock(option<double>(constraints_.options, kTimeLimit).value_or(kDefaultSeconds));
+    make_lattice();
+    make_spaces();
+    const Seconds most = most_bound();
+    Seconds low = least_bound();
+    if (!spaces_.empty()) {
+      low = larger(low, bisect(low, best_ ? std::min(*best_, most) : most));
+      improve();
+      low = larger(low, enumerate(low, most));
+    }
+    place();
+    return result(low);
+  }
+
+ private:
+  static Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
+  [[nodiscard]] bool is_excluded(Seconds bound) const { return best_ && bound >= *best_ * (1 - kEqual); }
+
+  /// Predicts a plan that fits in memory, unless it is known.
+  void predict(const std::string& origin, const Candidate& candidate) {
+    try {
+      if (limit_) {
+        const Plan plan = plan_of_candidate(graph_, topology_, candidate, constraints_.plan);
+        if (model_.peak_memory(graph_, plan) > *limit_) return;
+      }
+      RankedPlan ranked = predicted_plan(origin, graph_, topology_, candidate, model_, constraints_);
+      if (ranked.fits && (!best_ || ranked.prediction.iteration < *best_)) best_ = ranked.prediction.iteration;
+      // Only the best one is looked at closely; spans take most of the memory.
+      if (!best_ || ranked.prediction.iteration > *best_) ranked.prediction.timeline.spans.clear();
+      ranking_.plans.push_back(std::move(ranked));
+      if (ranking_.plans.size() >= 2 * kMostKept) {
+        sort();
+        ranking_.plans.resize(kMostKept);
+      }
+    } catch (const std::invalid_argument&) {  // the schedule cannot run it
+    } catch (const std::runtime_error&) {     // its lists deadlock
+    }
+  }
+
+  bool is_new(const Split& split) {
+    return known_.emplace(split.stage_of_node, split.replicas, split.chunks).second;
+  }
+
+  void predict(const Split& split) {
+    if (!is_new(split)) return;
+    Candidate candidate = given_candidate(graph_, costs_.partition(split), {}, {}, {},
+                                          microbatches_of_a_step(constraints_.plan), split.chunks);
+    predict("optimal", candidate);
+  }
+
+  /// The candidates of `auto`, by their bounds.
+  void try_drafts(const std::vector<Drafted>& plans) {
+    std::vector<std::pair<Seconds, const Drafted*>> order;
+    for (const Drafted& draft : plans) {
+      Seconds bound;
+      if (is_in_order(draft.candidate)) {
+        const Split split = costs_.split_of(draft.candidate.partition, draft.candidate.chunks);
+        if (!is_new(split)) continue;
+        bound = costs_.lower_bound(split).value_or(Seconds(0));
+        splits_.emplace_back(bound, split);
+      }
+      order.emplace_back(bound, &draft);
+    }
+    std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
+    for (const auto& [bound, draft] : order) {
+      if (is_excluded(bound)) {
+        ++ranking_.slower;
+      } else {
+        predict(draft->origin, draft->candidate);
+      }
+    }
+  }
+
+  void make_lattice() {
+    const Dag backwards = reversed(costs_.dag());
+    lattice_ = Lattice::of(backwards, kMostSets);
+    if (lattice_) return;
+    is_whole_ = false;
+    Dag line{costs_.dag().nodes, {}};
+    for (int node = 1; node < line.nodes; ++node) line.edges.emplace_back(node, node - 1);
+    lattice_ = Lattice::of(line, kMostSets);
+  }
+
+  void add_space(const SearchSpace& space) {
+    const std::size_t rows = space.stages ? to_index(*space.stages) + 1 : 1;
+    if (rows * lattice_->count() > kMostEntries) {
+      is_whole_ = false;
+      return;
+    }
+    spaces_.push_back(std::make_unique<ChainSearch>(costs_, *lattice_, space, [this] { return clock_.is_past(share_); }));
+  }
+
+  /// The parts of the search space, by chunks.
+  void make_spaces() {
+    SearchSpace space;
+    space.limit = limit_;
+    space.stages = constraints_.stages;
+    space.replicas = constraints_.replicas;
+    const PlanSettings& settings = constraints_.plan;
+    const bool chunked = settings.listed.empty() && costs_.schedule().chunked;
+    if (constraints_.chunks.value_or(1) == 1) add_space(space);
+    if (!chunked && constraints_.chunks.value_or(1) == 1) return;
+    if (std::ranges::any_of(space.replicas, [](int r) { return r != 1; })) {
+      is_whole_ = false;
+      return;
+    }
+    if (!space.replicas.empty()) space.stages = to_int(space.replicas.size());
+    space.replicas.clear();
+    for (int chunks = 2; chunks <= std::max(kMostChunks, constraints_.chunks.value_or(1)); ++chunks) {
+      if (constraints_.chunks ? chunks != *constraints_.chunks : !std::has_single_bit(static_cast<unsigned>(chunks)))
+        continue;
+      space.chunks = chunks;
+      const std::optional<int> wanted = constraints_.stages;
+      for (int positions = 1; positions <= topology_devices(); ++positions) {
+        const int stages = positions * chunks;
+        if (stages > costs_.dag().nodes || (wanted && stages != *wanted)) continue;
+        if (settings.microbatches % positions != 0) continue;
+        space.stages = stages;
+        add_space(space);
+      }
+    }
+  }
+  [[nodiscard]] int topology_devices() const { return costs_.devices(); }
+
+  /// A bound that no plan exceeds.
+  [[nodiscard]] Seconds most_bound() const {
+    Seconds sum;
+    Seconds once;
+    for (int node = 0; node < costs_.dag().nodes; ++node) {
+      const NodeCosts& costs = costs_.node(node);
+      sum += costs.forward + costs.backward + costs.least;
+      once += costs.update;
+    }
+    for (const CrossingValue& value : costs_.values()) {
+      for (const auto* times : {&value.forward, &value.back}) {
+        for (const Seconds time : *times) sum += time * to_int(value.readers.size());
+      }
+    }
+    return (sum * costs_.microbatches() + once) * 4;
+  }
+
+  /// A bound for all plans, whatever the order of layers.
+  [[nodiscard]] Seconds least_bound() const {
+    Seconds sum;
+    Seconds largest;
+    for (int node = 0; node < costs_.dag().nodes; ++node) {
+      sum += costs_.node(node).least;
+      largest = larger(largest, costs_.node(node).least);
+    }
+    const bool replicated = costs_.schedule().replicated;
+    const Seconds spread = sum * (static_cast<double>(costs_.microbatches()) / costs_.devices());
+    return larger(spread, largest * costs_.share(replicated ? costs_.devices() : 1)) * (1 - kEqual);
+  }
+
+  /// The largest time found, from `low` to `high`, that every space refutes.
+  Seconds bisect(Seconds low, Seconds high) {
+    share_ = kBoundShare;
+    if (!is_whole_) return low;
+    while (low * (1 + kBoundPrecision) < high) {
+      const Seconds middle((low.value > 0 && high.value / low.value > 4) ? std::sqrt(low.value * high.value)
+                                                                         : (low.value + high.value) / 2);
+      bool all = true;
+      for (const auto& space : spaces_) {
+        const std::optional<bool> refuted = space->refutes(middle);
+        if (!refuted) return low;
+        all = all && *refuted;
+        if (!all) break;
+      }
+      (all ? low : high) = middle;
+    }
+    return low;
+  }
+
+  /// The local search, from the best candidates of `auto` and from what a space has just above its bound.
+  void improve() {
+    std::ranges::stable_sort(splits_, {}, [](const auto& entry) { return entry.first; });
+    const auto stop = [this] { return clock_.is_past(kLocalShare); };
+    int tried = 0;
+    for (const auto& [bound, split] : splits_) {
+      if (tried++ == kImproved || stop()) break;
+      const Split better = improved(costs_, split, limit_, constraints_.stages || !constraints_.replicas.empty(),
+                                    constraints_.replicas.empty(), stop);
+      const auto least = costs_.lower_bound(better);
+      if (least && !is_excluded(*least)) predict(better);
+    }
+  }
+
+  /// Predicts what a bound of up to `high` does not exclude, by rising bounds from `low`. Returns the bound up to which
+  /// nothing was left out.
+  Seconds enumerate(Seconds low, Seconds most) {
+    share_ = 1;
+    double beyond = kBoundPrecision;
+    const Seconds start = low;
+    Seconds done = is_whole_ ? low : Seconds(0);
+    while (true) {
+      const Seconds until = best_ ? std::min(*best_, most) : most;
+      const Seconds time = std::min(until, start > Seconds(0) ? start * (1 + beyond) : until);
+      for (const auto& space : spaces_) {
+        const std::optional<bool> refuted = space->refutes(time);
+        if (!refuted || (!*refuted && !predict_up_to(*space, time))) return done;
+      }
+      if (is_whole_) done = best_ ? std::min(*best_, time) : time;
+      if (time >= (best_ ? std::min(*best_, most) : most)) return done;
+      beyond *= 2;
+    }
+  }
+
+  /// False if time is up.
+  bool predict_up_to(ChainSearch& space, Seconds time) {
+    std::vector<std::pair<Seconds, Split>> waiting;
+    const auto empty = [&] {
+      std::ranges::stable_sort(waiting, {}, [](const auto& entry) { return entry.first; });
+      for (const auto& [bound, split] : waiting) {
+        if (clock_.is_past(share_)) return false;
+        if (!is_excluded(bound)) predict(split);
+      }
+      waiting.clear();
+      return true;
+    };
+    const bool finished = space.each(time, [&](const Split& split) {
+      const auto bound = costs_.lower_bound(split);
+      const Seconds now = best_ ? std::min(*best_, time) : time;
+      if (!bound || *bound > time * (1 + kEqual) || is_excluded(*bound)) return now;
+      if (limit_ && costs_.least_memory(split) > *limit_) return now;
+      waiting.emplace_back(*bound, split);
+      if (waiting.size() >= kMostWaiting) empty();
+      return best_ ? std::min(*best_, time) : time;
+    });
+    return empty() && finished;
+  }
+
+  /// Tries other devices for the best plans where links differ.
+  void place() {
+    if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return;
+    sort();
+    std::vector<std::pair<Candidate, std::string>> tries;
+    for (const RankedPlan& ranked : ranking_.plans) {
+      if (!ranked.fits || tries.size() >= kPlaced) break;
+      Candidate candidate;
+      candidate.partition.stage_of_layer.assign(graph_.layers.size(), -1);
+      for (std::size_t s = 0; s < ranked.plan.stages.size(); ++s) {
+        for (const std::string& id : ranked.plan.stages[s].layers)
+          candidate.partition.stage_of_layer[to_index(layer_index(graph_, id))] = to_int(s);
+        candidate.partition.replicas.push_back(to_int(ranked.plan.stages[s].devices.size()));
+      }
+      candidate.chunks = ranked.plan.chunks;
+      candidate.steady_state = ranked.plan.steady_state;
+      tries.emplace_back(std::move(candidate), ranked.origin);
+    }
+    for (auto& [candidate, origin] : tries) {
+      for (auto& devices : placements(topology_, candidate.partition.replicas, candidate.chunks)) {
+        candidate.devices = std::move(devices);
+        predict(origin + ", placed", candidate);
+      }
+    }
+  }
+
+  void sort() {
+    std::ranges::stable_sort(ranking_.plans, [](const RankedPlan& a, const RankedPlan& b) {
+      if (a.fits != b.fits) return a.fits;
+      return a.prediction.iteration < b.prediction.iteration;
+    });
+    if (ranking_.plans.empty()) return;
+    const Seconds best = ranking_.plans.front().prediction.iteration * (1 + kEqual);
+    const auto end = std::ranges::find_if(ranking_.plans, [&](const RankedPlan& ranked) {
+      return ranked.fits != ranking_.plans.front().fits || ranked.prediction.iteration > best;
+    });
+    std::stable_sort(ranking_.plans.begin(), end, [](const RankedPlan& a, const RankedPlan& b) {
+      return std::pair(devices_of(a), a.plan.stages.size()) < std::pair(devices_of(b), b.plan.stages.size());
+    });
+  }
+
+  StrategyResult result(Seconds low) {
+    sort();
+    if (ranking_.plans.empty() || !ranking_.plans.front().fits) {
+      StrategyResult other = rank_plans(graph_, topology_, model_, constraints_);
+      if (auto* infeasible = std::get_if<Infeasible>(&other)) return std::move(*infeasible);
+      ranking_ = std::move(std::get<Ranking>(other));
+    }
+    RankedPlan& first = ranking_.plans.front();
+    const Seconds best = first.prediction.iteration;
+    ranking_.lower_bound = low >= best * (1 - kEqual) ? best : low;
+    first.plan.lower_bound = ranking_.lower_bound;
+    return std::move(ranking_);
+  }
+
+  const Graph& graph_;
+  const Topology& topology_;
+  const CostModel& model_;
+  const Constraints& constraints_;
+  std::optional<Bytes> limit_;
+  PipelineCosts costs_;
+  Clock clock_;
+  double share_ = 1;  ///< of the time limit, for what is under way
+  std::optional<Lattice> lattice_;
+  bool is_whole_ = true;  ///< the spaces hold every split
+  std::vector<std::unique_ptr<ChainSearch>> spaces_;
+  std::set<std::tuple<std::vector<int>, std::vector<int>, int>> known_;
+  std::vector<std::pair<Seconds, Split>> splits_;  ///< of `auto`, with their bounds
+  Ranking ranking_;
+  std::optional<Seconds> best_;
+};
+
+void check(const Constraints& constraints) {
+  if (!constraints.replicas.empty() && constraints.stages && to_int(constraints.replicas.size()) != *constraints.stages)
+    throw std::invalid_argument("strategy optimal: found " + std::to_string(constraints.replicas.size()) +
+                                " replicas for " + std::to_string(*constraints.stages) + " stages");
+}
+
+/// The predicted step of a plan that the strategy considers: its devices need not be in order.
+std::optional<double> objective(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                const Constraints& constraints, const Plan& plan) {
+  if (constraints.stages && to_int(plan.stages.size()) != *constraints.stages) return std::nullopt;
+  for (std::size_t s = 0; s < plan.stages.size() && !constraints.replicas.empty(); ++s) {
+    if (plan.stages.size() != constraints.replicas.size() ||
+        to_int(plan.stages[s].devices.size()) != constraints.replicas[s])
+      return std::nullopt;
+  }
+  const auto limit = memory_limit(topology, constraints);
+  if (limit && costs.peak_memory(graph, plan) > *limit) return std::nullopt;
+  const auto predicted = costs.predict(graph, topology, plan);
+  if (std::holds_alternative<Infeasible>(predicted)) return std::nullopt;
+  return std::get<Prediction>(predicted).iteration.value;
+}
+
+}  // namespace
+
+std::string gap_text(Seconds iteration, Seconds lower_bound) {
+  if (lower_bound >= iteration) return "the best possible";
+  if (lower_bound <= Seconds(0)) return "without a lower bound";
+  const double percent = (iteration / lower_bound - 1) * 100;
+  return fmt::format("at most {} % above the best possible", percent < 0.1 ? "0.1" : fmt::format("{:.2g}", percent));
+}
+
+Strategy optimal_strategy() {
+  Strategy out;
+  out.name = "optimal";
+  out.help =
+      "the shortest predicted step of all contiguous stages with any replicas, on devices in order; says how far from "
+      "the best it can be at most";
+  out.plan = [](const Graph& graph, const Topology& topology, const CostModel& costs,
+                const Constraints& constraints) -> StrategyResult {
+    check(constraints);
+    return Search(graph, topology, costs, constraints).run();
+  };
+  out.objective = objective;
+  out.exact = true;
+  out.compares = true;
+  out.options_title = "optimal";
+  out.options = {{{kTimeLimit},
+                  OptionKind::Positive,
+                  "seconds to search; then the best plan so far, and how far from the best it can be (default: 5)"}};
+  return out;
+}
+
+}  // namespace stagecraft::partitioner
