@@ -39,6 +39,9 @@ constexpr int kMostChunks = 8;
 constexpr double kEqual = 1e-9;
 /// How closely the bound without splits is found, and the first enumeration goes beyond it.
 constexpr double kBoundPrecision = 1e-3;
+/// After an enumeration this far beyond it, relatively, comes one without a bound.
+constexpr double kMostBeyond = 16;
+constexpr Seconds kForever(1e100);
 constexpr std::size_t kMostKept = 200;
 constexpr std::size_t kMostWaiting = 20'000;
 constexpr int kImproved = 3;  ///< plans that the local search starts from
@@ -93,12 +96,11 @@ class Search {
     clock_ = Clock(option<double>(constraints_.options, kTimeLimit).value_or(kDefaultSeconds));
     make_lattice();
     make_spaces();
-    const Seconds most = most_bound();
     Seconds low = least_bound();
     if (!spaces_.empty()) {
-      low = larger(low, bisect(low, best_ ? std::min(*best_, most) : most));
+      if (best_) low = larger(low, bisect(low, *best_));
       improve();
-      low = larger(low, enumerate(low, most));
+      low = larger(low, enumerate(low));
     }
     place();
     return result(low);
@@ -214,23 +216,6 @@ class Search {
   }
   [[nodiscard]] int topology_devices() const { return costs_.devices(); }
 
-  /// A bound that no plan exceeds.
-  [[nodiscard]] Seconds most_bound() const {
-    Seconds sum;
-    Seconds once;
-    for (int node = 0; node < costs_.dag().nodes; ++node) {
-      const NodeCosts& costs = costs_.node(node);
-      sum += costs.forward + costs.backward + costs.least;
-      once += costs.update;
-    }
-    for (const CrossingValue& value : costs_.values()) {
-      for (const auto* times : {&value.forward, &value.back}) {
-        for (const Seconds time : *times) sum += time * to_int(value.readers.size());
-      }
-    }
-    return (sum * costs_.microbatches() + once) * 4;
-  }
-
   /// A bound for all plans, whatever the order of layers.
   [[nodiscard]] Seconds least_bound() const {
     Seconds sum;
@@ -248,8 +233,8 @@ class Search {
   Seconds bisect(Seconds low, Seconds high) {
     share_ = kBoundShare;
     if (!is_whole_) return low;
-    while (low * (1 + kBoundPrecision) < high) {
-      const Seconds middle((low.value > 0 && high.value / low.value > 4) ? std::sqrt(low.value * high.value)
+    while (low > Seconds(0) && low * (1 + kBoundPrecision) < high) {
+      const Seconds middle(high.value / low.value > 4 ? std::sqrt(low.value * high.value)
                                                                          : (low.value + high.value) / 2);
       bool all = true;
       for (const auto& space : spaces_) {
@@ -277,22 +262,21 @@ class Search {
     }
   }
 
-  /// Predicts what a bound of up to `high` does not exclude, by rising bounds from `low`. Returns the bound up to which
-  /// nothing was left out.
-  Seconds enumerate(Seconds low, Seconds most) {
+  /// Predicts what a bound does not exclude, by rising bounds from `low`. Returns the bound up to which nothing was left
+  /// out.
+  Seconds enumerate(Seconds low) {
     share_ = 1;
     double beyond = kBoundPrecision;
-    const Seconds start = low;
     Seconds done = is_whole_ ? low : Seconds(0);
     while (true) {
-      const Seconds until = best_ ? std::min(*best_, most) : most;
-      const Seconds time = std::min(until, start > Seconds(0) ? start * (1 + beyond) : until);
+      const bool is_last = beyond > kMostBeyond || low <= Seconds(0);
+      const Seconds time = std::min(best_.value_or(kForever), is_last ? kForever : low * (1 + beyond));
       for (const auto& space : spaces_) {
         const std::optional<bool> refuted = space->refutes(time);
         if (!refuted || (!*refuted && !predict_up_to(*space, time))) return done;
       }
       if (is_whole_) done = best_ ? std::min(*best_, time) : time;
-      if (time >= (best_ ? std::min(*best_, most) : most)) return done;
+      if (time >= best_.value_or(kForever)) return done;
       beyond *= 2;
     }
   }

@@ -53,19 +53,33 @@ void ChainSearch::find_ways() {
       const NodeCosts& producer = costs_.node(value.producer);
       Arrival& here = way[to_index(v)];
       here.forward = larger(here.forward, there.forward + producer.forward);
-      if (value.gradient) here.back = larger(here.back, there.back + producer.least_return);
+      if (returns(value)) here.back = larger(here.back, there.back + producer.least_return);
     }
   }
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
     std::optional<Seconds> forward;
     std::optional<Seconds> both;
     for (const Lattice::Cover& cover : lattice_.covers(set)) {
-      const Arrival& here = way[to_index(cover.node)];
+      // What a ready node reads comes from other stages.
+      Arrival here;
+      for (const int number : costs_.read_by(cover.node)) {
+        const CrossingValue& value = costs_.values()[to_index(number)];
+        const Arrival& there = way[to_index(value.producer)];
+        const NodeCosts& producer = costs_.node(value.producer);
+        here.forward = larger(here.forward, there.forward + producer.forward + value.least_forward);
+        if (returns(value)) here.back = larger(here.back, there.back + producer.least_return + value.least_back);
+      }
       forward = forward ? std::min(*forward, here.forward) : here.forward;
       both = both ? std::min(*both, here.forward + here.back) : here.forward + here.back;
     }
     begin_[set] = {*forward, *both - *forward};
   }
+}
+
+/// Whether a stage that reads the value ends with its gradient, which has a way back. Where the backward is split, what
+/// is left of it can be done meanwhile.
+bool ChainSearch::returns(const CrossingValue& value) const {
+  return value.gradient && !costs_.schedule().splits_backward;
 }
 
 std::size_t ChainSearch::slot(int stages_left, std::uint32_t set) const {
@@ -137,6 +151,8 @@ void ChainSearch::remove() {
 }
 
 std::optional<bool> ChainSearch::refutes(Seconds time) {
+  const bool replicated = std::ranges::any_of(space_.replicas, [](int r) { return r > 1; });
+  if (replicated && !costs_.schedule().replicated) return true;
   time_ = time * (1 + kRounding);
   arrivals_.clear();
   std::fill(table_.begin(), table_.end(), kNone);
@@ -250,7 +266,7 @@ void ChainSearch::arrive(const std::vector<int>& nodes, const Next& next, int re
   const Seconds back = next.sums.back + larger(reduce, next.after);
   const auto set = [&](int number) {
     const CrossingValue& value = costs_.values()[to_index(number)];
-    arrivals_[to_index(number)] = {end + value.least_forward, value.gradient ? back + value.least_back : Seconds(0)};
+    arrivals_[to_index(number)] = {end + value.least_forward, returns(value) ? back + value.least_back : Seconds(0)};
   };
   for (const int node : nodes) {
     for (const int number : costs_.read_by(node)) set(number);

@@ -58,6 +58,7 @@ class ChainSearch {
   [[nodiscard]] Seconds bound(const Sums& sums, int replicas, Seconds before, Seconds after) const;
   [[nodiscard]] int least_replicas(const Sums& sums, Seconds before, Seconds after, int from, int most) const;
   void find_ways();
+  [[nodiscard]] bool returns(const CrossingValue& value) const;
   [[nodiscard]] std::size_t slot(int stages_left, std::uint32_t set) const;
   [[nodiscard]] int devices_for(int stages_done, std::uint32_t left) const;
   void add(int node);

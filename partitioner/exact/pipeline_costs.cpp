@@ -14,6 +14,8 @@
 namespace stagecraft::partitioner {
 namespace {
 
+/// A steady state is measured over a window of steps, at whose ends stages are not equally far ahead of each other.
+constexpr double kOfWindow = 0.99;
 /// Action lists are remembered for so many shapes.
 constexpr std::size_t kMostShapes = 4096;
 
@@ -131,7 +133,7 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
 
 double PipelineCosts::share(int replicas) const {
   const int m = settings_.microbatches;
-  if (schedule_.weights != Weights::Flushed) return static_cast<double>(m) / replicas;
+  if (schedule_.weights != Weights::Flushed) return kOfWindow * m / replicas;
   return (m + replicas - 1) / replicas;
 }
 
@@ -185,15 +187,8 @@ std::vector<PipelineCosts::StageSums> PipelineCosts::sums_of(const Split& split)
 void PipelineCosts::split_backward(const Split& split, std::vector<StageSums>& sums) const {
   for (StageSums& stage : sums) {
     const Seconds whole = stage.backward;
-    if (settings_.recompute && settings_.recompute_every > 0) {  // each segment is split, which can only save
-      Seconds least;
-      Seconds forward;
-      for (const int v : stage.nodes) {
-        least += nodes_[to_index(v)].least;
-        forward += nodes_[to_index(v)].forward;
-      }
+    if (settings_.recompute && settings_.recompute_every > 0) {  // each segment is split by itself
       stage.backward = Seconds(0);
-      stage.weights = larger(least - forward, Seconds(0));
       continue;
     }
     Seconds inputs;
@@ -422,7 +417,7 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
       ends[to_index(p)] = larger(ends[to_index(p)], now[to_index(first_rank[to_index(p)] + r)]);
   }
   if (schedule_.trains) add_reduces(split, sums, first_rank, ends);
-  return *std::max_element(ends.begin(), ends.end());
+  return larger(*std::max_element(ends.begin(), ends.end()), busiest(split, sums));
 }
 
 /// Adds sums of gradients and updates to the times at which the positions' last computations end.
@@ -448,13 +443,17 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   for (int g = 0; g < stages; ++g) {
     if (group[to_index(g)] != g) continue;
     Seconds start;
-    Seconds reduce;
+    Seconds end;  // of sums over replicas alone; buckets do not wait for the rest of the group
     std::set<int> members;
+    for (int s = g; s < stages; ++s) {
+      if (group[to_index(s)] == g) start = larger(start, ends[to_index(s % positions)]);
+    }
+    end = start;
     for (int s = g; s < stages; ++s) {
       if (group[to_index(s)] != g) continue;
       const int first = first_rank[to_index(s)];
-      start = larger(start, ends[to_index(s % positions)]);
-      if (split.chunks == 1) reduce = larger(reduce, reduce_of(split, sums[to_index(s)], s, first, devices));
+      const Seconds from = settings_.gradient_bucket_bytes ? ends[to_index(s % positions)] : start;
+      if (split.chunks == 1) end = larger(end, from + reduce_of(split, sums[to_index(s)], s, first, devices));
       for (int r = 0; r < split.replicas[to_index(s)]; ++r) members.insert(first + r);
     }
     Seconds tied;
@@ -464,7 +463,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     }
     for (int s = g; s < stages; ++s) {
       if (group[to_index(s)] == g)
-        after[to_index(s % positions)] = larger(after[to_index(s % positions)], start + reduce + tied);
+        after[to_index(s % positions)] = larger(after[to_index(s % positions)], end + tied);
     }
   }
   ends = std::move(after);

@@ -71,7 +71,8 @@ class PipelineCosts {
   /// Whether a step ends before the next one begins and its order of work is known: then a stage waits for those
   /// before it. Else bounds count computation alone.
   [[nodiscard]] bool waits() const { return waits_; }
-  /// Most microbatches that one of `replicas` replicas computes in a step; a mean if steps overlap.
+  /// Most microbatches that one of `replicas` replicas computes in a step; if steps overlap a mean, less 1 % by which
+  /// the period of a prediction's window may be too short.
   [[nodiscard]] double share(int replicas) const;
   /// Least time to sum `bytes` of gradients over `replicas` devices, on any of them.
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas) const;

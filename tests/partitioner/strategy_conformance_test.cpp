@@ -14,6 +14,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/strategy.h"
 #include "tests/support/chains.h"
+#include "tests/support/every_partition.h"
 
 // What every entry of the table of strategies guarantees. A new strategy needs no new code here.
 
@@ -68,47 +69,11 @@ Constraints random_constraints(std::mt19937& random, const Strategy& strategy) {
   return out;
 }
 
-/// Calls `visit` with every partition of `graph` into stages with replicas on at most `devices` devices.
-template <class Visit>
-void each_partition(const Graph& graph, int devices, Visit visit) {
-  Partition partition;
-  partition.stage_of_layer.assign(graph.layers.size(), -1);
-  const auto with_replicas = [&](const auto& self, int stages, int left) -> void {
-    if (static_cast<int>(partition.replicas.size()) == stages) return visit(partition);
-    const int later = stages - static_cast<int>(partition.replicas.size()) - 1;
-    for (int r = 1; r <= left - later; ++r) {
-      partition.replicas.push_back(r);
-      self(self, stages, left - r);
-      partition.replicas.pop_back();
-    }
-  };
-  const auto from_layer = [&](const auto& self, std::size_t layer, int stages) -> void {
-    if (layer == graph.layers.size()) {
-      const std::set<int> used(partition.stage_of_layer.begin(), partition.stage_of_layer.end());
-      for (int stage = 0; stage < stages; ++stage) {
-        if (!used.contains(stage)) return;
-      }
-      return with_replicas(with_replicas, stages, devices);
-    }
-    if (is_input(graph.layers[layer])) return self(self, layer + 1, stages);
-    int least = 0;
-    for (const Edge& edge : graph.edges) {
-      if (edge.destination == static_cast<int>(layer))
-        least = std::max(least, partition.stage_of_layer[static_cast<std::size_t>(edge.source)]);
-    }
-    for (int stage = least; stage < stages; ++stage) {
-      partition.stage_of_layer[layer] = stage;
-      self(self, layer + 1, stages);
-    }
-  };
-  for (int stages = 1; stages <= devices; ++stages) from_layer(from_layer, 0, stages);
-}
-
 /// The smallest objective of all plans that the strategy considers.
 std::optional<double> least_objective(const Strategy& strategy, const Graph& graph, const Topology& topology,
                                       const CostModel& costs, const Constraints& constraints) {
   std::optional<double> least;
-  each_partition(graph, device_count(topology), [&](const Partition& partition) {
+  testing::each_partition(graph, device_count(topology), [&](const Partition& partition) {
     const Plan plan = make_plan(graph, topology, partition, constraints.plan);
     const auto found = strategy.objective(graph, topology, costs, constraints, plan);
     if (found) least = std::min(least.value_or(*found), *found);

@@ -1,0 +1,130 @@
+#include "partitioner/exact/pipeline_costs.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "partitioner/candidate.h"
+#include "partitioner/cost_model.h"
+#include "tests/support/chains.h"
+#include "tests/support/every_partition.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+PlanSettings settings_of(const std::string& schedule, int microbatches) {
+  PlanSettings out;
+  out.schedule = schedule;
+  out.microbatches = microbatches;
+  return out;
+}
+
+Seconds bound_of(const Graph& graph, const Topology& topology, const PlanSettings& settings, const Split& split) {
+  return PipelineCosts(graph, topology, settings).lower_bound(split).value();
+}
+
+/// Two stages of 1 + 2 s, 3 microbatches, free links: (3 + 2 - 1) (1 + 2) = 12 s under 1F1B and GPipe alike.
+TEST(PipelineCosts, BoundsAUniformPipelineByItsClosedForm) {
+  const Graph graph = testing::chain_graph({1, 1}, {2, 2});
+  const Topology topology = testing::flat_topology(2);
+  for (const char* schedule : {"1f1b", "gpipe"}) {
+    EXPECT_EQ(bound_of(graph, topology, settings_of(schedule, 3), {{0, 1}, {1, 1}}), 12_s) << schedule;
+  }
+}
+
+/// A message of 1e9 bytes takes 1 s: the first microbatch is 1 + 1 + 1 + 2 + 1 + 2 = 8 s under way.
+TEST(PipelineCosts, CountsMessagesThereAndBack) {
+  const Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(1'000'000'000));
+  EXPECT_EQ(bound_of(graph, testing::flat_topology(2), settings_of("1f1b", 1), {{0, 1}, {1, 1}}), 8_s);
+}
+
+/// Two replicas share 4 microbatches of 3 s, then sum 1e9 bytes in 2 (2 - 1) / 2 s.
+TEST(PipelineCosts, CountsTheSumOfGradients) {
+  const Graph graph = testing::chain_graph({1}, {2}, Bytes(0), Bytes(1'000'000'000));
+  EXPECT_EQ(bound_of(graph, testing::flat_topology(2), settings_of("1f1b", 4), {{0}, {2}}), 7_s);
+}
+
+/// With steps that overlap only the computation of the busiest device counts: 4 microbatches of 3 s over 2 devices,
+/// less 1 %.
+TEST(PipelineCosts, CountsComputationAloneWhereStepsOverlap) {
+  const Graph graph = testing::chain_graph({1}, {2}, Bytes(1000), Bytes(1'000'000'000));
+  EXPECT_DOUBLE_EQ(bound_of(graph, testing::flat_topology(2), settings_of("pipedream", 4), {{0}, {2}}).value, 0.99 * 6);
+}
+
+TEST(PipelineCosts, HaveNoBoundForWhatTheScheduleCannotRun) {
+  const Graph graph = testing::chain_graph({1, 1}, {2, 2});
+  const PipelineCosts costs(graph, testing::flat_topology(4), settings_of("zb-h1", 3));
+  EXPECT_EQ(costs.lower_bound({{0, 1}, {2, 1}}), std::nullopt);
+  EXPECT_EQ(costs.lower_bound({{0, 1}, {1, 1}, 2}), std::nullopt);
+}
+
+Topology random_topology(std::mt19937& random) {
+  const double bandwidth = 1e5 * static_cast<double>(1 + random() % 500);
+  Topology out = testing::flat_topology(2 + static_cast<int>(random() % 3), bandwidth, 0.0005 * (random() % 4));
+  if (random() % 2 == 0) out.levels.push_back({"rack", 2, {BytesPerSecond(bandwidth / 3), Seconds(0.001), {}, {}}});
+  if (random() % 4 == 0) {
+    for (const int ranks : {2, 3}) {  // not monotone
+      out.levels.front().link.all_reduce[ranks] =
+          Curve{{{Bytes(1000), Seconds(0.002)}, {Bytes(40'000), Seconds(0.001)}, {Bytes(900'000), Seconds(0.01)}}};
+    }
+  }
+  if (random() % 4 == 0) out.levels.front().link.send_receive = Curve{{{Bytes(2000), Seconds(0.001)}, {Bytes(9000), Seconds(0.004)}}};
+  return out;
+}
+
+PlanSettings random_settings(std::mt19937& random, const std::string& schedule) {
+  PlanSettings out = settings_of(schedule, 1 + static_cast<int>(random() % 6));
+  if (schedule != "forward" && random() % 4 == 0) out.recompute = true;
+  if (out.recompute && random() % 2 == 0) out.recompute_every = 1 + static_cast<int>(random() % 3);
+  if (random() % 4 == 0) out.gradient_bucket_bytes = Bytes(1 + static_cast<std::int64_t>(random() % 100'000));
+  return out;
+}
+
+/// No bound of a plan exceeds what the simulator says, whatever the graph, links, schedule and plan.
+TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
+  const CostModel model = simulated_costs();
+  int compared = 0;
+  double tightness = 0;
+  for (unsigned seed = 1; seed <= 600; ++seed) {
+    std::mt19937 random(seed);
+    Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 4));
+    if (random() % 4 == 0) {
+      graph.slowdown = {1, 1.3};
+      graph.iteration = Timing{Seconds(0.3), {}, 0};
+    }
+    const Topology topology = random_topology(random);
+    const char* const schedules[] = {"1f1b", "gpipe", "zb-h1", "forward", "interleaved-1f1b", "pipedream", "pipedream-2bw"};
+    const std::string schedule = schedules[seed % std::size(schedules)];
+    const PlanSettings settings = random_settings(random, schedule);
+    const PipelineCosts costs(graph, topology, settings);
+    testing::each_partition(graph, 4, [&](const Partition& partition) {
+      if (random() % 8 != 0) return;
+      Candidate candidate;
+      candidate.partition = partition;
+      candidate.chunks = schedule == "interleaved-1f1b" && partition.replicas.size() % 2 == 0 ? 2 : 1;
+      // The devices of a position's first stage are those of all.
+      if (candidate.chunks > 1 && std::ranges::any_of(partition.replicas, [](int r) { return r > 1; })) return;
+      const Split split = costs.split_of(partition, candidate.chunks);
+      EXPECT_EQ(costs.partition(split), partition);
+      const std::optional<Seconds> bound = costs.lower_bound(split);
+      Plan plan;
+      try {
+        plan = plan_of_candidate(graph, topology, candidate, settings);
+      } catch (const std::invalid_argument&) { return; }
+      ASSERT_TRUE(bound.has_value()) << "seed " << seed;
+      const auto predicted = model.predict(graph, topology, plan);
+      if (std::holds_alternative<Infeasible>(predicted)) return;
+      const double step = std::get<Prediction>(predicted).iteration.value;
+      EXPECT_LE(bound->value, step * (1 + 1e-9)) << "seed " << seed << " " << schedule;
+      EXPECT_LE(costs.least_memory(split), model.peak_memory(graph, plan)) << "seed " << seed << " " << schedule;
+      ++compared;
+      tightness += step > 0 ? bound->value / step : 1;
+    });
+  }
+  EXPECT_GT(compared, 2500);
+  EXPECT_GT(tightness / compared, 0.9);
+}
+
+}  // namespace
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,117 @@
+#include "partitioner/optimal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "partitioner/candidate.h"
+#include "partitioner/ranking.h"
+#include "tests/support/chains.h"
+#include "tests/support/every_partition.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+Constraints random_constraints(std::mt19937& random) {
+  const char* const schedules[] = {"1f1b", "1f1b", "gpipe", "zb-h1", "forward", "pipedream", "pipedream-2bw"};
+  Constraints out;
+  out.plan.schedule = schedules[random() % std::size(schedules)];
+  out.plan.microbatches = 1 + static_cast<int>(random() % 6);
+  if (random() % 5 == 0) out.stages = 1 + static_cast<int>(random() % 3);
+  if (random() % 4 == 0) out.memory_limit = Bytes(100'000 + static_cast<std::int64_t>(random() % 900'000));
+  if (out.plan.schedule != "forward" && random() % 5 == 0) out.plan.recompute = true;
+  if (random() % 6 == 0) out.plan.gradient_bucket_bytes = Bytes(50'000);
+  return out;
+}
+
+/// The shortest step of all partitions with any replicas that fit, on devices in order.
+std::optional<Seconds> shortest(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                const Constraints& constraints) {
+  std::optional<Seconds> out;
+  testing::each_partition(graph, device_count(topology), [&](const Partition& partition) {
+    if (constraints.stages && static_cast<int>(partition.replicas.size()) != *constraints.stages) return;
+    Candidate candidate;
+    candidate.partition = partition;
+    try {
+      const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, costs, constraints);
+      if (ranked.fits) out = std::min(out.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+    } catch (const std::invalid_argument&) {
+    } catch (const std::runtime_error&) {}
+  });
+  return out;
+}
+
+/// Every split and every number of replicas was predicted for the expected step: what is called exact is the best.
+TEST(Optimal, EqualsExhaustiveSearch) {
+  const CostModel costs = simulated_costs();
+  int compared = 0;
+  for (unsigned seed = 1; seed <= 4000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 3));
+    const Topology topology =
+        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0003 * (random() % 3));
+    const Constraints constraints = random_constraints(random);
+    const auto least = shortest(graph, topology, costs, constraints);
+    const StrategyResult result = optimal_strategy().plan(graph, topology, costs, constraints);
+    const auto* ranking = std::get_if<Ranking>(&result);
+    ASSERT_EQ(ranking != nullptr, least.has_value());
+    if (!ranking) continue;
+    ++compared;
+    const RankedPlan& first = ranking->plans.front();
+    EXPECT_TRUE(first.fits);
+    SCOPED_TRACE(constraints.plan.schedule);
+    EXPECT_NEAR(first.prediction.iteration.value, least->value, 1e-9 * least->value);
+    EXPECT_EQ(ranking->lower_bound, first.prediction.iteration);
+    EXPECT_EQ(first.plan.lower_bound, first.prediction.iteration);
+  }
+  EXPECT_GT(compared, 3000);
+}
+
+/// On several levels other placements may be better than the best one in order.
+TEST(Optimal, IsNoWorseThanAnySplitInOrderOnSeveralLevels) {
+  const CostModel costs = simulated_costs();
+  for (unsigned seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 3));
+    Topology topology = testing::flat_topology(2, 1e6 * (1 + random() % 50));
+    topology.levels.push_back({"rack", 2, {BytesPerSecond(1e6), Seconds(0.001), {}, {}}});
+    Constraints constraints;
+    constraints.plan.microbatches = 1 + static_cast<int>(random() % 6);
+    const auto least = shortest(graph, topology, costs, constraints);
+    const auto result = optimal_strategy().plan(graph, topology, costs, constraints);
+    EXPECT_LE(std::get<Ranking>(result).plans.front().prediction.iteration.value, least->value * (1 + 1e-9));
+  }
+}
+
+TEST(Optimal, IsNeverWorseThanAuto) {
+  const CostModel costs = simulated_costs();
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 8 + static_cast<int>(random() % 12));
+    const Topology topology = testing::flat_topology(4, 1e6 * (1 + random() % 50));
+    Constraints constraints;
+    constraints.plan.schedule = random() % 4 == 0 ? "interleaved-1f1b" : "1f1b";
+    constraints.plan.microbatches = 4;
+    constraints.options["time-limit"] = 0.05;
+    const auto other = rank_plans(graph, topology, costs, constraints);
+    const auto result = optimal_strategy().plan(graph, topology, costs, constraints);
+    const Ranking& ranking = std::get<Ranking>(result);
+    EXPECT_LE(ranking.plans.front().prediction.iteration, std::get<Ranking>(other).plans.front().prediction.iteration);
+    EXPECT_GT(ranking.lower_bound, 0_s);
+    EXPECT_LE(ranking.lower_bound, ranking.plans.front().prediction.iteration);
+  }
+}
+
+TEST(GapText, SaysHowFarFromTheBest) {
+  EXPECT_EQ(gap_text(2_s, 2_s), "the best possible");
+  EXPECT_EQ(gap_text(102_s, 100_s), "at most 2 % above the best possible");
+  EXPECT_EQ(gap_text(100.01_s, 100_s), "at most 0.1 % above the best possible");
+  EXPECT_EQ(gap_text(1_s, 0_s), "without a lower bound");
+}
+
+}  // namespace
+}  // namespace stagecraft::partitioner
