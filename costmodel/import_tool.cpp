@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   std::string format;
   std::vector<std::string> inputs;
   std::string measured;
+  std::string units;
   std::string output = "-";
   bool force = false;
   return stagecraft::run_tool(
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
        "Converts another program's files to a graph or topology. Formats: " +
            stagecraft::interchange::format_list(stagecraft::interchange::foreign_formats()) + ".",
        "stagecraft import pipedream graph.txt -o graph.json\n"
+       "  stagecraft import dnn-partitioning bert24.json --units fixed -o graph.json\n"
        "  stagecraft import nccl-tests all_reduce.txt sendrecv.txt -o measured.json\n"
        "  stagecraft import nccl-topology dump.xml --measured measured.json -o topology.json"},
       argc, argv,
@@ -33,6 +35,10 @@ int main(int argc, char** argv) {
         app.add_option("--measured", measured,
                        "measured topology; its links replace those of levels with the same "
                        "name");
+        app.add_option("--units", units,
+                       "of dnn-partitioning and piper: published reads all numbers as the format says, fixed also "
+                       "finds times that are in another unit; says which (default: published)")
+            ->check(stagecraft::one_of("units", {"published", "fixed"}));
         app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
         stagecraft::add_force_option(app, force);
       },
@@ -45,7 +51,13 @@ int main(int argc, char** argv) {
         stagecraft::format::check_outputs(read, {{output, ""}}, force);
         std::vector<stagecraft::interchange::SourceFile> files;
         for (const std::string& input : inputs) files.push_back({stagecraft::format::read_text(input), input});
-        auto result = foreign.read(files);
+        if (!units.empty() && !foreign.read_units)
+          throw CLI::ValidationError("--units", "only valid with dnn-partitioning and piper");
+        auto result = units.empty() ? foreign.read(files)
+                                    : std::variant<stagecraft::Graph, stagecraft::Topology>(
+                                          foreign.read_units(files, stagecraft::interchange::units_by_name(units)));
+        if (foreign.read_units)
+          std::cerr << "note: " << std::get<stagecraft::Graph>(result).provenance.notes.at("units") << "\n";
         if (!measured.empty()) {
           auto* const topology = std::get_if<stagecraft::Topology>(&result);
           if (topology == nullptr)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "costmodel/graph.h"
+#include "costmodel/interchange/dnn_partitioning.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft::interchange {
@@ -23,6 +24,9 @@ struct ForeignFormat {
   std::string what;  ///< for messages: the program, and whether its file is a graph or a topology
   std::function<std::variant<Graph, Topology>(const std::vector<SourceFile>&)> read;
   std::function<std::string(const Graph&)> write;  ///< empty if the format cannot be written
+  /// Replaces `read` for a format whose published files have wrong units; the graph's note "units" says how its numbers
+  /// were read.
+  std::function<Graph(const std::vector<SourceFile>&, Units)> read_units = {};
 };
 
 /// All of them, by name.

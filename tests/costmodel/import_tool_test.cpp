@@ -48,9 +48,11 @@ TEST(ImportTool, RefusesBadInputWithStatusOne) {
   EXPECT_THAT(malformed.out, StartsWith("stagecraft-import: -: line 1: found 2 parts"));
   const Outcome unknown = shell("./stagecraft-import keras x 2>&1");
   EXPECT_EQ(unknown.status, 2);
-  EXPECT_EQ(unknown.out,
-            "stagecraft-import: FORMAT: unknown format \"keras\", known are nccl-tests, nccl-topology, pipedream\n"
-            "see stagecraft import --help\n");
+  EXPECT_EQ(
+      unknown.out,
+      "stagecraft-import: FORMAT: unknown format \"keras\", known are dnn-partitioning, nccl-tests, nccl-topology, "
+      "pipedream, piper\n"
+      "see stagecraft import --help\n");
   const Outcome document = shell("echo '{}' | ./stagecraft-export pipedream - 2>&1");
   EXPECT_EQ(document.status, 1);
   EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing\n");
@@ -69,6 +71,24 @@ TEST(ImportTool, MergesSeveralFilesOfOneFormat) {
   EXPECT_THAT(topology.provenance.tool, StartsWith("stagecraft-import "));
   EXPECT_THAT(folder.run("stagecraft-import pipedream sendrecv.json all_reduce.txt").err,
               HasSubstr("found 2 files, expected one"));
+}
+
+TEST(ImportTool, SaysHowItReadUnits) {
+  const testing::CommandFolder folder;
+  const std::string input = source_folder() + "/tests/data/dnn-partitioning/bert24_inference.json";
+  const testing::Outcome published = folder.run("stagecraft-import dnn-partitioning " + input + " -o g.json");
+  EXPECT_EQ(published.status, 0);
+  EXPECT_EQ(published.err, "note: transfer costs are read as published, in milliseconds\n");
+  const Graph graph = format::parse_graph(folder.read("g.json"), "g.json");
+  EXPECT_EQ(graph.layers.size(), 32U);
+  EXPECT_THAT(folder.run("stagecraft-import dnn-partitioning " + input + " --units fixed").err,
+              StartsWith("note: fixed: 27 of 27 transfer costs"));
+  const testing::Outcome other = folder.run("stagecraft-import pipedream " + kProfile + " --units fixed");
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.err, HasSubstr("--units: only valid with dnn-partitioning and piper"));
+  EXPECT_EQ(folder.run("stagecraft-import piper " + input + " --units metric").status, 2);
+  EXPECT_THAT(folder.run("stagecraft-import piper " + input).err,
+              HasSubstr(": /: key \"maxMemoryPerDevice\" is missing"));
 }
 
 TEST(ImportTool, PutsMeasuredLinksOverADump) {

@@ -160,9 +160,9 @@ TEST_P(Reader, TakesAMutatedDocumentWholeOrThrowsFormatError) {
 
 INSTANTIATE_TEST_SUITE_P(Fuzz, Reader,
                          ::testing::Values("actions", "calibration", "checkpoint", "deepspeed_parts", "description",
-                                           "graph", "megatron_layout", "topology", "plan", "prediction", "timeline",
-                                           "safetensors", "nccl_tests", "nccl_topology", "pipedream", "pipedream_conf",
-                                           "validation"),
+                                           "dnn_partitioning", "graph", "megatron_layout", "topology", "plan",
+                                           "prediction", "timeline", "safetensors", "nccl_tests", "nccl_topology",
+                                           "pipedream", "pipedream_conf", "piper", "validation"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -13,11 +13,13 @@
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/convert/description.h"
 #include "costmodel/interchange/deepspeed_parts.h"
+#include "costmodel/interchange/dnn_partitioning.h"
 #include "costmodel/interchange/megatron_layout.h"
 #include "costmodel/interchange/nccl_tests.h"
 #include "costmodel/interchange/nccl_topology.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/interchange/pipedream_conf.h"
+#include "costmodel/interchange/piper.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
 
@@ -95,6 +97,31 @@ bool check_parts(const std::string& text) {
   const Partition partition = interchange::deepspeed_partition(parts, graph);
   demand(partition.replicas.size() + 1 == parts.parts.size(), "bounds give another number of stages");
   return true;
+}
+
+/// A graph of an input survives as a document, unless the input has more than a graph can hold.
+template <class Input, class Convert>
+bool check_graph_of(const std::optional<Input>& input, Convert convert) {
+  if (!input) return false;
+  for (const interchange::Units units : {interchange::Units::Published, interchange::Units::Fixed}) {
+    Graph graph;
+    try {
+      graph = convert(*input, units);
+      validate(graph);
+    } catch (const std::invalid_argument&) { continue; }
+    const std::optional<Graph> again = parsed(format::parse_graph, format::graph_json(graph));
+    demand(again.has_value(), "an imported graph is refused as a document");
+    demand(*again == graph, "an imported graph changes when written and read again");
+  }
+  return true;
+}
+
+bool check_dnn_partitioning(const std::string& text) {
+  return check_graph_of(parsed(interchange::parse_dnn_partitioning, text), interchange::dnn_partitioning_graph);
+}
+
+bool check_piper(const std::string& text) {
+  return check_graph_of(parsed(interchange::parse_piper, text), interchange::piper_graph);
 }
 
 bool check_conf(const std::string& text) {
@@ -217,6 +244,27 @@ constexpr const char* kNcclDump =
     "  </cpu>\n"
     "</system>\n";
 
+constexpr const char* kDnnPartitioning =
+    R"({"maxSizePerFPGA": 1e9, "maxFPGAs": 2, "maxCPUs": 1, "nodes": [
+ {"id": 7, "supportedOnFpga": 1, "cpuLatency": 10, "fpgaLatency": 1, "isBackwardNode": 0, "colorClass": 4, "size": 16, "name": "a"},
+ {"id": 3, "supportedOnFpga": true, "cpuLatency": 20, "fpgaLatency": 2, "isBackwardNode": false, "colorClass": 5, "size": 32},
+ {"id": 9, "supportedOnFpga": 0, "cpuLatency": 30, "fpgaLatency": 3, "isBackwardNode": 0},
+ {"id": 4, "supportedOnFpga": 1, "cpuLatency": 40, "fpgaLatency": 4, "isBackwardNode": 1, "colorClass": 5, "layerId": 8}],
+ "edges": [{"sourceId": 7, "destId": 3, "cost": 0.5, "size": 1073741.824},
+ {"sourceId": 3, "destId": 9, "cost": 0.25}, {"sourceId": 3, "destId": 4, "cost": 0.25}]})";
+
+constexpr const char* kPiper =
+    R"({"maxDevices": 4, "maxMemoryPerDevice": 80e9, "bandwidth": 25e9, "mbsInBatch": 12, "nodes": [
+ {"id": 5, "name": "embedding", "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.03, "parameterSize": 100,
+   "memoryUsageA": 10, "memoryUsageB": 200, "syncTimeFw": {}, "syncTimeBw": {"2": 0}}]}},
+ {"id": 2, "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.06, "parameterSize": 50, "memoryUsageA": 20,
+   "memoryUsageB": 100, "syncTimeFw": {"5": 0}, "syncTimeBw": {}},
+  {"id": "activation recomp", "timePerSample": 0.08, "parameterSize": 50, "memoryUsageA": 2, "memoryUsageB": 118,
+   "syncTimeFw": {"5": 0}, "syncTimeBw": {}}],
+  "2": [{"id": "vanilla", "timePerSample": 0.04, "parameterSize": 25, "memoryUsageA": 11, "memoryUsageB": 50,
+   "syncTimeFw": {"5": 64}, "syncTimeBw": {}}]}}],
+ "edges": [{"sourceId": 5, "destId": 2, "communicationCost": 4096}]})";
+
 std::string with_crlf(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '\n' ? "\r\n" : std::string(1, c);
@@ -240,8 +288,10 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
       {"deepspeed_parts",
        {"{\"partition_method\": \"uniform\", \"parts\": [0, 2, 3], \"layers\": [\"a\", \"b\", \"c\"]}", "[0, 19, 22]"},
        check_parts},
+      {"dnn_partitioning", {kDnnPartitioning}, check_dnn_partitioning},
       {"megatron_layout", {"Et*3|(tt|)*29,m|L", "E(t*2|t)*3,ttL\n"}, check_layout},
       {"pipedream_conf", {kConf}, check_conf},
+      {"piper", {kPiper}, check_piper},
       {"plan", {format::plan_json(full_plan())}, json_check(format::parse_plan, format::plan_json)},
       {"calibration",
        {format::calibration_json(full_calibration())},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 
 #include "costmodel/format/files.h"
@@ -22,10 +23,13 @@ const std::string kGolden = source_folder() + "/tests/golden/";
 
 /// An example file of `format`.
 SourceFile example(const std::string& format) {
-  const std::string path = format == "pipedream"       ? kGolden + "pipedream/vgg16.txt"
-                           : format == "nccl-topology" ? kGolden + "nccl/topology.xml"
-                                                       : kGolden + "nccl/all_reduce_perf.txt";
-  return {format::read_text(path), path};
+  static const std::map<std::string, std::string> paths{
+      {"dnn-partitioning", source_folder() + "/tests/data/dnn-partitioning/bert24_inference.json"},
+      {"nccl-tests", kGolden + "nccl/all_reduce_perf.txt"},
+      {"nccl-topology", kGolden + "nccl/topology.xml"},
+      {"pipedream", kGolden + "pipedream/vgg16.txt"},
+      {"piper", source_folder() + "/tests/data/piper/two_layers.json"}};
+  return {format::read_text(paths.at(format)), paths.at(format)};
 }
 
 TEST(ForeignFormats, StandUnderTheirNamesInOrder) {
@@ -35,13 +39,14 @@ TEST(ForeignFormats, StandUnderTheirNamesInOrder) {
     EXPECT_EQ(&find_format(foreign_formats(), format.name), &format);
     EXPECT_FALSE(format.what.empty());
   }
-  EXPECT_THAT(names, ElementsAre("nccl-tests", "nccl-topology", "pipedream"));
+  EXPECT_THAT(names, ElementsAre("dnn-partitioning", "nccl-tests", "nccl-topology", "pipedream", "piper"));
 }
 
 TEST(ForeignFormats, ReadTheirFilesAndNoOthers) {
   for (const ForeignFormat& format : foreign_formats()) {
     const auto read = format.read({example(format.name)});
-    EXPECT_EQ(std::holds_alternative<Graph>(read), format.name == "pipedream") << format.name;
+    EXPECT_EQ(std::holds_alternative<Graph>(read), !format.name.starts_with("nccl")) << format.name;
+    EXPECT_EQ(format.read_units != nullptr, format.name == "dnn-partitioning" || format.name == "piper");
     for (const ForeignFormat& other : foreign_formats()) {
       if (other.name == format.name) continue;
       EXPECT_THROW((void)format.read({example(other.name)}), std::runtime_error) << format.name << " " << other.name;
