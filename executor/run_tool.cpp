@@ -324,7 +324,8 @@ void check_state(const Options& o, const Job& job) {
     stagecraft::run::check_can_resume(job.bound, checkpoint, o.run.optimizer, o.run.seed);
   }
   if (!checkpoint.weights.empty())
-    stagecraft::checkpoint::check_weight_names(stagecraft::files::TensorFiles({checkpoint.weights}), job.model);
+    stagecraft::checkpoint::check_weight_names(stagecraft::files::TensorFiles({checkpoint.weights}), job.model,
+                                               stagecraft::intake::tied_names(job.model.name));
   if (o.spawn && o.device == "cuda") {
     if (const auto reason = stagecraft::device::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
     stagecraft::meeting::LaunchInfo last;

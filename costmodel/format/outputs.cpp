@@ -89,6 +89,8 @@ std::string text_kind(const std::string& head) {
                     "\x05"
                     "0.0.4") == 0)
     return "Chakra trace";
+  // Safetensors begin with the header's length, below 2^32 in eight bytes, then the header.
+  if (begin.size() > 10 && begin.compare(4, 6, std::string("\0\0\0\0{\"", 6)) == 0) return "safetensors file";
   for (const auto& [begins, kind] : kinds()) {
     if (std::regex_search(begin, begins, std::regex_constants::match_continuous)) return kind;
   }

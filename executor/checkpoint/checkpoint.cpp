@@ -1,6 +1,7 @@
 #include "executor/checkpoint/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -173,6 +174,27 @@ std::optional<FoundCheckpoint> latest_checkpoint(const std::string& folder,
   return std::nullopt;
 }
 
+FoundCheckpoint checkpoint_at(const std::string& path, const std::function<void(const std::string&)>& tell) {
+  std::error_code error;
+  if (fs::exists(fs::path(path) / kManifest, error)) {
+    // "DIR/step-8/" has no file name.
+    const std::string folder = fs::path(path).has_filename() ? path : fs::path(path).parent_path().string();
+    FoundCheckpoint found{folder, check_checkpoint(folder)};
+    if (!found.manifest.finite) tell(folder + " contains infinities or NaNs");
+    return found;
+  }
+  if (!fs::is_directory(path, error))
+    throw FormatError(path + ": is not a folder of checkpoints, nor a checkpoint in one");
+  if (std::optional<FoundCheckpoint> found = latest_checkpoint(path, tell)) return *found;
+  throw FormatError(path + ": no complete checkpoint");
+}
+
+std::vector<std::string> file_paths(const FoundCheckpoint& checkpoint) {
+  std::vector<std::string> out;
+  for (const format::CheckpointFile& file : checkpoint.manifest.files) out.push_back(checkpoint.path + "/" + file.name);
+  return out;
+}
+
 std::vector<std::int64_t> finite_checkpoints(const std::string& folder, std::int64_t last) {
   std::vector<std::int64_t> out;
   for (const std::int64_t step : checkpoint_steps(folder)) {
@@ -285,7 +307,7 @@ void check_names(const files::TensorFiles& files, const model::Model& model, con
   std::vector<std::string> missing;
   for (const model::LayerSpec& layer : model.layers) {
     for (const model::ParameterSpec& parameter : layer.parameters) {
-      if (!parameter.trainable && !files::safetensors_hold(parameter.dtype)) continue;
+      if (parameter.constant || (!parameter.trainable && !files::safetensors_hold(parameter.dtype))) continue;
       if (!known.insert(parameter.name).second) continue;
       if (!files.holds(parameter.name)) missing.push_back(parameter.name);
       if (!parameter.trainable) continue;
@@ -299,7 +321,7 @@ void check_names(const files::TensorFiles& files, const model::Model& model, con
   check_against(files, known, missing);
 }
 
-void check_weight_names(const files::TensorFiles& files, const model::Model& model) {
+void check_weight_names(const files::TensorFiles& files, const model::Model& model, const TiedNames& tied) {
   std::set<std::string> known;
   std::vector<std::string> missing;
   for (const model::LayerSpec& layer : model.layers) {
@@ -309,9 +331,35 @@ void check_weight_names(const files::TensorFiles& files, const model::Model& mod
     }
   }
   for (const std::string& name : files.names()) {
-    if (name.ends_with(kTracked)) known.insert(name);
+    if (name.ends_with(kTracked) || tied.contains(name)) known.insert(name);
   }
   check_against(files, known, missing);
+  for (const auto& [further, name] : tied) {
+    if (!files.holds(further) || !files.holds(name) || files.read(further).equal(files.read(name))) continue;
+    throw FormatError(fmt::format("{}: tensors \"{}\" and \"{}\" differ; the model has one tensor with both names",
+                                  files.path_of(further), further, name));
+  }
+}
+
+files::NamedTensors state_dict(const files::TensorFiles& files, const model::Model& model, const TiedNames& tied) {
+  files::NamedTensors out;
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) {
+      const std::string& name = parameter.name;
+      if (parameter.constant || out.contains(name)) continue;
+      if (!files::safetensors_hold(parameter.dtype)) {
+        throw FormatError(
+            fmt::format("{}: layer \"{}\" has a buffer \"{}\" of type {}, which safetensors files cannot hold",
+                        files.path_of(name), layer.name, name, c10::toString(parameter.dtype)));
+      }
+      out[name] = read_like(files, name,
+                            at::empty(parameter.shape, at::TensorOptions(parameter.dtype).device(at::kMeta)), false);
+    }
+  }
+  for (const auto& [further, name] : tied) {
+    if (const auto held = out.find(name); held != out.end()) out[further] = held->second;
+  }
+  return out;
 }
 
 void check_can_save(const model::Model& model) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,10 +36,16 @@ struct FoundCheckpoint {
 /// The manifest of the checkpoint at `path` (DIR/step-N), whose files have the sizes and checksums that it lists.
 /// Throws FormatError naming a mismatch.
 [[nodiscard]] format::CheckpointManifest check_checkpoint(const std::string& path);
+/// The checkpoint at `path`, which is DIR/step-N (also one that is not finite), or else the newest one in the folder
+/// `path`, see latest_checkpoint. Throws FormatError if it is damaged, or if there is none.
+[[nodiscard]] FoundCheckpoint checkpoint_at(const std::string& path,
+                                            const std::function<void(const std::string&)>& tell);
 /// The newest complete checkpoint with only finite values. `tell` is called for each newer one that is damaged (with
 /// the reason) or not finite.
 [[nodiscard]] std::optional<FoundCheckpoint> latest_checkpoint(const std::string& folder,
                                                                const std::function<void(const std::string&)>& tell);
+/// Paths of the checkpoint's files.
+[[nodiscard]] std::vector<std::string> file_paths(const FoundCheckpoint& checkpoint);
 /// Steps up to `last` of the checkpoints in `folder` that are finite, by their manifests only, ascending.
 [[nodiscard]] std::vector<std::int64_t> finite_checkpoints(const std::string& folder, std::int64_t last);
 
@@ -76,8 +83,18 @@ void load_weights(const files::TensorFiles& files, stage::StageProgram& program)
 /// those that are missing: parameters, buffers, or a part of a parameter's state. All of a parameter's state may be
 /// absent.
 void check_names(const files::TensorFiles& files, const model::Model& model, const stage::OptimizerOptions& optimizer);
-/// The same for a file of weights: it must have all parameters, may have buffers and batch norm's num_batches_tracked
-/// (in the model or not), and nothing else.
-void check_weight_names(const files::TensorFiles& files, const model::Model& model);
+/// Further names of tied tensors, and the name that layers use for each, as intake::tied_names gives them.
+using TiedNames = std::map<std::string, std::string>;
+
+/// The same for a file of weights: it must have all parameters, may have buffers, batch norm's num_batches_tracked (in
+/// the model or not) and the further names in `tied`, and nothing else. Throws FormatError also if a tensor's two names
+/// hold different values.
+void check_weight_names(const files::TensorFiles& files, const model::Model& model, const TiedNames& tied = {});
+
+/// The state dict of the module from which `model` was made, with the values in the files of a checkpoint: its
+/// parameters and persistent buffers, those in `tied` under each of their names. Throws FormatError as check_names and
+/// load_state do, and naming a buffer of a type that checkpoints do not store.
+[[nodiscard]] files::NamedTensors state_dict(const files::TensorFiles& files, const model::Model& model,
+                                             const TiedNames& tied);
 
 }  // namespace stagecraft::checkpoint

@@ -25,7 +25,8 @@ LayerSource builtin_source() {
                 return std::ranges::find(names, model) != names.end();
               },
           .build = [](const std::string& model, const ModelSettings& settings,
-                      model::ModelMode /*mode*/) { return model::build_builtin_model(model, settings); }};
+                      model::ModelMode /*mode*/) { return model::build_builtin_model(model, settings); },
+          .tied_names = {}};
 }
 
 /// `what` of each source, either of files or not.
@@ -46,6 +47,18 @@ std::vector<std::string> of_sources(std::string LayerSource::* what, bool files)
   throw FormatError(path + ": is not a model, expected " + known);
 }
 
+/// The source that has `name`; throws as build_model does if there is none.
+const LayerSource& source_of(const std::string& name) {
+  const bool file = is_model_file(name);
+  for (const LayerSource& source : layer_sources()) {
+    if (source.ending.empty() != file && source.has(name)) return source;
+  }
+  if (file) refuse_file(name);
+  throw std::invalid_argument(fmt::format("{}, and files that end in {}",
+                                          unknown_name("model", name, of_sources(&LayerSource::models, false)),
+                                          fmt::join(of_sources(&LayerSource::ending, true), " or ")));
+}
+
 }  // namespace
 
 const std::vector<LayerSource>& layer_sources() {
@@ -60,15 +73,12 @@ bool is_model_file(const std::string& name) {
 }
 
 model::Model build_model(const std::string& name, const ModelSettings& settings, model::ModelMode mode) {
-  const bool file = is_model_file(name);
-  if (file) check_import_settings(settings);
-  for (const LayerSource& source : layer_sources()) {
-    if (source.ending.empty() != file && source.has(name)) return source.build(name, settings, mode);
-  }
-  if (file) refuse_file(name);
-  throw std::invalid_argument(fmt::format("{}, and files that end in {}",
-                                          unknown_name("model", name, of_sources(&LayerSource::models, false)),
-                                          fmt::join(of_sources(&LayerSource::ending, true), " or ")));
+  if (is_model_file(name)) check_import_settings(settings);
+  return source_of(name).build(name, settings, mode);
+}
+
+std::map<std::string, std::string> tied_names(const std::string& name) {
+  return is_model_file(name) ? source_of(name).tied_names(name) : std::map<std::string, std::string>();
 }
 
 std::uint64_t model_digest(const std::string& path) {

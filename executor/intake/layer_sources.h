@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ namespace stagecraft::intake {
 /// FormatError for a file that cannot be read or run.
 [[nodiscard]] model::Model build_model(const std::string& name, const ModelSettings& settings,
                                        model::ModelMode mode = model::ModelMode::Training);
+
+/// Names of tied tensors in the state dict of the module from which model `name` was made, other than the ones that its
+/// layers use: "lm_head.weight" -> "wte.weight". Both are one tensor. Empty if `name` is not a
+/// file: a built-in model's state dict has the names of its layers. Throws as build_model does.
+[[nodiscard]] std::map<std::string, std::string> tied_names(const std::string& name);
 
 /// A fingerprint of a model file from the names and CRCs of its records, with which ranks can check that they read the
 /// same file. Throws FormatError as build_model does.

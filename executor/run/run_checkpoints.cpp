@@ -13,6 +13,7 @@
 #include "costmodel/index.h"
 #include "costmodel/version.h"
 #include "executor/channel/control_tags.h"
+#include "executor/intake/layer_sources.h"
 #include "executor/stage/finite.h"
 
 namespace stagecraft::run {
@@ -122,7 +123,7 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
   if (!files_ && !options.weights.empty()) {
     files_.emplace(std::vector<std::string>{options.weights});
     weights_alone_ = true;
-    checkpoint::check_weight_names(*files_, model);
+    checkpoint::check_weight_names(*files_, model, intake::tied_names(model.name));
   }
 }
 
@@ -163,11 +164,9 @@ void RunCheckpoints::find() {
 void RunCheckpoints::open(std::int64_t step) {
   const std::string path = checkpoint::checkpoint_path(options_.folder, step);
   const std::string name = path + "/manifest.json";
-  std::vector<std::string> paths;
   const format::CheckpointManifest found = format::parse_checkpoint(format::read_text(name), name);
-  for (const format::CheckpointFile& file : found.files) paths.push_back(path + "/" + file.name);
   if (found.loss_scale) loss_scale_ = {*found.loss_scale, found.loss_scale_steps};
-  files_.emplace(paths);
+  files_.emplace(checkpoint::file_paths({path, found}));
   stage::OptimizerOptions theirs = optimizer_;
   theirs.name = found.optimizer;
   theirs.momentum = found.momentum;

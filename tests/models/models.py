@@ -133,6 +133,21 @@ class SharedBatchNorm(nn.Module):
         return self.head(hidden.mean((2, 3)))
 
 
+class SeveralNames(nn.Module):
+    """A module under two names, and a parameter of one module that another holds too; each is used once."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6))
+        self.head = nn.Linear(6, 4)
+        self.again = self.first
+        self.other = nn.Linear(6, 4)
+        self.other.weight = self.head.weight
+
+    def forward(self, x):
+        return self.head(functional.relu(self.first(x)))
+
+
 class CalledTwice(nn.Module):
     """A block with parameters is called twice, with another block between the calls."""
 

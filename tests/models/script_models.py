@@ -135,4 +135,5 @@ _BUILDERS = {
 
 SCRIPT_MODELS = {f"{name}_{how}": ScriptEntry(build, inputs, how == "traced")
                  for name, (build, inputs) in _BUILDERS.items() for how in ("traced", "scripted")}
+SCRIPT_MODELS["several_names_scripted"] = ScriptEntry(lambda: WithLoss(models.SeveralNames()), VECTOR, False)
 SCRIPT_MODELS["control_flow_scripted"] = ScriptEntry(lambda: WithLoss(ControlFlow()), VECTOR, False)

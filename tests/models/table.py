@@ -103,6 +103,7 @@ MODELS = {
     "encoder_decoder": Entry(
         models.EncoderDecoder, ("words=int64[7]:batch_axis=1:range=0..40", "translation=int64[9]:batch_axis=1:range=0..40")),
     "tied_dropout": Entry(models.TiedDropout, TOKENS, "next_token", learning_rate=0.01, microbatches=1),
+    "several_names": Entry(models.SeveralNames, VECTOR),
     "long_residual": Entry(models.LongResidual, VECTOR),
     "two_heads": Entry(models.TwoHeads, VECTOR + ("kind=int64[]:range=0..4", "place=float32[2]"), models.two_losses),
     "shared_batch_norm": Entry(models.SharedBatchNorm, ("image=float32[3,8,8]",)),

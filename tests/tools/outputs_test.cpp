@@ -71,6 +71,7 @@ TEST_F(Outputs, AreKnownByWhatTheyBeginWith) {
   EXPECT_EQ(format::text_kind(
                 "<?xml version=\"1.0\"?>\n<!DOCTYPE svg PUBLIC \"a\"\n \"b\">\n<!-- c\n -->\n<svg width=\"1\">"),
             "SVG picture");
+  EXPECT_EQ(format::text_kind(std::string("\x40\0\0\0\0\0\0\0{\"weight\":", 17)), "safetensors file");
   for (const char* other : {"", "buy milk\n", "{}", "{\"format\": \"other\"}", "[1, 2]", "a,b\n1,2\n", "PK\x03\x04"})
     EXPECT_EQ(format::text_kind(other), std::string(other) == "{}" ? "list of Chakra groups" : "") << other;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 
 #include "executor/intake/graph/import_settings.h"
@@ -19,6 +20,9 @@ struct LayerSource {
   /// The model: its name is `model`. Throws std::invalid_argument for settings that do not fit, FormatError for a file
   /// that cannot be read or run.
   std::function<model::Model(const std::string& model, const ModelSettings& settings, model::ModelMode mode)> build;
+  /// For files: the names in the module's state dict of tensors that layers know by another name, because they are
+  /// tied, and that other name. Throws FormatError for a file that cannot be read.
+  std::function<std::map<std::string, std::string>(const std::string& model)> tied_names;
 };
 
 }  // namespace stagecraft::intake

@@ -1,6 +1,10 @@
 #include "executor/intake/pt2/pt2_source.h"
 
+#include <algorithm>
+#include <map>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "executor/files/zip_archive.h"
 #include "executor/intake/graph/graph_model.h"
@@ -20,6 +24,25 @@ OperatorGraph read_graph(const std::string& path, const ModelSettings& settings,
   return pt2_graph(read_pt2_archive(path), input_ranges(settings), mode);
 }
 
+/// As pt2_graph keeps the first name of tied parameters.
+std::map<std::string, std::string> tied_names_of(const Pt2Archive& archive) {
+  std::vector<std::pair<std::string, StoredTensor>> kept;
+  std::map<std::string, std::string> out;
+  for (const ProgramInput& input : archive.program.inputs) {
+    if (input.kind != ProgramInput::Kind::Parameter && input.kind != ProgramInput::Kind::Buffer) continue;
+    const auto stored = archive.tensors.find(input.name);
+    if (stored == archive.tensors.end()) continue;
+    const bool trainable = input.kind == ProgramInput::Kind::Parameter && stored->second.requires_grad;
+    const auto first = std::ranges::find(kept, stored->second, &std::pair<std::string, StoredTensor>::second);
+    if (trainable && first != kept.end()) {
+      out[input.name] = first->first;
+    } else {
+      kept.emplace_back(input.name, stored->second);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 LayerSource pt2_source() {
@@ -34,7 +57,8 @@ LayerSource pt2_source() {
           .build =
               [](const std::string& path, const ModelSettings& settings, model::ModelMode mode) {
                 return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = true});
-              }};
+              },
+          .tied_names = [](const std::string& path) { return tied_names_of(read_pt2_archive(path)); }};
 }
 
 }  // namespace stagecraft::intake

@@ -15,6 +15,10 @@ bool tied(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides();
 }
 
+std::string name_in(const std::string& path, const c10::ClassType& type, std::size_t slot) {
+  return (path.empty() ? "" : path + ".") + type.getAttributeName(slot);
+}
+
 bool saved_training(const c10::ivalue::Object& module) {
   const auto slot = module.type()->findAttributeSlot("training");
   return !slot || !module.getSlot(*slot).isBool() || module.getSlot(*slot).toBool();
@@ -28,9 +32,9 @@ ScriptState::ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, mo
 }
 
 void ScriptState::visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, const std::string& path) {
-  if (!paths_.emplace(module.get(), path).second) return;
+  if (!paths_.emplace(module.get(), path).second) return visit_again(*module, path);
   const auto type = module->type();
-  const auto full = [&](std::size_t slot) { return (path.empty() ? "" : path + ".") + type->getAttributeName(slot); };
+  const auto full = [&](std::size_t slot) { return name_in(path, *type, slot); };
   // Python names a module's own tensors before its children's: parameters, then buffers.
   for (const bool parameters : {true, false}) {
     for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
@@ -40,7 +44,10 @@ void ScriptState::visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, c
       if (type->is_parameter(slot) != parameters || (!parameters && !buffer)) continue;
       const std::size_t before = held_.size();
       const int tensor = index_of(value.toTensor(), full(slot));
-      if (held_.size() == before) continue;
+      if (held_.size() == before) {
+        tied_names_.emplace(full(slot), held_[to_index(tensor)].name);
+        continue;
+      }
       held_[to_index(tensor)].parameter = parameters;
       held_[to_index(tensor)].buffer = buffer;
     }
@@ -48,6 +55,17 @@ void ScriptState::visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, c
   for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
     const c10::IValue& value = module->getSlot(slot);
     if (value.isObject() && value.toObjectRef().type()->is_module()) visit(value.toObject(), full(slot));
+  }
+}
+
+void ScriptState::visit_again(const c10::ivalue::Object& module, const std::string& path) {
+  const auto type = module.type();
+  for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
+    const c10::IValue& value = module.getSlot(slot);
+    const std::string name = name_in(path, *type, slot);
+    if (value.isTensor() && value.toTensor().defined() && (type->is_parameter(slot) || type->is_buffer(slot)))
+      tied_names_.emplace(name, held_[to_index(index_of(value.toTensor(), name))].name);
+    if (value.isObject() && value.toObjectRef().type()->is_module()) visit_again(value.toObjectRef(), name);
   }
 }
 

@@ -26,6 +26,8 @@ class ScriptState {
 
   [[nodiscard]] const c10::intrusive_ptr<c10::ivalue::Object>& root() const { return root_; }
   [[nodiscard]] const std::vector<HeldTensor>& held() const { return held_; }
+  /// Names of tied tensors in the module's state dict, other than those in held(), and those in held().
+  [[nodiscard]] const std::map<std::string, std::string>& tied_names() const { return tied_names_; }
   /// Index into held() of `tensor`, or of one with the same memory and geometry: tied. A new one is a constant
   /// called `name`.
   int index_of(const at::Tensor& tensor, const std::string& name);
@@ -41,10 +43,13 @@ class ScriptState {
 
  private:
   void visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, const std::string& path);
+  /// A module that was visited before, under a further path.
+  void visit_again(const c10::ivalue::Object& module, const std::string& path);
 
   c10::intrusive_ptr<c10::ivalue::Object> root_;
   std::vector<HeldTensor> held_;
   std::map<const c10::ivalue::Object*, std::string> paths_;
+  std::map<std::string, std::string> tied_names_;
   model::ModelMode mode_;
   bool saved_evaluating_ = false;
   bool asked_ = false;  ///< for `training`

@@ -5,6 +5,7 @@
 
 #include "executor/files/zip_archive.h"
 #include "executor/intake/graph/graph_model.h"
+#include "executor/intake/torchscript/script_state.h"
 #include "executor/intake/torchscript/torchscript_archive.h"
 #include "executor/intake/torchscript/torchscript_graph.h"
 
@@ -41,6 +42,11 @@ LayerSource torchscript_source() {
           .build =
               [](const std::string& path, const ModelSettings& settings, model::ModelMode mode) {
                 return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = false});
+              },
+          .tied_names =
+              [](const std::string& path) {
+                const files::ZipArchive archive(path, files::ZipArchive::Deflated::Read);
+                return ScriptState(load_torchscript(archive), model::ModelMode::Training).tied_names();
               }};
 }
 

@@ -433,6 +433,82 @@ TEST_F(CheckpointedRun, LeavesOutWhatNoFileHoldsUnlessItChanges) {
   EXPECT_NO_THROW((void)run(small, plan, options("sgd", "", 1)));
 }
 
+TEST_F(CheckpointedRun, GoesOnWithoutConstantsWhichItLeavesOut) {
+  PlannedModel small = mlp();
+  small.model.layers[0].parameters.push_back(
+      {.name = "fc1.places", .shape = {2}, .trainable = false, .constant = true});
+  const Plan plan = cut_plan(small, {3}, {1, 1}, "1f1b", 2);
+  (void)run(small, plan, options("sgd", folder(), 2));
+  EXPECT_THAT(tensors(folder() + "/step-2").names(), ::testing::Not(::testing::Contains("fc1.places")));
+  EXPECT_EQ(run(small, plan, options("sgd", folder(), 3)).first_step, 2);
+}
+
+TEST_F(CheckpointedRun, GivesTheStateDictOfTheModule) {
+  PlannedModel small = mlp();
+  std::vector<model::ParameterSpec>& first = small.model.layers[0].parameters;
+  first.push_back({.name = "fc1.places", .shape = {2}, .trainable = false, .constant = true});
+  first.push_back({.name = "fc1.count", .shape = {}, .trainable = false, .dtype = at::kLong});
+  (void)run(small, cut_plan(small, {3}, {1, 1}, "1f1b", 2), options("adam", folder(), 2));
+  const files::TensorFiles saved = tensors(folder() + "/step-2");
+  const TiedNames tied{{"head.weight", "fc1.weight"}};
+  const files::NamedTensors state = state_dict(saved, small.model, tied);
+  std::set<std::string> expected{"fc1.count", "head.weight"};
+  for (const model::LayerSpec& layer : small.model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters)
+      if (parameter.trainable) expected.insert(parameter.name);
+  }
+  std::set<std::string> found;
+  for (const auto& [name, value] : state) found.insert(name);
+  EXPECT_EQ(found, expected);
+  EXPECT_TRUE(at::equal(state.at("head.weight"), saved.read("fc1.weight")));
+  EXPECT_EQ(state.at("fc1.count").scalar_type(), at::kLong);
+  first.back().dtype = at::kComplexDouble;
+  EXPECT_THAT(
+      [&] { (void)state_dict(saved, small.model, tied); },
+      ThrowsMessage<FormatError>(HasSubstr("layer \"fc1\" has a buffer \"fc1.count\" of type ComplexDouble, which "
+                                           "safetensors files cannot hold")));
+}
+
+TEST_F(CheckpointedRun, BeginsWithWeightsThatHaveTiedTensorsUnderAllNames) {
+  const PlannedModel small = mlp();
+  files::NamedTensors weights;
+  for (const model::LayerSpec& layer : small.model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters)
+      weights[parameter.name] = model::initial_value(parameter, 77);
+  }
+  weights["head.weight"] = weights.at("fc2.weight");
+  files::write_safetensors(folder("weights"), weights);
+  const TiedNames tied{{"head.weight", "fc2.weight"}, {"further.weight", "fc1.weight"}};
+  EXPECT_NO_THROW(check_weight_names(files::TensorFiles({folder("weights")}), small.model, tied));
+  weights["head.weight"] = weights.at("fc1.weight");
+  files::write_safetensors(folder("weights"), weights);
+  EXPECT_THAT(
+      [&] { check_weight_names(files::TensorFiles({folder("weights")}), small.model, tied); },
+      ThrowsMessage<FormatError>(folder("weights") + ": tensors \"head.weight\" and \"fc2.weight\" differ; the model "
+                                                     "has one tensor with both names"));
+}
+
+TEST_F(Checkpoint, IsFoundByItsFolderOrByItsOwn) {
+  const auto found = [&](const std::string& path) {
+    told_.clear();
+    return checkpoint_at(path, [&](const std::string& text) { told_ += text; }).path;
+  };
+  EXPECT_THAT([&] { (void)found(folder()); },
+              ThrowsMessage<FormatError>(folder() + ": is not a folder of checkpoints, nor a checkpoint in one"));
+  save(3);
+  save(5, {3});
+  EXPECT_EQ(found(folder()), folder() + "/step-5");
+  EXPECT_EQ(found(folder() + "/step-3"), folder() + "/step-3");
+  EXPECT_EQ(found(folder() + "/step-3/"), folder() + "/step-3");
+  files_.write("saved/step-5/part-0.safetensors", "short");
+  EXPECT_EQ(found(folder()), folder() + "/step-3");
+  EXPECT_THAT(told_, HasSubstr("skipping damaged checkpoint " + folder() + "/step-5"));
+  EXPECT_THAT([&] { (void)found(folder() + "/step-5"); }, ThrowsMessage<FormatError>(HasSubstr("found 5 bytes")));
+  fs::create_directories(folder("empty"));
+  EXPECT_THAT([&] { (void)found(folder("empty")); },
+              ThrowsMessage<FormatError>(folder("empty") + ": no complete checkpoint"));
+}
+
 TEST_F(CheckpointedRun, EndsOnAllRanksAfterTheStepInWhichOneIsAskedTo) {
   const PlannedModel small = mlp();
   run::RunOptions stopped = options("sgd", folder(), 100);

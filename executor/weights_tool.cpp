@@ -1,0 +1,77 @@
+#include <fmt/format.h>
+
+#include <iostream>
+#include <string>
+
+#include "costmodel/format/outputs.h"
+#include "costmodel/tool.h"
+#include "executor/checkpoint/checkpoint.h"
+#include "executor/files/safetensors.h"
+#include "executor/intake/layer_sources.h"
+#include "executor/tool_options.h"
+
+namespace {
+
+namespace checkpoint = stagecraft::checkpoint;
+
+struct Options {
+  std::string checkpoint;
+  std::string model;
+  std::string output;
+  bool force = false;
+};
+
+/// The optimizer whose state the checkpoint may hold.
+stagecraft::stage::OptimizerOptions optimizer_of(const stagecraft::format::CheckpointManifest& manifest) {
+  stagecraft::stage::OptimizerOptions out;
+  out.name = manifest.optimizer;
+  out.momentum = manifest.momentum;
+  return out;
+}
+
+int run(const Options& o) {
+  const checkpoint::FoundCheckpoint found =
+      checkpoint::checkpoint_at(o.checkpoint, [](const std::string& text) { std::cerr << text + "\n"; });
+  const std::string name = o.model.empty() ? found.manifest.model : o.model;
+  const std::vector<std::string> parts = checkpoint::file_paths(found);
+  std::vector<std::string> inputs = parts;
+  if (stagecraft::intake::is_model_file(name)) inputs.push_back(name);
+  stagecraft::format::check_outputs(inputs, {{o.output, "safetensors file"}}, o.force);
+  const auto model = [&] {
+    try {
+      return stagecraft::intake::build_model(name, found.manifest.options);
+    } catch (const stagecraft::FormatError& e) {
+      if (!o.model.empty()) throw;
+      throw stagecraft::FormatError(fmt::format("{}; the checkpoint names this model file, --model names another", e.what()));
+    }
+  }();
+  const stagecraft::files::TensorFiles files(parts);
+  checkpoint::check_names(files, model, optimizer_of(found.manifest));
+  const stagecraft::files::NamedTensors tensors =
+      checkpoint::state_dict(files, model, stagecraft::intake::tied_names(name));
+  const stagecraft::files::FileDigest written =
+      stagecraft::files::write_safetensors(o.output, tensors, {{"format", "pt"}});
+  std::cerr << fmt::format("{}: {} tensors, {}, after step {} of {}\n", o.output, tensors.size(),
+                           stagecraft::format_bytes(written.bytes), found.manifest.step, found.path);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  return stagecraft::run_computing_tool(
+      {"weights", "Writes the trained weights of a checkpoint as a state dict of the model's own module.",
+       "stagecraft weights saved -o model.safetensors\n"
+       "  stagecraft weights saved/step-1000 -o model.safetensors\n\n"
+       "In Python: model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("CHECKPOINT", o.checkpoint, "folder of stagecraft run --checkpoint, or one of its step-N")
+            ->required();
+        app.add_option("--model", o.model, "model file, if it is no longer where the run read it");
+        app.add_option("-o,--output", o.output, "output file, in the safetensors format")->required();
+        stagecraft::add_force_option(app, o.force);
+      },
+      [&] { return run(o); });
+}

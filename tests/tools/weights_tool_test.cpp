@@ -1,0 +1,77 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
+#include "executor/files/tensor_files.h"
+#include "tests/support/planned_models.h"
+#include "tests/support/run_command.h"
+
+// stagecraft-weights as a user runs it; tests/models/weights_test.py loads its files in Python.
+
+namespace stagecraft {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Outcome;
+
+/// A checkpoint of a small mlp, written by two ranks.
+class WeightsTool : public ::testing::Test {
+ protected:
+  WeightsTool() {
+    const testing::PlannedModel planned = testing::planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3);
+    folder_.write("plan.json", format::plan_json(testing::cut_plan(planned, {3}, {1, 1}, "1f1b", 4)));
+    for (const model::LayerSpec& layer : planned.model.layers) {
+      for (const model::ParameterSpec& parameter : layer.parameters) names_.push_back(parameter.name);
+    }
+    std::ranges::sort(names_);
+    const Outcome o = folder_.run("stagecraft-run plan.json --steps 2 --optimizer adam --checkpoint saved");
+    EXPECT_EQ(o.status, 0) << o.err;
+  }
+  testing::CommandFolder folder_;
+  std::vector<std::string> names_;
+};
+
+TEST_F(WeightsTool, WritesTheParametersOfAllStagesAlone) {
+  const Outcome o = folder_.run("stagecraft-weights saved -o model.safetensors");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, "");
+  EXPECT_THAT(o.err, HasSubstr("model.safetensors: " + std::to_string(names_.size()) + " tensors, "));
+  EXPECT_THAT(o.err, HasSubstr(", after step 2 of saved/step-2\n"));
+  const files::TensorFiles written({(folder_.path() / "model.safetensors").string()});
+  EXPECT_EQ(written.names(), names_);
+  EXPECT_EQ(format::text_kind(folder_.read("model.safetensors")), "safetensors file");
+  EXPECT_EQ(folder_.run("stagecraft-weights saved/step-2 -o again.safetensors").status, 0);
+  EXPECT_EQ(folder_.read("again.safetensors"), folder_.read("model.safetensors"));
+  // It is also a file of initial weights.
+  EXPECT_EQ(folder_.run("stagecraft-run plan.json --steps 1 --weights model.safetensors").status, 0);
+}
+
+TEST_F(WeightsTool, ReplacesNeitherItsInputNorAnotherKindOfFile) {
+  const std::string part = "saved/step-2/part-0.safetensors";
+  const std::string before = folder_.read(part);
+  const Outcome input = folder_.run("stagecraft-weights saved -o " + part);
+  EXPECT_EQ(input.status, 1);
+  EXPECT_THAT(input.err, HasSubstr(part + ": is also an input"));
+  EXPECT_EQ(folder_.read(part), before);
+  const Outcome other = folder_.run("stagecraft-weights saved -o plan.json");
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.err, HasSubstr("plan.json: holds a stagecraft.plan, so no safetensors file replaces it"));
+}
+
+TEST_F(WeightsTool, NamesWhatIsWrong) {
+  EXPECT_EQ(folder_.run("stagecraft-weights saved").status, 2);
+  EXPECT_EQ(folder_.run("stagecraft-weights -o model.safetensors").status, 2);
+  const Outcome none = folder_.run("stagecraft-weights none -o model.safetensors");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_EQ(none.err, "stagecraft-weights: none: is not a folder of checkpoints, nor a checkpoint in one\n");
+  const Outcome another = folder_.run("stagecraft-weights saved --model convnet -o model.safetensors");
+  EXPECT_EQ(another.status, 1);
+  EXPECT_THAT(another.err, HasSubstr("stagecraft-weights: "));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "model.safetensors"));
+}
+
+}  // namespace
+}  // namespace stagecraft
