@@ -119,14 +119,13 @@ MeasuredDevice described_device(const Topology& topology) {
 std::vector<std::string> device_differences(const Graph& graph, const Topology& topology) {
   const MeasuredDevice measured = measured_device(graph);
   const MeasuredDevice described = described_device(topology);
+  const std::string origin = graph.estimate ? "the graph's times are estimates for " : "the graph was measured on ";
   std::vector<std::string> out;
   const bool kinds_known = measured.kind != DeviceKind::Unknown && described.kind != DeviceKind::Unknown;
   if (kinds_known && measured.kind != described.kind) {
-    out.push_back("the graph was measured on " + kind_text(measured, false) + ", the topology's devices are " +
-                  kind_text(described, true));
+    out.push_back(origin + kind_text(measured, false) + ", the topology's devices are " + kind_text(described, true));
   } else if (are_different_models(measured.name, described.name)) {
-    out.push_back("the graph was measured on \"" + measured.name + "\", the topology's devices are \"" +
-                  described.name + "\"");
+    out.push_back(origin + "\"" + measured.name + "\", the topology's devices are \"" + described.name + "\"");
   }
   if (!has_slowdown(graph)) return out;
   if (described.kind == DeviceKind::Gpu && measured.kind == DeviceKind::Unknown) {
@@ -145,15 +144,17 @@ std::string accepted_differences(Graph& graph, const Topology& topology, bool ac
   std::string out;
   for (const std::string& difference : device_differences(graph, topology))
     out += (out.empty() ? "" : "; ") + difference;
-  if (out.empty()) return out;
+  if (out.empty()) return estimate_text(graph);
   if (!accept_other) {
     const bool gpu = described_device(topology).kind == DeviceKind::Gpu;
-    throw std::invalid_argument(
-        out + "; profile the model on such a device" + (gpu ? " (stagecraft profile MODEL --device cuda)" : "") +
-        ", or use --accept-other-device to take these times without the slowdown of shared hosts");
+    throw std::invalid_argument(out + "; profile the model on such a device" +
+                                (gpu ? " (stagecraft profile MODEL --device cuda)" : "") +
+                                ", estimate its times there (stagecraft estimate), or use --accept-other-device to "
+                                "take these times without the slowdown of shared hosts");
   }
   graph = without_host(std::move(graph));
-  return out;
+  const std::string estimate = estimate_text(graph);
+  return estimate.empty() ? out : out + "; " + estimate;
 }
 
 std::string slowdown_assumption(const Graph& graph, const Topology& topology) {

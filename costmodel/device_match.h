@@ -24,8 +24,8 @@ namespace stagecraft {
 [[nodiscard]] std::vector<std::string> device_differences(const Graph& graph, const Topology& topology);
 
 /// For a tool's command line, where `accept_other` is its --accept-other-device: empty if nothing differs; else the
-/// differences in one text, and `graph` becomes without_host(graph). Throws std::invalid_argument with the differences
-/// and a remedy if they are not accepted.
+/// differences in one text, and `graph` becomes without_host(graph). With estimated times, also their estimate_text.
+/// Throws std::invalid_argument with the differences and a remedy if they are not accepted.
 [[nodiscard]] std::string accepted_differences(Graph& graph, const Topology& topology, bool accept_other);
 
 /// Clause to print if the graph has a slowdown and it is unknown whether the topology's hosts have as many processors

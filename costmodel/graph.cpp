@@ -32,6 +32,8 @@ void check_timing(const Timing& timing, const std::string& where) {
   if (!is_time(timing.median)) refuse(where + " is negative or not a number");
   if (timing.spread && !is_time(*timing.spread)) refuse(where + " has a spread that is negative or not a number");
   if (timing.count < 0) refuse(where + " has a negative count");
+  if (timing.log_spread && !(*timing.log_spread >= 0 && std::isfinite(*timing.log_spread)))
+    refuse(where + " has a logarithmic spread that is negative or not a number");
 }
 
 /// Adds the layer's bytes to `sum`.
@@ -172,6 +174,13 @@ int layer_index(const Graph& graph, const std::string& id) {
     ids.push_back(graph.layers[i].id);
   }
   throw std::invalid_argument(unknown_name("layer", id, ids));
+}
+
+std::string estimate_text(const Graph& graph) {
+  if (!graph.estimate) return "";
+  const Estimate& e = *graph.estimate;
+  return "the layers' times are estimates for " + graph.device.name + " (" + e.math + "), by a roofline from " +
+         (e.from.empty() ? "operations and bytes alone" : "times measured on " + e.from + " (" + e.from_math + ")");
 }
 
 Seconds compute_time(const Graph& graph) {

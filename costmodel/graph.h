@@ -13,11 +13,13 @@ namespace stagecraft {
 
 /// Time of one execution on one device.
 /// `spread` is the median absolute deviation; absent with fewer than 5 samples. `count` is the number of samples; 0
-/// means that the value was given, not measured here.
+/// means that the value was given or estimated, not measured here.
 struct Timing {
   Seconds median;
   std::optional<Seconds> spread;
   std::int64_t count = 0;
+  /// Of an estimated time: the standard deviation of its logarithm, common to all times of the graph.
+  std::optional<double> log_spread = {};
   friend bool operator==(const Timing&, const Timing&) = default;
 };
 
@@ -170,6 +172,17 @@ struct ProfileQuality {
   friend bool operator==(const ProfileQuality&, const ProfileQuality&) = default;
 };
 
+/// How the times of a graph were estimated for its device, see roofline/estimate.h.
+struct Estimate {
+  std::string from;           ///< device on which the times it started from were measured; empty: there were none
+  std::string from_math;      ///< of those times: "float32", "tf32", "bfloat16", ...; empty without them
+  std::string math;           ///< of the estimated times
+  FlopsPerSecond peak;        ///< of the device with that math
+  BytesPerSecond bandwidth;   ///< of its memory
+  Seconds time_per_operator;  ///< to start an operator
+  friend bool operator==(const Estimate&, const Estimate&) = default;
+};
+
 /// A directed acyclic graph of layers, with the costs of one microbatch on one device.
 struct Graph {
   std::string name;                                ///< of the model
@@ -182,11 +195,12 @@ struct Graph {
       0;                            ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)
   std::int64_t threads = 0;         ///< intra-op threads while measuring; 0: unknown
   std::optional<Timing> iteration;  ///< the whole forward, backward and update, measured without the profiler
-  MeasuredDevice device;            ///< of the times; see device_match.h
+  MeasuredDevice device;            ///< of the times, measured or estimated; see device_match.h
   /// slowdown[k-1]: factor on compute times while k ranks compute at once on the host of `device`; empty: hosts are not
   /// shared.
   std::vector<double> slowdown;
   std::optional<ProfileQuality> quality;
+  std::optional<Estimate> estimate;  ///< present if the times were not measured on `device` but estimated
   std::vector<Layer> layers;
   std::vector<Edge> edges;
   Conditions conditions;  ///< while the times were measured
@@ -222,6 +236,10 @@ void check_has_times(const Graph& graph);
 /// If the graph's profiler did not trust its measurement, one line that says so with the reasons: "the profile is not
 /// trusted: 2 records were dropped; 3 backward nodes belong to no layer". Else empty.
 [[nodiscard]] std::string distrust_text(const Graph& graph);
+
+/// If the graph's times are estimates, one clause that says so: "the layers' times are estimates for NVIDIA H200
+/// (tf32), by a roofline from times measured on NVIDIA TITAN RTX (float32)". Else empty.
+[[nodiscard]] std::string estimate_text(const Graph& graph);
 
 /// Time of the layers' forward and backward together, for one microbatch on one device.
 [[nodiscard]] Seconds compute_time(const Graph& graph);

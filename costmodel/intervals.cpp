@@ -33,8 +33,9 @@ Doubt worse(const Doubt& a, const Doubt& b) {
   return {std::max(a.log_spread, b.log_spread), worse(a.source, b.source)};
 }
 
-/// Standard error of the median, in seconds.
+/// Standard error of the median, or standard deviation of an estimate, in seconds.
 Seconds error_of(const Timing& timing) {
+  if (timing.log_spread) return timing.median * *timing.log_spread;
   if (!timing.spread || timing.count < 1) return timing.median * kUnknownTime;
   return *timing.spread * (kMedianError / std::sqrt(static_cast<double>(timing.count)));
 }
@@ -136,7 +137,7 @@ Doubt compute_doubt(const Graph& graph, const BoundPlan& plan) {
   const auto add = [&](const Timing& timing) {
     sum += timing.median;
     error += error_of(timing);
-    assumed = assumed || (timing.median > Seconds(0) && timing.count == 0);
+    assumed = assumed || (timing.median > Seconds(0) && timing.count == 0 && !timing.log_spread);
   };
   for (const Layer& layer : graph.layers) {
     if (!ids.contains(layer.id)) continue;
@@ -155,6 +156,7 @@ Doubt compute_doubt(const Graph& graph, const BoundPlan& plan) {
     out.log_spread = std::hypot(out.log_spread, drift);
   }
   if (!backward_parts_assumption(graph, plan).empty()) out.source = FigureSource::Analytic;
+  if (graph.estimate) out.source = FigureSource::Extrapolated;
   if (assumed) out.source = FigureSource::Assumed;
   return out;
 }

@@ -183,6 +183,13 @@ void find_unfinished_runs(const Documents& documents, const DoctorOptions&, cons
   }
 }
 
+void find_estimates(const Documents& documents, const DoctorOptions&, const Report& report) {
+  for (const auto& [file, graph] : documents.graphs) {
+    if (graph.estimate)
+      report(file, "/estimate", estimate_text(graph) + ": profile the model there before you rely on them");
+  }
+}
+
 }  // namespace
 
 std::vector<Check> measurement_checks() {
@@ -197,6 +204,7 @@ std::vector<Check> measurement_checks() {
       {"SC207", Warning, "layers that do not add up to the whole iteration", find_open_sums},
       {"SC208", Warning, "bytes that shape and dtype contradict", find_wrong_bytes},
       {"SC209", Warning, "a run that did not end", find_unfinished_runs},
+      {"SC210", Warning, "times that were estimated, not measured", find_estimates},
   };
 }
 

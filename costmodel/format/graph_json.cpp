@@ -7,7 +7,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 6;
+constexpr int kVersion = 7;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -16,6 +16,7 @@ Timing read_timing(const Cursor& at) {
   out.median = fields.required("median_s").seconds();
   if (const auto v = fields.optional("spread_s")) out.spread = v->seconds();
   out.count = fields.required("count").integer(0, kMany);
+  if (const auto v = fields.optional("log_spread")) out.log_spread = v->not_negative();
   fields.done();
   return out;
 }
@@ -25,6 +26,7 @@ Json timing_json(const Timing& timing) {
   out["median_s"] = timing.median.value;
   if (timing.spread) out["spread_s"] = timing.spread->value;
   out["count"] = timing.count;
+  if (timing.log_spread) out["log_spread"] = *timing.log_spread;
   return out;
 }
 
@@ -115,6 +117,30 @@ Json quality_json(const ProfileQuality& quality) {
   for (const auto& [key, member] : kCounts) out[key] = quality.*member;
   out["summed_peak_bytes"] = quality.summed_peak_bytes.value;
   out["allocator_peak_bytes"] = quality.allocator_peak_bytes.value;
+  return out;
+}
+
+Estimate read_estimate(const Cursor& at) {
+  Fields fields(at);
+  Estimate out;
+  if (const auto v = fields.optional("from_device")) out.from = v->text();
+  if (const auto v = fields.optional("from_math")) out.from_math = v->text();
+  out.math = fields.required("math").text();
+  out.peak = FlopsPerSecond(fields.required("peak_flops_per_s").not_negative());
+  out.bandwidth = BytesPerSecond(fields.required("memory_bandwidth_bytes_per_s").not_negative());
+  out.time_per_operator = fields.required("operator_s").seconds();
+  fields.done();
+  return out;
+}
+
+Json estimate_json(const Estimate& estimate) {
+  Json out;
+  if (!estimate.from.empty()) out["from_device"] = estimate.from;
+  if (!estimate.from_math.empty()) out["from_math"] = estimate.from_math;
+  out["math"] = estimate.math;
+  out["peak_flops_per_s"] = estimate.peak.value;
+  out["memory_bandwidth_bytes_per_s"] = estimate.bandwidth.value;
+  out["operator_s"] = estimate.time_per_operator.value;
   return out;
 }
 
@@ -249,6 +275,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
     });
   }
   if (const auto v = fields.optional("quality")) out.quality = read_quality(*v);
+  if (const auto v = fields.optional("estimate")) out.estimate = read_estimate(*v);
   const Cursor layers = fields.required("layers");
   out.layers = layers.list(read_layer);
   std::map<std::string, int> index;
@@ -297,6 +324,7 @@ std::string graph_json(const Graph& graph) {
   }
   if (!graph.slowdown.empty()) out["slowdown"] = graph.slowdown;
   if (graph.quality) out["quality"] = quality_json(*graph.quality);
+  if (graph.estimate) out["estimate"] = estimate_json(*graph.estimate);
   out["layers"] = Json::array();
   for (const Layer& layer : graph.layers) out["layers"].push_back(layer_json(layer));
   out["edges"] = Json::array();

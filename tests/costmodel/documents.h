@@ -34,10 +34,10 @@ inline Layer full_layer(const std::string& id) {
   layer.id = id;
   layer.name = "the layer " + id;
   layer.kind = "Linear";
-  layer.forward = {1.5_s, 0.25_s, 5};
-  layer.backward = {2_s, 0.5_s, 6};
-  layer.backward_parts = BackwardParts{{1.25_s, 0.25_s, 6}, {1_s, 0.125_s, 6}, false};
-  layer.update = Timing{0.125_s, 0.0625_s, 7};
+  layer.forward = {1.5_s, 0.25_s, 5, 0.5};
+  layer.backward = {2_s, 0.5_s, 6, 0.5};
+  layer.backward_parts = BackwardParts{{1.25_s, 0.25_s, 6, 0.5}, {1_s, 0.125_s, 6, 0.5}, false};
+  layer.update = Timing{0.125_s, 0.0625_s, 7, 0.5};
   layer.outputs = {{16_B, {2, 2}, "float32", true, true}, {8_B, {2}, "int32", false, false}};
   layer.parameter_bytes = 64_B;
   layer.parameters = 16;
@@ -48,7 +48,7 @@ inline Layer full_layer(const std::string& id) {
   layer.saved_for_backward_bytes = 20_B;
   layer.forward_work = Work{Flops(96), 112_B, 2};
   layer.backward_work = Work{Flops(192), 208_B, 5};
-  layer.forward_share = LayerShare{15, 16, 3, Timing{1_s, 0.125_s, 9}};
+  layer.forward_share = LayerShare{15, 16, 3, Timing{1_s, 0.125_s, 9, 0.5}};
   layer.backward_share = LayerShare{20, 21, 4, {}};
   layer.update_share = LayerShare{1, 2, 1, {}};
   layer.stage = 1;
@@ -66,7 +66,7 @@ inline Graph full_graph() {
   graph.optimizer = "adam";
   graph.optimizer_state_values = 2;
   graph.threads = 4;
-  graph.iteration = Timing{9_s, 0.5_s, 8};
+  graph.iteration = Timing{9_s, 0.5_s, 8, 0.5};
   graph.device = {"a processor", DeviceKind::Processor, 4};
   graph.slowdown = {1.0, 1.5};
   ProfileQuality quality;
@@ -77,7 +77,7 @@ inline Graph full_graph() {
   quality.watched_ns = 90;
   quality.data_wait_ns = 5;
   quality.unattributed_ns = 7;
-  quality.watched = {9.5_s, 0.25_s, 10};
+  quality.watched = {9.5_s, 0.25_s, 10, 0.5};
   quality.debiased = true;
   quality.work = 16;
   quality.work_attributed = 14;
@@ -91,6 +91,7 @@ inline Graph full_graph() {
   quality.summed_peak_bytes = 500_B;
   quality.allocator_peak_bytes = 512_B;
   graph.quality = quality;
+  graph.estimate = Estimate{"another processor", "float32", "tf32", FlopsPerSecond(2e12), BytesPerSecond(3e11), 0.5_s};
   graph.layers = {full_layer("a"), full_layer("b")};
   graph.edges = {{0, 1, 0}, {0, 1, 1}};
   graph.conditions = full_conditions();

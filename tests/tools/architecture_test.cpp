@@ -29,6 +29,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel", {}},
     {"costmodel/scheduling", {"costmodel"}},
     {"costmodel/doctor", {"costmodel"}},
+    {"costmodel/roofline", {"costmodel"}},
     {"costmodel/format", {"costmodel/doctor"}},
     {"costmodel/interchange", {"costmodel/format"}},
     {"costmodel/interchange/convert", {"costmodel/interchange"}},
@@ -65,8 +66,8 @@ bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-/// Command-line tools and the code they share; they may include their whole room, the cost model's documents and the
-/// formats of other programs.
+/// Command-line tools and the code they share; they may include their whole room, the cost model's documents and
+/// estimates, and the formats of other programs.
 bool is_tool(const std::string& file) {
   return file.ends_with("_tool.cpp") || file.ends_with("_command.cpp") || file.ends_with("_command.h") ||
          file.ends_with("/tool.h") || file.ends_with("/tool_numbers.h") || file.ends_with("/tool_options.h") ||
@@ -78,6 +79,7 @@ std::set<std::string> may_include(const std::string& file) {
   if (!is_tool(file)) return reach(folder);
   std::set<std::string> out = reach(folder);
   out.merge(reach("costmodel/interchange/convert"));
+  out.merge(reach("costmodel/roofline"));
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");
   return out;

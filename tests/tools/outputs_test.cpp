@@ -158,9 +158,11 @@ TEST_F(Outputs, HoldForEveryVerb) {
   refused("export pipedream g.json -o notes.txt", "notes.txt: holds something");
   refused("export actions p.json -o graph.txt", "graph.txt: holds a PipeDream profile, so no schedule CSV");
   refused("graph g.json -o g.json", "g.json: is also an input");
+  refused("estimate g.json --device H200 -o g.json", "g.json: is also an input");
+  refused("estimate g.json --device H200 -o p.json", "p.json: holds a stagecraft.plan, so no stagecraft.graph");
   refused("graph g.json --plan p.json -o soft.json --dot", "soft.json: is also an input, as g.json");
-  for (const std::string command :
-       {"plan no t.json", "predict no t.json p.json", "import pipedream no", "export pipedream no", "graph no.json"}) {
+  for (const std::string command : {"plan no t.json", "predict no t.json p.json", "import pipedream no",
+                                    "export pipedream no", "graph no.json", "estimate no --device H200"}) {
     refused(command + " -o none/x", "none/x: cannot write: No such file or directory");
     refused(command + " -o folder", "folder: is a directory, expected a file");
   }

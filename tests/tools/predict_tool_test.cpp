@@ -121,7 +121,8 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
       refused.err,
       HasSubstr("stagecraft-predict: graph.json: the graph was measured on a processor (AMD EPYC), the topology's "
                 "devices are GPUs (H100-80GB); profile the model on such a device (stagecraft profile MODEL --device "
-                "cuda), or use --accept-other-device to take these times without the slowdown of shared hosts"));
+                "cuda), estimate its times there (stagecraft estimate), or use --accept-other-device to take these "
+                "times without the slowdown of shared hosts"));
   const Outcome o = predict("graph.json gpus.json plan.json --free-transfers --accept-other-device -o p.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, HasSubstr("step ~15.0 s, ~1.3 samples per second, bubble ~20.0 %"));
