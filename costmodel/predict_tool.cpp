@@ -4,6 +4,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
+#include "costmodel/index.h"
 #include "costmodel/interchange/chakra.h"
 #include "costmodel/interchange/chrome_trace.h"
 #include "costmodel/intervals.h"
@@ -17,8 +18,27 @@ namespace {
 using stagecraft::format_bytes;
 using stagecraft::format_seconds;
 
-/// `assumption` is printed at the end. A "~" precedes figures that were measured on another device.
-void print(const stagecraft::Prediction& p, bool states_memory, const std::string& assumption) {
+/// "does not fit", "may not fit" if only the upper end of the interval exceeds the device's memory, or empty; by stage.
+/// Stages of one device count together.
+std::vector<std::string> fit_texts(const stagecraft::Prediction& p, std::optional<stagecraft::Bytes> memory,
+                                   int positions) {
+  std::vector<std::string> out(p.stages.size());
+  for (std::size_t s = 0; memory && s < out.size(); ++s) {
+    stagecraft::Bytes high;
+    for (std::size_t chunk = s % stagecraft::to_index(positions); chunk < out.size();
+         chunk += stagecraft::to_index(positions)) {
+      const stagecraft::StagePrediction& stage = p.stages[chunk];
+      high += stage.ranges ? stage.ranges->memory.high : stage.memory.total;
+    }
+    if (high > *memory) out[s] = "may not fit, up to " + format_bytes(high);
+    if (!p.stages[s].fits) out[s] = "does not fit";
+  }
+  return out;
+}
+
+/// `fits`: of each stage, see fit_texts. `assumption` is printed at the end. A "~" precedes figures that were measured
+/// on another device.
+void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits, const std::string& assumption) {
   const std::string mark = p.other_device.empty() ? "" : "~";
   const auto time = [&](stagecraft::Seconds t) { return mark + format_seconds(t); };
   std::string out = "step " + time(p.iteration);
@@ -32,7 +52,7 @@ void print(const stagecraft::Prediction& p, bool states_memory, const std::strin
     rows.push_back({std::to_string(s.stage), std::to_string(s.replicas), time(s.forward), time(s.backward),
                     time(s.compute), time(s.update), time(s.reduce), time(s.exposed_transfer), time(s.bubble),
                     std::to_string(s.in_flight), mark + format_bytes(s.memory.total),
-                    states_memory && !s.fits ? "does not fit" : ""});
+                    fits[stagecraft::to_index(s.stage)]});
   }
   out += stagecraft::table_text({{.title = "stage"},
                                  {.title = "replicas"},
@@ -111,7 +131,8 @@ int main(int argc, char** argv) {
         }
         auto& prediction = std::get<stagecraft::Prediction>(result);
         prediction.other_device = other_device;
-        print(prediction, topology.device.memory.has_value(), stagecraft::slowdown_assumption(graph, topology));
+        print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
+              stagecraft::slowdown_assumption(graph, topology));
         if (prediction.reckoned_microbatches > 0) {
           const int replayed = plan.plan().microbatches - prediction.reckoned_microbatches;
           std::cerr << fmt::format(

@@ -186,6 +186,22 @@ TEST_F(PredictTool, TellsWhichDevicesDoNothing) {
   EXPECT_THAT(predict("graph.json topology.json plan.json").err, ::testing::Not(HasSubstr("do nothing")));
 }
 
+TEST_F(PredictTool, MarksAStageThatMayNotFit) {
+  ASSERT_EQ(predict("graph.json topology.json plan.json -o p.json").status, 0);
+  Bytes most;
+  for (const StagePrediction& stage : format::parse_prediction(folder_.read("p.json"), "p.json").stages)
+    most = std::max(most, stage.memory.total);
+  Topology topology = testing::flat_topology(2);
+  const auto said = [&](double times) {
+    topology.device.memory = Bytes(static_cast<std::int64_t>(static_cast<double>(most.value) * times));
+    folder_.write("limited.json", format::topology_json(topology));
+    return predict("graph.json limited.json plan.json").err;
+  };
+  EXPECT_THAT(said(1.38), HasSubstr("may not fit, up to "));  // the interval reaches to exp(1.645 * 0.2) = 1.39
+  EXPECT_THAT(said(1.4), Not(HasSubstr("fit")));
+  EXPECT_THAT(said(0.99), HasSubstr("does not fit"));
+}
+
 TEST_F(PredictTool, MarksAStageThatDoesNotFit) {
   Topology small = testing::flat_topology(2);
   small.device.memory = 10_B;
