@@ -26,7 +26,7 @@ namespace stagecraft::partitioner {
 namespace {
 
 constexpr const char* kTimeLimit = "time-limit";
-constexpr double kDefaultSeconds = 5;
+constexpr double kDefaultSeconds = 3;
 /// Shares of the time limit after which the local search, and the bounds without splits, give way.
 constexpr double kLocalShare = 0.3;
 constexpr double kBoundShare = 0.6;
@@ -38,13 +38,13 @@ constexpr int kMostChunks = 8;
 /// Steps that differ by less, relatively, are equal.
 constexpr double kEqual = 1e-9;
 /// How closely the bound without splits is found, and the first enumeration goes beyond it.
-constexpr double kBoundPrecision = 1e-3;
+constexpr double kBoundPrecision = 2e-3;
 /// After an enumeration this far beyond it, relatively, comes one without a bound.
 constexpr double kMostBeyond = 16;
 constexpr Seconds kForever(1e100);
 constexpr std::size_t kMostKept = 200;
 constexpr std::size_t kMostWaiting = 20'000;
-constexpr int kImproved = 3;  ///< plans that the local search starts from
+constexpr std::size_t kImproved = 12;  ///< plans that the local search starts from
 constexpr int kPlaced = 5;    ///< plans whose placement is varied
 
 class Clock {
@@ -98,8 +98,8 @@ class Search {
     make_spaces();
     Seconds low = least_bound();
     if (!spaces_.empty()) {
-      if (best_) low = larger(low, bisect(low, *best_));
       improve();
+      if (best_) low = larger(low, bisect(low, *best_));
       low = larger(low, enumerate(low));
     }
     place();
@@ -248,15 +248,23 @@ class Search {
     return low;
   }
 
-  /// The local search, from the best candidates of `auto` and from what a space has just above its bound.
+  /// The local search, from the candidates of `auto` with the smallest bounds and from the best of each number of
+  /// stages, in turn.
   void improve() {
     std::ranges::stable_sort(splits_, {}, [](const auto& entry) { return entry.first; });
-    const auto stop = [this] { return clock_.is_past(kLocalShare); };
-    int tried = 0;
+    std::set<std::size_t> stages;
+    std::vector<const Split*> first;
+    std::vector<const Split*> others;
     for (const auto& [bound, split] : splits_) {
-      if (tried++ == kImproved || stop()) break;
-      const Split better = improved(costs_, split, limit_, constraints_.stages || !constraints_.replicas.empty(),
-                                    constraints_.replicas.empty(), stop);
+      (stages.insert(split.replicas.size()).second ? first : others).push_back(&split);
+    }
+    first.insert(first.end(), others.begin(), others.end());
+    if (first.size() > kImproved) first.resize(kImproved);
+    const auto stop = [this] { return clock_.is_past(kLocalShare); };
+    const bool keep_stages = constraints_.stages || !constraints_.replicas.empty();
+    for (const Split* split : first) {
+      if (stop()) break;
+      const Split better = improved(costs_, *split, limit_, keep_stages, constraints_.replicas.empty(), stop);
       const auto least = costs_.lower_bound(better);
       if (least && !is_excluded(*least)) predict(better);
     }
@@ -425,7 +433,7 @@ Strategy optimal_strategy() {
   out.options_title = "optimal";
   out.options = {{{kTimeLimit},
                   OptionKind::Positive,
-                  "seconds to search; then the best plan so far, and how far from the best it can be (default: 5)"}};
+                  "seconds to search; then the best plan so far, and how far from the best it can be (default: 3)"}};
   return out;
 }
 

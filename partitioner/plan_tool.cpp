@@ -18,6 +18,7 @@
 #include "costmodel/tool_inputs.h"
 #include "partitioner/candidate.h"
 #include "partitioner/given_split.h"
+#include "partitioner/optimal.h"
 #include "partitioner/ranking.h"
 #include "partitioner/strategy.h"
 
@@ -217,7 +218,7 @@ void declare(CLI::App& app, Request& request) {
   app.add_option(
          "--chunks", request.constraints.chunks,
          "stages per device, for schedule interleaved-1f1b: device d of p has the stages d, d + p, d + 2p, ...; "
-         "not for strategy pipedream (default: 1; auto tries 1, 2, 4 and 8)")
+         "not for strategy pipedream (default: 1; optimal and auto try 1, 2, 4 and 8)")
       ->transform(stagecraft::integer(1));
   app.add_option("--replicas", request.constraints.replicas, "replicas per stage, for all strategies but pipedream")
       ->delimiter(',')
@@ -297,6 +298,8 @@ void print(const Request& request, const Graph& graph, const partitioner::Ranked
                     stagecraft::format_seconds(*plan.steady_state), plan.strategy, endless ? " in steady state" : "");
   }
   if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, stagecraft::format_seconds(*plan.iteration));
+  if (plan.iteration && plan.lower_bound)
+    out += fmt::format(": {} on these devices", partitioner::gap_text(*plan.iteration, *plan.lower_bound));
   if (!mark.empty())
     out += "\n~ marks figures that were not measured on this topology's devices: " + request.other_device;
   fmt::print(stderr, "{}\n", out);
@@ -338,7 +341,7 @@ void print(const Request& request, const partitioner::Ranking& ranking) {
   const auto ties = std::ranges::count_if(plans, [&](const partitioner::RankedPlan& r) {
     return r.fits && r.prediction.iteration <= plans.front().prediction.iteration * (1 + partitioner::kTie);
   });
-  if (ties > 1) {
+  if (ties > 1 && !ranking.lower_bound) {
     out += fmt::format("steps within {:g} % are ties: fewer devices, then fewer stages win\n", partitioner::kTie * 100);
   }
   if (const std::string text = skipped_text(ranking.skipped); !text.empty()) out += text + "\n";

@@ -95,7 +95,7 @@ struct Strategy {
 [[nodiscard]] const std::vector<Strategy>& strategies();
 
 /// The default strategy.
-inline constexpr const char* kDefaultStrategy = "auto";
+inline constexpr const char* kDefaultStrategy = "optimal";
 
 /// The strategy called `name`; any name that begins with "NAME:" finds the one called NAME:ARGUMENT.
 /// Throws std::invalid_argument listing the names.

@@ -26,6 +26,7 @@ ChainSearch::ChainSearch(const PipelineCosts& costs, const Lattice& lattice, Sea
   if (!space_.replicas.empty()) space_.stages = to_int(space_.replicas.size());
   const bool replicated = costs.schedule().replicated && space_.chunks == 1;
   most_replicas_ = replicated ? devices_ : 1;
+  if (costs.waits()) most_replicas_ = std::min(most_replicas_, costs.microbatches());
   if (!space_.replicas.empty()) most_replicas_ = *std::max_element(space_.replicas.begin(), space_.replicas.end());
   counts_ = space_.stages ? *space_.stages + 1 : 1;
   table_.resize(to_index(counts_) * lattice.count());

@@ -14,7 +14,7 @@ namespace stagecraft::partitioner {
 /// The splits that a search considers.
 struct SearchSpace {
   std::optional<int> stages;   ///< absent: any number
-  std::vector<int> replicas;   ///< for each stage; empty: any numbers
+  std::vector<int> replicas;   ///< for each stage; empty: any numbers up to that of the microbatches of a step
   int chunks = 1;              ///< above 1: `stages` is given, and every stage has one replica
   std::optional<Bytes> limit;  ///< memory of a device
 };

@@ -12,6 +12,8 @@ namespace {
 
 /// Beyond this many stages, replicas move only between a stage and its neighbours.
 constexpr int kEveryPair = 16;
+/// Places at which a stage is cut in two.
+constexpr int kCuts = 12;
 
 class Moves {
  public:
@@ -25,7 +27,10 @@ class Moves {
     const Split before = best_;
     move_nodes();
     if (may_replicate && best_.chunks == 1) move_replicas();
-    if (!keep_stages && best_.chunks == 1) join_stages(may_replicate);
+    if (!keep_stages && best_.chunks == 1) {
+      join_stages(may_replicate);
+      divide_stages();
+    }
     return best_ != before && !stop_();
   }
   [[nodiscard]] const Split& best() const { return best_; }
@@ -74,6 +79,14 @@ class Moves {
       Split more = best_;
       ++more.replicas[to_index(s)];
       if (used < costs_.devices()) try_split(more);
+      for (const int factor : {2, 4}) {
+        Split many = best_;
+        many.replicas[to_index(s)] *= factor;
+        if (used + many.replicas[to_index(s)] - best_.replicas[to_index(s)] <= costs_.devices()) try_split(many);
+        Split few = best_;
+        few.replicas[to_index(s)] = std::max(1, few.replicas[to_index(s)] / factor);
+        if (few != best_) try_split(std::move(few));
+      }
       if (best_.replicas[to_index(s)] > 1) {
         Split less = best_;
         --less.replicas[to_index(s)];
@@ -99,6 +112,30 @@ class Moves {
       split.replicas.erase(split.replicas.begin() + s + 1);
       try_split(std::move(split));
       if (stop_()) return;
+    }
+  }
+
+  /// Cuts each stage in two, at some places of the order of its nodes.
+  void divide_stages() {
+    for (int s = 0; s < to_int(best_.replicas.size()); ++s) {
+      std::vector<int> nodes;
+      for (int node = 0; node < costs_.dag().nodes; ++node) {
+        if (best_.stage_of_node[to_index(node)] == s) nodes.push_back(node);
+      }
+      const int step = std::max(1, to_int(nodes.size()) / kCuts);
+      for (int cut = step; cut < to_int(nodes.size()); cut += step) {
+        const int replicas = best_.replicas[to_index(s)];
+        for (const int first : {replicas, replicas / 2}) {
+          if (first < 1) continue;
+          Split split = best_;
+          for (int& stage : split.stage_of_node) stage += stage > s ? 1 : 0;
+          for (int i = cut; i < to_int(nodes.size()); ++i) split.stage_of_node[to_index(nodes[to_index(i)])] = s + 1;
+          split.replicas[to_index(s)] = first;
+          split.replicas.insert(split.replicas.begin() + s + 1, first == replicas ? first : replicas - first);
+          if (try_split(std::move(split))) return;
+          if (stop_()) return;
+        }
+      }
     }
   }
 

@@ -24,6 +24,10 @@ PlanSettings settings_of(std::mt19937& random) {
   return out;
 }
 
+bool has_idle_replicas(const PipelineCosts& costs, const Split& split) {
+  return costs.waits() && std::ranges::any_of(split.replicas, [&](int r) { return r > costs.microbatches(); });
+}
+
 /// Two layers of 3 s, 4 microbatches, two devices: one of them needs 24 s, two replicas 12 s. Two stages: 12 s for the
 /// second, after 3 s of the first.
 TEST(ChainSearch, RefutesWhatNoSplitReaches) {
@@ -61,6 +65,7 @@ TEST(ChainSearch, EnumeratesEverySplitOnceWithoutABound) {
       if (space.stages && static_cast<int>(split.replicas.size()) != *space.stages) return;
       if (!costs.schedule().replicated && std::ranges::any_of(split.replicas, [](int r) { return r > 1; })) return;
       if (!space.replicas.empty() && split.replicas != space.replicas) return;
+      if (space.replicas.empty() && has_idle_replicas(costs, split)) return;
       all.emplace(split.stage_of_node, split.replicas);
     });
     ChainSearch search(costs, lattice, space, {});
@@ -89,6 +94,7 @@ TEST(ChainSearch, LeavesOutNoSplitWithinTheTime) {
     std::vector<std::pair<Seconds, Key>> all;
     testing::each_partition(graph, device_count(topology), [&](const Partition& partition) {
       const Split split = costs.split_of(partition, 1);
+      if (has_idle_replicas(costs, split)) return;
       if (const auto bound = costs.lower_bound(split)) all.emplace_back(*bound, Key(split.stage_of_node, split.replicas));
     });
     ChainSearch search(costs, lattice, {}, {});
