@@ -18,6 +18,7 @@
 #include "costmodel/tool_inputs.h"
 #include "partitioner/candidate.h"
 #include "partitioner/given_split.h"
+#include "partitioner/objective/objective_command.h"
 #include "partitioner/optimal.h"
 #include "partitioner/ranking.h"
 #include "partitioner/strategy.h"
@@ -246,6 +247,11 @@ void declare(CLI::App& app, Request& request) {
                                "largest gradient bucket, such as 25e6 or 25MiB (default: one bucket per stage)");
   add_acceptance_options(app, request.acceptance,
                          "; ignores the slowdown of shared hosts and marks every figure with ~");
+  app.add_option_function<std::string>(
+         "--objective-profile", [](const std::string&) {},
+         "plan by another planner's arithmetic, with other options: see stagecraft plan --objective-profile max-load "
+         "--help")
+      ->type_name("NAME");
   app.add_option("-o,--output", request.output, "output file; - is standard output")->capture_default_str();
   stagecraft::add_force_option(app, request.force);
 
@@ -492,6 +498,7 @@ int plan(Request& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (partitioner::asks_for_objective(argc, argv)) return partitioner::run_objective_command(argc, argv);
   Request request;
   return stagecraft::run_tool(
       {"plan", "Divides a graph into pipeline stages on a topology.", kExample}, argc, argv,

@@ -53,8 +53,8 @@ std::vector<int> components(int nodes, const std::vector<std::vector<int>>& next
   std::vector<int> out(to_index(nodes), kNew);
   std::vector<int> entered(to_index(nodes), kNew);
   std::vector<int> low(to_index(nodes), 0);
-  std::vector<int> open;                            // entered, component unknown
-  std::vector<std::pair<int, std::size_t>> path;    // node, its next edge
+  std::vector<int> open;                          // entered, component unknown
+  std::vector<std::pair<int, std::size_t>> path;  // node, its next edge
   int time = 0;
   int count = 0;
   for (int root = 0; root < nodes; ++root) {
@@ -124,8 +124,9 @@ void check_acyclic(const Cursor& nodes, const DnnPartitioning& input) {
   }
   if (done == input.nodes.size()) return;
   const auto stuck = std::ranges::find_if(waiting, [](int n) { return n > 0; }) - waiting.begin();
-  nodes.at(to_index(stuck)).fail("node " + std::to_string(input.nodes[to_index(stuck)].id) +
-                                 " is on a cycle or after one, expected an acyclic graph");
+  nodes.at(to_index(stuck))
+      .fail("node " + std::to_string(input.nodes[to_index(stuck)].id) +
+            " is on a cycle or after one, expected an acyclic graph");
 }
 
 Seconds seconds_of_ms(double ms) { return Seconds(ms * 1e-3); }
@@ -177,14 +178,13 @@ DnnPartitioning parse_dnn_partitioning(const std::string& text, const std::strin
     const Cursor cost_at = edge.required("cost");
     const double cost = amount(cost_at);
     if (has_cost[to_index(source)] && std::abs(from.transfer - cost) > 1e-6) {
-      cost_at.fail("found " + cost_at.value().dump() + ", another edge of node " + std::to_string(from.id) +
-                   " costs " + format::Json(from.transfer).dump() + "; all edges of a node carry one output");
+      cost_at.fail("found " + cost_at.value().dump() + ", another edge of node " + std::to_string(from.id) + " costs " +
+                   format::Json(from.transfer).dump() + "; all edges of a node carry one output");
     }
     if (!has_cost[to_index(source)]) from.transfer = cost;
     has_cost[to_index(source)] = true;
     if (const auto size = edge.optional("size"); size && !from.output_bytes) from.output_bytes = amount(*size);
-    if (from.backward && !out.nodes[to_index(destination)].backward)
-      at.fail("leads from a backward to a forward node");
+    if (from.backward && !out.nodes[to_index(destination)].backward) at.fail("leads from a backward to a forward node");
     out.edges.push_back({source, destination});
   }
   check_acyclic(nodes, out);
@@ -291,8 +291,7 @@ Graph dnn_partitioning_graph(const DnnPartitioning& input, Units units) {
     if (output_of[from] < 0) {
       output_of[from] = to_int(layer.outputs.size());
       const PlacementNode& node = input.nodes[from];
-      const double sent =
-          node.output_bytes ? *node.output_bytes : node.transfer * unit.ms * 1e-3 * kPublishedBandwidth;
+      const double sent = node.output_bytes ? *node.output_bytes : node.transfer * unit.ms * 1e-3 * kPublishedBandwidth;
       layer.outputs.push_back({whole_bytes(std::min(sent, kMost)), {}, "", true, {}});
     }
     graph.edges.push_back({source, destination, output_of[from]});

@@ -30,9 +30,9 @@ struct PlacementNode {
   double cpu_ms = 0;
   double accelerator_ms = 0;
   bool backward = false;
-  std::optional<std::int64_t> color;  ///< nodes of one colour share a device
-  double bytes = 0;                   ///< on an accelerator
-  double transfer = 0;                ///< cost of its output between an accelerator and the host, in the file's unit
+  std::optional<std::int64_t> color;   ///< nodes of one colour share a device
+  double bytes = 0;                    ///< on an accelerator
+  double transfer = 0;                 ///< cost of its output between an accelerator and the host, in the file's unit
   std::optional<double> output_bytes;  ///< of that output, if the file has it
 };
 
@@ -68,9 +68,9 @@ struct TransferUnit {
 
 /// Nodes that no contiguous placement separates.
 struct Colocation {
-  std::vector<int> group_of_node;                    ///< in [0, groups)
-  int groups = 0;                                    ///< in the order of their first nodes in the file
-  std::vector<std::pair<int, int>> edges;            ///< between groups: the first before the second; acyclic, sorted
+  std::vector<int> group_of_node;          ///< in [0, groups)
+  int groups = 0;                          ///< in the order of their first nodes in the file
+  std::vector<std::pair<int, int>> edges;  ///< between groups: the first before the second; acyclic, sorted
 };
 
 /// The groups: nodes of one colour, forward and backward, and groups on a cycle. The order between groups is that of

@@ -78,8 +78,9 @@ void check_acyclic(const Cursor& nodes, const Piper& input, const std::vector<st
   }
   if (done == input.nodes.size()) return;
   const auto stuck = std::ranges::find_if(waiting, [](int n) { return n > 0; }) - waiting.begin();
-  nodes.at(to_index(stuck)).fail("node " + std::to_string(input.nodes[to_index(stuck)].id) +
-                                 " is on a cycle or after one, expected an acyclic graph");
+  nodes.at(to_index(stuck))
+      .fail("node " + std::to_string(input.nodes[to_index(stuck)].id) +
+            " is on a cycle or after one, expected an acyclic graph");
 }
 
 /// Index of the fastest of `modes`, which are not empty.
@@ -212,13 +213,13 @@ Graph piper_graph(const Piper& input, Units units) {
   std::map<std::pair<int, double>, int> output_of;  // by layer and bytes
   for (const PiperEdge& edge : input.edges) {
     Layer& layer = graph.layers[to_index(edge.source)];
-    const auto [output, is_new] =
-        output_of.emplace(std::pair(edge.source, edge.bytes), to_int(layer.outputs.size()));
+    const auto [output, is_new] = output_of.emplace(std::pair(edge.source, edge.bytes), to_int(layer.outputs.size()));
     if (is_new) layer.outputs.push_back({whole_bytes(edge.bytes), {}, "", true, {}});
     graph.edges.push_back({edge.source, edge.destination, output->second});
   }
   auto& notes = graph.provenance.notes;
-  notes["source"] = "an input of Piper: the first mode of each layer on one device; memory per sample is in saved_bytes";
+  notes["source"] =
+      "an input of Piper: the first mode of each layer on one device; memory per sample is in saved_bytes";
   notes["units"] = unit.reason;
   notes["forward"] = "of " + std::to_string(derived) + " layers, the time that recomputation adds; of " +
                      std::to_string(to_int(input.nodes.size()) - derived) + ", a third of the layer's time";

@@ -15,18 +15,18 @@ namespace stagecraft::interchange {
 
 /// A way to run a layer, Piper's TMPC (tensor-model-parallel configuration).
 struct PiperMode {
-  std::string id;           ///< "vanilla", "activation recomp"
-  double time = 0;          ///< forward and backward of one sample, in the file's unit; Piper's p
-  double parameters = 0;    ///< bytes, Piper's w
-  double memory_each = 0;   ///< bytes for each sample in flight, Piper's a
-  double memory_fixed = 0;  ///< bytes, Piper's b
+  std::string id;                       ///< "vanilla", "activation recomp"
+  double time = 0;                      ///< forward and backward of one sample, in the file's unit; Piper's p
+  double parameters = 0;                ///< bytes, Piper's w
+  double memory_each = 0;               ///< bytes for each sample in flight, Piper's a
+  double memory_fixed = 0;              ///< bytes, Piper's b
   std::map<int, double> sync_forward;   ///< bytes by the node (an index) that an edge comes from
   std::map<int, double> sync_backward;  ///< bytes by the node that an edge goes to
 };
 
 struct PiperNode {
   std::int64_t id = 0;
-  std::string name;                              ///< empty if the file has none
+  std::string name;                             ///< empty if the file has none
   std::map<int, std::vector<PiperMode>> modes;  ///< by the number of tensor-parallel devices
 };
 

@@ -35,6 +35,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/interchange/convert", {"costmodel/interchange"}},
     {"partitioner/exact", {"costmodel"}},
     {"partitioner", {"partitioner/exact"}},
+    {"partitioner/objective", {"partitioner", "costmodel/interchange"}},
     {"executor/device", {"costmodel/format"}},
     {"executor/files", {"executor/device"}},
     {"executor/model", {"executor/device"}},

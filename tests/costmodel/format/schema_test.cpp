@@ -14,6 +14,7 @@
 #include "costmodel/format/explanation_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/objective_json.h"
 #include "costmodel/format/plan_comparison_json.h"
 #include "costmodel/format/validation_json.h"
 #include "costmodel/format/whatif_json.h"
@@ -55,6 +56,17 @@ std::string some_diff() {
   return plan_comparison_json(std::get<PlanComparison>(compare_plans(s.graph, s.topology, s.plan, other)));
 }
 
+std::string some_objective() {
+  ObjectiveAnswer answer{"piper", "f.json", "seconds per sample of the slowest stage", 3_s, 2_s};
+  answer.stages = {{{"a", "b"}, "accelerator", 2, 1, 3_s, 16.0, {{"vanilla", 2}}}};
+  answer.nodes = 2;
+  answer.downsets = 3;
+  answer.pairs = 3;
+  answer.stopped = "time is up";
+  answer.notes = {"times are read as published, in seconds"};
+  return objective_json(answer);
+}
+
 struct Kind {
   std::string name;
   std::string document;
@@ -84,6 +96,7 @@ const std::vector<Kind>& kinds() {
       {"explanation", some_explanation(), nullptr},
       {"whatif", some_whatif(), nullptr},
       {"diff", some_diff(), nullptr},
+      {"objective", some_objective(), nullptr},
   };
   return table;
 }
@@ -267,7 +280,7 @@ TEST_P(WrittenDocument, IsWhatItsSchemaDescribes) {
   expect_no_other_key();
 }
 
-INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument, ::testing::Values("explanation", "whatif", "diff"),
+INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument, ::testing::Values("explanation", "whatif", "diff", "objective"),
                          [](const auto& param) { return param.param; });
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,

@@ -48,7 +48,8 @@ TEST(ParsePiper, NamesFileAndPlaceOfWhatIsWrong) {
     const std::string text = changed(kSmall, from, to);
     EXPECT_THAT([&] { (void)parse_piper(text, "f.json"); }, ThrowsMessage<FormatError>(HasSubstr(message))) << to;
   };
-  refused("\"maxDevices\": 4", "\"maxDevices\": 0", "f.json: /maxDevices: found 0, expected an integer from 1 to 10000");
+  refused("\"maxDevices\": 4", "\"maxDevices\": 0",
+          "f.json: /maxDevices: found 0, expected an integer from 1 to 10000");
   refused("\"mbsInBatch\"", "\"batch\"", "f.json: /: key \"mbsInBatch\" is missing");
   refused("\"bandwidth\": 25e9", "\"bandwidth\": 0", "f.json: /bandwidth: found 0, expected a number above 0");
   refused("\"id\": 2,", "\"id\": 5,", "f.json: /nodes/1/id: id 5 appears twice");

@@ -1,0 +1,122 @@
+#include "partitioner/objective/load_problem.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "costmodel/index.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// The problem with the nodes of one class joined.
+LoadProblem joined(LoadProblem problem, const Contraction& classes) {
+  LoadProblem out;
+  out.accelerators = problem.accelerators;
+  out.cpus = problem.cpus;
+  out.memory_limit = problem.memory_limit;
+  out.order = classes.dag;
+  out.nodes.resize(to_index(classes.dag.nodes));
+  for (std::size_t v = 0; v < problem.nodes.size(); ++v) {
+    LoadProblem::Node& from = problem.nodes[v];
+    LoadProblem::Node& to = out.nodes[to_index(classes.class_of_node[v])];
+    to.accelerator += from.accelerator;
+    to.cpu += from.cpu;
+    to.bytes += from.bytes;
+    to.on_accelerator = to.on_accelerator && from.on_accelerator;
+    std::ranges::move(from.members, std::back_inserter(to.members));
+  }
+  for (CutTensor& tensor : problem.tensors) {
+    const int producer = classes.class_of_node[to_index(tensor.producer)];
+    std::set<int> consumers;
+    for (const int consumer : tensor.consumers) consumers.insert(classes.class_of_node[to_index(consumer)]);
+    consumers.erase(producer);
+    if (!consumers.empty())
+      out.tensors.push_back({producer, {consumers.begin(), consumers.end()}, tensor.cost});
+  }
+  return out;
+}
+
+}  // namespace
+
+LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange::Units units) {
+  const interchange::Colocation groups = interchange::colocation(input);
+  const double transfer_s = interchange::transfer_unit(input, units).ms * 1e-3;
+  LoadProblem problem;
+  problem.accelerators = input.accelerators;
+  problem.cpus = input.cpus;
+  problem.memory_limit = input.memory_limit;
+  problem.nodes.resize(to_index(groups.groups));
+  problem.order = {groups.groups, groups.edges};
+  double bytes = 0;
+  for (std::size_t v = 0; v < input.nodes.size(); ++v) {
+    const interchange::PlacementNode& node = input.nodes[v];
+    LoadProblem::Node& to = problem.nodes[to_index(groups.group_of_node[v])];
+    to.accelerator += Seconds(node.accelerator_ms * 1e-3);
+    to.cpu += Seconds(node.cpu_ms * 1e-3);
+    to.bytes += node.bytes;
+    to.on_accelerator = to.on_accelerator && node.on_accelerator;
+    to.members.push_back(std::to_string(node.id));
+    bytes += node.bytes;
+  }
+  std::vector<std::set<int>> readers(input.nodes.size());
+  for (const interchange::PlacementEdge& edge : input.edges)
+    readers[to_index(edge.source)].insert(groups.group_of_node[to_index(edge.destination)]);
+  Dag touching = problem.order;
+  for (std::size_t v = 0; v < readers.size(); ++v) {
+    const int producer = groups.group_of_node[v];
+    readers[v].erase(producer);
+    if (readers[v].empty()) continue;
+    for (const int reader : readers[v]) touching.edges.emplace_back(producer, reader);
+    if (input.nodes[v].transfer > 0)
+      problem.tensors.push_back({producer, {readers[v].begin(), readers[v].end()}, input.nodes[v].transfer * transfer_s});
+  }
+  std::vector<bool> is_free;
+  for (const LoadProblem::Node& node : problem.nodes) {
+    is_free.push_back(node.accelerator == Seconds(0) && node.cpu == Seconds(0) && node.on_accelerator &&
+                      (node.bytes == 0 || bytes <= problem.memory_limit));
+  }
+  const Dag order = problem.order;
+  return joined(std::move(problem), contract(order, free_leaves(touching, is_free)));
+}
+
+LoadProblem load_problem(const Graph& graph, int devices, std::optional<BytesPerSecond> bandwidth, int crossings,
+                         std::optional<Bytes> memory_limit) {
+  LoadProblem problem;
+  problem.accelerators = devices;
+  if (memory_limit) problem.memory_limit = static_cast<double>(memory_limit->value);
+  std::vector<int> node_of_layer(graph.layers.size(), -1);
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    const Layer& layer = graph.layers[i];
+    if (is_input(layer)) continue;
+    node_of_layer[i] = to_int(problem.nodes.size());
+    LoadProblem::Node& node = problem.nodes.emplace_back();
+    node.accelerator = node.cpu = layer.forward.median + layer.backward.median;
+    node.bytes = static_cast<double>((layer.parameter_bytes + activation_bytes(layer)).value);
+    node.members = {layer.id};
+  }
+  problem.order.nodes = to_int(problem.nodes.size());
+  std::map<std::pair<int, int>, std::set<int>> readers;  // by layer and output, -1 for all of them
+  for (const Edge& edge : graph.edges) {
+    const int from = node_of_layer[to_index(edge.source)];
+    const int to = node_of_layer[to_index(edge.destination)];
+    if (from < 0 || to < 0) continue;
+    problem.order.edges.emplace_back(from, to);
+    readers[{edge.source, edge.output.value_or(-1)}].insert(to);
+  }
+  if (bandwidth) {
+    for (const auto& [output, nodes] : readers) {
+      const Layer& layer = graph.layers[to_index(output.first)];
+      const Bytes bytes = output.second < 0 ? activation_bytes(layer) : layer.outputs[to_index(output.second)].bytes;
+      if (bytes == Bytes(0)) continue;
+      problem.tensors.push_back({node_of_layer[to_index(output.first)],
+                                 {nodes.begin(), nodes.end()},
+                                 (bytes / *bandwidth).value * crossings});
+    }
+  }
+  const Dag order = problem.order;
+  return joined(std::move(problem), contract(order));
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/interchange/dnn_partitioning.h"
+#include "costmodel/units.h"
+#include "partitioner/exact/lattice.h"
+
+namespace stagecraft::partitioner {
+
+/// Nodes to divide into contiguous stages, each on a device of its own. On an accelerator a stage takes the work of its
+/// nodes and the cost of each tensor that crosses its border, once; on a CPU only the work.
+struct LoadProblem {
+  struct Node {
+    Seconds accelerator;
+    Seconds cpu;
+    double bytes = 0;  ///< on an accelerator
+    bool on_accelerator = true;
+    std::vector<std::string> members;  ///< ids that the node stands for, in the source's order
+  };
+  std::vector<Node> nodes;
+  std::vector<CutTensor> tensors;  ///< costs in seconds; between different nodes
+  Dag order;                       ///< which node comes first; acyclic
+  int accelerators = 0;
+  int cpus = 0;
+  double memory_limit = std::numeric_limits<double>::infinity();  ///< bytes of an accelerator
+};
+
+/// How the stages of a plan add up.
+enum class Combination {
+  Slowest,    ///< max t: the time of a microbatch in steady state
+  FlushSum,   ///< sum t + (M - 1) max t: Alpa's latency of M microbatches
+  FlushEven,  ///< (M + K - 1) max t for K stages: GPipe's step if all stages were as slow as the slowest
+};
+
+/// What to minimise.
+struct LoadObjective {
+  Combination combination = Combination::Slowest;
+  int microbatches = 1;     ///< M
+  bool replicated = false;  ///< a stage may take several accelerators, which divide its time among them
+};
+
+/// The problem of an input of dnn-partitioning: groups of colocation() as nodes, one for each device at most. Leaves
+/// that cost nothing are joined to their neighbour; with bytes only where bytes cannot decide.
+[[nodiscard]] LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange::Units units);
+
+/// The problem of a graph on equal devices: a layer takes its forward and backward; an output takes its bytes over
+/// `bandwidth`, as often as `crossings` says; without bandwidth, nothing. Memory: parameters and outputs. Inputs are
+/// left out.
+[[nodiscard]] LoadProblem load_problem(const Graph& graph, int devices, std::optional<BytesPerSecond> bandwidth,
+                                       int crossings, std::optional<Bytes> memory_limit);
+
+}  // namespace stagecraft::partitioner
