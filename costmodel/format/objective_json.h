@@ -12,13 +12,13 @@ namespace stagecraft::format {
 
 /// A stage in another planner's arithmetic.
 struct ObjectiveStage {
-  std::vector<std::string> layers;   ///< ids, as in the source
+  std::vector<std::string> layers;     ///< ids, as in the source
   std::string device = "accelerator";  ///< or "cpu"
   int replicas = 1;
-  int tensor_devices = 1;            ///< of each replica
+  int tensor_devices = 1;  ///< of each replica
   Seconds time;
   std::optional<double> memory_bytes;  ///< of each device, where the arithmetic counts memory
-  std::map<std::string, int> modes;  ///< layers that run in each mode; empty if the planner has no modes
+  std::map<std::string, int> modes;    ///< layers that run in each mode; empty if the planner has no modes
 };
 
 /// The best plan by another planner's arithmetic, and how far it is from the best possible.
@@ -27,12 +27,12 @@ struct ObjectiveAnswer {
   std::string source;   ///< the file
   std::string unit;     ///< what value is: "seconds per sample of the slowest device"
   Seconds value;
-  Seconds lower_bound;  ///< no plan that the profile considers has a smaller value
+  Seconds lower_bound;                 ///< no plan that the profile considers has a smaller value
   std::vector<ObjectiveStage> stages;  ///< first to last
-  std::int64_t nodes = 0;      ///< after joining those that stay together
-  std::int64_t downsets = 0;   ///< 0: not enumerated
-  std::int64_t pairs = 0;      ///< of down-sets, weighed as stages
-  std::string stopped;         ///< why it may not be exact; empty if the search ended by itself
+  std::int64_t nodes = 0;              ///< after joining those that stay together
+  std::int64_t downsets = 0;           ///< 0: not enumerated
+  std::int64_t pairs = 0;              ///< of down-sets, weighed as stages
+  std::string stopped;                 ///< why it may not be exact; empty if the search ended by itself
   std::vector<std::string> notes;
 };
 

@@ -13,9 +13,8 @@ class SearchClock {
  public:
   explicit SearchClock(const SearchLimits& limits) {
     if (limits.time)
-      end_ = std::chrono::steady_clock::now() +
-             std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                 std::chrono::duration<double>(std::min(limits.time->value, 1e9)));
+      end_ = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                    std::chrono::duration<double>(std::min(limits.time->value, 1e9)));
   }
   [[nodiscard]] bool is_over() const { return end_ && std::chrono::steady_clock::now() >= *end_; }
 

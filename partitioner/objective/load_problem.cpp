@@ -32,8 +32,7 @@ LoadProblem joined(LoadProblem problem, const Contraction& classes) {
     std::set<int> consumers;
     for (const int consumer : tensor.consumers) consumers.insert(classes.class_of_node[to_index(consumer)]);
     consumers.erase(producer);
-    if (!consumers.empty())
-      out.tensors.push_back({producer, {consumers.begin(), consumers.end()}, tensor.cost});
+    if (!consumers.empty()) out.tensors.push_back({producer, {consumers.begin(), consumers.end()}, tensor.cost});
   }
   return out;
 }
@@ -70,7 +69,8 @@ LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange:
     if (readers[v].empty()) continue;
     for (const int reader : readers[v]) touching.edges.emplace_back(producer, reader);
     if (input.nodes[v].transfer > 0)
-      problem.tensors.push_back({producer, {readers[v].begin(), readers[v].end()}, input.nodes[v].transfer * transfer_s});
+      problem.tensors.push_back(
+          {producer, {readers[v].begin(), readers[v].end()}, input.nodes[v].transfer * transfer_s});
   }
   std::vector<bool> is_free;
   for (const LoadProblem::Node& node : problem.nodes) {

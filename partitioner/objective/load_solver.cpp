@@ -24,7 +24,9 @@ constexpr double kFirstStep = 0.01;
 class Stage {
  public:
   explicit Stage(const LoadProblem& problem)
-      : problem_(&problem), has_tensors_(!problem.tensors.empty()), cut_(to_int(problem.nodes.size()), problem.tensors) {}
+      : problem_(&problem),
+        has_tensors_(!problem.tensors.empty()),
+        cut_(to_int(problem.nodes.size()), problem.tensors) {}
   void add(int node) {
     before_.push_back(now_);
     const LoadProblem::Node& added = problem_->nodes[to_index(node)];
@@ -125,8 +127,7 @@ double least_slowest(const LoadProblem& problem, bool replicated) {
     return true;
   };
   double high = 0;
-  for (const LoadProblem::Node& node : problem.nodes)
-    high += std::max(node.cpu, node.accelerator).value;
+  for (const LoadProblem::Node& node : problem.nodes) high += std::max(node.cpu, node.accelerator).value;
   double low = 0;
   for (int step = 0; step < 60 && low < high; ++step) {
     const double middle = low + (high - low) / 2;
@@ -196,8 +197,8 @@ class Table {
 
  private:
   static constexpr std::uint32_t kFewer = ~std::uint32_t{0};
-  /// Where an entry's value comes from: the down-set before its last stage, or kFewer for the entry with one accelerator
-  /// less.
+  /// Where an entry's value comes from: the down-set before its last stage, or kFewer for the entry with one
+  /// accelerator less.
   struct From {
     std::uint32_t below = 0;
     std::int32_t devices = 0;
@@ -217,8 +218,7 @@ class Table {
       const double high = std::min<double>(accelerators_, std::floor(accelerators_ + by_cpus - (all - mine) + kSlack));
       offset_[set] = static_cast<std::uint32_t>(entries);
       least_[set] = static_cast<std::int32_t>(low);
-      if (set > 0 && low <= high)
-        entries += static_cast<std::size_t>(high - low + 1) * to_index(problem_.cpus + 1);
+      if (set > 0 && low <= high) entries += static_cast<std::size_t>(high - low + 1) * to_index(problem_.cpus + 1);
       if (entries >= kFewer) throw std::length_error("the tables of the search are too large");
     }
     offset_.back() = static_cast<std::uint32_t>(entries);
@@ -316,8 +316,8 @@ class Table {
   int accelerators_ = 0;
   double limit_ = 0;
   std::uint64_t pairs_ = 0;
-  std::vector<double> work_;          // by set
-  std::vector<std::int32_t> least_;   // accelerators of the first entry, by set
+  std::vector<double> work_;           // by set
+  std::vector<std::int32_t> least_;    // accelerators of the first entry, by set
   std::vector<std::uint32_t> offset_;  // of the first entry, by set; entries by CPUs, then accelerators
   std::vector<double> value_;
   std::vector<From> from_;
@@ -333,7 +333,8 @@ struct Outcome {
 /// Searches one lattice for the best plan of an objective.
 class Optimiser {
  public:
-  Optimiser(const LoadProblem& problem, const LoadObjective& objective, const Lattice& lattice, const SearchClock& clock)
+  Optimiser(const LoadProblem& problem, const LoadObjective& objective, const Lattice& lattice,
+            const SearchClock& clock)
       : problem_(problem),
         objective_(objective),
         lattice_(lattice),
@@ -484,8 +485,7 @@ Seconds stage_time(const LoadProblem& problem, const std::vector<int>& nodes, bo
   const auto inside = [&](int node) { return std::ranges::binary_search(nodes, node); };
   for (const CutTensor& tensor : problem.tensors) {
     const bool mine = inside(tensor.producer);
-    const bool crosses =
-        std::ranges::any_of(tensor.consumers, [&](int consumer) { return inside(consumer) != mine; });
+    const bool crosses = std::ranges::any_of(tensor.consumers, [&](int consumer) { return inside(consumer) != mine; });
     if (crosses) out += Seconds(tensor.cost);
   }
   return out / devices;
@@ -511,8 +511,7 @@ Seconds value_of(const LoadObjective& objective, const std::vector<LoadStage>& s
 
 std::variant<LoadAnswer, Infeasible> solve(const LoadProblem& problem, const LoadObjective& objective,
                                            const SearchLimits& limits) {
-  if (objective.replicated && problem.cpus > 0)
-    throw std::invalid_argument("stages on CPUs cannot be replicated");
+  if (objective.replicated && problem.cpus > 0) throw std::invalid_argument("stages on CPUs cannot be replicated");
   const auto only_cpu = std::ranges::find_if(problem.nodes, [](const auto& node) { return !node.on_accelerator; });
   if (problem.cpus == 0 && only_cpu != problem.nodes.end())
     return Infeasible{"node " + only_cpu->members.front() + " needs a CPU, and there is none"};
@@ -544,8 +543,8 @@ std::variant<LoadAnswer, Infeasible> solve(const LoadProblem& problem, const Loa
     answer.effort.downsets = lattice->count();
     if (!improve(*lattice, true)) answer.effort.stopped = "time is up";
   } else {
-    answer.effort.stopped = "more than " + std::to_string(limits.downsets) +
-                            " down-sets: the best cut of two depth-first orders as lists";
+    answer.effort.stopped =
+        "more than " + std::to_string(limits.downsets) + " down-sets: the best cut of two depth-first orders as lists";
   }
   if (best.stages.empty()) {
     return Infeasible{answer.effort.stopped.empty()

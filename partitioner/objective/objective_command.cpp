@@ -58,9 +58,8 @@ struct Request {
 };
 
 void check_usage(const Request& request, const CLI::App& app) {
-  const ObjectiveProfile& profile = usage(kOption, [&]() -> const ObjectiveProfile& {
-    return objective_profile(request.profile);
-  });
+  const ObjectiveProfile& profile =
+      usage(kOption, [&]() -> const ObjectiveProfile& { return objective_profile(request.profile); });
   if (request.problem.empty()) {
     if (request.graph.empty()) throw CLI::ValidationError("GRAPH", "give a graph, or --from-problem");
     if (request.topology.empty() == request.devices.empty())
@@ -153,7 +152,8 @@ Topology topology_of(const Request& request) {
 }
 
 std::string answer_text(const ObjectiveAnswer& answer) {
-  std::string out = fmt::format("{} of {}: {:.9g} {}\n", answer.profile, answer.source, answer.value.value, answer.unit);
+  std::string out =
+      fmt::format("{} of {}: {:.9g} {}\n", answer.profile, answer.source, answer.value.value, answer.unit);
   if (is_exact(answer)) {
     out += fmt::format("lower bound {:.9g}, gap 0 %: exact\n", answer.lower_bound.value);
   } else if (std::isfinite(gap(answer))) {
@@ -187,14 +187,16 @@ std::string answer_text(const ObjectiveAnswer& answer) {
     }
     if (modes) {
       std::string text;
-      for (const auto& [mode, count] : stage.modes) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, mode);
+      for (const auto& [mode, count] : stage.modes)
+        text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, mode);
       row.push_back(std::move(text));
     }
     row.push_back(stage.layers.empty() ? "" : stage.layers.front() + " .. " + stage.layers.back());
   }
   out += table_text(columns, rows, line_width());
   if (answer.downsets > 0)
-    out += fmt::format("{} nodes, {} down-sets, {} pairs of them weighed\n", answer.nodes, answer.downsets, answer.pairs);
+    out +=
+        fmt::format("{} nodes, {} down-sets, {} pairs of them weighed\n", answer.nodes, answer.downsets, answer.pairs);
   if (!answer.stopped.empty()) out += answer.stopped + "\n";
   for (const std::string& note : answer.notes) out += "note: " + note + "\n";
   return out;
@@ -278,11 +280,12 @@ bool asks_for_objective(int argc, char** argv) {
 
 int run_objective_command(int argc, char** argv) {
   Request request;
-  return run_tool({"plan",
-                   "With --objective-profile: plans by another planner's arithmetic, for comparison, and prints the "
-                   "plan's value, a lower bound on all plans and the gap.",
-                   kExample},
-                  argc, argv, [&](CLI::App& app) { declare(app, request); }, [&] { return run(request); });
+  return run_tool(
+      {"plan",
+       "With --objective-profile: plans by another planner's arithmetic, for comparison, and prints the "
+       "plan's value, a lower bound on all plans and the gap.",
+       kExample},
+      argc, argv, [&](CLI::App& app) { declare(app, request); }, [&] { return run(request); });
 }
 
 }  // namespace stagecraft::partitioner

@@ -37,7 +37,8 @@ struct ModeCosts {
 /// Nodes with their edges, for costs of many stages.
 class Costs {
  public:
-  Costs(const Piper& problem, double time_unit_s) : problem_(problem), unit_(time_unit_s), edges_(problem.nodes.size()) {
+  Costs(const Piper& problem, double time_unit_s)
+      : problem_(problem), unit_(time_unit_s), edges_(problem.nodes.size()) {
     for (const interchange::PiperEdge& edge : problem.edges) {
       edges_[to_index(edge.source)].push_back({edge.destination, edge.bytes, true});
       edges_[to_index(edge.destination)].push_back({edge.source, edge.bytes, false});
@@ -105,7 +106,8 @@ class Costs {
         for (int mode = 0; mode < to_int(costs.time[i].size()); ++mode) {
           const double saved = bytes_of(i, out.modes[i]) - bytes_of(i, mode);
           if (saved > kNoBytes)
-            changes.emplace_back((costs.time[i][to_index(mode)] - costs.time[i][to_index(out.modes[i])]) / saved, i, mode);
+            changes.emplace_back((costs.time[i][to_index(mode)] - costs.time[i][to_index(out.modes[i])]) / saved, i,
+                                 mode);
         }
       }
       std::ranges::sort(changes);
@@ -175,7 +177,10 @@ class Decisions {
  public:
   /// Keeps ways that take less than `limit`.
   Decisions(const Piper& problem, const Costs& costs, const Lattice& lattice, double limit, const SearchClock& clock)
-      : problem_(problem), lattice_(lattice), least_work_(costs.least_work_of_nodes()), most_(std::min(problem.devices, problem.microbatches)) {
+      : problem_(problem),
+        lattice_(lattice),
+        least_work_(costs.least_work_of_nodes()),
+        most_(std::min(problem.devices, problem.microbatches)) {
     first_.push_back(0);
     DownWalk walk(lattice);
     std::vector<bool> inside(problem.nodes.size(), false);
@@ -302,7 +307,7 @@ class Decisions {
   std::uint64_t pairs_ = 0;
   std::vector<std::size_t> first_;  ///< into ways_, by set
   std::vector<Way> ways_;
-  std::vector<int> devices_;       ///< the fewest, by set and replicas
+  std::vector<int> devices_;  ///< the fewest, by set and replicas
   std::vector<std::size_t> way_;
 };
 
@@ -450,7 +455,8 @@ std::variant<PiperAnswer, Infeasible> solve(const Piper& problem, double time_un
   PiperCut best;
   double work = 0;
   for (const double node : Costs(problem, time_unit_s).least_work_of_nodes()) work += node;
-  if (!std::isfinite(work)) return Infeasible{"a node has no mode for at most " + std::to_string(problem.devices) + " devices"};
+  if (!std::isfinite(work))
+    return Infeasible{"a node has no mode for at most " + std::to_string(problem.devices) + " devices"};
   const double bound = work / problem.devices;
   answer.lower_bound = Seconds(bound);
   const auto improve = [&](const Lattice& lattice, bool complete) {
@@ -458,9 +464,9 @@ std::variant<PiperAnswer, Infeasible> solve(const Piper& problem, double time_un
     search.lower_bound = bound;
     try {
       search.run(best, answer.stages);
-    } catch (const TimeIsUp&) {
-      answer.effort.stopped = "time is up";
-    } catch (const TooManyWays&) { answer.effort.stopped = "the stages have too many ways to run"; }
+    } catch (const TimeIsUp&) { answer.effort.stopped = "time is up"; } catch (const TooManyWays&) {
+      answer.effort.stopped = "the stages have too many ways to run";
+    }
     if (!complete) return;
     answer.lower_bound = Seconds(search.lower_bound);
     answer.effort.pairs = search.pairs;

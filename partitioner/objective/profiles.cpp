@@ -71,7 +71,8 @@ std::variant<ObjectiveAnswer, Infeasible> answer_of(const interchange::Piper& pr
     made.time = stage.time;
     made.memory_bytes = stage.bytes;
   }
-  answer.notes.emplace_back("modes of a stage are chosen by Piper's rule, which may overshoot; the bound is for its rule");
+  answer.notes.emplace_back(
+      "modes of a stage are chosen by Piper's rule, which may overshoot; the bound is for its rule");
   return answer;
 }
 
@@ -97,7 +98,8 @@ std::variant<ObjectiveAnswer, Infeasible> pipedream_answer(const Graph& graph, c
     answer.stages[to_index(stage)].time += graph.layers[i].forward.median + graph.layers[i].backward.median;
   }
   answer.notes.emplace_back("times of stages are their layers' alone, on one device");
-  answer.notes.emplace_back("exact among the down-sets that grow from the first source, as PipeDream's planner has them");
+  answer.notes.emplace_back(
+      "exact among the down-sets that grow from the first source, as PipeDream's planner has them");
   if (!pipedream.activation_compression_ratio)
     answer.notes.emplace_back("transfers are free without --activation-compression-ratio, as in PipeDream's planner");
   return answer;
@@ -107,7 +109,8 @@ std::variant<ObjectiveAnswer, Infeasible> pipedream_answer(const Graph& graph, c
 
 const std::vector<ObjectiveProfile>& objective_profiles() {
   static const std::vector<ObjectiveProfile> table{
-      {kFlush, "sum of the stages' times + (microbatches - 1) slowest stage, as Alpa; one device per stage, transfers free",
+      {kFlush,
+       "sum of the stages' times + (microbatches - 1) slowest stage, as Alpa; one device per stage, transfers free",
        ""},
       {kGpipe, "(microbatches + stages - 1) slowest stage, as GPipe; one device per stage, transfers free", ""},
       {kMaxLoad, "slowest device of dnn-partitioning: work, and each tensor that crosses its border once",
@@ -150,9 +153,11 @@ std::variant<ObjectiveAnswer, Infeasible> answer_objective(const std::string& pr
   objective.microbatches = options.microbatches;
   if (profile == kMaxLoad) {
     answer.unit = "seconds per microbatch of the slowest device";
-    answer.notes.emplace_back("an output that crosses a border takes its bytes over the slowest link twice, for the "
-                              "activation and its gradient");
-    return answer_of(load_problem(graph, devices, slowest, 2, limit), objective, options.limits, std::move(answer), true);
+    answer.notes.emplace_back(
+        "an output that crosses a border takes its bytes over the slowest link twice, for the "
+        "activation and its gradient");
+    return answer_of(load_problem(graph, devices, slowest, 2, limit), objective, options.limits, std::move(answer),
+                     true);
   }
   objective.combination = profile == kFlush ? Combination::FlushSum : Combination::FlushEven;
   answer.unit = "seconds per step of " + std::to_string(options.microbatches) + " microbatches";

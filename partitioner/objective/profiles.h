@@ -19,8 +19,8 @@ namespace stagecraft::partitioner {
 /// Other planners' arithmetic: the same problem in their terms, and the best plan by it.
 struct ObjectiveProfile {
   std::string name;
-  std::string help;           ///< one line: what it minimises
-  std::string problem;        ///< the format of problems that it reads besides graphs; empty: only graphs
+  std::string help;     ///< one line: what it minimises
+  std::string problem;  ///< the format of problems that it reads besides graphs; empty: only graphs
 };
 
 /// All of them, by name.

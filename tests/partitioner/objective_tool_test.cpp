@@ -16,8 +16,8 @@ namespace stagecraft {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::Outcome;
+using ::testing::StartsWith;
 
 const std::string kBert = source_folder() + "/tests/data/dnn-partitioning/bert24_inference.json";
 const std::string kPiper = source_folder() + "/tests/data/piper/two_layers.json";
@@ -25,8 +25,8 @@ const std::string kPiper = source_folder() + "/tests/data/piper/two_layers.json"
 class ObjectiveTool : public ::testing::Test {
  protected:
   ObjectiveTool() {
-    folder_.write("graph.json", format::graph_json(
-                                    read_pipedream_profile(source_folder() + "/tests/golden/pipedream", "vgg16")));
+    folder_.write("graph.json",
+                  format::graph_json(read_pipedream_profile(source_folder() + "/tests/golden/pipedream", "vgg16")));
     folder_.write("topology.json", format::topology_json(levels_topology({4}, {1e9})));
   }
   Outcome plan(const std::string& arguments) const {
@@ -58,7 +58,8 @@ TEST_F(ObjectiveTool, PlansAPublishedInput) {
 TEST_F(ObjectiveTool, PrintsValueBoundAndGap) {
   const Outcome outcome = plan("max-load --from-problem " + kBert);
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.out, StartsWith("max-load of " + kBert + ": 0.0177899062 seconds per sample of the slowest "
+  EXPECT_THAT(outcome.out, StartsWith("max-load of " + kBert +
+                                      ": 0.0177899062 seconds per sample of the slowest "
                                       "device\nlower bound 0.0177899062, gap 0 %: exact\n"));
   EXPECT_THAT(outcome.out, HasSubstr("28 nodes, 30 down-sets, "));
   const Outcome listed = plan("max-load --most-downsets 5 --from-problem " + kBert);
@@ -96,8 +97,9 @@ TEST_F(ObjectiveTool, PlansAGraphByEveryProfile) {
 
 TEST_F(ObjectiveTool, RepeatsPipedreamsAnswer) {
   // The reference value of PipeDream's optimizer for vgg16 on 4 devices at 1e9 bytes/s.
-  EXPECT_NEAR(answer("pipedream-parity graph.json -n 4 -b 1e9 --activation-compression-ratio 1")["value_s"].get<double>(),
-              0.205520896, 1e-12);
+  EXPECT_NEAR(
+      answer("pipedream-parity graph.json -n 4 -b 1e9 --activation-compression-ratio 1")["value_s"].get<double>(),
+      0.205520896, 1e-12);
 }
 
 TEST_F(ObjectiveTool, AnswersWrongUsageWithStatusTwo) {

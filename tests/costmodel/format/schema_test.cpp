@@ -57,7 +57,12 @@ std::string some_diff() {
 }
 
 std::string some_objective() {
-  ObjectiveAnswer answer{"piper", "f.json", "seconds per sample of the slowest stage", 3_s, 2_s};
+  ObjectiveAnswer answer;
+  answer.profile = "piper";
+  answer.source = "f.json";
+  answer.unit = "seconds per sample of the slowest stage";
+  answer.value = 3_s;
+  answer.lower_bound = 2_s;
   answer.stages = {{{"a", "b"}, "accelerator", 2, 1, 3_s, 16.0, {{"vanilla", 2}}}};
   answer.nodes = 2;
   answer.downsets = 3;

@@ -157,8 +157,7 @@ void expect_valid(const LoadProblem& problem, const LoadObjective& objective, co
   for (const auto& [from, to] : problem.order.edges) EXPECT_LE(stage_of[to_index(from)], stage_of[to_index(to)]);
   for (std::size_t s = 0; s < answer.stages.size(); ++s) {
     const LoadStage& stage = answer.stages[s];
-    EXPECT_DOUBLE_EQ(stage.time.value,
-                     time_by_definition(problem, stage_of, to_int(s), stage.on_cpu) / stage.devices);
+    EXPECT_DOUBLE_EQ(stage.time.value, time_by_definition(problem, stage_of, to_int(s), stage.on_cpu) / stage.devices);
   }
   EXPECT_EQ(answer.value, value_of(objective, answer.stages));
 }
@@ -200,14 +199,14 @@ TEST_P(EveryObjective, IsAsGoodAsAllPlansOfSmallRandomGraphs) {
   EXPECT_GT(feasible, profile.graphs / 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Load, EveryObjective,
-    ::testing::Values(Profile{"slowest", {}, false, 4000}, Profile{"slowest_with_cpus", {}, true, 2000},
-                      Profile{"slowest_replicated", {Combination::Slowest, 1, true}, false, 2000},
-                      Profile{"flush", {Combination::FlushSum, 5, false}, false, 2000},
-                      Profile{"flush_replicated", {Combination::FlushSum, 3, true}, false, 2000},
-                      Profile{"even", {Combination::FlushEven, 4, false}, false, 2000}),
-    [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Load, EveryObjective,
+                         ::testing::Values(Profile{"slowest", {}, false, 4000},
+                                           Profile{"slowest_with_cpus", {}, true, 2000},
+                                           Profile{"slowest_replicated", {Combination::Slowest, 1, true}, false, 2000},
+                                           Profile{"flush", {Combination::FlushSum, 5, false}, false, 2000},
+                                           Profile{"flush_replicated", {Combination::FlushSum, 3, true}, false, 2000},
+                                           Profile{"even", {Combination::FlushEven, 4, false}, false, 2000}),
+                         [](const auto& param) { return param.param.name; });
 
 TEST(Solve, CutsAListWhereTheSlowerHalfIsShortest) {
   // 4 | 3 + 2 and a transfer of 0.5 at both ends of the cut: 4.5 and 5.5. 4 + 3 | 2 is 7.5.
@@ -248,7 +247,8 @@ TEST(Solve, SaysThatNothingFits) {
 }
 
 TEST(Solve, SaysWhyAnAnswerMayNotBeExact) {
-  const LoadAnswer answer = std::get<LoadAnswer>(solve(list_problem({4, 3, 2}, 0.5, 2), {}, {.downsets = 3, .time = {}}));
+  const LoadAnswer answer =
+      std::get<LoadAnswer>(solve(list_problem({4, 3, 2}, 0.5, 2), {}, {.downsets = 3, .time = {}}));
   EXPECT_DOUBLE_EQ(answer.value.value, 5.5);
   EXPECT_DOUBLE_EQ(answer.lower_bound.value, 4.5);  // 9 in all
   EXPECT_EQ(answer.effort.downsets, 0U);

@@ -87,8 +87,8 @@ double time_by_definition(const Piper& problem, const std::vector<int>& stage_of
           edges += 2 * (edge.bytes + mode.sync_backward.at(edge.destination));
       }
       const double sync = 4 * (d - 1) * mode.parameters / (d * problem.microbatches);
-      mine.push_back({(edges / d + sync) / problem.bandwidth + mode.time / d,
-                      mode.memory_each * flight + mode.memory_fixed});
+      mine.push_back(
+          {(edges / d + sync) / problem.bandwidth + mode.time / d, mode.memory_each * flight + mode.memory_fixed});
     }
   }
   std::vector<std::size_t> taken;
