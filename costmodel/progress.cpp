@@ -9,8 +9,11 @@ namespace stagecraft {
 
 ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) == 1) {}
 
-ProgressLine::~ProgressLine() {
+ProgressLine::~ProgressLine() { clear(); }
+
+void ProgressLine::clear() {
   if (shown_) std::fputs("\r\033[K", stderr);
+  shown_ = false;
 }
 
 void ProgressLine::show(const std::string& text) {

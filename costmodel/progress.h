@@ -14,6 +14,8 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
   /// At most ten times a second; more frequent calls are cheap.
   void show(const std::string& text);
+  /// Removes the line, so that others can be printed; the next show prints it again.
+  void clear();
   [[nodiscard]] bool visible() const { return terminal_; }
 
  private:

@@ -47,6 +47,9 @@ using std::chrono::milliseconds;
 /// Waits in the channel may last this many deadlines before they count as stuck.
 constexpr int kPatience = 10;
 
+/// So that epochs times samples fit in 64 bits.
+constexpr std::int64_t kMostEpochs = 1'000'000;
+
 struct Options {
   std::string plan;
   std::string model;
@@ -70,6 +73,8 @@ struct Options {
   RunOptions run;
   bool scales_loss = false;  ///< a loss-scale option was given
   bool steps_given = false;
+  std::int64_t epochs = 0;  ///< 0: not given
+  stagecraft::run::ReportOptions report;
   std::function<std::map<std::string, std::string>()> given;  ///< every option with its value, by long name
 };
 
@@ -79,7 +84,7 @@ bool saves_as_it_goes(const Options& o) { return !o.output.empty() && o.output !
 /// What must be equal on all ranks before anything is sent: the plan, the model file, and every option except those for
 /// where this rank reads the plan and writes its results.
 std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const Options& o) {
-  static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout"};
+  static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout", "metrics", "log-every"};
   const std::string& model = o.model.empty() ? plan.plan().model : o.model;
   std::vector<std::string> lines{fmt::format("plan {:016x}", stagecraft::format::plan_hash(plan)),
                                  fmt::format("channel {}, measurement {}", o.channel.empty() ? "by default" : o.channel,
@@ -189,8 +194,25 @@ Job::Job(const Options& o)
   if (!trains) pass = stagecraft::run::whole_pass(plan.plan(), *data);
 }
 
+/// Steps that go through the data `epochs` times, rounded up. Precondition: fewer than 2^63 samples in all.
+std::int64_t steps_of_epochs(const Options& o, const Job& job) {
+  const Plan& plan = job.plan.plan();
+  if (!job.plan.schedule().trains)
+    throw CLI::ValidationError("--epochs", "schedule \"" + plan.schedule + "\" goes through the data once");
+  const std::optional<std::int64_t> samples = job.data->samples();
+  if (!samples) {
+    throw CLI::ValidationError("--epochs", fmt::format("data source \"{}\" has no end; use --steps", o.data));
+  }
+  const std::int64_t step = plan.microbatch_samples.value_or(1) * plan.microbatches;
+  return (o.epochs * *samples + step - 1) / step;
+}
+
 /// Sets options that follow from the job, and refuses those that do not fit it.
 void fit_options(Options& o, const Job& job) {
+  if (o.epochs > 0) o.run.steps = steps_of_epochs(o, job);
+  o.report.epoch_samples = job.plan.schedule().trains ? job.data->samples() : std::nullopt;
+  o.report.rate = o.run.optimizer.rate.name != "constant" || o.run.optimizer.rate.warmup > 0;
+  o.report.append = o.run.checkpoint.resume;
   if (job.pass && (!o.steps_given || o.run.steps > job.pass->steps)) o.run.steps = job.pass->steps;
   o.run.optimizer.rate.steps = o.run.steps;
   stagecraft::usage("--rate-schedule", [&] { stagecraft::stage::validate(o.run.optimizer.rate); });
@@ -249,10 +271,11 @@ int run_process(const stagecraft::meeting::LaunchInfo& launch, const Job& job, O
     setup.deterministic = o.deterministic;
     setup.program = [&] { return proved_nccl_program(job.bound, o.run.steps); };
     channel = stagecraft::channel::channel_by_name(o.channel).make_process(setup);
-    stagecraft::run::StepReporter reporter(job.plan.plan());
+    std::optional<stagecraft::run::StepReporter> reporter;
+    if (launch.rank == 0) reporter.emplace(job.plan.plan(), o.report);
     result = stagecraft::run::run_rank(job.bound, *job.data, o.run, launch.rank, *channel,
                                        stagecraft::launch::common_clock(rendezvous),
-                                       [&](const stagecraft::run::Progress& p) { reporter(p); });
+                                       [&](const stagecraft::run::Progress& p) { (*reporter)(p); });
   };
   stagecraft::launch::run_as_process(launch, deadline, body);
   return launch.rank == 0 ? finish(result, o, job.plan.plan().iteration, job.pass) : status(result, o);
@@ -261,7 +284,7 @@ int run_process(const stagecraft::meeting::LaunchInfo& launch, const Job& job, O
 int run_threads(const Job& job, Options& o, milliseconds deadline) {
   o.run.device = stagecraft::device::open_device(o.device, o.allow_tf32);
   save_as_it_goes(o);
-  stagecraft::run::StepReporter reporter(job.plan.plan());
+  stagecraft::run::StepReporter reporter(job.plan.plan(), o.report);
   return finish(stagecraft::run::run_local(job.bound, *job.data, o.run, kPatience * deadline,
                                            [&](const stagecraft::run::Progress& p) { reporter(p); }),
                 o, job.plan.plan().iteration, job.pass);
@@ -300,7 +323,10 @@ void check_outputs_of(const Options& o) {
   std::vector<std::string> inputs = stagecraft::files_of(o.model, o.data);
   for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights})
     inputs.push_back(*each);
-  stagecraft::format::check_outputs(inputs, {{o.output, "stagecraft.timeline"}, {o.trace, "Chrome trace"}}, o.force);
+  stagecraft::format::check_outputs(
+      inputs,
+      {{o.output, "stagecraft.timeline"}, {o.trace, "Chrome trace"}, {o.report.metrics, stagecraft::run::kMetricsKind}},
+      o.force);
   if (!o.logs.empty()) stagecraft::format::check_can_write_in(o.logs);
 }
 
@@ -408,6 +434,20 @@ int main(int argc, char** argv) {
                            "(schedule forward) defaults to one pass over the data")
                 ->capture_default_str()
                 ->transform(stagecraft::integer<decltype(o.run.steps)>(1));
+        app.add_option("--epochs", o.epochs,
+                       "train for this many passes over the data instead of a number of steps; needs data that end")
+            ->excludes(steps)
+            ->transform(stagecraft::integer<decltype(o.epochs)>(1, kMostEpochs));
+        app.add_option(
+               "--log-every", o.report.every,
+               "print a line, and write one of --metrics, every N steps (default: about ten lines in all and one "
+               "after ten seconds without; metrics of every step)")
+            ->type_name("N")
+            ->transform(stagecraft::integer<decltype(o.report.every)>(1));
+        app.add_option(
+            "--metrics", o.report.metrics,
+            "write loss, learning rate, times and gradient norm as JSON lines while the run goes on; --resume "
+            "appends to the file");
         app.add_option(
                "--channel", o.channel,
                "local (ranks are threads), ucx or gloo (one process per rank, CPUs) or nccl (one process per rank, "

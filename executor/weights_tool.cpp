@@ -42,7 +42,8 @@ int run(const Options& o) {
       return stagecraft::intake::build_model(name, found.manifest.options);
     } catch (const stagecraft::FormatError& e) {
       if (!o.model.empty()) throw;
-      throw stagecraft::FormatError(fmt::format("{}; the checkpoint names this model file, --model names another", e.what()));
+      throw stagecraft::FormatError(
+          fmt::format("{}; the checkpoint names this model file, --model names another", e.what()));
     }
   }();
   const stagecraft::files::TensorFiles files(parts);

@@ -36,6 +36,7 @@ const std::vector<std::pair<std::regex, const char*>>& kinds() {
               "torch.distributed.pipelining program"},
              {R"(,*\(?\d+(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|UNSHARD|RESHARD)\d*[,;\n])", "schedule CSV"},
              {R"([EtmL*()|,0-9]*t[EtmL*()|,0-9]*\s*$)", "Megatron-LM layout"},
+             {R"(\{"step":\d+,("epoch":[^,]*,)?"loss":)", "file of metrics"},
              {R"(digraph layers \{)", "Graphviz picture"},
              {R"((<\?xml[^>]*>\s*)?(<!DOCTYPE svg[^>]*>\s*)?(<!--[^>]*-->\s*)*<svg[ >])", "SVG picture"},
              {R"(\{("\d+":\[|\}))", "list of Chakra groups"},

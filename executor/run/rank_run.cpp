@@ -211,8 +211,14 @@ void RankRun::tell(std::int64_t step) {
   measurement_->add_loss(loss);
   if (!progress_) return;
   const auto k = to_index(step - first_step_);
-  progress_({step, steps_, loss, Seconds(ends_[k + 1] - ends_[k]),
-             worker_->loss_scaler() ? std::optional(worker_->loss_scaler()->scale()) : std::nullopt});
+  Progress progress{.step = step, .steps = steps_, .loss = loss, .step_time = Seconds(ends_[k + 1] - ends_[k])};
+  if (worker_->loss_scaler()) progress.loss_scale = worker_->loss_scaler()->scale();
+  if (bound_.plan.schedule().trains) {
+    const stage::OptimizerOptions& optimizer = options_.optimizer;
+    progress.learning_rate = optimizer.learning_rate * stage::rate_factor(optimizer.rate, step);
+  }
+  if (synchronous_) progress.gradient_norm = synchronous_->take_gradient_norm(step);
+  progress_(progress);
 }
 
 }  // namespace stagecraft::run

@@ -47,7 +47,9 @@ struct Progress {
   std::int64_t steps = 0;
   double loss = 0;
   Seconds step_time;
-  std::optional<double> loss_scale = {};  ///< of the next step, in float16
+  std::optional<double> loss_scale = {};     ///< of the next step, in float16
+  std::optional<double> learning_rate = {};  ///< of the step, if the plan trains
+  std::optional<double> gradient_norm = {};  ///< of the whole model before clipping, if gradients are clipped
 };
 
 /// Result of an evaluation: the mean loss and the number of microbatches.

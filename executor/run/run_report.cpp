@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <iostream>
 
 #include "costmodel/index.h"
@@ -21,16 +23,87 @@ std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Sec
   return out;
 }
 
-StepReporter::StepReporter(const Plan& plan)
-    : samples_(plan.microbatch_samples.value_or(0) * plan.microbatches), predicted_(plan.iteration) {}
+std::string duration_text(Seconds duration) {
+  struct Unit {
+    const char* name;
+    std::int64_t seconds;
+  };
+  static constexpr std::array<Unit, 4> kUnits{{{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}}};
+  const auto whole = static_cast<std::int64_t>(std::llround(duration.value));
+  for (std::size_t i = 0; i + 1 < kUnits.size(); ++i) {
+    const auto& [name, seconds] = kUnits[i];
+    const auto& [next_name, next_seconds] = kUnits[i + 1];
+    if (whole >= seconds) {
+      return fmt::format("{} {} {} {}", whole / seconds, name, whole % seconds / next_seconds, next_name);
+    }
+  }
+  return fmt::format("{} s", whole);
+}
+
+Seconds StepReporter::MeanTime::take() {
+  const Seconds out = total / static_cast<double>(std::max<std::int64_t>(steps, 1));
+  *this = {};
+  return out;
+}
+
+StepReporter::StepReporter(const Plan& plan, const ReportOptions& options)
+    : samples_(plan.microbatch_samples.value_or(0) * plan.microbatches),
+      predicted_(plan.iteration),
+      options_(options) {}
+
+std::string StepReporter::text(const Progress& progress, Seconds step_time) const {
+  std::string out = fmt::format("step {}/{} ", progress.step + 1, progress.steps);
+  if (options_.epoch_samples) {
+    out += fmt::format("epoch {:.2f} ", static_cast<double>((progress.step + 1) * samples_) /
+                                            static_cast<double>(*options_.epoch_samples));
+  }
+  out += fmt::format("loss {:.4f} {}", progress.loss, speed_text(samples_, step_time, predicted_));
+  if (options_.rate && progress.learning_rate) out += fmt::format(", learning rate {:.4g}", *progress.learning_rate);
+  if (progress.gradient_norm) out += fmt::format(", gradient norm {:.4g}", *progress.gradient_norm);
+  if (progress.loss_scale) out += fmt::format(", loss scale {:g}", *progress.loss_scale);
+  const std::int64_t left = progress.steps - progress.step - 1;
+  if (left > 0 && all_.steps > 0) {
+    const double mean = all_.total.value / static_cast<double>(all_.steps);
+    out += fmt::format(", {} left", duration_text(Seconds(mean * static_cast<double>(left))));
+  }
+  return out;
+}
+
+bool StepReporter::is_told(const Progress& progress) const {
+  constexpr Seconds kSilence{10};
+  const std::int64_t done = progress.step + 1;
+  if (steps_ == 1 || done == progress.steps) return true;
+  if (options_.every > 0) return done % options_.every == 0;
+  return done % std::max<std::int64_t>(1, progress.steps / 10) == 0 || told_.total >= kSilence;
+}
 
 void StepReporter::operator()(const Progress& progress) {
-  std::string text = fmt::format("step {}/{} loss {:.4f} {}", progress.step + 1, progress.steps, progress.loss,
-                                 speed_text(samples_, progress.step_time, predicted_));
-  if (progress.loss_scale) text += fmt::format(", loss scale {:g}", *progress.loss_scale);
-  line_.show(text);
-  const std::int64_t every = std::max<std::int64_t>(1, progress.steps / 10);
-  if (!line_.visible() && ((progress.step + 1) % every == 0 || progress.step == 0)) std::cerr << text + "\n";
+  constexpr std::int64_t kWarmUp = 2;
+  ++steps_;
+  for (MeanTime* const mean : {&told_, &written_, &all_}) {
+    if (mean == &all_ && steps_ <= kWarmUp) continue;
+    mean->total += progress.step_time;
+    ++mean->steps;
+  }
+  const std::int64_t done = progress.step + 1;
+  if (!options_.metrics.empty() && (options_.every == 0 || done % options_.every == 0 || done == progress.steps)) {
+    // Only now, so that a run that never begins leaves an older file as it is.
+    if (!metrics_) metrics_.emplace(options_.metrics, options_.append);
+    StepMetrics line{.step = done, .loss = progress.loss, .step_time = written_.take(), .step_samples = samples_};
+    if (options_.epoch_samples)
+      line.epoch = static_cast<double>(done * samples_) / static_cast<double>(*options_.epoch_samples);
+    line.learning_rate = progress.learning_rate;
+    line.gradient_norm = progress.gradient_norm;
+    line.loss_scale = progress.loss_scale;
+    metrics_->add(line);
+  }
+  line_.show(text(progress, progress.step_time));
+  if (!is_told(progress)) return;
+  const Seconds mean = told_.take();
+  // On a terminal, lines stay only if they were asked for.
+  if (line_.visible() && options_.every == 0) return;
+  line_.clear();
+  std::cerr << text(progress, mean) + "\n";
 }
 
 std::string closing_text(const Measurement& measurement, std::optional<Seconds> predicted) {

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/progress.h"
 #include "costmodel/timeline.h"
+#include "executor/run/metrics_file.h"
 #include "executor/run/run.h"
 
 namespace stagecraft::run {
@@ -14,16 +16,47 @@ namespace stagecraft::run {
 /// without parentheses if there is no prediction. The difference is measured / predicted - 1.
 [[nodiscard]] std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted);
 
-/// A line on standard error now and then as steps end: every step on a terminal, about ten in all otherwise. "step
-/// 12/50 loss 2.1034 812 samples/s, ...", see speed_text.
+/// A duration to the next smaller unit: "45 s", "3 min 20 s", "2 h 5 min", "4 d 3 h".
+[[nodiscard]] std::string duration_text(Seconds duration);
+
+/// How a run tells what it does.
+struct ReportOptions {
+  std::int64_t every = 0;  ///< steps between lines; 0: about ten in all, and one after ten seconds without
+  bool rate = false;       ///< whether lines have the learning rate
+  std::optional<std::int64_t> epoch_samples = {};  ///< samples in the data
+  std::string metrics = {};  ///< file of metrics, with a line every `every` steps, or for each; empty: none
+  bool append = false;       ///< continue that file
+};
+
+/// Tells of steps as they end, and writes a file of metrics. On a terminal, the newest step is shown in a line that the
+/// next one replaces. Lines that stay, on standard error: "step 12/50 loss 2.1034 812 samples/s, ..., 3 min 20 s left";
+/// those and metrics give the loss of their step and the mean time of the steps since the last one. The time left
+/// assumes the mean of all steps but the first two.
 class StepReporter {
  public:
-  explicit StepReporter(const Plan& plan);
+  explicit StepReporter(const Plan& plan, const ReportOptions& options = {});
+  /// Throws FormatError as MetricsFile does, which the first line opens.
   void operator()(const Progress& progress);
+  /// The line for `progress`, for a mean time of `step_time`.
+  [[nodiscard]] std::string text(const Progress& progress, Seconds step_time) const;
 
  private:
+  /// Mean of the steps since the last call.
+  struct MeanTime {
+    Seconds total;
+    std::int64_t steps = 0;
+    Seconds take();
+  };
+  [[nodiscard]] bool is_told(const Progress& progress) const;
+
   std::int64_t samples_;
   std::optional<Seconds> predicted_;
+  ReportOptions options_;
+  std::optional<MetricsFile> metrics_;
+  std::int64_t steps_ = 0;  // told of by now
+  MeanTime told_;
+  MeanTime written_;
+  MeanTime all_;  // without the first two
   ProgressLine line_;
 };
 

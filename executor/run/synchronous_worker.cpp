@@ -116,6 +116,11 @@ void SynchronousWorker::compute(std::int64_t step) {
   losses_.end_step(step);
 }
 
+std::optional<double> SynchronousWorker::take_gradient_norm(std::int64_t step) {
+  const auto found = norms_.extract(step);
+  return found.empty() ? std::nullopt : std::optional(found.mapped());
+}
+
 void SynchronousWorker::begin_update() {
   // A GPU's mark is in its stream and costs the stream nothing.
   if (placement_.device.is_cpu()) update_start_ = spans_.mark();
@@ -161,6 +166,7 @@ void SynchronousWorker::update_step(std::int64_t step) {
     const auto squared = stage::gather_squared_norms(channel_, stage::squared_norms(parameters()), trainable_);
     // In double, the square of a finite gradient does not overflow, so the norms reveal gradients that do.
     overflow = scaler_ && !std::ranges::all_of(squared, [](const auto& each) { return std::isfinite(each.second); });
+    if (rank_ == 0) norms_[step] = stage::gradient_norm(squared, divisor);
     divisor *= stage::clip_divisor(squared, divisor, optimizer_.clip_norm);
   } else if (scaler_) {
     overflow = stage::on_any_rank(channel_, stage::overflows(parameters()));

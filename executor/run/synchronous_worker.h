@@ -1,6 +1,8 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +35,9 @@ class SynchronousWorker : public StageWorker {
   /// Update begins where compute ended its list and includes all that the whole rank does for its update: sums of tied
   /// parameters within the stage, checks of the gradients, clipping, moving statistics.
   void update_step(std::int64_t step);
+  /// Takes the norm of the model's mean gradient in a step whose update was run, before clipping; absent without
+  /// clipping and on ranks other than 0.
+  [[nodiscard]] std::optional<double> take_gradient_norm(std::int64_t step);
   /// Call after work between compute and update_step that does not belong to the step: the Update begins now.
   void begin_update();
 
@@ -66,6 +71,7 @@ class SynchronousWorker : public StageWorker {
   std::size_t reduced_ = 0;  // of them in this step
   bool prepared_ = false;
   device::DeviceClock::Moment update_start_;
+  std::map<std::int64_t, double> norms_;                         // on rank 0, if gradients are clipped: by step
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers and their values before the step
 };
 

@@ -57,10 +57,14 @@ std::map<std::string, double> gather_squared_norms(channel::Channel& channel, co
   return out;
 }
 
-double clip_divisor(const std::map<std::string, double>& squared, double divisor, double limit) {
+double gradient_norm(const std::map<std::string, double>& squared, double divisor) {
   double sum = 0;
   for (const auto& [name, square] : squared) sum += square;
-  return std::max(1.0, std::sqrt(sum) / divisor / limit);
+  return std::sqrt(sum) / divisor;
+}
+
+double clip_divisor(const std::map<std::string, double>& squared, double divisor, double limit) {
+  return std::max(1.0, gradient_norm(squared, divisor) / limit);
 }
 
 std::vector<std::string> trainable_names(const model::Model& model) {

@@ -19,9 +19,12 @@ namespace stagecraft::stage {
                                                                  const std::map<std::string, double>& own,
                                                                  const std::vector<std::string>& names);
 
+/// Euclidean norm of the mean gradient: that of the sum, whose squared norms are `squared`, divided by `divisor`. The
+/// squares are added in the order of their names, so that every rank of every plan gets the same bits.
+[[nodiscard]] double gradient_norm(const std::map<std::string, double>& squared, double divisor);
+
 /// What to divide summed gradients by, beyond `divisor`, so that the norm of their mean is at most `limit`: 1, or
-/// norm / limit if that is more. The squares are added in the order of their names, so that every rank of every plan
-/// gets the same bits.
+/// norm / limit if that is more.
 [[nodiscard]] double clip_divisor(const std::map<std::string, double>& squared, double divisor, double limit);
 
 /// Names of all trainable parameters of `model`, ascending, each once.

@@ -78,6 +78,18 @@ TEST_F(ProgressOnATerminal, IsWrittenOverAndTakenAway) {
             kClear + "1 of 3" + kClear);
 }
 
+TEST_F(ProgressOnATerminal, MakesRoomForALineThatStays) {
+  EXPECT_EQ(written_by([] {
+              ProgressLine line;
+              line.show("1 of 3");
+              line.clear();
+              line.clear();
+              std::fputs("half\n", stderr);
+              line.show("2 of 3");
+            }),
+            kClear + "1 of 3" + kClear + "half\r\n" + kClear + "2 of 3" + kClear);
+}
+
 TEST_F(ProgressOnATerminal, LeavesNothingWhereNothingWasShown) {
   EXPECT_EQ(written_by([] { const ProgressLine line; }), "");
 }

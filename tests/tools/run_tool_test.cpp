@@ -1,3 +1,5 @@
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -5,10 +7,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <sstream>
 
 #include "costmodel/format/json.h"
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
+#include "executor/files/safetensors.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
@@ -119,6 +123,8 @@ TEST_F(RunTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
            {"-o hard.json",
             "hard.json: is also an input, as plan.json, so it is not replaced; use another name, or --force"},
            {"-o notes.txt", "notes.txt: holds something that stagecraft did not write, so no stagecraft.timeline"},
+           {"--metrics notes.txt", "notes.txt: holds something that stagecraft did not write, so no file of metrics"},
+           {"--metrics folder", "folder: is a directory, expected a file"},
            {"-o new --trace ./new", "./new: is named for two outputs"},
            {"--spawn --trace nowhere/trace.json", "nowhere/trace.json: cannot write: No such file or directory"},
            {"--checkpoint notes.txt/c", "notes.txt/c: cannot write: Not a directory"},
@@ -306,6 +312,66 @@ TEST_F(RunTool, ResumesUnderAnotherPlan) {
   EXPECT_EQ(fresh.status, 1);
   EXPECT_EQ(fresh.err,
             "stagecraft-run: saved/step-3 already exists; continue from it with --resume, or use another folder\n");
+}
+
+TEST_F(RunTool, WritesMetricsThatResumingContinues) {
+  const std::string common = " --metrics m.jsonl --checkpoint saved --checkpoint-every 2 --clip-norm 0.5 --timeout 5";
+  const auto keys = [](const std::string& line) {
+    std::string out;
+    for (const char* key : {"step", "epoch", "loss", "learning_rate", "step_s", "samples_per_s", "gradient_norm"}) {
+      if (line.find("\"" + std::string(key) + "\":") != line.npos) out += std::string(key) + " ";
+    }
+    return out;
+  };
+  const auto steps = [&] {
+    std::istringstream text(folder_.read("m.jsonl"));
+    std::string out;
+    for (std::string line; std::getline(text, line);) {
+      EXPECT_EQ(keys(line), "step loss learning_rate step_s samples_per_s gradient_norm ");
+      out += line.substr(0, line.find(',')) + " ";
+    }
+    return out;
+  };
+  EXPECT_EQ(folder_.run("stagecraft-run plan.json --spawn --steps 3" + common).status, 0);
+  EXPECT_EQ(steps(), R"({"step":1 {"step":2 {"step":3 )");
+  const Outcome fresh = folder_.run("stagecraft-run plan.json --steps 4" + common);
+  EXPECT_EQ(fresh.status, 1) << "the folder has checkpoints";
+  EXPECT_EQ(steps(), R"({"step":1 {"step":2 {"step":3 )") << "and the metrics are kept";
+  const Outcome more = folder_.run("stagecraft-run plan.json --resume --steps 8 --log-every 3" + common);
+  EXPECT_EQ(more.status, 0) << more.err;
+  EXPECT_EQ(steps(), R"({"step":1 {"step":2 {"step":3 {"step":6 {"step":8 )");
+  EXPECT_THAT(more.err, HasSubstr("gradient norm "));
+  EXPECT_EQ(folder_.run("stagecraft-run plan.json --steps 1 --metrics m.jsonl --clip-norm 1").status, 0);
+  EXPECT_EQ(steps(), R"({"step":1 )") << "a new run replaces them";
+}
+
+TEST_F(RunTool, KeepsTheMetricsOfARunThatIsKilled) {
+  const Outcome o = folder_.run(
+      "stagecraft-run plan.json --steps 100000000 --timeout 5 --metrics m.jsonl 2> run.txt & run=$!\n" +
+      std::string(kUntilAStep) + "kill -KILL $run\nwait $run\ntail -c 2 m.jsonl; head -n 1 m.jsonl | cut -c 1-9");
+  EXPECT_EQ(o.out, "}\n{\"step\":1\n");
+}
+
+TEST_F(RunTool, TrainsForEpochs) {
+  const Plan plan = format::read_plan(folder_.path() / "plan.json");
+  const std::int64_t step = *plan.microbatch_samples * plan.microbatches;
+  files::NamedTensors named;
+  for (const model::ModelInput& input : planned_->model.inputs) {
+    std::vector<std::int64_t> shape{20};
+    shape.insert(shape.end(), input.shape.begin(), input.shape.end());
+    named[input.name] = input.dtype == "int64" ? at::zeros(shape, at::kLong) : at::ones(shape);
+  }
+  files::write_safetensors((folder_.path() / "data.safetensors").string(), named);
+  const Outcome o =
+      folder_.run("stagecraft-run plan.json --data tensors:data.safetensors --epochs 3 --metrics m.jsonl");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const std::int64_t steps = (3 * 20 + step - 1) / step;
+  EXPECT_THAT(o.err, HasSubstr("in " + std::to_string(steps) + " steps"));
+  EXPECT_THAT(folder_.read("m.jsonl"), HasSubstr("\"epoch\":"));
+  const Outcome endless = folder_.run("stagecraft-run plan.json --epochs 3");
+  EXPECT_EQ(endless.status, 2);
+  EXPECT_THAT(endless.err, HasSubstr("--epochs: data source \"synthetic\" has no end; use --steps"));
+  EXPECT_EQ(folder_.run("stagecraft-run plan.json --epochs 3 --steps 2").status, 2);
 }
 
 TEST_F(RunTool, SaysOnceThatACheckpointBelongsToAnotherOptimizer) {

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace stagecraft::run {
 namespace {
 
@@ -11,6 +16,77 @@ TEST(SpeedText, SetsThePredictionBesideTheMeasurement) {
             "812 samples/s, 19.7 ms per step (predicted 18.9 ms, +4 %)");
   EXPECT_EQ(speed_text(4, Seconds(1), Seconds(2)), "4.0 samples/s, 1.00 s per step (predicted 2.00 s, -50 %)");
   EXPECT_EQ(speed_text(5, Seconds(2), std::nullopt), "2.5 samples/s, 2.00 s per step");
+}
+
+TEST(DurationText, HasTwoUnits) {
+  for (const auto& [seconds, text] : std::vector<std::pair<double, std::string>>{{0.2, "0 s"},
+                                                                                 {45.4, "45 s"},
+                                                                                 {59.6, "1 min 0 s"},
+                                                                                 {200, "3 min 20 s"},
+                                                                                 {7500, "2 h 5 min"},
+                                                                                 {356400, "4 d 3 h"}})
+    EXPECT_EQ(duration_text(Seconds(seconds)), text);
+}
+
+/// 2 microbatches of 4 samples.
+Plan small_plan() {
+  Plan out;
+  out.microbatches = 2;
+  out.microbatch_samples = 4;
+  return out;
+}
+
+/// What a reporter prints for steps `first` to `steps` (from 1) of these lengths.
+std::string reported(const ReportOptions& options, const std::vector<double>& lengths, std::int64_t first,
+                     std::int64_t steps) {
+  ::testing::internal::CaptureStderr();
+  StepReporter reporter(small_plan(), options);
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const std::int64_t step = first - 1 + static_cast<std::int64_t>(i);
+    reporter(
+        {.step = step, .steps = steps, .loss = 1.0 / static_cast<double>(step + 1), .step_time = Seconds(lengths[i])});
+  }
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(StepReporter, PrintsEveryNthStepWithTheMeanTimeSinceTheLineBefore) {
+  // Steps 2 and 3 take 2 and 4 s: 8 / 3 = 2.7 samples/s. The mean without the first two is 4, then (4 + 1 + 1) / 3 = 2.
+  EXPECT_EQ(reported({.every = 3}, {3, 2, 4, 1, 1, 1}, 1, 7),
+            "step 1/7 loss 1.0000 2.7 samples/s, 3.00 s per step\n"
+            "step 3/7 loss 0.3333 2.7 samples/s, 3.00 s per step, 16 s left\n"
+            "step 6/7 loss 0.1667 8.0 samples/s, 1.00 s per step, 2 s left\n");
+}
+
+TEST(StepReporter, PrintsTheLastStepAndTheFirstOneOfAResumedRun) {
+  EXPECT_EQ(reported({.every = 100, .epoch_samples = 16}, {1, 1, 1}, 3, 5),
+            "step 3/5 epoch 1.50 loss 0.3333 8.0 samples/s, 1.00 s per step\n"
+            "step 5/5 epoch 2.50 loss 0.2000 8.0 samples/s, 1.00 s per step\n");
+}
+
+TEST(StepReporter, PrintsATenthOfTheStepsOrAfterTenSeconds) {
+  const auto lines = [](double length, std::int64_t steps) {
+    const std::string text = reported({}, std::vector(static_cast<std::size_t>(steps), length), 1, steps);
+    return std::ranges::count(text, '\n');
+  };
+  EXPECT_EQ(lines(0.01, 1000), 1 + 10);
+  // Every fifth of 50 steps of 2 s, which is every 10 s too.
+  EXPECT_EQ(lines(2, 50), 1 + 10);
+  // Every fifth of 200 steps, after 10 s; those of every 20th step are among them.
+  EXPECT_EQ(lines(2, 200), 1 + 40);
+}
+
+TEST(StepReporter, PrintsRateNormAndLossScale) {
+  const StepReporter reporter(small_plan(), {.rate = true});
+  EXPECT_EQ(
+      reporter.text({.step = 0,
+                     .steps = 1,
+                     .loss = 2,
+                     .step_time = Seconds(1),
+                     .loss_scale = 1024,
+                     .learning_rate = 0.0125,
+                     .gradient_norm = 3.25},
+                    Seconds(1)),
+      "step 1/1 loss 2.0000 8.0 samples/s, 1.00 s per step, learning rate 0.0125, gradient norm 3.25, loss scale 1024");
 }
 
 TEST(ClosingText, TakesTheStepsBehindTheFirstTwo) {

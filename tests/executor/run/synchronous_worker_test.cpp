@@ -109,6 +109,8 @@ TEST(SynchronousWorker, ClipsTheGradientToTheNorm) {
   alone.step(0);  // x is 1: the gradient (3, 4) has norm 5, so half of it is applied
   EXPECT_NEAR(alone.values()[0], 4 - 0.5 * 1.5, 1e-5);
   EXPECT_NEAR(alone.values()[1], 3 - 0.5 * 2, 1e-5);
+  EXPECT_EQ(alone.worker.take_gradient_norm(0), 5) << "before clipping";
+  EXPECT_EQ(alone.worker.take_gradient_norm(0), std::nullopt) << "taken";
 }
 
 TEST(SynchronousWorker, LeavesAGradientBelowTheNormAsItIs) {

@@ -34,6 +34,11 @@ TEST(SquaredNorms, TakeAsManyOperatorsForManyParametersAsForOne) {
   EXPECT_EQ(operators(20), operators(1));
 }
 
+TEST(GradientNorm, IsThatOfTheMean) {
+  EXPECT_EQ(gradient_norm({{"a", 64}, {"b", 36}}, 5), 2);
+  EXPECT_EQ(gradient_norm({}, 5), 0);
+}
+
 TEST(ClipDivisor, BringsTheMeanGradientsNormDownToTheLimit) {
   // Gradients summed over 5 microbatches with norm 10: the mean has norm 2.
   EXPECT_EQ(clip_divisor({{"a", 64}, {"b", 36}}, 5, 0.5), 4);
