@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
         add_scenario_options(app, files);
       },
       [&] {
-        const auto [graph, topology, calibration, other] = read_scenario("stagecraft-diff", files);
+        const auto [graph, topology, calibration, other_device] = read_scenario("stagecraft-diff", files);
+        stagecraft::tell_other_device("stagecraft-diff", other_device);
         const auto first = stagecraft::format::read_plan(first_path);
         const auto second = stagecraft::format::read_plan(second_path);
         for (const bool is_second : {false, true}) {

@@ -94,4 +94,9 @@ inline ScenarioInputs read_scenario(const std::string& program, const ScenarioFi
   return out;
 }
 
+/// Says on stderr, as `program`, how the device of the times differs, unless `other_device` is empty.
+inline void tell_other_device(const std::string& program, const std::string& other_device) {
+  if (!other_device.empty()) fmt::print(stderr, "{}: note: {}\n", program, other_device);
+}
+
 }  // namespace stagecraft

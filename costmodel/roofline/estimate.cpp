@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numbers>
 #include <stdexcept>
 #include <utility>
 
@@ -24,7 +25,7 @@ constexpr double kLikeMachines = 0.15;
 constexpr double kUnlikeMachines = 0.3;
 constexpr double kNoReference = 0.5;
 constexpr double kOfKind = 0.3;
-const double kMixSpread = std::log(2.0);
+constexpr double kMixSpread = std::numbers::ln2;
 
 enum class Direction { Forward, Backward, Update };
 
@@ -134,9 +135,10 @@ std::optional<Timing> time_on(const Machine& target, const Measured* measured, c
   if (own && *own <= Seconds(0)) return estimated_time(Seconds(0), 0);
   if (!measured) {
     if (!work) {
-      throw std::invalid_argument("layer \"" + layer.id +
-                                  "\" has no counted operations and bytes (forward_work, backward_work), and no "
-                                  "measured time of it can be used: write the graph with stagecraft profile of this version");
+      throw std::invalid_argument(
+          "layer \"" + layer.id +
+          "\" has no counted operations and bytes (forward_work, backward_work), and no "
+          "measured time of it can be used: write the graph with stagecraft profile of this version");
     }
     return estimated_time(roofline_time(*work, target), kNoReference);
   }
@@ -237,7 +239,8 @@ Graph estimated(Graph graph, const Machine& target, const std::optional<Referenc
                             target.peak,
                             target.bandwidth,
                             target.time_per_operator};
-  graph.provenance = {std::string("stagecraft-estimate ") + version(), target.device.name, {}, before.date, before.notes};
+  graph.provenance = {
+      std::string("stagecraft-estimate ") + version(), target.device.name, {}, before.date, before.notes};
   graph.provenance.notes["estimated"] =
       "estimated from " + (reference ? reference->machine.device.name : std::string("operations and bytes")) +
       " by roofline";
@@ -258,10 +261,9 @@ std::string impossible_rate(const Reference& reference) {
       const Seconds time = timing_of(layer, direction)->median * closure;
       if (!work || time <= Seconds(0) || work->flops.value / time.value <= most) continue;
       most = work->flops.value / time.value;
-      out = fmt::format(
-          "layer \"{}\" reached {:.3g} TFLOP/s in the {}, more than the {:.3g} TFLOP/s of {} with {}", layer.id,
-          most / 1e12, direction == Direction::Forward ? "forward" : "backward", reference.machine.peak.value / 1e12,
-          reference.machine.device.name, reference.machine.math);
+      out = fmt::format("layer \"{}\" reached {:.3g} TFLOP/s in the {}, more than the {:.3g} TFLOP/s of {} with {}",
+                        layer.id, most / 1e12, direction == Direction::Forward ? "forward" : "backward",
+                        reference.machine.peak.value / 1e12, reference.machine.device.name, reference.machine.math);
     }
   }
   return out;

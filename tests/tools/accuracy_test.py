@@ -1,5 +1,7 @@
 """Tests of bench/accuracy on an invented cluster. Usage: accuracy_test.py FOLDER_OF_PROGRAMS"""
 
+import importlib.machinery
+import importlib.util
 import json
 import math
 import os
@@ -16,6 +18,10 @@ import dimensions  # noqa: E402
 import fit  # noqa: E402
 import sailor  # noqa: E402
 import scores  # noqa: E402
+
+_loader = importlib.machinery.SourceFileLoader("estimate_devices", os.path.join(ROOT, "bench", "accuracy", "estimate_devices"))
+estimate_devices = importlib.util.module_from_spec(importlib.util.spec_from_loader("estimate_devices", _loader))
+_loader.exec_module(estimate_devices)
 
 PROGRAMS = sys.argv.pop() if len(sys.argv) > 1 else os.path.join(ROOT, "build", "planner", "bin")
 
@@ -42,6 +48,55 @@ class Scores(unittest.TestCase):
     def test_conformal_stretches_the_largest_of_few(self):
         # 4 residuals: rank ceil(5 * 0.9) = 5 of 4.
         self.assertAlmostEqual(scores.conformal([0.1, -0.2, 0.05, 0.15]), 0.2 * math.sqrt(5 / 4))
+
+
+class EstimateDevices(unittest.TestCase):
+    def test_counts_a_transformer_layer(self):
+        # 1 sample, sequence 2, width 3, 1 head: activations of 6 values, matrices of 9, scores of 4.
+        # 24 * 2 * 9 + 4 * 2 * 2 * 3 operations. Forward 50 activations, 12 matrices, 6 scores; backward 84, 60 and 7.
+        forward, backward = estimate_devices.transformer_work(1, 2, 3, 1)
+        self.assertEqual(forward, {"flops": 480, "moved_bytes": 4 * (50 * 6 + 12 * 9 + 6 * 4), "operators": 20})
+        self.assertEqual(backward, {"flops": 960, "moved_bytes": 4 * (84 * 6 + 60 * 9 + 7 * 4), "operators": 35})
+
+    def test_counts_the_head(self):
+        # Activations of 6 values, a weight of 3 * 5, logits of 2 * 5: 2 * 2 * 15 operations.
+        # Forward 1 activation, 1 weight, 5 logits; backward 2, 5 and 9.
+        forward, backward = estimate_devices.head_work(1, 2, 3, 5)
+        self.assertEqual(forward, {"flops": 60, "moved_bytes": 4 * (6 + 15 + 50), "operators": 3})
+        self.assertEqual(backward, {"flops": 120, "moved_bytes": 4 * (12 + 75 + 90), "operators": 7})
+
+    def profile(self, gpu, factor):
+        layer = {"parameter_bytes": 4 * 64 * 1000, "activation_bytes": 1, "backward_s": 0.02 * factor,
+                 "forward_s": 0.01 * factor}
+        return {"gpu": gpu, "model": "OPT-350", "microbatch_samples": 1, "sequence_length_tokens": 32, "hidden_size": 64,
+                "attention_heads": 2, "suspect": None,
+                "layers": [dict(layer, index=i, name=name) for i, name in enumerate("embedding first second head".split())]}
+
+    def results(self, factor):
+        with tempfile.TemporaryDirectory() as folder:
+            runs = os.path.join(folder, "measured_runs", "sailor")
+            os.makedirs(runs)
+            for gpu in ("rtx3090", "titanrtx"):
+                with open(os.path.join(runs, f"layers_{gpu}_opt350m_tp1_mbs1.json"), "w", encoding="utf-8") as file:
+                    json.dump(self.profile(gpu, factor if gpu == "rtx3090" else 1), file)
+            out = os.path.join(folder, "out.json")
+            program = os.path.join(ROOT, "bench", "accuracy", "estimate_devices")
+            done = subprocess.run([sys.executable, program, folder, "-o", out], capture_output=True, text=True,
+                                  env={**os.environ, "STAGECRAFT_BIN": PROGRAMS})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("| rtx3090 to titanrtx | 6 |", done.stdout)
+            with open(out, encoding="utf-8") as file:
+                return json.load(file)["estimates"]
+
+    def test_estimates_are_in_proportion_to_the_measured_times(self):
+        def key(row):
+            return row["source"], row["target"], row["layer"], row["direction"]
+
+        once = {key(r): r["estimated_s"] for r in self.results(1)}
+        twice = {key(r): r["estimated_s"] for r in self.results(2)}
+        self.assertEqual(len(once), 4 * 6)  # each of the two from the other, and from no profile
+        for k in once:
+            self.assertAlmostEqual(twice[k] / once[k], 2 if k[0] == "rtx3090" else 1, msg=str(k))
 
 
 class Fit(unittest.TestCase):

@@ -45,8 +45,14 @@ TEST_F(EstimateTool, WritesAGraphThatPlanAndPredictMark) {
   EXPECT_THAT(plan.err, HasSubstr("estimates for NVIDIA H200 (float32)"));
   const Outcome predict = folder_.run("stagecraft-predict h200.json topology.json plan.json -o prediction.json");
   EXPECT_EQ(predict.status, 0) << predict.err;
-  EXPECT_THAT(predict.err, AllOf(HasSubstr("step ~"), HasSubstr("by a roofline from times measured on NVIDIA TITAN RTX")));
+  EXPECT_THAT(predict.err,
+              AllOf(HasSubstr("step ~"), HasSubstr("by a roofline from times measured on NVIDIA TITAN RTX")));
   EXPECT_THAT(folder_.read("prediction.json"), HasSubstr("\"extrapolated\""));
+  const std::string files = " h200.json topology.json plan.json ";
+  for (const std::string& command :
+       std::vector<std::string>{"explain" + files, "whatif" + files + "--set compute=2x", "diff" + files + "plan.json"})
+    EXPECT_THAT(folder_.run("stagecraft-" + command).err,
+                HasSubstr("note: the layers' times are estimates for NVIDIA H200"));
   EXPECT_THAT(folder_.run("stagecraft-doctor h200.json").out, HasSubstr("SC210"));
   const Outcome again = estimate("h200.json --device L4 -o -");
   EXPECT_EQ(again.status, 1);
