@@ -1,4 +1,5 @@
 #include <benchmark/benchmark.h>
+#include <sys/resource.h>
 
 #include <map>
 #include <stdexcept>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "partitioner/list_strategies.h"
+#include "partitioner/optimal.h"
 #include "partitioner/pipedream.h"
 #include "tests/support/pipedream_cases.h"
 
@@ -22,6 +24,29 @@ void plan(const std::map<std::string, Graph>& graphs, const PipedreamCase& one) 
   const auto result = stagecraft::partitioner::pipedream_candidate(graphs.at(one.profile), one.topology, one.options);
   if (result.index() != 0) throw std::runtime_error("no plan for " + one.profile + " " + one.arguments);
   benchmark::DoNotOptimize(result);
+}
+
+/// Bytes that the process has had in memory at most.
+double peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+/// One search of `optimal`; the counters say how far its plan can be from the best, and the process's peak memory.
+void search(benchmark::State& state, const Graph& graph, const stagecraft::Topology& topology, int microbatches) {
+  namespace partitioner = stagecraft::partitioner;
+  partitioner::Constraints constraints;
+  constraints.plan.microbatches = microbatches;
+  const partitioner::CostModel costs = partitioner::simulated_costs();
+  double gap = 0;
+  for (auto _ : state) {
+    const auto result = partitioner::optimal_strategy().plan(graph, topology, costs, constraints);
+    const auto& ranking = std::get<partitioner::Ranking>(result);
+    gap = ranking.plans.front().prediction.iteration / *ranking.lower_bound - 1;
+  }
+  state.counters["gap"] = gap;
+  state.counters["peak_bytes"] = peak_bytes();
 }
 
 }  // namespace
@@ -46,6 +71,17 @@ int main(int argc, char** argv) {
       for (const PipedreamCase& one : cases) plan(graphs, one);
     }
   })->Unit(benchmark::kMillisecond);
+  for (const char* const profile : {"alexnet", "vgg16", "resnet50", "gnmt"}) {
+    for (const int devices : {4, 16, 64}) {
+      const std::string name = "optimal/" + std::string(profile) + ", " + std::to_string(devices) + " devices";
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [&graphs, profile, devices](benchmark::State& state) {
+                                     search(state, graphs.at(profile), stagecraft::levels_topology({devices}, {}), 8);
+                                   })
+          ->Unit(benchmark::kMillisecond)
+          ->Iterations(1);
+    }
+  }
   namespace partitioner = stagecraft::partitioner;
   const std::map<std::string, decltype(&partitioner::profile_candidate)> lists = {
       {"uniform", partitioner::uniform_candidate},

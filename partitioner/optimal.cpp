@@ -16,10 +16,10 @@
 #include "partitioner/candidate.h"
 #include "partitioner/exact/chain_search.h"
 #include "partitioner/exact/lattice.h"
-#include "partitioner/exact/pipeline_costs.h"
-#include "partitioner/given_split.h"
 #include "partitioner/exact/local_search.h"
+#include "partitioner/exact/pipeline_costs.h"
 #include "partitioner/exact/placement.h"
+#include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
 
 namespace stagecraft::partitioner {
@@ -45,7 +45,7 @@ constexpr Seconds kForever(1e100);
 constexpr std::size_t kMostKept = 200;
 constexpr std::size_t kMostWaiting = 20'000;
 constexpr std::size_t kImproved = 12;  ///< plans that the local search starts from
-constexpr int kPlaced = 5;    ///< plans whose placement is varied
+constexpr int kPlaced = 5;             ///< plans whose placement is varied
 
 class Clock {
  public:
@@ -131,9 +131,7 @@ class Search {
     }
   }
 
-  bool is_new(const Split& split) {
-    return known_.emplace(split.stage_of_node, split.replicas, split.chunks).second;
-  }
+  bool is_new(const Split& split) { return known_.emplace(split.stage_of_node, split.replicas, split.chunks).second; }
 
   void predict(const Split& split) {
     if (!is_new(split)) return;
@@ -155,7 +153,11 @@ class Search {
       }
       order.emplace_back(bound, &draft);
     }
-    std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
+    // Of equal bounds the simplest first: what is no better is not predicted then.
+    std::ranges::stable_sort(order, {}, [](const auto& entry) {
+      const std::vector<int>& replicas = entry.second->candidate.partition.replicas;
+      return std::tuple(entry.first.value, std::accumulate(replicas.begin(), replicas.end(), 0), replicas.size());
+    });
     for (const auto& [bound, draft] : order) {
       if (is_excluded(bound)) {
         ++ranking_.slower;
@@ -181,7 +183,8 @@ class Search {
       is_whole_ = false;
       return;
     }
-    spaces_.push_back(std::make_unique<ChainSearch>(costs_, *lattice_, space, [this] { return clock_.is_past(share_); }));
+    spaces_.push_back(
+        std::make_unique<ChainSearch>(costs_, *lattice_, space, [this] { return clock_.is_past(share_); }));
   }
 
   /// The parts of the search space, by chunks.
@@ -235,7 +238,7 @@ class Search {
     if (!is_whole_) return low;
     while (low > Seconds(0) && low * (1 + kBoundPrecision) < high) {
       const Seconds middle(high.value / low.value > 4 ? std::sqrt(low.value * high.value)
-                                                                         : (low.value + high.value) / 2);
+                                                      : (low.value + high.value) / 2);
       bool all = true;
       for (const auto& space : spaces_) {
         const std::optional<bool> refuted = space->refutes(middle);
@@ -270,8 +273,8 @@ class Search {
     }
   }
 
-  /// Predicts what a bound does not exclude, by rising bounds from `low`. Returns the bound up to which nothing was left
-  /// out.
+  /// Predicts what a bound does not exclude, by rising bounds from `low`. Returns the bound up to which nothing was
+  /// left out.
   Seconds enumerate(Seconds low) {
     share_ = 1;
     double beyond = kBoundPrecision;
@@ -413,7 +416,10 @@ std::string gap_text(Seconds iteration, Seconds lower_bound) {
   if (lower_bound >= iteration) return "the best possible";
   if (lower_bound <= Seconds(0)) return "without a lower bound";
   const double percent = (iteration / lower_bound - 1) * 100;
-  return fmt::format("at most {} % above the best possible", percent < 0.1 ? "0.1" : fmt::format("{:.2g}", percent));
+  const std::string text = percent < 0.1  ? "0.1"
+                           : percent < 10 ? fmt::format("{:.2g}", percent)
+                                          : fmt::format("{:.0f}", percent);
+  return fmt::format("at most {} % above the best possible", text);
 }
 
 Strategy optimal_strategy() {

@@ -95,13 +95,13 @@ const Strategy* owner_of_options(const partitioner::OptionValues& given) {
   return nullptr;
 }
 
-/// "PipeDream's": the owners of all strategies that have options.
+/// "PipeDream's and optimal's": the owners of all strategies that have options.
 std::string titles_of_options() {
   std::vector<std::string> out;
   for (const Strategy& strategy : partitioner::strategies()) {
     if (!strategy.options.empty()) out.push_back(strategy.options_title + "'s");
   }
-  return fmt::format("{}", fmt::join(out, ", "));
+  return fmt::format("{}", fmt::join(out, " and "));
 }
 
 /// The strategy that the command line names or implies, with its name as typed.

@@ -23,8 +23,8 @@ bool goes_by(const Strategy& strategy, const std::string& name) {
 
 const std::vector<Strategy>& strategies() {
   static const std::vector<Strategy> table = {
-      uniform_strategy(), parameters_strategy(), type_strategy(),
-      profile_strategy(), pipedream_strategy(),  auto_strategy(), optimal_strategy(),
+      uniform_strategy(),   parameters_strategy(), type_strategy(),    profile_strategy(),
+      pipedream_strategy(), auto_strategy(),       optimal_strategy(),
   };
   return table;
 }

@@ -79,7 +79,7 @@ class ChainSearch {
   int devices_ = 0;
   int most_replicas_ = 1;
   std::vector<Arrival> begin_;  ///< by set: the least way to any stage that begins in it, and there and back, less that
-  std::vector<Seconds> work_;    ///< by set, where chunks are searched: computation of its nodes
+  std::vector<Seconds> work_;   ///< by set, where chunks are searched: computation of its nodes
   std::vector<std::int32_t> table_;  ///< least devices for the stages that are left, by number of stages and set
   int counts_ = 0;                   ///< numbers of stages in the table
   std::uint64_t asked_ = 0;

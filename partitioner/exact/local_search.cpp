@@ -13,7 +13,7 @@ namespace {
 /// Beyond this many stages, replicas move only between a stage and its neighbours.
 constexpr int kEveryPair = 16;
 /// Places at which a stage is cut in two.
-constexpr int kCuts = 12;
+constexpr int kCuts = 256;
 
 class Moves {
  public:
@@ -75,14 +75,13 @@ class Moves {
   void move_replicas() {
     const int stages = to_int(best_.replicas.size());
     for (int s = 0; s < stages; ++s) {
-      const int used = std::accumulate(best_.replicas.begin(), best_.replicas.end(), 0);
       Split more = best_;
       ++more.replicas[to_index(s)];
-      if (used < costs_.devices()) try_split(more);
+      try_split(std::move(more));
       for (const int factor : {2, 4}) {
         Split many = best_;
         many.replicas[to_index(s)] *= factor;
-        if (used + many.replicas[to_index(s)] - best_.replicas[to_index(s)] <= costs_.devices()) try_split(many);
+        try_split(std::move(many));
         Split few = best_;
         few.replicas[to_index(s)] = std::max(1, few.replicas[to_index(s)] / factor);
         if (few != best_) try_split(std::move(few));
@@ -107,8 +106,7 @@ class Moves {
     for (int s = 0; s + 1 < to_int(best_.replicas.size()); ++s) {
       Split split = best_;
       for (int& stage : split.stage_of_node) stage -= stage > s ? 1 : 0;
-      if (may_replicate && costs_.schedule().replicated)
-        split.replicas[to_index(s)] += split.replicas[to_index(s) + 1];
+      if (may_replicate && costs_.schedule().replicated) split.replicas[to_index(s)] += split.replicas[to_index(s) + 1];
       split.replicas.erase(split.replicas.begin() + s + 1);
       try_split(std::move(split));
       if (stop_()) return;

@@ -322,6 +322,9 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
       } catch (const std::invalid_argument&) { return std::nullopt; }
     }
   }
+  int ranks = 0;
+  for (int p = 0; p < stages / split.chunks; ++p) ranks += split.replicas[to_index(p)];
+  if (ranks > devices_) return std::nullopt;
   std::vector<StageSums> sums = sums_of(split);
   if (!waits_) return busiest(split, sums);
   if (schedule_.splits_backward) split_backward(split, sums);
@@ -336,12 +339,11 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
     outgoing[to_index(links[to_index(l)].from)].push_back(l);
   }
   std::vector<int> first_rank(to_index(stages));
-  int ranks = 0;
+  int next_rank = 0;
   for (int p = 0; p < positions; ++p) {
-    for (int s = p; s < stages; s += positions) first_rank[to_index(s)] = ranks;
-    ranks += split.replicas[to_index(p)];
+    for (int s = p; s < stages; s += positions) first_rank[to_index(s)] = next_rank;
+    next_rank += split.replicas[to_index(p)];
   }
-  if (ranks > devices_) return std::nullopt;
   const auto runner = [&](int stage, int microbatch) {
     return first_rank[to_index(stage)] + replica_of(microbatch, split.replicas[to_index(stage)]);
   };
@@ -399,7 +401,9 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
         moved = true;
         const StageSums& stage = sums[to_index(action.stage)];
         const bool back = action.kind == ActionKind::Backward;
-        now[rank] = start + (action.kind == ActionKind::Forward ? stage.forward : back ? stage.backward : stage.weights);
+        now[rank] = start + (action.kind == ActionKind::Forward ? stage.forward
+                             : back                             ? stage.backward
+                                                                : stage.weights);
         if (action.kind == ActionKind::WeightGradient) continue;
         done[back ? 1 : 0][to_index(action.stage) * per + to_index(action.microbatch)] = now[rank];
         for (const int l : back ? incoming[to_index(action.stage)] : outgoing[to_index(action.stage)]) {
@@ -462,8 +466,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
       tied = larger(tied, all_reduce_time(sums[to_index(s)].tied, {members.begin(), members.end()}, topology_));
     }
     for (int s = g; s < stages; ++s) {
-      if (group[to_index(s)] == g)
-        after[to_index(s % positions)] = larger(after[to_index(s % positions)], end + tied);
+      if (group[to_index(s)] == g) after[to_index(s % positions)] = larger(after[to_index(s % positions)], end + tied);
     }
   }
   ends = std::move(after);

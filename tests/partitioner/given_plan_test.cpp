@@ -163,7 +163,8 @@ TEST_F(GivenPlan, EndsWithTwoWhereAnotherOptionSaysTheStages) {
        {"--split-at h.1 --strategy uniform", "--split-at h.1 --stages 2", "--from megatron x --straight-pipeline"}) {
     const Outcome o = plan(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
-    EXPECT_THAT(o.err, HasSubstr("gives the stages; remove --strategy, --stages and PipeDream's options"));
+    EXPECT_THAT(o.err,
+                HasSubstr("gives the stages; remove --strategy, --stages and PipeDream's and optimal's options"));
   }
   EXPECT_EQ(plan("--from megatron").status, 2);
 }

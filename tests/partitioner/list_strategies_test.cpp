@@ -212,9 +212,10 @@ TEST(ListStrategies, HaveNoAnswerForMoreStagesThanLayersOrDevices) {
 }
 
 TEST(Strategies, ListTheKnownNames) {
-  EXPECT_THAT([] { (void)strategy_by_name("magic"); },
-              ThrowsMessage<std::invalid_argument>(
-                  "unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, pipedream, auto"));
+  EXPECT_THAT(
+      [] { (void)strategy_by_name("magic"); },
+      ThrowsMessage<std::invalid_argument>(
+          "unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, pipedream, auto, optimal"));
   EXPECT_EQ(strategy_by_name("type:Conv").name, "type:REGEX");
 }
 

@@ -258,14 +258,32 @@ TEST_F(PlanTool, TellsWhichDevicesDoNothing) {
 // layers. One stage with four replicas reaches that, and so do several stages with four replicas each, on more devices.
 TEST_F(PlanTool, TakesOfEquallyFastPlansTheOneWithFewestDevicesThenStages) {
   write("chain.json", format::graph_json(testing::chain_graph(std::vector<double>(8, 1), std::vector<double>(8, 2))));
-  const Outcome o = run("chain.json -n 64 --microbatches 4");
+  for (const std::string strategy : {"auto", "optimal"}) {
+    const Outcome o = run("chain.json -n 64 --microbatches 4 --strategy " + strategy);
+    EXPECT_EQ(o.status, 0) << o.err;
+    const Plan plan = format::parse_plan(o.out, "out");
+    ASSERT_EQ(plan.stages.size(), 1U) << o.err;
+    EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1, 2, 3));
+    EXPECT_DOUBLE_EQ(plan.iteration->value, 24);
+    EXPECT_THAT(o.err, HasSubstr(strategy == "auto" ? "steps within 1 % are ties: fewer devices, then fewer stages win"
+                                                    : "predicted step 24.0 s: the best possible on these devices"));
+    EXPECT_THAT(o.err, HasSubstr("note: 60 of 64 devices are idle: 4-63 are not in any stage"));
+  }
+}
+
+/// Layers of 1 + 2 s cut anywhere: with the time of one simulation there is still a plan, and how far it may be off.
+TEST_F(PlanTool, EndsItsSearchInTimeAndSaysHowFarFromTheBestItsPlanMayBe) {
+  write("chain.json", format::graph_json(testing::chain_graph(std::vector<double>(60, 1), std::vector<double>(60, 2),
+                                                              Bytes(700'000'000), Bytes(900'000'000))));
+  const Outcome o = run("chain.json -n 16 --microbatches 12 --time-limit 0.01");
   EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr(" % above the best possible on these devices"));
   const Plan plan = format::parse_plan(o.out, "out");
-  ASSERT_EQ(plan.stages.size(), 1U) << o.err;
-  EXPECT_THAT(plan.stages[0].devices, ElementsAre(0, 1, 2, 3));
-  EXPECT_DOUBLE_EQ(plan.iteration->value, 24);
-  EXPECT_THAT(o.err, HasSubstr("steps within 1 % are ties: fewer devices, then fewer stages win"));
-  EXPECT_THAT(o.err, HasSubstr("note: 60 of 64 devices are idle: 4-63 are not in any stage"));
+  ASSERT_TRUE(plan.lower_bound.has_value());
+  // 60 layers of 3 s, 12 microbatches, 16 devices: at least 135 s of computation for each.
+  EXPECT_GE(*plan.lower_bound, 134.9_s);
+  EXPECT_LT(*plan.lower_bound, *plan.iteration);
+  EXPECT_EQ(run("chain.json -n 2 --strategy profile --time-limit 1").status, 2);
 }
 
 // PipeDream assigns 63 replicas to the layer of 30 s and one device to the other, whose 1e12 bytes of parameters take
@@ -348,7 +366,7 @@ TEST_F(PlanTool, ListsTheStrategies) {
   EXPECT_EQ(
       o.err,
       "stagecraft-plan: --strategy: unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, "
-      "pipedream, auto\nsee stagecraft plan --help\n");
+      "pipedream, auto, optimal\nsee stagecraft plan --help\n");
 }
 
 TEST_F(PlanTool, ListsTheSchedules) {

@@ -95,7 +95,8 @@ TEST(ChainSearch, LeavesOutNoSplitWithinTheTime) {
     testing::each_partition(graph, device_count(topology), [&](const Partition& partition) {
       const Split split = costs.split_of(partition, 1);
       if (has_idle_replicas(costs, split)) return;
-      if (const auto bound = costs.lower_bound(split)) all.emplace_back(*bound, Key(split.stage_of_node, split.replicas));
+      if (const auto bound = costs.lower_bound(split))
+        all.emplace_back(*bound, Key(split.stage_of_node, split.replicas));
     });
     ChainSearch search(costs, lattice, {}, {});
     for (int i = 0; i < 4; ++i) {

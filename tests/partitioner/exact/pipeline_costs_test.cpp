@@ -69,7 +69,8 @@ Topology random_topology(std::mt19937& random) {
           Curve{{{Bytes(1000), Seconds(0.002)}, {Bytes(40'000), Seconds(0.001)}, {Bytes(900'000), Seconds(0.01)}}};
     }
   }
-  if (random() % 4 == 0) out.levels.front().link.send_receive = Curve{{{Bytes(2000), Seconds(0.001)}, {Bytes(9000), Seconds(0.004)}}};
+  if (random() % 4 == 0)
+    out.levels.front().link.send_receive = Curve{{{Bytes(2000), Seconds(0.001)}, {Bytes(9000), Seconds(0.004)}}};
   return out;
 }
 
@@ -94,7 +95,8 @@ TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
       graph.iteration = Timing{Seconds(0.3), {}, 0};
     }
     const Topology topology = random_topology(random);
-    const char* const schedules[] = {"1f1b", "gpipe", "zb-h1", "forward", "interleaved-1f1b", "pipedream", "pipedream-2bw"};
+    const char* const schedules[] = {"1f1b",      "gpipe",        "zb-h1", "forward", "interleaved-1f1b",
+                                     "pipedream", "pipedream-2bw"};
     const std::string schedule = schedules[seed % std::size(schedules)];
     const PlanSettings settings = random_settings(random, schedule);
     const PipelineCosts costs(graph, topology, settings);
