@@ -83,6 +83,8 @@ std::set<std::string> may_include(const std::string& file) {
   out.merge(reach("costmodel/roofline"));
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");
+  // plan hands command lines with --objective-profile on.
+  if (folder == "partitioner") out.insert("partitioner/objective");
   return out;
 }
 
