@@ -151,6 +151,7 @@ inline Plan full_plan() {
   plan.listed[0].push_back({ActionKind::WeightGradient, 0, 3, -1});
   plan.steady_state = 2_s;
   plan.iteration = 10_s;
+  plan.lower_bound = 9_s;
   plan.provenance = full_provenance();
   return plan;
 }
