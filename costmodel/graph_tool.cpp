@@ -66,7 +66,7 @@ stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std
   const std::string output = folder.file("graph.json");
   const std::string profile =
       (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "stagecraft-profile").string();
-  std::vector<std::string> words{profile, model, "--structure", "-o", output};
+  std::vector<std::string> words{profile, model, "--structure", "--without-work", "-o", output};
   for (const std::string& each : set) {
     words.emplace_back("--set");
     words.push_back(each);

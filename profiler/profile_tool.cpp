@@ -15,9 +15,11 @@
 #include "executor/model/stage_layers.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
+#include "profiler/layer_work.h"
 #include "profiler/model_graph.h"
 #include "profiler/profile.h"
 #include "profiler/provenance.h"
+#include "profiler/subject.h"
 
 namespace {
 
@@ -41,6 +43,7 @@ struct Options {
   std::vector<std::int64_t> microbatches{1};
   bool accept_untrusted = false;
   bool structure = false;
+  bool without_work = false;
   std::string trace;
   std::string csv;
   std::string output;
@@ -176,7 +179,16 @@ void tell_merged(const stagecraft::model::Model& model) {
   }
 }
 
-/// Layers, shapes and bytes of one forward; nothing is measured.
+/// Gives the layers, which follow the inputs, their work.
+void add_work(stagecraft::Graph& graph, const stagecraft::profiler::WorkByLayer& work) {
+  const std::size_t inputs = graph.layers.size() - work.forward.size();
+  for (std::size_t i = 0; i < work.forward.size(); ++i) {
+    graph.layers[inputs + i].forward_work = work.forward[i];
+    graph.layers[inputs + i].backward_work = work.backward[i];
+  }
+}
+
+/// Layers, shapes and bytes of one forward, operations and bytes moved of a forward and backward; nothing is measured.
 int write_structure(const Options& o, const stagecraft::model::Model& model,
                     const stagecraft::data::DataSource& source) {
   const stagecraft::stage::Placement placement{stagecraft::device::open_device(o.device, o.allow_tf32),
@@ -188,6 +200,11 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
     const auto batch = source.batch(0, 0, 1, samples, stagecraft::profiler::inputs_read(model));
     stagecraft::Graph graph = stagecraft::profiler::model_graph(
         model, batch, stagecraft::profiler::layer_outputs(model, batch, o.profile.seed, placement), samples);
+    graph.dtype = stagecraft::device::dtype_name(placement.compute);
+    if (!o.without_work) {
+      stagecraft::profiler::Subject subject(model, o.profile.optimizer, o.profile.seed, placement, false);
+      add_work(graph, stagecraft::profiler::count_work(subject, model.layers.size(), batch));
+    }
     graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
     stagecraft::format::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples),
                                    stagecraft::format::graph_json(graph));
@@ -284,8 +301,11 @@ void add_model_options(CLI::App& app, Options& o) {
 /// Options for how it is measured.
 void add_measurement_options(CLI::App& app, Options& o) {
   app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
-  app.add_flag("--structure", o.structure,
-               "only write layers, shapes and bytes, after one forward; times are zero placeholders");
+  CLI::Option* const structure = app.add_flag(
+      "--structure", o.structure,
+      "only write layers, shapes, bytes and counted work, for stagecraft estimate; times are zero placeholders");
+  app.add_flag("--without-work", o.without_work, "with --structure: after one forward, without counting work")
+      ->needs(structure);
   stagecraft::add_accept_untrusted(app, o.accept_untrusted, "exit with 0 even if the profile is not trusted");
   app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
   app.add_option("--threads", o.profile.threads, "threads per rank")

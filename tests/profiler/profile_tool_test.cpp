@@ -46,14 +46,23 @@ TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {
   }
 }
 
+// The first linear layer multiplies 2 x 4 by 4 x 8 values: 2 * 2 * 4 * 8 operations.
 TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
-  const Outcome o = profile(kTiny + "--structure -o graph.json");
+  const Outcome o = profile(kTiny + "--set inputs=4 --structure -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
   const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.microbatch_samples, 2);
   const Layer& fc1 = graph.layers[static_cast<std::size_t>(layer_index(graph, "fc1"))];
   EXPECT_EQ(fc1.outputs.at(0).shape, (std::vector<std::int64_t>{2, 8}));
   EXPECT_EQ(fc1.forward, Timing{});
+  EXPECT_EQ(fc1.forward_work.value_or(Work{}).flops, Flops(128));
+  EXPECT_GT(fc1.backward_work.value_or(Work{}).flops, Flops(128));
+  EXPECT_EQ(graph.dtype, "float32");
+  for (const Layer& layer : graph.layers) EXPECT_EQ(layer.forward_work.has_value(), !is_input(layer)) << layer.id;
+  EXPECT_EQ(profile(kTiny + "--structure --without-work -o bare.json").status, 0);
+  for (const Layer& layer : format::parse_graph(read("bare.json"), "bare.json").layers)
+    EXPECT_EQ(layer.forward_work, std::nullopt) << layer.id;
+  EXPECT_EQ(profile(kTiny + "--without-work").status, 2);
 }
 
 TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
