@@ -94,7 +94,9 @@ bool has_saved_bytes(const Graph& graph, const Stage& stage) {
 void add_memory_range(StageRanges& ranges, const Graph& graph, const Stage& stage, const StagePrediction& predicted) {
   const double factor = std::exp(kNinety * kMemory);
   ranges.memory = {times(predicted.memory.total, 1 / factor), times(predicted.memory.total, factor),
-                   has_saved_bytes(graph, stage) ? FigureSource::Measured : FigureSource::Analytic};
+                   graph.estimate                  ? FigureSource::Extrapolated
+                   : has_saved_bytes(graph, stage) ? FigureSource::Measured
+                                                   : FigureSource::Analytic};
 }
 
 constexpr Seconds StagePrediction::* kFigures[] = {

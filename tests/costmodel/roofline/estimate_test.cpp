@@ -195,6 +195,10 @@ TEST(Estimated, IsAcceptedOnItsOwnDevice) {
   const Doubt doubt = compute_doubt(out, plan);
   EXPECT_EQ(doubt.source, FigureSource::Extrapolated);
   EXPECT_GE(doubt.log_spread, 0.15);
+  const auto result = predict_with_intervals(out, topology, plan, {});
+  const auto& ranges = *std::get<Prediction>(result).stages.front().ranges;
+  EXPECT_EQ(ranges.compute.source, FigureSource::Extrapolated);
+  EXPECT_EQ(ranges.memory.source, FigureSource::Extrapolated);
 }
 
 // 200 operations in 6 s and 9 s: at most 33.3 a second.
