@@ -21,19 +21,20 @@ struct Row {
   const char* source;
 };
 
+// Public pages that repeat the vendor's figures; the datasheets themselves were not at hand.
 // Datasheets since Ampere print many tensor-core rates with sparsity, twice what dense tensors reach: those are halved.
-constexpr const char* kV100 = "V100 datasheet; io-tech.fi, June 2017 (PCIe); grokipedia.opelly.me (SXM2)";
-constexpr const char* kRtx2080Ti = "Turing whitepaper; gpu.spicedreamphone.com/ru/gpu/nvidia/geforce-rtx-2080-ti";
+constexpr const char* kV100 = "io-tech.fi, June 2017 (PCIe); grokipedia.opelly.me (SXM2)";
+constexpr const char* kRtx2080Ti = "gpu.spicedreamphone.com/ru/gpu/nvidia/geforce-rtx-2080-ti";
 constexpr const char* kTitanRtx = "tomshardware.com/news/nvidia-titan-rtx-specs-pricing,38184.html";
-constexpr const char* kT4 = "T4 datasheet; geektopia.es, September 2018; sysrqmts.com/en/gpus/nvidia/tesla/t4";
-constexpr const char* kA100 = "A100 datasheet; glennklockwood.com/garden/processors/A100; thundercompute.com";
-constexpr const char* kRtx3090 = "GA102 whitepaper; holynerdvana.blogspot.com, GeForce RTX 3090 specifications";
-constexpr const char* kRtx4090 = "Ada whitepaper; waredb.com/processor/nvidia-geforce-rtx-4090";
-constexpr const char* kL4 = "L4 datasheet; fpsbench.com, store.sourcecode.com, grokipedia.com/page/NVIDIA_L4_vs_L40S; halved";
-constexpr const char* kL40S = "L40S datasheet; mullet.se, product 355414";
-constexpr const char* kH100 = "H100 datasheet; archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html; halved";
-constexpr const char* kH200 = "H200 datasheet; itkb.uw.cz, H200 vs B300; anandtech.com/show/21136; H100's rates";
-constexpr const char* kGH200 = "GH200 datasheet; nishikiout.net, August 2023 (memory); H100's rates";
+constexpr const char* kT4 = "geektopia.es, September 2018; sysrqmts.com/en/gpus/nvidia/tesla/t4";
+constexpr const char* kA100 = "glennklockwood.com/garden/processors/A100; thundercompute.com";
+constexpr const char* kRtx3090 = "holynerdvana.blogspot.com, GeForce RTX 3090 specifications";
+constexpr const char* kRtx4090 = "waredb.com/processor/nvidia-geforce-rtx-4090";
+constexpr const char* kL4 = "fpsbench.com, store.sourcecode.com, grokipedia.com/page/NVIDIA_L4_vs_L40S; halved";
+constexpr const char* kL40S = "mullet.se, product 355414";
+constexpr const char* kH100 = "archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html; halved";
+constexpr const char* kH200 = "itkb.uw.cz, H200 vs B300; anandtech.com/show/21136; H100's rates";
+constexpr const char* kGH200 = "nishikiout.net, August 2023 (memory); H100's rates";
 
 constexpr Row kRows[] = {
     {"Tesla V100-SXM2-16GB", "V100-SXM2-16GB", 15.7, 0, 125, 0, 900, 16, kV100},

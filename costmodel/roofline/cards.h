@@ -19,7 +19,7 @@ struct Card {
   std::optional<FlopsPerSecond> bfloat16;  ///< likewise
   BytesPerSecond bandwidth;                ///< of its memory
   Bytes memory;                            ///< as advertised; 1 GB is 10^9 bytes
-  std::string source;                      ///< of the figures
+  std::string source;                      ///< public pages that give the figures
 };
 
 /// The table of cards, oldest generation first.
