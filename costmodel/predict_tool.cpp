@@ -1,4 +1,7 @@
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 #include "costmodel/device_match.h"
 #include "costmodel/format/files.h"
@@ -9,6 +12,7 @@
 #include "costmodel/interchange/chrome_trace.h"
 #include "costmodel/intervals.h"
 #include "costmodel/progress.h"
+#include "costmodel/report/text_gantt.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
 #include "costmodel/tool_inputs.h"
@@ -95,6 +99,7 @@ int main(int argc, char** argv) {
   std::string trace;
   std::string chakra;
   bool force = false;
+  bool gantt = false;
   stagecraft::PredictOptions options;
   return stagecraft::run_tool(
       {"predict",
@@ -106,6 +111,7 @@ int main(int argc, char** argv) {
         app.add_option("PLAN", plan_path, "plan.json")->required();
         app.add_option("-o,--output", output, "output file; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
+        app.add_flag("--gantt", gantt, "print the predicted step as a timeline in text, as wide as the terminal");
         app.add_option("--chakra", chakra, "folder for Chakra execution traces, one per rank, for ASTRA-sim");
         stagecraft::add_force_option(app, force);
         app.add_flag("--free-transfers", options.free_transfers, "treat transfers as free");
@@ -133,6 +139,12 @@ int main(int argc, char** argv) {
         prediction.other_device = other_device;
         print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
               stagecraft::slowdown_assumption(graph, topology));
+        if (gantt) {
+          const char* const no_colour = std::getenv("NO_COLOR");
+          const bool colour = ::isatty(STDERR_FILENO) == 1 && (no_colour == nullptr || *no_colour == '\0');
+          std::cerr << stagecraft::report::text_gantt(stagecraft::report::shown_step(prediction),
+                                                      stagecraft::line_width(), colour);
+        }
         if (prediction.reckoned_microbatches > 0) {
           const int replayed = plan.plan().microbatches - prediction.reckoned_microbatches;
           std::cerr << fmt::format(

@@ -39,6 +39,7 @@ const std::vector<std::pair<std::regex, const char*>>& kinds() {
              {R"(\{"step":\d+,("epoch":[^,]*,)?"loss":)", "file of metrics"},
              {R"(digraph layers \{)", "Graphviz picture"},
              {R"((<\?xml[^>]*>\s*)?(<!DOCTYPE svg[^>]*>\s*)?(<!--[^>]*-->\s*)*<svg[ >])", "SVG picture"},
+             {R"(<!DOCTYPE html>\s*<html [^>]*class="stagecraft-report")", "HTML report"},
              {R"(\{("\d+":\[|\}))", "list of Chakra groups"},
          })
       out.emplace_back(std::regex(std::string("^") + begins), kind);

@@ -33,6 +33,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/format", {"costmodel/doctor"}},
     {"costmodel/interchange", {"costmodel/format"}},
     {"costmodel/interchange/convert", {"costmodel/interchange"}},
+    {"costmodel/report", {"costmodel/interchange"}},
     {"partitioner/exact", {"costmodel"}},
     {"partitioner", {"partitioner/exact"}},
     {"partitioner/objective", {"partitioner", "costmodel/interchange"}},
@@ -81,6 +82,7 @@ std::set<std::string> may_include(const std::string& file) {
   std::set<std::string> out = reach(folder);
   out.merge(reach("costmodel/interchange/convert"));
   out.merge(reach("costmodel/roofline"));
+  out.merge(reach("costmodel/report"));
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");
   // plan hands command lines with --objective-profile on.

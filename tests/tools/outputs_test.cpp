@@ -160,9 +160,13 @@ TEST_F(Outputs, HoldForEveryVerb) {
   refused("graph g.json -o g.json", "g.json: is also an input");
   refused("estimate g.json --device H200 -o g.json", "g.json: is also an input");
   refused("estimate g.json --device H200 -o p.json", "p.json: holds a stagecraft.plan, so no stagecraft.graph");
+  refused("report g.json -o g.json", "g.json: is also an input");
+  refused("report g.json -o notes.txt", "notes.txt: holds something");
+  refused("report g.json -o new --pictures p.json", "p.json: is a file, expected a directory");
   refused("graph g.json --plan p.json -o soft.json --dot", "soft.json: is also an input, as g.json");
   for (const std::string command : {"plan no t.json", "predict no t.json p.json", "import pipedream no",
-                                    "export pipedream no", "graph no.json", "estimate no --device H200"}) {
+                                    "export pipedream no", "graph no.json", "estimate no --device H200",
+                                    "report no.json"}) {
     refused(command + " -o none/x", "none/x: cannot write: No such file or directory");
     refused(command + " -o folder", "folder: is a directory, expected a file");
   }
@@ -180,6 +184,7 @@ TEST_F(Outputs, HoldForEveryVerb) {
     EXPECT_EQ(folder_.run("stagecraft-export torch-pipelining p.json -o torch").status, 0);
     EXPECT_EQ(folder_.run("stagecraft-export pipedream g.json -o again.txt").status, 0);
     EXPECT_EQ(folder_.run("stagecraft-graph g.json -o g.dot").status, 0);
+    EXPECT_EQ(folder_.run("stagecraft-report g.json out.json -o r.html --pictures pictures").status, 0);
   }
   EXPECT_EQ(folder_.run("stagecraft-plan g.json t.json -o g.json --force").status, 0);
   EXPECT_EQ(format::text_kind(folder_.read("g.json")), "stagecraft.plan");

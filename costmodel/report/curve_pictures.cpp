@@ -1,0 +1,229 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "costmodel/index.h"
+#include "costmodel/report/pictures.h"
+#include "costmodel/units_text.h"
+
+namespace stagecraft::report {
+namespace {
+
+constexpr double kLeft = 86;
+constexpr double kTop = 20;
+
+// Okabe and Ito's colours that stand out on light and dark paper.
+constexpr std::array<const char*, 6> kColours{"#0f7fc0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+const char* colour(std::size_t i) { return kColours.at(i % kColours.size()); }
+
+/// A logarithmic scale.
+struct Scale {
+  double low = 1;
+  double high = 10;
+  double begin = 0;  ///< pixel of `low`
+  double end = 1;    ///< pixel of `high`
+  [[nodiscard]] double at(double value) const {
+    return begin + (end - begin) * std::log(value / low) / std::log(high / low);
+  }
+};
+
+/// Powers of `base` on the scale, so few that they fit.
+std::vector<double> powers(const Scale& scale, double base) {
+  const int first = static_cast<int>(std::ceil(std::log(scale.low) / std::log(base) - 1e-9));
+  const int last = static_cast<int>(std::floor(std::log(scale.high) / std::log(base) + 1e-9));
+  const int every = std::max(1, (last - first + 1 + 7) / 8);
+  std::vector<double> out;
+  for (int i = first; i <= last; i += every) out.push_back(std::pow(base, i));
+  return out;
+}
+
+/// Ticks at 1, 2 and 5 times powers of ten, or at powers alone if those are many.
+std::vector<double> decimal_ticks(const Scale& scale) {
+  if (scale.high / scale.low > 1e3) return powers(scale, 10);
+  std::vector<double> out;
+  for (int power = static_cast<int>(std::floor(std::log10(scale.low))); power <= std::ceil(std::log10(scale.high));
+       ++power) {
+    for (const double digit : {1.0, 2.0, 5.0}) {
+      const double value = digit * std::pow(10.0, power);
+      if (value >= scale.low && value <= scale.high) out.push_back(value);
+    }
+  }
+  return out;
+}
+
+std::string short_time(double seconds) {
+  for (const auto& [factor, unit] :
+       std::initializer_list<std::pair<double, const char*>>{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}) {
+    if (seconds >= factor * (1 - 1e-9)) return fmt::format("{:.4g} {}", seconds / factor, unit);
+  }
+  return fmt::format("{:.3g} s", seconds);
+}
+
+std::string short_bytes(double bytes) {
+  for (const auto& [factor, unit] :
+       std::initializer_list<std::pair<double, const char*>>{{0x1p30, "GiB"}, {0x1p20, "MiB"}, {0x1p10, "KiB"}}) {
+    if (bytes >= factor) return fmt::format("{:.4g} {}", bytes / factor, unit);
+  }
+  return fmt::format("{:.4g} B", bytes);
+}
+
+void marker(Drawing& out, std::size_t number, double x, double y, const std::string& tooltip) {
+  const std::string style =
+      fmt::format("fill=\"{}\" fill-opacity=\"0.85\" stroke=\"{}\"", colour(number), colour(number));
+  constexpr double r = 4.2;
+  switch (number % 4) {
+    case 0:
+      return out.path(fmt::format("M{0:.2f},{1:.2f} a{2},{2} 0 1 0 {3},0 a{2},{2} 0 1 0 -{3},0 Z", x - r, y, r, 2 * r),
+                      style, tooltip);
+    case 1:
+      return out.path(fmt::format("M{:.2f},{:.2f} h{} v{} h-{} Z", x - r, y - r, 2 * r, 2 * r, 2 * r), style, tooltip);
+    case 2:
+      return out.path(fmt::format("M{:.2f},{:.2f} l{},{} h-{} Z", x, y - 1.2 * r, 1.2 * r, 2 * r, 2.4 * r), style,
+                      tooltip);
+    default:
+      return out.path(fmt::format("M{0:.2f},{1:.2f} l{2},{2} l-{2},{2} l-{2},-{2} Z", x, y - 1.3 * r, 1.3 * r), style,
+                      tooltip);
+  }
+}
+
+}  // namespace
+
+Picture link_picture(const std::string& name, const Topology& topology) {
+  Drawing out(name, "Time of a message");
+  constexpr double kWide = 620;
+  constexpr double kHigh = 340;
+  double low = std::numeric_limits<double>::infinity();
+  double high = 0;
+  double most = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Level& level : topology.levels) {
+    for (const CurvePoint& point : level.link.send_receive.points) {
+      if (point.bytes.value < 1) continue;
+      least = std::min(least, static_cast<double>(point.bytes.value));
+      most = std::max(most, static_cast<double>(point.bytes.value));
+    }
+  }
+  if (most == 0) {
+    least = 0x1p10;
+    most = 0x1p26;
+  }
+  if (most < 4 * least) most = 4 * least;
+  const auto line_time = [](const Link& link, double bytes) {
+    return link.latency.value + bytes / link.bandwidth.value;
+  };
+  for (const Level& level : topology.levels) {
+    for (const double bytes : {least, most}) {
+      low = std::min(low, line_time(level.link, bytes));
+      high = std::max(high, line_time(level.link, bytes));
+    }
+    for (const CurvePoint& point : level.link.send_receive.points) {
+      if (point.bytes.value < 1) continue;
+      low = std::min(low, point.time.value);
+      high = std::max(high, point.time.value);
+    }
+  }
+  const Scale bytes{least / 1.3, most * 1.3, kLeft, kLeft + kWide};
+  const Scale times{low / 1.3, high * 1.3, kTop + kHigh, kTop};
+  for (const double tick : powers(bytes, 4)) {
+    out.line(bytes.at(tick), kTop, bytes.at(tick), kTop + kHigh, "grid");
+    out.text(bytes.at(tick), kTop + kHigh + 16, "middle", short_bytes(tick), "soft", 10);
+  }
+  for (const double tick : decimal_ticks(times)) {
+    out.line(kLeft, times.at(tick), kLeft + kWide, times.at(tick), "grid");
+    out.text(kLeft - 8, times.at(tick) + 4, "end", short_time(tick), "soft", 10);
+  }
+  out.rect(kLeft, kTop, kWide, kHigh, "class=\"axis\"");
+  for (std::size_t l = 0; l < topology.levels.size(); ++l) {
+    const Level& level = topology.levels[l];
+    const bool measured = level.link.origin == Origin::Measured;
+    std::string points;
+    for (int i = 0; i <= 80; ++i) {
+      const double b = least * std::pow(most / least, i / 80.0);
+      points += fmt::format("{}{:.2f},{:.2f}", i == 0 ? "M" : " L", bytes.at(b), times.at(line_time(level.link, b)));
+    }
+    out.path(points, fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{}", colour(l),
+                                 measured ? "" : " stroke-dasharray=\"6 4\""));
+    for (const CurvePoint& point : level.link.send_receive.points) {
+      if (point.bytes.value < 1) continue;
+      marker(out, l, bytes.at(static_cast<double>(point.bytes.value)), times.at(point.time.value),
+             level.name + ": " + format_bytes(point.bytes) + " in " + format_seconds(point.time));
+    }
+    const double y = kTop + 12 + 38 * static_cast<double>(l);
+    const double x = kLeft + kWide + 24;
+    marker(out, l, x, y, "");
+    out.text(x + 12, y + 4, "start", fitted(level.name + (measured ? "" : " (declared)"), 200, 11), "strong");
+    out.text(
+        x + 12, y + 19, "start",
+        fmt::format("{} + bytes / {:.3g} GB/s", format_seconds(level.link.latency), level.link.bandwidth.value / 1e9),
+        "soft", 10);
+  }
+  out.text(kLeft + kWide / 2, kTop + kHigh + 36, "middle", "bytes of the message");
+  out.text(20, kTop + kHigh / 2, "middle", "time", "ink", 11,
+           fmt::format("transform=\"rotate(-90 20 {:.0f})\"", kTop + kHigh / 2));
+  const double height = std::max(kTop + kHigh + 48, kTop + 38.0 * static_cast<double>(topology.levels.size()) + 10);
+  return out.finish(kLeft + kWide + 250, height,
+                    "Marks are measured times, lines are latency + bytes / bandwidth; both axes are logarithmic.");
+}
+
+Picture validation_picture(const std::string& name, const Validation& validation) {
+  if (validation.runs.empty()) throw std::invalid_argument("no runs to draw");
+  Drawing out(name, "Predicted and measured steps");
+  constexpr double kSize = 420;
+  double low = std::numeric_limits<double>::infinity();
+  double high = 0;
+  std::vector<std::string> models;
+  for (const ValidatedRun& run : validation.runs) {
+    for (const Seconds time : {run.times.predicted, run.times.measured}) {
+      if (!(time > Seconds(0)) || !std::isfinite(time.value)) throw std::invalid_argument("a time is not above 0");
+      low = std::min(low, time.value);
+      high = std::max(high, time.value);
+    }
+    if (std::ranges::find(models, run.model) == models.end()) models.push_back(run.model);
+  }
+  const Scale across{low / 1.25, high * 1.25, kLeft, kLeft + kSize};
+  const Scale up{low / 1.25, high * 1.25, kTop + kSize, kTop};
+  out.clip(kLeft, kTop, kSize, kSize);
+  for (const double tick : decimal_ticks(across)) {
+    out.line(across.at(tick), kTop, across.at(tick), kTop + kSize, "grid");
+    out.line(kLeft, up.at(tick), kLeft + kSize, up.at(tick), "grid");
+    out.text(across.at(tick), kTop + kSize + 16, "middle", short_time(tick), "soft", 10);
+    out.text(kLeft - 8, up.at(tick) + 4, "end", short_time(tick), "soft", 10);
+  }
+  const std::string clipped = "clip-path=\"url(#" + out.name() + "-clip)\"";
+  const double x1 = kLeft + kSize;
+  out.path(fmt::format("M{0:.2f},{1:.2f} L{2:.2f},{3:.2f} L{2:.2f},{4:.2f} L{0:.2f},{5:.2f} Z", kLeft,
+                       up.at(across.low / 1.1), x1, up.at(across.high / 1.1), up.at(across.high / 0.9),
+                       up.at(across.low / 0.9)),
+           "fill=\"#888\" fill-opacity=\"0.2\" " + clipped);
+  out.line(kLeft, kTop + kSize, x1, kTop, "axis");
+  out.rect(kLeft, kTop, kSize, kSize, "class=\"axis\"");
+  for (const ValidatedRun& run : validation.runs) {
+    const auto model = to_index(std::ranges::find(models, run.model) - models.begin());
+    const double y = up.at(run.times.measured.value);
+    if (run.times.low && run.times.high && *run.times.low > Seconds(0)) {
+      out.path(
+          fmt::format("M{:.2f},{:.2f} H{:.2f}", across.at(run.times.low->value), y, across.at(run.times.high->value)),
+          fmt::format("fill=\"none\" stroke=\"{}\" {}", colour(model), clipped));
+    }
+    marker(out, model, across.at(run.times.predicted.value), y,
+           run.name + ": predicted " + format_seconds(run.times.predicted) + ", measured " +
+               format_seconds(run.times.measured));
+  }
+  for (std::size_t m = 0; m < models.size(); ++m) {
+    const double y = kTop + 12 + 20 * static_cast<double>(m);
+    marker(out, m, x1 + 24, y, "");
+    out.text(x1 + 36, y + 4, "start", fitted(models[m], 170, 11));
+  }
+  out.text(x1 + 18, kTop + 16 + 20 * static_cast<double>(models.size()), "start", "grey band: within 10 %", "soft");
+  out.text(kLeft + kSize / 2, kTop + kSize + 36, "middle", "predicted step");
+  out.text(20, kTop + kSize / 2, "middle", "measured step", "ink", 11,
+           fmt::format("transform=\"rotate(-90 20 {:.0f})\"", kTop + kSize / 2));
+  return out.finish(x1 + 220, std::max(kTop + kSize + 48, kTop + 20.0 * static_cast<double>(models.size()) + 30),
+                    "Each mark is a run, each line its predicted 90 % interval; on the diagonal both are equal.");
+}
+
+}  // namespace stagecraft::report

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/units.h"
+
+namespace stagecraft::report {
+
+/// A finished picture. `name` is its file's, without the suffix, and begins its ids.
+struct Picture {
+  std::string name;
+  std::string title;
+  std::string caption;  ///< one or two plain sentences; text, not markup
+  std::string inner;    ///< the <svg> element without its style sheet
+  bool zooms = false;   ///< the page's script widens its time axis
+};
+
+/// The style sheet of all pictures: light, and dark on screens that prefer it.
+[[nodiscard]] std::string picture_style();
+/// The picture as a file of its own.
+[[nodiscard]] std::string picture_file(const Picture& picture);
+
+/// What a filled area means. Each has a colour of Okabe and Ito's palette; all but the plain ones also a hatch.
+enum class Fill {
+  Forward,
+  Backward,
+  WeightGradient,
+  Reduce,
+  Update,
+  Wait,
+  Compute,
+  Transfer,
+  Bubble,
+  First,
+  Second,
+  Third,
+  Fourth
+};
+
+/// Colour of a stage's layers, always light enough for black text; repeats after eight.
+[[nodiscard]] std::string stage_colour(int stage);
+
+/// A scale from 0: round ticks in a unit that suits the largest value.
+struct Axis {
+  double end = 1;             ///< in base units; the last tick
+  double factor = 1;          ///< base units of one unit
+  std::string unit;           ///< "ms", "MiB"
+  std::vector<double> ticks;  ///< in base units, ascending from 0
+  /// "0.5": the number of units
+  [[nodiscard]] std::string label(double value) const;
+};
+/// Axis from 0 to at least `most`, with about `count` ticks. Nothing to show, or numbers that are not finite: to 1.
+[[nodiscard]] Axis time_axis(Seconds most, int count);
+[[nodiscard]] Axis bytes_axis(Bytes most, int count);
+
+/// Estimated width of text in a font of that size: wide enough for common sans-serif fonts.
+[[nodiscard]] double text_width(std::string_view text, double size);
+/// `text`, its middle replaced by "…" if it is wider than `width`.
+[[nodiscard]] std::string fitted(const std::string& text, double width, double size);
+
+/// Builds the elements of a picture. Coordinates are pixels; all text arguments are plain text, not markup.
+class Drawing {
+ public:
+  Drawing(std::string name, std::string title) : name_(std::move(name)), title_(std::move(title)) {}
+  /// `more` are attributes. `tooltip` may be empty.
+  void rect(double x, double y, double width, double height, const std::string& paint, const std::string& tooltip = "",
+            const std::string& more = "");
+  void line(double x1, double y1, double x2, double y2, const std::string& style);
+  void path(const std::string& points, const std::string& style, const std::string& tooltip = "");
+  void text(double x, double y, const std::string& anchor, const std::string& words, const std::string& style = "ink",
+            double size = 11, const std::string& more = "");
+  void open(const std::string& attributes) { body_ += "<g " + attributes + ">\n"; }
+  void close() { body_ += "</g>\n"; }
+  /// Limits what refers to "NAME-clip" to a rectangle.
+  void clip(double x, double y, double width, double height);
+  /// The attribute that paints an area.
+  [[nodiscard]] std::string fill(Fill fill);
+  /// Coloured squares with words, from `x` on, in lines of at most `width`; returns the height.
+  double legend(double x, double y, double width, const std::vector<std::pair<std::string, std::string>>& entries);
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] Picture finish(double width, double height, const std::string& caption) const;
+
+ private:
+  std::string name_, title_, body_, clip_;
+  std::set<Fill> used_;
+};
+
+}  // namespace stagecraft::report

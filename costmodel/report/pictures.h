@@ -1,0 +1,64 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/compare.h"
+#include "costmodel/graph.h"
+#include "costmodel/plan.h"
+#include "costmodel/predict.h"
+#include "costmodel/report/drawing.h"
+#include "costmodel/timeline.h"
+#include "costmodel/topology.h"
+#include "costmodel/validate.h"
+
+namespace stagecraft::report {
+
+/// One step to draw: the spans of `timeline` between `begin` and `end`.
+struct ShownStep {
+  std::string title;  ///< "predicted", "measured, step 5 of 8"
+  const Timeline* timeline = nullptr;
+  Seconds begin;
+  Seconds end;
+};
+
+/// The last step of a prediction.
+[[nodiscard]] ShownStep shown_step(const Prediction& prediction);
+/// Of a run's steps from `skip` on (never beyond the last one) that have spans, the one whose time is nearest to their
+/// median. Absent if no step has spans.
+[[nodiscard]] std::optional<ShownStep> shown_step(const Measurement& measurement, std::size_t skip = 2);
+
+/// Steps below each other, rank by rank, on one time axis from each step's begin. At most 32 ranks: of more, the first
+/// of each stage. Bars that would be too narrow to see are joined with their neighbours of the same kind.
+[[nodiscard]] Picture gantt_picture(const std::string& name, const std::vector<ShownStep>& steps);
+
+/// A prediction and what to call it.
+struct NamedPrediction {
+  std::string title;
+  const Prediction* prediction = nullptr;
+};
+
+/// Where each stage's step goes, as one bar of parts per stage; one group per prediction.
+[[nodiscard]] Picture breakdown_picture(const std::string& name, const std::vector<NamedPrediction>& predictions);
+/// Peak memory of each stage by part, with a line at `limit`.
+[[nodiscard]] Picture memory_picture(const std::string& name, const std::vector<NamedPrediction>& predictions,
+                                     std::optional<Bytes> limit);
+
+/// The layers in the order of the model, in a frame per stage (one frame without a plan). Arrows run in the gaps beside
+/// and the channel above the frames: none crosses a stage that it does not touch. Throws std::invalid_argument as
+/// staged_graph for a plan of another graph.
+[[nodiscard]] Picture layout_picture(const std::string& name, const Graph& graph, const Plan* plan);
+/// Forward, backward, activations and parameters of each layer, side by side. Of more than 250 layers, those with the
+/// longest times.
+[[nodiscard]] Picture layer_bars_picture(const std::string& name, const Graph& graph, const Plan* plan);
+
+/// Time by message bytes of each level's link, measured and as latency + bytes / bandwidth, on logarithmic axes.
+[[nodiscard]] Picture link_picture(const std::string& name, const Topology& topology);
+/// Predicted against measured step times on logarithmic axes. Throws std::invalid_argument without runs or if a time is
+/// not above 0.
+[[nodiscard]] Picture validation_picture(const std::string& name, const Validation& validation);
+/// Predicted beside measured times of each stage's actions.
+[[nodiscard]] Picture actions_picture(const std::string& name, const Comparison& comparison);
+
+}  // namespace stagecraft::report

@@ -1,0 +1,399 @@
+#include "costmodel/report/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "costmodel/device_match.h"
+#include "costmodel/errors.h"
+#include "costmodel/format/comparison_json.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
+#include "costmodel/format/validation_json.h"
+#include "costmodel/index.h"
+#include "costmodel/interchange/markup.h"
+#include "costmodel/intervals.h"
+#include "costmodel/report/pictures.h"
+#include "costmodel/units_text.h"
+
+namespace stagecraft::report {
+namespace {
+
+using interchange::markup_text;
+
+template <class T>
+void add_only(std::optional<Named<T>>& place, const std::string& file, T value) {
+  if (place) throw FormatError(file + ": a second document of this kind, the first is " + place->file);
+  place = Named<T>{file, std::move(value)};
+}
+
+std::string paragraph(const std::string& words) { return "<p>" + words + "</p>\n"; }
+
+std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
+
+const Topology* topology_of(const Documents& d) { return d.topology ? &d.topology->value : nullptr; }
+
+std::vector<NamedPrediction> named(const std::vector<Named<Prediction>>& predictions) {
+  std::vector<NamedPrediction> out;
+  for (const auto& each : predictions) out.push_back({each.file, &each.value});
+  return out;
+}
+
+/// The stage whose ranks compute, update and reduce longest.
+const StagePrediction* bottleneck(const Prediction& p) {
+  const auto busy = [](const StagePrediction& s) { return s.compute + s.update + s.reduce; };
+  const auto found =
+      std::ranges::max_element(p.stages, [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
+  return found == p.stages.end() ? nullptr : &*found;
+}
+
+std::string table(const std::vector<std::string>& titles, const std::vector<std::vector<std::string>>& rows) {
+  std::string out = "<div class=\"wide\"><table><thead><tr>";
+  for (const std::string& title : titles) out += "<th scope=\"col\">" + markup_text(title) + "</th>";
+  out += "</tr></thead><tbody>\n";
+  for (const auto& row : rows) {
+    out += "<tr>";
+    for (const std::string& cell : row) out += "<td>" + markup_text(cell) + "</td>";
+    out += "</tr>\n";
+  }
+  return out + "</tbody></table></div>\n";
+}
+
+std::string card(const std::string& figure, const std::string& what, const std::string& more) {
+  return "<div class=\"card\"><b>" + markup_text(figure) + "</b><span>" + markup_text(what) + "</span>" +
+         (more.empty() ? "" : "<small>" + markup_text(more) + "</small>") + "</div>\n";
+}
+
+std::string prediction_summary(const Documents& d, const Named<Prediction>& each) {
+  const Prediction& p = each.value;
+  std::string out = "<h3>" + markup_text(each.file) + "</h3>\n<div class=\"cards\">\n";
+  out += card(format_seconds(p.iteration), "predicted step",
+              p.low && p.high ? "90 % interval: " + format_seconds(*p.low) + " to " + format_seconds(*p.high) : "");
+  if (p.samples_per_s) out += card(fmt::format("{:.4g}", *p.samples_per_s), "samples per second", "");
+  if (const StagePrediction* slowest = bottleneck(p)) {
+    const Seconds busy = slowest->compute + slowest->update + slowest->reduce;
+    out += card(fmt::format("stage {}", slowest->stage), "is the bottleneck",
+                p.iteration > Seconds(0) ? "busy for " + percent(busy / p.iteration) + " of the step" : "");
+  }
+  out += card(percent(p.bubble), "idle", "waiting or without work, mean over the ranks");
+  const auto fullest =
+      std::ranges::max_element(p.stages, [](const auto& a, const auto& b) { return a.memory.total < b.memory.total; });
+  if (fullest != p.stages.end()) {
+    std::string room;
+    if (const Topology* t = topology_of(d); t != nullptr && t->device.memory)
+      room = fmt::format("stage {}; {} of the device's {}", fullest->stage,
+                         percent(fullest->memory.total / *t->device.memory), format_bytes(*t->device.memory));
+    else
+      room = fmt::format("stage {}; no limit is known", fullest->stage);
+    out += card(format_bytes(fullest->memory.total), "peak memory", room);
+  }
+  out += "</div>\n";
+  for (const StagePrediction& s : p.stages) {
+    if (!s.fits)
+      out += "<p class=\"warning\">" +
+             markup_text(fmt::format("Stage {} does not fit in the device's memory.", s.stage)) + "</p>\n";
+  }
+  if (!p.interval.empty()) out += paragraph("The interval comes from " + markup_text(p.interval) + ".");
+  for (const std::string& note : {p.other_device, p.backward_parts, p.message_processing, idle_text(p)}) {
+    if (!note.empty()) out += paragraph("Note: " + markup_text(note) + ".");
+  }
+  return out;
+}
+
+std::string run_summary(const Named<Measurement>& each) {
+  const Measurement& m = each.value;
+  const std::size_t steps = m.timeline.steps.size();
+  if (steps == 0) return "";
+  const std::size_t skipped = std::min<std::size_t>(2, steps - 1);
+  const Seconds time = step_time(m.timeline, skipped);
+  std::string out = "<h3>" + markup_text(each.file) + "</h3>\n<div class=\"cards\">\n";
+  out += card(
+      format_seconds(time), "measured step",
+      fmt::format("median of {} step{}, first {} skipped", steps - skipped, steps - skipped == 1 ? "" : "s", skipped));
+  if (m.microbatch_samples && time > Seconds(0))
+    out += card(fmt::format("{:.4g}", static_cast<double>(*m.microbatch_samples * m.microbatches) / time.value),
+                "samples per second", "");
+  if (!m.losses.empty())
+    out += card(fmt::format("{:.4g}", m.losses.back()), "last loss", fmt::format("first: {:.4g}", m.losses.front()));
+  out += "</div>\n";
+  if (!m.ended) out += paragraph("The run had not ended when this was written.");
+  for (const std::string& reason : crowded_reasons(m.conditions, "the ranks"))
+    out += "<p class=\"warning\">" + markup_text(reason) + ".</p>\n";
+  return out;
+}
+
+/// Sections that need an id of their own each: "plan", "plan-2".
+std::string numbered(const std::string& word, std::size_t i) {
+  return i == 0 ? word : word + "-" + std::to_string(i + 1);
+}
+
+Section summary(const Documents& d) {
+  Section out{"summary", "Summary", "", {}};
+  if (d.graph) {
+    const Graph& g = d.graph->value;
+    Bytes parameters;
+    std::size_t layers = 0;
+    for (const Layer& layer : g.layers) {
+      if (is_input(layer)) continue;
+      parameters += layer.parameter_bytes;
+      ++layers;
+    }
+    std::string words = fmt::format("Model {}: {} layers, {} of parameters", g.name, layers, format_bytes(parameters));
+    if (has_times(g)) words += ", " + format_seconds(compute_time(g)) + " of forward and backward per microbatch";
+    if (g.microbatch_samples) words += fmt::format(" of {} samples", *g.microbatch_samples);
+    if (!g.device.name.empty()) words += ", measured on " + g.device.name;
+    out.markup += paragraph(markup_text(words) + ".");
+    if (const std::string text = distrust_text(g); !text.empty())
+      out.markup += "<p class=\"warning\">" + markup_text(text) + ".</p>\n";
+  }
+  if (d.topology)
+    out.markup += paragraph(markup_text(
+        fmt::format("Cluster {}: {} devices{}.", d.topology->value.name, device_count(d.topology->value),
+                    d.topology->value.device.name.empty() ? "" : " (" + d.topology->value.device.name + ")")));
+  for (const auto& each : d.plans) {
+    out.markup += paragraph(
+        markup_text(fmt::format("{}: {} stage{}, schedule {}, {} microbatch{} per step.", each.file,
+                                each.value.stages.size(), each.value.stages.size() == 1 ? "" : "s", each.value.schedule,
+                                each.value.microbatches, each.value.microbatches == 1 ? "" : "es")));
+  }
+  for (const auto& each : d.predictions) out.markup += prediction_summary(d, each);
+  for (const auto& each : d.runs) out.markup += run_summary(each);
+  return out;
+}
+
+void add_comparison(std::vector<Section>& out, const Named<Comparison>& each, std::size_t i) {
+  const Comparison& c = each.value;
+  const auto error = c.step.error();
+  std::string words =
+      fmt::format("Step: predicted {}, measured {}", format_seconds(c.step.predicted), format_seconds(c.step.measured));
+  if (error) words += fmt::format(", error {:+.1f} %", *error * 100);
+  if (const auto inside = is_inside(c))
+    words += *inside ? "; the measured step lies inside the prediction's 90 % interval"
+                     : "; the measured step lies outside the prediction's 90 % interval";
+  std::string markup = paragraph(markup_text(words) + ".");
+  for (const std::string& reason : c.distrust) markup += "<p class=\"warning\">" + markup_text(reason) + ".</p>\n";
+  std::vector<std::vector<std::string>> rows;
+  const auto add = [&](const std::string& what, const std::string& predicted, const std::string& measured,
+                       std::optional<double> e) {
+    rows.push_back({what, predicted, measured, e ? fmt::format("{:+.1f} %", *e * 100) : ""});
+  };
+  add("step", format_seconds(c.step.predicted), format_seconds(c.step.measured), error);
+  for (const BubbleComparison& b : c.bubbles)
+    rows.push_back({fmt::format("rank {} idle", b.rank), percent(b.share.predicted), percent(b.share.measured), ""});
+  for (const MemoryComparison& m : c.memory)
+    add(fmt::format("rank {} peak memory", m.rank), format_bytes(m.peak.predicted), format_bytes(m.peak.measured),
+        m.peak.error());
+  markup += table({"", "predicted", "measured", "error"}, rows);
+  Section section{numbered("comparison", i), "Predicted beside measured: " + each.file, markup, {}};
+  if (!c.actions.empty()) section.pictures.push_back(actions_picture(numbered("actions", i), c));
+  out.push_back(std::move(section));
+}
+
+constexpr const char* kPageStyle = R"(
+:root{color-scheme:light dark;--paper:#fff;--ink:#1b1d21;--soft:#565b63;--line:#dfe2e6;--card:#f4f5f7;--accent:#0f6cab;--warn:#9a4300}
+@media screen and (prefers-color-scheme:dark){:root{--paper:#15181d;--ink:#e9ebee;--soft:#a9b0ba;--line:#2c313a;--card:#1c2027;--accent:#6bbcf0;--warn:#ff9d5c}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1160px;padding:24px 28px 60px;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,"Segoe UI","Helvetica Neue",Arial,sans-serif}
+h1{font-size:26px;margin:0 0 2px}h2{font-size:20px;margin:44px 0 8px;padding-top:14px;border-top:1px solid var(--line)}h3{font-size:14px;margin:22px 0 8px;color:var(--soft);font-weight:600;overflow-wrap:anywhere}
+p{margin:6px 0;max-width:86ch;overflow-wrap:anywhere}.sub,figcaption,footer{color:var(--soft)}figcaption{font-size:13px;margin-top:6px;max-width:100ch}
+nav{margin:14px 0 0;display:flex;flex-wrap:wrap;gap:4px 18px}a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
+.cards{display:flex;flex-wrap:wrap;gap:12px}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;min-width:150px;max-width:260px}
+.card b{display:block;font-size:21px;line-height:1.25}.card span{display:block}.card small{display:block;color:var(--soft);font-size:12px;line-height:1.35;margin-top:3px}
+.warning{color:var(--warn);font-weight:600}figure{margin:16px 0 26px}.wide,.frame{overflow-x:auto}.frame svg{display:block;height:auto}.frame svg.whole{max-width:100%}
+table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;margin:10px 0}th,td{padding:4px 18px 4px 0;text-align:right;border-bottom:1px solid var(--line)}th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
+.zoom{display:none;gap:6px;margin:0 0 6px}.zoom button{font:inherit;font-size:13px;padding:2px 12px;border:1px solid var(--line);border-radius:6px;background:var(--card);color:var(--ink);cursor:pointer}
+@media print{body{max-width:none;padding:0}nav,.zoom{display:none!important}figure,.card,tr{break-inside:avoid}.frame,.wide{overflow:visible}.frame svg{max-width:100%}}
+)";
+
+/// Widens the time axis of each timeline about its centre; the page is complete without it.
+constexpr const char* kScript = R"(
+document.querySelectorAll('figure[data-zooms]').forEach(function(f){
+  var s=f.querySelector('svg'),g=s.querySelector('.zoomable'),a=s.querySelector('.timeaxis'),bar=f.querySelector('.zoom');
+  var L=+g.dataset.left,W=+g.dataset.width,z=1,o=0,NS='http://www.w3.org/2000/svg';
+  var keep=[].map.call(g.querySelectorAll('rect,line'),function(e){return e.tagName=='rect'?[e,+e.getAttribute('x'),+e.getAttribute('width')]:[e,+e.getAttribute('x1'),0];});
+  var ends=[].map.call(s.querySelectorAll('.endmark'),function(e){return [e,+e.getAttribute('x1')];});
+  g.querySelectorAll('text').forEach(function(t){t.remove();});
+  function at(x){return L+(x-L-o)*z;}
+  function draw(){
+    o=Math.max(0,Math.min(W-W/z,o));
+    g.querySelectorAll('text').forEach(function(t){t.remove();});
+    keep.forEach(function(k){var e=k[0],x=at(k[1]);
+      if(e.tagName=='line'){e.setAttribute('x1',x);e.setAttribute('x2',x);return;}
+      var w=k[2]*z;e.setAttribute('x',x);e.setAttribute('width',w);
+      var m=e.dataset.m;if(m&&w>=6.4*m.length+3&&x+w>L&&x<L+W){var t=document.createElementNS(NS,'text');t.setAttribute('x',x+w/2);t.setAttribute('y',+e.getAttribute('y')+13);t.setAttribute('text-anchor','middle');t.setAttribute('font-size','11');t.setAttribute('class','dark');t.setAttribute('pointer-events','none');t.textContent=m;g.appendChild(t);}});
+    ends.forEach(function(k){var x=at(k[1]);k[0].setAttribute('x1',x);k[0].setAttribute('x2',x);k[0].style.display=x<L||x>L+W+1?'none':'';});
+    var t=a.querySelectorAll('text'),n=t.length-1,lo=+a.dataset.end*o/W,span=+a.dataset.end/z;
+    t.forEach(function(e,i){e.textContent=+(lo+span*i/n).toPrecision(4);});
+  }
+  function by(f,c){var p=o+(c===undefined?W/2:c)/z;z=Math.max(1,Math.min(400,z*f));o=p-(c===undefined?W/2:c)/z;draw();}
+  [['zoom in',function(){by(2);}],['zoom out',function(){by(.5);}],['left',function(){o-=W/z/3;draw();}],['right',function(){o+=W/z/3;draw();}],['whole step',function(){z=1;o=0;draw();}]].forEach(function(b){var e=document.createElement('button');e.type='button';e.textContent=b[0];e.onclick=b[1];bar.appendChild(e);});
+  bar.style.display='flex';
+  s.addEventListener('wheel',function(e){if(!e.ctrlKey)return;e.preventDefault();var r=s.getBoundingClientRect();by(e.deltaY<0?1.25:.8,Math.max(0,Math.min(W,(e.clientX-r.left)*s.viewBox.baseVal.width/r.width-L)));},{passive:false});
+  draw();
+});
+)";
+
+}  // namespace
+
+const std::vector<std::string>& readable_formats() {
+  static const std::vector<std::string> formats{"stagecraft.graph",      "stagecraft.topology", "stagecraft.plan",
+                                                "stagecraft.prediction", "stagecraft.timeline", "stagecraft.comparison",
+                                                "stagecraft.validation"};
+  return formats;
+}
+
+void add_document(Documents& d, const std::string& text, const std::string& file) {
+  const std::string kind = format::text_kind(text);
+  if (kind == "stagecraft.graph") {
+    add_only(d.graph, file, format::parse_graph(text, file));
+  } else if (kind == "stagecraft.topology") {
+    add_only(d.topology, file, format::parse_topology(text, file));
+  } else if (kind == "stagecraft.plan") {
+    d.plans.push_back({file, format::parse_plan(text, file)});
+  } else if (kind == "stagecraft.prediction") {
+    d.predictions.push_back({file, format::parse_prediction(text, file)});
+  } else if (kind == "stagecraft.timeline") {
+    d.runs.push_back({file, format::parse_measurement(text, file)});
+  } else if (kind == "stagecraft.comparison") {
+    d.comparisons.push_back({file, format::parse_comparison(text, file)});
+  } else if (kind == "stagecraft.validation") {
+    add_only(d.validation, file, format::parse_validation(text, file));
+  } else {
+    throw FormatError(fmt::format("{}: /format: found {}, expected one of {}", file,
+                                  kind.empty() ? "no document of stagecraft" : "\"" + kind + "\"",
+                                  fmt::join(readable_formats(), ", ")));
+  }
+}
+
+std::vector<std::string> complete(Documents& d) {
+  std::vector<std::string> out;
+  if (d.predictions.empty() && d.graph && d.topology && has_times(d.graph->value)) {
+    for (const auto& plan : d.plans) {
+      try {
+        (void)accepted_differences(d.graph->value, d.topology->value, false);
+        auto result =
+            predict_with_intervals(d.graph->value, d.topology->value, BoundPlan(plan.value), std::nullopt, {});
+        if (const auto* none = std::get_if<Infeasible>(&result))
+          out.push_back(plan.file + ": not predicted: " + none->reason);
+        else
+          d.predictions.push_back({plan.file + ", predicted", std::get<Prediction>(std::move(result))});
+      } catch (const std::invalid_argument& e) { out.push_back(plan.file + ": not predicted: " + e.what()); }
+    }
+  }
+  if (d.comparisons.empty() && !d.predictions.empty() && !d.runs.empty()) {
+    const auto& p = d.predictions.front();
+    const auto& m = d.runs.front();
+    try {
+      d.comparisons.push_back({p.file + " and " + m.file, compare(p.value, m.value)});
+    } catch (const std::invalid_argument& e) {
+      out.push_back(p.file + " and " + m.file + ": not compared: " + e.what());
+    }
+  }
+  return out;
+}
+
+std::vector<Section> sections(const Documents& d) {
+  std::vector<Section> out{summary(d)};
+  // Those that show the same ranks share a time axis: a prediction with the runs.
+  std::vector<ShownStep> steps;
+  Section timeline{"timeline", "Pipeline timeline", "", {}};
+  if (!d.predictions.empty()) {
+    for (std::size_t i = 0; i < d.predictions.size(); ++i) {
+      const Prediction& p = d.predictions[i].value;
+      std::vector<ShownStep> group{shown_step(p)};
+      if (d.predictions.size() > 1) group.front().title = "predicted, " + d.predictions[i].file;
+      for (const auto& run : d.runs) {
+        if (i > 0 || run.value.timeline.stage_of_rank != p.timeline.stage_of_rank) continue;
+        if (auto step = shown_step(run.value)) group.push_back(*step);
+      }
+      if (!p.timeline.spans.empty()) timeline.pictures.push_back(gantt_picture(numbered("gantt", i), group));
+    }
+  }
+  for (const auto& run : d.runs) {
+    const bool drawn = !d.predictions.empty() &&
+                       run.value.timeline.stage_of_rank == d.predictions.front().value.timeline.stage_of_rank;
+    if (drawn) continue;
+    if (auto step = shown_step(run.value))
+      timeline.pictures.push_back(gantt_picture(numbered("gantt", timeline.pictures.size()), {*step}));
+  }
+  if (!timeline.pictures.empty()) out.push_back(std::move(timeline));
+  if (!d.predictions.empty()) {
+    out.push_back(
+        {"breakdown", "Where the time goes", "", {breakdown_picture("breakdown-bars", named(d.predictions))}});
+    const Topology* t = topology_of(d);
+    out.push_back({"memory",
+                   "Memory",
+                   "",
+                   {memory_picture("memory-bars", named(d.predictions),
+                                   t != nullptr ? t->device.memory : std::optional<Bytes>())}});
+  }
+  for (std::size_t i = 0; i < d.comparisons.size(); ++i) add_comparison(out, d.comparisons[i], i);
+  if (d.graph) {
+    const Graph& graph = d.graph->value;
+    Section layers{"layers", "Costs of the layers", "", {}};
+    Section layout{"model", "Model", "", {}};
+    std::vector<const Named<Plan>*> plans;
+    for (const auto& plan : d.plans) plans.push_back(&plan);
+    if (plans.empty()) plans.push_back(nullptr);
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      try {
+        const Plan* plan = plans[i] == nullptr ? nullptr : &plans[i]->value;
+        layout.pictures.push_back(layout_picture(numbered("graph", i), graph, plan));
+        if (plans.size() > 1) layout.pictures.back().caption += " " + plans[i]->file + ".";
+        if (i == 0) layers.pictures.push_back(layer_bars_picture("layer-bars", graph, plan));
+      } catch (const std::invalid_argument& e) {
+        throw std::invalid_argument(plans[i]->file + ": " + e.what() + " (in " + d.graph->file + ")");
+      }
+    }
+    out.push_back(std::move(layers));
+    out.push_back(std::move(layout));
+  }
+  if (d.topology) out.push_back({"links", "Links", "", {link_picture("link-curves", d.topology->value)}});
+  if (d.validation) {
+    try {
+      out.push_back({"validation", "Validation", "", {validation_picture("validation-scatter", d.validation->value)}});
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(d.validation->file + ": " + e.what()); }
+  }
+  return out;
+}
+
+std::string report_page(const Documents& d, const std::vector<Section>& sections) {
+  std::string model = "stagecraft";
+  if (d.graph)
+    model = d.graph->value.name;
+  else if (!d.plans.empty())
+    model = d.plans.front().value.model;
+  else if (!d.runs.empty())
+    model = d.runs.front().value.model;
+  std::string out =
+      "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\" "
+      "class=\"stagecraft-report\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>" +
+      markup_text(model) + " - stagecraft report</title>\n<style>" + kPageStyle + picture_style() +
+      "</style>\n</head>\n<body>\n<header>\n<h1>" + markup_text(model) +
+      "</h1>\n<div class=\"sub\">stagecraft report</div>\n<nav>\n";
+  for (const Section& section : sections)
+    out += "<a href=\"#section-" + section.id + "\">" + markup_text(section.title) + "</a>\n";
+  out += "</nav>\n</header>\n<main>\n";
+  for (const Section& section : sections) {
+    out +=
+        "<section id=\"section-" + section.id + "\">\n<h2>" + markup_text(section.title) + "</h2>\n" + section.markup;
+    for (const Picture& picture : section.pictures) {
+      out += picture.zooms ? "<figure data-zooms=\"yes\"><div class=\"zoom\"></div>" : "<figure>";
+      // Very wide pictures scroll, others shrink with the window.
+      const std::size_t at = picture.inner.find(" width=\"") + 8;
+      const bool wide = std::stod(picture.inner.substr(at, picture.inner.find('"', at) - at)) > 1600;
+      std::string svg = picture.inner;
+      if (!wide) svg.replace(svg.find("class=\"sc\""), 10, "class=\"sc whole\"");
+      out += "<div class=\"frame\">\n" + svg + "</div>\n<figcaption>" + markup_text(picture.caption) +
+             "</figcaption></figure>\n";
+    }
+    out += "</section>\n";
+  }
+  out += "</main>\n<script>//<![CDATA[";
+  return out + kScript + "//]]></script>\n</body>\n</html>\n";
+}
+
+}  // namespace stagecraft::report

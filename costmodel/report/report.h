@@ -1,0 +1,63 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/compare.h"
+#include "costmodel/graph.h"
+#include "costmodel/plan.h"
+#include "costmodel/predict.h"
+#include "costmodel/report/drawing.h"
+#include "costmodel/timeline.h"
+#include "costmodel/topology.h"
+#include "costmodel/validate.h"
+
+namespace stagecraft::report {
+
+/// A document and the file it came from.
+template <class T>
+struct Named {
+  std::string file;
+  T value;
+};
+
+/// What a report may be made of; each may be missing.
+struct Documents {
+  std::optional<Named<Graph>> graph;
+  std::optional<Named<Topology>> topology;
+  std::vector<Named<Plan>> plans;
+  std::vector<Named<Prediction>> predictions;
+  std::vector<Named<Measurement>> runs;
+  std::vector<Named<Comparison>> comparisons;
+  std::optional<Named<Validation>> validation;
+};
+
+/// Formats that add_document reads, in the order of Documents.
+[[nodiscard]] const std::vector<std::string>& readable_formats();
+
+/// Adds the document in `text` by its "format". Throws FormatError naming `file`: another format (lists those that can
+/// be read), a wrong document, a second graph, topology or validation.
+void add_document(Documents& documents, const std::string& text, const std::string& file);
+
+/// Predicts each plan if there are a graph with times and a topology, but no prediction, and compares the first
+/// prediction with the first run if they fit together and no comparison is there. Returns one sentence for each plan
+/// that cannot be predicted.
+std::vector<std::string> complete(Documents& documents);
+
+/// A part of the report.
+struct Section {
+  std::string id;
+  std::string title;
+  std::string markup;  ///< before the pictures
+  std::vector<Picture> pictures;
+};
+
+/// The sections that the documents allow, in order. Throws std::invalid_argument, naming the files, for documents that
+/// do not belong together: a plan of another graph.
+[[nodiscard]] std::vector<Section> sections(const Documents& documents);
+
+/// The report as one HTML page, complete without a network and without scripts; the same text for the same documents.
+[[nodiscard]] std::string report_page(const Documents& documents, const std::vector<Section>& sections);
+
+}  // namespace stagecraft::report

@@ -1,0 +1,348 @@
+#include "costmodel/report/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <pugixml.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/comparison_json.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
+#include "costmodel/format/validation_json.h"
+#include "costmodel/report/pictures.h"
+#include "costmodel/report/text_gantt.h"
+#include "tests/costmodel/documents.h"
+#include "tests/support/chains.h"
+
+namespace stagecraft::report {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// Rank 0: forwards of 0 and 1 in 0..1..2 s, backward 4..6; rank 1: waits 0..1, forward 1..2, backward 2..4 s.
+Timeline tiny_timeline() {
+  Timeline out;
+  out.ranks = 2;
+  out.stage_of_rank = {0, 1};
+  out.steps = {{0, 0_s, 8_s}};
+  out.spans = {
+      {0, 0, {ActionKind::Forward, 0, 0, -1}, 0_s, 1_s},  {0, 0, {ActionKind::Forward, 0, 1, -1}, 1_s, 2_s},
+      {0, 0, {ActionKind::Backward, 0, 0, -1}, 4_s, 6_s}, {1, 0, {ActionKind::ReceiveActivation, 1, 0, 0}, 0_s, 1_s},
+      {1, 0, {ActionKind::Forward, 1, 0, -1}, 1_s, 2_s},  {1, 0, {ActionKind::Backward, 1, 0, -1}, 2_s, 4_s}};
+  return out;
+}
+
+pugi::xml_document parsed(const std::string& text) {
+  pugi::xml_document out;
+  const auto result = out.load_string(text.c_str());
+  EXPECT_TRUE(result) << result.description() << " at "
+                      << text.substr(static_cast<std::size_t>(std::max<std::ptrdiff_t>(result.offset, 40) - 40), 80);
+  return out;
+}
+
+struct Box {
+  double left, top, right, bottom;
+  std::string words;
+};
+
+/// Every id once, every label inside the picture, no two labels over each other, by estimated widths.
+void check_picture(const Picture& picture) {
+  SCOPED_TRACE(picture.name);
+  const pugi::xml_document document = parsed(picture_file(picture));
+  const pugi::xml_node svg = document.child("svg");
+  const double width = svg.attribute("width").as_double();
+  const double height = svg.attribute("height").as_double();
+  std::set<std::string> ids;
+  for (const auto& node : svg.select_nodes("//*[@id]")) {
+    const std::string id = node.node().attribute("id").value();
+    EXPECT_TRUE(ids.insert(id).second) << id;
+    EXPECT_THAT(id, ::testing::StartsWith(picture.name));
+  }
+  std::vector<Box> boxes;
+  for (const auto& node : svg.select_nodes("//text")) {
+    const pugi::xml_node t = node.node();
+    const double x = t.attribute("x").as_double();
+    const double y = t.attribute("y").as_double();
+    const double size = t.attribute("font-size").as_double();
+    const std::string words = t.child_value();
+    const double wide = text_width(words, size);
+    const std::string anchor = t.attribute("text-anchor").value();
+    const double left = anchor == "end" ? x - wide : anchor == "middle" ? x - wide / 2 : x;
+    Box box{left, y - 0.75 * size, left + wide, y + 0.2 * size, words};
+    if (t.attribute("transform")) box = {x - size, y - wide / 2, x, y + wide / 2, words};
+    EXPECT_GE(box.left, -0.01) << words;
+    EXPECT_LE(box.right, width + 0.01) << words;
+    EXPECT_GE(box.top, -0.01) << words;
+    EXPECT_LE(box.bottom, height + 0.01) << words;
+    for (const Box& other : boxes) {
+      const bool apart =
+          box.right <= other.left || other.right <= box.left || box.bottom <= other.top || other.bottom <= box.top;
+      EXPECT_TRUE(apart) << "\"" << words << "\" over \"" << other.words << "\"";
+    }
+    boxes.push_back(box);
+  }
+  EXPECT_FALSE(boxes.empty());
+  for (const auto& node : svg.select_nodes("//rect")) {
+    EXPECT_TRUE(std::isfinite(node.node().attribute("x").as_double()));
+    EXPECT_GE(node.node().attribute("width").as_double(), 0);
+  }
+}
+
+/// A graph of `count` layers in a row, with an arrow from the first to the last one, and its plan of three stages.
+Graph row_graph(int count, const std::string& name = "layer") {
+  Graph graph;
+  graph.name = "row";
+  for (int i = 0; i < count; ++i) {
+    Layer& layer = graph.layers.emplace_back();
+    layer.id = name + std::to_string(i);
+    layer.name = layer.id;
+    layer.forward = {Seconds(0.001 * (i + 1)), Seconds(0.0002), 5};
+    layer.backward = {Seconds(0.002 * (i + 1)), Seconds(0.0002), 5};
+    layer.parameter_bytes = Bytes(1024 * (i + 1));
+    layer.outputs = {{Bytes(2048), {}, "", true}};
+    if (i > 0) graph.edges.push_back({i - 1, i, {}});
+  }
+  graph.edges.push_back({0, count - 1, {}});
+  return graph;
+}
+
+Plan row_plan(const Graph& graph, int stages) {
+  Topology topology = testing::flat_topology(stages);
+  Partition partition;
+  const int layers = static_cast<int>(graph.layers.size());
+  for (int i = 0; i < layers; ++i) partition.stage_of_layer.push_back(i * stages / layers);
+  partition.replicas.assign(static_cast<std::size_t>(stages), 1);
+  return make_plan(graph, topology, partition, {});
+}
+
+Documents full_documents() {
+  Documents d;
+  d.graph = {"graph.json", row_graph(40)};
+  d.topology = {"topology.json", full_topology()};
+  d.plans.push_back({"plan.json", row_plan(d.graph->value, 4)});
+  Prediction prediction = full_prediction();
+  prediction.timeline = tiny_timeline();
+  d.predictions.push_back({"prediction.json", prediction});
+  Measurement measurement = full_measurement();
+  measurement.timeline = tiny_timeline();
+  d.runs.push_back({"measured.json", measurement});
+  d.comparisons.push_back({"comparison.json", full_comparison()});
+  d.validation = {"validation.json", full_validation()};
+  return d;
+}
+
+TEST(Gantt, PutsBarsWhereTheirTimesAre) {
+  const Timeline timeline = tiny_timeline();
+  const Picture picture = gantt_picture("gantt", {{"predicted", &timeline, 0_s, 8_s}});
+  const pugi::xml_document document = parsed(picture.inner);
+  std::vector<std::pair<double, double>> bars;
+  for (const auto& node : document.select_nodes("//rect[@class='bar']"))
+    bars.emplace_back(node.node().attribute("x").as_double(), node.node().attribute("width").as_double());
+  // 8 s in steps of 1 s: 900 pixels are 8 s from 150 on, so 112.5 pixels a second.
+  EXPECT_THAT(bars, ElementsAre(std::pair(150.0, 112.5), std::pair(262.5, 112.5), std::pair(600.0, 225.0),
+                                std::pair(150.0, 112.5), std::pair(262.5, 112.5), std::pair(375.0, 225.0)));
+  EXPECT_THAT(picture.inner, HasSubstr("forward of stage 0, microbatch 1, 1.00 s from 1.00 s"));
+  check_picture(picture);
+}
+
+TEST(Gantt, JoinsBarsTooNarrowToSee) {
+  Timeline timeline = tiny_timeline();
+  timeline.spans.clear();
+  for (int m = 0; m < 10000; ++m)
+    timeline.spans.push_back({0, 0, {ActionKind::Forward, 0, m, -1}, Seconds(m * 0.0008), Seconds((m + 1) * 0.0008)});
+  const Picture picture = gantt_picture("gantt", {{"predicted", &timeline, 0_s, 8_s}});
+  EXPECT_LT(picture.inner.size(), 30000U);  // 8 s of 900 pixels in bars of up to 41 pixels: about 22 bars
+  EXPECT_THAT(picture.inner, HasSubstr("actions, "));
+}
+
+TEST(Gantt, TakesTheMeasuredStepNextToTheMedian) {
+  Measurement run;
+  run.timeline.ranks = 1;
+  run.timeline.stage_of_rank = {0};
+  double start = 0;
+  for (const double time : {9.0, 5.0, 1.0, 4.0, 2.0}) {  // the first two are skipped: the median is 2
+    const int step = static_cast<int>(run.timeline.steps.size());
+    run.timeline.steps.push_back({step, Seconds(start), Seconds(start + time)});
+    run.timeline.spans.push_back({0, step, {ActionKind::Forward, 0, 0, -1}, Seconds(start), Seconds(start + time)});
+    start += time;
+  }
+  const auto shown = shown_step(run);
+  ASSERT_TRUE(shown);
+  EXPECT_EQ(shown->title, "measured, step 4");
+  EXPECT_EQ(shown->begin, 19_s);
+  run.timeline.spans.pop_back();  // then 1 and 4 are left, and 1 is nearer to 2
+  EXPECT_EQ(shown_step(run)->title, "measured, step 2");
+  run.timeline.spans.clear();
+  EXPECT_FALSE(shown_step(run));
+}
+
+TEST(TextGantt, ShowsEachColumnsAction) {
+  const Timeline timeline = tiny_timeline();
+  // 16 + 3 characters beside 40 columns, 5 a second. 4.00 s is centred on column 20, 8.00 s ends at the last.
+  const std::string text = text_gantt({"predicted", &timeline, 0_s, 8_s}, 59, false);
+  EXPECT_EQ(text,
+            "rank 0 (stage 0) |F0---F1---..........B0========..........|\n"
+            "rank 1 (stage 1) |~~~~~F0---B0========....................|\n"
+            "                  0                4.00 s           8.00 s\n"
+            "F forward, B backward, ~ waits for a message, . idle\n");
+  EXPECT_THAT(text_gantt({"predicted", &timeline, 0_s, 8_s}, 59, true), HasSubstr("\x1b[36mF0---\x1b[0m"));
+}
+
+TEST(Axes, HaveRoundTicks) {
+  const Axis times = time_axis(0.0123_s, 5);  // 12.3 ms in 5 parts are 2.46 each: 5, as 2 is too small
+  EXPECT_EQ(times.unit, "ms");
+  std::vector<std::string> labels;
+  for (const double tick : times.ticks) labels.push_back(times.label(tick));
+  EXPECT_THAT(labels, ElementsAre("0", "5", "10", "15"));
+  const Axis bytes = bytes_axis(Bytes(3 << 20), 3);
+  EXPECT_EQ(bytes.unit, "MiB");
+  EXPECT_EQ(bytes.label(bytes.end), "3");
+  EXPECT_EQ(time_axis(0_s, 5).ticks.front(), 0);
+  EXPECT_EQ(fitted("abcdefghij", 5 * 0.58 * 10, 10), "ab…ij");
+  EXPECT_EQ(fitted("äöü", 100, 10), "äöü");
+}
+
+TEST(Layout, SendsNoArrowThroughAStageThatItDoesNotTouch) {
+  const Graph graph = row_graph(40);
+  const Plan plan = row_plan(graph, 4);
+  const Picture picture = layout_picture("graph", graph, &plan);
+  check_picture(picture);
+  const pugi::xml_document document = parsed(picture.inner);
+  struct Frame {
+    double left, top, right, bottom;
+  };
+  std::vector<Frame> frames;
+  for (const auto& node : document.select_nodes("//rect[@fill-opacity='0.16']")) {
+    const pugi::xml_node r = node.node();
+    const double x = r.attribute("x").as_double();
+    const double y = r.attribute("y").as_double();
+    frames.push_back({x, y, x + r.attribute("width").as_double(), y + r.attribute("height").as_double()});
+  }
+  ASSERT_EQ(frames.size(), 4U);
+  for (std::size_t f = 1; f < 4; ++f) EXPECT_LT(frames[f - 1].right, frames[f].left) << "in the model's order";
+  // The arrow from layer 0 (stage 0) to layer 39 (stage 3) touches neither stage 1 nor stage 2.
+  bool found = false;
+  for (const auto& node : document.select_nodes("//path")) {
+    if (std::string(node.node().child_value("title")) != "layer0 to layer39") continue;
+    found = true;
+    double x = 0;
+    double y = 0;
+    std::string d = node.node().attribute("d").value();
+    std::replace(d.begin(), d.end(), ',', ' ');
+    std::istringstream in(d);
+    for (char command = 0; in >> command;) {
+      const double x0 = x;
+      const double y0 = y;
+      if (command == 'M') in >> x >> y;
+      if (command == 'H') in >> x;
+      if (command == 'V') in >> y;
+      if (command == 'M') continue;
+      for (const std::size_t f : {1U, 2U}) {
+        const bool apart = std::max(x, x0) < frames[f].left || std::min(x, x0) > frames[f].right ||
+                           std::max(y, y0) < frames[f].top || std::min(y, y0) > frames[f].bottom;
+        EXPECT_TRUE(apart) << "stage " << f;
+      }
+    }
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Pictures, KeepTheirLabelsApartAndInside) {
+  const Documents d = full_documents();
+  std::size_t pictures = 0;
+  std::set<std::string> names;
+  for (const Section& section : sections(d)) {
+    for (const Picture& picture : section.pictures) {
+      check_picture(picture);
+      EXPECT_TRUE(names.insert(picture.name).second) << picture.name;
+      ++pictures;
+    }
+  }
+  EXPECT_EQ(pictures, 8U);  // timeline, breakdown, memory, actions, layers, model, links, validation
+  check_picture(layout_picture("graph", row_graph(300), nullptr));
+  check_picture(layer_bars_picture("bars", row_graph(300), nullptr));
+  check_picture(memory_picture("memory", {{"a", &d.predictions[0].value}, {"b", &d.predictions[0].value}}, 9_B));
+}
+
+TEST(Report, IsOneWellFormedPageWithoutANetwork) {
+  const Documents d = full_documents();
+  const std::string page = report_page(d, sections(d));
+  EXPECT_EQ(page, report_page(d, sections(d)));
+  EXPECT_EQ(format::text_kind(page), "HTML report");
+  const pugi::xml_document document = parsed(page);
+  std::set<std::string> ids;
+  for (const auto& node : document.select_nodes("//*[@id]"))
+    EXPECT_TRUE(ids.insert(node.node().attribute("id").value()).second) << node.node().attribute("id").value();
+  for (const auto& node : document.select_nodes("//*[@href]")) {
+    const std::string to = node.node().attribute("href").value();
+    EXPECT_EQ(to[0], '#') << to;
+    EXPECT_TRUE(ids.contains(to.substr(1))) << to;
+  }
+  EXPECT_TRUE(document.select_nodes("//*[@src]").empty());
+  EXPECT_THAT(page, Not(HasSubstr("@import")));
+  EXPECT_THAT(page, HasSubstr("90 % interval: 3.50 s to 4.50 s"));
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme:dark"));
+}
+
+TEST(Report, EscapesNames) {
+  Documents d;
+  const std::string hostile = "</title><script>alert(1)</script>&\"'\xff]]>";
+  d.graph = {"<b>.json", row_graph(5, hostile)};
+  d.graph->value.name = hostile;
+  d.plans.push_back({hostile, row_plan(d.graph->value, 2)});
+  const std::string page = report_page(d, sections(d));
+  const pugi::xml_document document = parsed(page);
+  EXPECT_EQ(document.select_nodes("//script").size(), 1U);
+  EXPECT_THAT(page, Not(HasSubstr("alert(1)</script>")));
+  for (const Section& section : sections(d)) {
+    for (const Picture& picture : section.pictures) (void)parsed(picture_file(picture));
+  }
+}
+
+TEST(Report, ReadsDocumentsByTheirFormat) {
+  Documents d;
+  add_document(d, format::graph_json(full_graph()), "a");
+  add_document(d, format::topology_json(full_topology()), "b");
+  add_document(d, format::plan_json(full_plan()), "c");
+  add_document(d, format::prediction_json(full_prediction()), "d");
+  add_document(d, format::measurement_json(full_measurement()), "e");
+  add_document(d, format::comparison_json(full_comparison()), "f");
+  add_document(d, format::validation_json(full_validation()), "g");
+  EXPECT_TRUE(d.graph && d.topology && d.validation);
+  EXPECT_EQ(d.plans.size() + d.predictions.size() + d.runs.size() + d.comparisons.size(), 4U);
+  const auto message = [&](const std::string& text) -> std::string {
+    try {
+      add_document(d, text, "x.json");
+    } catch (const FormatError& e) { return e.what(); }
+    return "";
+  };
+  EXPECT_EQ(message(R"({"format": "stagecraft.whatif", "version": 1})"),
+            "x.json: /format: found \"stagecraft.whatif\", expected one of stagecraft.graph, stagecraft.topology, "
+            "stagecraft.plan, stagecraft.prediction, stagecraft.timeline, stagecraft.comparison, "
+            "stagecraft.validation");
+  EXPECT_THAT(message("buy milk"), HasSubstr("found no document of stagecraft"));
+  EXPECT_EQ(message(format::graph_json(full_graph())), "x.json: a second document of this kind, the first is a");
+}
+
+TEST(Report, PredictsPlansThatComeWithoutAPrediction) {
+  Documents d;
+  d.graph = {"graph.json", row_graph(8)};
+  d.topology = {"topology.json", testing::flat_topology(2)};
+  d.plans.push_back({"plan.json", row_plan(d.graph->value, 2)});
+  EXPECT_THAT(complete(d), ::testing::IsEmpty());
+  ASSERT_EQ(d.predictions.size(), 1U);
+  EXPECT_EQ(d.predictions[0].file, "plan.json, predicted");
+  EXPECT_EQ(d.predictions[0].value.stages.size(), 2U);
+}
+
+}  // namespace
+}  // namespace stagecraft::report
