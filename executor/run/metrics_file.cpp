@@ -15,9 +15,7 @@
 namespace stagecraft::run {
 namespace {
 
-[[noreturn]] void fail(const std::string& path) {
-  throw FormatError(path + ": cannot write: " + std::strerror(errno));
-}
+[[noreturn]] void fail(const std::string& path) { throw FormatError(path + ": cannot write: " + std::strerror(errno)); }
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
 

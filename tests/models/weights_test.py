@@ -24,6 +24,8 @@ from script_models import SCRIPT_MODELS
 from table import MODELS
 from train_test import SEED, STEPS, call, count_layers, described
 
+# Models that return the cross entropy of their attribute `model`.
+EVALUATED = ("cnn_traced", "cnn_scripted", "several_names_scripted")
 TIED = ("gpt2", "bert", "tied_dropout", "several_names", "several_names_scripted")
 
 
@@ -45,7 +47,8 @@ def trained(binaries, name, folder, work):
     call(f"{binaries}/stagecraft-weights", saved, "-o", out)
     # A run takes the file, with tied tensors under all their names, as initial weights.
     call(f"{binaries}/stagecraft-run", plan, "--data", f"tensors-in-order:{record}", "--steps", "1", "--weights", out)
-    return load_file(out), load_file(record)
+    said = call(f"{binaries}/stagecraft-evaluate", saved, "--data", f"tensors-in-order:{record}", "--json") if name in EVALUATED else "{}"
+    return load_file(out), load_file(record), json.loads(said)
 
 
 def outputs(name, module):
@@ -63,9 +66,20 @@ def outputs(name, module):
         return module(**{each.name: tensor for each, tensor in zip(inputs, tensors)}, **constants)
 
 
+def compare_evaluation(name, module, record, evaluation):
+    """The loss and the accuracy of `stagecraft evaluate` are those of the module after eval()."""
+    module.eval()
+    with torch.no_grad():
+        losses = [module(x, target).item() for x, target in zip(record["x"].split(2), record["target"].split(2))]
+        right = int((module.model(record["x"]).argmax(1) == record["target"]).sum())
+    expected = sum(losses) / len(losses)
+    assert abs(evaluation["loss"] / expected - 1) < 1e-6, f"{name}: {evaluation}, expected loss {expected}"
+    assert (evaluation["correct"], evaluation["predictions"]) == (right, len(record["x"])), f"{name}: {evaluation}, expected {right}"
+
+
 def check(binaries, name, folder):
     with tempfile.TemporaryDirectory() as work:
-        state, record = trained(binaries, name, folder, work)
+        state, record, evaluation = trained(binaries, name, folder, work)
     build = (SCRIPT_MODELS if name in SCRIPT_MODELS else MODELS)[name].build
     torch.manual_seed(SEED + 1)  # other initial values than those that were trained
     module = build()
@@ -84,6 +98,8 @@ def check(binaries, name, folder):
     found, wanted = (torch.utils._pytree.tree_leaves(outputs(name, each)) for each in (module, reference))
     for one, other in zip(found, wanted, strict=True):
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, name
+    if name in EVALUATED:
+        compare_evaluation(name, module, record, evaluation)
     tied = len(state) - len({tensor.data_ptr() for tensor in reference.state_dict().values()})
     assert (tied > 0) == (name in TIED), f"{name}: {tied} further names"
     print(f"{name}: {len(state)} tensors, {tied} further names of tied ones, outputs equal")

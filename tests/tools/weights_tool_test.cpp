@@ -49,6 +49,41 @@ TEST_F(WeightsTool, WritesTheParametersOfAllStagesAlone) {
   EXPECT_EQ(folder_.run("stagecraft-run plan.json --steps 1 --weights model.safetensors").status, 0);
 }
 
+TEST_F(WeightsTool, AreEvaluatedWithoutChangingAnything) {
+  const std::string before = folder_.run("sha256sum saved/step-2/*").out;
+  const Outcome o = folder_.run("stagecraft-evaluate saved --data synthetic --samples 20 --seed 3");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.out,
+              ::testing::MatchesRegex("loss [0-9.]+, accuracy 0\\.[0-9]+ \\([0-9]+ of [0-9]+\\), .* samples/s\n"));
+  EXPECT_EQ(folder_.run("sha256sum saved/step-2/*").out, before);
+  // The same weights, as a file.
+  EXPECT_EQ(folder_.run("stagecraft-weights saved -o model.safetensors").status, 0);
+  const std::string model =
+      " --model mlp --set inputs=12 --set width=16 --microbatch 3 --samples 20 --seed 3 --data synthetic";
+  const Outcome file = folder_.run("stagecraft-evaluate model.safetensors" + model);
+  EXPECT_EQ(file.status, 0) << file.err;
+  EXPECT_EQ(file.out.substr(0, file.out.find(" samples (")), o.out.substr(0, o.out.find(" samples (")));
+  const Outcome json = folder_.run("stagecraft-evaluate saved/step-2 --data synthetic --samples 20 --json -o e.json");
+  EXPECT_EQ(json.status, 0) << json.err;
+  EXPECT_EQ(json.out, folder_.read("e.json"));
+  EXPECT_THAT(json.out,
+              HasSubstr("\"weights\": \"saved/step-2\",\n  \"step\": 2,\n  \"samples\": 18,\n  \"samples_left\": 2,"));
+}
+
+TEST_F(WeightsTool, EvaluationNamesWhatIsWrong) {
+  const Outcome none = folder_.run("stagecraft-evaluate none --data synthetic --samples 3");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_EQ(none.err, "stagecraft-evaluate: none: is not a folder of checkpoints, nor a checkpoint in one\n");
+  EXPECT_EQ(folder_.run("stagecraft-evaluate saved").status, 2) << "no data";
+  const Outcome endless = folder_.run("stagecraft-evaluate saved --data synthetic");
+  EXPECT_EQ(endless.status, 1);
+  EXPECT_EQ(endless.err, "stagecraft-evaluate: the data have no end; say how many with --samples\n");
+  EXPECT_EQ(folder_.run("stagecraft-weights saved -o model.safetensors").status, 0);
+  const Outcome file = folder_.run("stagecraft-evaluate model.safetensors --data synthetic --samples 3");
+  EXPECT_EQ(file.status, 2);
+  EXPECT_THAT(file.err, HasSubstr("--model: is needed to evaluate a file of weights"));
+}
+
 TEST_F(WeightsTool, ReplacesNeitherItsInputNorAnotherKindOfFile) {
   const std::string part = "saved/step-2/part-0.safetensors";
   const std::string before = folder_.read(part);

@@ -1,0 +1,165 @@
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/outputs.h"
+#include "costmodel/index.h"
+#include "costmodel/progress.h"
+#include "costmodel/tool.h"
+#include "executor/checkpoint/checkpoint.h"
+#include "executor/device/device.h"
+#include "executor/intake/layer_sources.h"
+#include "executor/run/evaluate.h"
+#include "executor/stage/stage_program.h"
+#include "executor/tool_options.h"
+
+namespace {
+
+using stagecraft::checkpoint::FoundCheckpoint;
+using stagecraft::model::Model;
+
+/// Samples of a microbatch for a file of weights, which names none, if the model allows them.
+constexpr std::int64_t kMicrobatch = 32;
+
+struct Options {
+  std::string weights;
+  std::string model;
+  std::vector<std::string> set;
+  std::string data;
+  std::optional<std::int64_t> microbatch;
+  std::optional<std::int64_t> samples;
+  int threads = 1;
+  std::string device = "cpu";
+  std::uint64_t seed = 1;
+  bool json = false;
+  std::string output;
+  bool force = false;
+};
+
+/// The model of the checkpoint, or the one that the options name.
+Model model_of(const Options& o, const std::optional<FoundCheckpoint>& found) {
+  std::map<std::string, std::string> settings = found ? found->manifest.options : std::map<std::string, std::string>();
+  for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
+  constexpr auto kMode = stagecraft::model::ModelMode::Evaluation;
+  if (!o.model.empty()) return stagecraft::build_model_at("--model", o.model, settings, kMode);
+  return stagecraft::intake::build_model(found->manifest.model, settings, kMode);
+}
+
+/// Sets parameters and buffers.
+void load(const Options& o, const std::optional<FoundCheckpoint>& found, const Model& model,
+          stagecraft::stage::StageProgram& program) {
+  const stagecraft::files::TensorFiles files(found ? stagecraft::checkpoint::file_paths(*found)
+                                                   : std::vector<std::string>{o.weights});
+  if (found) {
+    stagecraft::stage::OptimizerOptions optimizer;
+    optimizer.name = found->manifest.optimizer;
+    optimizer.momentum = found->manifest.momentum;
+    stagecraft::checkpoint::check_names(files, model, optimizer);
+  } else {
+    stagecraft::checkpoint::check_weight_names(files, model, stagecraft::intake::tied_names(model.name));
+  }
+  stagecraft::checkpoint::load_weights(files, program);
+}
+
+int run(const Options& o) {
+  stagecraft::format::check_outputs({o.weights, o.model}, {{o.output, "stagecraft.evaluation"}}, o.force);
+  std::error_code error;
+  std::optional<FoundCheckpoint> found;
+  if (o.model.empty() || std::filesystem::is_directory(o.weights, error)) {
+    if (!std::filesystem::is_directory(o.weights, error) && std::filesystem::exists(o.weights, error))
+      throw CLI::ValidationError("--model", "is needed to evaluate a file of weights");
+    found = stagecraft::checkpoint::checkpoint_at(o.weights, [](const std::string& text) { std::cerr << text + "\n"; });
+  }
+  stagecraft::device::prepare_device(o.device);
+  const Model model = model_of(o, found);
+  const auto data =
+      stagecraft::data::make_data_source(o.data, model, o.seed, stagecraft::data::DataOrder::Evaluation);
+  const std::int64_t usual = found ? found->manifest.microbatch_samples : kMicrobatch;
+  const std::int64_t microbatch = o.microbatch.value_or(std::clamp(usual, model.least_samples, model.most_samples));
+  if (microbatch < model.least_samples || microbatch > model.most_samples) {
+    throw std::invalid_argument(fmt::format("--microbatch: {} samples, model {} takes {} to {}", microbatch, model.name,
+                                            model.least_samples, model.most_samples));
+  }
+  const stagecraft::run::EvaluationPieces pieces =
+      stagecraft::run::evaluation_pieces(*data, microbatch, o.samples);
+
+  at::set_num_threads(o.threads);
+  const c10::Device device = stagecraft::device::open_device(o.device, false);
+  std::vector<int> layers(model.layers.size());
+  std::iota(layers.begin(), layers.end(), 0);
+  stagecraft::stage::StageProgram program(model, layers, {}, {}, o.seed, {.device = device});
+  load(o, found, model, program);
+
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  stagecraft::run::ModelEvaluation evaluation;
+  {
+    stagecraft::ProgressLine line;
+    evaluation = stagecraft::run::evaluate(program, *data, pieces, now, [&](std::int64_t done) {
+      line.show(fmt::format("{} of {} microbatches", done, pieces.microbatches));
+    });
+  }
+  stagecraft::run::EvaluationSubject subject{model.name, o.data, found ? found->path : o.weights, std::nullopt};
+  if (found) subject.step = found->manifest.step;
+  const std::string document = stagecraft::run::evaluation_json(evaluation, subject);
+  if (!o.output.empty()) stagecraft::format::write_text(o.output, document);
+  if (o.json) {
+    std::cout << document;
+  } else if (o.output != "-") {
+    std::cout << stagecraft::run::evaluation_text(evaluation) + "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  return stagecraft::run_computing_tool(
+      {"evaluate",
+       "Evaluates trained weights on data, in evaluation mode and in one process: loss, accuracy, perplexity.",
+       "stagecraft evaluate saved --data fashion-mnist-test\n"
+       "  stagecraft evaluate saved/step-1000 --data tensors-in-order:test.safetensors --json\n"
+       "  stagecraft evaluate weights.safetensors --model model.pt2 --data tensors-in-order:test.safetensors\n\n" +
+           stagecraft::models_text()},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("WEIGHTS", o.weights,
+                       "folder of stagecraft run --checkpoint, one of its step-N, or with --model a file of weights")
+            ->required();
+        app.add_option("--data", o.data, "data source; each sample is read once, in order")
+            ->required()
+            ->check(stagecraft::data_name());
+        app.add_option("--model", o.model, "model (default: the one that the checkpoint names)");
+        app.add_option("--set", o.set, "model option key=value; overrides the checkpoint's")->allow_extra_args(false);
+        stagecraft::add_import_options(app, o.set);
+        app.add_option("--microbatch", o.microbatch,
+                       "samples at once (default: as the checkpoint was trained, 32 for a file of weights)")
+            ->transform(stagecraft::integer<std::int64_t>(1));
+        app.add_option("--samples", o.samples, "evaluate this many samples from the beginning; data without an end need it")
+            ->transform(stagecraft::integer<std::int64_t>(1));
+        app.add_option("--threads", o.threads, "threads")
+            ->capture_default_str()
+            ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
+        app.add_option("--device", o.device, "cpu, cuda or cuda:N")
+            ->capture_default_str()
+            ->check(stagecraft::device_name());
+        app.add_option("--seed", o.seed, "random seed of synthetic data")
+            ->capture_default_str()
+            ->transform(stagecraft::integer<decltype(o.seed)>(0));
+        app.add_flag("--json", o.json, "print the document stagecraft.evaluation");
+        app.add_option("-o,--output", o.output, "output file for that document; - is standard output");
+        stagecraft::add_force_option(app, o.force);
+      },
+      [&] { return run(o); });
+}
