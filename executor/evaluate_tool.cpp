@@ -81,16 +81,14 @@ int run(const Options& o) {
   }
   stagecraft::device::prepare_device(o.device);
   const Model model = model_of(o, found);
-  const auto data =
-      stagecraft::data::make_data_source(o.data, model, o.seed, stagecraft::data::DataOrder::Evaluation);
+  const auto data = stagecraft::data::make_data_source(o.data, model, o.seed, stagecraft::data::DataOrder::Evaluation);
   const std::int64_t usual = found ? found->manifest.microbatch_samples : kMicrobatch;
   const std::int64_t microbatch = o.microbatch.value_or(std::clamp(usual, model.least_samples, model.most_samples));
   if (microbatch < model.least_samples || microbatch > model.most_samples) {
     throw std::invalid_argument(fmt::format("--microbatch: {} samples, model {} takes {} to {}", microbatch, model.name,
                                             model.least_samples, model.most_samples));
   }
-  const stagecraft::run::EvaluationPieces pieces =
-      stagecraft::run::evaluation_pieces(*data, microbatch, o.samples);
+  const stagecraft::run::EvaluationPieces pieces = stagecraft::run::evaluation_pieces(*data, microbatch, o.samples);
 
   at::set_num_threads(o.threads);
   const c10::Device device = stagecraft::device::open_device(o.device, false);
@@ -146,7 +144,8 @@ int main(int argc, char** argv) {
         app.add_option("--microbatch", o.microbatch,
                        "samples at once (default: as the checkpoint was trained, 32 for a file of weights)")
             ->transform(stagecraft::integer<std::int64_t>(1));
-        app.add_option("--samples", o.samples, "evaluate this many samples from the beginning; data without an end need it")
+        app.add_option("--samples", o.samples,
+                       "evaluate this many samples from the beginning; data without an end need it")
             ->transform(stagecraft::integer<std::int64_t>(1));
         app.add_option("--threads", o.threads, "threads")
             ->capture_default_str()

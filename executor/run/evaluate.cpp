@@ -42,8 +42,7 @@ struct CrossEntropyCall : at::ObserverContext {
 std::optional<Predictions> predictions_of(const CrossEntropyCall& call, const c10::IValue& result) {
   if (at::isFloatingType(call.target.scalar_type())) return std::nullopt;
   const at::Tensor counted = call.target.ne(call.ignored);
-  const at::Tensor right =
-      call.scores.argmax(call.scores.dim() == 1 ? 0 : 1).eq(call.target).logical_and(counted);
+  const at::Tensor right = call.scores.argmax(call.scores.dim() == 1 ? 0 : 1).eq(call.target).logical_and(counted);
   Predictions out{counted.sum().item<std::int64_t>(), right.sum().item<std::int64_t>(), 0, call.plain};
   if (out.plain && out.count > 0) out.sum = result.toTensor().item<double>() * static_cast<double>(out.count);
   return out;
@@ -53,11 +52,10 @@ std::optional<Predictions> predictions_of(const CrossEntropyCall& call, const c1
 class PredictionWatcher {
  public:
   PredictionWatcher()
-      : callback_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(&begin, &end)
-                .scopes({at::RecordScope::FUNCTION})
-                .needsInputs(true)
-                .needsOutputs(true))) {
+      : callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end)
+                                                 .scopes({at::RecordScope::FUNCTION})
+                                                 .needsInputs(true)
+                                                 .needsOutputs(true))) {
     current = this;
   }
   ~PredictionWatcher() {

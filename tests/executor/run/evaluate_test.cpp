@@ -68,9 +68,9 @@ ModelEvaluation evaluated(const Loss& loss, const EvaluationPieces& pieces) {
 }
 
 TEST(Evaluate, CountsTheRightPredictionsOfClasses) {
-  const ModelEvaluation found =
-      evaluated([](const at::Tensor& x, const at::Tensor& y) { return at::cross_entropy_loss(x.select(2, 0), y.select(1, 0)); },
-                {.microbatch_samples = 2, .microbatches = 3, .samples_left = 1});
+  const ModelEvaluation found = evaluated(
+      [](const at::Tensor& x, const at::Tensor& y) { return at::cross_entropy_loss(x.select(2, 0), y.select(1, 0)); },
+      {.microbatch_samples = 2, .microbatches = 3, .samples_left = 1});
   // Of the samples 0 to 5, 0 and 3 are right.
   EXPECT_NEAR(found.loss, kAny - 2.0 / 6, 1e-6);
   EXPECT_EQ(found.samples, 6);
@@ -78,8 +78,9 @@ TEST(Evaluate, CountsTheRightPredictionsOfClasses) {
   EXPECT_EQ(found.correct, 2);
   EXPECT_EQ(found.perplexity, std::nullopt) << "one prediction per sample";
   EXPECT_EQ(found.time, Seconds(2));
-  EXPECT_THAT(evaluation_text(found),
-              HasSubstr(", accuracy 0.3333 (2 of 6), 6 of 7 samples (1 left over, too few for a microbatch), 3.0 samples/s"));
+  EXPECT_THAT(
+      evaluation_text(found),
+      HasSubstr(", accuracy 0.3333 (2 of 6), 6 of 7 samples (1 left over, too few for a microbatch), 3.0 samples/s"));
 }
 
 TEST(Evaluate, WeighsPerplexityByTokens) {
@@ -97,10 +98,12 @@ TEST(Evaluate, WeighsPerplexityByTokens) {
 TEST(Evaluate, HasNoPerplexityWithWeightsOrSmoothing) {
   const EvaluationPieces pieces{.microbatch_samples = 2, .microbatches = 2};
   const ModelEvaluation weighted = evaluated(
-      [](const at::Tensor& x, const at::Tensor& y) { return at::cross_entropy_loss(x, y, at::full({kClasses}, 2.0)); }, pieces);
-  const ModelEvaluation smooth = evaluated(
-      [](const at::Tensor& x, const at::Tensor& y) { return at::cross_entropy_loss(x, y, {}, at::Reduction::Mean, -100, 0.1); },
+      [](const at::Tensor& x, const at::Tensor& y) { return at::cross_entropy_loss(x, y, at::full({kClasses}, 2.0)); },
       pieces);
+  const ModelEvaluation smooth =
+      evaluated([](const at::Tensor& x,
+                   const at::Tensor& y) { return at::cross_entropy_loss(x, y, {}, at::Reduction::Mean, -100, 0.1); },
+                pieces);
   for (const ModelEvaluation& each : {weighted, smooth}) {
     EXPECT_EQ(each.correct, 3);
     EXPECT_EQ(each.perplexity, std::nullopt);
@@ -109,10 +112,12 @@ TEST(Evaluate, HasNoPerplexityWithWeightsOrSmoothing) {
 
 TEST(Evaluate, HasNoAccuracyWithSeveralLossesOrOther) {
   const EvaluationPieces pieces{.microbatch_samples = 2, .microbatches = 2};
-  for (const Loss& loss : std::vector<Loss>{
-           [](const at::Tensor& x, const at::Tensor& y) { return at::cross_entropy_loss(x, y).add(at::cross_entropy_loss(x, y)); },
-           [](const at::Tensor& x, const at::Tensor&) { return at::cross_entropy_loss(x, x.softmax(1)); },
-           [](const at::Tensor& x, const at::Tensor&) { return x.mean(); }}) {
+  for (const Loss& loss :
+       std::vector<Loss>{[](const at::Tensor& x, const at::Tensor& y) {
+                           return at::cross_entropy_loss(x, y).add(at::cross_entropy_loss(x, y));
+                         },
+                         [](const at::Tensor& x, const at::Tensor&) { return at::cross_entropy_loss(x, x.softmax(1)); },
+                         [](const at::Tensor& x, const at::Tensor&) { return x.mean(); }}) {
     const ModelEvaluation found = evaluated(loss, pieces);
     EXPECT_EQ(found.predictions, std::nullopt);
     EXPECT_EQ(accuracy(found), std::nullopt);
@@ -121,7 +126,8 @@ TEST(Evaluate, HasNoAccuracyWithSeveralLossesOrOther) {
 }
 
 TEST(EvaluationPieces, CoverTheDataOrSomeOfIt) {
-  const auto pieces = [](std::optional<std::int64_t> all, std::int64_t microbatch, std::optional<std::int64_t> samples) {
+  const auto pieces = [](std::optional<std::int64_t> all, std::int64_t microbatch,
+                         std::optional<std::int64_t> samples) {
     const EvaluationPieces found = evaluation_pieces(Scores(all), microbatch, samples);
     return std::vector{found.microbatch_samples, found.microbatches, found.samples_left};
   };
