@@ -41,13 +41,15 @@ std::vector<double> powers(const Scale& scale, double base) {
   return out;
 }
 
-/// Ticks at 1, 2 and 5 times powers of ten, or at powers alone if those are many.
+/// Ticks at 1, 2 and 5 times powers of ten, or at powers alone if those are many; more between if those are few.
 std::vector<double> decimal_ticks(const Scale& scale) {
   if (scale.high / scale.low > 1e3) return powers(scale, 10);
+  const bool narrow = scale.high / scale.low < 6;
   std::vector<double> out;
   for (int power = static_cast<int>(std::floor(std::log10(scale.low))); power <= std::ceil(std::log10(scale.high));
        ++power) {
-    for (const double digit : {1.0, 2.0, 5.0}) {
+    for (const double digit : {1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0}) {
+      if (!narrow && digit != 1 && digit != 2 && digit != 5) continue;
       const double value = digit * std::pow(10.0, power);
       if (value >= scale.low && value <= scale.high) out.push_back(value);
     }

@@ -358,7 +358,7 @@ Picture layer_bars_picture(const std::string& name, const Graph& graph, const Pl
       const double middle = y + kRow / 2 - 1;
       out.path(fmt::format("M{0:.2f},{2:.2f} H{1:.2f} M{0:.2f},{3:.2f} V{4:.2f} M{1:.2f},{3:.2f} V{4:.2f}", low, high,
                            middle, middle - 3, middle + 3),
-               "class=\"edge\"");
+               "class=\"whisker\"");
     }
     bar(2, static_cast<double>(activation_bytes(l).value),
         name_of(l) + ", activations: " + format_bytes(activation_bytes(l)));

@@ -199,7 +199,7 @@ body{margin:0 auto;max-width:1160px;padding:24px 28px 60px;background:var(--pape
 h1{font-size:26px;margin:0 0 2px}h2{font-size:20px;margin:44px 0 8px;padding-top:14px;border-top:1px solid var(--line)}h3{font-size:14px;margin:22px 0 8px;color:var(--soft);font-weight:600;overflow-wrap:anywhere}
 p{margin:6px 0;max-width:86ch;overflow-wrap:anywhere}.sub,figcaption,footer{color:var(--soft)}figcaption{font-size:13px;margin-top:6px;max-width:100ch}
 nav{margin:14px 0 0;display:flex;flex-wrap:wrap;gap:4px 18px}a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
-.cards{display:flex;flex-wrap:wrap;gap:12px}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;min-width:150px;max-width:260px}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(190px,1fr));gap:12px}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
 .card b{display:block;font-size:21px;line-height:1.25}.card span{display:block}.card small{display:block;color:var(--soft);font-size:12px;line-height:1.35;margin-top:3px}
 .warning{color:var(--warn);font-weight:600}figure{margin:16px 0 26px}.wide,.frame{overflow-x:auto}.frame svg{display:block;height:auto}.frame svg.whole{max-width:100%}
 table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;margin:10px 0}th,td{padding:4px 18px 4px 0;text-align:right;border-bottom:1px solid var(--line)}th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
