@@ -62,7 +62,8 @@ Machine machine_by_hand(const DeviceOptions& o, const std::string& dtype, bool t
 Machine machine_of(const DeviceOptions& o, const std::string& prefix, const std::string& dtype, bool tf32) {
   if (o.peak > 0 && o.bandwidth > 0) return machine_by_hand(o, dtype, tf32);
   const std::string remedy = fmt::format(
-      "; for another device give {0}peak-flops-per-s and {0}memory-bandwidth-bytes-per-s, for the table of cards --list",
+      "; for another device give {0}peak-flops-per-s and {0}memory-bandwidth-bytes-per-s, for the table of cards "
+      "--list",
       prefix);
   Machine out = [&] {
     try {
@@ -94,9 +95,10 @@ std::optional<Reference> reference_of(const Options& o, const Graph& graph, std:
     out.machine = machine_of(source, "--from-", out.graph.dtype, tf32);
   } catch (const std::invalid_argument& e) {
     if (!o.source.name.empty()) throw CLI::ValidationError("--from-device", e.what());
-    notes.push_back(fmt::format("the times of {} are not used, because what their device can do is unknown ({}); give "
-                                "--from-peak-flops-per-s and --from-memory-bandwidth-bytes-per-s, or --from-device",
-                                path, source.name.empty() ? "it has no name" : "\"" + source.name + "\""));
+    notes.push_back(
+        fmt::format("the times of {} are not used, because what their device can do is unknown ({}); give "
+                    "--from-peak-flops-per-s and --from-memory-bandwidth-bytes-per-s, or --from-device",
+                    path, source.name.empty() ? "it has no name" : "\"" + source.name + "\""));
     return std::nullopt;
   }
   if (o.operator_s) out.machine.time_per_operator = stagecraft::Seconds(*o.operator_s);
@@ -108,8 +110,8 @@ std::optional<Reference> reference_of(const Options& o, const Graph& graph, std:
 }
 
 std::string machine_text(const Machine& machine) {
-  return fmt::format("{}, {}: {:.4g} TFLOP/s, {:.4g} GB/s", machine.device.name, machine.math, machine.peak.value / 1e12,
-                     machine.bandwidth.value / 1e9);
+  return fmt::format("{}, {}: {:.4g} TFLOP/s, {:.4g} GB/s", machine.device.name, machine.math,
+                     machine.peak.value / 1e12, machine.bandwidth.value / 1e9);
 }
 
 /// A time of the whole graph with its 90 % interval.
@@ -133,8 +135,8 @@ void print(const Graph& graph, const Machine& target, const std::optional<Refere
   if (reference) out += "from times on " + machine_text(reference->machine) + "\n";
   out += "forward and backward of a microbatch, with its 90 % interval: " + time_text(graph);
   if (reference && reference->graph.name == graph.name)
-    out += fmt::format("; measured: {}", format_seconds(compute_time(reference->graph) *
-                                                        stagecraft::closure_factor(reference->graph)));
+    out += fmt::format("; measured: {}",
+                       format_seconds(compute_time(reference->graph) * stagecraft::closure_factor(reference->graph)));
   out += "\nbytes are those of the graph; workspace and what attention keeps may differ on another device\n";
   for (const std::string& note : notes) out += "note: " + note + "\n";
   std::cerr << out;
@@ -153,10 +155,9 @@ int run(const Options& o) {
   const Graph graph = stagecraft::format::read_graph(o.graph);
   std::vector<std::string> notes;
   const std::optional<Reference> reference = reference_of(o, graph, notes);
-  const bool tf32 = o.target.math.empty() ? (reference ? reference->machine.math == "tf32" : false)
-                                          : o.target.math == "tf32";
-  Machine target =
-      stagecraft::usage("--device", [&] { return machine_of(o.target, "--", graph.dtype, tf32); });
+  const bool tf32 =
+      o.target.math.empty() ? (reference ? reference->machine.math == "tf32" : false) : o.target.math == "tf32";
+  Machine target = stagecraft::usage("--device", [&] { return machine_of(o.target, "--", graph.dtype, tf32); });
   target.device.host_processors = o.host_processors;
   if (o.operator_s) target.time_per_operator = stagecraft::Seconds(*o.operator_s);
   const Graph out = [&] {
@@ -170,8 +171,7 @@ int run(const Options& o) {
 }
 
 void add_device_options(CLI::App& app, const std::string& prefix, const std::string& whose, DeviceOptions& o) {
-  app.add_option(prefix + "math", o.math,
-                 "float32 or tf32: what GPUs use for float32 " + whose)
+  app.add_option(prefix + "math", o.math, "float32 or tf32: what GPUs use for float32 " + whose)
       ->check(stagecraft::one_of("math", {"float32", "tf32"}));
   app.add_option(prefix + "peak-flops-per-s", o.peak, "peak rate, if not that of the table")
       ->transform(stagecraft::number_above(0));
@@ -198,8 +198,9 @@ int main(int argc, char** argv) {
         app.add_option("--device", o.target.name,
                        "a card of the table (--list), or the name of another device, with its peak and bandwidth");
         app.add_option("-o,--output", o.output, "output file; - is standard output");
-        app.add_option("--from-profile", o.from_profile,
-                       "profile whose layers say how far a device's peaks are reached; default: GRAPH, if it has times");
+        app.add_option(
+            "--from-profile", o.from_profile,
+            "profile whose layers say how far a device's peaks are reached; default: GRAPH, if it has times");
         app.add_option("--from-device", o.source.name,
                        "device of those times, if the profile does not name it as the table does");
         add_device_options(app, "--", "on the device; default: as the times that it starts from", o.target);

@@ -11,9 +11,9 @@ namespace stagecraft::roofline {
 /// What a GPU can do at most according to its vendor: dense rates (without sparsity), with tensor cores where it has
 /// them. A rate that could not be confirmed, or that the GPU does not have, is absent.
 struct Card {
-  std::string name;        ///< as CUDA and NVML report it: "NVIDIA A100-SXM4-80GB"
-  std::string short_name;  ///< for command lines: "A100-SXM-80GB"
-  FlopsPerSecond float32;  ///< without rounding to TF32
+  std::string name;                        ///< as CUDA and NVML report it: "NVIDIA A100-SXM4-80GB"
+  std::string short_name;                  ///< for command lines: "A100-SXM-80GB"
+  FlopsPerSecond float32;                  ///< without rounding to TF32
   std::optional<FlopsPerSecond> tf32;      ///< of float32 that may be rounded to TF32; absent: as float32
   std::optional<FlopsPerSecond> float16;   ///< with sums in float32
   std::optional<FlopsPerSecond> bfloat16;  ///< likewise

@@ -58,9 +58,9 @@ struct Reference {
 /// might be wrong by a factor of two (w: share of compute in the reference's roofline; r: target over reference). A
 /// layer without counted work: half of |log(r_c / r_m)| instead.
 ///
-/// The graph says so in Graph::estimate and its provenance. Bytes and shapes stay. What belongs to the measurement goes:
-/// whole iteration, slowdown, loading times, quality, conditions, shares.
-/// Throws std::invalid_argument naming the layer if it has neither counted work nor a time in the reference.
+/// The graph says so in Graph::estimate and its provenance. Bytes and shapes stay. What belongs to the measurement
+/// goes: whole iteration, slowdown, loading times, quality, conditions, shares. Throws std::invalid_argument naming the
+/// layer if it has neither counted work nor a time in the reference.
 [[nodiscard]] Graph estimated(Graph graph, const Machine& target, const std::optional<Reference>& reference);
 
 /// Layers of `reference` whose rate exceeds its peak, one clause for the fastest: "layer "fc" reached 118 TFLOP/s in

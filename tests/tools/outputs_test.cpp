@@ -164,9 +164,9 @@ TEST_F(Outputs, HoldForEveryVerb) {
   refused("report g.json -o notes.txt", "notes.txt: holds something");
   refused("report g.json -o new --pictures p.json", "p.json: is a file, expected a directory");
   refused("graph g.json --plan p.json -o soft.json --dot", "soft.json: is also an input, as g.json");
-  for (const std::string command : {"plan no t.json", "predict no t.json p.json", "import pipedream no",
-                                    "export pipedream no", "graph no.json", "estimate no --device H200",
-                                    "report no.json"}) {
+  for (const std::string command :
+       {"plan no t.json", "predict no t.json p.json", "import pipedream no", "export pipedream no", "graph no.json",
+        "estimate no --device H200", "report no.json"}) {
     refused(command + " -o none/x", "none/x: cannot write: No such file or directory");
     refused(command + " -o folder", "folder: is a directory, expected a file");
   }

@@ -25,7 +25,8 @@ TEST(PlanJson, NamesThePlaceOfAWrongAction) {
 
 TEST(PlanJson, ReadsOlderVersions) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  for (const char* version : {"\"version\": 1", "\"version\": 2", "\"version\": 3", "\"version\": 4", "\"version\": 5"}) {
+  for (const char* version :
+       {"\"version\": 1", "\"version\": 2", "\"version\": 3", "\"version\": 4", "\"version\": 5"}) {
     std::string text = plan_json(plan);
     text.replace(text.find("\"version\": 6"), 12, version);
     EXPECT_EQ(parse_plan(text, "plan.json"), plan);

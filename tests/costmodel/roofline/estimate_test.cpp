@@ -15,15 +15,15 @@
 namespace stagecraft::roofline {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 using stagecraft::testing::chain_graph;
 using stagecraft::testing::flat_topology;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// At the declared 0.85 and 0.8: `flops` operations and `bytes` bytes a second.
 Machine machine(double flops, double bytes) {
-  return {{"NVIDIA X1", DeviceKind::Gpu, 0}, "float32", FlopsPerSecond(flops / 0.85), false, BytesPerSecond(bytes / 0.8),
-          0_s};
+  return {{"NVIDIA X1", DeviceKind::Gpu, 0}, "float32", FlopsPerSecond(flops / 0.85), false,
+          BytesPerSecond(bytes / 0.8),       0_s};
 }
 
 /// 200 operations and 100 bytes forward in 6 s, as many backward in 9 s; an update of 5 x 4 bytes in 1 s.
@@ -167,8 +167,8 @@ TEST(Estimated, SaysSoAndForgetsTheMeasurement) {
   EXPECT_EQ(out.allow_tf32, true);
   EXPECT_TRUE(out.slowdown.empty());
   EXPECT_EQ(out.quality, std::nullopt);
-  EXPECT_EQ(out.estimate, (Estimate{"NVIDIA X1", "float32", "tf32", FlopsPerSecond(494.5e12), BytesPerSecond(4800e9),
-                                    5_us}));
+  EXPECT_EQ(out.estimate,
+            (Estimate{"NVIDIA X1", "float32", "tf32", FlopsPerSecond(494.5e12), BytesPerSecond(4800e9), 5_us}));
   EXPECT_EQ(out.provenance.notes.at("estimated"), "estimated from NVIDIA X1 by roofline");
   EXPECT_THAT(out.provenance.notes.at("not trusted"), HasSubstr("a record was dropped"));
   EXPECT_EQ(out.provenance.date, "2026-01-02T03:04:05Z");
@@ -206,7 +206,8 @@ TEST(ImpossibleRate, NamesTheFastestLayer) {
   Machine slow = machine(100, 100);
   EXPECT_EQ(impossible_rate({measured_graph(), slow}), "");
   slow.peak = FlopsPerSecond(30);
-  EXPECT_THAT(impossible_rate({measured_graph(), slow}), HasSubstr("layer \"l0\" reached 3.33e-11 TFLOP/s in the forward"));
+  EXPECT_THAT(impossible_rate({measured_graph(), slow}),
+              HasSubstr("layer \"l0\" reached 3.33e-11 TFLOP/s in the forward"));
 }
 
 }  // namespace
