@@ -113,7 +113,7 @@ Picture link_picture(const std::string& name, const Topology& topology) {
     least = 0x1p10;
     most = 0x1p26;
   }
-  if (most < 4 * least) most = 4 * least;
+  most = std::max(most, 4 * least);
   const auto line_time = [](const Link& link, double bytes) {
     return link.latency.value + bytes / link.bandwidth.value;
   };

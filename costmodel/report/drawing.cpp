@@ -127,7 +127,7 @@ Axis bytes_axis(Bytes most, int count) {
 double text_width(std::string_view text, double size) { return 0.58 * size * static_cast<double>(characters(text)); }
 
 std::string fitted(const std::string& text, double width, double size) {
-  const std::string clean = format::valid_utf8(text);
+  std::string clean = format::valid_utf8(text);
   const auto room = static_cast<std::size_t>(std::max(1.0, std::floor(width / (0.58 * size) + 1e-9)));
   if (characters(clean) <= room) return clean;
   std::vector<std::string> letters;
