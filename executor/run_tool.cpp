@@ -499,7 +499,7 @@ int main(int argc, char** argv) {
         app.add_option("--timeout", o.timeout_s, "end the run if a rank is silent for this many seconds")
             ->capture_default_str()
             ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest));
-        app.add_option("--seed", o.run.seed, "random seed random seed of weights, data and dropout")
+        app.add_option("--seed", o.run.seed, "random seed of weights, data and dropout")
             ->capture_default_str()
             ->transform(stagecraft::integer<decltype(o.run.seed)>(0));
         stagecraft::add_optimizer_options(app, o.run.optimizer);

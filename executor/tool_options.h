@@ -125,7 +125,7 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   as_setting("--layers", "layers=",
              "model files: how to cut into layers: auto (repeated blocks and the modules beside them; default), leaf "
              "(innermost modules), depth=N (modules at depth N) or op (operators)");
-  as_setting("--loss", "loss=", "model files without a loss: see Losses below");
+  as_setting("--loss", "loss=", "model files without a loss: cross_entropy, mse and others; a wrong name lists them");
   as_setting("--loss-output",
              "loss_output=", "model files: index of the output that is the loss, or that --loss reads");
   as_setting("--input", "input.",
@@ -160,7 +160,7 @@ inline void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& option
   app.add_option("--learning-rate,--lr", options.learning_rate, "learning rate")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
-  app.add_option("--momentum", options.momentum, "momentum momentum of sgd")
+  app.add_option("--momentum", options.momentum, "momentum of sgd")
       ->capture_default_str()
       ->transform(number_from(0, 1));
   app.add_option("--weight-decay", options.weight_decay, "weight decay")
