@@ -5,6 +5,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/report/pictures.h"
+#include "costmodel/report/stage_groups.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft::report {
@@ -81,9 +82,8 @@ Picture stacked(Drawing& out, const std::vector<Group>& groups, const Axis& axis
   return out.finish(kLeft + kWide + kRight, bottom + 46, caption);
 }
 
-std::string stage_label(const StagePrediction& stage) {
-  return stage.replicas > 1 ? fmt::format("stage {} (x{})", stage.stage, stage.replicas)
-                            : fmt::format("stage {}", stage.stage);
+std::string label_of(const StageGroup& group) {
+  return group.sum.replicas > 1 ? fmt::format("{} (x{})", group.label, group.sum.replicas) : group.label;
 }
 
 }  // namespace
@@ -96,11 +96,12 @@ Picture breakdown_picture(const std::string& name, const std::vector<NamedPredic
     Group& group = groups.emplace_back();
     if (predictions.size() > 1) group.title = each.title;
     most = std::max(most, each.prediction->iteration, std::less<>());
-    for (const StagePrediction& stage : each.prediction->stages) {
+    for (const StageGroup& stages : stage_groups(*each.prediction)) {
+      const StagePrediction& stage = stages.sum;
       const Seconds busy = stage.compute + stage.update + stage.reduce;
       const Seconds all = busy + stage.exposed_transfer + stage.bubble;
       most = std::max(most, all, std::less<>());
-      group.rows.push_back({stage_label(stage),
+      group.rows.push_back({label_of(stages),
                             all > Seconds(0) ? fmt::format("{:.0f} % busy", 100 * (busy / all)) : "",
                             {{"compute", Fill::Compute, stage.compute.value},
                              {"update", Fill::Update, stage.update.value},
@@ -114,9 +115,10 @@ Picture breakdown_picture(const std::string& name, const std::vector<NamedPredic
                                                                  {out.fill(Fill::Reduce), "all-reduce"},
                                                                  {out.fill(Fill::Transfer), "exposed transfer"},
                                                                  {out.fill(Fill::Bubble), "bubble (idle)"}};
-  return stacked(out, groups, time_axis(most, 8), "time of one step", entries, std::nullopt,
-                 "Predicted parts of one step of each stage, as means over its replicas; they add up to the step.",
-                 [](double value) { return format_seconds(Seconds(value)); });
+  return stacked(
+      out, groups, time_axis(most, 8), "time of one step", entries, std::nullopt,
+      "Predicted parts of one step of each device's stages, as means over replicas; they add up to the step.",
+      [](double value) { return format_seconds(Seconds(value)); });
 }
 
 Picture memory_picture(const std::string& name, const std::vector<NamedPrediction>& predictions,
@@ -138,9 +140,10 @@ Picture memory_picture(const std::string& name, const std::vector<NamedPredictio
   for (const NamedPrediction& each : predictions) {
     Group& group = groups.emplace_back();
     if (predictions.size() > 1) group.title = each.title;
-    for (const StagePrediction& stage : each.prediction->stages) {
+    for (const StageGroup& stages : stage_groups(*each.prediction)) {
+      const StagePrediction& stage = stages.sum;
       most = std::max(most, stage.memory.total, std::less<>());
-      Row row{stage_label(stage), format_bytes(stage.memory.total), {}};
+      Row row{label_of(stages), format_bytes(stage.memory.total), {}};
       for (const auto& [words, fill] : kinds) row.pieces.push_back({words, fill, 0});
       Bytes known;
       for (const auto& [part, bytes] : stage.memory.parts) {
@@ -155,11 +158,11 @@ Picture memory_picture(const std::string& name, const std::vector<NamedPredictio
   // A limit far away would make the bars invisible; it is then only named.
   Bytes highest;
   for (const NamedPrediction& each : predictions) {
-    for (const StagePrediction& stage : each.prediction->stages)
-      highest = std::max(highest, stage.memory.total, std::less<>());
+    for (const StageGroup& stages : stage_groups(*each.prediction))
+      highest = std::max(highest, stages.sum.memory.total, std::less<>());
   }
   std::optional<Limit> drawn;
-  std::string caption = "Predicted peak of one rank of each stage, by part.";
+  std::string caption = "Predicted peak of one rank of each stage, by part; stages of one device together.";
   if (limit) {
     caption += " The device has " + format_bytes(*limit) + ".";
     if (highest.value > limit->value / 8)

@@ -16,6 +16,7 @@
 #include "costmodel/interchange/markup.h"
 #include "costmodel/intervals.h"
 #include "costmodel/report/pictures.h"
+#include "costmodel/report/stage_groups.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft::report {
@@ -41,13 +42,7 @@ std::vector<NamedPrediction> named(const std::vector<Named<Prediction>>& predict
   return out;
 }
 
-/// The stage whose ranks compute, update and reduce longest.
-const StagePrediction* bottleneck(const Prediction& p) {
-  const auto busy = [](const StagePrediction& s) { return s.compute + s.update + s.reduce; };
-  const auto found =
-      std::ranges::max_element(p.stages, [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
-  return found == p.stages.end() ? nullptr : &*found;
-}
+Seconds busy(const StageGroup& stages) { return stages.sum.compute + stages.sum.update + stages.sum.reduce; }
 
 std::string table(const std::vector<std::string>& titles, const std::vector<std::vector<std::string>>& rows) {
   std::string out = "<div class=\"wide\"><table><thead><tr>";
@@ -72,22 +67,22 @@ std::string prediction_summary(const Documents& d, const Named<Prediction>& each
   out += card(format_seconds(p.iteration), "predicted step",
               p.low && p.high ? "90 % interval: " + format_seconds(*p.low) + " to " + format_seconds(*p.high) : "");
   if (p.samples_per_s) out += card(fmt::format("{:.4g}", *p.samples_per_s), "samples per second", "");
-  if (const StagePrediction* slowest = bottleneck(p)) {
-    const Seconds busy = slowest->compute + slowest->update + slowest->reduce;
-    out += card(fmt::format("stage {}", slowest->stage), "is the bottleneck",
-                p.iteration > Seconds(0) ? "busy for " + percent(busy / p.iteration) + " of the step" : "");
-  }
+  const std::vector<StageGroup> stages = stage_groups(p);
+  const auto slowest = std::ranges::max_element(stages, [](const auto& a, const auto& b) { return busy(a) < busy(b); });
+  if (slowest != stages.end())
+    out += card(slowest->label, slowest->label.starts_with("stages") ? "are the bottleneck" : "is the bottleneck",
+                p.iteration > Seconds(0) ? "busy for " + percent(busy(*slowest) / p.iteration) + " of the step" : "");
   out += card(percent(p.bubble), "idle", "waiting or without work, mean over the ranks");
-  const auto fullest =
-      std::ranges::max_element(p.stages, [](const auto& a, const auto& b) { return a.memory.total < b.memory.total; });
-  if (fullest != p.stages.end()) {
+  const auto fullest = std::ranges::max_element(
+      stages, [](const auto& a, const auto& b) { return a.sum.memory.total < b.sum.memory.total; });
+  if (fullest != stages.end()) {
     std::string room;
     if (const Topology* t = topology_of(d); t != nullptr && t->device.memory)
-      room = fmt::format("stage {}; {} of the device's {}", fullest->stage,
-                         percent(fullest->memory.total / *t->device.memory), format_bytes(*t->device.memory));
+      room = fmt::format("{}; {} of the device's {}", fullest->label,
+                         percent(fullest->sum.memory.total / *t->device.memory), format_bytes(*t->device.memory));
     else
-      room = fmt::format("stage {}; no limit is known", fullest->stage);
-    out += card(format_bytes(fullest->memory.total), "peak memory", room);
+      room = fullest->label + "; no limit is known";
+    out += card(format_bytes(fullest->sum.memory.total), "peak memory", room);
   }
   out += "</div>\n";
   for (const StagePrediction& s : p.stages) {
@@ -199,7 +194,7 @@ body{margin:0 auto;max-width:1160px;padding:24px 28px 60px;background:var(--pape
 h1{font-size:26px;margin:0 0 2px}h2{font-size:20px;margin:44px 0 8px;padding-top:14px;border-top:1px solid var(--line)}h3{font-size:14px;margin:22px 0 8px;color:var(--soft);font-weight:600;overflow-wrap:anywhere}
 p{margin:6px 0;max-width:86ch;overflow-wrap:anywhere}.sub,figcaption,footer{color:var(--soft)}figcaption{font-size:13px;margin-top:6px;max-width:100ch}
 nav{margin:14px 0 0;display:flex;flex-wrap:wrap;gap:4px 18px}a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(190px,1fr));gap:12px}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(170px,1fr));gap:12px}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
 .card b{display:block;font-size:21px;line-height:1.25}.card span{display:block}.card small{display:block;color:var(--soft);font-size:12px;line-height:1.35;margin-top:3px}
 .warning{color:var(--warn);font-weight:600}figure{margin:16px 0 26px}.wide,.frame{overflow-x:auto}.frame svg{display:block;height:auto}.frame svg.whole{max-width:100%}
 table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;margin:10px 0}th,td{padding:4px 18px 4px 0;text-align:right;border-bottom:1px solid var(--line)}th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
