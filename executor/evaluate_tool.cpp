@@ -100,16 +100,16 @@ int run(const Options& o) {
   const auto now = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
-  stagecraft::run::ModelEvaluation evaluation;
+  stagecraft::format::ModelEvaluation evaluation;
   {
     stagecraft::ProgressLine line;
     evaluation = stagecraft::run::evaluate(program, *data, pieces, now, [&](std::int64_t done) {
       line.show(fmt::format("{} of {} microbatches", done, pieces.microbatches));
     });
   }
-  stagecraft::run::EvaluationSubject subject{model.name, o.data, found ? found->path : o.weights, std::nullopt};
+  stagecraft::format::EvaluationSubject subject{model.name, o.data, found ? found->path : o.weights, std::nullopt};
   if (found) subject.step = found->manifest.step;
-  const std::string document = stagecraft::run::evaluation_json(evaluation, subject);
+  const std::string document = stagecraft::format::evaluation_json(evaluation, subject);
   if (!o.output.empty()) stagecraft::format::write_text(o.output, document);
   if (o.json) {
     std::cout << document;

@@ -323,10 +323,11 @@ void check_outputs_of(const Options& o) {
   std::vector<std::string> inputs = stagecraft::files_of(o.model, o.data);
   for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights})
     inputs.push_back(*each);
-  stagecraft::format::check_outputs(
-      inputs,
-      {{o.output, "stagecraft.timeline"}, {o.trace, "Chrome trace"}, {o.report.metrics, stagecraft::run::kMetricsKind}},
-      o.force);
+  stagecraft::format::check_outputs(inputs,
+                                    {{o.output, "stagecraft.timeline"},
+                                     {o.trace, "Chrome trace"},
+                                     {o.report.metrics, stagecraft::format::kMetricsKind}},
+                                    o.force);
   if (!o.logs.empty()) stagecraft::format::check_can_write_in(o.logs);
 }
 

@@ -9,8 +9,6 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "costmodel/format/json_string.h"
-
 namespace stagecraft::run {
 namespace {
 
@@ -113,17 +111,12 @@ EvaluationPieces evaluation_pieces(const data::DataSource& data, std::int64_t mi
   return {microbatch, wanted / microbatch, wanted % microbatch};
 }
 
-std::optional<double> accuracy(const ModelEvaluation& evaluation) {
-  if (!evaluation.predictions) return std::nullopt;
-  return static_cast<double>(evaluation.correct) / static_cast<double>(*evaluation.predictions);
-}
-
-ModelEvaluation evaluate(stage::StageProgram& program, const data::DataSource& data, const EvaluationPieces& pieces,
-                         const std::function<double()>& seconds_now,
-                         const std::function<void(std::int64_t)>& progress) {
+format::ModelEvaluation evaluate(stage::StageProgram& program, const data::DataSource& data,
+                                 const EvaluationPieces& pieces, const std::function<double()>& seconds_now,
+                                 const std::function<void(std::int64_t)>& progress) {
   program.evaluate();
   const double begin = seconds_now();
-  ModelEvaluation out;
+  format::ModelEvaluation out;
   Predictions all;
   PredictionWatcher watcher;
   double sum = 0;
@@ -146,7 +139,7 @@ ModelEvaluation evaluate(stage::StageProgram& program, const data::DataSource& d
   return out;
 }
 
-std::string evaluation_text(const ModelEvaluation& evaluation) {
+std::string evaluation_text(const format::ModelEvaluation& evaluation) {
   std::string out = fmt::format("loss {:.6g}", evaluation.loss);
   if (const std::optional<double> share = accuracy(evaluation))
     out += fmt::format(", accuracy {:.4f} ({} of {})", *share, evaluation.correct, *evaluation.predictions);
@@ -159,29 +152,6 @@ std::string evaluation_text(const ModelEvaluation& evaluation) {
     out += fmt::format(", {} samples", evaluation.samples);
   }
   return out + fmt::format(", {:.{}f} samples/s", rate, rate < 100 ? 1 : 0);
-}
-
-std::string evaluation_json(const ModelEvaluation& evaluation, const EvaluationSubject& subject) {
-  const auto number = [](double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; };
-  std::string out = "{\n  \"format\": \"stagecraft.evaluation\",\n  \"version\": 1";
-  const auto add = [&out](const char* key, const std::string& value) {
-    out += fmt::format(",\n  \"{}\": {}", key, value);
-  };
-  add("model", format::json_string(subject.model));
-  add("data", format::json_string(subject.data));
-  add("weights", format::json_string(subject.weights));
-  if (subject.step) add("step", std::to_string(*subject.step));
-  add("samples", std::to_string(evaluation.samples));
-  add("samples_left", std::to_string(evaluation.samples_left));
-  add("loss", number(evaluation.loss));
-  if (const std::optional<double> share = accuracy(evaluation)) {
-    add("accuracy", number(*share));
-    add("correct", std::to_string(evaluation.correct));
-    add("predictions", std::to_string(*evaluation.predictions));
-  }
-  if (evaluation.perplexity) add("perplexity", number(*evaluation.perplexity));
-  add("time_s", number(evaluation.time.value));
-  return out + "\n}\n";
 }
 
 }  // namespace stagecraft::run

@@ -1,12 +1,10 @@
 #include "executor/run/metrics_file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 
 #include "costmodel/errors.h"
@@ -17,8 +15,6 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path) { throw FormatError(path + ": cannot write: " + std::strerror(errno)); }
 
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
-
 /// Whether the file ends inside a line.
 bool is_cut_off(int descriptor) {
   struct stat status{};
@@ -28,21 +24,6 @@ bool is_cut_off(int descriptor) {
 }
 
 }  // namespace
-
-std::string metrics_line(const StepMetrics& metrics) {
-  std::string out = fmt::format(R"({{"step":{})", metrics.step);
-  const auto add = [&out](const char* key, std::optional<double> value) {
-    if (value) out += fmt::format(R"(,"{}":{})", key, number(*value));
-  };
-  add("epoch", metrics.epoch);
-  add("loss", metrics.loss);
-  add("learning_rate", metrics.learning_rate);
-  add("step_s", metrics.step_time.value);
-  add("samples_per_s", static_cast<double>(metrics.step_samples) / metrics.step_time.value);
-  add("gradient_norm", metrics.gradient_norm);
-  add("loss_scale", metrics.loss_scale);
-  return out + "}\n";
-}
 
 MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
   // Readable, to see how it ends; a pipe cannot be both.
@@ -56,7 +37,7 @@ MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
 
 MetricsFile::~MetricsFile() { ::close(descriptor_); }
 
-void MetricsFile::add(const StepMetrics& metrics) { write(metrics_line(metrics)); }
+void MetricsFile::add(const format::StepMetrics& metrics) { write(format::metrics_line(metrics)); }
 
 void MetricsFile::write(const std::string& text) const {
   const char* at = text.data();

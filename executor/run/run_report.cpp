@@ -89,7 +89,8 @@ void StepReporter::operator()(const Progress& progress) {
   if (!options_.metrics.empty() && (options_.every == 0 || done % options_.every == 0 || done == progress.steps)) {
     // Only now, so that a run that never begins leaves an older file as it is.
     if (!metrics_) metrics_.emplace(options_.metrics, options_.append);
-    StepMetrics line{.step = done, .loss = progress.loss, .step_time = written_.take(), .step_samples = samples_};
+    format::StepMetrics line{
+        .step = done, .loss = progress.loss, .step_time = written_.take(), .step_samples = samples_};
     if (options_.epoch_samples)
       line.epoch = static_cast<double>(done * samples_) / static_cast<double>(*options_.epoch_samples);
     line.learning_rate = progress.learning_rate;

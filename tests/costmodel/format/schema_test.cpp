@@ -11,6 +11,7 @@
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/comparison_json.h"
 #include "costmodel/format/diagnosis_json.h"
+#include "costmodel/format/evaluation_json.h"
 #include "costmodel/format/explanation_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
@@ -72,6 +73,18 @@ std::string some_objective() {
   return objective_json(answer);
 }
 
+std::string some_evaluation() {
+  ModelEvaluation evaluation;
+  evaluation.loss = 2.5;
+  evaluation.samples = 64;
+  evaluation.samples_left = 3;
+  evaluation.predictions = 100;
+  evaluation.correct = 75;
+  evaluation.perplexity = 12.5;
+  evaluation.time = 3_s;
+  return evaluation_json(evaluation, {"mlp", "tensors-in-order:test.safetensors", "saved/step-3", 3});
+}
+
 struct Kind {
   std::string name;
   std::string document;
@@ -102,6 +115,7 @@ const std::vector<Kind>& kinds() {
       {"whatif", some_whatif(), nullptr},
       {"diff", some_diff(), nullptr},
       {"objective", some_objective(), nullptr},
+      {"evaluation", some_evaluation(), nullptr},
   };
   return table;
 }
@@ -285,7 +299,8 @@ TEST_P(WrittenDocument, IsWhatItsSchemaDescribes) {
   expect_no_other_key();
 }
 
-INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument, ::testing::Values("explanation", "whatif", "diff", "objective"),
+INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument,
+                         ::testing::Values("explanation", "whatif", "diff", "objective", "evaluation"),
                          [](const auto& param) { return param.param; });
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,

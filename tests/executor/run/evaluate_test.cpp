@@ -12,6 +12,8 @@
 namespace stagecraft::run {
 namespace {
 
+using format::evaluation_json;
+using format::ModelEvaluation;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 

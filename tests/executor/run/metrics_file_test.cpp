@@ -13,6 +13,9 @@
 namespace stagecraft::run {
 namespace {
 
+using format::kMetricsKind;
+using format::metrics_line;
+using format::StepMetrics;
 using ::testing::ThrowsMessage;
 
 /// 8 samples in half a second.

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "costmodel/units.h"
+
+namespace stagecraft::format {
+
+/// How well a model does on data.
+struct ModelEvaluation {
+  double loss = 0;  ///< mean over the microbatches of the model's loss
+  std::int64_t samples = 0;
+  std::int64_t samples_left = 0;
+  /// Of a model whose forward computes one cross entropy of class scores against class numbers: how many predictions
+  /// there are (one for each label that is not ignored), and in how many the right class has the highest score.
+  std::optional<std::int64_t> predictions = {};
+  std::int64_t correct = 0;
+  /// exp of the mean cross entropy per prediction, if a sample has several and the cross entropy is a plain mean (no
+  /// class weights, no label smoothing): that of a model of tokens.
+  std::optional<double> perplexity = {};
+  Seconds time;  ///< of the whole pass
+};
+
+/// correct / predictions.
+[[nodiscard]] std::optional<double> accuracy(const ModelEvaluation& evaluation);
+
+/// What was evaluated, for the document.
+struct EvaluationSubject {
+  std::string model;
+  std::string data;
+  std::string weights;               ///< path of the checkpoint or file
+  std::optional<std::int64_t> step;  ///< of the checkpoint
+};
+
+/// The document "stagecraft.evaluation", described by evaluation.schema.json.
+[[nodiscard]] std::string evaluation_json(const ModelEvaluation& evaluation, const EvaluationSubject& subject);
+
+}  // namespace stagecraft::format
