@@ -44,8 +44,14 @@ class ExportedStage(torch.nn.Module):
             warnings.filterwarnings("ignore", "The given buffer is not writable")
             program = torch.export.load(pathlib.Path(__file__).with_name(self.FILE))
         graph = program.module()
-        for tensor in [*graph.parameters(), *graph.buffers()]:
-            tensor.data = tensor.data.clone()
+        for parameter in graph.parameters():
+            parameter.data = parameter.data.clone()
+        copies = {}  # one for all names of a buffer
+        for buffer in graph.buffers():
+            place = (buffer.data_ptr(), buffer.dtype, buffer.shape, buffer.stride())
+            if place not in copies:
+                copies[place] = buffer.data.clone()
+            buffer.data = copies[place]
         for first, *others in self.TIED:
             for other in others:
                 path, _, name = other.rpartition(".")
