@@ -262,6 +262,21 @@ void add_document(Documents& d, const std::string& text, const std::string& file
   }
 }
 
+std::vector<std::optional<std::size_t>> prediction_of_run(const Documents& d) {
+  std::vector<std::size_t> runs(d.predictions.size(), 0);
+  std::vector<std::optional<std::size_t>> out;
+  for (const auto& run : d.runs) {
+    std::optional<std::size_t> best;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (d.predictions[i].value.timeline.stage_of_rank != run.value.timeline.stage_of_rank) continue;
+      if (!best || runs[i] < runs[*best]) best = i;
+    }
+    if (best) ++runs[*best];
+    out.push_back(best);
+  }
+  return out;
+}
+
 std::vector<std::string> complete(Documents& d) {
   std::vector<std::string> out;
   if (d.predictions.empty() && d.graph && d.topology && has_times(d.graph->value)) {
@@ -277,9 +292,15 @@ std::vector<std::string> complete(Documents& d) {
       } catch (const std::invalid_argument& e) { out.push_back(plan.file + ": not predicted: " + e.what()); }
     }
   }
-  if (d.comparisons.empty() && !d.predictions.empty() && !d.runs.empty()) {
-    const auto& p = d.predictions.front();
-    const auto& m = d.runs.front();
+  if (!d.comparisons.empty()) return out;
+  const auto predictions = prediction_of_run(d);
+  for (std::size_t run = 0; run < d.runs.size(); ++run) {
+    const auto& m = d.runs[run];
+    if (!predictions[run]) {
+      if (!d.predictions.empty()) out.push_back(m.file + ": not compared: no prediction has its ranks and stages");
+      continue;
+    }
+    const auto& p = d.predictions[*predictions[run]];
     try {
       d.comparisons.push_back({p.file + " and " + m.file, compare(p.value, m.value)});
     } catch (const std::invalid_argument& e) {
@@ -292,25 +313,23 @@ std::vector<std::string> complete(Documents& d) {
 std::vector<Section> sections(const Documents& d) {
   std::vector<Section> out{summary(d)};
   // Those that show the same ranks share a time axis: a prediction with the runs.
-  std::vector<ShownStep> steps;
+  const auto predictions = prediction_of_run(d);
   Section timeline{"timeline", "Pipeline timeline", "", {}};
   if (!d.predictions.empty()) {
     for (std::size_t i = 0; i < d.predictions.size(); ++i) {
       const Prediction& p = d.predictions[i].value;
       std::vector<ShownStep> group{shown_step(p)};
       if (d.predictions.size() > 1) group.front().title = "predicted, " + d.predictions[i].file;
-      for (const auto& run : d.runs) {
-        if (i > 0 || run.value.timeline.stage_of_rank != p.timeline.stage_of_rank) continue;
-        if (auto step = shown_step(run.value)) group.push_back(*step);
+      for (std::size_t run = 0; run < d.runs.size(); ++run) {
+        if (predictions[run] != i) continue;
+        if (auto step = shown_step(d.runs[run].value)) group.push_back(*step);
       }
       if (!p.timeline.spans.empty()) timeline.pictures.push_back(gantt_picture(numbered("gantt", i), group));
     }
   }
-  for (const auto& run : d.runs) {
-    const bool drawn = !d.predictions.empty() &&
-                       run.value.timeline.stage_of_rank == d.predictions.front().value.timeline.stage_of_rank;
-    if (drawn) continue;
-    if (auto step = shown_step(run.value))
+  for (std::size_t run = 0; run < d.runs.size(); ++run) {
+    if (predictions[run]) continue;
+    if (auto step = shown_step(d.runs[run].value))
       timeline.pictures.push_back(gantt_picture(numbered("gantt", timeline.pictures.size()), {*step}));
   }
   if (!timeline.pictures.empty()) out.push_back(std::move(timeline));

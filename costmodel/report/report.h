@@ -40,9 +40,14 @@ struct Documents {
 /// be read), a wrong document, a second graph, topology or validation.
 void add_document(Documents& documents, const std::string& text, const std::string& file);
 
-/// Predicts each plan if there are a graph with times and a topology, but no prediction, and compares the first
-/// prediction with the first run if they fit together and no comparison is there. Returns one sentence for each plan
-/// that cannot be predicted.
+/// For each run, the number of the prediction to show it beside: of those with its ranks and stages the one with the
+/// fewest runs before, the first of several. So runs and predictions given in the same order belong together, and
+/// repeated runs belong to a single prediction. Absent if no prediction has its ranks and stages.
+[[nodiscard]] std::vector<std::optional<std::size_t>> prediction_of_run(const Documents& documents);
+
+/// Predicts each plan if there are a graph with times and a topology, but no prediction, and compares each run with its
+/// prediction_of_run if no comparison is there. Returns one sentence for each plan that cannot be predicted and each
+/// run that cannot be compared.
 std::vector<std::string> complete(Documents& documents);
 
 /// A part of the report.

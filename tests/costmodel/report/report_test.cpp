@@ -344,5 +344,23 @@ TEST(Report, PredictsPlansThatComeWithoutAPrediction) {
   EXPECT_EQ(d.predictions[0].value.stages.size(), 2U);
 }
 
+TEST(Report, PairsRunsWithPredictionsOfTheSameRanks) {
+  Documents d;
+  const auto add_prediction = [&](const std::vector<int>& stage_of_rank) {
+    d.predictions.emplace_back().value.timeline.stage_of_rank = stage_of_rank;
+  };
+  const auto add_run = [&](const std::vector<int>& stage_of_rank) {
+    d.runs.emplace_back().value.timeline.stage_of_rank = stage_of_rank;
+  };
+  add_prediction({0, 1});
+  for (int i = 0; i < 3; ++i) add_run({0, 1});
+  EXPECT_THAT(prediction_of_run(d), ElementsAre(0, 0, 0));
+  add_prediction({0, 1});
+  add_prediction({0});
+  add_run({0});
+  add_run({0, 1, 2});
+  EXPECT_THAT(prediction_of_run(d), ElementsAre(0, 1, 0, 2, std::nullopt));
+}
+
 }  // namespace
 }  // namespace stagecraft::report
