@@ -70,8 +70,8 @@ struct Ranking {
 using StrategyResult = std::variant<Ranking, Infeasible>;
 
 /// A way to turn a graph and a topology into plans. `plan` expects a graph and a topology that validate() accepts; its
-/// plans are valid for them and meet the constraints, and equal calls give equal results. It throws
-/// std::invalid_argument for constraints and options that it does not support.
+/// plans are valid for them and meet the constraints, and equal calls give equal results unless a limit on its time
+/// ends a search. It throws std::invalid_argument for constraints and options that it does not support.
 struct Strategy {
   std::string name;     ///< "NAME:ARGUMENT": the text after the colon is the value of the option ARGUMENT
   std::string help;     ///< one line
