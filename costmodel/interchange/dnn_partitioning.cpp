@@ -11,6 +11,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
 #include "costmodel/index.h"
+#include "costmodel/interchange/problem_numbers.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -18,18 +19,10 @@ namespace {
 using format::Cursor;
 using format::Fields;
 
-constexpr std::int64_t kMostId = std::int64_t{1} << 53;  // ids are JSON numbers
 constexpr int kMostDevices = 100'000;
-constexpr double kMost = 1e18;  // of a time or size: sums of a file's numbers stay finite
 
 /// Bytes in a second of the published costs.
 constexpr double kPublishedBandwidth = 2147483648.0;
-
-double amount(const Cursor& at) {
-  const double value = at.not_negative();
-  if (value > kMost) at.fail_type("a number of at most 1e18");
-  return value;
-}
 
 bool flag(const Cursor& at) { return at.value().is_boolean() ? at.boolean() : at.integer(0, 1) != 0; }
 
@@ -102,37 +95,7 @@ int renumber(std::vector<int>& group_of_node) {
   return to_int(numbers.size());
 }
 
-void check_acyclic(const Cursor& nodes, const DnnPartitioning& input) {
-  std::vector<std::vector<int>> next(input.nodes.size());
-  std::vector<int> waiting(input.nodes.size(), 0);
-  for (const PlacementEdge& edge : input.edges) {
-    next[to_index(edge.source)].push_back(edge.destination);
-    ++waiting[to_index(edge.destination)];
-  }
-  std::vector<int> ready;
-  for (std::size_t v = 0; v < waiting.size(); ++v) {
-    if (waiting[v] == 0) ready.push_back(to_int(v));
-  }
-  std::size_t done = 0;
-  while (!ready.empty()) {
-    const auto v = to_index(ready.back());
-    ready.pop_back();
-    ++done;
-    for (const int to : next[v]) {
-      if (--waiting[to_index(to)] == 0) ready.push_back(to);
-    }
-  }
-  if (done == input.nodes.size()) return;
-  const auto stuck = std::ranges::find_if(waiting, [](int n) { return n > 0; }) - waiting.begin();
-  nodes.at(to_index(stuck))
-      .fail("node " + std::to_string(input.nodes[to_index(stuck)].id) +
-            " is on a cycle or after one, expected an acyclic graph");
-}
-
 Seconds seconds_of_ms(double ms) { return Seconds(ms * 1e-3); }
-
-/// Bytes as the graph counts them.
-Bytes whole_bytes(double bytes) { return Bytes(static_cast<std::int64_t>(std::llround(std::min(bytes, 2e18)))); }
 
 }  // namespace
 
@@ -187,7 +150,7 @@ DnnPartitioning parse_dnn_partitioning(const std::string& text, const std::strin
     if (from.backward && !out.nodes[to_index(destination)].backward) at.fail("leads from a backward to a forward node");
     out.edges.push_back({source, destination});
   }
-  check_acyclic(nodes, out);
+  check_acyclic(nodes, out.nodes, out.edges);
   return out;
 }
 

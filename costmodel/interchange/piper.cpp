@@ -9,6 +9,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
 #include "costmodel/index.h"
+#include "costmodel/interchange/problem_numbers.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -16,20 +17,12 @@ namespace {
 using format::Cursor;
 using format::Fields;
 
-constexpr std::int64_t kMostId = std::int64_t{1} << 53;  // ids are JSON numbers
 constexpr int kMostDevices = 10'000;
 constexpr int kMostMicrobatches = 1 << 20;
-constexpr double kMost = 1e18;  // of a time or size: sums of a file's numbers stay finite
 constexpr const char* kRecomputed = "activation recomp";
 
 /// Sum of the fastest times above which they are milliseconds: no planner's microbatch takes 20 s.
 constexpr double kSlowest = 20;
-
-double amount(const Cursor& at) {
-  const double value = at.not_negative();
-  if (value > kMost) at.fail_type("a number of at most 1e18");
-  return value;
-}
 
 using Numbers = std::map<std::int64_t, int>;
 
@@ -61,34 +54,10 @@ std::map<int, double> read_sync(const Cursor& at, const Numbers& index, const st
   return out;
 }
 
-void check_acyclic(const Cursor& nodes, const Piper& input, const std::vector<std::set<int>>& next) {
-  std::vector<int> waiting(input.nodes.size(), 0);
-  for (const PiperEdge& edge : input.edges) ++waiting[to_index(edge.destination)];
-  std::vector<int> ready;
-  for (std::size_t v = 0; v < waiting.size(); ++v) {
-    if (waiting[v] == 0) ready.push_back(to_int(v));
-  }
-  std::size_t done = 0;
-  for (; !ready.empty(); ++done) {
-    const auto v = to_index(ready.back());
-    ready.pop_back();
-    for (const int to : next[v]) {
-      if (--waiting[to_index(to)] == 0) ready.push_back(to);
-    }
-  }
-  if (done == input.nodes.size()) return;
-  const auto stuck = std::ranges::find_if(waiting, [](int n) { return n > 0; }) - waiting.begin();
-  nodes.at(to_index(stuck))
-      .fail("node " + std::to_string(input.nodes[to_index(stuck)].id) +
-            " is on a cycle or after one, expected an acyclic graph");
-}
-
 /// Index of the fastest of `modes`, which are not empty.
 const PiperMode& fastest(const std::vector<PiperMode>& modes) {
   return *std::ranges::min_element(modes, {}, [](const PiperMode& mode) { return mode.time; });
 }
-
-Bytes whole_bytes(double bytes) { return Bytes(static_cast<std::int64_t>(std::llround(std::min(bytes, 2e18)))); }
 
 }  // namespace
 
@@ -138,7 +107,7 @@ Piper parse_piper(const std::string& text, const std::string& file) {
     if (!next[to_index(made.source)].insert(made.destination).second) at.fail("this edge appears twice");
     before[to_index(made.destination)].insert(made.source);
   }
-  check_acyclic(nodes, out, next);
+  check_acyclic(nodes, out.nodes, out.edges);
   for (std::size_t i = 0; i < count; ++i) {
     Fields node(nodes.at(i));
     const Cursor modes = node.required("TMPCs");

@@ -22,6 +22,7 @@
 #include "costmodel/interchange/piper.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
+#include "tests/support/planner_problems.h"
 
 namespace stagecraft::testing {
 namespace {
@@ -243,27 +244,6 @@ constexpr const char* kNcclDump =
     "    </nic>\n"
     "  </cpu>\n"
     "</system>\n";
-
-constexpr const char* kDnnPartitioning =
-    R"({"maxSizePerFPGA": 1e9, "maxFPGAs": 2, "maxCPUs": 1, "nodes": [
- {"id": 7, "supportedOnFpga": 1, "cpuLatency": 10, "fpgaLatency": 1, "isBackwardNode": 0, "colorClass": 4, "size": 16, "name": "a"},
- {"id": 3, "supportedOnFpga": true, "cpuLatency": 20, "fpgaLatency": 2, "isBackwardNode": false, "colorClass": 5, "size": 32},
- {"id": 9, "supportedOnFpga": 0, "cpuLatency": 30, "fpgaLatency": 3, "isBackwardNode": 0},
- {"id": 4, "supportedOnFpga": 1, "cpuLatency": 40, "fpgaLatency": 4, "isBackwardNode": 1, "colorClass": 5, "layerId": 8}],
- "edges": [{"sourceId": 7, "destId": 3, "cost": 0.5, "size": 1073741.824},
- {"sourceId": 3, "destId": 9, "cost": 0.25}, {"sourceId": 3, "destId": 4, "cost": 0.25}]})";
-
-constexpr const char* kPiper =
-    R"({"maxDevices": 4, "maxMemoryPerDevice": 80e9, "bandwidth": 25e9, "mbsInBatch": 12, "nodes": [
- {"id": 5, "name": "embedding", "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.03, "parameterSize": 100,
-   "memoryUsageA": 10, "memoryUsageB": 200, "syncTimeFw": {}, "syncTimeBw": {"2": 0}}]}},
- {"id": 2, "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.06, "parameterSize": 50, "memoryUsageA": 20,
-   "memoryUsageB": 100, "syncTimeFw": {"5": 0}, "syncTimeBw": {}},
-  {"id": "activation recomp", "timePerSample": 0.08, "parameterSize": 50, "memoryUsageA": 2, "memoryUsageB": 118,
-   "syncTimeFw": {"5": 0}, "syncTimeBw": {}}],
-  "2": [{"id": "vanilla", "timePerSample": 0.04, "parameterSize": 25, "memoryUsageA": 11, "memoryUsageB": 50,
-   "syncTimeFw": {"5": 64}, "syncTimeBw": {}}]}}],
- "edges": [{"sourceId": 5, "destId": 2, "communicationCost": 4096}]})";
 
 std::string with_crlf(const std::string& text) {
   std::string out;

@@ -6,33 +6,20 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "tests/support/places.h"
+#include "tests/support/planner_problems.h"
 
 namespace stagecraft::interchange {
 namespace {
 
+using testing::changed;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::kDnnPartitioning;
 using ::testing::Pair;
 using ::testing::ThrowsMessage;
 
-/// Nodes 7 -> 3 -> 9 of a forward, and the backward of 3, in the colour of 3.
-constexpr const char* kSmall =
-    R"({"maxSizePerFPGA": 1e9, "maxFPGAs": 2, "maxCPUs": 1, "nodes": [
- {"id": 7, "supportedOnFpga": 1, "cpuLatency": 10, "fpgaLatency": 1, "isBackwardNode": 0, "colorClass": 4, "size": 16, "name": "a"},
- {"id": 3, "supportedOnFpga": true, "cpuLatency": 20, "fpgaLatency": 2, "isBackwardNode": false, "colorClass": 5, "size": 32},
- {"id": 9, "supportedOnFpga": 0, "cpuLatency": 30, "fpgaLatency": 3, "isBackwardNode": 0},
- {"id": 4, "supportedOnFpga": 1, "cpuLatency": 40, "fpgaLatency": 4, "isBackwardNode": 1, "colorClass": 5, "layerId": 8}],
- "edges": [{"sourceId": 7, "destId": 3, "cost": 0.5, "size": 1073741.824},
- {"sourceId": 3, "destId": 9, "cost": 0.25}, {"sourceId": 3, "destId": 4, "cost": 0.25}]})";
-
-std::string changed(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, text.npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
 TEST(ParseDnnPartitioning, ReadsNodesEdgesAndDevices) {
-  const DnnPartitioning input = parse_dnn_partitioning(kSmall, "f.json");
+  const DnnPartitioning input = parse_dnn_partitioning(kDnnPartitioning, "f.json");
   EXPECT_EQ(input.memory_limit, 1e9);
   EXPECT_EQ(input.accelerators, 2);
   EXPECT_EQ(input.cpus, 1);
@@ -51,7 +38,7 @@ TEST(ParseDnnPartitioning, ReadsNodesEdgesAndDevices) {
 
 TEST(ParseDnnPartitioning, NamesFileAndPlaceOfWhatIsWrong) {
   const auto refused = [](const std::string& from, const std::string& to, const std::string& message) {
-    const std::string text = changed(kSmall, from, to);
+    const std::string text = changed(kDnnPartitioning, from, to);
     EXPECT_THAT([&] { (void)parse_dnn_partitioning(text, "f.json"); }, ThrowsMessage<FormatError>(HasSubstr(message)))
         << to;
   };
@@ -71,7 +58,7 @@ TEST(ParseDnnPartitioning, NamesFileAndPlaceOfWhatIsWrong) {
 }
 
 TEST(Colocation, JoinsColoursAndOrdersByForwardEdges) {
-  const Colocation groups = colocation(parse_dnn_partitioning(kSmall, "f.json"));
+  const Colocation groups = colocation(parse_dnn_partitioning(kDnnPartitioning, "f.json"));
   EXPECT_THAT(groups.group_of_node, ElementsAre(0, 1, 2, 1));
   EXPECT_EQ(groups.groups, 3);
   EXPECT_THAT(groups.edges, ElementsAre(Pair(0, 1), Pair(1, 2)));
@@ -79,7 +66,7 @@ TEST(Colocation, JoinsColoursAndOrdersByForwardEdges) {
 
 TEST(Colocation, JoinsWhatLiesOnACycleOfColours) {
   // 7 -> 3 -> 9 with 7 and 9 in one colour: 3 cannot be between them.
-  const std::string text = changed(kSmall, "\"fpgaLatency\": 3, \"isBackwardNode\": 0",
+  const std::string text = changed(kDnnPartitioning, "\"fpgaLatency\": 3, \"isBackwardNode\": 0",
                                    "\"fpgaLatency\": 3, \"isBackwardNode\": 0, \"colorClass\": 4");
   const Colocation groups = colocation(parse_dnn_partitioning(text, "f.json"));
   EXPECT_EQ(groups.groups, 1);
@@ -101,7 +88,7 @@ TEST(Colocation, OrdersAGroupWithoutForwardByItsBackward) {
 }
 
 TEST(DnnPartitioningGraph, HasALayerForEachGroup) {
-  const Graph graph = dnn_partitioning_graph(parse_dnn_partitioning(kSmall, "f.json"), Units::Published);
+  const Graph graph = dnn_partitioning_graph(parse_dnn_partitioning(kDnnPartitioning, "f.json"), Units::Published);
   ASSERT_EQ(graph.layers.size(), 3U);
   EXPECT_EQ(graph.layers[0].id, "7");
   EXPECT_EQ(graph.layers[0].name, "a");
@@ -129,10 +116,10 @@ TEST(TransferUnit, FindsThatPublishedLayerGraphsHaveSeconds) {
 
 TEST(TransferUnit, LeavesMillisecondsAndWhatCannotBeChecked) {
   // 1073741.824 bytes at 2 GiB/s are 0.5 ms.
-  const TransferUnit checked = transfer_unit(parse_dnn_partitioning(kSmall, "f.json"), Units::Fixed);
+  const TransferUnit checked = transfer_unit(parse_dnn_partitioning(kDnnPartitioning, "f.json"), Units::Fixed);
   EXPECT_EQ(checked.ms, 1);
   EXPECT_THAT(checked.reason, HasSubstr("nothing to fix: 0 of 1 transfer costs"));
-  const std::string unknown = changed(kSmall, ", \"size\": 1073741.824", "");
+  const std::string unknown = changed(kDnnPartitioning, ", \"size\": 1073741.824", "");
   EXPECT_THAT(transfer_unit(parse_dnn_partitioning(unknown, "f.json"), Units::Fixed).reason,
               HasSubstr("no transfer cost can be checked"));
 }

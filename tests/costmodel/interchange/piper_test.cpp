@@ -4,33 +4,18 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
+#include "tests/support/planner_problems.h"
 
 namespace stagecraft::interchange {
 namespace {
 
+using testing::changed;
 using ::testing::HasSubstr;
+using testing::kPiper;
 using ::testing::ThrowsMessage;
 
-constexpr const char* kSmall =
-    R"({"maxDevices": 4, "maxMemoryPerDevice": 80e9, "bandwidth": 25e9, "mbsInBatch": 12, "nodes": [
- {"id": 5, "name": "embedding", "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.03, "parameterSize": 100,
-   "memoryUsageA": 10, "memoryUsageB": 200, "syncTimeFw": {}, "syncTimeBw": {"2": 0}}]}},
- {"id": 2, "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.06, "parameterSize": 50, "memoryUsageA": 20,
-   "memoryUsageB": 100, "syncTimeFw": {"5": 0}, "syncTimeBw": {}},
-  {"id": "activation recomp", "timePerSample": 0.08, "parameterSize": 50, "memoryUsageA": 2, "memoryUsageB": 118,
-   "syncTimeFw": {"5": 0}, "syncTimeBw": {}}],
-  "2": [{"id": "vanilla", "timePerSample": 0.04, "parameterSize": 25, "memoryUsageA": 11, "memoryUsageB": 50,
-   "syncTimeFw": {"5": 64}, "syncTimeBw": {}}]}}],
- "edges": [{"sourceId": 5, "destId": 2, "communicationCost": 4096}]})";
-
-std::string changed(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, text.npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
 TEST(ParsePiper, ReadsModesByNumberOfDevices) {
-  const Piper input = parse_piper(kSmall, "f.json");
+  const Piper input = parse_piper(kPiper, "f.json");
   EXPECT_EQ(input.devices, 4);
   EXPECT_EQ(input.bandwidth, 25e9);
   EXPECT_EQ(input.microbatches, 12);
@@ -40,12 +25,12 @@ TEST(ParsePiper, ReadsModesByNumberOfDevices) {
   EXPECT_EQ(input.nodes[1].modes.at(1)[1].memory_fixed, 118);
   EXPECT_EQ(input.nodes[1].modes.at(2)[0].sync_forward.at(0), 64);
   EXPECT_EQ(input.edges[0].bytes, 4096);
-  EXPECT_EQ(parse_piper(changed(kSmall, "mbsInBatch", "maxBatchSize"), "f.json").microbatches, 12);
+  EXPECT_EQ(parse_piper(changed(kPiper, "mbsInBatch", "maxBatchSize"), "f.json").microbatches, 12);
 }
 
 TEST(ParsePiper, NamesFileAndPlaceOfWhatIsWrong) {
   const auto refused = [](const std::string& from, const std::string& to, const std::string& message) {
-    const std::string text = changed(kSmall, from, to);
+    const std::string text = changed(kPiper, from, to);
     EXPECT_THAT([&] { (void)parse_piper(text, "f.json"); }, ThrowsMessage<FormatError>(HasSubstr(message))) << to;
   };
   refused("\"maxDevices\": 4", "\"maxDevices\": 0",
@@ -63,7 +48,7 @@ TEST(ParsePiper, NamesFileAndPlaceOfWhatIsWrong) {
 }
 
 TEST(PiperGraph, TakesTheForwardFromWhatRecomputationAdds) {
-  const Graph graph = piper_graph(parse_piper(kSmall, "f.json"), Units::Published);
+  const Graph graph = piper_graph(parse_piper(kPiper, "f.json"), Units::Published);
   ASSERT_EQ(graph.layers.size(), 2U);
   EXPECT_DOUBLE_EQ(graph.layers[0].forward.median.value, 0.01);  // a third: no mode recomputes
   EXPECT_DOUBLE_EQ(graph.layers[0].backward.median.value, 0.02);
@@ -76,7 +61,7 @@ TEST(PiperGraph, TakesTheForwardFromWhatRecomputationAdds) {
 }
 
 TEST(PiperGraph, RefusesALayerThatNeedsSeveralDevices) {
-  const std::string text = changed(kSmall, "{\"1\": [{\"id\": \"vanilla\", \"timePerSample\": 0.03",
+  const std::string text = changed(kPiper, "{\"1\": [{\"id\": \"vanilla\", \"timePerSample\": 0.03",
                                    "{\"2\": [{\"id\": \"vanilla\", \"timePerSample\": 0.03");
   EXPECT_THAT([&] { (void)piper_graph(parse_piper(text, "f.json"), Units::Published); },
               ThrowsMessage<std::invalid_argument>("node 5 cannot run on one device, and a graph has only times on one "
@@ -84,8 +69,8 @@ TEST(PiperGraph, RefusesALayerThatNeedsSeveralDevices) {
 }
 
 TEST(PiperTimeUnit, IsMillisecondsIfTheModelTakesTooLong) {
-  EXPECT_EQ(piper_time_unit(parse_piper(kSmall, "f.json"), Units::Fixed).s, 1);
-  const Piper slow = parse_piper(changed(kSmall, "0.03", "30"), "f.json");
+  EXPECT_EQ(piper_time_unit(parse_piper(kPiper, "f.json"), Units::Fixed).s, 1);
+  const Piper slow = parse_piper(changed(kPiper, "0.03", "30"), "f.json");
   EXPECT_EQ(piper_time_unit(slow, Units::Published).s, 1);
   EXPECT_EQ(piper_time_unit(slow, Units::Fixed).s, 1e-3);
   EXPECT_EQ(piper_time_unit(slow, Units::Fixed).reason,
