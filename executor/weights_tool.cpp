@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option("CHECKPOINT", o.checkpoint, "folder of stagecraft run --checkpoint, or one of its step-N")
             ->required();
-        app.add_option("--model", o.model, "model file, if it is no longer where the run read it");
+        app.add_option("--model", o.model, "path of the model file, if it has moved since the run");
         app.add_option("-o,--output", o.output, "output file, in the safetensors format")->required();
         stagecraft::add_force_option(app, o.force);
       },

@@ -20,7 +20,7 @@ struct LoadProblem {
     Seconds cpu;
     double bytes = 0;  ///< on an accelerator
     bool on_accelerator = true;
-    std::vector<std::string> members;  ///< ids that the node stands for, in the source's order
+    std::vector<std::string> members;  ///< ids of the source's nodes that were joined into this one, in file order
   };
   std::vector<Node> nodes;
   std::vector<CutTensor> tensors;  ///< costs in seconds; between different nodes

@@ -51,9 +51,9 @@ struct LoadAnswer {
 
 /// The plan of contiguous stages with the smallest value, each stage on devices of its own within the memory limit;
 /// Infeasible if there is none. Dynamic programming over all down-sets, pruned by thresholds that rise from a lower
-/// bound: a threshold under which there is no plan is the next lower bound. Two depth-first orders, cut as lists, give
-/// the first upper bound, and the answer if there are too many down-sets. Replicated stages and CPUs do not mix:
-/// throws std::invalid_argument.
+/// bound: if no plan stays below a threshold, that threshold is the next lower bound. The best cuts of two depth-first
+/// orders give the first upper bound, and the answer if there are too many down-sets. Replicated stages and CPUs do not
+/// mix: throws std::invalid_argument.
 [[nodiscard]] std::variant<LoadAnswer, Infeasible> solve(const LoadProblem& problem, const LoadObjective& objective,
                                                          const SearchLimits& limits = {});
 
