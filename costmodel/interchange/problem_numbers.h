@@ -25,9 +25,7 @@ inline double amount(const format::Cursor& at) {
 }
 
 /// Bytes as a graph counts them.
-inline Bytes whole_bytes(double bytes) {
-  return Bytes(static_cast<std::int64_t>(std::llround(std::min(bytes, 2e18))));
-}
+inline Bytes whole_bytes(double bytes) { return Bytes(static_cast<std::int64_t>(std::llround(std::min(bytes, 2e18)))); }
 
 /// Throws FormatError at the first node of the list `at` that is on a cycle or after one. Edges name nodes by their
 /// index.
