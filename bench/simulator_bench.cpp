@@ -7,8 +7,8 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
-#include "costmodel/predict.h"
-#include "costmodel/simulate.h"
+#include "costmodel/prediction/predict.h"
+#include "costmodel/simulation/simulate.h"
 #include "tests/support/chains.h"
 
 // Chains of one layer per stage under 1F1B, with rendezvous transfers that cost about a tenth of a forward.

@@ -1,12 +1,12 @@
-#include "costmodel/calibrate.h"
+#include "costmodel/accuracy/calibrate.h"
 
 #include <fmt/format.h>
 
-#include "costmodel/device_match.h"
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/tool.h"
 #include "costmodel/tool_inputs.h"
 

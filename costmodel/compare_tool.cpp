@@ -1,4 +1,4 @@
-#include "costmodel/compare.h"
+#include "costmodel/accuracy/compare.h"
 #include "costmodel/format/comparison_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"

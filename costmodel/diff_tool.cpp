@@ -1,4 +1,4 @@
-#include "costmodel/diff.h"
+#include "costmodel/analysis/diff.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/plan_comparison_json.h"

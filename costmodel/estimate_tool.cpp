@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
-#include "costmodel/device_match.h"
+#include "costmodel/accuracy/intervals.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
-#include "costmodel/intervals.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/roofline/cards.h"
 #include "costmodel/roofline/estimate.h"
 #include "costmodel/tool.h"

@@ -1,4 +1,4 @@
-#include "costmodel/explain.h"
+#include "costmodel/analysis/explain.h"
 
 #include <fmt/format.h>
 

@@ -3,14 +3,14 @@
 
 #include <cstdlib>
 
-#include "costmodel/device_match.h"
+#include "costmodel/accuracy/intervals.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/chakra.h"
 #include "costmodel/interchange/chrome_trace.h"
-#include "costmodel/intervals.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/progress.h"
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/table.h"

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/calibrate.h"
-#include "costmodel/device_match.h"
+#include "costmodel/accuracy/calibrate.h"
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/graph.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/tool.h"
 #include "costmodel/topology.h"
 

@@ -1,4 +1,4 @@
-#include "costmodel/validate.h"
+#include "costmodel/accuracy/validate.h"
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"

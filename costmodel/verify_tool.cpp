@@ -6,8 +6,8 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/plan_hash.h"
 #include "costmodel/interchange/actions_csv.h"
+#include "costmodel/prediction/verify.h"
 #include "costmodel/tool.h"
-#include "costmodel/verify.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "costmodel/whatif.h"
+#include "costmodel/analysis/whatif.h"
 
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"

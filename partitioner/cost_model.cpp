@@ -5,7 +5,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
-#include "costmodel/memory.h"
+#include "costmodel/prediction/memory.h"
 
 namespace stagecraft::partitioner {
 namespace {

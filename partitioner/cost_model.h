@@ -5,7 +5,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/plan.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/predict.h"
 
 namespace stagecraft::partitioner {
 

@@ -9,8 +9,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "costmodel/backward_parts.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/backward_parts.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/remedies.h"

@@ -11,8 +11,8 @@
 
 #include "costmodel/index.h"
 #include "costmodel/timeline.h"
-#include "profiler/subject.h"
-#include "profiler/time_limit.h"
+#include "profiler/subject/subject.h"
+#include "profiler/subject/time_limit.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -18,10 +18,10 @@
 #include "executor/launch/spawn.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/tool_options.h"
-#include "profiler/links_channel.h"
-#include "profiler/links_machines.h"
-#include "profiler/links_nccl.h"
-#include "profiler/links_report.h"
+#include "profiler/links/links_channel.h"
+#include "profiler/links/links_machines.h"
+#include "profiler/links/links_nccl.h"
+#include "profiler/links/links_report.h"
 #include "profiler/provenance.h"
 
 namespace {

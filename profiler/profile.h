@@ -14,7 +14,7 @@
 #include "profiler/kernels/attribution.h"
 #include "profiler/kernels/shares.h"
 #include "profiler/kernels/tracer.h"
-#include "profiler/statistics.h"
+#include "profiler/subject/statistics.h"
 
 namespace stagecraft::profiler {
 

@@ -15,11 +15,11 @@
 #include "executor/model/stage_layers.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
-#include "profiler/layer_work.h"
-#include "profiler/model_graph.h"
+#include "profiler/layers/layer_work.h"
 #include "profiler/profile.h"
 #include "profiler/provenance.h"
-#include "profiler/subject.h"
+#include "profiler/subject/model_graph.h"
+#include "profiler/subject/subject.h"
 
 namespace {
 

@@ -9,10 +9,10 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/conditions.h"
-#include "costmodel/device_match.h"
 #include "costmodel/doctor/check_lists.h"
 #include "costmodel/index.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft::doctor {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/calibrate.h"
+#include "costmodel/accuracy/calibrate.h"
 
 namespace stagecraft::format {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/compare.h"
+#include "costmodel/accuracy/compare.h"
 
 namespace stagecraft::format {
 

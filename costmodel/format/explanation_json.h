@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/explain.h"
+#include "costmodel/analysis/explain.h"
 
 namespace stagecraft::format {
 

@@ -4,7 +4,7 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 

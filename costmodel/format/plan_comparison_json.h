@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/diff.h"
+#include "costmodel/analysis/diff.h"
 
 namespace stagecraft::format {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "costmodel/format/cursor.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/predict.h"
 
 namespace stagecraft::format {
 

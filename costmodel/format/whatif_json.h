@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/whatif.h"
+#include "costmodel/analysis/whatif.h"
 
 namespace stagecraft::format {
 

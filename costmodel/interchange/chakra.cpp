@@ -14,7 +14,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files.h"
 #include "costmodel/index.h"
-#include "costmodel/memory.h"
+#include "costmodel/prediction/memory.h"
 
 namespace stagecraft::interchange {
 namespace {

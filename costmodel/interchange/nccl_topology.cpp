@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "costmodel/declared_links.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/utf8.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/declared_links.h"
 
 namespace stagecraft::interchange {
 namespace {

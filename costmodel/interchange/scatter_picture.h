@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/validate.h"
+#include "costmodel/accuracy/validate.h"
 
 namespace stagecraft::interchange {
 

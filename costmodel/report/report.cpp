@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "costmodel/device_match.h"
+#include "costmodel/accuracy/intervals.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/comparison_json.h"
 #include "costmodel/format/json.h"
@@ -14,7 +14,7 @@
 #include "costmodel/format/validation_json.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/markup.h"
-#include "costmodel/intervals.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
 #include "costmodel/units_text.h"

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/compare.h"
+#include "costmodel/accuracy/compare.h"
+#include "costmodel/accuracy/validate.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/report/drawing.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
-#include "costmodel/validate.h"
 
 namespace stagecraft::report {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/predict.h"
+#include "costmodel/prediction/predict.h"
 
 namespace stagecraft::report {
 

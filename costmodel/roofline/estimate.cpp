@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "costmodel/device_match.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/version.h"
 
 namespace stagecraft::roofline {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
-#include "costmodel/verify.h"
+#include "costmodel/prediction/verify.h"
 #include "executor/channel/channel_local.h"
 #include "executor/launch/rank_group.h"
 #include "executor/run/rank_run.h"

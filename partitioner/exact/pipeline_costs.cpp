@@ -6,10 +6,10 @@
 #include <set>
 #include <stdexcept>
 
-#include "costmodel/backward_parts.h"
-#include "costmodel/collectives.h"
 #include "costmodel/index.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/collectives.h"
+#include "costmodel/prediction/predict.h"
 
 namespace stagecraft::partitioner {
 namespace {

@@ -1,15 +1,15 @@
 #pragma once
 
-#include "costmodel/calibrate.h"
-#include "costmodel/compare.h"
+#include "costmodel/accuracy/calibrate.h"
+#include "costmodel/accuracy/compare.h"
+#include "costmodel/accuracy/validate.h"
 #include "costmodel/doctor/doctor.h"
 #include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
-#include "costmodel/validate.h"
 
 // One value of each file kind with every field set, so that its document contains every key.
 

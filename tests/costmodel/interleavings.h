@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "costmodel/plan.h"
-#include "costmodel/queue_replay.h"
+#include "costmodel/simulation/queue_replay.h"
 
 // Answers the verifier's question with a different algorithm: it explores every order in which the ranks of a plan can
 // run their actions and the network can deliver messages, one step at a time.

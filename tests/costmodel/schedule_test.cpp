@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "costmodel/memory.h"
+#include "costmodel/prediction/memory.h"
 
 namespace stagecraft {
 namespace {

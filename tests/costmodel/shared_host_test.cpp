@@ -5,8 +5,8 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
-#include "costmodel/predict.h"
-#include "costmodel/simulate.h"
+#include "costmodel/prediction/predict.h"
+#include "costmodel/simulation/simulate.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
 

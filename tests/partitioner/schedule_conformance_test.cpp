@@ -7,7 +7,7 @@
 
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
-#include "costmodel/verify.h"
+#include "costmodel/prediction/verify.h"
 #include "partitioner/strategy.h"
 #include "tests/support/chains.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/memory.h"
-#include "costmodel/verify.h"
+#include "costmodel/prediction/memory.h"
+#include "costmodel/prediction/verify.h"
 #include "partitioner/candidate.h"
 #include "partitioner/strategy.h"
 #include "tests/support/chains.h"

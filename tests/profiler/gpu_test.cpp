@@ -7,10 +7,10 @@
 
 #include "costmodel/errors.h"
 #include "executor/data/prefetch.h"
-#include "profiler/model_graph.h"
+#include "profiler/layers/stream_gate.h"
 #include "profiler/profile.h"
-#include "profiler/stream_gate.h"
-#include "profiler/watch.h"
+#include "profiler/subject/model_graph.h"
+#include "profiler/subject/watch.h"
 #include "tests/profiler/small_models.h"
 #include "tests/support/gpu.h"
 

@@ -8,7 +8,7 @@
 #include "executor/data/data_source.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/stage/stage_program.h"
-#include "profiler/watch.h"
+#include "profiler/subject/watch.h"
 
 namespace stagecraft {
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/accuracy/intervals.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/comparison_json.h"
@@ -19,7 +20,6 @@
 #include "costmodel/format/plan_comparison_json.h"
 #include "costmodel/format/validation_json.h"
 #include "costmodel/format/whatif_json.h"
-#include "costmodel/intervals.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/chains.h"
 #include "tests/support/places.h"

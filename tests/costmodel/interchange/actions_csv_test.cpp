@@ -8,7 +8,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/json.h"
-#include "costmodel/verify.h"
+#include "costmodel/prediction/verify.h"
 #include "tests/costmodel/interleavings.h"
 
 namespace stagecraft::interchange {

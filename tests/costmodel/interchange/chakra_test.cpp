@@ -12,7 +12,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/predict.h"
+#include "costmodel/prediction/predict.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
 

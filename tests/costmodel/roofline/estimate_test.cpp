@@ -7,9 +7,9 @@
 #include <random>
 #include <stdexcept>
 
-#include "costmodel/device_match.h"
-#include "costmodel/intervals.h"
+#include "costmodel/accuracy/intervals.h"
 #include "costmodel/plan.h"
+#include "costmodel/prediction/device_match.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft::roofline {

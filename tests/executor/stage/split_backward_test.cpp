@@ -10,7 +10,7 @@
 
 #include <cmath>
 
-#include "profiler/model_graph.h"
+#include "profiler/subject/model_graph.h"
 #include "tests/profiler/small_models.h"
 
 namespace stagecraft::stage {

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "costmodel/bound_plan.h"
+#include "costmodel/graph.h"
+#include "costmodel/prediction/predict.h"
+#include "costmodel/timeline.h"
+#include "costmodel/topology.h"
+
+namespace stagecraft {
+
+/// One factor for each mechanism of a prediction, learned from measured runs; and how far predictions with them were
+/// off.
+struct Calibration {
+  std::string model;   ///< of the graph it was learned with, for people
+  std::string device;  ///< of the graph; empty: unknown
+  double compute = 1;  ///< on forward, backward and update times
+  Seconds host;        ///< host time of each forward, backward, weight gradient and update, in addition
+  std::map<std::string, double> links;  ///< on the times of each level's link, by the level's name
+  double memory = 1;                    ///< on every part of the peak memory
+  /// Half-width of the 90 % interval of a step, on the scale of log(measured / predicted).
+  double log_half_width = 0;
+  bool width_is_declared = false;  ///< too few plans to learn it from
+  int runs = 0;
+  int plans = 0;            ///< different ones
+  double error_before = 0;  ///< median error of the runs' steps without factors
+  double error_after = 0;   ///< the same with factors learned from the other plans; one plan: with all factors
+  Provenance provenance;
+  friend bool operator==(const Calibration&, const Calibration&) = default;
+};
+
+/// A measured run of a plan.
+struct CalibrationRun {
+  std::string name;  ///< for messages
+  Plan plan;
+  Measurement measurement;
+};
+
+struct CalibrateOptions {
+  std::size_t skip = 2;  ///< first measured steps that do not count, but never the last one
+};
+
+/// Learns the factors from the steps of all runs, from their forwards and backwards where spans were kept, and from
+/// their peak memory, by robust_factors: a mechanism of which the runs say little stays near 1 (host time near 20 us).
+/// Runs of one plan are left out together to find error_after and the interval. The interval is at least 15 %
+/// (declared) below 5 plans. Throws std::invalid_argument without runs, for two levels of one name, and naming the run
+/// whose plan does not fit graph or topology, cannot be simulated or has other ranks than its measurement.
+[[nodiscard]] Calibration calibrate(const Graph& graph, const Topology& topology,
+                                    const std::vector<CalibrationRun>& runs, const CalibrateOptions& options = {});
+
+/// Throws std::invalid_argument for a factor, host time, width or error that is not finite or out of range.
+void validate(const Calibration& calibration);
+
+/// The graph with scaled times: of the layers, and of its whole iteration.
+[[nodiscard]] Graph with_calibration(Graph graph, const Calibration& calibration);
+/// The topology with scaled links. A level that the calibration does not name is unchanged. Throws
+/// std::invalid_argument for a factor of a level that the topology does not have, listing its levels.
+[[nodiscard]] Topology with_calibration(Topology topology, const Calibration& calibration);
+
+/// predict with all factors, an interval of the step, and Prediction::calibration. Throws as predict, and
+/// std::invalid_argument if the calibration was learned with times of another device or names a level that the topology
+/// does not have.
+[[nodiscard]] std::variant<Prediction, Infeasible> predict_calibrated(const Graph& graph, const Topology& topology,
+                                                                      const BoundPlan& plan,
+                                                                      const Calibration& calibration,
+                                                                      PredictOptions options = {});
+
+/// "compute x 1.08, host 20 us per action, link server x 1.3, memory x 1.1; from 12 runs of 4 plans, median error 3.1
+/// %".
+[[nodiscard]] std::string calibration_text(const Calibration& calibration);
+
+}  // namespace stagecraft

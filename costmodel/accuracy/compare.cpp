@@ -1,0 +1,205 @@
+#include "costmodel/accuracy/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/index.h"
+
+namespace stagecraft {
+namespace {
+
+using Key = std::pair<int, ActionKind>;
+
+Seconds median_time(const std::vector<Seconds>& times) {
+  std::vector<double> values;
+  for (const Seconds time : times) values.push_back(time.value);
+  return Seconds(median(std::move(values)));
+}
+
+/// Mean time of one action by (stage, kind), for each step from `first` on; median over the steps.
+std::map<Key, Seconds> action_times(const Timeline& timeline, std::size_t first) {
+  std::map<int, std::size_t> order;
+  for (std::size_t i = 0; i < timeline.steps.size(); ++i) order[timeline.steps[i].step] = i;
+  std::map<Key, std::map<int, std::pair<Seconds, int>>> sums;
+  for (const Span& span : timeline.spans) {
+    const auto it = order.find(span.step);
+    if (it == order.end() || it->second < first) continue;
+    auto& [sum, count] = sums[{span.action.stage, span.action.kind}][span.step];
+    sum += span.end - span.start;
+    ++count;
+  }
+  std::map<Key, Seconds> out;
+  for (const auto& [key, steps] : sums) {
+    std::vector<Seconds> means;
+    for (const auto& [step, total] : steps) means.push_back(total.first / total.second);
+    out[key] = median_time(means);
+  }
+  return out;
+}
+
+template <class T>
+std::string percent(const Compared<T>& compared) {
+  const auto error = compared.error();
+  return error ? fmt::format("{:+.1f} %", *error * 100) : "-";
+}
+
+std::string milliseconds(Seconds time) { return fmt::format("{:.3f} ms", time.value * 1e3); }
+std::string mebibytes(Bytes bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes.value) / 1048576); }
+
+}  // namespace
+
+std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
+  const std::vector<StepTime>& steps = timeline.steps;
+  std::vector<std::vector<Seconds>> busy(to_index(timeline.ranks), std::vector<Seconds>(steps.size()));
+  for (const Span& span : timeline.spans) {
+    switch (span.action.kind) {
+      case ActionKind::SendActivation:
+      case ActionKind::ReceiveActivation:
+      case ActionKind::SendGradient:
+      case ActionKind::ReceiveGradient:
+        continue;
+      default:
+        break;
+    }
+    // By time and not by number: where steps overlap, a rank works on two of them at once.
+    auto step = std::ranges::upper_bound(steps, span.start, {}, &StepTime::end);
+    for (; step != steps.end() && step->start < span.end; ++step) {
+      const Seconds inside = std::min(span.end, step->end) - std::max(span.start, step->start);
+      busy[to_index(span.rank)][to_index(step - steps.begin())] += inside;
+    }
+  }
+  // Spans of a step reach into its neighbours, so spans of all three must have been kept.
+  std::set<int> kept;
+  for (const Span& span : timeline.spans) kept.insert(span.step);
+  const auto known = [&](std::size_t i) {
+    return kept.contains(steps[i].step) && (i == 0 || kept.contains(steps[i - 1].step)) &&
+           (i + 1 == steps.size() || kept.contains(steps[i + 1].step));
+  };
+  std::vector<double> out;
+  for (const std::vector<Seconds>& of_rank : busy) {
+    std::vector<double> shares;
+    for (std::size_t i = first; i < steps.size(); ++i) {
+      if (!known(i)) continue;
+      const Seconds time = steps[i].end - steps[i].start;
+      if (time > Seconds(0)) shares.push_back(std::max(0.0, 1 - of_rank[i] / time));
+    }
+    out.push_back(shares.empty() ? 0 : median(std::move(shares)));
+  }
+  return out;
+}
+
+Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip) {
+  const Timeline& measured = measurement.timeline;
+  if (prediction.timeline.stage_of_rank != measured.stage_of_rank) {
+    const auto text = [](const std::vector<int>& stages) { return fmt::format("{}", fmt::join(stages, " ")); };
+    throw std::invalid_argument("the prediction's ranks run stages " + text(prediction.timeline.stage_of_rank) +
+                                ", the measured ones " + text(measured.stage_of_rank) +
+                                "; both must come from one plan");
+  }
+  if (measured.steps.empty()) throw std::invalid_argument("the measurement has no steps");
+  Comparison out;
+  out.skipped = std::min(skip, measured.steps.size() - 1);
+  out.steps = measured.steps.size() - out.skipped;
+  out.ended = measurement.ended;
+  out.distrust = crowded_reasons(measurement.conditions, "the run");
+  if (!prediction.channel.empty() && !measurement.channel.empty() && prediction.channel != measurement.channel) {
+    out.distrust.push_back("the run used channel " + measurement.channel + ", the links were measured over " +
+                           prediction.channel);
+  }
+  if (prediction.yardstick && measurement.conditions.yardstick) {
+    auto drift = drift_between(*prediction.yardstick, *measurement.conditions.yardstick);
+    if (auto* known = std::get_if<Drift>(&drift)) out.drift = std::move(*known);
+    if (const auto* none = std::get_if<Infeasible>(&drift)) out.no_drift = none->reason;
+  }
+  out.step = {prediction.iteration, step_time(measured, out.skipped)};
+  out.low = prediction.low;
+  out.high = prediction.high;
+  std::vector<Seconds> deviations;
+  for (std::size_t i = out.skipped; i < measured.steps.size(); ++i) {
+    const Seconds time = measured.steps[i].end - measured.steps[i].start;
+    deviations.push_back(std::max(time - out.step.measured, out.step.measured - time));
+  }
+  out.spread = median_time(deviations);
+  if (prediction.samples_per_s && measurement.microbatch_samples && out.step.measured > Seconds(0)) {
+    const double samples = static_cast<double>(*measurement.microbatch_samples) * measurement.microbatches;
+    out.samples_per_s = Compared<double>{*prediction.samples_per_s, samples / out.step.measured.value};
+  }
+  const auto predicted_actions = action_times(prediction.timeline, 0);
+  const auto measured_actions = action_times(measured, out.skipped);
+  std::map<Key, Compared<Seconds>> actions;
+  for (const auto& [key, time] : predicted_actions) actions[key].predicted = time;
+  for (const auto& [key, time] : measured_actions) actions[key].measured = time;
+  for (const auto& [key, time] : actions) {
+    if (key.second == ActionKind::SendActivation || key.second == ActionKind::SendGradient) continue;
+    out.actions.push_back({key.first, key.second, time});
+  }
+  const std::vector<double> predicted_idle = idle_shares(prediction.timeline);
+  const std::vector<double> measured_idle = idle_shares(measured, out.skipped);
+  for (std::size_t rank = 0; rank < std::min(predicted_idle.size(), measured_idle.size()); ++rank)
+    out.bubbles.push_back({to_int(rank), {predicted_idle[rank], measured_idle[rank]}});
+  for (const RankMemory& p : prediction.timeline.memory) {
+    for (const RankMemory& m : measured.memory) {
+      if (p.rank != m.rank) continue;
+      out.memory.push_back({p.rank, {p.total, m.total}});
+    }
+  }
+  return out;
+}
+
+std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison) {
+  if (!comparison.drift) return std::nullopt;
+  return Compared<Seconds>{comparison.step.predicted * comparison.drift->factor, comparison.step.measured};
+}
+
+std::optional<bool> is_inside(const Comparison& comparison) {
+  if (!comparison.low || !comparison.high) return std::nullopt;
+  return *comparison.low <= comparison.step.measured && comparison.step.measured <= *comparison.high;
+}
+
+std::string comparison_text(const Comparison& comparison) {
+  std::string out;
+  const auto row = [&](const std::string& what, const std::string& a, const std::string& b, const std::string& c) {
+    out += fmt::format("{:<34} {:>14} {:>14} {:>10}\n", what, a, b, c);
+  };
+  row("", "predicted", "measured", "error");
+  row("step", milliseconds(comparison.step.predicted), milliseconds(comparison.step.measured),
+      percent(comparison.step));
+  if (const auto step = step_without_drift(comparison))
+    row("step, drift removed", milliseconds(step->predicted), milliseconds(step->measured), percent(*step));
+  if (comparison.samples_per_s) {
+    row("samples per second", fmt::format("{:.1f}", comparison.samples_per_s->predicted),
+        fmt::format("{:.1f}", comparison.samples_per_s->measured), percent(*comparison.samples_per_s));
+  }
+  for (const ActionComparison& action : comparison.actions) {
+    const bool wait = action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient;
+    row(fmt::format("stage {} {}{}", action.stage, to_string(action.kind), wait ? " (wait)" : ""),
+        milliseconds(action.time.predicted), milliseconds(action.time.measured), percent(action.time));
+  }
+  for (const BubbleComparison& bubble : comparison.bubbles) {
+    const auto [predicted, measured] = bubble.share;
+    row(fmt::format("rank {} bubble", bubble.rank), fmt::format("{:.1f} %", predicted * 100),
+        fmt::format("{:.1f} %", measured * 100), fmt::format("{:+.1f} pt", (predicted - measured) * 100));
+  }
+  for (const MemoryComparison& memory : comparison.memory) {
+    row(fmt::format("rank {} peak memory", memory.rank), mebibytes(memory.peak.predicted),
+        mebibytes(memory.peak.measured), percent(memory.peak));
+  }
+  out += fmt::format("measured: median of {} steps (first {} skipped), median absolute deviation {}\n",
+                     comparison.steps, comparison.skipped, milliseconds(comparison.spread));
+  if (const auto inside = is_inside(comparison)) {
+    out += fmt::format("the measured step lies {} the predicted 90 % interval, {} to {}\n",
+                       *inside ? "inside" : "outside", milliseconds(*comparison.low), milliseconds(*comparison.high));
+  }
+  if (comparison.drift) out += "drift since the profile: the device was " + drift_text(*comparison.drift) + "\n";
+  if (!comparison.no_drift.empty()) out += "drift unknown: " + comparison.no_drift + "\n";
+  for (const std::string& reason : comparison.distrust) out += "not trusted: " + reason + "\n";
+  if (!comparison.ended) out += "the run did not finish; this is what it had measured so far\n";
+  return out;
+}
+
+}  // namespace stagecraft

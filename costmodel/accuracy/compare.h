@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/conditions.h"
+#include "costmodel/prediction/predict.h"
+#include "costmodel/timeline.h"
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// A predicted quantity and the measured one: Seconds, Bytes, or a plain number for a rate or a share.
+template <class T>
+struct Compared {
+  T predicted{};
+  T measured{};
+  /// predicted / measured - 1; absent if nothing was measured.
+  [[nodiscard]] std::optional<double> error() const {
+    if (measured == T{}) return std::nullopt;
+    return predicted / measured - 1;
+  }
+  friend bool operator==(const Compared&, const Compared&) = default;
+};
+
+/// One action of one stage and kind: the mean over ranks and microbatches, then the median of the measured steps.
+struct ActionComparison {
+  int stage = 0;
+  ActionKind kind = ActionKind::Forward;
+  Compared<Seconds> time;
+  friend bool operator==(const ActionComparison&, const ActionComparison&) = default;
+};
+
+/// Peak memory of one rank.
+struct MemoryComparison {
+  int rank = 0;
+  Compared<Bytes> peak;
+  friend bool operator==(const MemoryComparison&, const MemoryComparison&) = default;
+};
+
+/// Share of a step in which one rank is idle; the median of several steps.
+struct BubbleComparison {
+  int rank = 0;
+  Compared<double> share;
+  friend bool operator==(const BubbleComparison&, const BubbleComparison&) = default;
+};
+
+/// A prediction and a measured run.
+struct Comparison {
+  Compared<Seconds> step;
+  std::optional<Compared<double>> samples_per_s;
+  Seconds spread;           ///< median absolute deviation of the measured steps
+  std::size_t steps = 0;    ///< measured steps that count
+  std::size_t skipped = 0;  ///< steps skipped at the start
+  std::vector<ActionComparison> actions;
+  std::vector<BubbleComparison> bubbles;
+  std::vector<MemoryComparison> memory;
+  std::vector<std::string> distrust;  ///< reasons not to trust it: other programs, links of another channel
+  std::optional<Drift> drift;         ///< from the graph's measurement to the run; absent: unknown
+  std::string no_drift;               ///< why there is none although both have a yardstick; else empty
+  std::optional<Seconds> low;         ///< of the prediction's 90 % interval of the step; absent: it has none
+  std::optional<Seconds> high;        ///< likewise
+  bool ended = true;                  ///< false: the measurement is what a run wrote before its end
+  friend bool operator==(const Comparison&, const Comparison&) = default;
+};
+
+/// For each rank, the share of a step in which the rank neither computes nor reduces nor updates: it waits, sends, or
+/// is idle. The median of the steps from number `first` on whose spans, and those of the adjacent steps, were kept; 0
+/// if there are none.
+[[nodiscard]] std::vector<double> idle_shares(const Timeline& timeline, std::size_t first = 0);
+
+/// Compares; the first `skip` measured steps are skipped as warm-up, but never the last one.
+/// Send spans are ignored: what a sender sees of a message differs between channels, its cost shows in the receiver's
+/// wait. Throws std::invalid_argument if the two have different ranks or stages, naming both.
+[[nodiscard]] Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip = 2);
+
+/// The step with the prediction as it would be at the speed that the device had during the run: predicted time times
+/// the drift's factor. Absent if the drift is unknown.
+[[nodiscard]] std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison);
+
+/// Whether the measured step lies inside the prediction's interval; absent if it has none.
+[[nodiscard]] std::optional<bool> is_inside(const Comparison& comparison);
+
+/// A table to print. The document is format/comparison_json.h.
+[[nodiscard]] std::string comparison_text(const Comparison& comparison);
+
+}  // namespace stagecraft

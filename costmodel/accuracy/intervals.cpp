@@ -1,0 +1,302 @@
+#include "costmodel/accuracy/intervals.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "costmodel/index.h"
+#include "costmodel/prediction/backward_parts.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr double kNinety = 1.6448536269514722;                // standard deviations that hold 90 %, both sides together
+constexpr double kMedianError = 1.2533141373155003 * 1.4826;  // times MAD / sqrt(n)
+// Declared, for want of anything measured; those of links and memory are what calibrate expects before any run.
+constexpr double kUnknownTime = 0.1;
+constexpr double kMeasuredLink = 0.1;
+constexpr double kDeclaredLink = 0.5;
+constexpr double kMemory = 0.2;
+constexpr double kModel = 0.15;  // half of the 90 % interval
+constexpr double kOwnShare = 0.42;
+const std::string kLayers;  // mechanism of the layers' times; the others are links
+
+FigureSource worse(FigureSource a, FigureSource b) { return std::max(a, b); }
+
+Doubt worse(const Doubt& a, const Doubt& b) {
+  return {std::max(a.log_spread, b.log_spread), worse(a.source, b.source)};
+}
+
+/// Standard error of the median, or standard deviation of an estimate, in seconds.
+Seconds error_of(const Timing& timing) {
+  if (timing.log_spread) return timing.median * *timing.log_spread;
+  if (!timing.spread || timing.count < 1) return timing.median * kUnknownTime;
+  return *timing.spread * (kMedianError / std::sqrt(static_cast<double>(timing.count)));
+}
+
+Doubt curve_doubt(const Curve& curve, Bytes bytes, Origin origin) {
+  if (curve.points.empty()) {
+    return origin == Origin::Measured ? Doubt{kMeasuredLink, FigureSource::Fitted}
+                                      : Doubt{kDeclaredLink, FigureSource::Analytic};
+  }
+  const bool inside = bytes >= curve.points.front().bytes && bytes <= curve.points.back().bytes;
+  return inside ? Doubt{kMeasuredLink, FigureSource::Measured} : Doubt{kDeclaredLink, FigureSource::Extrapolated};
+}
+
+/// The doubts of a plan's mechanisms by name; a link's name is that of its level, none is empty as the layers' is.
+std::map<std::string, Doubt> doubts_of(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+  std::map<std::string, Doubt> out{{kLayers, compute_doubt(graph, plan)}};
+  for (int level = 0; level < to_int(topology.levels.size()); ++level) {
+    const Doubt doubt = link_doubt(topology, plan, level);
+    if (doubt.log_spread == 0) continue;
+    Doubt& of_name = out[topology.levels[to_index(level)].name];
+    of_name = worse(of_name, doubt);
+  }
+  return out;
+}
+
+/// The step, or all of the prediction, with one mechanism slower by 1.645 of its spreads.
+std::variant<Prediction, Infeasible> predict_slower(const Graph& graph, const Topology& topology, const BoundPlan& plan,
+                                                    const std::string& mechanism, const Doubt& doubt,
+                                                    const PredictOptions& options) {
+  Calibration slower;
+  const double factor = std::exp(kNinety * doubt.log_spread);
+  if (mechanism == kLayers) {
+    slower.compute = factor;
+    return predict(with_calibration(graph, slower), topology, plan, options);
+  }
+  slower.links[mechanism] = factor;
+  return predict(graph, with_calibration(topology, slower), plan, options);
+}
+
+double square(double x) { return x * x; }
+
+double log_ratio(Seconds a, Seconds b) { return a > Seconds(0) && b > Seconds(0) ? std::log(a / b) : 0; }
+
+Range<Seconds> around(Seconds value, double half, FigureSource source) {
+  return {Seconds(std::max(0.0, value.value - half)), Seconds(value.value + half), source};
+}
+
+Bytes times(Bytes bytes, double factor) { return Bytes(std::llround(static_cast<double>(bytes.value) * factor)); }
+
+bool has_saved_bytes(const Graph& graph, const Stage& stage) {
+  const std::set<std::string> ids(stage.layers.begin(), stage.layers.end());
+  return std::all_of(graph.layers.begin(), graph.layers.end(),
+                     [&](const Layer& layer) { return !ids.contains(layer.id) || layer.saved_bytes.has_value(); });
+}
+
+void add_memory_range(StageRanges& ranges, const Graph& graph, const Stage& stage, const StagePrediction& predicted) {
+  const double factor = std::exp(kNinety * kMemory);
+  ranges.memory = {times(predicted.memory.total, 1 / factor), times(predicted.memory.total, factor),
+                   graph.estimate                  ? FigureSource::Extrapolated
+                   : has_saved_bytes(graph, stage) ? FigureSource::Measured
+                                                   : FigureSource::Analytic};
+}
+
+constexpr Seconds StagePrediction::* kFigures[] = {
+    &StagePrediction::forward, &StagePrediction::backward,         &StagePrediction::compute, &StagePrediction::update,
+    &StagePrediction::reduce,  &StagePrediction::exposed_transfer, &StagePrediction::bubble};
+constexpr Range<Seconds> StageRanges::* kRanges[] = {
+    &StageRanges::forward, &StageRanges::backward,         &StageRanges::compute, &StageRanges::update,
+    &StageRanges::reduce,  &StageRanges::exposed_transfer, &StageRanges::bubble};
+
+/// The source of a figure: computation comes from the layers, transfers and reduces from the links, bubbles from both.
+FigureSource source_of(Seconds StagePrediction::* figure, FigureSource layers, FigureSource links) {
+  if (figure == &StagePrediction::reduce || figure == &StagePrediction::exposed_transfer) return links;
+  return figure == &StagePrediction::bubble ? worse(layers, links) : layers;
+}
+
+void add_calibrated_ranges(Prediction& out, const Graph& graph, const BoundPlan& plan, const Calibration& calibration) {
+  const double width = std::exp(calibration.log_half_width);
+  for (StagePrediction& stage : out.stages) {
+    StageRanges& ranges = stage.ranges.emplace();
+    for (std::size_t i = 0; i < std::size(kFigures); ++i) {
+      const Seconds value = stage.*kFigures[i];
+      ranges.*kRanges[i] = {value / width, value * width, FigureSource::Calibrated};
+    }
+    add_memory_range(ranges, graph, plan.plan().stages[to_index(stage.stage)], stage);
+    ranges.memory.source = FigureSource::Calibrated;
+  }
+  out.interval = fmt::format(
+      "{:.1f} %, {}", (width - 1) * 100,
+      calibration.width_is_declared ? "declared, too few plans were calibrated with" : "residuals of the calibration");
+}
+
+}  // namespace
+
+Doubt compute_doubt(const Graph& graph, const BoundPlan& plan) {
+  std::set<std::string> ids;
+  for (const Stage& stage : plan.plan().stages) ids.insert(stage.layers.begin(), stage.layers.end());
+  Seconds sum;
+  Seconds error;
+  bool assumed = false;
+  const auto add = [&](const Timing& timing) {
+    sum += timing.median;
+    error += error_of(timing);
+    assumed = assumed || (timing.median > Seconds(0) && timing.count == 0 && !timing.log_spread);
+  };
+  for (const Layer& layer : graph.layers) {
+    if (!ids.contains(layer.id)) continue;
+    add(layer.forward);
+    add(layer.backward);
+    if (layer.update) add(*layer.update);
+  }
+  Doubt out;
+  if (sum > Seconds(0)) out.log_spread = error / sum;
+  if (graph.iteration && graph.iteration->median > Seconds(0))
+    out.log_spread = std::max(out.log_spread, error_of(*graph.iteration) / graph.iteration->median);
+  if (graph.conditions.yardstick) {
+    double drift = 0;
+    for (const YardstickTimes& work : graph.conditions.yardstick->works)
+      drift = std::max(drift, std::log(work.slowest / work.fastest) / std::sqrt(12.0));
+    out.log_spread = std::hypot(out.log_spread, drift);
+  }
+  if (!backward_parts_assumption(graph, plan).empty()) out.source = FigureSource::Analytic;
+  if (graph.estimate) out.source = FigureSource::Extrapolated;
+  if (assumed) out.source = FigureSource::Assumed;
+  return out;
+}
+
+Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level) {
+  const Link& link = topology.levels[to_index(level)].link;
+  Doubt out;
+  for (std::size_t b = 0; b < plan.plan().boundaries.size(); ++b) {
+    const BoundaryEnds& ends = plan.ends(to_int(b));
+    bool uses = false;
+    for (const int from : plan.plan().stages[to_index(ends.source)].devices) {
+      for (const int to : plan.plan().stages[to_index(ends.destination)].devices)
+        uses = uses || (from != to && joining_level(topology, from, to) == level);
+    }
+    if (!uses) continue;
+    for (const BoundaryTensor& tensor : plan.plan().boundaries[b].tensors)
+      out = worse(out, curve_doubt(link.send_receive, tensor.bytes, link.origin));
+  }
+  for (int s = 0; s < plan.stages(); ++s) {
+    if (!plan.reduces(s)) continue;
+    std::set<int> devices;
+    for (int other = 0; other < plan.stages(); ++other) {
+      if (plan.reduce_groups()[to_index(other)] != plan.reduce_groups()[to_index(s)]) continue;
+      const auto& of = plan.plan().stages[to_index(other)].devices;
+      devices.insert(of.begin(), of.end());
+    }
+    if (devices.size() < 2) continue;
+    int outermost = 0;
+    for (const int device : devices) {
+      if (device != *devices.begin())
+        outermost = std::max(outermost, joining_level(topology, *devices.begin(), device));
+    }
+    if (level > outermost) continue;
+    // The bytes at each level depend on the shares of the levels inside: only a group inside one level can be compared
+    // with its curve.
+    const auto curve = link.all_reduce.find(to_int(devices.size()));
+    const bool measured = outermost == 0 && curve != link.all_reduce.end();
+    out = worse(out, measured ? Doubt{kMeasuredLink, FigureSource::Measured} : curve_doubt({}, Bytes(0), link.origin));
+  }
+  return out;
+}
+
+std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, const Topology& topology,
+                                                            const BoundPlan& plan,
+                                                            const std::optional<Calibration>& calibration,
+                                                            const PredictOptions& options) {
+  auto result = calibration ? predict_calibrated(graph, topology, plan, *calibration, options)
+                            : predict(graph, topology, plan, options);
+  auto* out = std::get_if<Prediction>(&result);
+  if (!out) return result;
+  if (calibration) {
+    add_calibrated_ranges(*out, graph, plan, *calibration);
+    return result;
+  }
+  const double model = std::log(1 + kModel);
+  double step = square(model);
+  FigureSource layers = FigureSource::Measured;
+  FigureSource links = FigureSource::Measured;
+  std::vector<std::vector<double>> squares(out->stages.size(), std::vector<double>(std::size(kFigures)));
+  PredictOptions again = options;
+  again.progress = {};
+  for (const auto& [name, doubt] : doubts_of(graph, topology, plan)) {
+    const auto slower = predict_slower(graph, topology, plan, name, doubt, again);
+    const auto* moved = std::get_if<Prediction>(&slower);
+    if (!moved) continue;
+    const double change = std::max(0.0, log_ratio(moved->iteration, out->iteration));
+    step += square(change);
+    out->interval +=
+        fmt::format("{} {:.1f} %, ", name == kLayers ? "layers" : "link " + name, std::expm1(change) * 100);
+    FigureSource& source = name == kLayers ? layers : links;
+    source = worse(source, doubt.source);
+    for (std::size_t s = 0; s < squares.size(); ++s) {
+      for (std::size_t i = 0; i < std::size(kFigures); ++i)
+        squares[s][i] += square((moved->stages[s].*kFigures[i] - out->stages[s].*kFigures[i]).value);
+    }
+  }
+  out->interval += fmt::format("model {:.0f} % (declared)", kModel * 100);
+  const double width = std::exp(std::sqrt(step));
+  out->low = out->iteration / width;
+  out->high = out->iteration * width;
+  for (StagePrediction& stage : out->stages) {
+    StageRanges& ranges = stage.ranges.emplace();
+    const auto& of = squares[to_index(stage.stage)];
+    for (std::size_t i = 0; i < std::size(kFigures); ++i) {
+      const Seconds value = stage.*kFigures[i];
+      ranges.*kRanges[i] =
+          around(value, std::sqrt(of[i] + square(value.value * kModel)), source_of(kFigures[i], layers, links));
+    }
+    add_memory_range(ranges, graph, plan.plan().stages[to_index(stage.stage)], stage);
+  }
+  return result;
+}
+
+std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scenario& second,
+                                               const std::optional<Calibration>& calibration,
+                                               const PredictOptions& options) {
+  struct Side {
+    Graph graph;
+    Topology topology;
+    BoundPlan plan;
+    Seconds time;  // per microbatch
+  };
+  PredictOptions how = options;
+  how.progress = {};
+  if (calibration) how.host_per_action = calibration->host;
+  std::vector<Side> sides;
+  for (const Scenario* scenario : {&first, &second}) {
+    sides.push_back({calibration ? with_calibration(scenario->graph, *calibration) : scenario->graph,
+                     calibration ? with_calibration(scenario->topology, *calibration) : scenario->topology,
+                     BoundPlan(scenario->plan), Seconds(0)});
+    Side& side = sides.back();
+    auto result = predict(side.graph, side.topology, side.plan, how);
+    if (auto* none = std::get_if<Infeasible>(&result)) return *none;
+    side.time = std::get<Prediction>(result).iteration / scenario->plan.microbatches;
+  }
+  const double ratio = log_ratio(sides[0].time, sides[1].time);
+  const double own = calibration ? calibration->log_half_width : kOwnShare * std::log(1 + kModel);
+  double squares = 2 * square(own);  // of half-widths
+  if (!calibration) {                // with one, the residuals hold the mechanisms' errors
+    std::map<std::string, Doubt> doubts;
+    for (const Side& side : sides) {
+      for (const auto& [name, doubt] : doubts_of(side.graph, side.topology, side.plan))
+        doubts[name] = worse(doubts[name], doubt);
+    }
+    for (const auto& [name, doubt] : doubts) {
+      std::vector<Seconds> times;
+      for (const Side& side : sides) {
+        const auto result = predict_slower(side.graph, side.topology, side.plan, name, doubt, how);
+        if (const auto* none = std::get_if<Infeasible>(&result)) return *none;
+        times.push_back(std::get<Prediction>(result).iteration / side.plan.plan().microbatches);
+      }
+      squares += square(log_ratio(times[0], times[1]) - ratio);
+    }
+  }
+  const double half = std::sqrt(squares);
+  StepRatio out{std::exp(ratio), std::exp(ratio - half), std::exp(ratio + half)};
+  if (half > 0) out.first_faster = 0.5 * std::erfc(ratio * kNinety / (half * std::numbers::sqrt2));
+  return out;
+}
+
+}  // namespace stagecraft

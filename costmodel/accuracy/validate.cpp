@@ -1,0 +1,129 @@
+#include "costmodel/accuracy/validate.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
+#include "costmodel/accuracy/compare.h"
+#include "costmodel/index.h"
+#include "costmodel/table.h"
+#include "costmodel/units_text.h"
+
+namespace stagecraft {
+namespace {
+
+std::string ranks_text(int ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); }
+
+Regime regime(const std::string& name, const std::vector<ValidatedRun>& runs, const auto& belongs) {
+  std::vector<Scored> chosen;
+  for (const ValidatedRun& run : runs) {
+    if (belongs(run)) chosen.push_back(run.times);
+  }
+  return {name, error_scores(chosen), order_scores(chosen), coverage_scores(chosen)};
+}
+
+/// One regime for each value of `key`, if there are several.
+void add_regimes(Validation& validation, const auto& key, const auto& name) {
+  std::set<decltype(key(validation.runs.front()))> values;
+  for (const ValidatedRun& run : validation.runs) values.insert(key(run));
+  if (values.size() < 2) return;
+  for (const auto& value : values) {
+    validation.regimes.push_back(
+        regime(name(value), validation.runs, [&](const ValidatedRun& run) { return key(run) == value; }));
+  }
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
+std::string signed_percent(double share) { return fmt::format("{:+.1f} %", share * 100); }
+
+template <class Show>
+std::string shown(const std::optional<double>& value, Show show) {
+  return value ? show(*value) : std::string("-");
+}
+
+}  // namespace
+
+ValidatedRun validated_run(const std::string& name, const Prediction& prediction, const Measurement& measurement,
+                           std::size_t skip) {
+  const Comparison comparison = compare(prediction, measurement, skip);
+  ValidatedRun out{.name = name,
+                   .model = measurement.model,
+                   .schedule = measurement.schedule,
+                   .ranks = measurement.timeline.ranks,
+                   .step_samples = measurement.microbatch_samples.value_or(0) * measurement.microbatches,
+                   .times = {.predicted = comparison.step.predicted,
+                             .low = prediction.low,
+                             .high = prediction.high,
+                             .measured = comparison.step.measured,
+                             .group = 0}};
+  if (!(out.times.measured > Seconds(0))) throw std::invalid_argument("the measured step took no time");
+  return out;
+}
+
+Validation validated(std::vector<ValidatedRun> runs) {
+  if (runs.empty()) throw std::invalid_argument("no runs to score");
+  std::map<std::tuple<std::string, int, std::int64_t>, int> groups;
+  for (ValidatedRun& run : runs) {
+    const auto key = std::tuple(run.model, run.ranks, run.step_samples);
+    run.times.group = groups.emplace(key, to_int(groups.size())).first->second;
+  }
+  Validation out{.runs = std::move(runs), .regimes = {}};
+  out.regimes.push_back(regime("all", out.runs, [](const ValidatedRun&) { return true; }));
+  const auto word = [](const char* what) {
+    return [what](const std::string& value) { return fmt::format("{} {}", what, value); };
+  };
+  add_regimes(out, [](const ValidatedRun& run) { return run.model; }, word("model"));
+  add_regimes(out, [](const ValidatedRun& run) { return run.schedule; }, word("schedule"));
+  add_regimes(out, [](const ValidatedRun& run) { return run.ranks; }, ranks_text);
+  return out;
+}
+
+std::string validation_text(const Validation& validation, int width) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Regime& r : validation.regimes) {
+    const bool intervals = r.coverage.n > 0;
+    rows.push_back({r.name, std::to_string(r.errors.n), percent(r.errors.median), percent(r.errors.mean),
+                    percent(r.errors.p90), percent(r.errors.largest), signed_percent(r.errors.bias),
+                    shown(r.order.tau, [](double v) { return fmt::format("{:.2f}", v); }),
+                    shown(r.order.largest_regret, percent), intervals ? percent(r.coverage.inside) : "-",
+                    intervals ? percent(r.coverage.half_width) : "-"});
+  }
+  std::string out = table_text({{.title = "runs", .left = true, .can_be_cut = true},
+                                {.title = "n"},
+                                {.title = "median"},
+                                {.title = "mean"},
+                                {.title = "p90"},
+                                {.title = "largest"},
+                                {.title = "bias"},
+                                {.title = "tau"},
+                                {.title = "regret"},
+                                {.title = "inside"},
+                                {.title = "half-width"}},
+                               rows, width);
+  rows.clear();
+  for (const ValidatedRun& run : validation.runs) {
+    const Scored& t = run.times;
+    const bool inside = t.low && t.high && *t.low <= t.measured && t.measured <= *t.high;
+    rows.push_back({run.name, run.model, run.schedule, std::to_string(run.ranks), format_seconds(t.predicted),
+                    format_seconds(t.measured), signed_percent(t.predicted / t.measured - 1),
+                    !t.low || !t.high ? "-"
+                    : inside          ? "inside"
+                                      : "outside"});
+  }
+  out += "\n" + table_text({{.title = "measurement", .left = true, .can_be_cut = true},
+                            {.title = "model", .left = true, .can_be_cut = true},
+                            {.title = "schedule", .left = true},
+                            {.title = "ranks"},
+                            {.title = "predicted"},
+                            {.title = "measured"},
+                            {.title = "error"},
+                            {.title = "interval", .left = true}},
+                           rows, width);
+  out += "error: predicted / measured - 1; bias: median with sign; regret: largest of the predicted best plan\n";
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "costmodel/accuracy/scores.h"
+#include "costmodel/prediction/predict.h"
+#include "costmodel/timeline.h"
+
+namespace stagecraft {
+
+/// A prediction and the measured run of the same plan.
+struct ValidatedRun {
+  std::string name;  ///< for people, the measurement's file
+  std::string model;
+  std::string schedule;
+  int ranks = 1;
+  std::int64_t step_samples = 0;  ///< samples of one step; 0: unknown
+  Scored times;                   ///< its group is set by `validated`
+  friend bool operator==(const ValidatedRun&, const ValidatedRun&) = default;
+};
+
+/// Scores of the runs that have something in common.
+struct Regime {
+  std::string name;  ///< "all", "model gpt", "schedule 1f1b", "2 ranks"
+  ErrorScores errors;
+  OrderScores order;
+  CoverageScores coverage;
+  friend bool operator==(const Regime&, const Regime&) = default;
+};
+
+/// How good predictions were.
+struct Validation {
+  std::vector<ValidatedRun> runs;
+  std::vector<Regime> regimes;  ///< "all" first; then by model, schedule and ranks where the runs differ in them
+  friend bool operator==(const Validation&, const Validation&) = default;
+};
+
+/// The run of a prediction and a measurement, whose first `skip` steps are skipped, but never the last one. Throws
+/// std::invalid_argument if they have different ranks or stages, or if the measured step took no time.
+[[nodiscard]] ValidatedRun validated_run(const std::string& name, const Prediction& prediction,
+                                         const Measurement& measurement, std::size_t skip = 2);
+
+/// Scores runs. Those of one model with as many ranks and samples per step are alternatives of each other: their order
+/// counts. Throws std::invalid_argument without runs.
+[[nodiscard]] Validation validated(std::vector<ValidatedRun> runs);
+
+/// Tables of regimes and of runs, at most `width` characters wide. The document is format/validation_json.h, the
+/// picture interchange/scatter_picture.h.
+[[nodiscard]] std::string validation_text(const Validation& validation, int width);
+
+}  // namespace stagecraft

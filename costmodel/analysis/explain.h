@@ -1,0 +1,103 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "costmodel/accuracy/calibrate.h"
+#include "costmodel/bound_plan.h"
+#include "costmodel/errors.h"
+#include "costmodel/graph.h"
+#include "costmodel/prediction/predict.h"
+#include "costmodel/simulation/critical_path.h"
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+
+namespace stagecraft {
+
+/// Where a step's time goes. The parts add up to the step.
+struct StepParts {
+  Seconds compute = {};  ///< the layers' own forwards and backwards
+  Seconds host = {};     ///< what host time per action, and ranks that share a host, add to computations and updates
+  Seconds update = {};   ///< the optimizer's own time
+  Seconds reduce = {};   ///< gradient all-reduce that no backward hides
+  Seconds exposed_transfer = {};  ///< idle while a needed message was on the link
+  Seconds bubble = {};            ///< idle otherwise
+  friend bool operator==(const StepParts&, const StepParts&) = default;
+};
+
+/// The sum of the parts.
+[[nodiscard]] Seconds total(const StepParts& parts);
+
+/// One pipeline position: the stages that share ranks (one, unless chunks > 1), as a mean over these ranks.
+struct PositionParts {
+  std::vector<int> stages;
+  int ranks = 1;
+  StepParts parts;
+  /// The least time by which a computation or update of it could be late alone without a longer step; 0: it is on the
+  /// critical path. Absent without a path.
+  std::optional<Seconds> least_slack;
+  friend bool operator==(const PositionParts&, const PositionParts&) = default;
+};
+
+/// Time on the critical path of one stage's actions of one kind; a message counts for its sender.
+struct PathShare {
+  int stage = 0;
+  ActionKind kind = ActionKind::Forward;
+  int count = 0;
+  Seconds time;
+  friend bool operator==(const PathShare&, const PathShare&) = default;
+};
+
+/// One layer moved over a stage border.
+struct LayerMove {
+  std::string layer;
+  int from = 0;
+  int to = 0;
+  Seconds step;  ///< predicted after the move
+  friend bool operator==(const LayerMove&, const LayerMove&) = default;
+};
+
+/// Peak memory of a rank beside the device's.
+struct MemoryRoom {
+  int rank = 0;
+  Bytes peak;
+  std::optional<Bytes> room;  ///< the device's memory minus the peak, negative if it does not fit; absent: no limit
+  friend bool operator==(const MemoryRoom&, const MemoryRoom&) = default;
+};
+
+/// Why a plan's step takes as long as predicted.
+struct Explanation {
+  Prediction prediction;
+  StepParts parts;                       ///< mean over all ranks
+  std::vector<PositionParts> positions;  ///< by pipeline position
+  int steps = 1;                         ///< covered by the path: more than one with an asynchronous schedule
+  std::vector<Span> path;                ///< CriticalPath::segments; empty for a step too long to be replayed in full
+  std::vector<PathShare> path_shares;    ///< of the path, the largest first
+  int bottleneck = 0;                    ///< position whose ranks compute, update and reduce longest
+  double imbalance = 0;                  ///< that time over its mean over all ranks, minus 1
+  int moves = 0;                         ///< single moves of a layer to an adjacent stage that are possible
+  std::optional<LayerMove> best_move;    ///< the one with the shortest step; absent if none is possible or fits
+  std::vector<MemoryRoom> memory;        ///< by rank
+};
+
+struct ExplainOptions {
+  std::optional<Calibration> calibration = {};
+  PredictOptions predict = {};
+  bool moves = true;  ///< look for the best move
+};
+
+/// The prediction of predict (of predict_calibrated with a calibration) taken apart. Every single move of a layer
+/// between adjacent stages that keeps the edges forward and a layer in each stage is evaluated by predict, except where
+/// a rank's own work alone takes longer than the best step found, which cannot be better. A move counts if the result
+/// fits in memory, or the plan itself does not fit. Throws std::invalid_argument as predict.
+[[nodiscard]] std::variant<Explanation, Infeasible> explain(const Graph& graph, const Topology& topology,
+                                                            const BoundPlan& plan, const ExplainOptions& options = {});
+
+/// For people: shares in percent, the path, the bottleneck, the best move, memory; lines of at most `width`, if the
+/// table's columns allow it.
+[[nodiscard]] std::string explanation_text(const Explanation& explanation, int width);
+
+}  // namespace stagecraft

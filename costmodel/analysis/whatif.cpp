@@ -1,0 +1,362 @@
+#include "costmodel/analysis/whatif.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "costmodel/errors.h"
+#include "costmodel/index.h"
+#include "costmodel/table.h"
+#include "costmodel/units_text.h"
+
+namespace stagecraft {
+namespace {
+
+using Names = std::vector<std::string>;  // the parts of a name between dots
+
+std::invalid_argument wrong(const std::string& value, const std::string& expected) {
+  return std::invalid_argument("found \"" + value + "\", expected " + expected);
+}
+
+std::optional<double> number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+/// "2x" is 2; absent without the x.
+std::optional<double> factor(const std::string& value) {
+  if (value.empty() || value.back() != 'x') return std::nullopt;
+  const auto out = number(std::string_view(value).substr(0, value.size() - 1));
+  if (!out || *out <= 0) throw wrong(value, "a factor above 0 such as 2x");
+  return out;
+}
+
+double factor_only(const std::string& value) {
+  if (const auto out = factor(value)) return *out;
+  throw wrong(value, "a factor such as 0.8x");
+}
+
+/// "5us", "1.5 ms", "2s", "100ns".
+Seconds seconds(const std::string& value) {
+  static const std::vector<std::pair<std::string, double>> units{{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+  for (const auto& [unit, scale] : units) {
+    if (!value.ends_with(unit)) continue;
+    std::string_view digits = std::string_view(value).substr(0, value.size() - unit.size());
+    while (digits.ends_with(' ')) digits.remove_suffix(1);
+    if (const auto out = number(digits); out && *out >= 0) return Seconds(*out * scale);
+    break;
+  }
+  throw wrong(value, "a factor such as 0.5x or a time such as 5us");
+}
+
+/// "25GB/s", "25e9".
+BytesPerSecond rate(const std::string& value) {
+  try {
+    const std::string bytes = value.ends_with("/s") ? value.substr(0, value.size() - 2) : value;
+    if (const Bytes out = parse_bytes(bytes); out > Bytes(0)) return BytesPerSecond(static_cast<double>(out.value));
+  } catch (const std::invalid_argument&) {}
+  throw wrong(value, "a factor such as 2x or a bandwidth such as 25GB/s");
+}
+
+bool on_or_off(const std::string& value) {
+  if (value != "on" && value != "off") throw wrong(value, "on or off");
+  return value == "on";
+}
+
+void scale(Timing& timing, double by) {
+  timing.median = timing.median * by;
+  if (timing.spread) timing.spread = *timing.spread * by;
+}
+
+void scale(Layer& layer, double by) {
+  scale(layer.forward, by);
+  scale(layer.backward, by);
+  if (layer.update) scale(*layer.update, by);
+  if (layer.backward_parts) {
+    scale(layer.backward_parts->inputs, by);
+    scale(layer.backward_parts->weights, by);
+  }
+}
+
+/// Layers whose times are what is predicted with, so that they can be changed one by one.
+void spread_closure(Graph& graph) {
+  const double closure = closure_factor(graph);
+  for (Layer& layer : graph.layers) {
+    if (!is_input(layer)) scale(layer, closure);
+  }
+  graph.iteration.reset();
+}
+
+Stage& stage_of(Scenario& scenario, const std::string& name) {
+  const auto index = number(name);
+  const auto stages = to_int(scenario.plan.stages.size());
+  if (!index || *index < 0 || *index >= stages || *index != std::floor(*index))
+    throw std::invalid_argument(fmt::format("there is no stage {}, the plan has 0..{}", name, stages - 1));
+  return scenario.plan.stages[static_cast<std::size_t>(*index)];
+}
+
+Link& link_of(Scenario& scenario, const std::string& name) {
+  std::vector<std::string> known;
+  for (Level& level : scenario.topology.levels) {
+    if (level.name == name) return level.link;
+    known.push_back(level.name);
+  }
+  throw std::invalid_argument(unknown_name("level", name, known));
+}
+
+/// Scales the latency in each measured time, that of `hops` messages, and the rest.
+void scale(Curve& curve, Seconds latency, int hops, double latency_by, double rest_by) {
+  for (CurvePoint& point : curve.points) {
+    const Seconds waiting = std::min(point.time, latency * hops);
+    point.time = waiting * latency_by + (point.time - waiting) * rest_by;
+  }
+}
+
+void scale(Link& link, double latency_by, double rest_by) {
+  scale(link.send_receive, link.latency, 1, latency_by, rest_by);
+  for (auto& [ranks, curve] : link.all_reduce) scale(curve, link.latency, 2 * (ranks - 1), latency_by, rest_by);
+  for (auto& [ranks, curve] : link.all_gather) scale(curve, link.latency, ranks - 1, latency_by, rest_by);
+  for (auto& [ranks, curve] : link.reduce_scatter) scale(curve, link.latency, ranks - 1, latency_by, rest_by);
+  link.latency = link.latency * latency_by;
+  link.bandwidth = link.bandwidth / rest_by;
+}
+
+void set_bandwidth(Scenario& scenario, const Names& names, const std::string& value) {
+  Link& link = link_of(scenario, names[1]);
+  const auto by = factor(value);
+  scale(link, 1, 1 / (by ? *by : rate(value).value / link.bandwidth.value));
+}
+
+void set_latency(Scenario& scenario, const Names& names, const std::string& value) {
+  Link& link = link_of(scenario, names[1]);
+  if (const auto by = factor(value)) return scale(link, *by, 1);
+  const Seconds latency = seconds(value);
+  if (link.latency > Seconds(0)) return scale(link, latency / link.latency, 1);
+  for (CurvePoint& point : link.send_receive.points) point.time += latency;
+  for (auto& [ranks, curve] : link.all_reduce) {
+    for (CurvePoint& point : curve.points) point.time += latency * (2 * (ranks - 1));
+  }
+  for (auto* curves : {&link.all_gather, &link.reduce_scatter}) {
+    for (auto& [ranks, curve] : *curves) {
+      for (CurvePoint& point : curve.points) point.time += latency * (ranks - 1);
+    }
+  }
+  link.latency = latency;
+}
+
+void set_compute(Scenario& scenario, const Names&, const std::string& value) {
+  const double by = factor_only(value);
+  spread_closure(scenario.graph);
+  for (Layer& layer : scenario.graph.layers) {
+    if (!is_input(layer)) scale(layer, by);
+  }
+}
+
+void set_stage_compute(Scenario& scenario, const Names& names, const std::string& value) {
+  const Stage& stage = stage_of(scenario, names[1]);
+  const std::set<std::string> ids(stage.layers.begin(), stage.layers.end());
+  const auto by = factor(value);
+  spread_closure(scenario.graph);
+  Seconds now;
+  for (const Layer& layer : scenario.graph.layers) {
+    if (ids.contains(layer.id)) now += layer.forward.median + layer.backward.median;
+  }
+  if (!by && now <= Seconds(0)) throw std::invalid_argument("stage " + names[1] + " takes no time, so none can be set");
+  const double scaled_by = by ? *by : seconds(value) / now;
+  for (Layer& layer : scenario.graph.layers) {
+    if (ids.contains(layer.id)) scale(layer, scaled_by);
+  }
+}
+
+void set_stage_recompute(Scenario& scenario, const Names& names, const std::string& value) {
+  Stage& stage = stage_of(scenario, names[1]);
+  stage.recompute = on_or_off(value);
+  if (!stage.recompute) stage.recompute_every = 0;
+}
+
+void set_recompute(Scenario& scenario, const Names&, const std::string& value) {
+  const bool on = on_or_off(value);
+  for (Stage& stage : scenario.plan.stages) {
+    stage.recompute = on;
+    if (!on) stage.recompute_every = 0;
+  }
+}
+
+void set_schedule(Scenario& scenario, const Names&, const std::string& value) {
+  static_cast<void>(schedule_by_name(value));
+  scenario.plan.schedule = value;
+  scenario.plan.listed.clear();
+}
+
+void set_microbatches(Scenario& scenario, const Names&, const std::string& value) {
+  int count = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+  if (error != std::errc() || end != value.data() + value.size() || count < 1)
+    throw wrong(value, "an integer of 1 or more");
+  scenario.plan.microbatches = count;
+}
+
+void set_bucket(Scenario& scenario, const Names&, const std::string& value) {
+  scenario.plan.gradient_bucket_bytes.reset();
+  if (value != "off") scenario.plan.gradient_bucket_bytes = parse_bytes(value);
+}
+
+void set_memory(Scenario& scenario, const Names&, const std::string& value) {
+  auto& memory = scenario.topology.device.memory;
+  if (const auto by = factor(value)) {
+    if (!memory) throw std::invalid_argument("the topology gives no device memory to multiply");
+    memory = Bytes(std::llround(static_cast<double>(memory->value) * *by));
+  } else {
+    memory = parse_bytes(value);
+  }
+}
+
+struct Setting {
+  SettingText text;
+  std::function<void(Scenario&, const Names&, const std::string&)> set;
+};
+
+/// Parts of a name in capitals stand for any text.
+const std::vector<Setting>& table() {
+  static const std::vector<Setting> settings{
+      {{"compute", "0.8x", "times of all layers"}, set_compute},
+      {{"stage.S.compute", "0.8x, 3ms", "times of the stage's layers; forward and backward of a microbatch"},
+       set_stage_compute},
+      {{"stage.S.recompute", "on, off", "recomputation in the stage"}, set_stage_recompute},
+      {{"recompute", "on, off", "recomputation in all stages"}, set_recompute},
+      {{"schedule", "zb-h1", "schedule of the plan"}, set_schedule},
+      {{"microbatches", "16", "microbatches in a step; each stays as large as it is"}, set_microbatches},
+      {{"gradient_bucket", "25MB, off", "largest bucket of gradients in one all-reduce"}, set_bucket},
+      {{"link.LEVEL.bandwidth", "2x, 25GB/s", "of the level's links, and of what was measured on them"}, set_bandwidth},
+      {{"link.LEVEL.latency", "0.5x, 5us", "of the level's links, and of what was measured on them"}, set_latency},
+      {{"memory", "2x, 80GiB", "memory of each device"}, set_memory},
+  };
+  return settings;
+}
+
+bool is_variable(const std::string& part) {
+  return std::all_of(part.begin(), part.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
+}
+
+Names parts_of(const std::string& name) {
+  Names out{""};
+  for (const char c : name) {
+    if (c == '.')
+      out.emplace_back();
+    else
+      out.back() += c;
+  }
+  return out;
+}
+
+/// Whether `name` is the setting; a level's name may have dots.
+std::optional<Names> matched(const Names& setting, const Names& name) {
+  if (name.size() < setting.size() || (setting.size() == 1 && name.size() > 1)) return std::nullopt;
+  Names out = name;
+  while (out.size() > setting.size()) {  // only the middle part of three may have dots
+    out[1] += "." + out[2];
+    out.erase(out.begin() + 2);
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!is_variable(setting[i]) && setting[i] != out[i]) return std::nullopt;
+  }
+  return out;
+}
+
+}  // namespace
+
+const std::vector<SettingText>& settings_known() {
+  static const std::vector<SettingText> texts = [] {
+    std::vector<SettingText> out;
+    for (const Setting& setting : table()) out.push_back(setting.text);
+    return out;
+  }();
+  return texts;
+}
+
+Scenario with_change(Scenario scenario, const std::string& change) {
+  const auto equals = change.find('=');
+  if (equals == std::string::npos) throw wrong(change, "NAME=VALUE");
+  const std::string name = change.substr(0, equals);
+  const std::string value = change.substr(equals + 1);
+  for (const Setting& setting : table()) {
+    const auto names = matched(parts_of(setting.text.name), parts_of(name));
+    if (!names) continue;
+    try {
+      setting.set(scenario, *names, value);
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(name + ": " + e.what()); }
+    return scenario;
+  }
+  std::vector<std::string> known;
+  for (const Setting& setting : table()) known.push_back(setting.text.name);
+  throw std::invalid_argument(unknown_name("setting", name, known));
+}
+
+std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario, const std::vector<std::string>& changes,
+                                         const std::optional<Calibration>& calibration, const PredictOptions& options) {
+  Scenario changed = scenario;
+  for (const std::string& change : changes) changed = with_change(std::move(changed), change);
+  WhatIf out;
+  out.changes = changes;
+  for (const bool after : {false, true}) {
+    const Scenario& of = after ? changed : scenario;
+    auto result = predict_with_intervals(of.graph, of.topology, BoundPlan(of.plan), calibration, options);
+    if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
+    (after ? out.after : out.before) = std::get<Prediction>(std::move(result));
+  }
+  out.before_microbatch = out.before.iteration / scenario.plan.microbatches;
+  out.after_microbatch = out.after.iteration / changed.plan.microbatches;
+  auto ratio = step_ratio(changed, scenario, calibration, options);
+  if (auto* none = std::get_if<Infeasible>(&ratio)) return std::move(*none);
+  out.ratio = std::get<StepRatio>(ratio);
+  return out;
+}
+
+std::string whatif_text(const WhatIf& result, int width) {
+  std::vector<std::vector<std::string>> rows;
+  const auto change = [](double ratio) { return fmt::format("{:+.1f} %", (ratio - 1) * 100); };
+  const Prediction& before = result.before;
+  const Prediction& after = result.after;
+  const auto range = [](const Prediction& p) {
+    return p.low && p.high ? fmt::format("{} to {}", format_seconds(*p.low), format_seconds(*p.high)) : "-";
+  };
+  const auto share = [](Seconds a, Seconds b) { return b > Seconds(0) ? a / b : 1; };
+  rows.push_back({"step", format_seconds(before.iteration), format_seconds(after.iteration),
+                  change(share(after.iteration, before.iteration))});
+  rows.push_back({"  90 % interval", range(before), range(after), ""});
+  rows.push_back({"time per microbatch", format_seconds(result.before_microbatch),
+                  format_seconds(result.after_microbatch), change(result.ratio.ratio)});
+  rows.push_back({"  90 % interval", "", "", change(result.ratio.low) + " to " + change(result.ratio.high)});
+  if (before.samples_per_s && after.samples_per_s) {
+    rows.push_back({"samples per second", fmt::format("{:.1f}", *before.samples_per_s),
+                    fmt::format("{:.1f}", *after.samples_per_s), change(*after.samples_per_s / *before.samples_per_s)});
+  }
+  rows.push_back({"bubble", fmt::format("{:.1f} %", before.bubble * 100), fmt::format("{:.1f} %", after.bubble * 100),
+                  fmt::format("{:+.1f} pt", (after.bubble - before.bubble) * 100)});
+  for (std::size_t rank = 0; rank < before.timeline.memory.size(); ++rank) {
+    const Bytes a = before.timeline.memory[rank].total;
+    const Bytes b = after.timeline.memory[rank].total;
+    rows.push_back({fmt::format("rank {} peak memory", rank), format_bytes(a), format_bytes(b),
+                    a > Bytes(0) ? change(b / a) : "-"});
+  }
+  std::string out = fmt::format("with {}\n", fmt::join(result.changes, ", "));
+  out += table_text({{.title = "", .left = true}, {.title = "before"}, {.title = "after"}, {.title = "change"}}, rows,
+                    width);
+  for (const StagePrediction& stage : after.stages) {
+    if (!stage.fits) out += fmt::format("stage {} does not fit in memory after the change\n", stage.stage);
+  }
+  return out;
+}
+
+}  // namespace stagecraft

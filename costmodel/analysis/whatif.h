@@ -1,0 +1,51 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "costmodel/accuracy/intervals.h"
+#include "costmodel/errors.h"
+#include "costmodel/prediction/predict.h"
+
+namespace stagecraft {
+
+/// A settable thing, for people: "link.LEVEL.bandwidth", "2x, 25GB/s", and what it changes.
+struct SettingText {
+  std::string name;
+  std::string values;
+  std::string meaning;
+};
+
+/// All settable things. `stage.S` and `link.LEVEL` name a stage of the plan and a level of the topology.
+[[nodiscard]] const std::vector<SettingText>& settings_known();
+
+/// The scenario after `change`, "NAME=VALUE". A value with a trailing x is a factor ("0.8x"). A faster link divides the
+/// part of each measured time beyond its latency, a lower latency scales that part: one latency of a transfer,
+/// 2 (n - 1) of an all-reduce over n ranks, n - 1 of an all-gather or reduce-scatter, as in the ring formulas. Layer
+/// times are first scaled by closure_factor, whose iteration is then dropped, so that a change of one stage leaves the
+/// others alone. Throws std::invalid_argument: a change without "=", an unknown name (listing the known ones), level
+/// or stage, or a value that the thing does not take.
+[[nodiscard]] Scenario with_change(Scenario scenario, const std::string& change);
+
+/// Predictions before and after changes.
+struct WhatIf {
+  std::vector<std::string> changes;
+  Prediction before;
+  Prediction after;
+  Seconds before_microbatch;  ///< time per microbatch
+  Seconds after_microbatch;   ///< likewise
+  StepRatio ratio;            ///< of the time per microbatch after to that before
+};
+
+/// Both predictions, with intervals. Throws std::invalid_argument as with_change, naming the change, and as predict.
+[[nodiscard]] std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario,
+                                                       const std::vector<std::string>& changes,
+                                                       const std::optional<Calibration>& calibration = {},
+                                                       const PredictOptions& options = {});
+
+/// A table to print: step, throughput, and the peak memory of each rank, before and after.
+[[nodiscard]] std::string whatif_text(const WhatIf& result, int width);
+
+}  // namespace stagecraft

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/conditions.h"
+#include "costmodel/graph.h"
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+#include "profiler/subject/statistics.h"
+#include "profiler/subject/watch.h"
+
+namespace stagecraft::profiler {
+
+/// What is timed. The bytes of a collective are those of the whole buffer: the number of ranks times one rank's share.
+enum class LinkOperation {
+  SendReceive,  ///< a message one way; a single rank sends to itself
+  Duplex,       ///< two ranks send to each other at the same time, until both have received
+  Pairs,        ///< ranks 0 and 1, 2 and 3, ... at the same time, one message one way per pair; the slowest pair's time
+  AllReduce,    ///< among the first ranks
+  AllGather,    ///< among the first ranks
+  ReduceScatter,  ///< among the first ranks
+  HostToDevice,   ///< a copy from pinned memory of the host to rank 0's device
+  DeviceToHost    ///< a copy back
+};
+
+/// One thing to time.
+struct LinkTask {
+  LinkOperation operation = LinkOperation::SendReceive;
+  Bytes bytes{4};  ///< a multiple of a float's 4 bytes
+  int ranks = 2;   ///< number of ranks that take part: the first ones, except for SendReceive
+  int from = 0;    ///< for SendReceive
+  int to = 1;      ///< for SendReceive
+  friend bool operator==(const LinkTask&, const LinkTask&) = default;
+};
+
+/// Times operations between ranks.
+class LinkMeter {
+ public:
+  virtual ~LinkMeter() = default;
+  [[nodiscard]] virtual int ranks() const = 0;
+  /// Whether the ranks are devices with their own memory, separate from the host's.
+  [[nodiscard]] virtual bool copies() const = 0;
+  /// The shortest sample that the meter's clock can resolve.
+  [[nodiscard]] virtual Seconds shortest_sample() const = 0;
+  /// `samples` samples, each the mean time of `batch` consecutive runs of `task`, in seconds; both must be at least 1.
+  /// Setting up buffers and connections is not timed, but the first run after another task may be slower than the rest.
+  [[nodiscard]] virtual std::vector<double> seconds_of(const LinkTask& task, std::int64_t samples,
+                                                       std::int64_t batch) = 0;
+};
+
+/// How to measure.
+struct LinksOptions {
+  Bytes most_bytes{std::int64_t{64} << 20};  ///< largest message
+  int sizes_per_octave = 1;                  ///< message bytes grow by a factor of 2^(1/sizes_per_octave)
+  /// Approximate limit for all points together. Each point may take an equal share of the time left, but takes at least
+  /// five samples.
+  Seconds most_time{20};
+  double error = 0.03;  ///< relative_error at which a point is precise enough; the time left goes to later points
+};
+
+/// One measured point.
+struct LinkPoint {
+  Bytes bytes;
+  Timing time;
+  Stop stop = Stop::No;  ///< what ended it
+  friend bool operator==(const LinkPoint&, const LinkPoint&) = default;
+};
+
+/// The times of one operation, ascending in bytes.
+struct LinkCurve {
+  LinkOperation operation = LinkOperation::SendReceive;
+  int ranks = 2;
+  std::vector<LinkPoint> points;
+  friend bool operator==(const LinkCurve&, const LinkCurve&) = default;
+};
+
+/// The two ranks whose transfer of `bytes` took longest, compared with ranks 0 and 1.
+struct SlowestPair {
+  int from = 0;
+  int to = 1;
+  Bytes bytes;
+  double ratio = 1;  ///< its time over that of ranks 0 and 1
+  friend bool operator==(const SlowestPair&, const SlowestPair&) = default;
+};
+
+/// What was measured between ranks.
+struct LinkMeasurement {
+  int ranks = 0;
+  std::vector<LinkCurve> curves;                     ///< in the order of link_tasks
+  std::optional<SlowestPair> slowest_pair;           ///< absent for fewer than three ranks
+  Conditions conditions = {};                        ///< during the measurement
+  std::optional<MessageProcessing> processing = {};  ///< absent: not measured
+  friend bool operator==(const LinkMeasurement&, const LinkMeasurement&) = default;
+};
+
+/// "send_receive", "duplex", "pairs of 4", "all_reduce of 2", "host_to_device", ...
+[[nodiscard]] std::string curve_name(LinkOperation operation, int ranks);
+
+/// The message bytes to measure: from 4 to `most` by factors of 2^(1/per_octave), ascending, each rounded down to whole
+/// floats, without duplicates; the last is `most`. Throws std::invalid_argument if `most` is below 4 or above 2^34, or
+/// if `per_octave` is not in 1..64.
+[[nodiscard]] std::vector<Bytes> message_bytes(Bytes most, int per_octave);
+
+/// All points of the curves, in the order in which they are measured. One rank: SendReceive to itself and collectives
+/// of one rank. Two or more: SendReceive and Duplex between ranks 0 and 1, and each collective among 2, 3, ... `ranks`.
+/// Four or more: Pairs of all ranks, except the last one if their number is odd. With `copies`, both copies. Throws as
+/// message_bytes does, and std::invalid_argument if `ranks` < 1.
+[[nodiscard]] std::vector<LinkTask> link_tasks(int ranks, bool copies, const LinksOptions& options);
+
+/// Measures all link_tasks with `meter`, then, if there are three ranks or more, each pair with the largest message. A
+/// point takes rounds of samples until it is precise or its time is up. `progress` is called before each point with a
+/// line about it; `now` returns the time in seconds. Throws as link_tasks and as the meter, and std::invalid_argument
+/// if an option is out of range.
+[[nodiscard]] LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
+                                            const std::function<void(const std::string&)>& progress = {},
+                                            const std::function<double()>& now = steady_seconds);
+
+}  // namespace stagecraft::profiler

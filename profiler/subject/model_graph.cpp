@@ -1,0 +1,111 @@
+#include "profiler/subject/model_graph.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "costmodel/index.h"
+#include "executor/device/dtype.h"
+
+namespace stagecraft::profiler {
+namespace {
+
+std::string input_id(const model::ModelInput& input) { return "input:" + input.name; }
+
+Output output_of(const at::Tensor& tensor) {
+  return {Bytes(static_cast<std::int64_t>(tensor.nbytes())), tensor.sizes().vec(),
+          device::dtype_name(tensor.scalar_type()), tensor.requires_grad()};
+}
+
+Output unread(const model::ModelInput& input, std::int64_t samples) {
+  std::vector<std::int64_t> shape = input.shape;
+  if (input.batch_axis) shape.insert(shape.begin() + *input.batch_axis, samples);
+  std::int64_t values = 1;
+  for (const std::int64_t axis : shape) values *= axis;
+  const std::int64_t bytes = values * static_cast<std::int64_t>(c10::elementSize(device::dtype_of(input.dtype)));
+  return {Bytes(bytes), shape, input.dtype, false};
+}
+
+}  // namespace
+
+std::vector<int> inputs_read(const model::Model& model) {
+  std::set<int> out;
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ValueRef& value : layer.inputs) {
+      if (value.layer < 0) out.insert(value.input);
+    }
+  }
+  return {out.begin(), out.end()};
+}
+
+std::vector<int> all_layers(const model::Model& model) {
+  std::vector<int> out(model.layers.size());
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+std::vector<std::vector<at::Tensor>> layer_outputs(const model::Model& model, const std::vector<at::Tensor>& batch,
+                                                   std::uint64_t seed, stage::Placement placement) {
+  std::vector<std::vector<at::Tensor>> outputs(model.layers.size());
+  model::Model recording = model;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    recording.layers[i].forward = [inner = model.layers[i].forward, &own = outputs[i]](const model::LayerCall& call) {
+      return own = inner(call);
+    };
+  }
+  stage::StageProgram once(recording, all_layers(model), {}, {}, seed, placement);
+  (void)once.forward({}, batch, 0, 0);
+  return outputs;
+}
+
+Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batch,
+                  const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples) {
+  Graph graph;
+  graph.name = model.name;
+  graph.options = model.options;
+  graph.microbatch_samples = samples;
+  std::map<std::string, int> holders;
+  for (const model::LayerSpec& spec : model.layers) {
+    std::set<std::string> own;
+    for (const model::ParameterSpec& parameter : spec.parameters) own.insert(parameter.name);
+    for (const std::string& name : own) ++holders[name];
+  }
+  const int inputs = to_int(model.inputs.size());
+  const std::vector<int> read = inputs_read(model);
+  for (const model::ModelInput& input : model.inputs) {
+    Layer layer;
+    layer.id = layer.name = input_id(input);
+    layer.kind = kInputKind;
+    const auto place = std::ranges::lower_bound(read, to_int(graph.layers.size()));
+    if (place != read.end() && *place == to_int(graph.layers.size())) {
+      layer.outputs = {output_of(batch.at(to_index(place - read.begin())))};
+    } else if (!input.derive) {
+      layer.outputs = {unread(input, samples)};
+    }
+    graph.layers.push_back(std::move(layer));
+  }
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const model::LayerSpec& spec = model.layers[i];
+    Layer layer;
+    layer.id = layer.name = spec.name;
+    layer.kind = spec.kind;
+    for (const at::Tensor& output : outputs[i]) layer.outputs.push_back(output_of(output));
+    layer.parameters = model::parameter_count(spec);
+    layer.parameter_bytes = Bytes(*layer.parameters * static_cast<std::int64_t>(sizeof(float)));
+    for (const model::ParameterSpec& parameter : spec.parameters) {
+      if (!parameter.trainable || holders[parameter.name] < 2) continue;
+      std::int64_t values = 1;
+      for (const std::int64_t axis : parameter.shape) values *= axis;
+      layer.tied.push_back({parameter.name, Bytes(values * static_cast<std::int64_t>(sizeof(float)))});
+    }
+    graph.layers.push_back(std::move(layer));
+    for (const model::ValueRef& argument : spec.inputs) {
+      const int source = argument.layer >= 0 ? inputs + argument.layer : argument.input;
+      graph.edges.push_back({source, inputs + to_int(i), argument.layer >= 0 ? argument.output : 0});
+    }
+  }
+  return graph;
+}
+
+}  // namespace stagecraft::profiler

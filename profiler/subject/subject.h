@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "executor/stage/optimizer.h"
+#include "executor/stage/stage_program.h"
+#include "profiler/subject/watch.h"
+
+namespace stagecraft::profiler {
+
+/// Times whole unwatched steps: by a host clock on a CPU, by events on the stream of another device.
+class StepTimer {
+ public:
+  explicit StepTimer(c10::Device device);
+  void begin();
+  void end();
+  /// Seconds of each step since the last call. The device must have finished all work.
+  [[nodiscard]] std::vector<double> take();
+
+ private:
+  std::unique_ptr<Marks> marks_;
+};
+
+/// A model as one stage, with its optimizer at learning rate 0: the work is that of training, but the parameters do not
+/// diverge. Gradients accumulate into existing buffers, as they do for all but the first microbatch of a step.
+class Subject {
+ public:
+  /// If `update_by_layer`, a watched update runs layer by layer. Otherwise one update covers all parameters, as in a
+  /// run, and counts as a part of layer 0.
+  Subject(const model::Model& model, const stage::OptimizerOptions& optimizer, std::uint64_t seed,
+          stage::Placement placement, bool update_by_layer);
+
+  [[nodiscard]] stage::StageProgram& program() { return program_; }
+  /// Runs forward, backward and update as a run does. `timer` measures these, but not the clearing of gradients before.
+  void iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer);
+  /// The same, watched by `watch`.
+  void watch(const std::vector<at::Tensor>& batch, int step, Watch& watch);
+  /// Runs forward and backward. `forward` observes the layers of the forward; the two functions are called right before
+  /// and right after the backward.
+  void observe(const std::vector<at::Tensor>& batch, stage::LayerObserver& forward,
+               const std::function<void()>& before_backward, const std::function<void()>& after_backward);
+  void clear_gradients();
+
+ private:
+  stage::StageProgram program_;
+  device::RangeName plain_range_ = device::range_name("iteration");
+  device::RangeName watched_range_ = device::range_name("watched iteration");
+  std::unique_ptr<stage::Optimizer> whole_;
+  std::vector<std::pair<int, std::unique_ptr<stage::Optimizer>>> layers_;
+};
+
+}  // namespace stagecraft::profiler

@@ -1,0 +1,247 @@
+#include "costmodel/accuracy/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "costmodel/format/comparison_json.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::HasSubstr;
+
+Span span(int step, ActionKind kind, int microbatch, double start, double end) {
+  return {0, step, {kind, 0, microbatch, -1}, Seconds(start), Seconds(end)};
+}
+
+/// One rank, a step of 4 s with two forwards of 2 s, and 300 B.
+Prediction prediction() {
+  Prediction out;
+  out.iteration = 4_s;
+  out.samples_per_s = 3;
+  out.timeline.ranks = 1;
+  out.timeline.stage_of_rank = {0};
+  out.timeline.steps = {{0, 0_s, 4_s}};
+  out.timeline.spans = {span(0, ActionKind::Forward, 0, 0, 2), span(0, ActionKind::Forward, 1, 2, 4),
+                        span(0, ActionKind::SendActivation, 0, 2, 3)};
+  out.timeline.memory = {{0, 300_B, {}}};
+  return out;
+}
+
+/// Steps of 10, 4 and 6 s; forwards of 5 and 5, 1 and 3, 4 and 4 s; 12 samples per step; 200 B.
+Measurement measurement() {
+  Measurement out;
+  out.microbatches = 2;
+  out.microbatch_samples = 6;
+  out.timeline.ranks = 1;
+  out.timeline.stage_of_rank = {0};
+  out.timeline.steps = {{0, 0_s, 10_s}, {1, 10_s, 14_s}, {2, 14_s, 20_s}};
+  constexpr auto F = ActionKind::Forward;
+  out.timeline.spans = {span(0, F, 0, 0, 5),
+                        span(0, F, 1, 5, 10),
+                        span(1, F, 0, 10, 11),
+                        span(1, F, 1, 11, 14),
+                        span(2, F, 0, 14, 18),
+                        span(2, F, 1, 16, 20),
+                        span(2, ActionKind::SendActivation, 0, 18, 19),
+                        span(2, ActionKind::Update, -1, 19, 20)};
+  out.timeline.memory = {{0, 200_B, {}}};
+  return out;
+}
+
+TEST(Compare, TakesMediansOfTheStepsThatCount) {
+  const Comparison comparison = compare(prediction(), measurement(), 1);
+  EXPECT_EQ(comparison.step.predicted, 4_s);
+  EXPECT_EQ(comparison.step.measured, 5_s);  // median of 4 and 6
+  EXPECT_DOUBLE_EQ(*comparison.step.error(), -0.2);
+  EXPECT_EQ(comparison.spread, 1_s);
+  EXPECT_EQ(comparison.steps, 2U);
+  EXPECT_EQ(comparison.skipped, 1U);
+  ASSERT_TRUE(comparison.samples_per_s);
+  EXPECT_EQ(comparison.samples_per_s->predicted, 3);
+  EXPECT_DOUBLE_EQ(comparison.samples_per_s->measured, 2.4);  // 12 samples in 5 s
+  ASSERT_EQ(comparison.memory.size(), 1U);
+  EXPECT_DOUBLE_EQ(*comparison.memory[0].peak.error(), 0.5);
+}
+
+Yardstick yardstick(double product, double copy) {
+  const auto times = [](const char* work, double s) {
+    return YardstickTimes{work, Seconds(s), Seconds(s), Seconds(s), Seconds(s), Seconds(s), 2};
+  };
+  return {"a processor", 1, {times("product", product), times("copy", copy)}};
+}
+
+// The product takes 1.25 and the copy 1.25 times as long: the predicted 4 s would be 5 s, as measured.
+TEST(Compare, ShowsTheErrorWithAndWithoutDrift) {
+  Prediction predicted = prediction();
+  Measurement measured = measurement();
+  EXPECT_FALSE(step_without_drift(compare(predicted, measured, 1)));
+  EXPECT_THAT(comparison_text(compare(predicted, measured, 1)), testing::Not(HasSubstr("drift")));
+  predicted.yardstick = yardstick(4, 8);
+  EXPECT_FALSE(compare(predicted, measured, 1).drift) << "the run has none";
+  measured.conditions.yardstick = yardstick(5, 10);
+  const Comparison comparison = compare(predicted, measured, 1);
+  ASSERT_TRUE(comparison.drift);
+  EXPECT_DOUBLE_EQ(comparison.drift->factor, 1.25);
+  EXPECT_NEAR(*step_without_drift(comparison)->error(), 0, 1e-15);
+  EXPECT_DOUBLE_EQ(*comparison.step.error(), -0.2);
+  const std::string text = comparison_text(comparison);
+  EXPECT_THAT(text, HasSubstr("step, drift removed                   5000.000 ms    5000.000 ms     +0.0 %\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\ndrift since the profile: the device was 25.0 % slower (product +25.0 %, copy +25.0 %)\n"));
+}
+
+// Measured: 5 s.
+TEST(Compare, SaysWhetherTheMeasurementLiesInsideTheInterval) {
+  Prediction predicted = prediction();
+  EXPECT_EQ(is_inside(compare(predicted, measurement(), 1)), std::nullopt);
+  EXPECT_THAT(comparison_text(compare(predicted, measurement(), 1)), testing::Not(HasSubstr("interval")));
+  predicted.low = 3_s;
+  predicted.high = 5_s;
+  EXPECT_EQ(is_inside(compare(predicted, measurement(), 1)), true);
+  EXPECT_THAT(comparison_text(compare(predicted, measurement(), 1)),
+              HasSubstr("the measured step lies inside the predicted 90 % interval, 3000.000 ms to 5000.000 ms\n"));
+  predicted.high = 4.5_s;
+  EXPECT_EQ(is_inside(compare(predicted, measurement(), 1)), false);
+  EXPECT_THAT(comparison_text(compare(predicted, measurement(), 1)), HasSubstr("lies outside the predicted"));
+}
+
+TEST(Compare, SaysWhyDriftIsUnknown) {
+  Prediction predicted = prediction();
+  Measurement measured = measurement();
+  predicted.yardstick = yardstick(4, 8);
+  measured.conditions.yardstick = yardstick(4, 8);
+  measured.conditions.yardstick->threads = 2;
+  const Comparison comparison = compare(predicted, measured, 1);
+  EXPECT_FALSE(comparison.drift);
+  EXPECT_THAT(comparison_text(comparison), HasSubstr("\ndrift unknown: the yardsticks used 1 and 2 threads\n"));
+}
+
+TEST(Compare, SaysThatOtherProgramsDisturbedTheRun) {
+  Measurement measured = measurement();
+  measured.conditions.hosts = {{1.25, 0.75, 2}};
+  EXPECT_THAT(comparison_text(compare(prediction(), measured, 1)),
+              HasSubstr("\nnot trusted: other programs kept 0.8 of 2 processors busy, the run 1.2: measure on a quiet "
+                        "machine\n"));
+}
+
+TEST(Compare, SaysThatTheRunUsedAnotherChannelThanTheLinks) {
+  Prediction predicted = prediction();
+  Measurement measured = measurement();
+  predicted.channel = "ucx";
+  EXPECT_TRUE(compare(predicted, measured, 1).distrust.empty()) << "the run does not say";
+  measured.channel = "ucx";
+  EXPECT_TRUE(compare(predicted, measured, 1).distrust.empty());
+  measured.channel = "gloo";
+  EXPECT_THAT(compare(predicted, measured, 1).distrust,
+              testing::ElementsAre("the run used channel gloo, the links were measured over ucx"));
+}
+
+TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
+  // Seven steps of 2 s with 1 s of work each; only the spans of the first two and the last one were kept. Work of a
+  // step may begin during the step before, so the idle time of step 0 is known, but not that of step 1.
+  Timeline timeline;
+  timeline.ranks = 1;
+  for (int step = 0; step < 7; ++step) {
+    timeline.steps.push_back({step, Seconds(2.0 * step), Seconds(2.0 * step + 2)});
+    if (step < 2 || step == 6) timeline.spans.push_back(span(step, ActionKind::Forward, 0, 2 * step, 2 * step + 1));
+  }
+  EXPECT_EQ(idle_shares(timeline), std::vector<double>{0.5});
+  EXPECT_EQ(idle_shares(timeline, 1), std::vector<double>{0});  // unknown for these steps
+}
+
+TEST(Compare, SaysThatARunDidNotEnd) {
+  Measurement unfinished = measurement();
+  EXPECT_THAT(comparison_text(compare(prediction(), unfinished)), testing::Not(HasSubstr("did not end")));
+  unfinished.ended = false;
+  EXPECT_THAT(comparison_text(compare(prediction(), unfinished)),
+              HasSubstr("the run did not finish; this is what it had measured so far\n"));
+}
+
+TEST(Compare, AveragesAStepsActionsAndLeavesSendsOut) {
+  const Comparison comparison = compare(prediction(), measurement(), 1);
+  ASSERT_EQ(comparison.actions.size(), 2U);
+  EXPECT_EQ(comparison.actions[0].kind, ActionKind::Forward);
+  EXPECT_EQ(comparison.actions[0].time.predicted, 2_s);
+  EXPECT_EQ(comparison.actions[0].time.measured, 3_s);  // median of the means 2 and 4
+  EXPECT_EQ(comparison.actions[1].kind, ActionKind::Update);
+  EXPECT_EQ(comparison.actions[1].time.predicted, 0_s);
+  EXPECT_EQ(comparison.actions[1].time.measured, 1_s);
+}
+
+TEST(Compare, NeverSkipsTheLastStep) {
+  EXPECT_EQ(compare(prediction(), measurement(), 2).step.measured, 6_s);
+  EXPECT_EQ(compare(prediction(), measurement(), 99).step.measured, 6_s);
+  EXPECT_EQ(compare(prediction(), measurement(), 99).skipped, 2U);
+  EXPECT_EQ(compare(prediction(), measurement(), 0).step.measured, 6_s);  // median of 10, 4 and 6
+}
+
+TEST(IdleShares, AreTheStepLessComputationUpdateAndReductionWhenTheyWere) {
+  // Rank 0 is busy for 6 of 8 s, 4 of 8 s and 8 of 8 s, although the span that crosses into the second step is numbered
+  // as part of the first; rank 1 is busy only with transfers.
+  Timeline timeline;
+  timeline.ranks = 2;
+  timeline.steps = {{0, 0_s, 8_s}, {1, 8_s, 16_s}, {2, 16_s, 24_s}};
+  timeline.spans = {span(0, ActionKind::Forward, 0, 0, 2),   span(0, ActionKind::SendActivation, 0, 2, 3),
+                    span(0, ActionKind::Backward, 0, 3, 6),  span(0, ActionKind::Update, -1, 7, 9),
+                    span(1, ActionKind::Forward, 1, 10, 11), span(1, ActionKind::WeightGradient, 1, 12, 14),
+                    span(2, ActionKind::Reduce, -1, 16, 24)};
+  timeline.spans.push_back({1, 0, {ActionKind::ReceiveActivation, 1, 0, 0}, 0_s, 24_s});
+  EXPECT_EQ(idle_shares(timeline), (std::vector<double>{0.25, 1}));     // median of 1/4, 1/2 and 0
+  EXPECT_EQ(idle_shares(timeline, 1), (std::vector<double>{0.25, 1}));  // median of 1/2 and 0
+  EXPECT_EQ(idle_shares(timeline, 3), (std::vector<double>{0, 0}));
+}
+
+TEST(Compare, PutsEachRanksPredictedBubbleBesideTheMeasuredOne) {
+  Prediction predicted = prediction();
+  predicted.timeline.spans.pop_back();  // the send
+  predicted.timeline.spans.pop_back();  // one of two forwards: idle for 2 of 4 s
+  Measurement measured = measurement();
+  measured.timeline.spans = {span(0, ActionKind::Forward, 0, 0, 10), span(1, ActionKind::Forward, 0, 10, 13),
+                             span(2, ActionKind::Forward, 0, 17, 20)};  // idle for 0 of 10, 1 of 4 and 3 of 6 s
+  const Comparison comparison = compare(predicted, measured, 1);
+  ASSERT_EQ(comparison.bubbles.size(), 1U);
+  EXPECT_EQ(comparison.bubbles[0].rank, 0);
+  EXPECT_EQ(comparison.bubbles[0].share.predicted, 0.5);
+  EXPECT_EQ(comparison.bubbles[0].share.measured, 0.375);
+  EXPECT_THAT(comparison_text(comparison),
+              HasSubstr("rank 0 bubble                              50.0 %         37.5 %   +12.5 pt"));
+  const auto json = nlohmann::json::parse(format::comparison_json(comparison));
+  EXPECT_EQ(json["bubbles"][0]["predicted_share"], 0.5);
+  EXPECT_EQ(json["bubbles"][0]["measured_share"], 0.375);
+}
+
+TEST(Compare, HasNoErrorWhereNothingWasMeasured) {
+  EXPECT_EQ((Compared<Seconds>{1_s, 0_s}).error(), std::nullopt);
+  Measurement silent = measurement();
+  silent.microbatch_samples.reset();
+  EXPECT_FALSE(compare(prediction(), silent).samples_per_s);
+}
+
+TEST(Compare, RefusesOtherRanksAndNoSteps) {
+  const auto refusal = [](const Measurement& measured) -> std::string {
+    try {
+      (void)compare(prediction(), measured);
+    } catch (const std::invalid_argument& e) { return e.what(); }
+    return "";
+  };
+  Measurement other = measurement();
+  other.timeline.stage_of_rank = {0, 1};
+  EXPECT_EQ(refusal(other), "the prediction's ranks run stages 0, the measured ones 0 1; both must come from one plan");
+  Measurement none = measurement();
+  none.timeline.steps.clear();
+  EXPECT_EQ(refusal(none), "the measurement has no steps");
+}
+
+TEST(ComparisonText, ShowsPredictedMeasuredAndTheError) {
+  const std::string text = comparison_text(compare(prediction(), measurement(), 1));
+  EXPECT_THAT(text, HasSubstr("4000.000 ms    5000.000 ms    -20.0 %"));
+  EXPECT_THAT(text, HasSubstr("stage 0 forward"));
+  EXPECT_THAT(text, HasSubstr("measured: median of 2 steps (first 1 skipped), median absolute deviation 1000.000 ms"));
+}
+
+}  // namespace
+}  // namespace stagecraft

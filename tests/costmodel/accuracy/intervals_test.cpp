@@ -1,0 +1,130 @@
+#include "costmodel/accuracy/intervals.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using testing::flat_topology;
+using testing::one_layer_a_stage;
+
+/// Forward and backward of each layer: median 1 s, deviation 0.1 s, 100 samples.
+Graph measured_graph(int layers) {
+  Graph graph = chain_graph(std::vector<double>(static_cast<std::size_t>(layers), 1),
+                            std::vector<double>(static_cast<std::size_t>(layers), 1), Bytes(500));
+  for (Layer& layer : graph.layers) {
+    layer.forward.spread = layer.backward.spread = Seconds(0.1);
+    layer.forward.count = layer.backward.count = 100;
+  }
+  return graph;
+}
+
+// The standard error of a median of 100 samples with a median absolute deviation of 0.1 s: sqrt(pi / 2) * 1.4826 * 0.1
+// / 10 = 0.018582 s. All four times add up linearly, so the relative error of their sum is that of each.
+TEST(Intervals, AddTheErrorsOfLayersLinearly) {
+  const Graph graph = measured_graph(2);
+  const BoundPlan plan(one_layer_a_stage(graph, flat_topology(2), {1, 1}, "1f1b", 2));
+  const Doubt doubt = compute_doubt(graph, plan);
+  EXPECT_NEAR(doubt.log_spread, std::sqrt(std::acos(-1.0) / 2) * 1.4826 * 0.1 / 10, 1e-12);
+  EXPECT_EQ(doubt.source, FigureSource::Measured);
+}
+
+TEST(Intervals, TakeTheLargerErrorOfTheIterationAndAddTheDrift) {
+  Graph graph = measured_graph(2);
+  const BoundPlan plan(one_layer_a_stage(graph, flat_topology(2), {1, 1}, "1f1b", 2));
+  const double error = std::sqrt(std::acos(-1.0) / 2) * 1.4826;
+  graph.iteration = Timing{Seconds(4), Seconds(1), 25};  // 1 / 5 / 4 = 0.05 of itself
+  EXPECT_NEAR(compute_doubt(graph, plan).log_spread, error * 0.05, 1e-12);
+  Yardstick yardstick;
+  yardstick.works.push_back({"work", Seconds(1), Seconds(1), Seconds(1), Seconds(1), Seconds(1.2), 3});
+  graph.conditions.yardstick = yardstick;
+  EXPECT_NEAR(compute_doubt(graph, plan).log_spread, std::hypot(error * 0.05, std::log(1.2) / std::sqrt(12)), 1e-12);
+}
+
+TEST(Intervals, NameTheSource) {
+  const Graph given = chain_graph({1, 1}, {1, 1}, Bytes(500));
+  Topology topology = flat_topology(2, 1000);
+  const BoundPlan plan(one_layer_a_stage(given, topology, {1, 1}, "1f1b", 2));
+  EXPECT_EQ(compute_doubt(given, plan), (Doubt{0.1, FigureSource::Assumed}));
+  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.5, FigureSource::Analytic}));
+  Link& link = topology.levels[0].link;
+  link.origin = Origin::Measured;
+  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Fitted}));
+  link.send_receive.points = {{Bytes(100), Seconds(0.1)}, {Bytes(500), Seconds(0.5)}};
+  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Measured}));
+  link.send_receive.points.back().bytes = Bytes(499);
+  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.5, FigureSource::Extrapolated}));
+}
+
+// Layers of known spread s, one stage, no links: the interval of a step of 4 s is exp(+-sqrt((1.645 s)^2 +
+// log(1.15)^2)).
+TEST(Intervals, OfAStepCombineIndependentMechanisms) {
+  const Graph graph = measured_graph(1);
+  const Topology topology = flat_topology(1);
+  const BoundPlan plan(one_layer_a_stage(graph, topology, {1}, "1f1b", 2));
+  const Prediction p = std::get<Prediction>(predict_with_intervals(graph, topology, plan, std::nullopt));
+  const double half = std::hypot(1.6448536269514722 * compute_doubt(graph, plan).log_spread, std::log(1.15));
+  EXPECT_EQ(p.iteration, Seconds(4));
+  EXPECT_NEAR(p.low->value, 4 * std::exp(-half), 1e-9);
+  EXPECT_NEAR(p.high->value, 4 * std::exp(half), 1e-9);
+  EXPECT_EQ(p.interval, "layers 3.1 %, model 15 % (declared)");
+  ASSERT_TRUE(p.stages[0].ranges);
+  EXPECT_EQ(p.stages[0].ranges->compute.source, FigureSource::Measured);
+  EXPECT_LT(p.stages[0].ranges->compute.low, Seconds(4 * 0.85));
+  EXPECT_GT(p.stages[0].ranges->compute.high, Seconds(4 * 1.15));
+  EXPECT_EQ(p.stages[0].ranges->reduce.high, Seconds(0)) << "nothing is reduced, and that is certain";
+}
+
+TEST(Intervals, AreThoseOfTheCalibration) {
+  const Graph graph = measured_graph(1);
+  const Topology topology = flat_topology(1);
+  Calibration calibration;
+  calibration.compute = 2;
+  calibration.log_half_width = std::log(1.1);
+  const BoundPlan plan(one_layer_a_stage(graph, topology, {1}, "1f1b", 2));
+  const Prediction p = std::get<Prediction>(predict_with_intervals(graph, topology, plan, calibration));
+  EXPECT_EQ(p.iteration, Seconds(8));
+  EXPECT_NEAR(p.high->value, 8.8, 1e-9);
+  EXPECT_EQ(p.interval, "10.0 %, residuals of the calibration");
+  EXPECT_NEAR(p.stages[0].ranges->compute.high.value, 8.8, 1e-9);
+  EXPECT_EQ(p.stages[0].ranges->compute.source, FigureSource::Calibrated);
+}
+
+// Equal plans: even odds, and an interval from each one's own error alone, sqrt(2) * 0.42 * log(1.15). Layers that are
+// all 10 % slower leave the ratio as it is, however unsure they are.
+TEST(StepRatio, CancelsCommonErrors) {
+  Graph graph = measured_graph(2);
+  for (Layer& layer : graph.layers) layer.forward.spread = layer.backward.spread = Seconds(10);
+  const Topology topology = flat_topology(2, 1e12);
+  const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4);
+  const auto same = std::get<StepRatio>(step_ratio({graph, topology, plan}, {graph, topology, plan}, std::nullopt));
+  EXPECT_DOUBLE_EQ(same.ratio, 1);
+  EXPECT_DOUBLE_EQ(same.first_faster, 0.5);
+  EXPECT_NEAR(std::log(same.high), std::sqrt(2) * 0.42 * std::log(1.15), 1e-12);
+}
+
+// One stage computes 2 s per microbatch with nothing else: the ratio to a graph with layers of half the time is 2, its
+// logarithm 8.3 half-widths off, so the probability is nearly 0 and its mirror nearly 1.
+TEST(StepRatio, GivesOddsThatMirror) {
+  const Graph graph = measured_graph(1);
+  Graph fast = graph;
+  fast.layers[0].forward.median = Seconds(0.9);
+  const Topology topology = flat_topology(1);
+  const Plan plan = one_layer_a_stage(graph, topology, {1}, "1f1b", 4);
+  const auto odds = std::get<StepRatio>(step_ratio({fast, topology, plan}, {graph, topology, plan}, std::nullopt));
+  const auto mirror = std::get<StepRatio>(step_ratio({graph, topology, plan}, {fast, topology, plan}, std::nullopt));
+  EXPECT_NEAR(odds.ratio, 0.95, 1e-12);
+  EXPECT_GT(odds.first_faster, 0.5);
+  EXPECT_LT(odds.first_faster, 1);
+  EXPECT_NEAR(odds.first_faster + mirror.first_faster, 1, 1e-12);
+  EXPECT_NEAR(odds.low * mirror.high, 1, 1e-9);
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,116 @@
+#include "costmodel/analysis/whatif.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using testing::flat_topology;
+using ::testing::HasSubstr;
+using testing::one_layer_a_stage;
+
+/// Two stages of F 1 s and B 2 s; a message of 500 B takes 0.1 s and 0.5 s.
+Scenario scenario() {
+  Scenario out;
+  out.graph = chain_graph({1, 1}, {2, 2}, Bytes(500));
+  out.topology = flat_topology(2, 1000, 0.1);
+  out.plan = one_layer_a_stage(out.graph, out.topology, {1, 1}, "1f1b", 2);
+  return out;
+}
+
+auto refuses(const std::string& message) { return ::testing::ThrowsMessage<std::invalid_argument>(HasSubstr(message)); }
+
+TEST(WhatIf, ChangesLinks) {
+  const Link twice = with_change(scenario(), "link.node.bandwidth=2x").topology.levels[0].link;
+  EXPECT_EQ(twice.bandwidth, BytesPerSecond(2000));
+  EXPECT_EQ(twice.latency, Seconds(0.1));
+  EXPECT_EQ(with_change(scenario(), "link.node.bandwidth=4kB/s").topology.levels[0].link.bandwidth,
+            BytesPerSecond(4000));
+  EXPECT_EQ(with_change(scenario(), "link.node.latency=50ms").topology.levels[0].link.latency, Seconds(0.05));
+}
+
+// A message of 0.6 s, 0.1 s of it latency: twice the bandwidth leaves 0.1 + 0.25 s. An all-reduce over 3 ranks has 4
+// latencies: of 1 s, 0.4 + 0.3 s are left.
+TEST(WhatIf, ScalesTheMeasuredTimesBeyondTheLatency) {
+  Scenario measured = scenario();
+  Link& link = measured.topology.levels[0].link;
+  link.send_receive.points = {{Bytes(1), Seconds(0.05)}, {Bytes(500), Seconds(0.6)}};
+  link.all_reduce[3].points = {{Bytes(500), Seconds(1)}};
+  const Link faster = with_change(measured, "link.node.bandwidth=2x").topology.levels[0].link;
+  EXPECT_EQ(faster.send_receive.points[0].time, Seconds(0.05));
+  EXPECT_NEAR(faster.send_receive.points[1].time.value, 0.35, 1e-12);
+  EXPECT_NEAR(faster.all_reduce.at(3).points[0].time.value, 0.7, 1e-12);
+  const Link nearer = with_change(measured, "link.node.latency=0.5x").topology.levels[0].link;
+  EXPECT_NEAR(nearer.send_receive.points[1].time.value, 0.55, 1e-12);
+  EXPECT_NEAR(nearer.all_reduce.at(3).points[0].time.value, 0.8, 1e-12);
+}
+
+// The measured iteration is 9 s and the layers add up to 6: they count 1.5 times. Stage 1 at half its time must leave
+// stage 0 as it was.
+TEST(WhatIf, ChangesOneStageAlone) {
+  Scenario measured = scenario();
+  measured.graph.iteration = Timing{Seconds(9), {}, 1};
+  const Graph half = with_change(measured, "stage.1.compute=0.5x").graph;
+  EXPECT_EQ(half.iteration, std::nullopt);
+  EXPECT_EQ(half.layers[0].forward.median, Seconds(1.5));
+  EXPECT_EQ(half.layers[1].forward.median, Seconds(0.75));
+  EXPECT_EQ(half.layers[1].backward.median, Seconds(1.5));
+  const Graph absolute = with_change(measured, "stage.1.compute=900ms").graph;  // of 4.5 s
+  EXPECT_NEAR(absolute.layers[1].backward.median.value, 0.6, 1e-12);
+  EXPECT_NEAR(absolute.layers[0].backward.median.value, 3, 1e-12);
+}
+
+TEST(WhatIf, ChangesThePlanAndTheDevices) {
+  EXPECT_EQ(with_change(scenario(), "schedule=gpipe").plan.schedule, "gpipe");
+  EXPECT_EQ(with_change(scenario(), "microbatches=16").plan.microbatches, 16);
+  EXPECT_TRUE(with_change(scenario(), "recompute=on").plan.stages[1].recompute);
+  EXPECT_FALSE(with_change(scenario(), "stage.1.recompute=on").plan.stages[0].recompute);
+  EXPECT_EQ(with_change(scenario(), "gradient_bucket=1kB").plan.gradient_bucket_bytes, Bytes(1000));
+  EXPECT_EQ(with_change(scenario(), "memory=1GiB").topology.device.memory, Bytes(1 << 30));
+}
+
+TEST(WhatIf, RefusesWhatItDoesNotKnow) {
+  const auto change = [](const std::string& text) { return [text] { (void)with_change(scenario(), text); }; };
+  EXPECT_THAT(change("speed=2x"), refuses("unknown setting \"speed\", known are compute, stage.S.compute"));
+  EXPECT_THAT(change("schedule"), refuses("found \"schedule\", expected NAME=VALUE"));
+  EXPECT_THAT(change("schedule=magic"), refuses("known are"));
+  EXPECT_THAT(change("link.rack.bandwidth=2x"), refuses("unknown level \"rack\", known are node"));
+  EXPECT_THAT(change("stage.2.compute=2x"), refuses("there is no stage 2, the plan has 0..1"));
+  EXPECT_THAT(change("stage.0.compute=fast"), refuses("found \"fast\", expected a factor such as 0.5x or a time"));
+  EXPECT_THAT(change("compute=0x"), refuses("found \"0x\", expected a factor above 0"));
+  EXPECT_THAT(change("link.node.bandwidth=-1"), refuses("expected a factor such as 2x or a bandwidth"));
+  EXPECT_THAT(change("microbatches=0"), refuses("expected an integer of 1 or more"));
+  EXPECT_THAT(change("memory=2x"), refuses("the topology gives no device memory"));
+  EXPECT_THAT(change("recompute=yes"), refuses("expected on or off"));
+}
+
+// 1f1b of two microbatches, message 0.6 s: rank 0: F0 0-1, F1 1-2; rank 1: F0 1.6-2.6, B0 2.6-4.6, F1 4.6-5.6, B1
+// 5.6-7.6; the last gradient comes at 8.2, B1 of rank 0 ends at 10.2. At twice the bandwidth a message takes 0.35 s and
+// the step 10.2 - 2 * 0.25 = 9.7 s.
+TEST(WhatIf, ComparesBeforeAndAfter) {
+  const auto result = std::get<WhatIf>(what_if(scenario(), {"link.node.bandwidth=2x"}));
+  EXPECT_NEAR(result.before.iteration.value, 10.2, 1e-12);
+  EXPECT_NEAR(result.after.iteration.value, 9.7, 1e-12);
+  EXPECT_NEAR(result.ratio.ratio, 9.7 / 10.2, 1e-12);
+  EXPECT_GT(result.ratio.first_faster, 0.5);
+  EXPECT_THAT(whatif_text(result, 100), HasSubstr("with link.node.bandwidth=2x"));
+  EXPECT_THAT(whatif_text(result, 100), HasSubstr("-4.9 %"));
+}
+
+// Every change that is a factor of 1 changes nothing.
+TEST(WhatIf, LeavesThePredictionWithFactorsOfOne) {
+  Scenario measured = scenario();
+  measured.graph.iteration = Timing{Seconds(9), {}, 1};
+  measured.topology.levels[0].link.send_receive.points = {{Bytes(1), Seconds(0.2)}, {Bytes(900), Seconds(0.7)}};
+  for (const char* name : {"compute", "stage.0.compute", "link.node.bandwidth", "link.node.latency"}) {
+    const auto result = std::get<WhatIf>(what_if(measured, {std::string(name) + "=1x"}));
+    EXPECT_NEAR(result.before.iteration.value, result.after.iteration.value, 1e-9) << name;
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

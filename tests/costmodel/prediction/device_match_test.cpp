@@ -1,0 +1,156 @@
+#include "costmodel/prediction/device_match.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "costmodel/format/json.h"
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using ::testing::ElementsAre;
+using testing::flat_topology;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Graph measured_on(const MeasuredDevice& device, std::vector<double> slowdown = {}) {
+  Graph graph = chain_graph({1}, {2});
+  graph.device = device;
+  graph.slowdown = std::move(slowdown);
+  return graph;
+}
+
+Topology of_devices(const std::string& name, DeviceKind kind = DeviceKind::Unknown, int host_processors = 0) {
+  Topology topology = flat_topology(8);
+  topology.device.name = name;
+  topology.device.kind = kind;
+  topology.device.host_processors = host_processors;
+  return topology;
+}
+
+const MeasuredDevice kEpyc{"AMD EPYC", DeviceKind::Processor, 2};
+const MeasuredDevice kH100{"NVIDIA H100 80GB HBM3", DeviceKind::Gpu, 64};
+
+TEST(DeviceDifferences, FindsNoneWhereNothingKnownDiffers) {
+  for (const MeasuredDevice& device : {kEpyc, kH100, MeasuredDevice{}}) {
+    EXPECT_THAT(device_differences(measured_on(device), of_devices("")), IsEmpty());
+    EXPECT_THAT(device_differences(measured_on(device), of_devices("device")), IsEmpty());
+  }
+  EXPECT_THAT(device_differences(measured_on(kEpyc, {1, 2}), of_devices("AMD EPYC", DeviceKind::Processor, 2)),
+              IsEmpty());
+  EXPECT_THAT(device_differences(measured_on(kEpyc, {1, 2}), of_devices("CPU")), IsEmpty());
+  for (const char* name : {"H100-80GB", "NVIDIA H100 80GB HBM3", "GPU of compute capability 9.0", "NVIDIA H100"}) {
+    EXPECT_THAT(device_differences(measured_on(kH100), of_devices(name, DeviceKind::Gpu)), IsEmpty()) << name;
+    EXPECT_THAT(device_differences(measured_on({}), of_devices(name)), IsEmpty()) << name;
+  }
+}
+
+TEST(DeviceDifferences, NamesKindsAndModelsThatDiffer) {
+  EXPECT_THAT(
+      device_differences(measured_on(kEpyc), of_devices("H100-80GB", DeviceKind::Gpu)),
+      ElementsAre("the graph was measured on a processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)"));
+  // If no kind is stated, it follows from the name.
+  EXPECT_THAT(
+      device_differences(measured_on(kEpyc), of_devices("H100-80GB")),
+      ElementsAre("the graph was measured on a processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)"));
+  EXPECT_THAT(
+      device_differences(measured_on(kH100), of_devices("CPU")),
+      ElementsAre("the graph was measured on a GPU (NVIDIA H100 80GB HBM3), the topology's devices are processors "
+                  "(CPU)"));
+  EXPECT_THAT(device_differences(measured_on(kH100), of_devices("NVIDIA A100-SXM4-80GB", DeviceKind::Gpu)),
+              ElementsAre("the graph was measured on \"NVIDIA H100 80GB HBM3\", the topology's devices are \"NVIDIA "
+                          "A100-SXM4-80GB\""));
+  EXPECT_THAT(device_differences(measured_on(kEpyc), of_devices("Intel(R) Xeon(R) CPU @ 2.20GHz")),
+              ElementsAre(HasSubstr("the graph was measured on \"AMD EPYC\"")));
+}
+
+TEST(DeviceDifferences, GivesASlowdownToHostsWithAsManyProcessorsOnly) {
+  EXPECT_THAT(device_differences(measured_on(kEpyc, {1, 2}), of_devices("AMD EPYC", DeviceKind::Processor, 64)),
+              ElementsAre("the graph's slowdown was measured on a host of 2 processors, the topology's hosts have 64"));
+  EXPECT_THAT(device_differences(measured_on(kEpyc), of_devices("AMD EPYC", DeviceKind::Processor, 64)), IsEmpty());
+  EXPECT_THAT(
+      device_differences(measured_on({}, {1, 2}), of_devices("GPU", DeviceKind::Gpu)),
+      ElementsAre("the graph has a slowdown of ranks that share a host's processors, the topology's devices are "
+                  "GPUs (GPU)"));
+  EXPECT_THAT(device_differences(measured_on({}, {1, 1}), of_devices("GPU", DeviceKind::Gpu)), IsEmpty());
+}
+
+TEST(DeviceDifferences, ReadsTheProvenanceOfOlderDocuments) {
+  Graph graph = measured_on({}, {1, 2});
+  graph.provenance.tool = "stagecraft-profile 0.1.0";
+  graph.provenance.device = "AMD EPYC, 2 processors";
+  EXPECT_EQ(measured_device(graph), kEpyc);
+  Topology topology = of_devices("AMD EPYC");
+  topology.provenance.tool = "stagecraft-links 0.1.0";
+  topology.provenance.device = "AMD EPYC, 2 processors";
+  EXPECT_EQ(described_device(topology), kEpyc);
+  EXPECT_THAT(device_differences(graph, topology), IsEmpty());
+  topology.provenance.device = "AMD EPYC, 4 processors";
+  EXPECT_THAT(device_differences(graph, topology),
+              ElementsAre(HasSubstr("of 2 processors, the topology's hosts have 4")));
+  graph.provenance.device = "NVIDIA H200";
+  graph.provenance.notes["uuid"] = "GPU-1";
+  EXPECT_EQ(measured_device(graph), (MeasuredDevice{"NVIDIA H200", DeviceKind::Gpu, 0}));
+  graph.provenance.tool = "somebody";
+  EXPECT_EQ(measured_device(graph), MeasuredDevice{});
+  for (const char* text :
+       {"", "processors", ", processors", "x, many processors", "x, 0 processors", "x, 99999999999 processors"}) {
+    Graph other = measured_on({});
+    other.provenance.tool = "stagecraft-profile 0.1.0";
+    other.provenance.device = text;
+    EXPECT_EQ(measured_device(other), MeasuredDevice{}) << text;
+  }
+}
+
+TEST(AcceptedDifferences, DropsWhatBelongsToTheHost) {
+  Graph graph = measured_on(kEpyc, {1, 2});
+  Layer input;
+  input.id = input.name = "data";
+  input.kind = kInputKind;
+  input.forward = {0.5_s, {}, 7};
+  graph.layers.push_back(input);
+  graph.edges.push_back({1, 0, {}});
+  const Topology gpus = of_devices("H100-80GB", DeviceKind::Gpu);
+  const Graph before = graph;
+  try {
+    (void)accepted_differences(graph, gpus, false);
+    FAIL();
+  } catch (const std::invalid_argument& e) { EXPECT_THAT(e.what(), HasSubstr("--accept-other-device")); }
+  EXPECT_EQ(graph, before);
+  EXPECT_THAT(accepted_differences(graph, gpus, true), HasSubstr("measured on a processor"));
+  EXPECT_THAT(graph.slowdown, IsEmpty());
+  EXPECT_EQ(graph.layers[1].forward, Timing{});
+  EXPECT_EQ(graph.layers[0], before.layers[0]);
+  Graph same = before;
+  EXPECT_EQ(accepted_differences(same, of_devices("AMD EPYC"), true), "");
+  EXPECT_EQ(same, before);
+}
+
+TEST(SlowdownAssumption, IsToldWhereTheNumberOfProcessorsIsUnknown) {
+  EXPECT_THAT(slowdown_assumption(measured_on(kEpyc, {1, 2}), of_devices("")),
+              HasSubstr("which has 2 processors: the topology does not say how many processors its hosts have"));
+  EXPECT_EQ(slowdown_assumption(measured_on(kEpyc), of_devices("")), "");
+  EXPECT_EQ(slowdown_assumption(measured_on(kEpyc, {1, 2}), of_devices("AMD EPYC", DeviceKind::Processor, 2)), "");
+}
+
+TEST(DeviceKind, IsAWordInDocuments) {
+  std::string text = format::topology_json(of_devices("card", DeviceKind::Gpu, 8));
+  EXPECT_THAT(text, HasSubstr("\"kind\": \"gpu\""));
+  EXPECT_THAT(text, HasSubstr("\"host_processors\": 8"));
+  text.replace(text.find("\"gpu\""), 5, "\"tpu\"");
+  EXPECT_THROW(
+      {
+        try {
+          (void)format::parse_topology(text, "t.json");
+        } catch (const FormatError& e) {
+          EXPECT_STREQ(e.what(), "t.json: /device/kind: unknown kind \"tpu\", known are processor, gpu");
+          throw;
+        }
+      },
+      FormatError);
+}
+
+}  // namespace
+}  // namespace stagecraft

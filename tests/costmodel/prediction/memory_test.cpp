@@ -1,0 +1,259 @@
+#include "costmodel/prediction/memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "costmodel/index.h"
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using ::testing::ElementsAre;
+using testing::flat_topology;
+using Parts = std::map<std::string, Bytes>;
+
+Action action(ActionKind kind, int microbatch, int stage = 0) { return {kind, stage, microbatch, -1}; }
+
+TEST(InFlight, CountsForwardsLessBackwards) {
+  constexpr auto F = ActionKind::Forward;
+  constexpr auto B = ActionKind::Backward;
+  EXPECT_EQ(in_flight({}, 0), 0);
+  EXPECT_EQ(in_flight({action(F, 0), action(F, 1), action(B, 0), action(F, 2), action(B, 1), action(B, 2)}, 0), 2);
+  EXPECT_EQ(in_flight({action(F, 0), action(F, 0, 1), action(B, 0, 1), action(B, 0)}, 1), 1);
+}
+
+TEST(InFlight, HoldsUntilTheWeightGradientWhereThereIsOne) {
+  constexpr auto F = ActionKind::Forward;
+  constexpr auto B = ActionKind::Backward;
+  constexpr auto W = ActionKind::WeightGradient;
+  const std::vector<Action> list{action(F, 0), action(B, 0), action(F, 1), action(B, 1), action(W, 0), action(W, 1)};
+  EXPECT_EQ(in_flight(list, 0), 2);
+  EXPECT_EQ(in_flight(list, 0, false), 1);  // all of the backward runs in B
+}
+
+TEST(InFlight, TellsMicrobatchesWithAndWithoutAWeightGradientApart) {
+  constexpr auto F = ActionKind::Forward;
+  constexpr auto B = ActionKind::Backward;
+  constexpr auto W = ActionKind::WeightGradient;
+  // Microbatch 0 is released by its backward, 1 by its weight gradient; in an evaluation each forward releases its own.
+  EXPECT_EQ(in_flight({action(F, 0), action(B, 0), action(F, 1), action(B, 1), action(F, 2), action(W, 1)}, 0), 2);
+  EXPECT_EQ(in_flight({action(F, 0), action(F, 1), action(F, 2)}, 0), 1);
+}
+
+/// Data of 100 B that both layers read; "first" sends 8 B to "second".
+Graph two_layers() {
+  Graph graph = chain_graph({1, 1}, {1, 1});
+  graph.optimizer_state_values = 2;
+  graph.layers[0].parameter_bytes = 40_B;
+  graph.layers[0].outputs[0].bytes = 8_B;
+  graph.layers[0].saved_bytes = 12_B;
+  graph.layers[0].workspace_bytes = 6_B;
+  graph.layers[1].parameter_bytes = 80_B;
+  graph.layers[1].outputs[0].bytes = 4_B;
+  Layer input;
+  input.id = input.name = "data";
+  input.kind = kInputKind;
+  input.outputs = {Output{100_B, {}, "", false}};
+  graph.layers.push_back(input);
+  graph.edges.push_back({2, 0, 0});
+  graph.edges.push_back({2, 1, 0});
+  return graph;
+}
+
+Plan two_stages(const Graph& graph) { return make_plan(graph, flat_topology(3), {{0, 1, -1}, {1, 2}}, {}); }
+
+TEST(StageMemory, AddsItsPartsByHand) {
+  const Graph graph = two_layers();
+  const Plan plan = two_stages(graph);
+  const RankMemory first = stage_memory(graph, BoundPlan(plan), 0, 3);
+  EXPECT_EQ(first.parts, (Parts{{"parameters", 40_B},
+                                {"gradients", 40_B},
+                                {"optimizer", 80_B},
+                                {"activations", 36_B},  // 3 * 12 saved, nothing received
+                                {"inputs", 300_B},
+                                {"receiving", 16_B},  // gradients of its output: in use, and one ahead
+                                {"sending", 0_B},
+                                {"workspace", 6_B},
+                                {"reduction", 0_B}}));
+  EXPECT_EQ(first.total, 518_B);
+  const RankMemory second = stage_memory(graph, BoundPlan(plan), 1, 2);
+  EXPECT_EQ(second.parts, (Parts{{"parameters", 80_B},
+                                 {"gradients", 80_B},
+                                 {"optimizer", 160_B},
+                                 {"activations", 24_B},  // 2 * (output 4, as saved bytes are unknown, + 8 received)
+                                 {"inputs", 200_B},
+                                 {"receiving", 8_B},
+                                 {"sending", 8_B},  // gradient of what it received
+                                 {"workspace", 4_B},
+                                 {"reduction", 0_B}}));  // two replicas: 80 of the 244 that are gone by then
+  EXPECT_EQ(second.total, 564_B);
+}
+
+TEST(StageMemory, AddsTheReductionToWhatIsNotGoneByThen) {
+  const Graph graph = two_layers();
+  const auto reduction = [&](const Plan& plan) {
+    return stage_memory(graph, BoundPlan(plan), 1, 0).parts.at("reduction");
+  };
+  Plan plan = two_stages(graph);
+  EXPECT_EQ(reduction(plan), 60_B);  // 80 of parameters - 8 receiving - 8 sending - 4 workspace
+  plan.gradient_bucket_bytes = 40_B;
+  EXPECT_EQ(reduction(plan), 80_B);  // beside the backward
+  plan.gradient_bucket_bytes = std::nullopt;
+  plan.schedule = "pipedream";
+  EXPECT_EQ(reduction(plan), 80_B);  // beside the forwards of other microbatches
+}
+
+TEST(RankMemories, CountTheMicrobatchesOfEachReplica) {
+  Graph graph = two_layers();
+  PlanSettings settings;
+  settings.schedule = "gpipe";
+  settings.microbatches = 3;
+  const BoundPlan plan(make_plan(graph, flat_topology(3), {{0, 1, -1}, {1, 2}}, settings));
+  const auto memory = rank_memories(graph, plan, plan.action_lists(1, 2));
+  ASSERT_EQ(memory.size(), 3U);
+  EXPECT_EQ(memory[0].parts.at("inputs"), 300_B);
+  EXPECT_EQ(memory[1].parts.at("inputs"), 200_B);  // microbatches 0 and 2
+  EXPECT_EQ(memory[2].parts.at("inputs"), 100_B);
+  EXPECT_EQ(memory[2].rank, 2);
+}
+
+TEST(RankMemories, ReleaseAtTheBackwardWhereNothingIsLeftForTheWeightGradient) {
+  // zb-h1 on four stages: the first holds four microbatches until their weight gradients. Its backward sends nothing
+  // back, so all of it runs at once, and the stage holds no more than 1f1b's.
+  Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1}, 8_B, 40_B);
+  PlanSettings settings;
+  settings.microbatches = 8;
+  const auto held = [&](const std::string& schedule, int rank) {
+    settings.schedule = schedule;
+    const BoundPlan plan(make_plan(graph, flat_topology(4), {{0, 1, 2, 3}, {1, 1, 1, 1}}, settings));
+    return rank_memories(graph, plan, plan.action_lists(1, 2))[to_index(rank)].parts.at("activations");
+  };
+  for (const int rank : {0, 1, 2, 3}) EXPECT_GE(held("zb-h1", rank), held("1f1b", rank));
+  EXPECT_EQ(held("zb-h1", 0), held("1f1b", 0));
+  EXPECT_GT(held("zb-h1", 3), held("1f1b", 3));
+  graph.layers[3].backward_parts = BackwardParts{{Seconds(1), std::nullopt, 0}, {}, false};
+  EXPECT_EQ(held("zb-h1", 3), held("1f1b", 3));
+}
+
+TEST(StageMemory, AddsAReceivedTensorThatNoLayerSaves) {
+  // Whole, "second" releases the 8 B that it read, and its saved 5 B are what it allocated less those 8.
+  Graph graph = two_layers();
+  graph.layers[1].saved_bytes = 5_B;
+  Plan plan = two_stages(graph);
+  const auto activations = [&](std::optional<bool> saved) {
+    graph.layers[0].outputs[0].saved = saved;
+    return stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations");
+  };
+  EXPECT_EQ(activations(false), 63_B);  // 3 * (5 + 8 that it does not release, + 8 received)
+  EXPECT_EQ(activations(true), 39_B);
+  EXPECT_EQ(activations({}), 39_B) << "unknown";
+  plan.stages[1].recompute = true;
+  EXPECT_EQ(activations(false), 37_B);  // 3 * 8 received, and 5 + 8 once
+}
+
+TEST(StageMemory, KeepsOnlyWhatItReceivesWhenItRecomputes) {
+  const Graph graph = two_layers();
+  Plan plan = two_stages(graph);
+  plan.stages[1].recompute = true;
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received + 4 once
+}
+
+TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
+  // l0 -> l1 -> l2 -> l3 -> l4, and l1 -> l4; stage 0 is l0, stage 1 the rest: segments {l1, l2} and {l3, l4}.
+  Graph graph = chain_graph({1, 1, 1, 1, 1}, {1, 1, 1, 1, 1});
+  graph.edges.push_back({1, 4, 0});
+  for (int i = 0; i < 5; ++i) {
+    Layer& layer = graph.layers[static_cast<std::size_t>(i)];
+    layer.outputs[0].bytes = Bytes(i + 1);
+    layer.saved_bytes = Bytes(10 * (i + 1));
+  }
+  Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 1, 1, 1}, {1, 1}}, {});
+  plan.stages[1].recompute = true;
+  plan.stages[1].recompute_every = 2;
+  // Per microbatch 1 is received, and l1's 2 and l2's 3 cross; plus l3's 40 and l4's 50 once, more than 20 + 30.
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 108_B);
+  // Segments {l1, l2, l3} and {l4}: 1 + l1's 2 + l3's 4 per microbatch, and 20 + 30 + 40 once.
+  plan.stages[1].recompute_every = 3;
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 111_B);
+  // All four are one segment, like the default: nothing crosses, 20 + 30 + 40 + 50 once.
+  for (const int every : {0, 4, 9}) {
+    plan.stages[1].recompute_every = every;
+    EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 143_B) << every;
+  }
+  // Split backward: 1 + 2 + 3 and all 140 for each microbatch.
+  plan.stages[1].recompute_every = 2;
+  plan.schedule = "zb-h1";
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 438_B);
+}
+
+TEST(StageMemory, ExpectsNoGradientWhereNoneComesBack) {
+  Graph graph = two_layers();
+  graph.layers[0].outputs[0].requires_grad = false;
+  const Plan plan = two_stages(graph);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at("receiving"), 0_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at("receiving"), 8_B);
+}
+
+TEST(StageMemory, KeepsOlderVersionsForAnAsynchronousSchedule) {
+  const Graph graph = two_layers();
+  Plan plan = two_stages(graph);  // warm-ups: ceil(2 / 1) = 2 for the second stage's two replicas, and 0
+  plan.schedule = "pipedream";
+  plan.microbatches = 8;
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 80_B);  // 2 besides the newest
+  EXPECT_FALSE(stage_memory(graph, BoundPlan(plan), 1, 1).parts.contains("older versions"));
+  plan.schedule = "pipedream-2bw";
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 40_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at("older versions"), 80_B);
+}
+
+TEST(StageMemory, HoldsNoGradientsForAnEvaluation) {
+  const Graph graph = two_layers();
+  Plan plan = two_stages(graph);
+  plan.schedule = "forward";
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts,
+            (Parts{{"parameters", 80_B},
+                   {"activations", 12_B},  // 8 received + 4 of its own output
+                   {"inputs", 100_B},
+                   {"receiving", 8_B},
+                   {"workspace", 4_B}}));
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at("receiving"), 0_B);
+}
+
+TEST(StageMemory, IsTheSumOfItsParts) {
+  std::mt19937_64 random(1);
+  const auto some = [&] { return Bytes(static_cast<std::int64_t>(random() % 1000)); };
+  for (int round = 0; round < 100; ++round) {
+    Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
+    graph.optimizer_state_values = static_cast<std::int64_t>(random() % 3);
+    for (Layer& layer : graph.layers) {
+      layer.parameter_bytes = some();
+      layer.outputs[0].bytes = some();
+      if (random() % 2) layer.saved_bytes = some();
+      if (random() % 2) layer.workspace_bytes = some();
+    }
+    Plan plan = make_plan(graph, flat_topology(3), {{0, 0, 1, 1}, {1, 2}}, {});
+    plan.stages[0].recompute = random() % 2;
+    for (const int stage : {0, 1}) {
+      const RankMemory memory = stage_memory(graph, BoundPlan(plan), stage, static_cast<int>(random() % 8));
+      Bytes sum;
+      for (const auto& [part, bytes] : memory.parts) sum += bytes;
+      EXPECT_EQ(memory.total, sum) << "round " << round;
+    }
+  }
+}
+
+TEST(TiedBytes, CountsParametersThatOtherStagesHold) {
+  Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
+  graph.layers[0].tied = {{"embedding", 32_B}};
+  graph.layers[3].tied = {{"embedding", 32_B}, {"output", 5_B}};
+  graph.layers[1].tied = graph.layers[2].tied = {{"inner", 7_B}};  // both in stage 1
+  const Plan plan = make_plan(graph, flat_topology(3), {{0, 1, 1, 2}, {1, 1, 1}}, {});
+  EXPECT_THAT(tied_bytes(graph, BoundPlan(plan)), ElementsAre(32_B, 0_B, 32_B));
+}
+
+}  // namespace
+}  // namespace stagecraft

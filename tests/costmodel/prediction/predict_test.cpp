@@ -1,0 +1,442 @@
+#include "costmodel/prediction/predict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <stdexcept>
+
+#include "costmodel/bound_plan.h"
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using testing::flat_topology;
+using testing::one_layer_a_stage;
+
+Prediction predicted(const Graph& graph, const Topology& topology, const Plan& plan,
+                     const PredictOptions& options = {}) {
+  return std::get<Prediction>(predict(graph, topology, BoundPlan(plan), options));
+}
+
+/// Stages of 1 and 2 s forward, 2 and 4 s backward, joined by a link of 0.5 s + 1000 B at 1000 B/s = 1.5 s per message;
+/// one microbatch of 6 samples. By hand:
+///   stage 0: forward 0-1, backward 10-12;   stage 1: forward 2.5-4.5, backward 4.5-8.5;   messages 1-2.5 and 8.5-10.
+struct TwoStages {
+  Graph graph = chain_graph({1, 2}, {2, 4}, 1000_B);
+  Topology topology = flat_topology(2, 1000, 0.5);
+  Plan plan;
+
+  TwoStages() {
+    graph.microbatch_samples = 6;
+    plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 1);
+  }
+};
+
+TEST(Predict, PutsTheOneWayTimeOnTheCriticalPath) {
+  const TwoStages two;
+  const Prediction p = predicted(two.graph, two.topology, two.plan);
+  EXPECT_DOUBLE_EQ(p.iteration.value, 12);
+  EXPECT_DOUBLE_EQ(*p.samples_per_s, 0.5);
+  EXPECT_DOUBLE_EQ(p.bubble, 1 - (3 + 6) / 24.0);
+  const Prediction free = predicted(two.graph, two.topology, two.plan, {.free_transfers = true});
+  EXPECT_DOUBLE_EQ(free.iteration.value, 9);
+}
+
+TEST(Predict, TellsExposedTransfersFromTheBubble) {
+  const TwoStages two;
+  const std::vector<StagePrediction> stages = predicted(two.graph, two.topology, two.plan).stages;
+  EXPECT_DOUBLE_EQ(stages[0].compute.value, 3);
+  EXPECT_DOUBLE_EQ(stages[0].exposed_transfer.value, 1.5);  // waits from 1; the gradient is in transit from 8.5 to 10
+  EXPECT_DOUBLE_EQ(stages[0].bubble.value, 7.5);
+  EXPECT_DOUBLE_EQ(stages[1].compute.value, 6);
+  EXPECT_DOUBLE_EQ(stages[1].exposed_transfer.value, 1.5);  // 1 to 2.5
+  EXPECT_DOUBLE_EQ(stages[1].bubble.value, 4.5);            // the first second, and 8.5 to 12
+  EXPECT_EQ(stages[1].forward, 2_s);
+  EXPECT_EQ(stages[1].backward, 4_s);
+  EXPECT_EQ(stages[1].in_flight, 1);
+}
+
+TEST(Predict, StatesNoSamplesWhereTheGraphDoesNot) {
+  const Graph graph = chain_graph({1}, {1});
+  const Topology topology = flat_topology(1);
+  EXPECT_FALSE(predicted(graph, topology, one_layer_a_stage(graph, topology, {1}, "1f1b", 2)).samples_per_s);
+}
+
+TEST(Predict, AddsUpdateAndReduceAfterTheLastBackward) {
+  Graph graph = chain_graph({1}, {2}, 0_B, 400_B);
+  graph.layers[0].update = Timing{0.25_s, {}, 0};
+  const Topology topology = flat_topology(2, 100, 1);
+  // Each replica runs two of four microbatches, 6 s; the ring of two takes 2 * (1 + 400 / (2 * 100)) = 6 s; then the
+  // update.
+  const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {2}, "1f1b", 4));
+  EXPECT_DOUBLE_EQ(p.iteration.value, 12.25);
+  EXPECT_DOUBLE_EQ(p.stages[0].compute.value, 6);
+  EXPECT_DOUBLE_EQ(p.stages[0].reduce.value, 6);
+  EXPECT_DOUBLE_EQ(p.stages[0].update.value, 0.25);
+  EXPECT_NEAR(p.bubble, 0, 1e-12);
+}
+
+TEST(Predict, BooksTheTimeOfIdleReplicasAsBubble) {
+  const Graph graph = chain_graph({1}, {2}, 0_B, 400_B);
+  const Topology topology = flat_topology(20, 100, 1);
+  // Eight of sixteen replicas run a microbatch of 3 s; the ring of sixteen takes 30 * (1 + 400 / (16 * 100)) = 37.5 s.
+  const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {16}, "1f1b", 8));
+  EXPECT_DOUBLE_EQ(p.iteration.value, 40.5);
+  EXPECT_DOUBLE_EQ(p.stages[0].forward.value, 1);
+  EXPECT_DOUBLE_EQ(p.stages[0].backward.value, 2);
+  EXPECT_DOUBLE_EQ(p.stages[0].compute.value, 1.5);
+  EXPECT_DOUBLE_EQ(p.stages[0].reduce.value, 37.5);
+  EXPECT_DOUBLE_EQ(p.stages[0].bubble.value, 1.5);
+  EXPECT_NEAR(p.bubble, 1.5 / 40.5, 1e-12);
+  EXPECT_EQ(p.devices, 20);
+  EXPECT_EQ(p.idle_devices, (std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(p.unused_devices, (std::vector<int>{16, 17, 18, 19}));
+  EXPECT_EQ(idle_text(p), "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are not in any stage");
+  // Three microbatches on two replicas: the second waits 3 s for the first, which does not count as reduction time.
+  const Topology pair = flat_topology(2, 100, 1);
+  const Prediction uneven = predicted(graph, pair, one_layer_a_stage(graph, pair, {2}, "1f1b", 3));
+  EXPECT_DOUBLE_EQ(uneven.stages[0].reduce.value, 6);  // ring: 2 * (1 + 400 / (2 * 100))
+  EXPECT_DOUBLE_EQ(uneven.stages[0].bubble.value, 1.5);
+  EXPECT_EQ(idle_text(uneven), "");
+}
+
+TEST(Predict, AddsTheForwardAgainWhereAStageRecomputes) {
+  const Graph graph = chain_graph({1}, {2});
+  const Topology topology = flat_topology(1);
+  Plan plan = one_layer_a_stage(graph, topology, {1}, "1f1b", 3);
+  plan.stages[0].recompute = true;
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).iteration.value, 12);  // 3 * (1 + 1 + 2)
+}
+
+TEST(Predict, AddsTheForwardOnceMoreHoweverManySegmentsAreRecomputed) {
+  const Graph graph = chain_graph({1, 2, 3}, {2, 4, 6});
+  const Topology topology = flat_topology(1);
+  PlanSettings settings;
+  settings.microbatches = 3;
+  settings.recompute = true;
+  for (const int every : {0, 1, 2, 3}) {
+    settings.recompute_every = every;
+    const Plan plan = make_plan(graph, topology, {{0, 0, 0}, {1}}, settings);
+    EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).iteration.value, 72) << every;  // 3 * (6 + 6 + 12)
+  }
+}
+
+TEST(Predict, AddsTheMeasuredLoadingOfInputsToTheStagesThatReadThem) {
+  Graph graph = chain_graph({1, 1}, {2, 2});
+  Layer input;
+  input.id = input.name = "data";
+  input.kind = kInputKind;
+  input.outputs = {Output{8_B, {}, "", false}};
+  input.forward = {0.5_s, {}, 7};
+  graph.layers.push_back(input);
+  graph.edges.push_back({2, 1, 0});
+  const Topology topology = flat_topology(2);
+  const Plan plan = make_plan(graph, topology, {{0, 1, -1}, {1, 1}}, {});
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[0].forward.value, 1);
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1.5);
+  graph.layers[2].forward.count = 0;  // stated by an importer, not measured here
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1);
+}
+
+TEST(Predict, HasTheBubbleOfUniformStages) {
+  for (const int stages : {1, 2, 3, 5}) {
+    for (const int microbatches : {5, 8, 20}) {
+      const Graph graph = chain_graph(std::vector<double>(static_cast<std::size_t>(stages), 1),
+                                      std::vector<double>(static_cast<std::size_t>(stages), 2), 1000_B);
+      const Topology topology = flat_topology(stages);
+      const Plan plan = one_layer_a_stage(graph, topology, std::vector<int>(static_cast<std::size_t>(stages), 1),
+                                          "1f1b", microbatches);
+      const Prediction p = predicted(graph, topology, plan, {.free_transfers = true});
+      EXPECT_NEAR(p.iteration.value, 3.0 * (microbatches + stages - 1), 1e-9);
+      EXPECT_NEAR(p.bubble, (stages - 1.0) / (microbatches + stages - 1.0), 1e-12) << stages << " " << microbatches;
+    }
+  }
+}
+
+/// A random chain with random replicas.
+struct RandomCase {
+  Graph graph;
+  Topology topology;
+  Plan plan;
+};
+
+RandomCase random_case(unsigned seed) {
+  std::mt19937_64 random(seed);
+  const auto real = [&](double low, double high) { return std::uniform_real_distribution<double>(low, high)(random); };
+  const std::size_t stages = 1 + random() % 4;
+  RandomCase out;
+  std::vector<double> forward;
+  std::vector<double> backward;
+  std::vector<int> replicas;
+  int devices = 0;
+  for (std::size_t s = 0; s < stages; ++s) {
+    forward.push_back(real(0.1, 2));
+    backward.push_back(real(0.1, 4));
+    replicas.push_back(random() % 2 ? 1 : 1 + static_cast<int>(random() % 3));
+    devices += replicas.back();
+  }
+  out.graph = chain_graph(forward, backward, 1000_B, 500_B);
+  for (Layer& layer : out.graph.layers) layer.update = Timing{Seconds(real(0, 1)), {}, 0};
+  out.topology = flat_topology(devices, real(500, 50000), real(0, 0.1));
+  out.plan = one_layer_a_stage(out.graph, out.topology, replicas, random() % 2 ? "1f1b" : "gpipe",
+                               1 + static_cast<int>(random() % 9));
+  return out;
+}
+
+TEST(Predict, AttributesTheWholeIteration) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const RandomCase c = random_case(seed);
+    const Prediction p = predicted(c.graph, c.topology, c.plan);
+    std::vector<Seconds> waiting(p.stages.size());
+    for (const Span& span : p.timeline.spans) {
+      const ActionKind kind = span.action.kind;
+      if (kind != ActionKind::ReceiveActivation && kind != ActionKind::ReceiveGradient) continue;
+      const auto stage = static_cast<std::size_t>(span.action.stage);
+      waiting[stage] += (span.end - span.start) / p.stages[stage].replicas;
+    }
+    for (std::size_t s = 0; s < p.stages.size(); ++s) {
+      const StagePrediction& stage = p.stages[s];
+      const Seconds sum = stage.compute + stage.update + stage.reduce + stage.exposed_transfer + stage.bubble;
+      EXPECT_NEAR(sum / p.iteration, 1, 1e-12) << "seed " << seed << " stage " << s;
+      EXPECT_NEAR(stage.compute.value, ((stage.forward + stage.backward) * c.plan.microbatches / stage.replicas).value,
+                  1e-9);
+      EXPECT_GE(stage.exposed_transfer, 0_s);
+      EXPECT_LE(stage.exposed_transfer, waiting[s] + 1e-9_s) << "seed " << seed << " stage " << s;
+    }
+  }
+}
+
+TEST(Predict, RisesWhenTheBandwidthFalls) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    RandomCase c = random_case(seed);
+    const Seconds before = predicted(c.graph, c.topology, c.plan).iteration;
+    c.topology.levels[0].link.bandwidth = c.topology.levels[0].link.bandwidth / 3;
+    EXPECT_GE(predicted(c.graph, c.topology, c.plan).iteration, before - 1e-9_s) << "seed " << seed;
+  }
+}
+
+TEST(Predict, IgnoresLevelsOfOne) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    const RandomCase c = random_case(seed);
+    const Prediction flat = predicted(c.graph, c.topology, c.plan);
+    const Level single{"single", 1, Link{BytesPerSecond(1), 100_s, {}, {}}};
+    for (const std::size_t at : {0U, 1U}) {
+      Topology deeper = c.topology;
+      deeper.levels.insert(deeper.levels.begin() + static_cast<std::ptrdiff_t>(at), single);
+      const Prediction p = predicted(c.graph, deeper, c.plan);
+      EXPECT_EQ(p.iteration, flat.iteration) << "seed " << seed << ", the level stands at " << at;
+      EXPECT_EQ(p.timeline, flat.timeline) << "seed " << seed << ", the level stands at " << at;
+    }
+  }
+}
+
+TEST(Predict, SlowsRanksThatComputeAtOnceOnOneHost) {
+  Graph graph = chain_graph({1, 1}, {1, 1});
+  const Topology topology = flat_topology(2);
+  const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "gpipe", 2);
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan, {.free_transfers = true}).iteration.value, 6);
+  // Both compute at the same time during one second of forward and one of backward work; at half speed each takes 2 s.
+  graph.slowdown = {1, 2};
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan, {.free_transfers = true}).iteration.value, 8);
+  // Two hosts with one device each.
+  Topology hosts = topology;
+  hosts.levels.insert(hosts.levels.begin(), Level{"host", 1, topology.levels[0].link});
+  EXPECT_DOUBLE_EQ(predicted(graph, hosts, plan, {.free_transfers = true}).iteration.value, 6);
+}
+
+TEST(Predict, SaysWhetherTheMemorySuffices) {
+  const Graph graph = chain_graph({1, 1}, {1, 1}, 0_B, 100_B);
+  Topology topology = flat_topology(2);
+  const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 2);
+  EXPECT_TRUE(predicted(graph, topology, plan).stages[0].fits);
+  topology.device.memory = 200_B;  // parameters and gradients, to the byte
+  EXPECT_TRUE(predicted(graph, topology, plan).stages[0].fits);
+  topology.device.memory = 199_B;
+  EXPECT_FALSE(predicted(graph, topology, plan).stages[0].fits);
+}
+
+TEST(Predict, GivesAnAsynchronousStepThePeriodOfItsSlowestStage) {
+  // 3 s per microbatch on both stages, four per step, no fill and no drain: 12 s; a flush would add 3 s.
+  const Topology topology = flat_topology(3);
+  Graph graph = chain_graph({1, 1}, {2, 2});
+  for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
+    EXPECT_DOUBLE_EQ(
+        predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, schedule, 4)).iteration.value, 12);
+  }
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4)).iteration.value,
+                   15);
+  // An update of 0.5 s on each stage: after every microbatch, or after every step.
+  for (Layer& layer : graph.layers) layer.update = Timing{0.5_s, 0_s, 1};
+  EXPECT_DOUBLE_EQ(
+      predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream", 4)).iteration.value, 14);
+  EXPECT_DOUBLE_EQ(
+      predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream-2bw", 4)).iteration.value, 12.5);
+  // The first stage takes 6 s per microbatch: 24 s without replicas; 12 s, as much as the last stage, with two.
+  graph = chain_graph({2, 1}, {4, 2});
+  for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
+    EXPECT_DOUBLE_EQ(
+        predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, schedule, 4)).iteration.value, 24);
+    EXPECT_NEAR(predicted(graph, topology, one_layer_a_stage(graph, topology, {2, 1}, schedule, 4)).iteration.value, 12,
+                1e-9);
+  }
+}
+
+TEST(Predict, AttributesTheWholeSteadyStep) {
+  const Graph graph = chain_graph({1, 1, 3}, {2, 2, 3}, 1000_B, 1000_B);
+  const Topology topology = flat_topology(4, 1000, 0.25);
+  const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {2, 1, 1}, "pipedream", 5));
+  for (const StagePrediction& s : p.stages) {
+    EXPECT_NEAR((s.compute + s.update + s.reduce + s.exposed_transfer + s.bubble).value, p.iteration.value, 1e-9);
+  }
+  EXPECT_NEAR(p.stages[2].compute.value, 30, 1e-9);  // five microbatches of 6 s
+}
+
+TEST(Predict, RunsForwardsAloneForAnEvaluation) {
+  // Four microbatches of 1 s on two stages: 5 s.
+  const Graph graph = chain_graph({1, 1}, {2, 2});
+  const Topology topology = flat_topology(2);
+  const Prediction p = predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "forward", 4));
+  EXPECT_DOUBLE_EQ(p.iteration.value, 5);
+  EXPECT_EQ(p.stages[0].in_flight, 1);
+}
+
+TEST(Predict, RefusesAPlanOfAnotherGraph) {
+  const TwoStages two;
+  const auto refusal = [&](const Graph& graph, const Plan& plan) -> std::string {
+    try {
+      (void)predict(graph, two.topology, BoundPlan(plan));
+    } catch (const std::invalid_argument& e) { return e.what(); }
+    return "";
+  };
+  Graph other = two.graph;
+  other.layers[0].id = "conv";
+  EXPECT_THAT(refusal(other, two.plan), ::testing::HasSubstr("unknown layer \"l0\", known are conv, l1"));
+}
+
+TEST(Predict, LayersShareOutTheMeasuredIteration) {
+  // Layers of 1 + 2 and 3 + 4 s add up to 10 s, the iteration took 11 s: one stage takes the full 11 s per microbatch.
+  Graph graph = chain_graph({1, 3}, {2, 4});
+  graph.iteration = Timing{Seconds(11), {}, 5};
+  const Topology topology = flat_topology(2);
+  Plan plan = make_plan(graph, topology, {{0, 0}, {1}}, {.microbatches = 2});
+  EXPECT_NEAR(std::get<Prediction>(predict(graph, topology, BoundPlan(plan))).iteration.value, 22, 1e-12);
+}
+
+// Long steps. `whole` replays an entire step, `ends` at most 4096 pairs of a microbatch and a stage.
+
+const PredictOptions kWhole{.most_whole = 1 << 20};
+const PredictOptions kEnds{.most_whole = 1 << 12};
+
+void expect_equal(const Prediction& ends, const Prediction& whole) {
+  // The relative error that predict promises.
+  const double tolerance = 1e-9 * whole.iteration.value;
+  EXPECT_NEAR(ends.iteration.value, whole.iteration.value, tolerance);
+  EXPECT_NEAR(ends.bubble, whole.bubble, 1e-9);
+  ASSERT_EQ(ends.stages.size(), whole.stages.size());
+  for (std::size_t s = 0; s < whole.stages.size(); ++s) {
+    const StagePrediction& a = ends.stages[s];
+    const StagePrediction& b = whole.stages[s];
+    EXPECT_NEAR(a.compute.value, b.compute.value, tolerance);
+    EXPECT_NEAR(a.update.value, b.update.value, tolerance);
+    EXPECT_NEAR(a.reduce.value, b.reduce.value, tolerance);
+    EXPECT_NEAR(a.exposed_transfer.value, b.exposed_transfer.value, tolerance);
+    EXPECT_NEAR(a.bubble.value, b.bubble.value, tolerance);
+    EXPECT_EQ(a.in_flight, b.in_flight);
+    EXPECT_EQ(a.memory, b.memory);
+  }
+  EXPECT_EQ(whole.reckoned_microbatches, 0);
+}
+
+TEST(PredictLongSteps, EqualAWholeReplayFor1f1bOfAnyStagesReplicasAndLinks) {
+  const unsigned seed = 20;
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> time(0.5, 2);
+  int reckoned = 0;
+  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{
+           {1}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 1, 3}, {1, 1, 1, 1}, {4, 2, 1, 1}}) {
+    for (const double bandwidth : {1e9, 4000.0, 900.0}) {  // messages of 1 us, 0.25 s and 1.1 s
+      SCOPED_TRACE(::testing::PrintToString(replicas) + " at " + std::to_string(bandwidth));
+      std::vector<double> forward, backward;
+      int devices = 0;
+      for (const int r : replicas) {
+        forward.push_back(time(random) * r);
+        backward.push_back(2 * time(random) * r);
+        devices += r;
+      }
+      Graph graph = chain_graph(forward, backward, 1000_B, 500_B);
+      if (devices % 2 == 0) graph.slowdown = {1, 1.2, 1.5};
+      // 4099 is prime: the shorter step must leave the same remainder.
+      const Topology topology = flat_topology(devices, bandwidth, 0.01);
+      const Plan plan = one_layer_a_stage(graph, topology, replicas, "1f1b", 4099);
+      const Prediction ends = predicted(graph, topology, plan, kEnds);
+      expect_equal(ends, predicted(graph, topology, plan, kWhole));
+      reckoned += ends.reckoned_microbatches > 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GE(reckoned, 20) << "of 27";
+}
+
+TEST(PredictLongSteps, EqualAWholeReplayForInterleavedStages) {
+  const Graph graph = chain_graph({1, 1.5, 0.5, 1}, {2, 2.5, 1, 2}, 1000_B);
+  const Topology topology = flat_topology(2, 5000, 0.01);
+  Plan plan = one_layer_a_stage(graph, flat_topology(4), {1, 1, 1, 1}, "1f1b", 4096);
+  plan.schedule = "interleaved-1f1b";
+  plan.chunks = 2;
+  plan.stages[2].devices = plan.stages[0].devices = {0};
+  plan.stages[3].devices = plan.stages[1].devices = {1};
+  const Prediction ends = predicted(graph, topology, plan, kEnds);
+  expect_equal(ends, predicted(graph, topology, plan, kWhole));
+  EXPECT_GT(ends.reckoned_microbatches, 2048);
+}
+
+// (M + p - 1)(F + B), closed_forms.h, with F + B = 3 s on three equal stages.
+TEST(PredictLongSteps, MeetTheClosedFormOf1f1bAtTenMillionMicrobatches) {
+  const Graph graph = chain_graph({1, 1, 1}, {2, 2, 2});
+  const Plan plan = one_layer_a_stage(graph, flat_topology(3), {1, 1, 1}, "1f1b", 10'000'000);
+  const Prediction p = predicted(graph, flat_topology(3), plan, {.free_transfers = true});
+  EXPECT_NEAR(p.iteration.value, 30'000'006, 1e-9 * 3e7);
+  EXPECT_NEAR(p.stages[1].compute.value, 30'000'000, 1e-9 * 3e7);
+  EXPECT_NEAR(p.stages[1].bubble.value, 6, 0.03);  // within 1e-9 of the step
+  EXPECT_EQ(p.stages[0].in_flight, 3);
+  EXPECT_LT(p.timeline.spans.size(), 100'000u);
+  EXPECT_EQ(p.timeline.steps.front().end, p.iteration);
+}
+
+TEST(PredictLongSteps, HaveATimelineWithAGapOfTheRightLength) {
+  // Each microbatch takes 3 s on the only stage, so microbatch m begins at 3 m s on both sides of the gap.
+  const Graph graph = chain_graph({1}, {2});
+  const Plan plan = one_layer_a_stage(graph, flat_topology(1), {1}, "1f1b", 100'000);
+  const Prediction p = predicted(graph, flat_topology(1), plan);
+  ASSERT_GT(p.reckoned_microbatches, 0);
+  int last = -1;
+  for (const Span& span : p.timeline.spans) {
+    if (span.action.kind != ActionKind::Forward) continue;
+    EXPECT_NEAR(span.start.value, 3.0 * span.action.microbatch, 1e-6);
+    last = span.action.microbatch;
+  }
+  EXPECT_EQ(last, 99'999);
+}
+
+TEST(PredictLongSteps, AreReplayedWhereTheyDoNotRepeatThemselvesUpToALimit) {
+  const Graph graph = chain_graph({1, 2}, {2, 4}, 1000_B);
+  const Topology topology = flat_topology(2, 1e6);
+  const auto plan = [&](const std::string& schedule, int microbatches) {
+    return one_layer_a_stage(graph, topology, {1, 1}, schedule, microbatches);
+  };
+  EXPECT_EQ(predicted(graph, topology, plan("gpipe", 3000), kEnds).reckoned_microbatches, 0);
+  expect_equal(predicted(graph, topology, plan("gpipe", 3000), kEnds),
+               predicted(graph, topology, plan("gpipe", 3000), kWhole));
+  PredictOptions few = kEnds;
+  few.most_replayed = 5000;
+  EXPECT_THAT([&] { (void)predict(graph, topology, BoundPlan(plan("gpipe", 3000)), few); },
+              ::testing::ThrowsMessage<std::invalid_argument>(
+                  "3000 microbatches: the 2 stages of schedule \"gpipe\" do not repeat, so every microbatch must be "
+                  "simulated; the limit is 2500, because more take minutes and gigabytes"));
+}
+
+}  // namespace
+}  // namespace stagecraft

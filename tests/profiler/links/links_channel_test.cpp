@@ -1,0 +1,92 @@
+#include "profiler/links/links_channel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "executor/device/processor_use.h"
+#include "tests/support/ranks.h"
+
+namespace stagecraft::profiler {
+namespace {
+
+using testing::ElementsAre;
+using testing::ThrowsMessage;
+
+constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .most_time = Seconds(0.1)};
+
+/// The measurements by rank.
+std::vector<LinkMeasurement> measure(const std::string& channel, int ranks, std::vector<std::string>* told = nullptr) {
+  std::vector<LinkMeasurement> out(static_cast<std::size_t>(ranks));
+  run_on_ranks(channel, ranks, std::chrono::seconds(20), [&](channel::Channel& c) {
+    out[static_cast<std::size_t>(c.rank())] = measure_links(c, kQuick, 1, [&](const std::string& text) {
+      if (told) told->push_back(text);
+    });
+  });
+  return out;
+}
+
+class MeasureLinksOfChannel : public testing::TestWithParam<std::string> {};
+
+TEST_P(MeasureLinksOfChannel, GivesEveryPointOfTwoToFourRanks) {
+  for (const int ranks : {2, 3, 4}) {
+    const LinkMeasurement measured = measure(GetParam(), ranks).front();
+    EXPECT_EQ(measured.ranks, ranks);
+    std::vector<LinkTask> given;
+    for (const LinkCurve& curve : measured.curves) {
+      for (const LinkPoint& point : curve.points) {
+        given.push_back({curve.operation, point.bytes, curve.ranks, 0, 1});
+        EXPECT_GT(point.time.median, Seconds(0));
+        EXPECT_GE(point.time.count, 5);
+        EXPECT_NE(point.stop, Stop::No);
+      }
+    }
+    EXPECT_EQ(given, link_tasks(ranks, false, kQuick));
+    EXPECT_EQ(measured.slowest_pair.has_value(), ranks > 2);
+    if (measured.slowest_pair) { EXPECT_GE(measured.slowest_pair->ratio, 1); }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, MeasureLinksOfChannel, testing::ValuesIn(suite_channels()),
+                         [](const auto& tested) { return tested.param; });
+
+TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
+  std::vector<std::string> told;
+  const auto all = measure("local", 2, &told);
+  EXPECT_EQ(all[1], (LinkMeasurement{.ranks = 2, .curves = {}, .slowest_pair = {}}));
+  EXPECT_EQ(told.size(), 25U);  // five curves of 4, 8, 16, 32, 64 bytes
+}
+
+// Long enough for the counters of processor time; nothing else is assumed of the machine.
+TEST(MeasureLinksOf, AChannelKeepsWhatTheMachineWasLike) {
+  std::vector<LinkMeasurement> out(2);
+  run_on_ranks("local", 2, std::chrono::seconds(20), [&](channel::Channel& c) {
+    out[static_cast<std::size_t>(c.rank())] =
+        measure_links(c, {.most_bytes = Bytes(64), .most_time = Seconds(0.8), .error = 1e-9}, 1);
+  });
+  EXPECT_EQ(out[1].conditions, Conditions{});
+  const Conditions& conditions = out[0].conditions;
+  ASSERT_TRUE(conditions.yardstick);
+  EXPECT_EQ(conditions.yardstick->threads, 1);
+  for (const YardstickTimes& times : conditions.yardstick->works) EXPECT_EQ(times.readings, 2) << times.work;
+  if (!device::processor_moment().machine) GTEST_SKIP() << "no /proc/stat";
+  ASSERT_EQ(conditions.hosts.size(), 1U);
+  EXPECT_GT(conditions.hosts.front().ours, 0);
+}
+
+TEST(MeasureLinksOf, AChannelRefusesOneRankAndNoThreads) {
+  EXPECT_THAT(
+      [] {
+        run_on_ranks("local", 1, std::chrono::seconds(1),
+                     [](channel::Channel& c) { (void)measure_links(c, kQuick, 1); });
+      },
+      ThrowsMessage<std::invalid_argument>("a channel of 1 rank has no links, must have at least 2"));
+  EXPECT_THAT(
+      [] {
+        run_on_ranks("local", 2, std::chrono::seconds(1),
+                     [](channel::Channel& c) { (void)measure_links(c, kQuick, 0); });
+      },
+      ThrowsMessage<std::invalid_argument>("the number of threads is 0, must be at least 1"));
+}
+
+}  // namespace
+}  // namespace stagecraft::profiler

@@ -1,0 +1,57 @@
+#include "profiler/subject/model_graph.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "executor/data/data_source.h"
+#include "executor/model/blocks.h"
+
+namespace stagecraft::profiler {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+/// The sum of x [3, samples] where the mask computed from x is false. Nothing reads the other two inputs.
+model::Model masked() {
+  model::Model model;
+  model::ModelInput x{.name = "x", .dtype = "float32", .shape = {3}};
+  x.batch_axis = 1;
+  model::ModelInput unread{.name = "unread", .dtype = "int64", .shape = {5}, .classes = 2};
+  unread.batch_axis = 1;
+  model::ModelInput mask{.name = "mask", .dtype = "", .shape = {}};
+  mask.derive = [](std::span<const at::Tensor> sources) { return sources[0].unsqueeze(0).gt(0); };
+  mask.sources = {0};
+  model::ModelInput unmade = mask;
+  unmade.name = "unmade";
+  const model::ValueRef in = model::append(model, x);
+  model::append(model, unread);
+  const model::ValueRef hidden = model::append(model, mask);
+  model::append(model, unmade);
+  model::append(model, {.name = "loss",
+                        .kind = "Masked",
+                        .inputs = {in, hidden},
+                        .parameters = {},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          return {call.inputs[0].masked_fill(call.inputs[1].squeeze(0), 0).sum()};
+                        }});
+  return model;
+}
+
+TEST(ModelGraph, TakesInputsAsTheyCome) {
+  const model::Model model = masked();
+  ASSERT_THAT(inputs_read(model), ElementsAre(0, 2));
+  const auto batch = data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 4, inputs_read(model));
+  const Graph graph = model_graph(model, batch, layer_outputs(model, batch, 1, {}), 4);
+  ASSERT_EQ(graph.layers.size(), 5U);
+  const auto is = [&](std::size_t layer) { return graph.layers[layer].outputs; };
+  EXPECT_THAT(is(0), ElementsAre(Output{Bytes(3 * 4 * 4), {3, 4}, "float32", false}));
+  EXPECT_THAT(is(1), ElementsAre(Output{Bytes(5 * 4 * 8), {5, 4}, "int64", false}));
+  EXPECT_THAT(is(2), ElementsAre(Output{Bytes(3 * 4), {1, 3, 4}, "bool", false}));
+  EXPECT_THAT(is(3), IsEmpty());
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(graph.layers[i].kind, kInputKind);
+  EXPECT_THAT(graph.edges, ElementsAre(Edge{0, 4, 0}, Edge{2, 4, 0}));
+}
+
+}  // namespace
+}  // namespace stagecraft::profiler
