@@ -4,9 +4,12 @@
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <optional>
 #include <regex>
 #include <stdexcept>
@@ -39,6 +42,21 @@ std::optional<std::string> refused_memory(const std::string& text) {
 void prepare_program() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = kErrorsOnly;
   keep_freed_memory();
+  skip_library_destructors();
+}
+
+void skip_library_destructors() {
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  if (std::getenv("LD_PRELOAD") || std::getenv("CUDA_INJECTION64_PATH")) return;
+  // What was registered before, by the libraries that the program was linked with, would follow.
+  on_exit(
+      [](int status, void*) {
+        std::cout.flush();
+        std::fflush(nullptr);
+        _exit(status);
+      },
+      nullptr);
+#endif
 }
 
 std::string program_versions() { return fmt::format(", LibTorch {}, {}", TORCH_VERSION, allocator_name()); }

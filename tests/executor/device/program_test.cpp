@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <string>
 
@@ -28,6 +30,21 @@ std::string text_of(const std::function<void()>& work) {
     work();
   } catch (const std::exception& e) { return error_text(e); }
   return "";
+}
+
+TEST(Program, EndsWithoutWhatWasRegisteredBefore) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+  GTEST_SKIP() << "destructors run";
+#endif
+  unsetenv("LD_PRELOAD");
+  EXPECT_EXIT(
+      {
+        std::atexit([] { std::fputs("before\n", stderr); });
+        skip_library_destructors();
+        std::atexit([] { std::fputs("after\n", stderr); });
+        std::exit(3);
+      },
+      ::testing::ExitedWithCode(3), AllOf(HasSubstr("after"), Not(HasSubstr("before"))));
 }
 
 TEST(Program, SaysHowMuchMemoryWasAskedFor) {
