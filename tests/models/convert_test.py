@@ -2,9 +2,11 @@
 
 Usage: convert_test.py BIN [--archives DIR] [TESTS]. DIR keeps the archives; existing ones are reused."""
 
+import functools
 import json
 import pathlib
 import sys
+import typing
 import unittest
 import warnings
 import zipfile
@@ -28,6 +30,20 @@ if "--archives" in sys.argv:
     at = sys.argv.index("--archives")
     ARCHIVES = pathlib.Path(sys.argv[at + 1]).resolve()
     del sys.argv[at : at + 2]
+
+
+def remember_type_hints():
+    """torch.export.load asks for the types of the same few classes thousands of times, a third of its time."""
+    ask, known = typing.get_type_hints, {}
+
+    def answer(of, *arguments, **options):
+        if getattr(of, "__module__", "") != "torch._export.serde.schema":
+            return ask(of, *arguments, **options)
+        if of not in known:
+            known[of] = ask(of, *arguments, **options)
+        return known[of]
+
+    typing.get_type_hints = answer
 
 
 def load(path):
@@ -77,6 +93,36 @@ def total(gradients):
     return sum(found[1:], found[0]) if found else None
 
 
+def passes(model, inputs, loss_of):
+    """The losses of two passes, and the gradients summed over both."""
+    torch.manual_seed(5)
+    losses = []
+    for _ in range(2):
+        loss = loss_of(model(*(each.clone() for each in inputs)))
+        loss.backward()
+        losses.append(loss.detach())
+    return losses
+
+
+class Whole:
+    """An archive as PyTorch loads it, and what it computes; both once for all splits of the archive."""
+
+    def __init__(self, archive):
+        self.archive = archive
+        self.exported = load(archive)
+        self.notes = json.loads(records(archive)["extra/stagecraft.json"])
+        self.after = functools.cache(self.after)
+
+    def after(self, samples):
+        """(inputs, losses, the module after two passes of so many samples)."""
+        module = load(self.archive).module()
+        inputs = draw(self.exported, self.notes, samples, samples)
+        return inputs, passes(module, inputs.values(), lambda out: out[self.notes["loss_output"]]), module
+
+
+whole_of = functools.lru_cache(maxsize=1)(Whole)
+
+
 class Stages(PackageCase):
     BIN = BIN
 
@@ -105,27 +151,14 @@ class Stages(PackageCase):
         self.tool("convert", "plan.json", "--model", archive, "-o", name)
         return self.package(name)
 
-    def passes(self, model, inputs, loss_of):
-        """The losses of two passes, and the gradients summed over both."""
-        torch.manual_seed(5)
-        losses = []
-        for _ in range(2):
-            loss = loss_of(model(*(each.clone() for each in inputs)))
-            loss.backward()
-            losses.append(loss.detach())
-        return losses
-
     def check_equal(self, archive, package, stages):
-        exported = load(archive)
-        notes = json.loads(records(archive)["extra/stagecraft.json"])
-        least, most = notes["samples"]["least"], notes["samples"]["most"]
+        original = whole_of(archive)
+        least, most = original.notes["samples"]["least"], original.notes["samples"]["most"]
         for samples in sorted({min(max(least, 2), most), min(5, most)}):
-            whole, fused = load(archive).module(), package.full_model()
-            inputs = draw(exported, notes, samples, samples)
+            inputs, wanted, whole = original.after(samples)
+            fused = package.full_model()
             self.assertEqual(fused.INPUTS, tuple(inputs))
-            wanted = self.passes(whole, inputs.values(), lambda out: out[notes["loss_output"]])
-            found = self.passes(fused, inputs.values(), lambda out: out)
-            self.assert_same(found, wanted, "losses")
+            self.assert_same(passes(fused, inputs.values(), lambda out: out), wanted, "losses")
 
             parameters = dict(whole.named_parameters(remove_duplicate=False))
             parts = [stage for _, stage in sorted(fused.named_children())]
@@ -140,7 +173,7 @@ class Stages(PackageCase):
                 for name, buffer in part.named_buffers():
                     self.assert_same([buffer], [found.setdefault(name, buffer)], name)
             wanted = dict(whole.named_buffers(remove_duplicate=False))
-            self.assertLessEqual(set(dict(exported.named_buffers())), set(found))
+            self.assertLessEqual(set(dict(original.exported.named_buffers())), set(found))
             for name, buffer in found.items():
                 if name in wanted:
                     self.assert_same([buffer], [wanted[name]], name)
@@ -316,4 +349,5 @@ class Packages(Stages):
 
 
 if __name__ == "__main__":
+    remember_type_hints()
     unittest.main()
