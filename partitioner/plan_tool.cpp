@@ -17,6 +17,7 @@
 #include "costmodel/tool.h"
 #include "costmodel/tool_inputs.h"
 #include "partitioner/candidate.h"
+#include "partitioner/choices/choices_command.h"
 #include "partitioner/given_split.h"
 #include "partitioner/objective/objective_command.h"
 #include "partitioner/optimal.h"
@@ -60,6 +61,8 @@ struct Request {
   std::vector<std::string> split_at;  ///< first layers of the stages after the first
   std::vector<std::string> from;      ///< format and file of another program's plan; or empty
   partitioner::Constraints constraints;
+  partitioner::ChoiceRequest choice;
+  bool strategy_named = false;
   bool microbatches_given = false;
   stagecraft::Acceptance acceptance;
   std::string other_device;  ///< accepted_differences
@@ -126,6 +129,8 @@ void check_usage(Request& request) {
     throw CLI::ValidationError(request.from.empty() ? "--split-at" : "--from",
                                "gives the stages; remove --strategy, --stages and " + titles_of_options() + " options");
   }
+  check_choices(request.choice, given);
+  request.strategy_named = !request.strategy.empty() || has_options;
   choose_strategy(request);
   const std::string& schedule = request.constraints.plan.schedule;
   if (!schedule.starts_with(kCsv)) {
@@ -245,6 +250,7 @@ void declare(CLI::App& app, Request& request) {
       ->type_name("LAYERS");
   stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.constraints.plan.gradient_bucket_bytes,
                                "largest gradient bucket, such as 25e6 or 25MiB (default: one bucket per stage)");
+  declare_choices(app, request.choice);
   add_acceptance_options(app, request.acceptance,
                          "; ignores the slowdown of shared hosts and marks every figure with ~");
   app.add_option_function<std::string>(
@@ -382,6 +388,13 @@ partitioner::RankedPlan plan_given(const Request& request, const Graph& graph, c
   return first_of(request, std::move(result));
 }
 
+/// The best of the plans that the request chooses from, after their list.
+partitioner::RankedPlan chosen_plan(const Request& request, const partitioner::ChoiceContext& context,
+                                    const Graph& graph, const Topology& topology) {
+  stagecraft::ProgressLine line;
+  return best_choice(request.choice, context, graph, topology, telling(line), request.constraints);
+}
+
 /// The best plan of the requested strategy, after a table of what it compared.
 partitioner::RankedPlan best_plan(const Request& request, const Graph& graph, const Topology& topology) {
   auto result = [&] {
@@ -460,6 +473,17 @@ std::optional<partitioner::Candidate> given_stages(Request& request, const Graph
   return out;
 }
 
+/// Takes the number of microbatches from --global-batch.
+void take_batch(Request& request, const Graph& graph) {
+  if (!request.choice.global_batch) return;
+  if (!request.constraints.plan.listed.empty()) {
+    throw std::invalid_argument("--global-batch: the action lists give the number of microbatches");
+  }
+  try {
+    request.constraints.plan.microbatches = partitioner::microbatches_of(*request.choice.global_batch, graph);
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.graph + ": " + e.what()); }
+}
+
 /// The files named on the command line.
 std::vector<std::string> inputs_of(const Request& request) {
   std::vector<std::string> out{request.graph, request.topology};
@@ -471,15 +495,21 @@ std::vector<std::string> inputs_of(const Request& request) {
 
 int plan(Request& request) {
   stagecraft::format::check_outputs(inputs_of(request), {{request.output, "stagecraft.plan"}}, request.force);
+  partitioner::ChoiceContext context{request.graph, "", "", request.force};
+  check_choice_outputs(request.choice, context);
   if (request.constraints.plan.schedule.starts_with(kCsv)) take_csv(request);
   warn_of_caveat(request);
   Graph graph = stagecraft::format::read_graph(request.graph);
   const Topology topology =
       request.devices.empty() ? stagecraft::format::read_topology(request.topology) : plain_topology(request);
   request.other_device = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
+  take_batch(request, graph);
   const std::optional<partitioner::Candidate> given = given_stages(request, graph);
-  partitioner::RankedPlan ranked =
-      given ? plan_given(request, graph, topology, *given) : best_plan(request, graph, topology);
+  context.strategy = request.strategy_named ? request.strategy : "";
+  context.mark = mark_of(request);
+  partitioner::RankedPlan ranked = given                       ? plan_given(request, graph, topology, *given)
+                                   : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
+                                                               : best_plan(request, graph, topology);
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
   const std::string idle = idle_text(ranked.prediction);
   if (!idle.empty()) ranked.plan.provenance.notes["idle devices"] = idle;
@@ -491,7 +521,8 @@ int plan(Request& request) {
   if (!parts.empty()) note(parts);
   if (const std::string& text = ranked.prediction.message_processing; !text.empty()) note(text);
   if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
-  stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));
+  if (!request.choice.json || request.output != "-")
+    stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));
   return 0;
 }
 

@@ -40,6 +40,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/report", {"costmodel/interchange"}},
     {"partitioner/exact", {"costmodel/prediction"}},
     {"partitioner", {"partitioner/exact"}},
+    {"partitioner/choices", {"partitioner", "costmodel/report"}},
     {"partitioner/objective", {"partitioner", "costmodel/interchange"}},
     {"executor/device", {"costmodel/format"}},
     {"executor/files", {"executor/device"}},
@@ -93,8 +94,8 @@ std::set<std::string> may_include(const std::string& file) {
   out.merge(reach("costmodel/report"));
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");
-  // plan hands command lines with --objective-profile on.
-  if (folder == "partitioner") out.insert("partitioner/objective");
+  // plan hands command lines with --objective-profile on, and lets the user choose among plans.
+  if (folder == "partitioner") out.insert({"partitioner/objective", "partitioner/choices"});
   return out;
 }
 

@@ -149,6 +149,7 @@ TEST_F(Outputs, HoldForEveryVerb) {
   refused("plan g.json t.json -o ./hard.json", "./hard.json: is also an input, as g.json");
   refused("plan - t.json -o g.json < g.json", "g.json: is also an input, as standard input");
   refused("plan g.json t.json -o notes.txt", "notes.txt: holds something that stagecraft did not write");
+  refused("plan g.json t.json --top 2 --top-to notes.txt", "notes.txt: is not a directory");
   refused("predict g.json t.json p.json -o p.json", "p.json: is also an input");
   refused("predict g.json t.json p.json --trace notes.txt", "notes.txt: holds something");
   refused("predict g.json t.json p.json -o new --trace ./new", "./new: is named for two outputs");

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "costmodel/analysis/explain.h"
+#include "costmodel/units.h"
+
+namespace stagecraft::format {
+
+/// One plan of a list.
+struct ListedPlan {
+  std::string origin;                ///< who found it
+  std::string file;                  ///< where it was written; empty: nowhere
+  std::vector<std::string> first;    ///< the first layer of each stage
+  std::vector<std::string> devices;  ///< of each stage: "0-3,8"
+  std::vector<int> replicas;         ///< of each stage
+  int device_count = 0;              ///< each counted once
+  int chunks = 1;
+  int recomputed = 0;  ///< number of stages that recompute
+  Seconds step;
+  std::optional<double> samples_per_s;
+  Bytes memory;  ///< of the device that needs the most
+  Seconds device_time;
+  std::optional<double> price;          ///< of a step
+  std::optional<StepParts> parts = {};  ///< of the step, mean over the plan's devices
+};
+
+/// A constraint that was left out to see what it costs.
+struct LeftOut {
+  std::string constraint;            ///< "--memory-limit 2.00 GiB"
+  std::optional<Seconds> step = {};  ///< of the best plan without it; absent: still none
+  bool binds = false;                ///< that plan is better than the best with it
+};
+
+/// The plans that stagecraft plan --top or --front lists.
+struct PlanList {
+  std::string model;
+  std::string list;       ///< "top" or "front"
+  std::string objective;  ///< "time", "cost" or "memory"
+  std::optional<double> min_samples_per_s;
+  std::optional<double> price_per_device_hour;
+  std::string schedule;
+  int microbatches = 1;
+  std::optional<Seconds> lower_bound;  ///< of the predicted step; absent: unknown
+  int considered = 0;                  ///< distinct plans that fit in memory
+  std::vector<ListedPlan> plans;       ///< best first
+  std::vector<LeftOut> left_out = {};
+  std::vector<std::pair<std::string, int>> skipped;  ///< reasons, and how many candidates each ruled out
+};
+
+/// The document "stagecraft.plans" for other programs, described by plans.schema.json.
+[[nodiscard]] std::string plan_list_json(const PlanList& list);
+
+}  // namespace stagecraft::format

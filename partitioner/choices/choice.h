@@ -1,0 +1,65 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/plan.h"
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+#include "partitioner/strategy.h"
+
+namespace stagecraft::partitioner {
+
+/// What a plan gives and takes.
+struct Merits {
+  Seconds step;
+  std::optional<double> samples_per_s;  ///< absent if the graph does not give its microbatch
+  int devices = 0;                      ///< in stages, each once
+  int stages = 0;
+  Bytes memory;  ///< of the rank that needs the most
+};
+
+/// The merits of a plan by its prediction.
+[[nodiscard]] Merits merits(const RankedPlan& ranked);
+
+/// Devices times step: what a step costs, in seconds of one device.
+[[nodiscard]] Seconds device_time(const Merits& merits);
+
+/// What the best plan has least of.
+enum class Objective { Time, Cost, Memory };
+
+/// "time", "cost", "memory": devices times step is the cost; peak memory of a device the memory.
+[[nodiscard]] const char* to_string(Objective objective);
+/// The inverse. Throws std::invalid_argument listing the names.
+[[nodiscard]] Objective objective_by_name(const std::string& name);
+
+/// Which plan is the best.
+struct Wish {
+  Objective objective = Objective::Time;
+  std::optional<double> min_samples_per_s = {};  ///< plans with fewer do not count
+};
+
+/// Whether the plan fits in memory and has the wished throughput.
+[[nodiscard]] bool meets(const RankedPlan& ranked, const Wish& wish);
+
+/// What `wish` makes small, equal within 1e-9: of equal steps the plan with fewer devices, then stages, then memory is
+/// better; of equal costs the one with the shorter step; of equal memory likewise.
+[[nodiscard]] std::vector<double> rank_key(const Merits& merits, Objective objective);
+
+/// Best first: plans that meet the wish before the others, then by rank_key. Equal ones keep their order.
+void sort_by_wish(std::vector<RankedPlan>& plans, const Wish& wish);
+
+/// Plans of which none is better in one of step, devices and memory without being worse in another, by step; all fit.
+/// Of plans equal in all three, the one with fewer stages, then the first.
+[[nodiscard]] std::vector<RankedPlan> front_of(std::vector<RankedPlan> plans);
+
+/// Whether two plans of one request are the same choice: the same layers, replicas, chunks and recomputation of their
+/// stages. Devices count only if `steps_differ`: other devices of the same kind at the same distance are no choice.
+[[nodiscard]] bool is_same_choice(const Plan& a, const Plan& b, bool steps_differ);
+
+/// The topology's first devices alone, fewest first, without the whole: 1, 2, ... of a group, then 1, 2, ... whole
+/// groups; counts above 8 by doubling. A plan on them is a plan on the whole.
+[[nodiscard]] std::vector<Topology> parts_of(const Topology& topology);
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,181 @@
+#include "partitioner/choices/choices_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/format/files.h"
+#include "costmodel/format/folder.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/outputs.h"
+#include "costmodel/index.h"
+#include "costmodel/table.h"
+#include "costmodel/tool.h"
+#include "costmodel/version.h"
+#include "partitioner/choices/listing.h"
+#include "partitioner/ranking.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+constexpr int kMostPlans = 1000;
+constexpr int kLines = 10;
+/// Maximum in a plan file, see plan.schema.json.
+constexpr int kMostMicrobatches = 1 << 20;
+
+std::string file_name(std::size_t rank, std::size_t plans) {
+  return fmt::format("plan-{:0{}}.json", rank + 1, std::to_string(plans).size());
+}
+
+/// Whether a file in the folder of --top-to may be replaced.
+bool is_plan(const std::string&, const std::string& text) { return format::text_kind(text) == "stagecraft.plan"; }
+
+/// Writes the plans of a list to the folder and notes their files.
+void write_plans(const std::string& folder, const std::vector<RankedPlan>& plans, bool force, format::PlanList& list) {
+  std::map<std::string, std::string> files;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    Plan plan = plans[i].plan;
+    plan.provenance.tool = std::string("stagecraft-plan ") + version();
+    const std::string name = file_name(i, plans.size());
+    files[name] = format::plan_json(plan);
+    list.plans[i].file = folder + (folder.ends_with('/') ? "" : "/") + name;
+  }
+  format::write_folder(folder, files,
+                       [&](const std::string& name, const std::string& text) { return force || is_plan(name, text); });
+}
+
+/// Why no plan has the throughput: the fastest one's.
+std::string too_slow(const std::vector<RankedPlan>& plans, double wanted) {
+  const RankedPlan* fastest = &plans.front();
+  for (const RankedPlan& ranked : plans) {
+    if (ranked.prediction.iteration < fastest->prediction.iteration) fastest = &ranked;
+  }
+  return fmt::format("no plan has {:g} samples/s; the fastest ({}) has {:.4g}", wanted, fastest->origin,
+                     fastest->prediction.samples_per_s.value_or(0));
+}
+
+}  // namespace
+
+void declare_choices(CLI::App& app, ChoiceRequest& request) {
+  const char* group = "Choosing among plans";
+  app.add_option("--top", request.top, "list the K best distinct plans, of all strategies or of --strategy")
+      ->transform(integer(1, kMostPlans, "the most that a list holds"))
+      ->type_name("K")
+      ->group(group);
+  app.add_flag("--front", request.front,
+               "list the plans of which none is better in one of step, devices and memory without being worse in "
+               "another; also on fewer devices and with recomputation")
+      ->group(group);
+  app.add_flag("--all", request.all, "show the whole list; else its first 10 plans")->group(group);
+  app.add_flag("--json", request.json,
+               "print the list as a stagecraft.plans document on standard output; the best plan is then written only "
+               "with -o")
+      ->group(group);
+  app.add_option("--top-to", request.folder, "write the plans of the list to this folder: plan-1.json is the best")
+      ->type_name("FOLDER")
+      ->group(group);
+  app.add_option_function<std::string>(
+         "--objective",
+         [&request](const std::string& name) {
+           request.wish.objective = usage("--objective", [&] { return objective_by_name(name); });
+           request.objective_given = true;
+         },
+         "the best plan has the shortest predicted step (time), the least devices times step (cost), or the least peak "
+         "memory of a device (memory); cost and memory also try fewer devices (default: time)")
+      ->type_name("time|cost|memory")
+      ->group(group);
+  app.add_option("--min-throughput", request.wish.min_samples_per_s, "only plans with at least this many samples/s")
+      ->transform(number_above(0))
+      ->type_name("SAMPLES_PER_S")
+      ->group(group);
+  app.add_option("--price", request.price, "price of one device for an hour: the list shows what steps cost")
+      ->transform(number_above(0))
+      ->type_name("PER_DEVICE_HOUR")
+      ->group(group);
+  app.add_option("--global-batch", request.global_batch,
+                 "samples of a step; the number of microbatches follows from the graph's microbatch")
+      ->transform(integer(1))
+      ->excludes("--microbatches")
+      ->type_name("SAMPLES");
+}
+
+void check_choices(const ChoiceRequest& request, bool given) {
+  if (request.top && request.front) throw CLI::ValidationError("--front", "give either --top or --front");
+  const auto needs_list = [&](bool is_given, const char* name) {
+    if (is_given && !request.lists()) throw CLI::ValidationError(name, "only valid with --top or --front");
+  };
+  needs_list(request.all, "--all");
+  needs_list(request.json, "--json");
+  needs_list(!request.folder.empty(), "--top-to");
+  needs_list(request.price.has_value(), "--price");
+  if (given && request.is_asked()) {
+    const std::string name = request.top               ? "--top"
+                             : request.front           ? "--front"
+                             : request.objective_given ? "--objective"
+                                                       : "--min-throughput";
+    throw CLI::ValidationError(name, "chooses among a strategy's plans; remove --split-at and --from");
+  }
+}
+
+int microbatches_of(std::int64_t global_batch, const Graph& graph) {
+  if (!graph.microbatch_samples) {
+    throw std::invalid_argument(
+        "does not say how many samples a microbatch has, which --global-batch needs; give --microbatches");
+  }
+  const std::int64_t samples = *graph.microbatch_samples;
+  if (global_batch % samples != 0) {
+    const std::int64_t below = global_batch / samples * samples;
+    throw std::invalid_argument(
+        fmt::format("its microbatches have {} samples, which do not divide --global-batch {}; {}{} would do", samples,
+                    global_batch, below == 0 ? "" : fmt::format("{} or ", below), below + samples));
+  }
+  if (global_batch / samples > kMostMicrobatches) {
+    throw std::invalid_argument(fmt::format("--global-batch {} would be {} microbatches, at most {} are possible",
+                                            global_batch, global_batch / samples, kMostMicrobatches));
+  }
+  return static_cast<int>(global_batch / samples);
+}
+
+void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& context) {
+  if (request.folder.empty()) return;
+  format::check_can_write_folder(request.folder, [&](const std::string& name, const std::string& text) {
+    return context.force || is_plan(name, text);
+  });
+}
+
+RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
+                       const Topology& topology, const CostModel& costs, const Constraints& constraints) {
+  if (request.wish.min_samples_per_s && !graph.microbatch_samples) {
+    throw std::invalid_argument(context.graph +
+                                ": does not say how many samples a microbatch has, which --min-throughput needs");
+  }
+  GatherOptions options;
+  options.strategy = context.strategy;
+  options.fewer_devices = request.front || request.wish.objective != Objective::Time;
+  options.recomputation = request.front;
+  const Gathered gathered = gather(graph, topology, costs, constraints, options);
+  if (gathered.plans.empty()) throw std::runtime_error(context.graph + ": " + gathered.reason);
+  const ListRequest wanted{request.front, request.top.value_or(0), request.wish, request.price};
+  const std::vector<RankedPlan> plans = chosen(gathered.plans, wanted);
+  if (plans.empty())
+    throw std::runtime_error(context.graph + ": " + too_slow(gathered.plans, *request.wish.min_samples_per_s));
+  if (request.lists()) {
+    format::PlanList list = plan_list(plans, gathered, wanted);
+    if (!request.folder.empty()) write_plans(request.folder, plans, context.force, list);
+    std::string text = list_text(list, request.all ? 0 : kLines, context.mark, line_width());
+    const int more = request.top.value_or(0) - to_int(plans.size());
+    if (more > 0)
+      text += fmt::format("there are no more than these {} distinct plans among the candidates\n", plans.size());
+    if (gathered.not_simulated > 0)
+      text += fmt::format("{} more were not simulated: time was up, see --time-limit\n", gathered.not_simulated);
+    if (const std::string skipped = skipped_text(gathered.skipped); !skipped.empty()) text += skipped + "\n";
+    fmt::print(stderr, "{}", text);
+    if (request.json) format::write_text("-", format::plan_list_json(list));
+  }
+  return plans.front();
+}
+
+}  // namespace stagecraft::partitioner

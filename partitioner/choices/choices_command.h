@@ -1,0 +1,60 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "costmodel/graph.h"
+#include "costmodel/topology.h"
+#include "partitioner/choices/choice.h"
+#include "partitioner/choices/gather.h"
+#include "partitioner/strategy.h"
+
+// For plan_tool.cpp only: the options of stagecraft plan that choose among plans.
+
+namespace stagecraft::partitioner {
+
+struct ChoiceRequest {
+  std::optional<int> top;
+  bool front = false;
+  bool all = false;
+  bool json = false;
+  std::string folder;  ///< --top-to
+  Wish wish;
+  bool objective_given = false;
+  std::optional<double> price;
+  std::optional<std::int64_t> global_batch;
+
+  /// Whether plans are compared here and not by the strategy alone.
+  [[nodiscard]] bool is_asked() const { return top || front || objective_given || wish.min_samples_per_s; }
+  /// Whether a list is printed.
+  [[nodiscard]] bool lists() const { return top || front; }
+};
+
+/// Declares the options.
+void declare_choices(CLI::App& app, ChoiceRequest& request);
+
+/// Throws CLI::ValidationError for options that do not go together. `given`: the stages are given by hand.
+void check_choices(const ChoiceRequest& request, bool given);
+
+/// The number of microbatches that make `global_batch` samples. Throws std::invalid_argument if the graph does not give
+/// its microbatch, or with the nearest numbers that it divides.
+[[nodiscard]] int microbatches_of(std::int64_t global_batch, const Graph& graph);
+
+/// What messages and files need to know besides the request.
+struct ChoiceContext {
+  std::string graph;     ///< the file
+  std::string strategy;  ///< empty: none was named
+  std::string mark;      ///< before every figure
+  bool force = false;
+};
+
+/// Throws as the writing of --top-to would, before the work.
+void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& context);
+
+/// The best plan of those that the request chooses from. Prints the list on stderr, its document on stdout if asked,
+/// and writes the plans. Throws std::runtime_error if no plan is possible or has the throughput.
+[[nodiscard]] RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
+                                     const Topology& topology, const CostModel& costs, const Constraints& constraints);
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/topology.h"
+#include "partitioner/strategy.h"
+
+namespace stagecraft::partitioner {
+
+struct GatherOptions {
+  std::string strategy = "";   ///< whose candidates to take; empty: those of all strategies
+  bool fewer_devices = false;  ///< also the best plans on parts_of the topology
+  bool recomputation = false;  ///< also with recomputation of whole stages and of single layers, unless it is asked for
+};
+
+/// Distinct plans that meet the constraints, all predicted on the same topology.
+struct Gathered {
+  std::vector<RankedPlan> plans;  ///< by predicted step; with a strategy first in its order. Without spans
+  std::vector<Skipped> skipped;   ///< as Ranking::skipped
+  int not_simulated = 0;          ///< candidates for which there was no time
+  /// Of the predicted step, of the first question that has one; see Ranking::lower_bound.
+  std::optional<Seconds> lower_bound;
+  std::string reason;  ///< why there are no plans, if there are none
+};
+
+/// The plans that the strategies consider, without those that do not fit in memory. Of all strategies: each one's plans
+/// besides those of the strategies that need an argument, and the candidates of `auto`, which are then all predicted as
+/// long as `optimal`'s time limit allows. The limit is shared by the parts of the topology. Throws
+/// std::invalid_argument as plan_with for a named strategy.
+[[nodiscard]] Gathered gather(const Graph& graph, const Topology& topology, const CostModel& costs,
+                              const Constraints& constraints, const GatherOptions& options);
+
+}  // namespace stagecraft::partitioner

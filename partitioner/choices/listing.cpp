@@ -1,0 +1,118 @@
+#include "partitioner/choices/listing.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "costmodel/table.h"
+#include "costmodel/units_text.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+constexpr double kSecondsPerHour = 3600;
+/// The table shows prices of this many steps, one step's is too small to read.
+constexpr double kSteps = 1000;
+
+format::ListedPlan listed(const RankedPlan& ranked, const ListRequest& request) {
+  const Plan& plan = ranked.plan;
+  const Merits own = merits(ranked);
+  format::ListedPlan out;
+  out.origin = ranked.origin;
+  for (const Stage& stage : plan.stages) {
+    out.first.push_back(stage.layers.front());
+    out.devices.push_back(format_ranges(stage.devices));
+    out.replicas.push_back(to_int(stage.devices.size()));
+    out.recomputed += stage.recompute ? 1 : 0;
+  }
+  out.device_count = own.devices;
+  out.chunks = plan.chunks;
+  out.step = own.step;
+  out.samples_per_s = own.samples_per_s;
+  out.memory = own.memory;
+  out.device_time = device_time(own);
+  if (request.price) out.price = *request.price * out.device_time.value / kSecondsPerHour;
+  return out;
+}
+
+/// "optimal, recomputed".
+std::string name_of(const format::ListedPlan& plan) {
+  const int stages = to_int(plan.replicas.size());
+  if (plan.recomputed == 0) return plan.origin;
+  if (plan.recomputed == stages) return plan.origin + ", recomputed";
+  return fmt::format("{}, {} of {} stages recomputed", plan.origin, plan.recomputed, stages);
+}
+
+}  // namespace
+
+std::vector<RankedPlan> chosen(std::vector<RankedPlan> plans, const ListRequest& request) {
+  if (request.front) plans = front_of(std::move(plans));
+  std::erase_if(plans, [&](const RankedPlan& ranked) { return !meets(ranked, request.wish); });
+  if (request.front || request.wish.objective != Objective::Time) sort_by_wish(plans, request.wish);
+  if (request.most > 0 && to_int(plans.size()) > request.most) plans.resize(to_index(request.most));
+  return plans;
+}
+
+format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered& gathered, const ListRequest& request) {
+  format::PlanList out;
+  const Plan& first = plans.front().plan;
+  out.model = first.model;
+  out.list = request.front ? "front" : "top";
+  out.objective = to_string(request.wish.objective);
+  out.min_samples_per_s = request.wish.min_samples_per_s;
+  out.price_per_device_hour = request.price;
+  out.schedule = first.schedule;
+  out.microbatches = first.microbatches;
+  out.lower_bound = gathered.lower_bound;
+  out.considered = to_int(gathered.plans.size());
+  for (const RankedPlan& ranked : plans) out.plans.push_back(listed(ranked, request));
+  for (const Skipped& each : gathered.skipped) out.skipped.emplace_back(each.reason, each.count);
+  return out;
+}
+
+std::string list_text(const format::PlanList& list, int lines, const std::string& mark, int width) {
+  const bool costs = list.objective == to_string(Objective::Cost) || list.price_per_device_hour;
+  const bool samples = list.plans.front().samples_per_s.has_value();
+  const bool front = list.list == "front";
+  std::vector<TableColumn> columns{{.title = "#"}, {.title = "plan", .left = true, .can_be_cut = true}};
+  if (front) {
+    columns.push_back({.title = "stages"});
+    columns.push_back({.title = "devices"});
+  } else {
+    columns.push_back({.title = "devices", .left = true, .can_be_cut = true});
+    columns.push_back({.title = "cut before", .left = true, .can_be_cut = true});
+  }
+  columns.push_back({.title = "step"});
+  if (samples) columns.push_back({.title = "samples/s"});
+  columns.push_back({.title = "peak memory"});
+  if (costs) columns.push_back({.title = list.price_per_device_hour ? "1000 steps" : "device time"});
+  const std::size_t shown = lines == 0 ? list.plans.size() : std::min(list.plans.size(), to_index(lines));
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const format::ListedPlan& plan = list.plans[i];
+    std::vector<std::string> row{std::to_string(i + 1), name_of(plan)};
+    if (front) {
+      row.push_back(std::to_string(plan.replicas.size()));
+      row.push_back(std::to_string(plan.device_count));
+    } else {
+      row.push_back(fmt::format("{}", fmt::join(plan.devices, " / ")));
+      row.push_back(fmt::format("{}", fmt::join(plan.first.begin() + 1, plan.first.end(), ",")));
+    }
+    row.push_back(mark + format_seconds(plan.step));
+    if (samples) row.push_back(mark + fmt::format("{:.4g}", plan.samples_per_s.value_or(0)));
+    row.push_back(mark + format_bytes(plan.memory));
+    if (costs) {
+      row.push_back(mark +
+                    (plan.price ? fmt::format("{:.4g}", *plan.price * kSteps) : format_seconds(plan.device_time)));
+    }
+    rows.push_back(std::move(row));
+  }
+  std::string out = table_text(columns, rows, width);
+  if (shown < list.plans.size()) out += fmt::format("and {} more; --all shows them\n", list.plans.size() - shown);
+  return out;
+}
+
+}  // namespace stagecraft::partitioner
