@@ -6,8 +6,10 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <set>
 #include <stdexcept>
 #include <tuple>
@@ -19,6 +21,7 @@
 #include "partitioner/exact/local_search.h"
 #include "partitioner/exact/pipeline_costs.h"
 #include "partitioner/exact/placement.h"
+#include "partitioner/exact/trip_bound.h"
 #include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
 
@@ -27,9 +30,14 @@ namespace {
 
 constexpr const char* kTimeLimit = "time-limit";
 constexpr double kDefaultSeconds = 3;
-/// Shares of the time limit after which the local search, and the bounds without splits, give way.
-constexpr double kLocalShare = 0.3;
-constexpr double kBoundShare = 0.6;
+/// Shares of the time limit after which TripBound, the local search, its random moves and the bounds without splits
+/// give way.
+constexpr double kTripShare = 0.1;
+constexpr double kPolishShare = 0.4;
+constexpr double kShakeShare = 0.5;
+constexpr double kBoundShare = 0.65;
+/// More down-sets than this are not followed along a path.
+constexpr std::size_t kMostTripSets = 20'000;
 /// More down-sets than this are not enumerated; then stages are cut from one order of the layers.
 constexpr std::size_t kMostSets = 1'500'000;
 /// Entries of all tables of a search.
@@ -44,7 +52,11 @@ constexpr double kMostBeyond = 16;
 constexpr Seconds kForever(1e100);
 constexpr std::size_t kMostKept = 200;
 constexpr std::size_t kMostWaiting = 20'000;
-constexpr std::size_t kImproved = 12;  ///< plans that the local search starts from
+constexpr std::size_t kImproved = 12;  ///< plans of `auto` that the local search starts from
+constexpr std::size_t kPolished = 4;   ///< plans that are improved by their predictions
+constexpr std::size_t kCounts = 8;     ///< numbers of devices that the local search begins with
+constexpr int kShakes = 100;           ///< random moves of the local search
+constexpr double kCoarse = 0.02;       ///< as kBoundPrecision, where only plans are looked for
 constexpr int kPlaced = 5;             ///< plans whose placement is varied
 
 class Clock {
@@ -97,8 +109,9 @@ class Search {
     make_lattice();
     make_spaces();
     Seconds low = least_bound();
+    low = larger(low, follow_trips(low));
     if (!spaces_.empty()) {
-      improve();
+      improve(low);
       if (best_) low = larger(low, bisect(low, *best_));
       low = larger(low, enumerate(low));
     }
@@ -110,34 +123,50 @@ class Search {
   static Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
   [[nodiscard]] bool is_excluded(Seconds bound) const { return best_ && bound >= *best_ * (1 - kEqual); }
 
-  /// Predicts a plan that fits in memory, unless it is known.
-  void predict(const std::string& origin, const Candidate& candidate) {
+  /// The step of a plan that fits in memory.
+  std::optional<Seconds> predict(const std::string& origin, const Candidate& candidate) {
     try {
       if (limit_) {
         const Plan plan = plan_of_candidate(graph_, topology_, candidate, constraints_.plan);
-        if (model_.peak_memory(graph_, plan) > *limit_) return;
+        if (model_.peak_memory(graph_, plan) > *limit_) return std::nullopt;
       }
       RankedPlan ranked = predicted_plan(origin, graph_, topology_, candidate, model_, constraints_);
       if (ranked.fits && (!best_ || ranked.prediction.iteration < *best_)) best_ = ranked.prediction.iteration;
       // Only the best one is looked at closely; spans take most of the memory.
       if (!best_ || ranked.prediction.iteration > *best_) ranked.prediction.timeline.spans.clear();
+      const std::optional<Seconds> out = ranked.fits ? std::optional(ranked.prediction.iteration) : std::nullopt;
       ranking_.plans.push_back(std::move(ranked));
       if (ranking_.plans.size() >= 2 * kMostKept) {
         sort();
         ranking_.plans.resize(kMostKept);
       }
+      return out;
     } catch (const std::invalid_argument&) {  // the schedule cannot run it
     } catch (const std::runtime_error&) {     // its lists deadlock
     }
+    return std::nullopt;
   }
 
-  bool is_new(const Split& split) { return known_.emplace(split.stage_of_node, split.replicas, split.chunks).second; }
+  using Key = std::tuple<std::vector<int>, std::vector<int>, int>;
+  static Key key_of(const Split& split) { return {split.stage_of_node, split.replicas, split.chunks}; }
 
-  void predict(const Split& split) {
-    if (!is_new(split)) return;
-    Candidate candidate = given_candidate(graph_, costs_.partition(split), {}, {}, {},
-                                          microbatches_of_a_step(constraints_.plan), split.chunks);
-    predict("optimal", candidate);
+  /// The step of the split on devices in order; absent if it does not fit or cannot run. Each is predicted once.
+  std::optional<Seconds> step_of(const Split& split) {
+    const auto [known, fresh] = known_.emplace(key_of(split), std::nullopt);
+    if (!fresh) return known->second;
+    const Candidate candidate = given_candidate(graph_, costs_.partition(split), {}, {}, {},
+                                                microbatches_of_a_step(constraints_.plan), split.chunks);
+    const std::optional<Seconds> out = predict("optimal", candidate);
+    known->second = out;
+    keep(split, out);
+    return out;
+  }
+  /// Remembers one of the best splits.
+  void keep(const Split& split, std::optional<Seconds> step) {
+    if (!step || (steps_.size() >= kPolished && *step >= steps_.back().first)) return;
+    steps_.emplace_back(*step, split);
+    std::ranges::stable_sort(steps_, {}, [](const auto& entry) { return entry.first; });
+    if (steps_.size() > kPolished) steps_.pop_back();
   }
 
   /// The candidates of `auto`, by their bounds.
@@ -147,7 +176,7 @@ class Search {
       Seconds bound;
       if (is_in_order(draft.candidate)) {
         const Split split = costs_.split_of(draft.candidate.partition, draft.candidate.chunks);
-        if (!is_new(split)) continue;
+        if (!known_.emplace(key_of(split), std::nullopt).second) continue;
         bound = costs_.lower_bound(split).value_or(Seconds(0));
         splits_.emplace_back(bound, split);
       }
@@ -161,9 +190,13 @@ class Search {
     for (const auto& [bound, draft] : order) {
       if (is_excluded(bound)) {
         ++ranking_.slower;
-      } else {
-        predict(draft->origin, draft->candidate);
+        continue;
       }
+      const std::optional<Seconds> step = predict(draft->origin, draft->candidate);
+      if (!is_in_order(draft->candidate)) continue;
+      const Split split = costs_.split_of(draft->candidate.partition, draft->candidate.chunks);
+      known_[key_of(split)] = step;
+      keep(split, step);
     }
   }
 
@@ -251,9 +284,76 @@ class Search {
     return low;
   }
 
-  /// The local search, from the candidates of `auto` with the smallest bounds and from the best of each number of
-  /// stages, in turn.
-  void improve() {
+  /// A bound for all plans, by TripBound; the plans that it suggests are where the local search begins.
+  Seconds follow_trips(Seconds low) {
+    if (constraints_.chunks.value_or(1) != 1 || low <= Seconds(0)) return low;
+    trips_ = TripBound::of(costs_, limit_, kMostTripSets);
+    if (!trips_) return low;
+    share_ = kTripShare;
+    const Seconds done = least_trip(low, costs_.devices(), kBoundPrecision);
+    suggested_ = suggested(done, costs_.devices());
+    // Several stages per device are not among its plans.
+    const bool chunked = constraints_.plan.listed.empty() && costs_.schedule().chunked && !constraints_.chunks;
+    return chunked ? low : done;
+  }
+
+  /// The largest time found that TripBound refutes for so many devices.
+  Seconds least_trip(Seconds low, int devices, double precision) {
+    const auto stop = [this] { return clock_.is_past(share_); };
+    Seconds high = kForever;
+    while (low * (1 + precision) < high) {
+      const Seconds middle(high >= kForever             ? 2 * low.value
+                           : high.value / low.value > 4 ? std::sqrt(low.value * high.value)
+                                                        : (low.value + high.value) / 2);
+      const std::optional<bool> refuted = trips_->refutes(middle, devices, stop);
+      if (!refuted || middle > kForever / 4) break;
+      (*refuted ? low : high) = middle;
+    }
+    return low;
+  }
+
+  [[nodiscard]] bool is_wanted(const Split& split) const {
+    return constraints_.replicas.empty() &&
+           (!constraints_.stages || to_int(split.replicas.size()) == *constraints_.stages);
+  }
+
+  /// Plans that TripBound allows a little more time than `least`.
+  std::vector<Split> suggested(Seconds least, int devices) {
+    const auto stop = [this] { return clock_.is_past(share_); };
+    std::vector<Split> out;
+    for (const double beyond : {kBoundPrecision, 0.02, 0.05, 0.1, 0.2, 0.4}) {
+      const std::optional<bool> refuted = trips_->refutes(least * (1 + beyond), devices, stop);
+      if (!refuted) break;
+      if (*refuted) continue;
+      for (Split& split : trips_->splits()) {
+        if (is_wanted(split) && std::ranges::find(out, split) == out.end()) out.push_back(std::move(split));
+      }
+    }
+    return out;
+  }
+
+  /// The local search: over some of the devices, ever more of them, and over all.
+  void improve(Seconds low) {
+    std::vector<int> counts;
+    for (int devices = costs_.devices(); devices >= 1 && counts.size() < kCounts; devices /= 2)
+      counts.insert(counts.begin(), devices);
+    const double each = (kPolishShare - kTripShare) / static_cast<double>(counts.size());
+    share_ = kTripShare;
+    for (const int devices : counts) {
+      const bool all = devices == costs_.devices();
+      share_ = all ? kPolishShare - each / 2 : share_ + each / 2;
+      std::vector<Split> starts = suggested_;
+      if (!all && !trips_) continue;
+      if (!all) starts = suggested(least_trip(low, devices, kCoarse), devices);
+      if (all) add_drafts(starts);
+      improve(starts, devices, each / 2);
+      share_ += each / 2;
+    }
+    shake();
+  }
+
+  /// The candidates of `auto` with the smallest bounds, and the best of each number of stages.
+  void add_drafts(std::vector<Split>& starts) {
     std::ranges::stable_sort(splits_, {}, [](const auto& entry) { return entry.first; });
     std::set<std::size_t> stages;
     std::vector<const Split*> first;
@@ -262,14 +362,61 @@ class Search {
       (stages.insert(split.replicas.size()).second ? first : others).push_back(&split);
     }
     first.insert(first.end(), others.begin(), others.end());
-    if (first.size() > kImproved) first.resize(kImproved);
-    const auto stop = [this] { return clock_.is_past(kLocalShare); };
-    const bool keep_stages = constraints_.stages || !constraints_.replicas.empty();
-    for (const Split* split : first) {
-      if (stop()) break;
-      const Split better = improved(costs_, *split, limit_, keep_stages, constraints_.replicas.empty(), stop);
-      const auto least = costs_.lower_bound(better);
-      if (least && !is_excluded(*least)) predict(better);
+    for (std::size_t i = 0; i < std::min(first.size(), kImproved); ++i) starts.push_back(*first[i]);
+  }
+
+  [[nodiscard]] Movable movable(int devices) const {
+    Movable out;
+    out.stages = !constraints_.stages && constraints_.replicas.empty();
+    out.replicas = constraints_.replicas.empty();
+    out.devices = devices;
+    out.limit = limit_;
+    return out;
+  }
+
+  /// By their bounds, then the best of them by their predictions: the bound may see little of what makes a plan slow.
+  /// Until share_ of the time, then for `more`.
+  void improve(const std::vector<Split>& starts, int devices, double more) {
+    std::vector<std::pair<Seconds, Split>> found;
+    const auto add = [&](const Split& split) {
+      const auto least = costs_.lower_bound(split);
+      if (!least) return;
+      const std::optional<Seconds> step = step_of(split);
+      if (step) found.emplace_back(*step, split);
+    };
+    const auto tired = [&] { return clock_.is_past(share_); };
+    for (const Split& split : starts) {
+      if (tired()) break;
+      add(split);
+      add(improved(costs_, split, movable(devices), bound_of_split(costs_), tired));
+    }
+    std::ranges::stable_sort(found, {}, [](const auto& entry) { return entry.first; });
+    const auto known = std::ranges::unique(found);
+    found.erase(known.begin(), known.end());
+    if (found.size() > kPolished) found.resize(kPolished);
+    if (devices == costs_.devices()) {  // what was best on fewer, too
+      for (const auto& entry : steps_) found.push_back(entry);
+    }
+    for (const auto& [time, split] : found) polish(split, devices, share_ + more);
+  }
+
+  /// Improves a split by predictions, until that share of the time.
+  std::optional<Seconds> polish(const Split& split, int devices, double share) {
+    const SplitValue step = [this](const Split& other, Seconds than) -> std::optional<Seconds> {
+      const auto least = costs_.lower_bound(other);
+      if (!least || *least >= than) return std::nullopt;
+      return step_of(other);
+    };
+    const auto stop = [&] { return clock_.is_past(share); };
+    return step_of(improved(costs_, split, movable(devices), step, stop));
+  }
+
+  /// Polishes the best split again after some random moves.
+  void shake() {
+    std::mt19937 random(1);
+    for (int round = 0; round < kShakes && !steps_.empty() && !clock_.is_past(kShakeShare); ++round) {
+      const auto& from = steps_[random() % std::min<std::size_t>(steps_.size(), 2)].second;
+      polish(shaken(costs_, from, movable(costs_.devices()), random), costs_.devices(), kShakeShare);
     }
   }
 
@@ -299,7 +446,7 @@ class Search {
       std::ranges::stable_sort(waiting, {}, [](const auto& entry) { return entry.first; });
       for (const auto& [bound, split] : waiting) {
         if (clock_.is_past(share_)) return false;
-        if (!is_excluded(bound)) predict(split);
+        if (!is_excluded(bound)) step_of(split);
       }
       waiting.clear();
       return true;
@@ -382,8 +529,11 @@ class Search {
   std::optional<Lattice> lattice_;
   bool is_whole_ = true;  ///< the spaces hold every split
   std::vector<std::unique_ptr<ChainSearch>> spaces_;
-  std::set<std::tuple<std::vector<int>, std::vector<int>, int>> known_;
+  std::map<Key, std::optional<Seconds>> known_;    ///< splits in order that were predicted, or have too high a bound
+  std::vector<std::pair<Seconds, Split>> steps_;   ///< the best of them
   std::vector<std::pair<Seconds, Split>> splits_;  ///< of `auto`, with their bounds
+  std::unique_ptr<TripBound> trips_;
+  std::vector<Split> suggested_;  ///< by it
   Ranking ranking_;
   std::optional<Seconds> best_;
 };

@@ -14,21 +14,28 @@ namespace {
 constexpr int kEveryPair = 16;
 /// Places at which a stage is cut in two.
 constexpr int kCuts = 256;
+constexpr double kEndless = 1e100;
+
+int used(const Split& split) {
+  const auto positions = static_cast<std::ptrdiff_t>(split.replicas.size() / to_index(split.chunks));
+  return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions, 0);
+}
 
 class Moves {
  public:
-  Moves(const PipelineCosts& costs, Split split, std::optional<Bytes> limit, const std::function<bool()>& stop)
-      : costs_(costs), best_(std::move(split)), limit_(limit), stop_(stop) {
-    value_ = costs.lower_bound(best_);
+  Moves(const PipelineCosts& costs, Split split, const Movable& movable, const SplitValue& value,
+        const std::function<bool()>& stop)
+      : costs_(costs), best_(std::move(split)), movable_(movable), value_of_(value), stop_(stop) {
+    value_ = value(best_, Seconds(kEndless));
   }
 
   /// Goes through all moves, taking each that helps. False if none did or it was stopped.
-  bool round(bool keep_stages, bool may_replicate) {
+  bool round() {
     const Split before = best_;
     move_nodes();
-    if (may_replicate && best_.chunks == 1) move_replicas();
-    if (!keep_stages && best_.chunks == 1) {
-      join_stages(may_replicate);
+    if (movable_.replicas && best_.chunks == 1) move_replicas();
+    if (movable_.stages && best_.chunks == 1) {
+      join_stages();
       divide_stages();
     }
     return best_ != before && !stop_();
@@ -38,9 +45,11 @@ class Moves {
  private:
   bool try_split(Split split) {
     if (stop_()) return false;
-    const auto value = costs_.lower_bound(split);
-    if (!value || (value_ && *value >= *value_ * (1 - 1e-9))) return false;
-    if (limit_ && costs_.least_memory(split) > *limit_) return false;
+    if (used(split) > movable_.devices) return false;
+    const Seconds than = value_ ? *value_ * (1 - 1e-9) : Seconds(kEndless);
+    if (movable_.limit && costs_.least_memory(split) > *movable_.limit) return false;
+    const auto value = value_of_(split, than);
+    if (!value || *value >= than) return false;
     best_ = std::move(split);
     value_ = value;
     return true;
@@ -102,11 +111,12 @@ class Moves {
     }
   }
 
-  void join_stages(bool may_replicate) {
+  void join_stages() {
     for (int s = 0; s + 1 < to_int(best_.replicas.size()); ++s) {
       Split split = best_;
       for (int& stage : split.stage_of_node) stage -= stage > s ? 1 : 0;
-      if (may_replicate && costs_.schedule().replicated) split.replicas[to_index(s)] += split.replicas[to_index(s) + 1];
+      if (movable_.replicas && costs_.schedule().replicated)
+        split.replicas[to_index(s)] += split.replicas[to_index(s) + 1];
       split.replicas.erase(split.replicas.begin() + s + 1);
       try_split(std::move(split));
       if (stop_()) return;
@@ -140,17 +150,56 @@ class Moves {
   const PipelineCosts& costs_;
   Split best_;
   std::optional<Seconds> value_;
-  std::optional<Bytes> limit_;
+  Movable movable_;
+  const SplitValue& value_of_;
   const std::function<bool()>& stop_;
 };
 
 }  // namespace
 
-Split improved(const PipelineCosts& costs, Split split, std::optional<Bytes> limit, bool keep_stages,
-               bool may_replicate, const std::function<bool()>& stop) {
-  Moves moves(costs, std::move(split), limit, stop);
-  while (moves.round(keep_stages, may_replicate)) {}
+Split improved(const PipelineCosts& costs, Split split, const Movable& movable, const SplitValue& value,
+               const std::function<bool()>& stop) {
+  Moves moves(costs, std::move(split), movable, value, stop);
+  while (moves.round()) {}
   return moves.best();
+}
+
+Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random) {
+  const auto pick = [&](int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); };
+  const int stages = to_int(split.replicas.size());
+  const int moves = 1 + pick(3);
+  for (int move = 0; move < moves; ++move) {
+    if (movable.replicas && split.chunks == 1 && costs.schedule().replicated && pick(2) == 0) {
+      const auto s = to_index(pick(stages));
+      const auto t = to_index(pick(stages));
+      if (split.replicas[t] > 1) --split.replicas[t];
+      if (used(split) < movable.devices) ++split.replicas[s];
+      continue;
+    }
+    // A node with all that must follow it into the next stage, or precede it into the one before.
+    const int node = pick(costs.dag().nodes);
+    const int own = split.stage_of_node[to_index(node)];
+    const int to = own + (pick(2) == 0 ? 1 : -1);
+    if (to < 0 || to >= stages) continue;
+    Split other = split;
+    std::vector<int> waiting{node};
+    while (!waiting.empty()) {
+      const int v = waiting.back();
+      waiting.pop_back();
+      if (other.stage_of_node[to_index(v)] != own) continue;
+      other.stage_of_node[to_index(v)] = to;
+      for (const auto& [from, into] : costs.dag().edges) {
+        if (to > own && from == v) waiting.push_back(into);
+        if (to < own && into == v) waiting.push_back(from);
+      }
+    }
+    if (std::ranges::count(other.stage_of_node, own) > 0) split = std::move(other);
+  }
+  return split;
+}
+
+SplitValue bound_of_split(const PipelineCosts& costs) {
+  return [&costs](const Split& split, Seconds) { return costs.lower_bound(split); };
 }
 
 }  // namespace stagecraft::partitioner

@@ -2,18 +2,34 @@
 
 #include <functional>
 #include <optional>
+#include <random>
 
 #include "costmodel/units.h"
 #include "partitioner/exact/pipeline_costs.h"
 
 namespace stagecraft::partitioner {
 
-/// `split` after moves that each lower its PipelineCosts::lower_bound: a node to the stage before or after its own, a
-/// replica more, less, or to another stage, two neighbouring stages as one, one
-/// as two. Until no move helps, or `stop` says so.
-/// `keep_stages` and `may_replicate` say which moves are allowed; no stage grows beyond `limit` by what is sure of its
-/// memory. Equal calls give equal results if `stop` does not interfere.
-[[nodiscard]] Split improved(const PipelineCosts& costs, Split split, std::optional<Bytes> limit, bool keep_stages,
-                             bool may_replicate, const std::function<bool()>& stop);
+/// The value of a split that is to be small, where it is below `than`; absent if it is not, or cannot be had.
+using SplitValue = std::function<std::optional<Seconds>(const Split& split, Seconds than)>;
+
+/// Which moves are allowed.
+struct Movable {
+  bool stages = true;          ///< stages may be joined and divided
+  bool replicas = true;        ///< the numbers of replicas may change
+  int devices = 0;             ///< no more than these are used
+  std::optional<Bytes> limit;  ///< no stage grows beyond this memory by what is sure of it
+};
+
+/// `split` after moves that each lower its `value`: a node to the stage before or after its own, a replica more, less,
+/// or to another stage, two neighbouring stages as one, one as two. Until no move helps, or `stop` says so. Equal calls
+/// give equal results if `stop` does not interfere.
+[[nodiscard]] Split improved(const PipelineCosts& costs, Split split, const Movable& movable, const SplitValue& value,
+                             const std::function<bool()>& stop);
+
+/// `split` after some random moves of nodes and replicas.
+[[nodiscard]] Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random);
+
+/// PipelineCosts::lower_bound as the value.
+[[nodiscard]] SplitValue bound_of_split(const PipelineCosts& costs);
 
 }  // namespace stagecraft::partitioner

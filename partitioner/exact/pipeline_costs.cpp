@@ -70,6 +70,12 @@ struct PipelineCosts::StageSums {
   std::vector<int> nodes;  ///< ascending
 };
 
+/// Messages that go one way through one port of a device: out or in, of activations or gradients.
+struct PipelineCosts::PortUse {
+  Seconds first{1e100};  ///< when the first of them can begin
+  Seconds sum;
+};
+
 PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const PlanSettings& settings)
     : graph_(graph), topology_(topology), settings_(settings), schedule_(entry_of(settings)) {
   devices_ = device_count(topology);
@@ -121,6 +127,11 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     for (const Level& level : topology.levels) {
       value.forward.push_back(transfer_time(level.link, bytes));
       value.back.push_back(value.gradient ? value.forward.back() : Seconds(0));
+    }
+    if (topology.levels.size() == 1 && !topology.levels.front().link.processing) {
+      const Seconds all = value.forward.front();
+      value.port = all - std::min(all, topology.levels.front().link.latency);
+      if (value.gradient) value.port_back = value.port;
     }
     value.least_forward = *std::min_element(value.forward.begin(), value.forward.end());
     value.least_back = *std::min_element(value.back.begin(), value.back.end());
@@ -236,6 +247,8 @@ std::vector<PipelineCosts::Link> PipelineCosts::links_of(const Split& split) con
         link.forward[level] += value.forward[level];
         link.back[level] += value.back[level];
       }
+      link.port += value.port;
+      link.port_back += value.port_back;
       from = to;
     }
   }
@@ -378,10 +391,16 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
     }
     return at;
   };
+  std::vector<PortUse> ports(4 * lists.size());  // by rank: activations out and in, gradients out and in
   const auto send = [&](int l, bool back, int microbatch, Seconds at) {
     const Link& link = links[to_index(l)];
     const int a = runner(link.from, microbatch);
     const int b = runner(link.to, microbatch);
+    for (const bool in : {false, true}) {
+      PortUse& use = ports[4 * to_index(in == back ? a : b) + (back ? 2 : 0) + (in ? 1 : 0)];
+      use.first = std::min(use.first, at);
+      use.sum += back ? link.port_back : link.port;
+    }
     Seconds& come = arrived[back ? 1 : 0][to_index(l) * per + to_index(microbatch)];
     come = at;
     if (a == b) return;
@@ -415,13 +434,65 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     if (next[rank] < lists[rank].size()) return std::nullopt;  // a deadlock
   }
+  Seconds port;
+  if (split.chunks == 1 && topology_.levels.size() == 1) {
+    std::vector<int> stage_of_rank;
+    for (int s = 0; s < stages; ++s)
+      stage_of_rank.insert(stage_of_rank.end(), to_index(split.replicas[to_index(s)]), s);
+    port = busiest_port(sums, links, stage_of_rank, ports);
+  }
   std::vector<Seconds> ends(to_index(positions));
   for (int p = 0; p < positions; ++p) {
     for (int r = 0; r < split.replicas[to_index(p)]; ++r)
       ends[to_index(p)] = larger(ends[to_index(p)], now[to_index(first_rank[to_index(p)] + r)]);
   }
   if (schedule_.trains) add_reduces(split, sums, first_rank, ends);
-  return larger(*std::max_element(ends.begin(), ends.end()), busiest(split, sums));
+  return larger(port, larger(*std::max_element(ends.begin(), ends.end()), busiest(split, sums)));
+}
+
+/// What passes through a port does so one after the other, or shares it; then the last of it has a way to go.
+Seconds PipelineCosts::busiest_port(const std::vector<StageSums>& sums, const std::vector<Link>& links,
+                                    const std::vector<int>& stage_of_rank, const std::vector<PortUse>& ports) const {
+  const std::size_t stages = sums.size();
+  const auto backward = [&](std::size_t s) {
+    return schedule_.trains && !schedule_.splits_backward ? sums[s].backward : Seconds(0);
+  };
+  std::vector<Seconds> trip(stages);   // from a forward to the end of the pipeline and back
+  std::vector<Seconds> after(stages);  // what follows a backward
+  for (std::size_t s = stages; s-- > 0;) {
+    for (const Link& link : links) {
+      if (to_index(link.from) != s || (!link.gradient && schedule_.trains && !schedule_.splits_backward)) continue;
+      Seconds there = link.forward.front() + trip[to_index(link.to)];
+      if (!schedule_.splits_backward) there += link.back.front();
+      trip[s] = larger(trip[s], there);
+    }
+    trip[s] += sums[s].forward + backward(s);
+  }
+  for (std::size_t s = 0; s < stages; ++s) {
+    for (const Link& link : links) {
+      if (to_index(link.to) != s || !link.gradient || schedule_.splits_backward) continue;
+      const auto from = to_index(link.from);
+      after[s] = larger(after[s], link.back.front() + backward(from) + after[from]);
+    }
+  }
+  // Of the stages at the other end, the one from which the least follows.
+  std::vector<std::optional<Seconds>> follows(2 * stages);
+  for (const Link& link : links) {
+    const auto least = [](std::optional<Seconds>& at, Seconds time) { at = std::min(at.value_or(time), time); };
+    least(follows[2 * to_index(link.from)], trip[to_index(link.to)] + after[to_index(link.to)]);
+    least(follows[2 * to_index(link.to) + 1], backward(to_index(link.from)) + after[to_index(link.from)]);
+  }
+  Seconds out;
+  for (std::size_t rank = 0; rank < stage_of_rank.size(); ++rank) {
+    const auto s = to_index(stage_of_rank[rank]);
+    const Seconds ways[] = {follows[2 * s].value_or(Seconds(0)), trip[s] + after[s],
+                            follows[2 * s + 1].value_or(Seconds(0)), backward(s) + after[s]};
+    for (std::size_t i = 0; i < 4; ++i) {
+      const PortUse& use = ports[4 * rank + i];
+      if (use.sum > Seconds(0)) out = larger(out, use.first + use.sum + ways[i]);
+    }
+  }
+  return out;
 }
 
 /// Adds sums of gradients and updates to the times at which the positions' last computations end.

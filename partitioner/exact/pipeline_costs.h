@@ -49,6 +49,7 @@ struct CrossingValue {
   std::vector<Seconds> back;     ///< by level; 0 without gradient
   Seconds least_forward;         ///< over all levels
   Seconds least_back;
+  Seconds port, port_back;  ///< for how long it takes a device's port for itself; 0 where that depends on more
 };
 
 /// The arithmetic of the exact search: lower bounds of the predicted step. Nodes are the layers besides inputs, in
@@ -78,9 +79,10 @@ class PipelineCosts {
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas) const;
 
   /// A lower bound of the predicted step with devices in order: the longest path through the schedule's actions,
-  /// each as long as it takes alone, with messages of one boundary between two ranks one after the other. Links and
-  /// processors are not shared, receives are posted in time. With an asynchronous schedule, and one by hand, the
-  /// computation of the busiest device. Absent if the schedule cannot run the split.
+  /// each as long as it takes alone, with messages of one boundary between two ranks one after the other; and, with one
+  /// level, the messages of the busiest port of a device. Processors are not shared, receives are posted in time. With
+  /// an asynchronous schedule, and one by hand, the computation of the busiest device. Absent if the schedule cannot
+  /// run the split.
   [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split) const;
   /// A lower bound of the memory of the stage that needs the most.
   [[nodiscard]] Bytes least_memory(const Split& split) const;
@@ -95,7 +97,9 @@ class PipelineCosts {
     int to = 0;
     bool gradient = false;
     std::vector<Seconds> forward, back;  ///< by level
+    Seconds port, port_back;
   };
+  struct PortUse;
   [[nodiscard]] std::vector<StageSums> sums_of(const Split& split) const;
   void split_backward(const Split& split, std::vector<StageSums>& sums) const;
   [[nodiscard]] std::vector<Link> links_of(const Split& split) const;
@@ -104,6 +108,8 @@ class PipelineCosts {
                                   std::vector<int>& devices) const;
   void add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
                    std::vector<Seconds>& ends) const;
+  [[nodiscard]] Seconds busiest_port(const std::vector<StageSums>& sums, const std::vector<Link>& links,
+                                     const std::vector<int>& stage_of_rank, const std::vector<PortUse>& ports) const;
   [[nodiscard]] Seconds busiest(const Split& split, const std::vector<StageSums>& sums) const;
 
   struct Holders {

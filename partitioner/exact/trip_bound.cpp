@@ -1,0 +1,395 @@
+#include "partitioner/exact/trip_bound.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <ranges>
+
+#include "costmodel/index.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+constexpr Seconds kNever(1e100);
+constexpr std::int64_t kMany = std::int64_t{1} << 40;
+/// Rounding of sums that are taken in different orders.
+constexpr double kRounding = 1e-11;
+/// Most entries of a table, and most steps of one refutation.
+constexpr double kMostEntries = 4e6;
+constexpr double kMostSteps = 4e8;
+
+Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
+
+/// Microbatches that all replicas of a stage hold under 1f1b, where those of the next hold `next`; see warmup_counts.
+std::int64_t flight(std::int64_t next, int replicas) { return replicas * ((next + replicas - 1) / replicas + 1); }
+
+bool has_work(const NodeCosts& node) {
+  return node.least > Seconds(0) || node.forward > Seconds(0) || node.update > Seconds(0) || node.parameters > Bytes(0);
+}
+
+}  // namespace
+
+std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::optional<Bytes> limit,
+                                         std::size_t most_sets) {
+  if (!costs.waits()) return nullptr;
+  std::vector<int> kept;
+  std::vector<int> number(to_index(costs.dag().nodes), -1);
+  for (int v = 0; v < costs.dag().nodes; ++v) {
+    if (!has_work(costs.node(v))) continue;
+    number[to_index(v)] = to_int(kept.size());
+    kept.push_back(v);
+  }
+  if (kept.empty()) return nullptr;
+  // What reaches each node from kept ones. Where nodes between were left out, some message on the way must be sent: at
+  // least the smallest.
+  std::vector<std::map<int, Edge>> reach(to_index(costs.dag().nodes));
+  std::vector<Edge> edges;
+  for (int v = 0; v < costs.dag().nodes; ++v) {
+    std::map<int, Edge>& here = reach[to_index(v)];
+    const auto add = [&](Edge edge) {
+      edge.to = number[to_index(v)];
+      const auto [it, fresh] = here.emplace(edge.from, edge);
+      if (fresh) return;
+      it->second.forward = larger(it->second.forward, edge.forward);
+      it->second.back = larger(it->second.back, edge.back);
+      it->second.port = larger(it->second.port, edge.port);
+      it->second.returns = it->second.returns || edge.returns;
+    };
+    for (const int each : costs.read_by(v)) {
+      const CrossingValue& value = costs.values()[to_index(each)];
+      const bool returns = value.gradient && !costs.schedule().splits_backward;
+      const Edge last{number[to_index(value.producer)],        0,       value.least_forward,
+                      returns ? value.least_back : Seconds(0), returns, value.port};
+      if (last.from >= 0) {
+        add(last);
+        continue;
+      }
+      for (Edge first : reach[to_index(value.producer)] | std::views::values) {
+        first.forward = std::min(first.forward, last.forward);
+        first.port = std::min(first.port, last.port);
+        first.returns = first.returns && returns;
+        first.back = first.returns ? std::min(first.back, last.back) : Seconds(0);
+        add(first);
+      }
+    }
+    if (number[to_index(v)] < 0) continue;
+    for (const Edge& edge : here | std::views::values) edges.push_back(edge);
+  }
+  Dag dag{to_int(kept.size()), {}};
+  for (const Edge& edge : edges) dag.edges.emplace_back(edge.to, edge.from);
+  std::optional<Lattice> lattice = Lattice::of(dag, most_sets);
+  if (!lattice) return nullptr;
+  std::unique_ptr<TripBound> out(new TripBound(costs, limit, std::move(kept), std::move(edges), std::move(*lattice)));
+  const double sets = static_cast<double>(out->lattice_.count());
+  if (sets * (out->useful_devices_ + 1) > kMostEntries) return nullptr;
+  if (sets * sets / 4 * out->useful_devices_ * out->most_replicas_ > kMostSteps) return nullptr;
+  return out;
+}
+
+TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std::vector<int> kept,
+                     std::vector<Edge> edges, Lattice lattice)
+    : costs_(costs),
+      limit_(limit),
+      kept_(std::move(kept)),
+      edges_(std::move(edges)),
+      lattice_(std::move(lattice)),
+      walk_(lattice_) {
+  most_replicas_ = costs.schedule().replicated ? std::min(costs.devices(), costs.microbatches()) : 1;
+  const double useful = 1.0 * costs.dag().nodes * most_replicas_;
+  useful_devices_ = static_cast<int>(std::min<double>(costs.devices(), useful));
+  one_each_ = costs.schedule().name == "1f1b";
+  find_path();
+  find_begins();
+}
+
+/// The path with the most computation, by which every stage on it waits for those before and gets gradients back.
+void TripBound::find_path() {
+  const std::size_t nodes = kept_.size();
+  std::vector<Seconds> longest(nodes);
+  std::vector<const Edge*> last(nodes, nullptr);
+  std::vector<std::vector<const Edge*>> incoming(nodes);
+  for (const Edge& edge : edges_) incoming[to_index(edge.to)].push_back(&edge);
+  for (std::size_t v = 0; v < nodes; ++v) {
+    for (const Edge* edge : incoming[v]) {
+      if (costs_.schedule().trains && !costs_.schedule().splits_backward && !edge->returns) continue;
+      const Seconds through = longest[to_index(edge->from)] + edge->forward + edge->back;
+      if (last[v] != nullptr && through <= longest[v]) continue;
+      longest[v] = through;
+      last[v] = edge;
+    }
+    const NodeCosts& node = costs_.node(kept_[v]);
+    longest[v] += node.forward + node.least_return;
+  }
+  int at = to_int(std::ranges::max_element(longest) - longest.begin());
+  place_.assign(nodes, -1);
+  while (true) {
+    path_.push_back(at);
+    if (last[to_index(at)] == nullptr) break;
+    hops_.push_back(*last[to_index(at)]);
+    at = last[to_index(at)]->from;
+  }
+  std::ranges::reverse(path_);
+  std::ranges::reverse(hops_);
+  for (std::size_t i = 0; i < path_.size(); ++i) place_[to_index(path_[i])] = to_int(i);
+}
+
+/// The longest way through the nodes to each set: a stage that begins there holds one of the nodes that are ready.
+void TripBound::find_begins() {
+  struct Way {
+    Seconds forward, back;
+  };
+  std::vector<Way> way(kept_.size());
+  std::vector<Way> ready(kept_.size());
+  for (const Edge& edge : edges_) {  // by ascending destination
+    const NodeCosts& from = costs_.node(kept_[to_index(edge.from)]);
+    const Way& there = way[to_index(edge.from)];
+    Way& here = way[to_index(edge.to)];
+    Way& message = ready[to_index(edge.to)];
+    here.forward = larger(here.forward, there.forward + from.forward);
+    message.forward = larger(message.forward, there.forward + from.forward + edge.forward);
+    if (!edge.returns) continue;
+    here.back = larger(here.back, there.back + from.least_return);
+    message.back = larger(message.back, there.back + from.least_return + edge.back);
+  }
+  begin_.assign(lattice_.count(), {});
+  path_at_.assign(lattice_.count(), to_int(path_.size()));
+  for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
+    Begin& begin = begin_[set];
+    begin = {kNever, kNever};
+    for (const Lattice::Cover& cover : lattice_.covers(set)) {
+      const Way& here = ready[to_index(cover.node)];
+      begin.forward = std::min(begin.forward, here.forward);
+      begin.both = std::min(begin.both, here.forward + here.back);
+      const int place = place_[to_index(cover.node)];
+      path_at_[set] = std::min(path_at_[set], place >= 0 ? place : path_at_[cover.below]);
+    }
+  }
+}
+
+/// Visits what can be left after a first stage of `set`. False if it was stopped.
+template <class Visit>
+bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, Visit&& visit) {
+  constexpr std::uint64_t kOften = 1 << 12;
+  const double least_share = costs_.share(most_replicas_);
+  now_ = {};
+  saved_.clear();
+  walk_.each_subset(
+      set,
+      [&](int node) {
+        saved_.push_back(now_);
+        const NodeCosts& costs = costs_.node(kept_[to_index(node)]);
+        now_.forward += costs.forward;
+        now_.back += costs.least_return;
+        now_.least += costs.least;
+        now_.update += costs.update;
+        now_.untied += costs.untied;
+        now_.kept += costs.kept;
+        now_.saved += costs.saved;
+      },
+      [&](int) {
+        now_ = saved_.back();
+        saved_.pop_back();
+      },
+      [&](std::uint32_t below) {
+        if (stopped_ || (++asked_ % kOften == 0 && stop())) {
+          stopped_ = true;
+          return Descend::No;
+        }
+        if (begin_[set].forward + now_.least * least_share > time_ || (limit_ && now_.kept > *limit_))
+          return Descend::No;
+        visit(below);
+        return Descend::Yes;
+      });
+  return !stopped_;
+}
+
+bool TripBound::go_forward(const std::function<bool()>& stop) {
+  before_.assign(lattice_.count() * (to_index(devices_) + 1), kNever);
+  around_ = before_;
+  for (int d = 0; d <= devices_; ++d)
+    before_[slot(lattice_.full(), d)] = around_[slot(lattice_.full(), d)] = Seconds(0);
+  for (std::uint32_t set = lattice_.full(); set > 0; --set) {
+    for (int d = 1; d <= devices_; ++d) {
+      before_[slot(set, d)] = std::min(before_[slot(set, d)], before_[slot(set, d - 1)]);
+      around_[slot(set, d)] = std::min(around_[slot(set, d)], around_[slot(set, d - 1)]);
+    }
+    if (before_[slot(set, devices_)] >= kNever) continue;
+    const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
+      const bool on_path = path_at_[below] > path_at_[set];
+      const bool is_last = path_at_[below] == to_int(path_.size());
+      for (int r = 1; r <= most_replicas_; ++r) {
+        const Seconds computed = now_.least * costs_.share(r);
+        const Seconds reduce = costs_.least_reduce(now_.untied, r) + now_.update;
+        for (int d = r; d <= devices_; ++d) {
+          const std::size_t from = slot(set, d - r);
+          if (before_[from] >= kNever) continue;
+          const Seconds before = on_path ? larger(before_[from], begin_[set].forward) : begin_[set].forward;
+          const Seconds both = on_path ? larger(around_[from], begin_[set].both) : begin_[set].both;
+          if (larger(before + computed + reduce, both + computed) > time_) continue;
+          Seconds there = before_[from];
+          Seconds around = around_[from];
+          if (on_path && !is_last) {
+            const Edge& hop = hops_[to_index(path_at_[below] - 1)];
+            there += now_.forward + hop.forward;
+            // Without a gradient that comes back, nothing of what came before waits for what comes later.
+            around = there;
+            if (hop.returns) {
+              const Seconds round = now_.forward + hop.forward + now_.back + hop.back;
+              around = larger(around_[from], before_[from] + reduce) + round;
+            }
+          }
+          const std::size_t to = slot(below, d);
+          before_[to] = std::min(before_[to], there);
+          around_[to] = std::min(around_[to], around);
+        }
+      }
+    });
+    if (!finished) return false;
+  }
+  return true;
+}
+
+/// Stages of nodes that were left out, before the set's first: they take devices and let more be in flight.
+void TripBound::add_empty_stages(std::uint32_t set) {
+  if (to_int(kept_.size()) == costs_.dag().nodes) return;
+  for (int d = 1; d <= devices_; ++d) {
+    const std::size_t to = slot(set, d);
+    for (int r = 1; r <= std::min(d, most_replicas_); ++r) {
+      const std::size_t from = slot(set, d - r);
+      if (trip_[from] >= kNever) continue;
+      most_flight_[to] = std::max(most_flight_[to], flight(most_flight_[from], r));
+      least_flight_[to] = std::min(least_flight_[to], flight(least_flight_[from], r));
+      if (trip_[from] < trip_[to]) {
+        trip_[to] = trip_[from];
+        choice_[to] = {set, -r};
+      }
+    }
+  }
+}
+
+bool TripBound::go_back(const std::function<bool()>& stop) {
+  trip_.assign(lattice_.count() * (to_index(devices_) + 1), kNever);
+  most_flight_.assign(trip_.size(), 0);
+  least_flight_.assign(trip_.size(), kMany);
+  choice_.assign(trip_.size(), {});
+  trip_[0] = Seconds(0);
+  least_flight_[0] = 0;
+  add_empty_stages(0);
+  const int m = costs_.microbatches();
+  for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
+    if (before_[slot(set, devices_)] >= kNever) continue;
+    const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
+      const bool on_path = path_at_[below] > path_at_[set];
+      const bool is_last = path_at_[below] == to_int(path_.size());
+      for (int r = 1; r <= most_replicas_; ++r) {
+        const int share = (m + r - 1) / r;
+        const Seconds computed = now_.least * costs_.share(r);
+        const Seconds reduce = costs_.least_reduce(now_.untied, r) + now_.update;
+        if (begin_[set].forward + computed + reduce > time_ || begin_[set].both + computed > time_) continue;
+        for (int d = r; d <= devices_; ++d) {
+          const std::size_t from = slot(below, d - r);
+          const std::size_t to = slot(set, d);
+          const std::size_t earlier = slot(set, devices_ - d);
+          if (trip_[from] >= kNever || before_[earlier] >= kNever) continue;
+          std::int64_t held = share;
+          if (one_each_) held = std::min<std::int64_t>(share, flight(most_flight_[from], r) / r);
+          if (limit_ && one_each_) {
+            const auto least = std::min<std::int64_t>(m / r, flight(least_flight_[from], r) / r);
+            if (now_.kept + (least - 1) * now_.saved > *limit_) continue;
+          }
+          const Seconds before = on_path ? larger(before_[earlier], begin_[set].forward) : begin_[set].forward;
+          const Seconds both = on_path ? larger(around_[earlier], begin_[set].both) : begin_[set].both;
+          Seconds trip = trip_[from];
+          Seconds all = computed;
+          if (on_path) {
+            trip = now_.forward + now_.back;
+            if (!is_last) {
+              const Edge& hop = hops_[to_index(path_at_[below] - 1)];
+              trip += hop.forward + hop.back + trip_[from];
+            }
+            Seconds port = path_at_[set] > 0 ? hops_[to_index(path_at_[set] - 1)].port : Seconds(0);
+            if (!is_last) port = larger(port, hops_[to_index(path_at_[below] - 1)].port);
+            all = larger(all, trip * static_cast<double>((share + held - 1) / held));
+            all = larger(all, trip + port * static_cast<double>(share - 1));
+          }
+          if (larger(before + reduce, both) + all > time_) continue;
+          most_flight_[to] = std::max(most_flight_[to], flight(most_flight_[from], r));
+          least_flight_[to] = std::min(least_flight_[to], flight(least_flight_[from], r));
+          if (trip < trip_[to]) {
+            trip_[to] = trip;
+            choice_[to] = {below, r};
+          }
+        }
+      }
+    });
+    if (!finished) return false;
+    add_empty_stages(set);
+  }
+  return true;
+}
+
+std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::function<bool()>& stop) {
+  time_ = time * (1 + kRounding);
+  devices_ = std::min(devices, useful_devices_);
+  stopped_ = false;
+  if (!go_forward(stop)) return std::nullopt;
+  if (before_[slot(0, devices_)] >= kNever) return true;
+  if (!go_back(stop)) return std::nullopt;
+  for (int d = 1; d <= devices_; ++d) {
+    if (trip_[slot(lattice_.full(), d)] < kNever) return false;
+  }
+  return true;
+}
+
+Split TripBound::split_from(int devices) const {
+  Split out;
+  std::vector<int>& stage_of = out.stage_of_node;
+  stage_of.assign(to_index(costs_.dag().nodes), -1);
+  std::uint32_t set = lattice_.full();
+  while (set != 0) {
+    const Choice& choice = choice_[slot(set, devices)];
+    devices -= std::abs(choice.replicas);
+    if (choice.replicas < 0) continue;
+    for (const int node : lattice_.members(set, choice.below))
+      stage_of[to_index(kept_[to_index(node)])] = to_int(out.replicas.size());
+    out.replicas.push_back(choice.replicas);
+    set = choice.below;
+  }
+  // Others where the last of what they read is; without any, where the first of their readers is.
+  const int nodes = costs_.dag().nodes;
+  std::vector<std::vector<int>> producers(to_index(nodes));
+  std::vector<std::vector<int>> consumers(to_index(nodes));
+  for (const auto& [from, to] : costs_.dag().edges) {
+    producers[to_index(to)].push_back(from);
+    consumers[to_index(from)].push_back(to);
+  }
+  const std::vector<int> known = stage_of;
+  for (int v = 0; v < nodes; ++v) {
+    if (stage_of[to_index(v)] >= 0) continue;
+    for (const int from : producers[to_index(v)])
+      stage_of[to_index(v)] = std::max(stage_of[to_index(v)], stage_of[to_index(from)]);
+  }
+  for (int v = nodes; v-- > 0;) {
+    if (known[to_index(v)] >= 0 || stage_of[to_index(v)] >= 0) continue;
+    int first = to_int(out.replicas.size()) - 1;
+    for (const int to : consumers[to_index(v)]) first = std::min(first, stage_of[to_index(to)]);
+    stage_of[to_index(v)] = std::max(0, first);
+  }
+  return out;
+}
+
+std::vector<Split> TripBound::splits() const {
+  std::vector<Split> out;
+  const std::uint32_t full = lattice_.full();
+  std::optional<Seconds> best;
+  for (int d = 1; d <= devices_; ++d) {  // more devices only for a shorter trip
+    const Seconds trip = trip_[slot(full, d)];
+    if (trip >= kNever || (best && trip >= *best)) continue;
+    best = trip;
+    Split split = split_from(d);
+    if (std::ranges::find(out, split) == out.end()) out.push_back(std::move(split));
+  }
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "costmodel/units.h"
+#include "partitioner/exact/lattice.h"
+#include "partitioner/exact/pipeline_costs.h"
+
+namespace stagecraft::partitioner {
+
+/// A lower bound of all splits with one stage per device, by dynamic programming over down-sets and devices. Beyond
+/// ChainSearch it follows the heaviest path through the graph and counts
+///   - the messages and the whole forwards of all stages on the path before a stage, and their way back;
+///   - under 1f1b the round trip from a stage to the end of the path and back: a replica holds W microbatches at once,
+///     so n of them take ceil(n / W) round trips;
+///   - all messages on the path that pass through the port of one device.
+/// Nodes without work are left out; they may form stages of their own, which the number in flight allows for.
+class TripBound {
+ public:
+  /// `costs` must outlive it. Null if there are more than `most_sets` down-sets, or if nothing waits (see
+  /// PipelineCosts::waits).
+  [[nodiscard]] static std::unique_ptr<TripBound> of(const PipelineCosts& costs, std::optional<Bytes> limit,
+                                                     std::size_t most_sets);
+  TripBound(const TripBound&) = delete;
+  TripBound& operator=(const TripBound&) = delete;
+
+  /// Whether no split over at most `devices` can take at most `time`, for all that this bound can tell. Absent if
+  /// `stop` said so.
+  [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
+
+  /// After refutes() gave false: splits whose stages all keep within its time by this bound, for different numbers of
+  /// devices.
+  [[nodiscard]] std::vector<Split> splits() const;
+
+ private:
+  /// A dependence between kept nodes, perhaps through nodes that were left out.
+  struct Edge {
+    int from = 0, to = 0;
+    Seconds forward, back;  ///< of the message if they are in different stages
+    bool returns = false;   ///< a gradient comes back
+    Seconds port;           ///< each of its messages takes a port for so long
+  };
+  struct Sums {
+    Seconds forward, back, least, update;
+    Bytes untied, kept, saved;
+  };
+  struct Begin {
+    Seconds forward, both;  ///< longest way to a stage that begins in the set, and there and back
+  };
+  struct Choice {
+    std::uint32_t below = 0;
+    std::int32_t replicas = 0;  ///< negative: of a stage of nodes that were left out
+  };
+
+  TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std::vector<int> kept, std::vector<Edge> edges,
+            Lattice lattice);
+  void find_path();
+  void find_begins();
+  [[nodiscard]] std::size_t slot(std::uint32_t set, int devices) const {
+    return set * (to_index(devices_) + 1) + to_index(devices);
+  }
+  template <class Visit>
+  bool each_pair(std::uint32_t set, const std::function<bool()>& stop, Visit&& visit);
+  bool go_forward(const std::function<bool()>& stop);
+  bool go_back(const std::function<bool()>& stop);
+  void add_empty_stages(std::uint32_t set);
+  [[nodiscard]] Split split_from(int devices) const;
+
+  const PipelineCosts& costs_;
+  std::optional<Bytes> limit_;
+  std::vector<int> kept_;  ///< nodes of the reduced graph, ascending
+  std::vector<Edge> edges_;
+  Lattice lattice_;  ///< of the reversed reduced graph: a set is what is left
+  DownWalk walk_;
+  int useful_devices_ = 0;  ///< more have nothing to do
+  int devices_ = 0;         ///< of the latest question
+  int most_replicas_ = 1;
+  bool one_each_ = false;     ///< schedule 1f1b: what is in flight is known
+  std::vector<int> path_;     ///< kept nodes of the heaviest path
+  std::vector<Edge> hops_;    ///< between neighbours on the path
+  std::vector<int> place_;    ///< by kept node: its place on the path, or -1
+  std::vector<int> path_at_;  ///< by set: the first place on the path that is left
+  std::vector<Begin> begin_;  ///< by set
+  Seconds time_;
+  std::uint64_t asked_ = 0;
+  bool stopped_ = false;
+  // By set and devices. Of what comes before the set, with at most that many devices: when its path's next message can
+  // arrive, and the same plus what follows the backward there. Of the set itself, with exactly that many: the least
+  // round trip along the path, and the most and fewest microbatches that are in flight at its first stage, times
+  // replicas.
+  std::vector<Seconds> before_, around_, trip_;
+  std::vector<std::int64_t> most_flight_, least_flight_;
+  std::vector<Choice> choice_;
+  // The walk.
+  Sums now_;
+  std::vector<Sums> saved_;
+};
+
+}  // namespace stagecraft::partitioner
