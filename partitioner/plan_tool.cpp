@@ -494,8 +494,7 @@ std::vector<std::string> inputs_of(const Request& request) {
 }
 
 int plan(Request& request) {
-  stagecraft::format::check_outputs(inputs_of(request), {{request.output, "stagecraft.plan"}}, request.force);
-  partitioner::ChoiceContext context{request.graph, "", "", request.force};
+  partitioner::ChoiceContext context{request.graph, "", "", inputs_of(request), request.output, request.force};
   check_choice_outputs(request.choice, context);
   if (request.constraints.plan.schedule.starts_with(kCsv)) take_csv(request);
   warn_of_caveat(request);

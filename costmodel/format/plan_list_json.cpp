@@ -56,13 +56,13 @@ std::string plan_list_json(const PlanList& list) {
   out["plans"] = Json::array();
   int rank = 0;
   for (const ListedPlan& plan : list.plans) out["plans"].push_back(listed_json(plan, ++rank));
-  if (!list.left_out.empty()) {
-    out["left_out"] = Json::array();
-    for (const LeftOut& each : list.left_out) {
-      Json one{{"constraint", each.constraint}};
+  if (!list.relaxations.empty()) {
+    out["relaxations"] = Json::array();
+    for (const Relaxation& each : list.relaxations) {
+      Json one{{"change", each.change}};
       if (each.step) one["step_s"] = each.step->value;
-      one["binds"] = each.binds;
-      out["left_out"].push_back(std::move(one));
+      one["better"] = each.better;
+      out["relaxations"].push_back(std::move(one));
     }
   }
   out["skipped"] = Json::array();

@@ -28,11 +28,11 @@ struct ListedPlan {
   std::optional<StepParts> parts = {};  ///< of the step, mean over the plan's devices
 };
 
-/// A constraint that was left out to see what it costs.
-struct LeftOut {
-  std::string constraint;            ///< "--memory-limit 2.00 GiB"
-  std::optional<Seconds> step = {};  ///< of the best plan without it; absent: still none
-  bool binds = false;                ///< that plan is better than the best with it
+/// A request without one of its constraints, planned to see what the constraint costs.
+struct Relaxation {
+  std::string change;                ///< "without --stages 2", "with 4 devices instead of 2"
+  std::optional<Seconds> step = {};  ///< of the best plan; absent: there is none
+  bool better = false;               ///< that plan is better by the objective: the constraint binds
 };
 
 /// The plans that stagecraft plan --top or --front lists.
@@ -47,7 +47,7 @@ struct PlanList {
   std::optional<Seconds> lower_bound;  ///< of the predicted step; absent: unknown
   int considered = 0;                  ///< distinct plans that fit in memory
   std::vector<ListedPlan> plans;       ///< best first
-  std::vector<LeftOut> left_out = {};
+  std::vector<Relaxation> relaxations = {};
   std::vector<std::pair<std::string, int>> skipped;  ///< reasons, and how many candidates each ruled out
 };
 

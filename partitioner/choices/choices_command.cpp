@@ -15,7 +15,10 @@
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
 #include "costmodel/version.h"
+#include "partitioner/candidate.h"
+#include "partitioner/choices/front_picture.h"
 #include "partitioner/choices/listing.h"
+#include "partitioner/choices/reasons.h"
 #include "partitioner/ranking.h"
 
 namespace stagecraft::partitioner {
@@ -23,6 +26,8 @@ namespace {
 
 constexpr int kMostPlans = 1000;
 constexpr int kLines = 10;
+/// Plans that --explain compares unless --top or --front says which.
+constexpr int kExplained = 3;
 /// Maximum in a plan file, see plan.schema.json.
 constexpr int kMostMicrobatches = 1 << 20;
 
@@ -45,6 +50,14 @@ void write_plans(const std::string& folder, const std::vector<RankedPlan>& plans
   }
   format::write_folder(folder, files,
                        [&](const std::string& name, const std::string& text) { return force || is_plan(name, text); });
+}
+
+/// Says with which changes a plan fits in memory.
+void tell_changes(const std::vector<std::string>& changes) {
+  if (changes.empty()) return;
+  std::string text = "the smallest changes with which a plan fits in memory, each tried:\n";
+  for (const std::string& change : changes) text += "  " + change + "\n";
+  fmt::print(stderr, "{}", text);
 }
 
 /// Why no plan has the throughput: the fastest one's.
@@ -73,6 +86,13 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
   app.add_flag("--json", request.json,
                "print the list as a stagecraft.plans document on standard output; the best plan is then written only "
                "with -o")
+      ->group(group);
+  app.add_flag("--explain", request.explain,
+               "say where the steps of the listed plans go, why the first is better, and which constraints bind; if no "
+               "plan fits in memory, the smallest changes with which one does (without --top: of the 3 best plans)")
+      ->group(group);
+  app.add_option("--picture", request.picture, "with --front: draw throughput against memory as an SVG picture")
+      ->type_name("FILE")
       ->group(group);
   app.add_option("--top-to", request.folder, "write the plans of the list to this folder: plan-1.json is the best")
       ->type_name("FOLDER")
@@ -105,8 +125,9 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
 void check_choices(const ChoiceRequest& request, bool given) {
   if (request.top && request.front) throw CLI::ValidationError("--front", "give either --top or --front");
   const auto needs_list = [&](bool is_given, const char* name) {
-    if (is_given && !request.lists()) throw CLI::ValidationError(name, "only valid with --top or --front");
+    if (is_given && !request.lists()) throw CLI::ValidationError(name, "only valid with --top, --front or --explain");
   };
+  if (!request.picture.empty() && !request.front) throw CLI::ValidationError("--picture", "only valid with --front");
   needs_list(request.all, "--all");
   needs_list(request.json, "--json");
   needs_list(!request.folder.empty(), "--top-to");
@@ -114,6 +135,7 @@ void check_choices(const ChoiceRequest& request, bool given) {
   if (given && request.is_asked()) {
     const std::string name = request.top               ? "--top"
                              : request.front           ? "--front"
+                             : request.explain         ? "--explain"
                              : request.objective_given ? "--objective"
                                                        : "--min-throughput";
     throw CLI::ValidationError(name, "chooses among a strategy's plans; remove --split-at and --from");
@@ -140,6 +162,8 @@ int microbatches_of(std::int64_t global_batch, const Graph& graph) {
 }
 
 void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& context) {
+  format::check_outputs(context.inputs, {{context.output, "stagecraft.plan"}, {request.picture, "SVG picture"}},
+                        context.force);
   if (request.folder.empty()) return;
   format::check_can_write_folder(request.folder, [&](const std::string& name, const std::string& text) {
     return context.force || is_plan(name, text);
@@ -157,13 +181,23 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
   options.fewer_devices = request.front || request.wish.objective != Objective::Time;
   options.recomputation = request.front;
   const Gathered gathered = gather(graph, topology, costs, constraints, options);
-  if (gathered.plans.empty()) throw std::runtime_error(context.graph + ": " + gathered.reason);
-  const ListRequest wanted{request.front, request.top.value_or(0), request.wish, request.price};
+  const Question question{graph, topology, costs, constraints, options, request.wish};
+  if (gathered.plans.empty()) {
+    if (request.explain && memory_limit(topology, constraints)) tell_changes(smallest_changes(question));
+    throw std::runtime_error(context.graph + ": " + gathered.reason);
+  }
+  const int most = request.explain && !request.front ? request.top.value_or(kExplained) : request.top.value_or(0);
+  const ListRequest wanted{request.front, most, request.wish, request.price};
   const std::vector<RankedPlan> plans = chosen(gathered.plans, wanted);
   if (plans.empty())
     throw std::runtime_error(context.graph + ": " + too_slow(gathered.plans, *request.wish.min_samples_per_s));
   if (request.lists()) {
     format::PlanList list = plan_list(plans, gathered, wanted);
+    if (request.explain) {
+      for (std::size_t i = 0; i < plans.size() && i < to_index(kLines); ++i)
+        list.plans[i].parts = step_parts(graph, topology, plans[i].plan);
+      list.relaxations = relaxations(question, plans.front());
+    }
     if (!request.folder.empty()) write_plans(request.folder, plans, context.force, list);
     std::string text = list_text(list, request.all ? 0 : kLines, context.mark, line_width());
     const int more = request.top.value_or(0) - to_int(plans.size());
@@ -172,7 +206,9 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     if (gathered.not_simulated > 0)
       text += fmt::format("{} more were not simulated: time was up, see --time-limit\n", gathered.not_simulated);
     if (const std::string skipped = skipped_text(gathered.skipped); !skipped.empty()) text += skipped + "\n";
+    if (request.explain) text += reasons_text(list, context.mark, line_width());
     fmt::print(stderr, "{}", text);
+    if (!request.picture.empty()) format::write_text(request.picture, picture_file(front_picture("front", list)));
     if (request.json) format::write_text("-", format::plan_list_json(list));
   }
   return plans.front();

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "costmodel/graph.h"
 #include "costmodel/topology.h"
@@ -19,16 +20,18 @@ struct ChoiceRequest {
   bool front = false;
   bool all = false;
   bool json = false;
-  std::string folder;  ///< --top-to
+  bool explain = false;
+  std::string picture;  ///< file; empty: none
+  std::string folder;   ///< --top-to
   Wish wish;
   bool objective_given = false;
   std::optional<double> price;
   std::optional<std::int64_t> global_batch;
 
   /// Whether plans are compared here and not by the strategy alone.
-  [[nodiscard]] bool is_asked() const { return top || front || objective_given || wish.min_samples_per_s; }
+  [[nodiscard]] bool is_asked() const { return lists() || objective_given || wish.min_samples_per_s; }
   /// Whether a list is printed.
-  [[nodiscard]] bool lists() const { return top || front; }
+  [[nodiscard]] bool lists() const { return top || front || explain; }
 };
 
 /// Declares the options.
@@ -46,10 +49,12 @@ struct ChoiceContext {
   std::string graph;     ///< the file
   std::string strategy;  ///< empty: none was named
   std::string mark;      ///< before every figure
+  std::vector<std::string> inputs;
+  std::string output;  ///< the best plan's file
   bool force = false;
 };
 
-/// Throws as the writing of --top-to would, before the work.
+/// Throws as the writing of --top-to, --picture and the best plan would, before the work.
 void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& context);
 
 /// The best plan of those that the request chooses from. Prints the list on stderr, its document on stdout if asked,

@@ -99,7 +99,7 @@ std::string some_plan_list() {
                  36_s,
                  0.36,
                  StepParts{8_s, 1_s, 1_s, 1_s, 0.5_s, 0.5_s}}};
-  list.left_out = {{"--memory-limit 500 B", 10_s, true}};
+  list.relaxations = {{"without --stages 2", 10_s, true}};
   list.skipped = {{"pipedream: finds the number of stages itself", 1}};
   return plan_list_json(list);
 }

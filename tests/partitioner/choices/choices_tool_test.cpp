@@ -71,19 +71,43 @@ TEST_F(ChoicesTool, TakesFewerDevicesWhereTheyAreBetter) {
   EXPECT_EQ(devices, 2);
 }
 
+TEST_F(ChoicesTool, DrawsTheFront) {
+  const Outcome o = plan("graph.json topology.json --front --picture front.svg -o p.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(format::text_kind(folder_.read("front.svg")), "SVG picture");
+  refuses("graph.json topology.json --front --picture p.json", 1, "p.json: holds a stagecraft.plan, so no SVG picture");
+  refuses("graph.json topology.json --front --picture x -o ./x", 1, "x: is named for two outputs");
+}
+
+TEST_F(ChoicesTool, ExplainsTheBestPlanOrWhatWouldFit) {
+  // A layer on each of four devices under gpipe: 4 * 3 of (4 + 3) * 3 s; all four layers on each: 12 s without bubble.
+  const Outcome o = plan("graph.json topology.json --schedule gpipe --stages 4 --explain -o p.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, AllOf(HasSubstr("where the step goes"), HasSubstr("21.0 s  12.0 s"),
+                           HasSubstr("without --stages 4 the best plan's step is 12.0 s (-42.9 %): the constraint "
+                                     "binds\n")));
+  const Outcome none = plan("graph.json topology.json --memory-limit 150 --schedule gpipe --explain");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("the smallest changes with which a plan fits in memory, each tried:\n  "),
+                              HasSubstr(" of memory per device instead of 150 B\n"),
+                              HasSubstr("stagecraft-plan: graph.json: no plan fits in memory")));
+}
+
 TEST_F(ChoicesTool, NamesWrongUsage) {
   refuses("graph.json topology.json --top 0", 2, "--top");
   refuses("graph.json topology.json --top 1001", 2, "the most that a list holds");
   refuses("graph.json topology.json --top 3 --front", 2, "--front: give either --top or --front");
   for (const char* option : {"--all", "--json", "--top-to t", "--price 2"}) {
     const std::string name = std::string(option).substr(0, std::string(option).find(' '));
-    refuses("graph.json topology.json " + std::string(option), 2, name + ": only valid with --top or --front");
+    refuses("graph.json topology.json " + std::string(option), 2,
+            name + ": only valid with --top, --front or --explain");
   }
-  for (const char* option : {"--top 3", "--front", "--objective cost", "--min-throughput 1"}) {
+  for (const char* option : {"--top 3", "--front", "--explain", "--objective cost", "--min-throughput 1"}) {
     const std::string name = std::string(option).substr(0, std::string(option).find(' '));
     refuses("graph.json topology.json --split-at l1 " + std::string(option), 2,
             name + ": chooses among a strategy's plans; remove --split-at and --from");
   }
+  refuses("graph.json topology.json --top 3 --picture f.svg", 2, "--picture: only valid with --front");
   refuses("graph.json topology.json --objective speed", 2, "known are time, cost, memory");
   refuses("graph.json topology.json --top 2 --price 0", 2, "--price");
   refuses("graph.json topology.json --min-throughput -1", 2, "--min-throughput");

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/format/plan_list_json.h"
+#include "costmodel/graph.h"
+#include "costmodel/topology.h"
+#include "partitioner/choices/choice.h"
+#include "partitioner/choices/gather.h"
+#include "partitioner/strategy.h"
+
+namespace stagecraft::partitioner {
+
+/// Where the plan's step goes, see explain(); absent if its action lists deadlock.
+[[nodiscard]] std::optional<StepParts> step_parts(const Graph& graph, const Topology& topology, const Plan& plan);
+
+/// One question: what to plan, and which plan is the best.
+struct Question {
+  const Graph& graph;
+  const Topology& topology;
+  const CostModel& costs;
+  Constraints constraints;
+  GatherOptions options;
+  Wish wish;
+};
+
+/// What each constraint of a question costs: it is planned without the memory limit, --stages, --replicas, --chunks and
+/// the wished throughput, one at a time, and with twice the groups of the outermost level. `best` is the best plan of
+/// the question itself.
+[[nodiscard]] std::vector<format::Relaxation> relaxations(const Question& question, const RankedPlan& best);
+
+/// The smallest changes that would make a plan fit in memory, as far as the strategies' candidates go; each one was
+/// tried, and the last figure says what it gives. At most one of each kind: more memory per device, recomputation (the
+/// way with the shortest step), more stages than --stages, more groups of the outermost level. Empty if none helps.
+/// Precondition: the question has a memory limit and no plan that fits.
+[[nodiscard]] std::vector<std::string> smallest_changes(const Question& question);
+
+/// Why the first plan is better than the others, and which constraints bind: a table of the parts of their steps, and
+/// sentences. `mark` goes before each figure. Plans without parts are left out.
+[[nodiscard]] std::string reasons_text(const format::PlanList& list, const std::string& mark, int width);
+
+}  // namespace stagecraft::partitioner
